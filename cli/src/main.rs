@@ -1,0 +1,3 @@
+//! Command line of gpufrac.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Pure logic of gpufrac: fractions, geometry, layouts, pools, leases.

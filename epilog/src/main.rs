@@ -1,0 +1,3 @@
+//! Slurm epilog: takes the slice of a job down.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! What gpufrac does as root on a node.

@@ -1,0 +1,3 @@
+//! Slurm prolog: carves the slice of a job.
+
+fn main() {}

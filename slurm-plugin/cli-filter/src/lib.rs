@@ -1,0 +1,1 @@
+//! Slurm cli_filter plugin of gpufrac.

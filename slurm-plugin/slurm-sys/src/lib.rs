@@ -1,0 +1,1 @@
+//! Bindings of slurm.h and spank.h, and a thin safe layer over them.

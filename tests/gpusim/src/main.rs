@@ -1,0 +1,3 @@
+//! Controls the simulated GPUs, and a fake CUDA program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! A real Slurm cluster in a temporary folder.

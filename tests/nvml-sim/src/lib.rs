@@ -1,0 +1,1 @@
+//! A libnvidia-ml.so.1 that simulates GPUs with MIG.

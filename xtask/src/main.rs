@@ -1,0 +1,3 @@
+//! Build, test, demo and installation tasks.
+
+fn main() {}
