@@ -1,1 +1,47 @@
-//! Bindings of slurm.h and spank.h, and a thin safe layer over them.
+//! Bindings of the Slurm that this was built for, and a thin safe layer over them.
+//!
+//! * [`raw`]: what bindgen made of `slurm.h`, `slurm_errno.h` and `spank.h`. Its functions
+//!   exist only inside Slurm's own processes (slurmctld, slurmstepd, srun), so only the
+//!   plugins may use them.
+//! * [`boundary`]: no panic crosses into Slurm.
+//! * [`text`]: strings and string lists in Slurm's memory.
+//! * [`log`]: Slurm's log.
+//! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
+//!
+//! Everything that differs by Slurm version is in this crate.
+
+#![allow(unsafe_code)]
+
+pub mod boundary;
+pub mod client;
+pub mod log;
+pub mod plugin;
+pub mod text;
+
+/// The bindings, as bindgen made them from the installed headers.
+#[allow(
+    missing_docs,
+    non_camel_case_types,
+    non_snake_case,
+    non_upper_case_globals,
+    unsafe_op_in_unsafe_fn,
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    clippy::unwrap_used,
+    rustdoc::all
+)]
+pub mod raw {
+    include!(concat!(env!("OUT_DIR"), "/host.rs"));
+}
+
+/// The release that this was built for, as `slurm_version.h` counts it: 0xMMmmuu.
+pub const VERSION: u32 = raw::SLURM_VERSION_NUMBER;
+
+/// From this release on, TRES strings say `gres/name`; before it they say `gres:name`.
+const SLASH_FORM_SINCE: u32 = 0x17_0b_00;
+
+/// Does this Slurm write GRES as `gres/name` (23.11 and later) or as `gres:name`?
+#[must_use]
+pub const fn gres_with_slash() -> bool {
+    VERSION >= SLASH_FORM_SINCE
+}

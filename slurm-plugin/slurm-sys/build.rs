@@ -1,0 +1,120 @@
+//! Binds the headers of the Slurm that is built for.
+//!
+//! Layouts move between Slurm series, so nothing here is written down by hand: every
+//! structure, enum and prototype comes from the installed headers. bindgen's own layout
+//! tests stay on and run with `cargo test -p slurm-sys`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+/// Functions that the plugins take from their host process (slurmctld, slurmstepd, srun).
+const HOST_FUNCTIONS: &[&str] = &[
+    "slurm_info",
+    "slurm_error",
+    "slurm_debug",
+    "spank_context",
+    "spank_get_item",
+    "spank_getenv",
+    "spank_remote",
+    "spank_setenv",
+    "spank_unsetenv",
+    "spank_strerror",
+];
+
+/// Functions of libslurm that `client` loads at run time.
+const CLIENT_FUNCTIONS: &[&str] = &[
+    "slurm_free_job_array_resp",
+    "slurm_free_job_info_msg",
+    "slurm_free_partition_info_msg",
+    "slurm_init",
+    "slurm_kill_job2",
+    "slurm_load_job",
+    "slurm_load_partitions",
+    "slurm_notify_job",
+    "slurm_requeue2",
+    "slurm_strerror",
+];
+
+const TYPES: &[&str] = &[
+    "job_array_resp_msg_t",
+    "job_desc_msg_t",
+    "job_info_msg_t",
+    "job_states",
+    "partition_info_msg_t",
+    "slurm_conf_t",
+    "slurm_err_t",
+    "slurm_step_id_t",
+    "spank_context",
+    "spank_err_t",
+    "spank_f",
+    "spank_item",
+    "spank_t",
+];
+
+const CONSTANTS: &[&str] = &[
+    "ESLURM_.*",
+    "GPUFRAC_.*",
+    "NO_VAL.*",
+    "SLURM_ERROR",
+    "SLURM_SUCCESS",
+    "SLURM_VERSION_NUMBER",
+    "SLURM_VERSION_STRING",
+];
+
+fn main() {
+    println!("cargo:rerun-if-changed=wrapper.h");
+    println!("cargo:rerun-if-env-changed=GPUFRAC_SLURM_INCLUDE");
+    let include = env::var_os("GPUFRAC_SLURM_INCLUDE")
+        .map_or_else(|| PathBuf::from("/usr/include"), PathBuf::from);
+    let header = include.join("slurm/slurm.h");
+    assert!(
+        header.exists(),
+        "{} does not exist: install Slurm's development package (libslurm-dev on Debian) \
+         or set GPUFRAC_SLURM_INCLUDE to the folder that holds `slurm/slurm.h`",
+        header.display()
+    );
+    println!("cargo:rerun-if-changed={}", header.display());
+
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let base = || {
+        bindgen::Builder::default()
+            .header("wrapper.h")
+            .clang_arg(format!("-I{}", include.display()))
+            .default_enum_style(bindgen::EnumVariation::Consts)
+            .prepend_enum_name(false)
+            .generate_comments(false)
+            .derive_default(false)
+            .layout_tests(true)
+            .formatter(bindgen::Formatter::Prettyplease)
+    };
+
+    let mut host = base();
+    for name in HOST_FUNCTIONS {
+        host = host.allowlist_function(name);
+    }
+    for name in TYPES {
+        host = host.allowlist_type(name);
+    }
+    for name in CONSTANTS {
+        host = host.allowlist_var(name);
+    }
+    write(host, &out.join("host.rs"));
+
+    let mut client = base()
+        .dynamic_library_name("LibSlurm")
+        .dynamic_link_require_all(true)
+        .allowlist_recursively(false)
+        .raw_line("use crate::raw::*;");
+    for name in CLIENT_FUNCTIONS {
+        client = client.allowlist_function(name);
+    }
+    write(client, &out.join("client.rs"));
+}
+
+fn write(builder: bindgen::Builder, path: &Path) {
+    builder
+        .generate()
+        .expect("bindgen could not bind Slurm's headers")
+        .write_to_file(path)
+        .expect("the bindings could not be written to OUT_DIR");
+}

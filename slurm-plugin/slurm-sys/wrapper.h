@@ -1,0 +1,13 @@
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/spank.h>
+
+/* bindgen cannot evaluate macros with casts or arguments: the compiler does. */
+static const uint32_t GPUFRAC_JOB_COMPLETING = JOB_COMPLETING;
+static const uint32_t GPUFRAC_JOB_STATE_BASE = JOB_STATE_BASE;
+static const uint32_t GPUFRAC_JOB_REQUEUE_HOLD = JOB_REQUEUE_HOLD;
+static const uint32_t GPUFRAC_PART_FLAG_DEFAULT = PART_FLAG_DEFAULT;
+static const uint32_t GPUFRAC_SHOW_ALL = SHOW_ALL;
+static const uint32_t GPUFRAC_BATCH_SCRIPT = SLURM_BATCH_SCRIPT;
+static const uint32_t GPUFRAC_EXTERN_CONT = SLURM_EXTERN_CONT;
+static const uint32_t GPUFRAC_INTERACTIVE_STEP = SLURM_INTERACTIVE_STEP;
