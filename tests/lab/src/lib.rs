@@ -1,1 +1,41 @@
-//! A real Slurm cluster in a temporary folder.
+//! A real Slurm cluster in a temporary folder: munged, slurmctld and any number of slurmd on
+//! one machine, with gpufrac's plugins and simulated GPUs, or plain.
+//!
+//! ```no_run
+//! use gpufrac_lab::{Lab, LabError};
+//!
+//! # fn main() -> Result<(), LabError> {
+//! let lab = Lab::builder().nodes(1).gpus("H100-80", 2).start()?;
+//! let job = lab.sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap=env | grep CUDA"])?;
+//! lab.wait_for_end(job)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Every process is started by the lab, recorded by pid and start time, and stopped by it. Outside
+//! of the lab's folder only control groups are written (`slurm_<node>`), and they are removed.
+
+mod artifacts;
+mod builder;
+mod cgroups;
+mod clients;
+mod conf;
+mod daemons;
+mod error;
+mod folder;
+mod gpus;
+mod jobs;
+mod lab;
+mod leftovers;
+mod ports;
+mod process;
+mod users;
+
+pub use builder::LabBuilder;
+pub use clients::{Outcome, SlurmCommand};
+pub use error::LabError;
+pub use folder::Folder;
+pub use jobs::{Job, JobId, NodeView};
+pub use lab::{Lab, stop_folder};
+pub use process::is_running;
+pub use users::User;

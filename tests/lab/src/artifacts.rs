@@ -1,0 +1,64 @@
+//! gpufrac's programs and plugins as cargo built them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::{Folder, LabError};
+
+const PROGRAMS: [&str; 4] = ["gpufrac", "gpufrac-prolog", "gpufrac-epilog", "gpusim"];
+
+/// What cargo calls it, and what Slurm or the simulator wants it to be called.
+const LIBRARIES: [(&str, &str); 4] = [
+    ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
+    ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
+    ("libspank_gpufrac.so", "spank_gpufrac.so"),
+    ("libnvidia_ml.so", "libnvidia_ml.so"),
+];
+
+/// The build's folder: `GPUFRAC_BUILD_DIR`, or the folder above the running program (a test in
+/// `target/<profile>/deps`, xtask in `target/<profile>`) that holds gpufrac's programs.
+pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
+    if let Some(folder) = std::env::var_os("GPUFRAC_BUILD_DIR") {
+        return Ok(folder.into());
+    }
+    let program = std::env::current_exe().map_err(LabError::file(
+        "cannot find the running program",
+        "/proc/self/exe",
+    ))?;
+    program
+        .ancestors()
+        .skip(1)
+        .find(|folder| folder.join("gpufrac-prolog").exists())
+        .map(Path::to_path_buf)
+        .ok_or_else(|| LabError::Machine {
+            what: format!(
+                "gpufrac's programs are not built beside {}",
+                program.display()
+            ),
+            hint: "cargo build --workspace".into(),
+        })
+}
+
+/// Copies all of it into the lab: a build that goes on beside a running lab must not change it.
+pub(crate) fn install(build: &Path, folder: &Folder) -> Result<(), LabError> {
+    for program in PROGRAMS {
+        copy(&build.join(program), &folder.bin().join(program))?;
+    }
+    for (built, installed) in LIBRARIES {
+        copy(&build.join(built), &folder.lib().join(installed))?;
+    }
+    Ok(())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
+    if !from.exists() {
+        return Err(LabError::Machine {
+            what: format!("{} is not built", from.display()),
+            hint: "cargo build --workspace".into(),
+        });
+    }
+    fs::copy(from, to).map_err(LabError::file("cannot copy", from))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(0o755))
+        .map_err(LabError::file("cannot set the mode of", to))
+}

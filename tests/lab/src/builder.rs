@@ -1,0 +1,346 @@
+//! What a lab shall be like, and its start.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+
+use crate::conf::{self, Device, SlurmConf};
+use crate::folder::write;
+use crate::lab::{Lab, Record};
+use crate::{Folder, LabError, artifacts, cgroups, daemons, gpus, ports, users};
+
+/// Major number of the placeholders of a lab without gpufrac: "local or experimental" in the kernel's
+/// list, so that no driver answers.
+const PLACEHOLDER_MAJOR: u64 = 240;
+
+/// How long the cluster may take until every node is idle.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// What a lab shall be like.
+#[derive(Debug, Clone)]
+pub struct LabBuilder {
+    nodes: usize,
+    node_prefix: Option<String>,
+    model: String,
+    gpus: u32,
+    mig: bool,
+    pools: Option<String>,
+    partitions: Vec<(String, String)>,
+    gpufrac: bool,
+    cpus_per_node: u32,
+    slurm_conf_extra: String,
+    folder: Option<PathBuf>,
+}
+
+impl Default for LabBuilder {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            node_prefix: None,
+            model: "H100-80".into(),
+            gpus: 2,
+            mig: true,
+            pools: None,
+            partitions: vec![("gpu".into(), String::new())],
+            gpufrac: true,
+            cpus_per_node: 64,
+            slurm_conf_extra: String::new(),
+            folder: None,
+        }
+    }
+}
+
+impl LabBuilder {
+    /// How many nodes (one unless said).
+    #[must_use]
+    pub fn nodes(mut self, count: usize) -> Self {
+        self.nodes = count;
+        self
+    }
+
+    /// What node names start with. Without it a name is chosen that no other lab has; control groups are
+    /// named after nodes.
+    #[must_use]
+    pub fn node_prefix(mut self, prefix: &str) -> Self {
+        self.node_prefix = Some(prefix.into());
+        self
+    }
+
+    /// The simulated GPUs of each node: a model of the simulator and how many (two H100 unless said).
+    #[must_use]
+    pub fn gpus(mut self, model: &str, count: u32) -> Self {
+        self.model = model.into();
+        self.gpus = count;
+        self
+    }
+
+    /// Whether MIG mode is on when the nodes come up (it is unless said).
+    #[must_use]
+    pub fn mig(mut self, on: bool) -> Self {
+        self.mig = on;
+        self
+    }
+
+    /// The part of gpufrac.toml after `[paths]`, with `@NODES@` for the node list. Without it one pool
+    /// of halves serves the first partition.
+    #[must_use]
+    pub fn pools(mut self, toml: &str) -> Self {
+        self.pools = Some(toml.into());
+        self
+    }
+
+    /// One more partition, with what else its line in slurm.conf says.
+    #[must_use]
+    pub fn partition(mut self, name: &str, options: &str) -> Self {
+        self.partitions.push((name.into(), options.into()));
+        self
+    }
+
+    /// Whether gpufrac's plugins, Prolog and Epilog are installed (they are unless said).
+    #[must_use]
+    pub fn plugins(mut self, on: bool) -> Self {
+        self.gpufrac = on;
+        self
+    }
+
+    /// CPUs that each node claims to have (64 unless said).
+    #[must_use]
+    pub fn cpus_per_node(mut self, count: u32) -> Self {
+        self.cpus_per_node = count;
+        self
+    }
+
+    /// Lines to add to slurm.conf.
+    #[must_use]
+    pub fn slurm_conf_extra(mut self, lines: &str) -> Self {
+        self.slurm_conf_extra.push_str(lines);
+        self.slurm_conf_extra.push('\n');
+        self
+    }
+
+    /// A folder to use instead of a temporary one; it stays when the lab is stopped.
+    #[must_use]
+    pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.folder = Some(path.into());
+        self
+    }
+
+    /// Starts the cluster and waits until every node is idle.
+    ///
+    /// # Errors
+    /// When the machine lacks something or a daemon does not come up; the log ends are in the error.
+    pub fn start(self) -> Result<Lab, LabError> {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(LabError::Machine {
+                what: "the lab's daemons need root: they make control groups and device nodes"
+                    .into(),
+                hint: "run as root, on a machine for tests".into(),
+            });
+        }
+        cgroups::require()?;
+        let (folder, temporary) = self.place()?;
+        let prefix = self.prefix();
+        let nodes: Vec<String> = (1..=self.nodes).map(|n| format!("{prefix}{n}")).collect();
+        folder.create(&nodes)?;
+        let mut lab = Lab::new(
+            folder,
+            temporary,
+            Record::new(nodes),
+            users::unprivileged()?,
+        );
+        self.write_configuration(&lab)?;
+        self.prepare_devices(&lab)?;
+        self.start_daemons(&mut lab)?;
+        Ok(lab)
+    }
+
+    fn place(&self) -> Result<(Folder, bool), LabError> {
+        if let Some(path) = &self.folder {
+            return Ok((Folder::new(path), false));
+        }
+        let temporary = tempfile::Builder::new()
+            .prefix("gpufrac-lab-")
+            .tempdir()
+            .map_err(LabError::file(
+                "cannot make a folder in",
+                std::env::temp_dir(),
+            ))?;
+        // The lab itself decides whether the folder goes: it stays after a failure.
+        Ok((Folder::new(temporary.keep()), true))
+    }
+
+    fn prefix(&self) -> String {
+        if let Some(prefix) = &self.node_prefix
+            && !cgroups::name_is_taken(&format!("{prefix}1"))
+        {
+            return prefix.clone();
+        }
+        loop {
+            let prefix = format!("lab{:04x}n", ports::random() & 0xffff);
+            if !cgroups::name_is_taken(&format!("{prefix}1")) {
+                return prefix;
+            }
+        }
+    }
+
+    fn write_configuration(&self, lab: &Lab) -> Result<(), LabError> {
+        let folder = lab.folder();
+        let etc = folder.etc();
+        let nodes = lab.nodes();
+        let mut plugin_path = stock_plugins()?;
+        if self.gpufrac {
+            artifacts::install(&artifacts::build_folder()?, folder)?;
+            plugin_path = format!("{}:{plugin_path}", folder.lib().display());
+            let pools = match &self.pools {
+                Some(pools) => pools.replace("@NODES@", &nodes.join(",")),
+                None => conf::default_pool(&self.model, &self.partitions[0].0, nodes),
+            };
+            write(
+                &folder.gpufrac_conf(),
+                &conf::gpufrac_conf(folder, &pools),
+                0o644,
+            )?;
+            write(
+                &folder.bin().join("prolog"),
+                &conf::wrapper(folder, "gpufrac-prolog"),
+                0o755,
+            )?;
+            write(
+                &folder.bin().join("epilog"),
+                &conf::wrapper(folder, "gpufrac-epilog"),
+                0o755,
+            )?;
+        }
+        let plugstack = if self.gpufrac {
+            let plugin = folder.lib().join("spank_gpufrac.so");
+            format!(
+                "required {} config={}\n",
+                plugin.display(),
+                folder.gpufrac_conf().display()
+            )
+        } else {
+            String::new()
+        };
+        write(&etc.join("plugstack.conf"), &plugstack, 0o644)?;
+        write(&etc.join("cgroup.conf"), conf::CGROUP_CONF, 0o644)?;
+
+        let devices = self.devices();
+        if !devices.is_empty() {
+            write(
+                &etc.join("gres.conf"),
+                &conf::gres_conf(folder, nodes, &devices),
+                0o644,
+            )?;
+        }
+        let mut free = ports::free(nodes.len() + 1);
+        let controller_port = free.pop().unwrap_or_default();
+        let nodes: Vec<_> = nodes.iter().cloned().zip(free).collect();
+        let host = nix::unistd::gethostname()
+            .map_err(|e| LabError::file("cannot get the name of", "this host")(e.into()))?;
+        let slurm_conf = SlurmConf {
+            folder,
+            cluster: "lab",
+            host: &host.to_string_lossy(),
+            controller_port,
+            nodes: &nodes,
+            cpus_per_node: self.cpus_per_node,
+            gres: (!devices.is_empty()).then(|| conf::node_gres(&devices)),
+            partitions: &self.partitions,
+            plugin_path,
+            gpufrac: self.gpufrac,
+            extra: &self.slurm_conf_extra,
+        };
+        write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        conf::halves(self.gpus)
+    }
+
+    fn prepare_devices(&self, lab: &Lab) -> Result<(), LabError> {
+        for node in lab.nodes() {
+            if self.gpufrac {
+                gpus::init(lab, node, &self.model, self.gpus, self.mig)?;
+                gpus::node_setup(lab, node)?;
+                continue;
+            }
+            for device in self.devices() {
+                let path = lab.folder().devices(node).join(&device.file);
+                let id = makedev(PLACEHOLDER_MAJOR, device.minor);
+                mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), id)
+                    .map_err(|e| LabError::file("cannot make", &path)(e.into()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_daemons(&self, lab: &mut Lab) -> Result<(), LabError> {
+        let folder = lab.folder().clone();
+        lab.adopt(daemons::munged(&folder)?)?;
+        lab.adopt(daemons::slurmctld(&folder)?)?;
+        for node in lab.nodes().to_vec() {
+            lab.adopt(daemons::slurmd(&folder, &node)?)?;
+        }
+        lab.wait_until_idle(START_LIMIT)
+    }
+}
+
+/// Where Slurm's own plugins are.
+fn stock_plugins() -> Result<String, LabError> {
+    let place = Path::new("/usr/lib");
+    let entries = fs::read_dir(place).map_err(LabError::file("cannot read", place))?;
+    entries
+        .flatten()
+        .map(|entry| entry.path().join("slurm-wlm"))
+        .find(|path| path.join("select_cons_tres.so").exists())
+        .map(|path| path.display().to_string())
+        .ok_or_else(|| LabError::Machine {
+            what: "Slurm's plugins are not under /usr/lib/*/slurm-wlm".into(),
+            hint: "cargo xtask setup".into(),
+        })
+}
+
+impl Lab {
+    /// Waits until every node is idle.
+    ///
+    /// # Errors
+    /// When a daemon ended or not all nodes are idle in `limit`.
+    pub(crate) fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut logs = String::new();
+            let states = self
+                .command("sinfo")
+                .args(["-h", "-N", "-o", "%N %T"])
+                .run()?;
+            let idle = states
+                .stdout
+                .lines()
+                .collect::<std::collections::BTreeSet<_>>();
+            if self
+                .nodes()
+                .iter()
+                .all(|node| idle.contains(format!("{node} idle").as_str()))
+            {
+                return Ok(());
+            }
+            let dead = self.ended_daemons();
+            if !dead.is_empty() || Instant::now() >= deadline {
+                logs.push_str(&states.stdout);
+                logs.push_str(&states.stderr);
+                logs.push_str(&self.folder().log_tails(15));
+                return Err(LabError::Deadline {
+                    what: match dead.first() {
+                        Some(name) => format!("{name} ended"),
+                        None => "not all nodes are idle".into(),
+                    },
+                    limit,
+                    logs,
+                });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

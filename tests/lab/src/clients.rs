@@ -1,0 +1,255 @@
+//! Client commands as root or as an unprivileged user, each with a deadline.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::{Folder, LabError, User};
+
+/// How long a client command may take unless its caller says otherwise.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// A client command that is put together.
+#[derive(Debug)]
+pub struct SlurmCommand {
+    command: Command,
+    words: Vec<OsString>,
+    limit: Duration,
+}
+
+impl SlurmCommand {
+    pub(crate) fn new(folder: &Folder, program: impl AsRef<OsStr>) -> Self {
+        let mut command = Command::new(program.as_ref());
+        command
+            .env_clear()
+            .env("PATH", search_path(folder))
+            .env("SLURM_CONF", folder.slurm_conf())
+            .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
+            .env("LC_ALL", "C.UTF-8")
+            .current_dir(folder.work())
+            .stdin(Stdio::null());
+        Self {
+            command,
+            words: vec![program.as_ref().into()],
+            limit: LIMIT,
+        }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        for arg in args {
+            self.words.push(arg.as_ref().into());
+            self.command.arg(arg);
+        }
+        self
+    }
+
+    /// Runs it as `user`, with no supplementary groups.
+    #[must_use]
+    pub fn user(mut self, user: &User) -> Self {
+        self.command.env("USER", &user.name).env("HOME", "/");
+        if user.uid != 0 {
+            self.command.uid(user.uid).gid(user.gid);
+        }
+        self
+    }
+
+    /// Sets a variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs it elsewhere than in the lab's `work`.
+    #[must_use]
+    pub fn current_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        self.command.current_dir(path.into());
+        self
+    }
+
+    /// Another deadline than the usual minute and a half.
+    #[must_use]
+    pub fn limit(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// The words, for messages.
+    fn line(&self) -> String {
+        self.words
+            .iter()
+            .map(|word| word.to_string_lossy())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    /// Starts it and goes on.
+    ///
+    /// # Errors
+    /// When the program can not be started.
+    pub fn spawn(mut self) -> Result<Running, LabError> {
+        let line = self.line();
+        self.command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = self.command.spawn().map_err(|source| LabError::Start {
+            program: self.words[0].to_string_lossy().into_owned(),
+            source,
+        })?;
+        let stdout = child.stdout.take().map(collect);
+        let stderr = child.stderr.take().map(collect);
+        Ok(Running {
+            child,
+            line,
+            stdout,
+            stderr,
+            deadline: Instant::now() + self.limit,
+            limit: self.limit,
+        })
+    }
+
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// When it can not be started or does not end in time; a failure of its own is in the outcome.
+    pub fn run(self) -> Result<Outcome, LabError> {
+        self.spawn()?.wait()
+    }
+
+    /// Runs it to its end and takes any failure as an error.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), and when it ends with another status than 0.
+    pub fn stdout(self) -> Result<String, LabError> {
+        self.run()?.success().map(|outcome| outcome.stdout)
+    }
+}
+
+/// The lab's programs first, then the system's.
+pub(crate) fn search_path(folder: &Folder) -> OsString {
+    let mut path = folder.bin().into_os_string();
+    path.push(":/usr/sbin:/usr/bin:/sbin:/bin");
+    path
+}
+
+fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came until the pipe broke is what there is.
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// A client command that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    line: String,
+    stdout: Option<JoinHandle<Vec<u8>>>,
+    stderr: Option<JoinHandle<Vec<u8>>>,
+    deadline: Instant,
+    limit: Duration,
+}
+
+impl Running {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it ended.
+    pub fn ended(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it does not end in time; it is killed then.
+    pub fn wait(mut self) -> Result<Outcome, LabError> {
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if Instant::now() < self.deadline => {
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+                _ => {
+                    // Both can only fail when it is gone already.
+                    let _ = self.child.kill();
+                    let _ = self.child.wait();
+                    let output = self.texts();
+                    return Err(LabError::Deadline {
+                        what: format!("`{}` did not end", self.line),
+                        limit: self.limit,
+                        logs: format!("{}{}", output.0, output.1),
+                    });
+                }
+            }
+        };
+        let (stdout, stderr) = self.texts();
+        Ok(Outcome {
+            command: self.line,
+            status,
+            stdout,
+            stderr,
+        })
+    }
+
+    fn texts(&mut self) -> (String, String) {
+        let text = |reader: Option<JoinHandle<Vec<u8>>>| {
+            let bytes = reader
+                .and_then(|reader| reader.join().ok())
+                .unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        (text(self.stdout.take()), text(self.stderr.take()))
+    }
+}
+
+/// What a client command did.
+#[derive(Debug)]
+pub struct Outcome {
+    command: String,
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// What it wrote to stdout.
+    pub stdout: String,
+    /// What it wrote to stderr.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Takes a status other than 0 as an error.
+    ///
+    /// # Errors
+    /// The command's output, when it failed.
+    pub fn success(self) -> Result<Self, LabError> {
+        if self.status.success() {
+            Ok(self)
+        } else {
+            Err(self.into_error())
+        }
+    }
+
+    /// The outcome as an error.
+    pub fn into_error(self) -> LabError {
+        let status = match (self.status.code(), self.status.signal()) {
+            (Some(code), _) => format!("status {code}"),
+            (None, signal) => format!("signal {}", signal.unwrap_or(0)),
+        };
+        LabError::Command {
+            command: self.command,
+            status,
+            stdout: self.stdout,
+            stderr: self.stderr,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The text of the lab's configuration files.
+
+use std::fmt::Write as _;
+
+use crate::Folder;
+
+/// One Slurm device of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Device {
+    /// Slurm's `Type`.
+    pub type_name: String,
+    /// The placeholder's file name.
+    pub file: String,
+    /// Its minor number.
+    pub minor: u64,
+    /// Units that jobs may share of it.
+    pub units: u32,
+}
+
+/// The devices of a node with `gpus` GPUs, each as two halves.
+pub(crate) fn halves(gpus: u32) -> Vec<Device> {
+    (0..2 * gpus)
+        .map(|index| Device {
+            type_name: "half".into(),
+            file: format!("half{index}"),
+            minor: index.into(),
+            units: 50,
+        })
+        .collect()
+}
+
+/// What slurm.conf says of a node's GRES.
+pub(crate) fn node_gres(devices: &[Device]) -> String {
+    let mut text = String::new();
+    let mut types: Vec<&str> = Vec::new();
+    for device in devices {
+        if !types.contains(&device.type_name.as_str()) {
+            types.push(&device.type_name);
+        }
+    }
+    for name in types {
+        let count = devices
+            .iter()
+            .filter(|device| device.type_name == name)
+            .count();
+        let _ = write!(text, "gpu:{name}:{count},");
+    }
+    let units: u32 = devices.iter().map(|device| device.units).sum();
+    let _ = write!(text, "shard:{units},gpufrac:{units}");
+    text
+}
+
+/// gres.conf for nodes that all have the same devices.
+pub(crate) fn gres_conf(folder: &Folder, nodes: &[String], devices: &[Device]) -> String {
+    let mut text = String::new();
+    for node in nodes {
+        let place = folder.devices(node);
+        for device in devices {
+            let (name, file) = (&device.type_name, place.join(&device.file));
+            let _ = writeln!(
+                text,
+                "NodeName={node} Name=gpu Type={name} File={}",
+                file.display()
+            );
+        }
+        for device in devices {
+            let (units, file) = (device.units, place.join(&device.file));
+            let _ = writeln!(
+                text,
+                "NodeName={node} Name=shard Count={units} File={}",
+                file.display()
+            );
+        }
+        let units: u32 = devices.iter().map(|device| device.units).sum();
+        let _ = writeln!(text, "NodeName={node} Name=gpufrac Count={units}");
+    }
+    text
+}
+
+/// cgroup.conf: devices are fenced; cores and memory are not, so that many jobs fit on few cores.
+pub(crate) const CGROUP_CONF: &str = "\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainDevices=yes
+ConstrainCores=no
+ConstrainRAMSpace=no
+ConstrainSwapSpace=no
+";
+
+/// All that slurm.conf depends on.
+pub(crate) struct SlurmConf<'a> {
+    pub folder: &'a Folder,
+    pub cluster: &'a str,
+    pub host: &'a str,
+    pub controller_port: u16,
+    /// Node names with their slurmd's ports.
+    pub nodes: &'a [(String, u16)],
+    pub cpus_per_node: u32,
+    pub gres: Option<String>,
+    /// Names, and what else their lines say.
+    pub partitions: &'a [(String, String)],
+    pub plugin_path: String,
+    pub gpufrac: bool,
+    pub extra: &'a str,
+}
+
+impl SlurmConf<'_> {
+    pub fn text(&self) -> String {
+        let root = self.folder.root().display();
+        let Self {
+            cluster,
+            host,
+            controller_port,
+            plugin_path,
+            ..
+        } = self;
+        let mut text = format!(
+            "\
+ClusterName={cluster}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller_port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+# Short-lived credentials: a requeued job waits for their end before it may start again.
+AuthInfo=socket={root}/munge/socket,cred_expire=15
+PluginDir={plugin_path}
+PlugStackConfig={root}/etc/plugstack.conf
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmctldPidFile={root}/pid/slurmctld
+SlurmdPidFile={root}/pid/slurmd.%n
+SlurmctldLogFile={root}/log/slurmctld.log
+SlurmdLogFile={root}/log/slurmd.%n.log
+SlurmctldDebug=info
+SlurmdDebug=info
+LogTimeFormat=iso8601_ms
+MailProg=/bin/true
+ProctrackType=proctrack/cgroup
+TaskPlugin=task/cgroup
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_interval=5
+PrologFlags=Alloc,Contain,DeferBatch
+ReturnToService=2
+KillWait=5
+MinJobAge=3600
+MaxJobCount=20000
+# Jobs of the lab use next to no CPU, so that nodes may claim more of them than the machine has.
+SlurmdParameters=config_overrides
+"
+        );
+        if self.gpufrac {
+            let _ = write!(
+                text,
+                "JobSubmitPlugins=gpufrac\nCliFilterPlugins=gpufrac\n\
+                 Prolog={root}/bin/prolog\nEpilog={root}/bin/epilog\n"
+            );
+        }
+        if self.gres.is_some() {
+            text.push_str("GresTypes=gpu,shard,gpufrac\n");
+        }
+        if !self.extra.is_empty() {
+            let _ = writeln!(text, "{}", self.extra.trim_end());
+        }
+        for (node, port) in self.nodes {
+            let _ = write!(
+                text,
+                "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={}",
+                self.cpus_per_node
+            );
+            if let Some(gres) = &self.gres {
+                let _ = write!(text, " Gres={gres}");
+            }
+            text.push('\n');
+        }
+        for (index, (name, options)) in self.partitions.iter().enumerate() {
+            let default = if index == 0 { " Default=YES" } else { "" };
+            let nodes = if options.contains("Nodes=") {
+                ""
+            } else {
+                " Nodes=ALL"
+            };
+            let _ = writeln!(
+                text,
+                "PartitionName={name}{nodes}{default} MaxTime=INFINITE State=UP {options}"
+            );
+        }
+        text
+    }
+}
+
+/// gpufrac.toml: the paths of the lab, then the pools.
+pub(crate) fn gpufrac_conf(folder: &Folder, pools: &str) -> String {
+    let root = folder.root().display();
+    format!(
+        "\
+version = 1
+
+[paths]
+run = \"{root}/run/%n\"
+state = \"{root}/var/%n\"
+devices = \"{root}/dev/%n\"
+driver_root = \"{root}/gpus/%n\"
+nvml = \"{root}/gpus/%n/lib/libnvidia-ml.so.1\"
+
+{pools}"
+    )
+}
+
+/// The pool of a lab whose caller names none: every GPU as two halves.
+pub(crate) fn default_pool(model: &str, partition: &str, nodes: &[String]) -> String {
+    let nodes = nodes.join(",");
+    format!(
+        "\
+[pool.halves]
+mechanism = \"mig\"
+layout = \"halves\"
+gpu = \"{model}\"
+partitions = [\"{partition}\"]
+nodes = \"{nodes}\"
+"
+    )
+}
+
+/// A script that Slurm runs as Prolog or Epilog: Slurm gives those no PATH and no configuration.
+pub(crate) fn wrapper(folder: &Folder, program: &str) -> String {
+    format!(
+        "#!/bin/sh\nexport GPUFRAC_CONFIG={} PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec {} \"$@\"\n",
+        folder.gpufrac_conf().display(),
+        folder.bin().join(program).display()
+    )
+}

@@ -1,0 +1,152 @@
+//! Where things are in a lab's folder.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::LabError;
+
+/// The lab's folder and the places in it.
+#[derive(Debug, Clone)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// The folder at `root`, which need not exist.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self(root.into())
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> &Path {
+        &self.0
+    }
+
+    /// slurm.conf, for `SLURM_CONF`.
+    pub fn slurm_conf(&self) -> PathBuf {
+        self.etc().join("slurm.conf")
+    }
+
+    /// gpufrac.toml, for `GPUFRAC_CONFIG`.
+    pub fn gpufrac_conf(&self) -> PathBuf {
+        self.etc().join("gpufrac.toml")
+    }
+
+    /// Configuration files.
+    pub fn etc(&self) -> PathBuf {
+        self.0.join("etc")
+    }
+
+    /// Logs of all daemons.
+    pub fn log(&self) -> PathBuf {
+        self.0.join("log")
+    }
+
+    /// gpufrac's programs as installed in the lab.
+    pub fn bin(&self) -> PathBuf {
+        self.0.join("bin")
+    }
+
+    /// gpufrac's plugins as installed in the lab.
+    pub fn lib(&self) -> PathBuf {
+        self.0.join("lib")
+    }
+
+    /// The working directory of jobs, writable by everybody.
+    pub fn work(&self) -> PathBuf {
+        self.0.join("work")
+    }
+
+    /// A node's placeholder device nodes.
+    pub fn devices(&self, node: &str) -> PathBuf {
+        self.0.join("dev").join(node)
+    }
+
+    /// A node's simulated GPUs.
+    pub fn gpus(&self, node: &str) -> PathBuf {
+        self.0.join("gpus").join(node)
+    }
+
+    /// A node's `/run/gpufrac`.
+    pub fn run(&self, node: &str) -> PathBuf {
+        self.0.join("run").join(node)
+    }
+
+    /// The lab's record of its processes and nodes.
+    pub(crate) fn record(&self) -> PathBuf {
+        self.0.join("lab.json")
+    }
+
+    pub(crate) fn munge(&self) -> PathBuf {
+        self.0.join("munge")
+    }
+
+    pub(crate) fn spool(&self, node: &str) -> PathBuf {
+        self.0.join("spool").join(node)
+    }
+
+    /// slurmctld's state.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    /// Makes the places that every lab has.
+    pub(crate) fn create(&self, nodes: &[String]) -> Result<(), LabError> {
+        let mut places = vec![
+            (self.0.clone(), 0o755),
+            (self.etc(), 0o755),
+            (self.log(), 0o755),
+            (self.bin(), 0o755),
+            (self.lib(), 0o755),
+            (self.munge(), 0o755),
+            (self.state(), 0o700),
+            (self.work(), 0o1777),
+            (self.0.join("pid"), 0o755),
+        ];
+        for node in nodes {
+            places.extend([
+                (self.devices(node), 0o755),
+                (self.gpus(node), 0o755),
+                (self.run(node), 0o755),
+                (self.0.join("var").join(node), 0o755),
+                (self.spool(node), 0o755),
+            ]);
+        }
+        for (path, mode) in places {
+            fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode))
+                .map_err(LabError::file("cannot set the mode of", &path))?;
+        }
+        Ok(())
+    }
+
+    /// The last `lines` lines of each log, for error messages.
+    pub fn log_tails(&self, lines: usize) -> String {
+        let mut tails = String::new();
+        let Ok(entries) = fs::read_dir(self.log()) else {
+            return tails;
+        };
+        let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+        paths.sort();
+        for path in paths {
+            let Ok(text) = fs::read(&path) else { continue };
+            let text = String::from_utf8_lossy(&text);
+            let last: Vec<_> = text.lines().rev().take(lines).collect();
+            if last.is_empty() {
+                continue;
+            }
+            tails.push_str(&format!("--- {}\n", path.display()));
+            for line in last.into_iter().rev() {
+                tails.push_str(line);
+                tails.push('\n');
+            }
+        }
+        tails
+    }
+}
+
+/// Writes `text` to `path` with `mode`.
+pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
+    fs::write(path, text).map_err(LabError::file("cannot write", path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .map_err(LabError::file("cannot set the mode of", path))
+}

@@ -1,0 +1,297 @@
+//! Jobs and nodes as Slurm shows them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::{Lab, LabError, Outcome, User};
+
+/// A job's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u32);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One record of `scontrol show job`.
+#[derive(Debug, Clone)]
+pub struct Job(BTreeMap<String, String>);
+
+impl Job {
+    /// A field by scontrol's name for it; "" when there is none.
+    pub fn field(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// PENDING, RUNNING, COMPLETED, ...
+    pub fn state(&self) -> &str {
+        self.field("JobState")
+    }
+
+    /// The job's number.
+    pub fn id(&self) -> JobId {
+        JobId(self.field("JobId").parse().unwrap_or(0))
+    }
+
+    /// Whether it holds or gives back resources, or may yet get some.
+    pub fn is_active(&self) -> bool {
+        matches!(
+            self.state(),
+            "PENDING"
+                | "CONFIGURING"
+                | "RUNNING"
+                | "SUSPENDED"
+                | "COMPLETING"
+                | "STAGE_OUT"
+                | "REQUEUED"
+        )
+    }
+}
+
+/// One record of `scontrol show node`.
+#[derive(Debug, Clone)]
+pub struct NodeView(BTreeMap<String, String>);
+
+impl NodeView {
+    /// A field by scontrol's name for it; "" when there is none.
+    pub fn field(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// IDLE, MIXED+DRAIN, ...
+    pub fn state(&self) -> &str {
+        self.field("State")
+    }
+
+    /// Whether new jobs may come.
+    pub fn is_drained(&self) -> bool {
+        ["DRAIN", "DOWN", "FAIL", "INVAL"]
+            .iter()
+            .any(|word| self.state().contains(word))
+    }
+}
+
+/// Parses `scontrol -o show`: a record a line, `Key=value` words.
+fn records(text: &str) -> Vec<BTreeMap<String, String>> {
+    let record = |line: &str| {
+        line.split_whitespace()
+            .filter_map(|word| word.split_once('='))
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    };
+    text.lines()
+        .filter(|line| line.contains('='))
+        .map(record)
+        .collect()
+}
+
+impl Lab {
+    /// Submits a batch job and gives its number.
+    ///
+    /// # Errors
+    /// When sbatch refuses it.
+    pub fn sbatch(&self, user: &User, args: &[&str]) -> Result<JobId, LabError> {
+        let outcome = self.try_sbatch(user, args)?.success()?;
+        let first = outcome.stdout.trim().split(';').next().unwrap_or_default();
+        first.parse().map(JobId).map_err(|_| LabError::Unreadable {
+            command: format!("sbatch --parsable {}", args.join(" ")),
+            output: outcome.stdout.clone(),
+        })
+    }
+
+    /// Submits a batch job and gives sbatch's answer, whatever it is.
+    ///
+    /// # Errors
+    /// When sbatch can not be run.
+    pub fn try_sbatch(&self, user: &User, args: &[&str]) -> Result<Outcome, LabError> {
+        self.command("sbatch")
+            .user(user)
+            .args(["--parsable"])
+            .args(args)
+            .run()
+    }
+
+    /// What `scontrol show job -d` says of a job: one record, or one for each member of an array
+    /// or het job.
+    ///
+    /// # Errors
+    /// When Slurm does not know it.
+    pub fn show_job(&self, job: JobId) -> Result<Vec<Job>, LabError> {
+        let text = self
+            .command("scontrol")
+            .args(["-d", "-o", "show", "job", &job.to_string()])
+            .stdout()?;
+        Ok(records(&text).into_iter().map(Job).collect())
+    }
+
+    /// A job of which there is one record.
+    ///
+    /// # Errors
+    /// When Slurm does not know it.
+    pub fn job(&self, job: JobId) -> Result<Job, LabError> {
+        self.show_job(job)?
+            .into_iter()
+            .next()
+            .ok_or_else(|| LabError::Unreadable {
+                command: format!("scontrol show job {job}"),
+                output: String::new(),
+            })
+    }
+
+    /// All jobs that Slurm still knows.
+    ///
+    /// # Errors
+    /// When scontrol fails.
+    pub fn jobs(&self) -> Result<Vec<Job>, LabError> {
+        let text = self
+            .command("scontrol")
+            .args(["-d", "-o", "show", "jobs"])
+            .stdout()?;
+        Ok(records(&text).into_iter().map(Job).collect())
+    }
+
+    /// A node as Slurm sees it.
+    ///
+    /// # Errors
+    /// When scontrol fails.
+    pub fn node(&self, node: &str) -> Result<NodeView, LabError> {
+        let text = self
+            .command("scontrol")
+            .args(["-d", "-o", "show", "node", node])
+            .stdout()?;
+        records(&text)
+            .into_iter()
+            .next()
+            .map(NodeView)
+            .ok_or_else(|| LabError::Unreadable {
+                command: format!("scontrol show node {node}"),
+                output: text,
+            })
+    }
+
+    /// The nodes that take no new jobs, with the reason.
+    ///
+    /// # Errors
+    /// When scontrol fails.
+    pub fn drained_nodes(&self) -> Result<Vec<String>, LabError> {
+        let mut drained = Vec::new();
+        for name in self.nodes() {
+            let node = self.node(name)?;
+            if node.is_drained() {
+                drained.push(format!(
+                    "{name}: {} ({})",
+                    node.state(),
+                    node.field("Reason")
+                ));
+            }
+        }
+        Ok(drained)
+    }
+
+    /// Waits until a job has one of these states.
+    ///
+    /// # Errors
+    /// When it has none of them in 60 s.
+    pub fn wait_for_state(&self, job: JobId, states: &[&str]) -> Result<Job, LabError> {
+        self.wait(
+            &format!("job {job} {}", states.join(" or ")),
+            Duration::from_secs(60),
+            || {
+                let seen = self.job(job)?;
+                Ok(states.contains(&seen.state()).then_some(seen))
+            },
+        )
+    }
+
+    /// Waits until a job (all members of it) ended and its nodes are done with it.
+    ///
+    /// # Errors
+    /// When that takes over 120 s.
+    pub fn wait_for_end(&self, job: JobId) -> Result<Job, LabError> {
+        self.wait(
+            &format!("job {job} ended"),
+            Duration::from_secs(120),
+            || {
+                let seen = self.show_job(job)?;
+                let over = !seen.is_empty() && !seen.iter().any(Job::is_active);
+                Ok(if over { seen.into_iter().next() } else { None })
+            },
+        )
+    }
+
+    /// Waits until `squeue` is empty.
+    ///
+    /// # Errors
+    /// When it is not in `limit`.
+    pub fn wait_until_empty(&self, limit: Duration) -> Result<(), LabError> {
+        self.wait("no job in the queue", limit, || {
+            let text = self
+                .command("squeue")
+                .args(["-h", "-o", "%i %t %r"])
+                .stdout()?;
+            Ok(text.trim().is_empty().then_some(()))
+        })
+    }
+
+    /// Polls until `probe` gives something.
+    ///
+    /// # Errors
+    /// The probe's, or a deadline error with the ends of all logs.
+    pub fn wait<T>(
+        &self,
+        what: &str,
+        limit: Duration,
+        mut probe: impl FnMut() -> Result<Option<T>, LabError>,
+    ) -> Result<T, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if let Some(found) = probe()? {
+                return Ok(found);
+            }
+            if Instant::now() >= deadline {
+                return Err(LabError::Deadline {
+                    what: what.into(),
+                    limit,
+                    logs: self.folder().log_tails(15),
+                });
+            }
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+
+    /// What a batch job wrote to its default output file.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn output(&self, job: JobId) -> Result<String, LabError> {
+        let path = self.folder().work().join(format!("slurm-{job}.out"));
+        std::fs::read_to_string(&path).map_err(LabError::file("cannot read", path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_scontrol_are_split_at_the_first_equals_sign() {
+        let text = "JobId=7 JobState=RUNNING JOB_GRES=gpufrac:25,shard:25 Command=a=b\n";
+        let jobs: Vec<_> = records(text).into_iter().map(Job).collect();
+        assert_eq!(jobs.len(), 1);
+        assert_eq!(jobs[0].id(), JobId(7));
+        assert_eq!(jobs[0].field("Command"), "a=b");
+        assert!(jobs[0].is_active());
+    }
+
+    #[test]
+    fn a_drained_node_is_seen_as_such() {
+        let node = records("NodeName=n1 State=IDLE+DRAIN Reason=x")
+            .into_iter()
+            .map(NodeView)
+            .next();
+        assert!(node.is_some_and(|node| node.is_drained()));
+    }
+}

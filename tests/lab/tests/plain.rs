@@ -1,0 +1,80 @@
+//! The lab itself, with nothing of gpufrac in it: what the other tests rest on.
+
+use std::time::{Duration, Instant};
+
+use gpufrac_lab::{Lab, LabError, is_running};
+
+#[test]
+fn a_plain_cluster_comes_up_runs_a_shard_job_and_leaves_nothing() -> Result<(), LabError> {
+    let before = Instant::now();
+    let lab = Lab::builder().nodes(2).plugins(false).start()?;
+    let startup = before.elapsed();
+    eprintln!("up in {startup:?}");
+    assert!(startup < Duration::from_secs(15), "{startup:?}");
+
+    let user = &lab.users()[0];
+    let script = "id -un; echo gpus=$SLURM_JOB_GPUS; \
+        for f in $DEVICES/*; do (exec 3<$f) 2>&1; done; sleep 0.2";
+    let devices = lab.folder().devices(&lab.nodes()[1]);
+    let job = lab.sbatch(
+        user,
+        &[
+            "-w",
+            &lab.nodes()[1],
+            "--gres=shard:25",
+            &format!("--export=DEVICES={}", devices.display()),
+            "--wrap",
+            script,
+        ],
+    )?;
+    let ended = lab.wait_for_end(job)?;
+    let output = lab.output(job)?;
+    assert_eq!(ended.state(), "COMPLETED", "{output}");
+    assert!(output.contains(&user.name), "{output}");
+    assert!(output.contains("gpus=0"), "{output}");
+    // No driver answers behind a placeholder, so "no such device" is a device that may be opened.
+    let open: Vec<_> = output
+        .lines()
+        .filter(|line| line.contains("No such device"))
+        .collect();
+    let shut = output
+        .lines()
+        .filter(|line| line.contains("not permitted"))
+        .count();
+    assert_eq!((open.len(), shut), (1, 3), "{output}");
+    assert!(open[0].contains("half0"), "{output}");
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+
+    let folder = lab.folder().root().to_path_buf();
+    let nodes = lab.nodes().to_vec();
+    let sleeper = lab.sbatch(user, &["--gres=shard:25", "--wrap=sleep 1000"])?;
+    lab.wait_for_state(sleeper, &["RUNNING"])?;
+    lab.stop()?;
+    assert!(!folder.exists());
+    for node in nodes {
+        for hierarchy in ["devices", "freezer"] {
+            let group = format!("/sys/fs/cgroup/{hierarchy}/slurm_{node}");
+            assert!(!std::path::Path::new(&group).exists(), "{group}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_lab_is_stopped_from_another_program_by_its_folder() -> Result<(), LabError> {
+    let lab = Lab::builder().plugins(false).start()?;
+    let job = lab.sbatch(&lab.users()[0], &["--wrap=sleep 1000 & echo $!; wait"])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let sleeper = lab.wait("the job's output", Duration::from_secs(10), || {
+        Ok(lab
+            .output(job)
+            .ok()
+            .and_then(|text| text.trim().parse::<i32>().ok()))
+    })?;
+    assert!(is_running(sleeper));
+    let root = lab.detach().root().to_path_buf();
+    gpufrac_lab::stop_folder(&root)?;
+    assert!(!is_running(sleeper));
+    assert!(!root.exists());
+    Ok(())
+}
