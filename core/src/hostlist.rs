@@ -1,0 +1,265 @@
+//! Slurm's hostlist notation: `gn[01-16]`, `r[1-2]n[01-04,07]`, `login,gn3`.
+
+use std::collections::BTreeSet;
+
+/// More nodes than this in one list are a typing mistake, and would use up memory.
+pub const MAX_HOSTS: usize = 65_536;
+
+/// A list of node names, written out; each once, in the order given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hostlist {
+    names: Vec<String>,
+    sorted: BTreeSet<String>,
+}
+
+/// What is wrong with a hostlist.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostlistError {
+    /// No name at all, or nothing between two commas.
+    #[error("a node name is missing in {text:?}")]
+    Empty {
+        /// The list.
+        text: String,
+    },
+    /// `[` without `]`, or the other way round.
+    #[error("brackets do not match in {text:?}")]
+    Brackets {
+        /// The list.
+        text: String,
+    },
+    /// A range that is none.
+    #[error("{range:?} is not a range such as 01-16, in {text:?}")]
+    Range {
+        /// The part in brackets.
+        range: String,
+        /// The list.
+        text: String,
+    },
+    /// A character that no node name has.
+    #[error("{character:?} can not be in a node name, in {text:?}")]
+    Character {
+        /// The character.
+        character: char,
+        /// The list.
+        text: String,
+    },
+    /// More than [`MAX_HOSTS`].
+    #[error("more than {MAX_HOSTS} nodes in {text:?}")]
+    TooMany {
+        /// The list.
+        text: String,
+    },
+    /// A name that is there twice.
+    #[error("node {name} is twice in {text:?}")]
+    Twice {
+        /// The name.
+        name: String,
+        /// The list.
+        text: String,
+    },
+}
+
+impl Hostlist {
+    /// Reads and writes out a list.
+    ///
+    /// # Errors
+    /// When it is not a hostlist; see [`HostlistError`].
+    pub fn parse(text: &str) -> Result<Hostlist, HostlistError> {
+        let mut list = Hostlist::default();
+        for item in split_outside_brackets(text)? {
+            for name in expand(item, text)? {
+                if !list.sorted.insert(name.clone()) {
+                    return Err(HostlistError::Twice {
+                        name,
+                        text: text.to_owned(),
+                    });
+                }
+                list.names.push(name);
+                if list.names.len() > MAX_HOSTS {
+                    return Err(HostlistError::TooMany {
+                        text: text.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(list)
+    }
+
+    /// Whether the node is in the list.
+    pub fn contains(&self, name: &str) -> bool {
+        self.sorted.contains(name)
+    }
+
+    /// All names.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The first name that is in both lists.
+    pub fn common<'a>(&'a self, other: &Hostlist) -> Option<&'a str> {
+        self.sorted
+            .intersection(&other.sorted)
+            .next()
+            .map(String::as_str)
+    }
+}
+
+fn split_outside_brackets(text: &str) -> Result<Vec<&str>, HostlistError> {
+    let brackets = || HostlistError::Brackets {
+        text: text.to_owned(),
+    };
+    let mut items = Vec::new();
+    let (mut start, mut inside) = (0, false);
+    for (position, character) in text.char_indices() {
+        match character {
+            '[' if inside => return Err(brackets()),
+            ']' if !inside => return Err(brackets()),
+            '[' | ']' => inside = !inside,
+            ',' if !inside => {
+                items.push(text[start..position].trim());
+                start = position + 1;
+            }
+            _ => {}
+        }
+    }
+    if inside {
+        return Err(brackets());
+    }
+    items.push(text[start..].trim());
+    Ok(items)
+}
+
+/// All names of one item such as `r[1-2]n[01-04]`.
+fn expand(item: &str, text: &str) -> Result<Vec<String>, HostlistError> {
+    if item.is_empty() {
+        return Err(HostlistError::Empty {
+            text: text.to_owned(),
+        });
+    }
+    let mut names = vec![String::new()];
+    let mut rest = item;
+    while !rest.is_empty() {
+        let (literal, tail) = rest.split_once('[').unwrap_or((rest, ""));
+        let unusual = |c: &char| !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        if let Some(character) = literal.chars().find(unusual) {
+            return Err(HostlistError::Character {
+                character,
+                text: text.to_owned(),
+            });
+        }
+        for name in &mut names {
+            name.push_str(literal);
+        }
+        if literal.len() == rest.len() {
+            break;
+        }
+        let (ranges, after) = tail.split_once(']').unwrap_or((tail, ""));
+        let numbers = numbers(ranges, text)?;
+        if names.len() * numbers.len() > MAX_HOSTS {
+            return Err(HostlistError::TooMany {
+                text: text.to_owned(),
+            });
+        }
+        names = names
+            .iter()
+            .flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}")))
+            .collect();
+        rest = after;
+    }
+    Ok(names)
+}
+
+/// `01-03,7` written out; the width of the first number is kept, as Slurm does.
+fn numbers(ranges: &str, text: &str) -> Result<Vec<String>, HostlistError> {
+    let mut found = Vec::new();
+    for range in ranges.split(',') {
+        let wrong = || HostlistError::Range {
+            range: range.to_owned(),
+            text: text.to_owned(),
+        };
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let number = |s: &str| -> Option<u64> {
+            let digits = !s.is_empty() && s.len() <= 9 && s.bytes().all(|b| b.is_ascii_digit());
+            digits.then(|| s.parse().ok()).flatten()
+        };
+        let (first, last) = number(low).zip(number(high)).ok_or_else(wrong)?;
+        if first > last {
+            return Err(wrong());
+        }
+        if last - first >= MAX_HOSTS as u64 {
+            return Err(HostlistError::TooMany {
+                text: text.to_owned(),
+            });
+        }
+        let width = low.len();
+        found.extend((first..=last).map(|number| format!("{number:0width$}")));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(text: &str) -> Vec<String> {
+        Hostlist::parse(text).unwrap().names().to_vec()
+    }
+
+    #[test]
+    fn writes_out_what_slurm_writes_short() {
+        assert_eq!(names("gn1"), ["gn1"]);
+        assert_eq!(names("gn[08-11]"), ["gn08", "gn09", "gn10", "gn11"]);
+        assert_eq!(names("gn[8-11]"), ["gn8", "gn9", "gn10", "gn11"]);
+        assert_eq!(
+            names("a, r[1-2]n[01,03]x ,b-c.d"),
+            ["a", "r1n01x", "r1n03x", "r2n01x", "r2n03x", "b-c.d"]
+        );
+        let list = Hostlist::parse("gn[01-16]").unwrap();
+        assert!(list.contains("gn07") && !list.contains("gn7") && !list.contains("gn17"));
+        let other = Hostlist::parse("x,gn[16-20]").unwrap();
+        assert_eq!(list.common(&other), Some("gn16"));
+    }
+
+    #[test]
+    fn refuses_what_is_no_list() {
+        use HostlistError::*;
+        let error = |text: &str| Hostlist::parse(text).unwrap_err();
+        for text in ["", "a,,b", ",a", "a,"] {
+            assert!(matches!(error(text), Empty { .. }), "{text}");
+        }
+        for text in ["a[1", "a1]", "a[[1]]", "a[1]]"] {
+            assert!(matches!(error(text), Brackets { .. }), "{text}");
+        }
+        for text in [
+            "a[]",
+            "a[1-]",
+            "a[x-y]",
+            "a[3-1]",
+            "a[1--2]",
+            "a[9999999999]",
+        ] {
+            assert!(matches!(error(text), Range { .. }), "{text}");
+        }
+        for text in ["a b", "a/b", "gn*", "ä"] {
+            assert!(matches!(error(text), Character { .. }), "{text}");
+        }
+        for text in ["a[0-99999999]", "a[0-999]b[0-999]c[0-999]", "a[0-65535],b"] {
+            assert!(matches!(error(text), TooMany { .. }), "{text}");
+        }
+        assert!(matches!(error("a[1-3],a2"), Twice { .. }));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[a-c0-9\\[\\],-]{0,24}") {
+            if let Ok(list) = Hostlist::parse(&text) {
+                prop_assert!(list.names().iter().all(|name| list.contains(name)));
+                // Written out it stays the same.
+                let again = Hostlist::parse(&list.names().join(",")).unwrap();
+                prop_assert_eq!(again.names(), list.names());
+            }
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Which instances a menu entry may be made of, and in which order they are tried.
+//!
+//! The rule, of which DESIGN.md shows the outcome for the H100:
+//! - A request for f of the GPU takes the smallest plain profiles whose memory is at least f of
+//!   the GPU's memory slices, at every position that lies within the device.
+//! - Most compute slices come first; a profile with less is the way out when compute or the
+//!   number of instances is used up. A request for the whole device needs no way out, as it
+//!   starts on an empty one: it has one candidate a position.
+//! - The smallest profile fills a device from the GPU's outer edge inwards (the left half
+//!   from slice 0 up, the right half from the top down), so that small instances stand together
+//!   and on the slice of the right half that nothing larger needs; larger ones from the top down.
+//!
+//! That this leaves no request without a place is not argued but proven, in `proof`.
+
+use super::{Candidate, Layout, LayoutError, LayoutKind, MenuEntry, Shape, Side};
+use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::geometry::{Geometry, Profile};
+
+/// What is to be solved.
+pub(super) struct Plan {
+    pub(super) kind: LayoutKind,
+    pub(super) capacity: Units,
+    /// Fraction and price, ascending.
+    pub(super) menu: Vec<(Fraction, Units)>,
+    pub(super) spans: Vec<Span>,
+}
+
+/// A part of a GPU that is one device.
+pub(super) struct Span {
+    pub(super) side: Side,
+    pub(super) first: u8,
+    pub(super) end: u8,
+    pub(super) compute_slices: u8,
+}
+
+/// Refuses tables that no GPU can have; what a node gets from NVML passes.
+pub(super) fn check_geometry(geometry: &Geometry) -> Result<(), LayoutError> {
+    let wrong = |what: String| {
+        Err(LayoutError::Geometry {
+            model: geometry.model.clone(),
+            what,
+        })
+    };
+    if geometry.memory_slices == 0 || geometry.compute_slices == 0 {
+        return wrong("memory_slices and compute_slices must be at least 1".to_owned());
+    }
+    if geometry.memory_slices > 64 || geometry.compute_slices > 64 {
+        return wrong("more than 64 slices".to_owned());
+    }
+    for (position, profile) in geometry.profiles.iter().enumerate() {
+        let name = &profile.name;
+        if geometry.profiles[..position]
+            .iter()
+            .any(|p| p.id == profile.id)
+        {
+            return wrong(format!("profile id {} is there twice", profile.id));
+        }
+        if !profile.is_plain() {
+            continue;
+        }
+        if profile.compute_slices == 0 || profile.compute_slices > geometry.compute_slices {
+            return wrong(format!(
+                "profile {name}: compute_slices = {}, of {} on the GPU",
+                profile.compute_slices, geometry.compute_slices
+            ));
+        }
+        let size = profile.memory_slices();
+        for placement in &profile.placements {
+            if placement.size == 0
+                || placement.size != size
+                || placement.end() > geometry.memory_slices.into()
+            {
+                return wrong(format!(
+                    "profile {name}: no position {}:{} on {} memory slices",
+                    placement.start, placement.size, geometry.memory_slices
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Devices, prices and capacity of a layout.
+pub(super) fn plan(
+    geometry: &Geometry,
+    kind: LayoutKind,
+    menu: &[Fraction],
+) -> Result<Plan, LayoutError> {
+    let all = || Span {
+        side: Side::Whole,
+        first: 0,
+        end: geometry.memory_slices,
+        compute_slices: geometry.compute_slices,
+    };
+    match kind {
+        LayoutKind::Halves => halves(geometry, menu),
+        LayoutKind::Slices => {
+            let smallest = smallest_profile(geometry).ok_or(LayoutError::NoProfile {
+                model: geometry.model.clone(),
+                fraction: Fraction::ONE,
+                side: Side::Whole,
+            })?;
+            let count = smallest
+                .max_instances
+                .min(geometry.compute_slices.into())
+                .max(1);
+            let only = Fraction::new(1, count).unwrap_or(Fraction::ONE);
+            // Rounded down: all of them must fit into 100 units together.
+            fixed(geometry, kind, menu, only, Units(100 / count), all())
+        }
+        LayoutKind::Whole => fixed(geometry, kind, menu, Fraction::ONE, Units(100), all()),
+    }
+}
+
+fn fixed(
+    geometry: &Geometry,
+    kind: LayoutKind,
+    menu: &[Fraction],
+    only: Fraction,
+    units: Units,
+    span: Span,
+) -> Result<Plan, LayoutError> {
+    if menu.iter().any(|fraction| *fraction != only) || menu.len() > 1 {
+        return Err(LayoutError::FixedMenu {
+            kind,
+            model: geometry.model.clone(),
+            only,
+        });
+    }
+    Ok(Plan {
+        kind,
+        capacity: Units(100),
+        menu: vec![(only, units)],
+        spans: vec![span],
+    })
+}
+
+fn halves(geometry: &Geometry, menu: &[Fraction]) -> Result<Plan, LayoutError> {
+    if !geometry.memory_slices.is_multiple_of(2) || geometry.compute_slices < 2 {
+        return Err(LayoutError::NoHalves {
+            model: geometry.model.clone(),
+            memory_slices: geometry.memory_slices,
+            compute_slices: geometry.compute_slices,
+        });
+    }
+    let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
+    if let Some(large) = menu.iter().find(|fraction| **fraction > half) {
+        return Err(LayoutError::TooLarge {
+            fraction: *large,
+            kind: LayoutKind::Halves,
+            limit: half,
+        });
+    }
+    let denominators: &[u32] = if geometry.compute_slices > 4 {
+        &[8, 4, 2]
+    } else {
+        &[4, 2]
+    };
+    let default: Vec<Fraction> = denominators
+        .iter()
+        .filter_map(|denominator| Fraction::new(1, *denominator).ok())
+        .collect();
+    let menu = priced(if menu.is_empty() { &default } else { menu })?;
+    let middle = geometry.memory_slices / 2;
+    let right = geometry.compute_slices / 2;
+    Ok(Plan {
+        kind: LayoutKind::Halves,
+        capacity: Units(50),
+        menu,
+        spans: vec![
+            Span {
+                side: Side::Left,
+                first: 0,
+                end: middle,
+                compute_slices: geometry.compute_slices - right,
+            },
+            Span {
+                side: Side::Right,
+                first: middle,
+                end: geometry.memory_slices,
+                compute_slices: right,
+            },
+        ],
+    })
+}
+
+/// Ascending, each with its price; no two may cost the same, as units are all that the node
+/// learns of a job's size.
+pub(super) fn priced(menu: &[Fraction]) -> Result<Vec<(Fraction, Units)>, LayoutError> {
+    let mut menu: Vec<(Fraction, Units)> = menu.iter().map(|f| (*f, f.units())).collect();
+    menu.sort_unstable();
+    for pair in menu.windows(2) {
+        if pair[0].1 == pair[1].1 {
+            return Err(LayoutError::Duplicate {
+                first: pair[0].0,
+                second: pair[1].0,
+                units: pair[0].1,
+            });
+        }
+    }
+    Ok(menu)
+}
+
+/// The plain profile with the least memory, of those the one with the most compute.
+fn smallest_profile(geometry: &Geometry) -> Option<&Profile> {
+    geometry
+        .profiles
+        .iter()
+        .filter(|profile| profile.is_plain() && !profile.placements.is_empty())
+        .min_by_key(|p| (p.memory_slices(), u8::MAX - p.compute_slices))
+}
+
+/// The device with the candidates of every menu entry.
+pub(super) fn shape(
+    geometry: &Geometry,
+    span: &Span,
+    plan: &Plan,
+    equal_halves: bool,
+) -> Result<Shape, LayoutError> {
+    let mut shape = Shape {
+        side: span.side,
+        first: span.first,
+        end: span.end,
+        compute_slices: span.compute_slices,
+        preferences: Vec::new(),
+    };
+    for (fraction, _) in &plan.menu {
+        // With `slices` a GPU is cut by compute: 1/7 is one 1g, though it has but 1/8 of the memory.
+        let needed = match plan.kind {
+            LayoutKind::Slices => 1,
+            _ => fraction.ceil_of(geometry.memory_slices.into()),
+        };
+        let preference = preference(geometry, &shape, needed, equal_halves);
+        if preference.is_empty() {
+            return Err(LayoutError::NoProfile {
+                model: geometry.model.clone(),
+                fraction: *fraction,
+                side: span.side,
+            });
+        }
+        shape.preferences.push(preference);
+    }
+    Ok(shape)
+}
+
+fn preference(
+    geometry: &Geometry,
+    shape: &Shape,
+    needed: u32,
+    equal_halves: bool,
+) -> Vec<Candidate> {
+    let most_compute = if equal_halves && shape.side != Side::Whole {
+        geometry.compute_slices / 2
+    } else {
+        shape.compute_slices
+    };
+    let usable = |profile: &&Profile| {
+        profile.is_plain()
+            && profile.compute_slices <= most_compute
+            && u32::from(profile.memory_slices()) >= needed
+            && profile.placements.iter().any(|p| shape.holds(*p))
+    };
+    let fitting: Vec<&Profile> = geometry.profiles.iter().filter(usable).collect();
+    let Some(size) = fitting.iter().map(|p| p.memory_slices()).min() else {
+        return Vec::new();
+    };
+    let smallest = smallest_profile(geometry).map(Profile::memory_slices);
+    let upwards = shape.side != Side::Right && smallest == Some(size);
+    let mut found: Vec<(&Profile, Candidate)> = fitting
+        .into_iter()
+        .filter(|profile| profile.memory_slices() == size)
+        .flat_map(|profile| profile.placements.iter().map(move |p| (profile, *p)))
+        .filter(|(_, placement)| shape.holds(*placement))
+        .map(|(profile, placement)| {
+            let profile_id = profile.id;
+            (
+                profile,
+                Candidate {
+                    profile_id,
+                    placement,
+                },
+            )
+        })
+        .collect();
+    found.sort_by_key(|(profile, candidate)| {
+        let start = candidate.placement.start;
+        (
+            u8::MAX - profile.compute_slices,
+            if upwards { start } else { u8::MAX - start },
+            profile.id,
+        )
+    });
+    let mut preference: Vec<Candidate> =
+        found.into_iter().map(|(_, candidate)| candidate).collect();
+    if size == shape.end - shape.first {
+        let mut taken = Vec::new();
+        preference.retain(|candidate| {
+            let first = !taken.contains(&candidate.placement);
+            taken.push(candidate.placement);
+            first
+        });
+    }
+    preference
+}
+
+/// The menu as users see it.
+pub(super) fn menu_entries(geometry: &Geometry, plan: &Plan, shapes: &[Shape]) -> Vec<MenuEntry> {
+    let entry = |(position, (fraction, units)): (usize, &(Fraction, Units))| {
+        let profiles: Vec<&Profile> = shapes
+            .iter()
+            .flat_map(|shape| shape.preferences.get(position).into_iter().flatten())
+            .filter_map(|candidate| geometry.profile(candidate.profile_id))
+            .collect();
+        MenuEntry {
+            fraction: *fraction,
+            units: *units,
+            memory: profiles
+                .iter()
+                .map(|profile| profile.memory)
+                .min()
+                .unwrap_or(MemoryMib(0)),
+            profile_name: profiles
+                .first()
+                .map_or_else(String::new, |profile| profile.name.clone()),
+        }
+    };
+    plan.menu.iter().enumerate().map(entry).collect()
+}
+
+impl Layout {
+    /// A whole GPU as one device of mixed sizes: what gpufrac does not do, because it is not
+    /// safe. It is here so that a test shows the solver finding that out.
+    #[cfg(test)]
+    pub(super) fn solve_mixed_gpu(
+        geometry: &Geometry,
+        menu: &[Fraction],
+    ) -> Result<Layout, LayoutError> {
+        let plan = Plan {
+            kind: LayoutKind::Whole,
+            capacity: Units(100),
+            menu: priced(menu)?,
+            spans: vec![Span {
+                side: Side::Whole,
+                first: 0,
+                end: geometry.memory_slices,
+                compute_slices: geometry.compute_slices,
+            }],
+        };
+        Layout::prove(geometry, plan, false)
+    }
+}

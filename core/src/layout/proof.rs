@@ -1,0 +1,194 @@
+//! The proof that counting is enough.
+//!
+//! A device starts empty. From each state, every menu entry whose units fit by counting must find
+//! a position by preference, which leads to the next state; and each instance may leave at any time,
+//! which leads to another. All states that can be reached this way are visited, breadth first, so
+//! that a state that breaks the layout is one of the smallest that do.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::{Candidate, Counterexample, Layout, LayoutError, Occupied, Shape, Side};
+use crate::fraction::Units;
+use crate::geometry::{Geometry, Placement};
+
+/// A menu that makes more states than this is no menu an admin can want.
+const STATE_LIMIT: usize = 100_000;
+
+/// What was checked for one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Which device of the GPU.
+    pub side: Side,
+    /// States that can be reached, the empty one included.
+    pub states: usize,
+    /// Arrivals that counting admits in these states; each was placed.
+    pub arrivals: usize,
+    /// For each profile id that was ever placed the most instances at a time.
+    pub most_instances: Vec<(u32, u32)>,
+}
+
+/// The instances on a device, sorted; each with its position in the menu.
+type State = Vec<(usize, Candidate)>;
+
+/// Proves every device of the layout, and that they do not disturb each other.
+pub(super) fn prove(layout: &Layout, geometry: &Geometry) -> Result<Vec<Proof>, LayoutError> {
+    let proofs = layout
+        .shapes
+        .iter()
+        .map(|shape| walk(layout, shape, geometry))
+        .collect::<Result<Vec<Proof>, LayoutError>>()?;
+    independence(layout, &proofs, geometry)?;
+    Ok(proofs)
+}
+
+fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, LayoutError> {
+    let mut seen: BTreeSet<State> = BTreeSet::from([State::new()]);
+    let mut queue: VecDeque<State> = VecDeque::from([State::new()]);
+    let mut arrivals = 0;
+    let mut most_instances: Vec<(u32, u32)> = Vec::new();
+    while let Some(state) = queue.pop_front() {
+        note_instances(&state, &mut most_instances);
+        let used: u32 = state.iter().map(|(i, _)| layout.menu[*i].units.0).sum();
+        let free = layout.capacity.0.saturating_sub(used);
+        let occupied: Vec<Occupied> = state
+            .iter()
+            .map(|(_, candidate)| Occupied {
+                profile_id: candidate.profile_id,
+                placement: candidate.placement,
+            })
+            .collect();
+        let mut next: Vec<State> = Vec::new();
+        for (position, entry) in layout.menu.iter().enumerate() {
+            if entry.units.0 > free {
+                continue;
+            }
+            arrivals += 1;
+            let candidate = shape.preferences[position]
+                .iter()
+                .copied()
+                .find(|candidate| layout.fits(shape, *candidate, &occupied))
+                .ok_or_else(|| LayoutError::Unsafe {
+                    model: geometry.model.clone(),
+                    counterexample: counterexample(layout, shape, geometry, &state, position, free),
+                })?;
+            let mut grown = state.clone();
+            grown.push((position, candidate));
+            grown.sort_unstable();
+            next.push(grown);
+        }
+        for leaving in 0..state.len() {
+            let mut shrunk = state.clone();
+            shrunk.remove(leaving);
+            next.push(shrunk);
+        }
+        for state in next {
+            if seen.insert(state.clone()) {
+                queue.push_back(state);
+            }
+        }
+        if seen.len() > STATE_LIMIT {
+            return Err(LayoutError::TooManyStates {
+                model: geometry.model.clone(),
+                limit: STATE_LIMIT,
+            });
+        }
+    }
+    Ok(Proof {
+        side: shape.side,
+        states: seen.len(),
+        arrivals,
+        most_instances,
+    })
+}
+
+fn note_instances(state: &State, most: &mut Vec<(u32, u32)>) {
+    let mut counts: Vec<(u32, u32)> = Vec::new();
+    for (_, candidate) in state {
+        match counts
+            .iter_mut()
+            .find(|(id, _)| *id == candidate.profile_id)
+        {
+            Some((_, count)) => *count += 1,
+            None => counts.push((candidate.profile_id, 1)),
+        }
+    }
+    for (id, count) in counts {
+        match most.iter_mut().find(|(known, _)| *known == id) {
+            Some((_, greatest)) => *greatest = count.max(*greatest),
+            None => most.push((id, count)),
+        }
+    }
+}
+
+fn counterexample(
+    layout: &Layout,
+    shape: &Shape,
+    geometry: &Geometry,
+    state: &State,
+    position: usize,
+    free: u32,
+) -> Counterexample {
+    let named = |candidate: &Candidate| -> (String, Placement) {
+        let name = geometry
+            .profile(candidate.profile_id)
+            .map_or_else(String::new, |profile| profile.name.clone());
+        (name, candidate.placement)
+    };
+    let entry = &layout.menu[position];
+    let mut instances: Vec<(String, Placement)> = state.iter().map(|(_, c)| named(c)).collect();
+    instances.sort_by_key(|(_, placement)| *placement);
+    Counterexample {
+        side: shape.side,
+        instances,
+        request: entry.fraction,
+        units: entry.units,
+        free: Units(free),
+        positions: shape.preferences[position].iter().map(named).collect(),
+    }
+}
+
+/// What one device does never changes what another one of the same GPU can do: they share no
+/// memory slice, have compute slices of their own, and the limit of each profile is enough for
+/// the most that all of them hold at a time.
+fn independence(layout: &Layout, proofs: &[Proof], geometry: &Geometry) -> Result<(), LayoutError> {
+    let disturb = |what: String| LayoutError::Disturb {
+        model: geometry.model.clone(),
+        what,
+    };
+    for (position, shape) in layout.shapes.iter().enumerate() {
+        for other in &layout.shapes[..position] {
+            if shape.first < other.end && other.first < shape.end {
+                return Err(disturb(format!(
+                    "{} and {} share memory slices",
+                    other.side, shape.side
+                )));
+            }
+        }
+    }
+    let compute: u32 = layout
+        .shapes
+        .iter()
+        .map(|s| u32::from(s.compute_slices))
+        .sum();
+    if compute > layout.compute_slices {
+        return Err(disturb(format!(
+            "they need {compute} of {} compute slices",
+            layout.compute_slices
+        )));
+    }
+    for profile in &geometry.profiles {
+        let needed: u32 = proofs
+            .iter()
+            .flat_map(|proof| &proof.most_instances)
+            .filter(|(id, _)| *id == profile.id)
+            .map(|(_, most)| most)
+            .sum();
+        if needed > profile.max_instances {
+            return Err(disturb(format!(
+                "together they can need {needed} instances of {}, and the GPU has at most {}",
+                profile.name, profile.max_instances
+            )));
+        }
+    }
+    Ok(())
+}
