@@ -1,3 +1,82 @@
-//! Build, test, demo and installation tasks.
+//! `cargo xtask`: set-up, tests, demo, benchmark, lab and installation of gpufrac.
 
-fn main() {}
+mod cargo;
+mod deny;
+mod dist;
+mod lab;
+mod setup;
+mod suite;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Tasks of the gpufrac repository"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Installs the Debian packages that building and testing need, if any is missing
+    Setup,
+    /// Everything that a change must pass: format, clippy, tests on real Slurm, documentation
+    Test {
+        /// The Slurm to test with; the installed one must be of this series
+        #[arg(long, default_value = suite::SLURM)]
+        slurm: String,
+        /// Only the end-to-end tests whose names contain this
+        #[arg(last = true)]
+        name: Option<String>,
+    },
+    /// The tests that need no Slurm daemons
+    Unit,
+    /// A cluster to play with
+    #[command(subcommand)]
+    Lab(lab::LabTask),
+    /// Builds for one Slurm and installs everything in a tree
+    Dist(DistArguments),
+    /// Checks licences, bans and sources of all dependencies
+    Deny,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DistArguments {
+    /// The folder that holds `slurm/slurm.h` of the Slurm to build for
+    #[arg(long, default_value = "/usr/include")]
+    slurm_include: PathBuf,
+    /// The tree to install in
+    #[arg(long)]
+    destdir: PathBuf,
+    /// Where programs go in the tree
+    #[arg(long, default_value = "/usr")]
+    prefix: PathBuf,
+    /// Where Slurm's plugins are in the tree; unless given, PREFIX/lib/<multiarch>/slurm-wlm
+    #[arg(long)]
+    plugin_dir: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().task {
+        Task::Setup => setup::run(),
+        Task::Test { slurm, name } => suite::test(&slurm, name.as_deref()),
+        Task::Unit => suite::unit(),
+        Task::Lab(task) => lab::run(&task),
+        Task::Dist(arguments) => dist::run(&arguments),
+        Task::Deny => deny::run_check(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Running cargo and other programs in the repository.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    // xtask is a folder of the root.
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf)
+}
+
+/// cargo, in the root.
+pub(crate) fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// Runs a command and takes a failure as an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    if !status.success() {
+        bail!("`{line}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// Builds the whole workspace as it is tested.
+pub(crate) fn build() -> Result<()> {
+    run(&mut cargo(&["build", "--workspace", "--quiet"]))
+}
+
+/// What the test binaries of a run counted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub passed: u64,
+    pub failed: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// Runs `cargo test`, passes on what it prints and sums up its result lines. A failure without a failed
+/// test (a test that does not compile) counts as one.
+pub(crate) fn tests(args: &[&str]) -> Result<Counts> {
+    let mut command = cargo(&["test", "--no-fail-fast"]);
+    command.args(args).stdout(Stdio::piped());
+    let line = line(&command);
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start `{line}`"))?;
+    let mut counts = Counts::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line?;
+            let line = String::from_utf8_lossy(&line);
+            if let Some(found) = result_line(&line) {
+                counts += found;
+            }
+            writeln!(std::io::stdout(), "{line}")?;
+        }
+    }
+    if !child.wait()?.success() && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    Ok(counts)
+}
+
+/// Reads `test result: ok. 3 passed; 0 failed; ...`.
+fn result_line(line: &str) -> Option<Counts> {
+    let rest = line.trim().strip_prefix("test result: ")?;
+    let number = |word: &str| {
+        rest.split([';', '.'])
+            .find_map(|part| part.trim().strip_suffix(word)?.trim().parse().ok())
+    };
+    Some(Counts {
+        passed: number("passed")?,
+        failed: number("failed")?,
+    })
+}
+
+fn line(command: &Command) -> String {
+    let mut words = vec![
+        Path::new(command.get_program())
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned(),
+    ];
+    words.extend(
+        command
+            .get_args()
+            .map(|arg| arg.to_string_lossy().into_owned()),
+    );
+    words.join(" ")
+}
+
+/// Runs a stage and prints its time.
+pub(crate) fn stage<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    println!("== {name}");
+    let before = Instant::now();
+    let result = work();
+    let word = if result.is_ok() { "done" } else { "FAILED" };
+    println!(
+        "== {name}: {word} in {:.1} s",
+        before.elapsed().as_secs_f64()
+    );
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_read() {
+        let line = "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 1 filtered out; \
+                    finished in 0.00s";
+        assert_eq!(
+            result_line(line),
+            Some(Counts {
+                passed: 12,
+                failed: 3
+            })
+        );
+        assert_eq!(result_line("test a ... ok"), None);
+    }
+}

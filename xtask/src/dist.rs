@@ -1,0 +1,166 @@
+//! `cargo xtask dist`: a release build for one Slurm, installed in a tree.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::DistArguments;
+use crate::cargo::{cargo, root, run as run_command};
+
+const PACKAGES: [&str; 6] = [
+    "job_submit_gpufrac",
+    "cli_filter_gpufrac",
+    "spank_gpufrac",
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac",
+];
+
+/// Cargo's names and Slurm's.
+const PLUGINS: [(&str, &str); 3] = [
+    ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
+    ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
+    ("libspank_gpufrac.so", "spank_gpufrac.so"),
+];
+
+pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
+    let version = slurm_version(&arguments.slurm_include)?;
+    // A folder of its own for each Slurm: bindings of one must not be taken for another's.
+    let target = root().join("target/dist").join(&version);
+    let mut build = cargo(&["build", "--release", "--locked", "--target-dir"]);
+    build
+        .arg(&target)
+        .env("GPUFRAC_SLURM_INCLUDE", &arguments.slurm_include);
+    for package in PACKAGES {
+        build.args(["-p", package]);
+    }
+    run_command(&mut build)?;
+
+    let built = target.join("release");
+    let tree = Tree(&arguments.destdir);
+    let plugins = match &arguments.plugin_dir {
+        Some(folder) => folder.clone(),
+        None => arguments
+            .prefix
+            .join("lib")
+            .join(multiarch()?)
+            .join("slurm-wlm"),
+    };
+    for (name, installed) in PLUGINS {
+        tree.install(&built.join(name), &plugins.join(installed), 0o644)?;
+    }
+    let prefix = &arguments.prefix;
+    for program in ["gpufrac-prolog", "gpufrac-epilog"] {
+        tree.install(
+            &built.join(program),
+            &prefix.join("sbin").join(program),
+            0o755,
+        )?;
+    }
+    tree.install(&built.join("gpufrac"), &prefix.join("bin/gpufrac"), 0o755)?;
+    let doc = prefix.join("share/doc/gpufrac");
+    for sample in files_below(&root().join("etc"))? {
+        let name = sample.strip_prefix(root().join("etc"))?;
+        tree.install(&sample, &doc.join("examples").join(name), 0o644)?;
+    }
+    for name in ["README.md", "LICENSE", "CHANGELOG.md"] {
+        let path = root().join(name);
+        if path.exists() {
+            tree.install(&path, &doc.join(name), 0o644)?;
+        }
+    }
+    for page in files_below(&root().join("docs/man"))? {
+        let section = page
+            .extension()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let name = page.file_name().unwrap_or_default();
+        let place = prefix
+            .join("share/man")
+            .join(format!("man{section}"))
+            .join(name);
+        tree.install(&page, &place, 0o644)?;
+    }
+    println!(
+        "gpufrac for Slurm {version} is in {}",
+        arguments.destdir.display()
+    );
+    Ok(())
+}
+
+/// `22.05.8`, from the headers.
+fn slurm_version(include: &Path) -> Result<String> {
+    let path = include.join("slurm/slurm_version.h");
+    let text = fs::read_to_string(&path).with_context(|| {
+        format!(
+            "cannot read {}: is the folder the one that holds `slurm/slurm.h`?",
+            path.display()
+        )
+    })?;
+    let hexadecimal = text
+        .lines()
+        .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
+        .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok());
+    let Some(number) = hexadecimal else {
+        bail!("{}: no SLURM_VERSION_NUMBER", path.display());
+    };
+    // The digits are decimal numbers written in hexadecimal: 0x160508 is 22.05.8.
+    Ok(format!(
+        "{}.{:02}.{}",
+        number >> 16 & 0xff,
+        number >> 8 & 0xff,
+        number & 0xff
+    ))
+}
+
+fn multiarch() -> Result<String> {
+    let output = Command::new("gcc")
+        .arg("-print-multiarch")
+        .output()
+        .context("cannot start gcc; give --plugin-dir")?;
+    let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    if name.is_empty() {
+        bail!("gcc knows no multiarch name here; give --plugin-dir");
+    }
+    Ok(name)
+}
+
+struct Tree<'a>(&'a Path);
+
+impl Tree<'_> {
+    fn install(&self, from: &Path, to: &Path, mode: u32) -> Result<()> {
+        let to = self.0.join(to.strip_prefix("/").unwrap_or(to));
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        fs::copy(from, &to)
+            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode))
+            .with_context(|| format!("cannot set the mode of {}", to.display()))
+    }
+}
+
+/// All files below a folder; none where there is no such folder.
+fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    if !folder.exists() {
+        return Ok(files);
+    }
+    let entries =
+        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}

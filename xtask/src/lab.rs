@@ -1,0 +1,89 @@
+//! `cargo xtask lab`: a cluster to play with.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+use gpufrac_lab::Lab;
+
+use crate::{cargo, setup};
+
+#[derive(Subcommand)]
+pub(crate) enum LabTask {
+    /// Starts a cluster and leaves it running
+    Up(Up),
+    /// Stops it and removes its folder
+    Down {
+        /// The lab's folder
+        #[arg(long, default_value = FOLDER)]
+        folder: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct Up {
+    /// Number of nodes
+    #[arg(long, default_value_t = 2)]
+    nodes: usize,
+    /// Simulated GPUs of each node, as MODEL:COUNT
+    #[arg(long, default_value = "H100-80:2")]
+    gpus: String,
+    /// Plain Slurm, without gpufrac
+    #[arg(long)]
+    plain: bool,
+    /// The lab's folder
+    #[arg(long, default_value = FOLDER)]
+    folder: PathBuf,
+}
+
+const FOLDER: &str = "/tmp/gpufrac-lab";
+
+pub(crate) fn run(task: &LabTask) -> Result<()> {
+    match task {
+        LabTask::Up(up) => start(up),
+        LabTask::Down { folder } => {
+            gpufrac_lab::stop_folder(folder)?;
+            println!("the lab in {} is gone", folder.display());
+            Ok(())
+        }
+    }
+}
+
+fn start(up: &Up) -> Result<()> {
+    if up.folder.exists() {
+        bail!(
+            "{} exists: is a lab running there?\nhint: cargo xtask lab down --folder {0}",
+            up.folder.display()
+        );
+    }
+    let Some((model, count)) = up.gpus.split_once(':') else {
+        bail!("`{}` is not MODEL:COUNT, for example H100-80:2", up.gpus);
+    };
+    setup::run()?;
+    cargo::build()?;
+    let lab = Lab::builder()
+        .nodes(up.nodes)
+        .node_prefix("gn")
+        .gpus(model, count.parse()?)
+        .plugins(!up.plain)
+        .folder(&up.folder)
+        .start()?;
+    let nodes = lab.nodes().join(" ");
+    let folder = lab.detach();
+    println!("a cluster is up, with the nodes {nodes}. To use it from this or another shell:\n");
+    println!("  export SLURM_CONF={}", folder.slurm_conf().display());
+    println!(
+        "  export GPUFRAC_CONFIG={}",
+        folder.gpufrac_conf().display()
+    );
+    println!("  export PATH={}:$PATH", folder.bin().display());
+    println!("  cd {}", folder.work().display());
+    if !up.plain {
+        println!("  sbatch --gres=gpufrac:0.25 --wrap 'env | grep -E \"CUDA|GPUFRAC\"'");
+    }
+    println!(
+        "\nlogs: {}\nto stop it: cargo xtask lab down",
+        folder.log().display()
+    );
+    Ok(())
+}

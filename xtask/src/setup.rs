@@ -1,0 +1,104 @@
+//! The Debian packages that building and testing need.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::run as run_command;
+
+/// What is needed, and for what: real Slurm, its headers, bindgen's libclang, a linker.
+const PACKAGES: [&str; 8] = [
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "munge",
+    "libslurm-dev",
+    "libclang-dev",
+    "gcc",
+    "libc6-dev",
+];
+
+/// A Debian program: services are not started while it is there and says 101.
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+/// Installs what is missing; does nothing and needs no network when nothing is.
+pub(crate) fn run() -> Result<()> {
+    let missing: Vec<_> = PACKAGES
+        .into_iter()
+        .filter(|package| !is_installed(package))
+        .collect();
+    if missing.is_empty() {
+        println!("all packages are installed: {}", PACKAGES.join(" "));
+        return Ok(());
+    }
+    let words = missing.join(" ");
+    if !Path::new("/usr/bin/apt-get").exists() {
+        bail!(
+            "this machine has no apt-get: install the equivalents of these Debian packages: {words}"
+        );
+    }
+    if !is_root()? {
+        bail!("missing packages: {words}\nhint: run as root, or: sudo apt-get install {words}");
+    }
+    println!("installing {words}");
+    let _policy = Policy::set()?;
+    apt(&["update", "--quiet"])?;
+    let mut install = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
+    install.extend(&missing);
+    apt(&install)
+}
+
+fn is_installed(package: &str) -> bool {
+    Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status}", package])
+        .output()
+        .is_ok_and(|output| output.stdout == b"installed")
+}
+
+fn apt(args: &[&str]) -> Result<()> {
+    run_command(
+        Command::new("apt-get")
+            .args(["-o", "Dpkg::Use-Pty=0"])
+            .args(args)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )
+}
+
+fn is_root() -> Result<bool> {
+    let output = Command::new("id")
+        .arg("-u")
+        .output()
+        .context("cannot start `id`")?;
+    Ok(output.stdout.trim_ascii() == b"0")
+}
+
+/// Keeps Debian from starting slurmctld, slurmd and munged when they are installed: the lab runs its own.
+struct Policy {
+    ours: bool,
+}
+
+impl Policy {
+    fn set() -> Result<Self> {
+        let ours = !Path::new(POLICY).exists();
+        if ours {
+            fs::write(POLICY, "#!/bin/sh\nexit 101\n")
+                .with_context(|| format!("cannot write {POLICY}"))?;
+            fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))
+                .with_context(|| format!("cannot set the mode of {POLICY}"))?;
+        }
+        Ok(Self { ours })
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        if self.ours
+            && let Err(error) = fs::remove_file(POLICY)
+        {
+            eprintln!("cannot remove {POLICY}: {error}");
+        }
+    }
+}
