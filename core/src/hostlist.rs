@@ -97,10 +97,8 @@ impl Hostlist {
 
     /// The first name that is in both lists.
     pub fn common<'a>(&'a self, other: &Hostlist) -> Option<&'a str> {
-        self.sorted
-            .intersection(&other.sorted)
-            .next()
-            .map(String::as_str)
+        let name = self.sorted.iter().find(|name| other.contains(name))?;
+        Some(name)
     }
 }
 
