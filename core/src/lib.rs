@@ -13,9 +13,14 @@
 //! instead. Nothing here panics on any input.
 #![forbid(unsafe_code)]
 
+pub mod config;
 pub mod entry;
 pub mod fraction;
 pub mod geometry;
 pub mod hostlist;
 pub mod layout;
+pub mod lease;
 pub mod mechanism;
+pub mod request;
+mod rounding;
+pub mod submit;

@@ -1,0 +1,202 @@
+//! The configuration: `gpufrac.toml`, the same file on every host.
+//!
+//! [`Config::parse`] reports every mistake of the file at once, each with its line and key, and
+//! proves the layout of every pool, so that a configuration that could start jobs for which there
+//! is no place is never used.
+
+use std::fmt;
+
+use crate::fraction::Fraction;
+use crate::geometry::Geometry;
+use crate::hostlist::Hostlist;
+use crate::layout::{Layout, Side};
+
+mod checks;
+mod error;
+mod read;
+mod sections;
+#[cfg(test)]
+mod tests;
+
+pub use crate::mechanism::Mechanism;
+pub use error::{ConfigError, ConfigErrors, Problem};
+
+/// The version of the file that this build reads.
+pub const VERSION: u32 = 1;
+
+/// The whole file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where things are on a node.
+    pub paths: Paths,
+    /// The pools, in the order of the file.
+    pub pools: Vec<Pool>,
+    /// The rules of partitions, in the order of the file.
+    pub partitions: Vec<PartitionRules>,
+}
+
+/// Where things are on a node. `%n` stands for the node's name, as in Slurm's own files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paths {
+    /// Leases and locks; gone after a reboot.
+    pub run: String,
+    /// Usage records.
+    pub state: String,
+    /// The placeholder nodes that Slurm takes for GPUs.
+    pub devices: String,
+    /// Prefix of `dev/nvidia*`, `dev/nvidia-caps`, `proc/devices` and `proc/driver/nvidia*`.
+    pub driver_root: String,
+    /// NVML: a path, or a name for the dynamic linker.
+    pub nvml: String,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Paths {
+            run: "/run/gpufrac".to_owned(),
+            state: "/var/lib/gpufrac".to_owned(),
+            devices: "/dev/gpufrac".to_owned(),
+            driver_root: "/".to_owned(),
+            nvml: "libnvidia-ml.so.1".to_owned(),
+        }
+    }
+}
+
+impl Paths {
+    /// The paths of one node: `%n` replaced by its name.
+    pub fn for_node(&self, node: &str) -> Paths {
+        let expand = |path: &String| path.replace("%n", node);
+        Paths {
+            run: expand(&self.run),
+            state: expand(&self.state),
+            devices: expand(&self.devices),
+            driver_root: expand(&self.driver_root),
+            nvml: expand(&self.nvml),
+        }
+    }
+}
+
+/// GPUs that are shared in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Its name in the file.
+    pub name: String,
+    /// How they are shared.
+    pub mechanism: Mechanism,
+    /// What the model offers; a node compares it with its GPUs before it carves.
+    pub geometry: Geometry,
+    /// The proven layout, with the menu.
+    pub layout: Layout,
+    /// The partitions that it serves.
+    pub partitions: Vec<String>,
+    /// The nodes on which it has GPUs.
+    pub nodes: Hostlist,
+    /// NVML's indexes of these GPUs, ascending as given; `None` for every GPU of the node.
+    pub gpus: Option<Vec<u32>>,
+}
+
+/// What may be asked for in a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionRules {
+    /// The partition.
+    pub name: String,
+    /// The least that is given.
+    pub min: Option<Fraction>,
+    /// The most that is given.
+    pub max: Option<Fraction>,
+    /// What a job gets that asks for no GPU at all.
+    pub default: Option<Fraction>,
+    /// Whether users may ask for `gres/shard` and `gres/gpu` themselves.
+    pub allow_raw: bool,
+}
+
+/// One device of a node, as Slurm sees it: a GPU or half of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device<'a> {
+    /// Slurm's index, the number in the placeholder's name and its minor.
+    pub index: u32,
+    /// The pool of the GPU.
+    pub pool: &'a Pool,
+    /// NVML's index of the GPU.
+    pub gpu_index: u32,
+    /// Which part of the GPU it is.
+    pub side: Side,
+    /// Slurm's `Type`: `half`, `slices` or `whole`.
+    pub type_name: &'static str,
+}
+
+impl Device<'_> {
+    /// The placeholder's file name: `half3`.
+    pub fn file_name(&self) -> String {
+        format!("{}{}", self.type_name, self.index)
+    }
+}
+
+impl Config {
+    /// Reads the text of a file; `path` is for the messages only.
+    ///
+    /// # Errors
+    /// Every mistake of the file, in the order of its lines.
+    pub fn parse(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+        sections::config(text, path)
+    }
+
+    /// The pool of that name.
+    pub fn pool(&self, name: &str) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// The pools that serve a partition, in the order of the file.
+    pub fn pools_of_partition(&self, partition: &str) -> Vec<&Pool> {
+        self.pools
+            .iter()
+            .filter(|pool| pool.partitions.iter().any(|name| name == partition))
+            .collect()
+    }
+
+    /// The pools that have GPUs on a node, in the order of the file.
+    pub fn pools_of_node(&self, node: &str) -> Vec<&Pool> {
+        self.pools
+            .iter()
+            .filter(|pool| pool.nodes.contains(node))
+            .collect()
+    }
+
+    /// The rules of a partition, if the file has any.
+    pub fn rules(&self, partition: &str) -> Option<&PartitionRules> {
+        self.partitions.iter().find(|rules| rules.name == partition)
+    }
+
+    /// The devices of a node in Slurm's order: its pools in the order of the file, the GPUs of each
+    /// in order, the sides of each GPU. `gpu_count` is how many GPUs the node has; it matters
+    /// to pools that take every GPU. A GPU that a pool names and the node has not is listed all
+    /// the same, so that the numbers of the others hold.
+    pub fn devices_of_node(&self, node: &str, gpu_count: u32) -> Vec<Device<'_>> {
+        let places = self.pools_of_node(node).into_iter().flat_map(|pool| {
+            let gpus = pool
+                .gpus
+                .clone()
+                .unwrap_or_else(|| (0..gpu_count).collect());
+            gpus.into_iter().flat_map(move |gpu_index| {
+                let sides = pool.layout.sides.iter();
+                sides.map(move |side| (pool, gpu_index, *side))
+            })
+        });
+        (0..)
+            .zip(places)
+            .map(|(index, (pool, gpu_index, side))| Device {
+                index,
+                pool,
+                gpu_index,
+                side,
+                type_name: pool.layout.kind.type_name(),
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

@@ -1,0 +1,131 @@
+//! Contradictions between the tables of a file.
+
+use std::ops::Range;
+
+use super::read::Source;
+use super::{Config, PartitionRules, Pool, Problem};
+use crate::layout::{LayoutKind, MenuEntry};
+use crate::rounding::{self, Ask};
+
+/// Where the tables begin.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) pools: Vec<Range<usize>>,
+    pub(super) partitions: Vec<Range<usize>>,
+}
+
+pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places) {
+    for (position, pool) in config.pools.iter().enumerate() {
+        let at = places.pools.get(position).cloned().unwrap_or(0..0);
+        for other in &config.pools[..position] {
+            if let Some(problem) = overlap(pool, other) {
+                source.error(&at, format!("pool.{}.gpus", pool.name), problem);
+            }
+        }
+        for partition in &pool.partitions {
+            let pools = config.pools_of_partition(partition);
+            let first = pools.first().is_some_and(|other| other.name == pool.name);
+            if let Some(problem) = first.then(|| in_common(partition, &pools)).flatten() {
+                source.error(&at, format!("pool.{}.menu", pool.name), problem);
+            }
+        }
+    }
+    for (position, rules) in config.partitions.iter().enumerate() {
+        let at = places.partitions.get(position).cloned().unwrap_or(0..0);
+        for (key, problem) in partition(config, rules) {
+            let name = &rules.name;
+            let key = if key.is_empty() {
+                format!("partition.{name}")
+            } else {
+                format!("partition.{name}.{key}")
+            };
+            source.error(&at, key, problem);
+        }
+    }
+}
+
+/// Whether two pools claim a GPU of the same node.
+fn overlap(pool: &Pool, other: &Pool) -> Option<Problem> {
+    let node = pool.nodes.common(&other.nodes)?;
+    let gpus = match (&pool.gpus, &other.gpus) {
+        (Some(mine), Some(theirs)) => {
+            let gpu = mine.iter().find(|gpu| theirs.contains(gpu))?;
+            format!("GPU {gpu}")
+        }
+        (None, Some(_)) => "some GPUs".to_owned(),
+        (_, None) => "every GPU".to_owned(),
+    };
+    Some(Problem::Overlap {
+        other: other.name.clone(),
+        gpus,
+        node: node.to_owned(),
+    })
+}
+
+fn in_common(partition: &str, pools: &[&Pool]) -> Option<Problem> {
+    let is_part = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
+    let parts: Vec<&Pool> = pools.iter().filter(is_part).copied().collect();
+    if parts.is_empty() || !rounding::sizes(&parts).is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = parts.iter().map(|pool| pool.name.as_str()).collect();
+    Some(Problem::NothingInCommon {
+        pools: names.join(", "),
+        partition: partition.to_owned(),
+    })
+}
+
+fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Problem)> {
+    let pools = config.pools_of_partition(&rules.name);
+    if pools.is_empty() {
+        let mut served: Vec<&str> = Vec::new();
+        for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
+            if !served.contains(&name.as_str()) {
+                served.push(name);
+            }
+        }
+        let problem = Problem::UnservedPartition {
+            name: rules.name.clone(),
+            served: served.join(", "),
+        };
+        return vec![("", problem)];
+    }
+    if let (Some(min), Some(max)) = (rules.min, rules.max)
+        && min > max
+    {
+        return vec![("min", Problem::MinOverMax { min, max })];
+    }
+    let sizes = rounding::sizes(&pools);
+    let mut found = Vec::new();
+    if !sizes.is_empty() && !sizes.iter().any(|size| rules.allow(size)) {
+        let sizes = listed(&sizes);
+        found.push(("max", Problem::NothingAllowed { sizes }));
+    } else if let Some(fraction) = rules.default {
+        let reason = match rounding::grant(&pools, Ask::Fraction(fraction)) {
+            Err(_) => Some(format!("the sizes are {}", listed(&sizes))),
+            Ok(grant) if !rules.allow(grant.size) => Some(format!(
+                "it is rounded up to {}, which min and max do not allow",
+                grant.size.fraction
+            )),
+            Ok(_) => None,
+        };
+        let problem = |reason| Problem::Default { fraction, reason };
+        found.extend(reason.map(|reason| ("default", problem(reason))));
+    }
+    found
+}
+
+fn listed(sizes: &[&MenuEntry]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(|size| size.fraction.to_string()).collect();
+    sizes.join(", ")
+}
+
+impl PartitionRules {
+    /// Whether a size is between `min` and `max`.
+    pub(crate) fn allow(&self, size: &MenuEntry) -> bool {
+        // `covers` for the same reason as in requests: 0.143 is how 1/7 prints.
+        let enough = self.min.is_none_or(|min| size.fraction.covers(min));
+        let not_too_much = self.max.is_none_or(|max| size.fraction <= max);
+        enough && not_too_much
+    }
+}

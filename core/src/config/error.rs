@@ -1,0 +1,211 @@
+//! What can be wrong with a configuration file.
+
+use std::fmt;
+
+use super::VERSION;
+use crate::fraction::{Fraction, FractionError};
+use crate::hostlist::HostlistError;
+use crate::layout::LayoutError;
+use crate::mechanism::{Mechanism, UnknownMechanism};
+
+/// One mistake, where it is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ConfigError {
+    /// The file.
+    pub path: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The key with its tables: `pool.h100.menu`; empty for a mistake of the file itself.
+    pub key: String,
+    /// What is wrong.
+    #[source]
+    pub problem: Problem,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.path, self.line)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        self.problem.fmt(f)
+    }
+}
+
+/// All mistakes of a file, by line; never empty. `Display` is one line each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, error) in self.0.iter().enumerate() {
+            if position > 0 {
+                f.write_str("\n")?;
+            }
+            error.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+/// What is wrong at a place of the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Not TOML.
+    #[error("{0}")]
+    Syntax(String),
+    /// A key that this version does not know.
+    #[error("unknown key; known here: {known}")]
+    UnknownKey {
+        /// The keys that are known there.
+        known: String,
+    },
+    /// A key that must be there.
+    #[error("missing; write {example}")]
+    Missing {
+        /// What to write, as an example.
+        example: &'static str,
+    },
+    /// A value of another type.
+    #[error("must be {expected}, not {found}")]
+    WrongType {
+        /// What it must be.
+        expected: &'static str,
+        /// TOML's word for what it is.
+        found: &'static str,
+    },
+    /// Another version of the file.
+    #[error("version {found} is unknown; this gpufrac reads version {VERSION}")]
+    Version {
+        /// The number as written.
+        found: String,
+    },
+    /// Nothing where something must be.
+    #[error("must not be empty")]
+    Empty,
+    /// A name that Slurm could not have.
+    #[error("{name:?} can not be a name; use letters, digits, '-', '_' and '.'")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A path that depends on the working directory.
+    #[error("{value:?} must be an absolute path")]
+    RelativePath {
+        /// The path.
+        value: String,
+    },
+    /// A `%` of something else than the node.
+    #[error("{value:?}: only %n (the node's name) is known")]
+    Percent {
+        /// The path.
+        value: String,
+    },
+    /// Not a fraction.
+    #[error("{text}: {source}")]
+    Fraction {
+        /// As written.
+        text: String,
+        /// Why not.
+        source: FractionError,
+    },
+    /// A word that names no mechanism.
+    #[error(transparent)]
+    Mechanism(#[from] UnknownMechanism),
+    /// A mechanism of a later version.
+    #[error("mechanism {0} is not available in this version; use \"mig\"")]
+    MechanismUnavailable(Mechanism),
+    /// A word that names no layout.
+    #[error("unknown layout {word:?}; the layouts are halves, slices, whole")]
+    UnknownLayout {
+        /// The word.
+        word: String,
+    },
+    /// A GPU model without a table.
+    #[error("unknown GPU {name:?}; known are {known}, or describe it in [geometry.{name}]")]
+    UnknownGpu {
+        /// The name.
+        name: String,
+        /// The built-in names, and those of the file.
+        known: String,
+    },
+    /// A table of the file that has the name of a built-in one.
+    #[error("{name} is built in; choose another name")]
+    BuiltinName {
+        /// The name.
+        name: String,
+    },
+    /// A GPU that can not be shared as asked.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// Not a list of nodes.
+    #[error(transparent)]
+    Hostlist(#[from] HostlistError),
+    /// The same value twice in a list.
+    #[error("{value} is there twice")]
+    Twice {
+        /// The value.
+        value: String,
+    },
+    /// A GPU index out of range.
+    #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
+    GpuIndex {
+        /// As written.
+        value: String,
+    },
+    /// No pool in the file.
+    #[error("no pool: write at least one [pool.NAME]")]
+    NoPool,
+    /// Two pools want the same GPU.
+    #[error("pool {other} has {gpus} of node {node} already; give each pool its own `gpus`")]
+    Overlap {
+        /// The other pool.
+        other: String,
+        /// The GPU, or all of them.
+        gpus: String,
+        /// A node for which it is so.
+        node: String,
+    },
+    /// Rules for a partition that no pool names.
+    #[error("no pool serves partition {name:?}; served are {served}")]
+    UnservedPartition {
+        /// The partition.
+        name: String,
+        /// The partitions that are.
+        served: String,
+    },
+    /// `min` is over `max`.
+    #[error("min {min} is more than max {max}")]
+    MinOverMax {
+        /// The least.
+        min: Fraction,
+        /// The most.
+        max: Fraction,
+    },
+    /// No size lies between `min` and `max`.
+    #[error("no size of the partition's pools is between min and max; the sizes are {sizes}")]
+    NothingAllowed {
+        /// The sizes.
+        sizes: String,
+    },
+    /// `default` can not be given.
+    #[error("{fraction} can not be given here: {reason}")]
+    Default {
+        /// The default.
+        fraction: Fraction,
+        /// Why not.
+        reason: String,
+    },
+    /// Pools of a partition that have no size in common.
+    #[error(
+        "pools {pools} of partition {partition} have no size in common, so no fraction could be asked for there; give them menus that share a size, or partitions of their own"
+    )]
+    NothingInCommon {
+        /// The pools.
+        pools: String,
+        /// The partition.
+        partition: String,
+    },
+}

@@ -1,0 +1,351 @@
+//! From the tables of the file to [`Config`].
+
+use serde::Deserialize;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
+
+use super::checks::{self, Places};
+use super::read::{Item, Section, Source};
+use super::{Config, ConfigErrors, PartitionRules, Paths, Pool, Problem, VERSION};
+use crate::fraction::Fraction;
+use crate::geometry::Geometry;
+use crate::hostlist::Hostlist;
+use crate::layout::{Layout, LayoutKind};
+use crate::mechanism::Mechanism;
+
+pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+    let mut source = Source {
+        path,
+        text,
+        errors: Vec::new(),
+    };
+    let table = match DeTable::parse(text) {
+        Ok(table) => table,
+        Err(error) => {
+            let at = error.span().unwrap_or(0..0);
+            source.error(
+                &at,
+                "",
+                Problem::Syntax(error.message().replace('\n', "; ")),
+            );
+            return Err(ConfigErrors(source.errors));
+        }
+    };
+    let root = Section::root(table.get_ref());
+    let known = ["version", "paths", "pool", "partition", "geometry"];
+    root.only(&mut source, &known);
+    if !version(&mut source, &root) {
+        // What another version means by the rest is not ours to judge.
+        return Err(ConfigErrors(source.errors));
+    }
+    let paths = match root.get("paths").and_then(|item| item.table(&mut source)) {
+        Some(section) => paths(&mut source, &section),
+        None => Paths::default(),
+    };
+    let geometries = geometries(&mut source, &root);
+    let mut places = Places::default();
+    let pool_sections = root.children(&mut source, "pool");
+    let mut pools = Vec::new();
+    for section in &pool_sections {
+        if let Some(pool) = pool(&mut source, section, &geometries) {
+            places.pools.push(section.at.clone());
+            pools.push(pool);
+        }
+    }
+    if pool_sections.is_empty() && root.get("pool").is_none() {
+        source.error(&(0..0), "pool", Problem::NoPool);
+    }
+    let mut partitions = Vec::new();
+    for section in root.children(&mut source, "partition") {
+        if let Some(rules) = rules(&mut source, &section) {
+            places.partitions.push(section.at.clone());
+            partitions.push(rules);
+        }
+    }
+    let config = Config {
+        paths,
+        pools,
+        partitions,
+    };
+    // Contradictions between tables are only looked for among tables that could all be read:
+    // else a mistake in a pool would be reported again at its partitions.
+    if config.pools.len() == pool_sections.len() {
+        checks::check(&mut source, &config, &places);
+    }
+    if source.errors.is_empty() {
+        Ok(config)
+    } else {
+        source.errors.sort_by_key(|error| error.line);
+        Err(ConfigErrors(source.errors))
+    }
+}
+
+fn version(source: &mut Source<'_>, root: &Section<'_, '_>) -> bool {
+    let Some(item) = root.need(source, "version", "version = 1") else {
+        return false;
+    };
+    let found = match item.value.get_ref() {
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::String(text) => format!("{text:?}"),
+        other => other.type_str().to_owned(),
+    };
+    let ours = found == VERSION.to_string();
+    if !ours {
+        item.wrong(source, Problem::Version { found });
+    }
+    ours
+}
+
+fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
+    let mut paths = Paths::default();
+    let known = ["run", "state", "devices", "driver_root", "nvml"];
+    section.only(source, &known);
+    let targets = [
+        &mut paths.run,
+        &mut paths.state,
+        &mut paths.devices,
+        &mut paths.driver_root,
+        &mut paths.nvml,
+    ];
+    for (key, target) in known.into_iter().zip(targets) {
+        let Some(item) = section.get(key) else {
+            continue;
+        };
+        let Some(text) = item.text(source) else {
+            continue;
+        };
+        let value = text.to_owned();
+        // NVML may be a bare name, which the dynamic linker looks for.
+        let bare_name = key == "nvml" && !text.contains('/');
+        if text.replace("%n", "").contains('%') {
+            item.wrong(source, Problem::Percent { value });
+        } else if !text.starts_with('/') && !bare_name {
+            item.wrong(source, Problem::RelativePath { value });
+        } else {
+            *target = value;
+        }
+    }
+    paths
+}
+
+fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, Option<Geometry>)> {
+    let mut found = Vec::new();
+    for section in root.children(source, "geometry") {
+        let name = section.own_name().to_owned();
+        if Geometry::builtin(&name).is_some() {
+            let problem = Problem::BuiltinName { name: name.clone() };
+            source.error(&section.at, section.name.clone(), problem);
+        }
+        let parent = root.get("geometry").and_then(|item| item.table(source));
+        let item = parent.and_then(|parent| parent.get(&name));
+        // A table that can not be read is still one that a pool may name.
+        found.push((name.clone(), item.and_then(|i| geometry(source, &i, name))));
+    }
+    found
+}
+
+fn geometry(source: &mut Source<'_>, item: &Item<'_, '_>, name: String) -> Option<Geometry> {
+    match Geometry::deserialize(ValueDeserializer::from(item.value.clone())) {
+        Ok(mut geometry) => {
+            geometry.model = name;
+            Some(geometry)
+        }
+        Err(error) => {
+            let at = error.span().unwrap_or_else(|| item.at.clone());
+            let problem = Problem::Syntax(error.message().replace('\n', "; "));
+            source.error(&at, item.key.clone(), problem);
+            None
+        }
+    }
+}
+
+/// A name that also Slurm can have, and that a file or a message can hold as it is.
+fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String> {
+    let name = section.own_name();
+    let usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || !name.chars().all(usual) {
+        let problem = Problem::Name {
+            name: name.to_owned(),
+        };
+        source.error(&section.at, section.name.clone(), problem);
+        return None;
+    }
+    Some(name.to_owned())
+}
+
+fn pool(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    geometries: &[(String, Option<Geometry>)],
+) -> Option<Pool> {
+    let known = [
+        "mechanism",
+        "layout",
+        "gpu",
+        "menu",
+        "equal_halves",
+        "partitions",
+        "nodes",
+        "gpus",
+    ];
+    section.only(source, &known);
+    let before = source.errors.len();
+    let name = name_of(source, section);
+    let mechanism = mechanism(source, section);
+    let kind = layout_kind(source, section);
+    let geometry = gpu(source, section, geometries);
+    let menu = menu(source, section);
+    let equal_halves = section
+        .get("equal_halves")
+        .and_then(|item| item.yes_or_no(source))
+        .unwrap_or(false);
+    let partitions = section
+        .need(source, "partitions", "partitions = [\"gpu\"]")
+        .and_then(|item| item.texts(source));
+    let nodes = section
+        .need(source, "nodes", "nodes = \"gn[01-16]\"")
+        .and_then(|item| {
+            let list = Hostlist::parse(item.text(source)?);
+            list.map_err(|error| item.wrong(source, error.into())).ok()
+        });
+    let gpus = match section.get("gpus") {
+        Some(item) => Some(gpu_indexes(source, &item)?),
+        None => None,
+    };
+    let layout = match (kind, &geometry, &menu) {
+        (Some(kind), Some(geometry), Some(menu)) => {
+            let solved = Layout::solve(geometry, kind, menu, equal_halves);
+            let place = section.get("menu").or_else(|| section.get("layout"));
+            match (solved, place) {
+                (Ok(layout), _) => Some(layout),
+                (Err(error), Some(item)) => {
+                    item.wrong(source, error.into());
+                    None
+                }
+                (Err(_), None) => None,
+            }
+        }
+        _ => None,
+    };
+    if source.errors.len() > before {
+        return None;
+    }
+    Some(Pool {
+        name: name?,
+        mechanism: mechanism?,
+        geometry: geometry?,
+        layout: layout?,
+        partitions: partitions?.into_iter().map(str::to_owned).collect(),
+        nodes: nodes?,
+        gpus,
+    })
+}
+
+fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mechanism> {
+    let item = section.need(source, "mechanism", "mechanism = \"mig\"")?;
+    match item.text(source)?.parse::<Mechanism>() {
+        Ok(mechanism) if mechanism.available() => Some(mechanism),
+        Ok(mechanism) => {
+            item.wrong(source, Problem::MechanismUnavailable(mechanism));
+            None
+        }
+        Err(error) => {
+            item.wrong(source, error.into());
+            None
+        }
+    }
+}
+
+fn layout_kind(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<LayoutKind> {
+    let item = section.need(source, "layout", "layout = \"halves\"")?;
+    let word = item.text(source)?;
+    let kinds = [LayoutKind::Halves, LayoutKind::Slices, LayoutKind::Whole];
+    let kind = kinds.into_iter().find(|kind| kind.name() == word);
+    if kind.is_none() {
+        let word = word.to_owned();
+        item.wrong(source, Problem::UnknownLayout { word });
+    }
+    kind
+}
+
+fn gpu(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    geometries: &[(String, Option<Geometry>)],
+) -> Option<Geometry> {
+    let item = section.need(source, "gpu", "gpu = \"H100-80\"")?;
+    let name = item.text(source)?;
+    if let Some((_, geometry)) = geometries.iter().find(|(known, _)| known == name) {
+        return geometry.clone();
+    }
+    let geometry = Geometry::builtin(name);
+    if geometry.is_none() {
+        let own = geometries.iter().map(|(name, _)| name.as_str());
+        let known: Vec<&str> = Geometry::builtin_names()
+            .iter()
+            .copied()
+            .chain(own)
+            .collect();
+        let problem = Problem::UnknownGpu {
+            name: name.to_owned(),
+            known: known.join(", "),
+        };
+        item.wrong(source, problem);
+    }
+    geometry
+}
+
+/// Empty when the file has none.
+fn menu(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Vec<Fraction>> {
+    let Some(item) = section.get("menu") else {
+        return Some(Vec::new());
+    };
+    let before = source.errors.len();
+    let mut menu = Vec::new();
+    for item in item.list(source)? {
+        let Some(fraction) = item.fraction(source) else {
+            continue;
+        };
+        if menu.contains(&fraction) {
+            let value = fraction.ratio();
+            item.wrong(source, Problem::Twice { value });
+        }
+        menu.push(fraction);
+    }
+    (source.errors.len() == before).then_some(menu)
+}
+
+fn gpu_indexes(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<u32>> {
+    let before = source.errors.len();
+    let mut gpus = Vec::new();
+    for item in item.list(source)? {
+        let value = match item.value.get_ref() {
+            DeValue::Integer(number) => number.to_string(),
+            other => other.type_str().to_owned(),
+        };
+        match value.parse::<u8>().map(u32::from) {
+            Ok(index) if gpus.contains(&index) => item.wrong(source, Problem::Twice { value }),
+            Ok(index) => gpus.push(index),
+            Err(_) => item.wrong(source, Problem::GpuIndex { value }),
+        }
+    }
+    (source.errors.len() == before).then_some(gpus)
+}
+
+fn rules(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<PartitionRules> {
+    section.only(source, &["min", "max", "default", "allow_raw"]);
+    let name = name_of(source, section)?;
+    let mut fraction = |key: &str| section.get(key).and_then(|item| item.fraction(source));
+    let (min, max, default) = (fraction("min"), fraction("max"), fraction("default"));
+    let allow_raw = section
+        .get("allow_raw")
+        .and_then(|item| item.yes_or_no(source))
+        .unwrap_or(false);
+    Some(PartitionRules {
+        name,
+        min,
+        max,
+        default,
+        allow_raw,
+    })
+}

@@ -1,0 +1,251 @@
+//! The lease: a node's record of one job's slice.
+//!
+//! One file a job, in [`Lease::to_text`]'s form: TOML, then a last line with a checksum of all
+//! before it. A file that is torn, cut short or edited by hand is refused and never taken for
+//! another lease. What to do on the disk (write whole, rename) is the node's business.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::geometry::Placement;
+use crate::layout::Side;
+use crate::mechanism::Mechanism;
+
+mod checksum;
+#[cfg(test)]
+mod tests;
+
+/// The version of the text that this build writes and reads.
+pub const VERSION: u32 = 1;
+
+/// Where a slice is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseState {
+    /// Intent: written before the first change of the GPU. The instance may or may not exist.
+    Carving,
+    /// The instance exists and is the job's.
+    Active,
+    /// The job is over; the instance may or may not be gone already.
+    Releasing,
+}
+
+impl LeaseState {
+    /// Whether a lease may go from this state to `to`.
+    pub fn may_become(self, to: LeaseState) -> bool {
+        matches!(
+            (self, to),
+            (
+                LeaseState::Carving,
+                LeaseState::Active | LeaseState::Releasing
+            ) | (LeaseState::Active, LeaseState::Releasing)
+        )
+    }
+}
+
+impl std::fmt::Display for LeaseState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            LeaseState::Carving => "carving",
+            LeaseState::Active => "active",
+            LeaseState::Releasing => "releasing",
+        })
+    }
+}
+
+/// Who holds what on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lease {
+    /// [`VERSION`] of the text.
+    pub version: u32,
+    /// Where the slice is in its life.
+    pub state: LeaseState,
+    /// Slurm's job id; a component of a het job has its own.
+    pub job_id: u32,
+    /// How often Slurm restarted the job before.
+    pub restart_count: u32,
+    /// The job's user id.
+    pub user_id: u32,
+    /// The job's group id.
+    pub group_id: u32,
+    /// The job's user name.
+    pub user: String,
+    /// The account charged, where Slurm has accounts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// The partition in which the job runs.
+    pub partition: String,
+    /// The node that wrote the lease.
+    pub node: String,
+    /// The pool of the GPU.
+    pub pool: String,
+    /// How the slice is made.
+    pub mechanism: Mechanism,
+    /// What the job was granted of its device.
+    pub units: Units,
+    /// The menu entry's part of the GPU.
+    pub fraction: Fraction,
+    /// When the lease was first written: seconds since 1970.
+    pub created_unix: u64,
+    /// Where the slice is.
+    pub slice: Slice,
+}
+
+/// A place on a GPU, and the instance that stands there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slice {
+    /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
+    pub device_index: u32,
+    /// Which part of the GPU the device is.
+    pub side: Side,
+    /// UUID of the GPU, `GPU-...`.
+    pub gpu_uuid: String,
+    /// NVML's index of the GPU when the lease was written.
+    pub gpu_index: u32,
+    /// N of the GPU's `/dev/nvidiaN`.
+    pub gpu_minor: u32,
+    /// NVML's profile id.
+    pub profile_id: u32,
+    /// The profile's name, e.g. `2g.20gb`.
+    pub profile_name: String,
+    /// Memory that the instance has.
+    pub memory_mib: MemoryMib,
+    /// Where the instance is, or will be, created.
+    pub placement: Placement,
+    /// The instance, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Instance>,
+}
+
+/// A MIG instance as it was created. The driver uses the ids again, never the UUID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Instance {
+    /// GPU instance id.
+    pub gi_id: u32,
+    /// Compute instance id.
+    pub ci_id: u32,
+    /// UUID of the compute instance's device, `MIG-...`.
+    pub mig_uuid: String,
+    /// Minor of the GPU instance's capability node.
+    pub gi_cap_minor: u32,
+    /// Minor of the compute instance's capability node.
+    pub ci_cap_minor: u32,
+}
+
+/// Why a text is not a lease, or a lease can not change as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The last line, with the checksum, is missing: the file was cut short.
+    #[error("the last line has no checksum: the lease was not written to its end")]
+    Torn,
+    /// The checksum is that of another text.
+    #[error("the checksum does not match: the lease was damaged or edited")]
+    Checksum,
+    /// Not a lease, though the checksum is right.
+    #[error("not a lease: {source}")]
+    Text {
+        /// What the reader of TOML says.
+        source: Box<toml::de::Error>,
+    },
+    /// Written by another version of gpufrac.
+    #[error(
+        "lease version {found}, this build reads {VERSION}; drain the node before an upgrade, or run the version that wrote it"
+    )]
+    Version {
+        /// The version in the text.
+        found: i64,
+    },
+    /// An active lease says which instance it holds.
+    #[error("job {job_id}: a lease in state active must name its instance")]
+    NoInstance {
+        /// The lease's job.
+        job_id: u32,
+    },
+    /// Leases only go forward: carving, active, releasing.
+    #[error("job {job_id}: a lease can not go from {from} to {to}")]
+    Transition {
+        /// The lease's job.
+        job_id: u32,
+        /// Its state.
+        from: LeaseState,
+        /// The state that was asked for.
+        to: LeaseState,
+    },
+    /// A value that can not be written as TOML.
+    #[error("job {job_id}: can not write the lease: {source}")]
+    Write {
+        /// The lease's job.
+        job_id: u32,
+        /// What the writer of TOML says.
+        source: Box<toml::ser::Error>,
+    },
+}
+
+/// All that is read before the version is known to be ours.
+#[derive(Deserialize)]
+struct Header {
+    version: i64,
+}
+
+impl Lease {
+    /// Goes to another state.
+    ///
+    /// # Errors
+    /// When the state machine does not allow it, or the lease would be active without an
+    /// instance; it is unchanged then.
+    pub fn advance(&mut self, to: LeaseState) -> Result<(), LeaseError> {
+        if !self.state.may_become(to) {
+            return Err(LeaseError::Transition {
+                job_id: self.job_id,
+                from: self.state,
+                to,
+            });
+        }
+        if to == LeaseState::Active && self.slice.instance.is_none() {
+            return Err(LeaseError::NoInstance {
+                job_id: self.job_id,
+            });
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    /// The text of the file.
+    ///
+    /// # Errors
+    /// When a value has no form in TOML (a time after the year 292 277 026 596).
+    pub fn to_text(&self) -> Result<String, LeaseError> {
+        let body = toml::to_string(self).map_err(|source| LeaseError::Write {
+            job_id: self.job_id,
+            source: Box::new(source),
+        })?;
+        Ok(checksum::seal(body))
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// When it is not, to the last byte, what [`Lease::to_text`] of this version wrote.
+    pub fn parse(text: &str) -> Result<Lease, LeaseError> {
+        let body = checksum::open(text)?;
+        let wrong = |source| LeaseError::Text {
+            source: Box::new(source),
+        };
+        let header: Header = toml::from_str(body).map_err(wrong)?;
+        if header.version != i64::from(VERSION) {
+            return Err(LeaseError::Version {
+                found: header.version,
+            });
+        }
+        let lease: Lease = toml::from_str(body).map_err(wrong)?;
+        if lease.state == LeaseState::Active && lease.slice.instance.is_none() {
+            return Err(LeaseError::NoInstance {
+                job_id: lease.job_id,
+            });
+        }
+        Ok(lease)
+    }
+}

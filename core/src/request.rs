@@ -1,0 +1,237 @@
+//! The grammar of requests: one reader of Slurm's tres strings for every plugin.
+//!
+//! ```text
+//! list     = item { "," item }
+//! item     = [ "gres:" | "gres/" ] name { (":" | "=") word }
+//! gpufrac  = [ mechanism ":" ] ( decimal | memory | units )
+//! ```
+//! `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`; an integer above one is units, which is
+//! what gpufrac itself wrote there before. Names of GRES are case-sensitive in Slurm;
+//! `GPUFRAC:0.25` is refused with a hint, and `GPU` or `Shard` are watched as if they were
+//! written properly, so that no spelling gets round the rules. Every other item is kept as it is.
+
+use crate::fraction::{Fraction, FractionError, MemoryMib};
+use crate::mechanism::{Mechanism, UnknownMechanism};
+
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+/// How a GRES is marked in a tres string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GresForm {
+    /// `gres:`, up to Slurm 23.02.
+    Colon,
+    /// `gres/`, from Slurm 23.11.
+    #[default]
+    Slash,
+}
+
+impl GresForm {
+    /// The mark itself.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            GresForm::Colon => "gres:",
+            GresForm::Slash => "gres/",
+        }
+    }
+}
+
+/// What stands after `gpufrac`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// A part of a GPU.
+    Fraction(Fraction),
+    /// At least that much memory.
+    Memory(MemoryMib),
+    /// An integer above one: units that were counted before.
+    Units(u64),
+}
+
+/// One item of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// As it stands in the list.
+    pub text: &'a str,
+    /// The mark it has.
+    pub form: Option<GresForm>,
+    /// What it asks for.
+    pub kind: Kind<'a>,
+}
+
+/// What an item asks for, as far as gpufrac cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind<'a> {
+    /// A fraction of a GPU.
+    Gpufrac {
+        /// The mechanism, if named.
+        mechanism: Option<Mechanism>,
+        /// How much.
+        amount: Amount,
+    },
+    /// Slurm's own share of a GPU.
+    Shard(Count<'a>),
+    /// Whole devices.
+    Gpu(Count<'a>),
+    /// `none`: no GRES at all.
+    None,
+    /// Anything else.
+    Other,
+}
+
+/// `[type:]count` as Slurm reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count<'a> {
+    /// The type, if named.
+    pub type_name: Option<&'a str>,
+    /// The count; 1 where none is written. `None` when it is not a number that we can read.
+    pub count: Option<u64>,
+}
+
+/// Why a `gpufrac` item is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// `gpufrac` or `gpufrac:` alone.
+    #[error("{item:?} does not say how much; write gpufrac:0.25")]
+    Missing {
+        /// The item.
+        item: String,
+    },
+    /// A value that is no fraction.
+    #[error("{item:?}: {source}; write for example gpufrac:0.25")]
+    Fraction {
+        /// The item.
+        item: String,
+        /// Why not.
+        source: FractionError,
+    },
+    /// A ratio or a percentage.
+    #[error("{item:?}: write it as a decimal: gpufrac:{decimal}")]
+    Decimal {
+        /// The item.
+        item: String,
+        /// What to write.
+        decimal: Fraction,
+    },
+    /// Memory that is no whole number, or too much of it.
+    #[error(
+        "{item:?} is not an amount of memory; write a whole number with K, M, G or T, such as gpufrac:10G"
+    )]
+    Memory {
+        /// The item.
+        item: String,
+    },
+    /// A word that names no mechanism.
+    #[error("{item:?}: {source}; write gpufrac:0.25 or gpufrac:mig:0.25")]
+    Mechanism {
+        /// The item.
+        item: String,
+        /// The word.
+        source: UnknownMechanism,
+    },
+    /// More words than mechanism and amount.
+    #[error("{item:?} has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25")]
+    TooManyParts {
+        /// The item.
+        item: String,
+    },
+    /// Capital letters.
+    #[error("{item:?}: names of GRES are in small letters; write gpufrac:0.25")]
+    Case {
+        /// The item.
+        item: String,
+    },
+}
+
+/// Splits a tres string. The items joined by commas are the string again.
+///
+/// # Errors
+/// When an item is meant for gpufrac and can not be understood.
+pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
+    list.split(',').map(item).collect()
+}
+
+/// At most what fits on a line of a terminal, without control characters.
+pub(crate) fn quoted(text: &str) -> String {
+    const MOST: usize = 40;
+    let mut short: String = text
+        .chars()
+        .take(MOST)
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect();
+    if text.chars().nth(MOST).is_some() {
+        short.push_str("...");
+    }
+    short
+}
+
+fn item(text: &str) -> Result<Item<'_>, RequestError> {
+    let (form, body) = without_prefix(text);
+    let separator = |c: char| c == ':' || c == '=';
+    let (name, rest) = match body.split_once(separator) {
+        Some((name, rest)) => (name, Some(rest)),
+        None => (body, None),
+    };
+    let parts: Vec<&str> = rest.map_or_else(Vec::new, |rest| rest.split(separator).collect());
+    let kind = if name.eq_ignore_ascii_case("gpufrac") {
+        gpufrac(text, name, &parts)?
+    } else if name.eq_ignore_ascii_case("gpu") {
+        match parts.split_first() {
+            // What `--gpus-per-node=gpufrac:0.25` becomes.
+            Some((inner, parts)) if inner.eq_ignore_ascii_case("gpufrac") => {
+                gpufrac(text, inner, parts)?
+            }
+            _ => Kind::Gpu(value::count(&parts)),
+        }
+    } else if name.eq_ignore_ascii_case("shard") {
+        Kind::Shard(value::count(&parts))
+    } else if name == "none" && parts.is_empty() {
+        Kind::None
+    } else {
+        Kind::Other
+    };
+    Ok(Item { text, form, kind })
+}
+
+/// The item without its mark. Marks are taken off as often as they stand there: Slurm would
+/// refuse a second one, and hiding `shard` behind it must not get it past the rules.
+fn without_prefix(text: &str) -> (Option<GresForm>, &str) {
+    let (mut form, mut body) = (None, text);
+    while let Some((mark, rest)) = body.split_at_checked(5) {
+        let found = match mark.to_ascii_lowercase().as_str() {
+            "gres:" => GresForm::Colon,
+            "gres/" => GresForm::Slash,
+            _ => break,
+        };
+        form = form.or(Some(found));
+        body = rest;
+    }
+    (form, body)
+}
+
+fn gpufrac<'a>(text: &str, name: &str, parts: &[&str]) -> Result<Kind<'a>, RequestError> {
+    let item = quoted(text);
+    if name != "gpufrac" {
+        return Err(RequestError::Case { item });
+    }
+    let (mechanism, amount) = match parts {
+        [] => return Err(RequestError::Missing { item }),
+        [amount] => (None, *amount),
+        [mechanism, amount] => (Some(*mechanism), *amount),
+        _ => return Err(RequestError::TooManyParts { item }),
+    };
+    let mechanism = match mechanism.map(str::parse::<Mechanism>).transpose() {
+        Ok(mechanism) => mechanism,
+        Err(UnknownMechanism(word)) => {
+            let source = UnknownMechanism(quoted(&word));
+            return Err(RequestError::Mechanism { item, source });
+        }
+    };
+    // `gpufrac:mig` has a mechanism and no amount.
+    if amount.is_empty() || amount.parse::<Mechanism>().is_ok() {
+        return Err(RequestError::Missing { item });
+    }
+    let amount = value::amount(amount, item)?;
+    Ok(Kind::Gpufrac { mechanism, amount })
+}

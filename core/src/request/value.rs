@@ -1,0 +1,87 @@
+//! The numbers of a request.
+
+use super::{Amount, Count, RequestError};
+use crate::fraction::{Fraction, FractionError, MemoryMib};
+
+/// Reads what stands after `gpufrac:`; `item` is for the message.
+pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
+    if let Some(memory) = memory(text) {
+        return memory
+            .map(Amount::Memory)
+            .ok_or(RequestError::Memory { item });
+    }
+    match Fraction::parse_decimal(text) {
+        Ok(fraction) => Ok(Amount::Fraction(fraction)),
+        Err(FractionError::OverOne) if text.bytes().all(|b| b.is_ascii_digit()) => {
+            // A number with more digits than u64 has is over one like any other.
+            Ok(Amount::Units(text.parse().unwrap_or(u64::MAX)))
+        }
+        Err(source) => Err(match other_notation(text) {
+            Some(decimal) => RequestError::Decimal { item, decimal },
+            None => RequestError::Fraction { item, source },
+        }),
+    }
+}
+
+/// `1/4` and `25%`, for which we know what is meant.
+fn other_notation(text: &str) -> Option<Fraction> {
+    if text.contains('/') {
+        return Fraction::parse(text).ok();
+    }
+    let percent = text.strip_suffix('%')?.parse().ok()?;
+    Fraction::new(percent, 100).ok()
+}
+
+/// `None` when the text is not meant as memory, `Some(None)` when it is but no such amount exists.
+fn memory(text: &str) -> Option<Option<MemoryMib>> {
+    let lower = text.to_ascii_lowercase();
+    let number_end = lower.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
+    let (number, unit) = lower.split_at_checked(number_end)?;
+    let kib: u64 = match unit {
+        "k" | "kb" | "kib" => 1,
+        "m" | "mb" | "mib" => 1 << 10,
+        "g" | "gb" | "gib" => 1 << 20,
+        "t" | "tb" | "tib" => 1 << 30,
+        _ => return None,
+    };
+    if number.is_empty() {
+        return None;
+    }
+    let amount = number
+        .parse::<u64>()
+        .ok()
+        .filter(|number| *number > 0)
+        .and_then(|number| number.checked_mul(kib));
+    Some(amount.map(|kib| MemoryMib(kib.div_ceil(1024))))
+}
+
+/// Reads `[type:]count` as Slurm does: the last part is the count if it begins with a digit.
+pub(super) fn count<'a>(parts: &[&'a str]) -> Count<'a> {
+    let written = |text: &&str| text.starts_with(|c: char| c.is_ascii_digit());
+    let (type_name, count) = match parts {
+        [] => (None, Some(1)),
+        [number] if written(number) => (None, number_of(number)),
+        [type_name] => (Some(*type_name), Some(1)),
+        [type_name, number] => (Some(*type_name), number_of(number)),
+        [type_name, ..] => (Some(*type_name), None),
+    };
+    Count { type_name, count }
+}
+
+/// A number with Slurm's suffixes k, m, g, t, p: powers of 1024.
+fn number_of(text: &str) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, suffix) = text.split_at_checked(end)?;
+    let power = match suffix.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << (10 * power))
+}

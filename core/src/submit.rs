@@ -1,0 +1,201 @@
+//! The one decision about a job, made by both plugins with the same code.
+//!
+//! [`decide`] reads what a job asks for, rounds it up to what the pools of its partitions can
+//! make and gives the text that Slurm is to count. What it wrote once it takes unchanged, so that
+//! the client's plugin and the controller's agree whoever comes first.
+
+use crate::config::{Config, Pool};
+use crate::entry::Entry;
+use crate::request::{self, GresForm};
+
+mod asked;
+mod granted;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+use asked::Asked;
+pub use refusal::Refusal;
+
+/// When the question is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Occasion {
+    /// A job is submitted.
+    Submit,
+    /// A pending job is changed: only what is changed is in the request.
+    Modify,
+    /// A step starts inside a job's allocation.
+    Step,
+}
+
+/// What a job asks for, in Slurm's own texts; `None` where it says nothing.
+///
+/// For the options `--gpus`, `--gpus-per-*` the text is what Slurm makes of it: `gres:gpu:TEXT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobRequest<'a> {
+    /// The partitions as given: names with commas between.
+    pub partitions: Option<&'a str>,
+    /// Where a job goes that names no partition.
+    pub default_partition: Option<&'a str>,
+    /// How this Slurm marks a GRES; used for what is added and for items without a mark.
+    pub form: GresForm,
+    /// `--gres` and `--gpus-per-node`.
+    pub tres_per_node: Option<&'a str>,
+    /// `--gpus`.
+    pub tres_per_job: Option<&'a str>,
+    /// `--gpus-per-socket`.
+    pub tres_per_socket: Option<&'a str>,
+    /// `--gpus-per-task`, `--tres-per-task`.
+    pub tres_per_task: Option<&'a str>,
+    /// `--cpus-per-gpu`.
+    pub cpus_per_tres: Option<&'a str>,
+    /// `--mem-per-gpu`.
+    pub mem_per_tres: Option<&'a str>,
+    /// `--gpu-freq`.
+    pub tres_freq: Option<&'a str>,
+    /// The user may ask for `shard` and `gpu` as they are (an operator).
+    pub may_raw: bool,
+}
+
+/// What is to be done with the request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing: it is not gpufrac's.
+    Untouched,
+    /// A fraction is given.
+    Rewritten {
+        /// The new text; the same as before when it was rewritten already.
+        tres_per_node: String,
+        /// What the node must know.
+        entry: Entry,
+        /// What the user should know: that it was rounded up.
+        note: Option<String>,
+    },
+}
+
+/// The partitions of a request, as far as they are known and have pools.
+struct Scope<'a> {
+    /// Those with a pool; every partition that has one when the request names none.
+    partitions: Vec<&'a str>,
+    /// All their pools, each once, in the order of the file.
+    pools: Vec<&'a Pool>,
+    /// Whether the request, or the default, names partitions.
+    named: bool,
+}
+
+impl<'a> Scope<'a> {
+    fn of(config: &'a Config, request: &JobRequest<'a>, occasion: Occasion) -> Scope<'a> {
+        let given = request.partitions.filter(|names| !names.is_empty());
+        let names = match occasion {
+            Occasion::Submit => given.or(request.default_partition),
+            // A job or a step that is there already need not be in the default partition.
+            Occasion::Modify | Occasion::Step => given,
+        };
+        let all = || config.pools.iter().flat_map(|pool| &pool.partitions);
+        let candidates: Vec<&str> = match names {
+            Some(names) => names.split(',').collect(),
+            None => all().map(String::as_str).collect(),
+        };
+        let mut partitions: Vec<&str> = Vec::new();
+        for name in candidates {
+            let served = !config.pools_of_partition(name).is_empty();
+            if served && !partitions.contains(&name) {
+                partitions.push(name);
+            }
+        }
+        let serves = |pool: &&Pool| {
+            let mut names = pool.partitions.iter();
+            names.any(|name| partitions.contains(&name.as_str()))
+        };
+        Scope {
+            pools: config.pools.iter().filter(serves).collect(),
+            partitions,
+            named: names.is_some(),
+        }
+    }
+
+    /// `partition gpu` for messages.
+    fn title(&self) -> String {
+        match (self.named, self.partitions.as_slice()) {
+            (true, [one]) => format!("partition {one}"),
+            (true, many) => format!("partitions {}", many.join(", ")),
+            (false, _) => "this cluster".to_owned(),
+        }
+    }
+}
+
+/// Decides about a request.
+///
+/// # Errors
+/// When it can not be given: the refusal says what to write instead.
+pub fn decide(
+    config: &Config,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+) -> Result<Verdict, Refusal> {
+    let scope = Scope::of(config, request, occasion);
+    let list = request.tres_per_node.unwrap_or("");
+    let items = request::parse(list)?;
+    let asked = asked::read(&items, &scope.pools)?;
+    let elsewhere = asked::elsewhere(request)?;
+    match asked {
+        Asked::Fraction(fraction) => {
+            if let Some(option) = elsewhere.gpu {
+                return Err(Refusal::GpuElsewhere { option });
+            }
+            if let Some(option) = asked::bound_to_gpu(request) {
+                return Err(Refusal::PerGpu { option });
+            }
+            if scope.pools.is_empty() {
+                return Err(granted::not_served(config, request));
+            }
+            granted::rewrite(config, &scope, request, occasion, &items, &fraction)
+        }
+        Asked::Raw { name, reason } => {
+            refuse_raw(config, &scope, request, occasion, name, reason).map(|()| Verdict::Untouched)
+        }
+        Asked::Nothing { none } => {
+            if let Some(name) = elsewhere.raw {
+                refuse_raw(
+                    config,
+                    &scope,
+                    request,
+                    occasion,
+                    name,
+                    asked::RawReason::Plain,
+                )?;
+                return Ok(Verdict::Untouched);
+            }
+            let silent = !none && !elsewhere.any && asked::bound_to_gpu(request).is_none();
+            if occasion == Occasion::Submit && scope.named && silent {
+                return granted::default(config, &scope, request);
+            }
+            Ok(Verdict::Untouched)
+        }
+    }
+}
+
+/// Whether `shard` or `gpu` may be asked for as they are.
+fn refuse_raw(
+    config: &Config,
+    scope: &Scope<'_>,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+    name: &'static str,
+    reason: asked::RawReason,
+) -> Result<(), Refusal> {
+    let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
+    let closed = scope.partitions.iter().find(|name| !allowed(name));
+    // A client that does not know where the job will go leaves it to the controller.
+    let undecided = occasion == Occasion::Submit && !scope.named;
+    match closed {
+        None => Ok(()),
+        Some(_) if request.may_raw || occasion == Occasion::Step || undecided => Ok(()),
+        Some(_) if !scope.named => Err(Refusal::RawUnknownPartition { name }),
+        Some(partition) => Err(Refusal::Raw {
+            name,
+            partition: (*partition).to_owned(),
+            reason,
+        }),
+    }
+}

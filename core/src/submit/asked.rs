@@ -1,0 +1,213 @@
+//! What the texts of a request ask for together.
+
+use std::fmt;
+
+use super::{JobRequest, Refusal};
+use crate::config::Pool;
+use crate::fraction::{Fraction, Units};
+use crate::layout::LayoutKind;
+use crate::mechanism::Mechanism;
+use crate::request::{self, Amount, Count, Item, Kind};
+use crate::rounding::Ask;
+
+/// What `tres_per_node` asks for.
+pub(super) enum Asked {
+    /// A fraction of a GPU.
+    Fraction(AskedFraction),
+    /// `shard` or `gpu` as they are.
+    Raw {
+        name: &'static str,
+        reason: RawReason,
+    },
+    /// No GPU; `none` when it says so.
+    Nothing { none: bool },
+}
+
+/// A fraction, and where it stands in the list.
+pub(super) struct AskedFraction {
+    pub(super) position: usize,
+    pub(super) mechanism: Option<Mechanism>,
+    pub(super) ask: Ask,
+    /// As the user wrote it, for the note.
+    pub(super) text: String,
+}
+
+/// Why a request counts as one for `shard` or `gpu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawReason {
+    /// It just asks for it.
+    Plain,
+    /// It looks rewritten, but the counts do not agree.
+    Unequal,
+    /// `gpu:0.25`: a fraction was meant.
+    MeantFraction,
+}
+
+impl fmt::Display for RawReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RawReason::Plain => "",
+            RawReason::Unequal => " (the counts of gpufrac and shard differ)",
+            RawReason::MeantFraction => " (a fraction of gpu is not a thing of Slurm's)",
+        })
+    }
+}
+
+/// Reads the items of `tres_per_node`.
+pub(super) fn read(items: &[Item<'_>], pools: &[&Pool]) -> Result<Asked, Refusal> {
+    let mut fractions = Vec::new();
+    let (mut shards, mut gpus): (Vec<Count<'_>>, Vec<Count<'_>>) = (Vec::new(), Vec::new());
+    let mut none = false;
+    for (position, item) in items.iter().enumerate() {
+        match item.kind {
+            Kind::Gpufrac { mechanism, amount } => fractions.push((position, mechanism, amount)),
+            // No count of it is no request.
+            Kind::Shard(count) if count.count != Some(0) => shards.push(count),
+            Kind::Gpu(count) if count.count != Some(0) => gpus.push(count),
+            Kind::None | Kind::Shard(_) | Kind::Gpu(_) => none = true,
+            Kind::Other => {}
+        }
+    }
+    let (position, mechanism, amount) = match fractions.as_slice() {
+        [] => return Ok(raw_or_nothing(&shards, &gpus, none)),
+        [one] => *one,
+        _ => return Err(Refusal::TwoFractions),
+    };
+    let text = items.get(position).map_or("", |item| item.text);
+    let asked = |ask| {
+        Ok(Asked::Fraction(AskedFraction {
+            position,
+            mechanism,
+            ask,
+            text: last_part(text).to_owned(),
+        }))
+    };
+    match amount {
+        Amount::Units(units) => {
+            let pair = mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
+            if pair && let Ok(units) = u32::try_from(units) {
+                return asked(Ask::Units(Units(units)));
+            }
+            if !shards.is_empty() && gpus.is_empty() {
+                return Ok(Asked::Raw {
+                    name: "shard",
+                    reason: RawReason::Unequal,
+                });
+            }
+            if !gpus.is_empty() {
+                return Err(Refusal::WithGpu);
+            }
+            Err(Refusal::OverOne {
+                text: request::quoted(text),
+                meant: u32::try_from(units)
+                    .ok()
+                    .and_then(|units| Fraction::new(units, 100).ok()),
+            })
+        }
+        _ if !gpus.is_empty() => Err(Refusal::WithGpu),
+        _ if !shards.is_empty() => Err(Refusal::WithShard),
+        Amount::Fraction(fraction) => asked(Ask::Fraction(fraction)),
+        Amount::Memory(memory) => asked(Ask::Memory(memory)),
+    }
+}
+
+fn last_part(text: &str) -> &str {
+    text.rsplit([':', '=']).next().unwrap_or(text)
+}
+
+/// Whether units and counts are what `decide` writes.
+fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]) -> bool {
+    match (shards, gpus) {
+        ([shard], []) => {
+            // A type must be one that the pools have; a share of a whole device is none of ours.
+            let known = |name: &str| {
+                let mut kinds = pools.iter().map(|pool| pool.layout.kind);
+                kinds.any(|kind| kind != LayoutKind::Whole && kind.type_name() == name)
+            };
+            shard.count == Some(units) && shard.type_name.is_none_or(known)
+        }
+        ([], [gpu]) => {
+            let whole = LayoutKind::Whole.type_name();
+            units == 100 && gpu.count == Some(1) && gpu.type_name == Some(whole)
+        }
+        _ => false,
+    }
+}
+
+fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool) -> Asked {
+    if let Some(gpu) = gpus.first() {
+        // Slurm takes `gpu:0.25` for a type named 0.25.
+        let number = |name: &str| name.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+        let meant = gpu.count.is_none() || gpu.type_name.is_some_and(number);
+        return Asked::Raw {
+            name: "gpu",
+            reason: if meant {
+                RawReason::MeantFraction
+            } else {
+                RawReason::Plain
+            },
+        };
+    }
+    if !shards.is_empty() {
+        return Asked::Raw {
+            name: "shard",
+            reason: RawReason::Plain,
+        };
+    }
+    Asked::Nothing { none }
+}
+
+/// What the options ask for that do not count per node.
+#[derive(Default)]
+pub(super) struct Elsewhere {
+    /// The option that asks for a GPU.
+    pub(super) gpu: Option<&'static str>,
+    /// `gpu` or `shard`, when one is asked for.
+    pub(super) raw: Option<&'static str>,
+    /// Whether one of them says anything of a GPU, `gpu:0` included.
+    pub(super) any: bool,
+}
+
+/// Reads the texts that do not count per node. A fraction there is refused: it could not
+/// be kept apart from one GPU for the whole job.
+pub(super) fn elsewhere(request: &JobRequest<'_>) -> Result<Elsewhere, Refusal> {
+    let texts = [
+        ("--gpus", request.tres_per_job),
+        ("--gpus-per-socket", request.tres_per_socket),
+        ("--gpus-per-task or --tres-per-task", request.tres_per_task),
+    ];
+    let mut found = Elsewhere::default();
+    for (option, text) in texts {
+        for item in request::parse(text.unwrap_or(""))? {
+            let (name, count) = match item.kind {
+                Kind::Gpufrac { .. } => return Err(Refusal::NotPerNode { option }),
+                Kind::Gpu(count) => ("gpu", count),
+                Kind::Shard(count) => ("shard", count),
+                Kind::None | Kind::Other => continue,
+            };
+            found.any = true;
+            if count.count != Some(0) {
+                found.gpu = found.gpu.or(Some(option));
+                found.raw = found.raw.or(Some(name));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The option that ties something to whole GPUs, which Slurm refuses together with shards.
+pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
+    let texts = [
+        ("--cpus-per-gpu", request.cpus_per_tres),
+        ("--mem-per-gpu", request.mem_per_tres),
+        ("--gpu-freq", request.tres_freq),
+    ];
+    let names_gpu = |text: &str| {
+        text.split([',', ':', '/', '='])
+            .any(|word| word.eq_ignore_ascii_case("gpu"))
+    };
+    texts
+        .into_iter()
+        .find(|(_, text)| text.is_some_and(names_gpu))
+        .map(|(option, _)| option)
+}

@@ -1,0 +1,194 @@
+//! What a user is told whose request can not be given.
+
+use super::asked::RawReason;
+use crate::fraction::Fraction;
+use crate::mechanism::Mechanism;
+use crate::request::RequestError;
+
+/// Why a request is refused, and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It can not be understood.
+    #[error("gpufrac: {0}")]
+    Request(#[from] RequestError),
+    /// More than one fraction.
+    #[error(
+        "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25"
+    )]
+    TwoFractions,
+    /// More than one GPU.
+    #[error("gpufrac: {text:?} is over 1, and a fraction is at most one GPU; {}", meant.map_or_else(
+        || "write for example --gres=gpufrac:0.25".to_owned(),
+        |fraction| format!("for {}% of a GPU write --gres=gpufrac:{fraction}", fraction.ceil_of(100)),
+    ))]
+    OverOne {
+        /// The item.
+        text: String,
+        /// What a percentage would have meant.
+        meant: Option<Fraction>,
+    },
+    /// A fraction together with `gpu`.
+    #[error(
+        "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1"
+    )]
+    WithGpu,
+    /// A fraction together with `shard`.
+    #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25")]
+    WithShard,
+    /// GPUs in an option that does not count per node.
+    #[error(
+        "gpufrac: a fraction can not be combined with {option}; write only --gres=gpufrac:0.25"
+    )]
+    GpuElsewhere {
+        /// The option.
+        option: &'static str,
+    },
+    /// A fraction in an option that does not count per node.
+    #[error(
+        "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"
+    )]
+    NotPerNode {
+        /// The option.
+        option: &'static str,
+    },
+    /// Something that Slurm can tie to whole GPUs only.
+    #[error(
+        "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); leave it out and use --cpus-per-task or --mem"
+    )]
+    PerGpu {
+        /// The option.
+        option: &'static str,
+    },
+    /// No pool in the partition.
+    #[error("gpufrac: partition {partition:?} has no fractions of GPUs; use --partition={}", served.join(" or --partition="))]
+    NotServed {
+        /// The partitions of the request.
+        partition: String,
+        /// Those that have pools.
+        served: Vec<String>,
+    },
+    /// No pool of the mechanism asked for.
+    #[error(
+        "gpufrac: {scope} has no fractions by {mechanism}, only by {}; write --gres=gpufrac:0.25",
+        words(there)
+    )]
+    NoMechanism {
+        /// Where.
+        scope: String,
+        /// The one asked for.
+        mechanism: Mechanism,
+        /// Those that are there.
+        there: Vec<Mechanism>,
+    },
+    /// Pools of several mechanisms.
+    #[error(
+        "gpufrac: {scope} has fractions by {}; say which, as in --gres=gpufrac:mig:0.25",
+        words(there)
+    )]
+    WhichMechanism {
+        /// Where.
+        scope: String,
+        /// Those that are there.
+        there: Vec<Mechanism>,
+    },
+    /// A whole GPU where none is lent.
+    #[error("gpufrac: {scope} lends no whole GPU; {}", ways(sizes, elsewhere))]
+    NoWhole {
+        /// Where.
+        scope: String,
+        /// The sizes there.
+        sizes: Vec<Fraction>,
+        /// Partitions that lend whole GPUs.
+        elsewhere: Vec<String>,
+    },
+    /// More than the largest size.
+    #[error(
+        "gpufrac: {text} is more than {scope} gives of one GPU; {}",
+        ways(sizes, elsewhere)
+    )]
+    TooLarge {
+        /// As written.
+        text: String,
+        /// Where.
+        scope: String,
+        /// The sizes there.
+        sizes: Vec<Fraction>,
+        /// Partitions that lend whole GPUs.
+        elsewhere: Vec<String>,
+    },
+    /// Rewritten before, to something that is not on the menu here.
+    #[error("gpufrac: {text} units are no size of {scope}; {}", ways(sizes, &[]))]
+    NotOnMenu {
+        /// As written.
+        text: String,
+        /// Where.
+        scope: String,
+        /// The sizes there.
+        sizes: Vec<Fraction>,
+    },
+    /// Pools without a common size for it.
+    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; name one partition with --partition", pools.join(", "))]
+    NothingInCommon {
+        /// As written.
+        text: String,
+        /// Where.
+        scope: String,
+        /// The pools.
+        pools: Vec<String>,
+    },
+    /// Less or more than the partition's rules allow.
+    #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}{}", ways(sizes, &[]), if *named { "" } else { ", or name the job's partition in the same request" })]
+    OutsideRules {
+        /// The partition.
+        partition: String,
+        /// What would have been given.
+        size: Fraction,
+        /// The sizes that it gives.
+        sizes: Vec<Fraction>,
+        /// Whether the request names its partition.
+        named: bool,
+    },
+    /// `shard` or `gpu` in a partition with pools.
+    #[error(
+        "gpufrac: GPUs of partition {partition} are shared, and {name} can not be asked for by itself{reason}; write --gres=gpufrac:0.25 (a whole GPU: gpufrac:1)"
+    )]
+    Raw {
+        /// `shard` or `gpu`.
+        name: &'static str,
+        /// The partition.
+        partition: String,
+        /// What more there is to say.
+        reason: RawReason,
+    },
+    /// As [`Refusal::Raw`], and the partition is not known.
+    #[error(
+        "gpufrac: {name} can not be asked for in partitions with shared GPUs; name the job's partition in the same request, or write gpufrac:0.25"
+    )]
+    RawUnknownPartition {
+        /// `shard` or `gpu`.
+        name: &'static str,
+    },
+}
+
+fn words(mechanisms: &[Mechanism]) -> String {
+    let words: Vec<&str> = mechanisms.iter().map(|m| m.name()).collect();
+    words.join(", ")
+}
+
+fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
+    let here: Vec<String> = sizes
+        .iter()
+        .map(|size| format!("--gres=gpufrac:{size}"))
+        .collect();
+    let mut text = match here.as_slice() {
+        [] => "nothing can be asked for there".to_owned(),
+        sizes => format!("write {}", sizes.join(" or ")),
+    };
+    if !elsewhere.is_empty() {
+        let partitions = elsewhere.join(" or --partition=");
+        text.push_str(&format!(
+            "; for a whole GPU --gres=gpufrac:1 --partition={partitions}"
+        ));
+    }
+    text
+}
