@@ -4,9 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::config::Config;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use crate::conf::{self, Device, SlurmConf};
+use crate::conf::{self, Device, NodeLine, SlurmConf};
 use crate::folder::write;
 use crate::lab::{Lab, Record};
 use crate::{Folder, LabError, artifacts, cgroups, daemons, gpus, ports, users};
@@ -226,17 +227,26 @@ impl LabBuilder {
         write(&etc.join("plugstack.conf"), &plugstack, 0o644)?;
         write(&etc.join("cgroup.conf"), conf::CGROUP_CONF, 0o644)?;
 
-        let devices = self.devices();
-        if !devices.is_empty() {
-            write(
-                &etc.join("gres.conf"),
-                &conf::gres_conf(folder, nodes, &devices),
-                0o644,
-            )?;
-        }
         let mut free = ports::free(nodes.len() + 1);
         let controller_port = free.pop().unwrap_or_default();
-        let nodes: Vec<_> = nodes.iter().cloned().zip(free).collect();
+        let config = self.config(folder)?;
+        let mut gres_conf = String::new();
+        let mut lines = Vec::new();
+        for (name, port) in nodes.iter().zip(free) {
+            let devices = self.devices(config.as_ref(), name);
+            let gres = (!devices.is_empty()).then(|| conf::node_gres(&devices));
+            if gres.is_some() {
+                gres_conf.push_str(&conf::gres_conf(folder, name, &devices));
+            }
+            lines.push(NodeLine {
+                name: name.clone(),
+                port,
+                gres,
+            });
+        }
+        if !gres_conf.is_empty() {
+            write(&etc.join("gres.conf"), &gres_conf, 0o644)?;
+        }
         let host = nix::unistd::gethostname()
             .map_err(|e| LabError::file("cannot get the name of", "this host")(e.into()))?;
         let slurm_conf = SlurmConf {
@@ -244,9 +254,8 @@ impl LabBuilder {
             cluster: "lab",
             host: &host.to_string_lossy(),
             controller_port,
-            nodes: &nodes,
+            nodes: &lines,
             cpus_per_node: self.cpus_per_node,
-            gres: (!devices.is_empty()).then(|| conf::node_gres(&devices)),
             partitions: &self.partitions,
             plugin_path,
             gpufrac: self.gpufrac,
@@ -255,8 +264,26 @@ impl LabBuilder {
         write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
     }
 
-    fn devices(&self) -> Vec<Device> {
-        conf::halves(self.gpus)
+    /// gpufrac.toml as gpufrac itself reads it.
+    fn config(&self, folder: &Folder) -> Result<Option<Config>, LabError> {
+        if !self.gpufrac {
+            return Ok(None);
+        }
+        let path = folder.gpufrac_conf();
+        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
+        Config::parse(&text, &path.display().to_string())
+            .map(Some)
+            .map_err(|errors| LabError::Unreadable {
+                command: path.display().to_string(),
+                output: errors.to_string(),
+            })
+    }
+
+    fn devices(&self, config: Option<&Config>, node: &str) -> Vec<Device> {
+        match config {
+            Some(config) => conf::devices_of(config, node, self.gpus),
+            None => conf::halves(self.gpus),
+        }
     }
 
     fn prepare_devices(&self, lab: &Lab) -> Result<(), LabError> {
@@ -266,7 +293,7 @@ impl LabBuilder {
                 gpus::node_setup(lab, node)?;
                 continue;
             }
-            for device in self.devices() {
+            for device in conf::halves(self.gpus) {
                 let path = lab.folder().devices(node).join(&device.file);
                 let id = makedev(PLACEHOLDER_MAJOR, device.minor);
                 mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), id)

@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 
+use gpufrac_core::config::Config;
+use gpufrac_core::layout::LayoutKind;
+
 use crate::Folder;
 
 /// One Slurm device of a node.
@@ -13,8 +16,16 @@ pub(crate) struct Device {
     pub file: String,
     /// Its minor number.
     pub minor: u64,
-    /// Units that jobs may share of it.
+    /// What it counts for as `gpufrac`.
     pub units: u32,
+    /// Whether jobs may share it.
+    pub shared: bool,
+}
+
+impl Device {
+    fn shards(&self) -> u32 {
+        if self.shared { self.units } else { 0 }
+    }
 }
 
 /// The devices of a node with `gpus` GPUs, each as two halves.
@@ -25,6 +36,22 @@ pub(crate) fn halves(gpus: u32) -> Vec<Device> {
             file: format!("half{index}"),
             minor: index.into(),
             units: 50,
+            shared: true,
+        })
+        .collect()
+}
+
+/// The devices that a node with `gpus` GPUs has by gpufrac.toml.
+pub(crate) fn devices_of(config: &Config, node: &str, gpus: u32) -> Vec<Device> {
+    let devices = config.devices_of_node(node, gpus);
+    devices
+        .into_iter()
+        .map(|device| Device {
+            type_name: device.type_name.into(),
+            file: device.file_name(),
+            minor: device.index.into(),
+            units: device.pool.layout.capacity.0,
+            shared: device.pool.layout.kind != LayoutKind::Whole,
         })
         .collect()
 }
@@ -46,34 +73,37 @@ pub(crate) fn node_gres(devices: &[Device]) -> String {
         let _ = write!(text, "gpu:{name}:{count},");
     }
     let units: u32 = devices.iter().map(|device| device.units).sum();
-    let _ = write!(text, "shard:{units},gpufrac:{units}");
+    let shards: u32 = devices.iter().map(Device::shards).sum();
+    if shards > 0 {
+        let _ = write!(text, "shard:{shards},");
+    }
+    let _ = write!(text, "gpufrac:{units}");
     text
 }
 
-/// gres.conf for nodes that all have the same devices.
-pub(crate) fn gres_conf(folder: &Folder, nodes: &[String], devices: &[Device]) -> String {
+/// A node's lines of gres.conf. Shards are given file by file: a single count would be spread over devices of
+/// every Type.
+pub(crate) fn gres_conf(folder: &Folder, node: &str, devices: &[Device]) -> String {
     let mut text = String::new();
-    for node in nodes {
-        let place = folder.devices(node);
-        for device in devices {
-            let (name, file) = (&device.type_name, place.join(&device.file));
-            let _ = writeln!(
-                text,
-                "NodeName={node} Name=gpu Type={name} File={}",
-                file.display()
-            );
-        }
-        for device in devices {
-            let (units, file) = (device.units, place.join(&device.file));
-            let _ = writeln!(
-                text,
-                "NodeName={node} Name=shard Count={units} File={}",
-                file.display()
-            );
-        }
-        let units: u32 = devices.iter().map(|device| device.units).sum();
-        let _ = writeln!(text, "NodeName={node} Name=gpufrac Count={units}");
+    let place = folder.devices(node);
+    for device in devices {
+        let (name, file) = (&device.type_name, place.join(&device.file));
+        let _ = writeln!(
+            text,
+            "NodeName={node} Name=gpu Type={name} File={}",
+            file.display()
+        );
     }
+    for device in devices.iter().filter(|device| device.shared) {
+        let (units, file) = (device.shards(), place.join(&device.file));
+        let _ = writeln!(
+            text,
+            "NodeName={node} Name=shard Count={units} File={}",
+            file.display()
+        );
+    }
+    let units: u32 = devices.iter().map(|device| device.units).sum();
+    let _ = writeln!(text, "NodeName={node} Name=gpufrac Count={units}");
     text
 }
 
@@ -87,16 +117,21 @@ ConstrainRAMSpace=no
 ConstrainSwapSpace=no
 ";
 
+/// What a node's line in slurm.conf depends on.
+pub(crate) struct NodeLine {
+    pub name: String,
+    pub port: u16,
+    pub gres: Option<String>,
+}
+
 /// All that slurm.conf depends on.
 pub(crate) struct SlurmConf<'a> {
     pub folder: &'a Folder,
     pub cluster: &'a str,
     pub host: &'a str,
     pub controller_port: u16,
-    /// Node names with their slurmd's ports.
-    pub nodes: &'a [(String, u16)],
+    pub nodes: &'a [NodeLine],
     pub cpus_per_node: u32,
-    pub gres: Option<String>,
     /// Names, and what else their lines say.
     pub partitions: &'a [(String, String)],
     pub plugin_path: String,
@@ -162,19 +197,19 @@ SlurmdParameters=config_overrides
                  Prolog={root}/bin/prolog\nEpilog={root}/bin/epilog\n"
             );
         }
-        if self.gres.is_some() {
+        if self.nodes.iter().any(|node| node.gres.is_some()) {
             text.push_str("GresTypes=gpu,shard,gpufrac\n");
         }
         if !self.extra.is_empty() {
             let _ = writeln!(text, "{}", self.extra.trim_end());
         }
-        for (node, port) in self.nodes {
+        for NodeLine { name, port, gres } in self.nodes {
             let _ = write!(
                 text,
-                "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={}",
+                "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={}",
                 self.cpus_per_node
             );
-            if let Some(gres) = &self.gres {
+            if let Some(gres) = gres {
                 let _ = write!(text, " Gres={gres}");
             }
             text.push('\n');

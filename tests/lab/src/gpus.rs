@@ -1,6 +1,168 @@
-//! The simulated GPUs of a lab's nodes.
+//! The simulated GPUs of a lab's nodes, the instances on them, and the leases for these.
 
-use crate::{Lab, LabError};
+use std::fs;
+use std::path::PathBuf;
+
+use gpufrac_core::lease::Lease;
+use serde::Deserialize;
+
+use crate::{JobId, Lab, LabError};
+
+/// A MIG instance as the simulator holds it, read behind NVML's back.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instance {
+    /// Position of its GPU.
+    pub gpu: usize,
+    /// First memory slice.
+    pub start: u32,
+    /// Memory slices.
+    pub size: u32,
+    /// NVML's profile id.
+    pub profile: u32,
+    /// GPU instance id.
+    pub id: u32,
+    /// UUIDs of its compute instances.
+    pub uuids: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct NodeState {
+    gpus: Vec<GpuState>,
+}
+
+#[derive(Deserialize)]
+struct GpuState {
+    uuid: String,
+    instances: Vec<InstanceState>,
+}
+
+#[derive(Deserialize)]
+struct InstanceState {
+    id: u32,
+    profile: u32,
+    start: u32,
+    size: u32,
+    compute: Vec<ComputeState>,
+}
+
+#[derive(Deserialize)]
+struct ComputeState {
+    uuid: String,
+}
+
+impl Lab {
+    fn simulator(&self, node: &str) -> Result<NodeState, LabError> {
+        let path = self.folder().gpus(node).join("state/node.json");
+        let text = fs::read(&path).map_err(LabError::file("cannot read", &path))?;
+        serde_json::from_slice(&text).map_err(|e| LabError::file("cannot read", &path)(e.into()))
+    }
+
+    /// The MIG instances of a node, in order of place.
+    ///
+    /// # Errors
+    /// When the simulator's state can not be read.
+    pub fn instances(&self, node: &str) -> Result<Vec<Instance>, LabError> {
+        let mut instances: Vec<_> = self
+            .simulator(node)?
+            .gpus
+            .into_iter()
+            .enumerate()
+            .flat_map(|(gpu, state)| {
+                state.instances.into_iter().map(move |instance| Instance {
+                    gpu,
+                    start: instance.start,
+                    size: instance.size,
+                    profile: instance.profile,
+                    id: instance.id,
+                    uuids: instance
+                        .compute
+                        .into_iter()
+                        .map(|compute| compute.uuid)
+                        .collect(),
+                })
+            })
+            .collect();
+        instances.sort();
+        Ok(instances)
+    }
+
+    /// UUIDs of a node's GPUs, in NVML's order.
+    ///
+    /// # Errors
+    /// When the simulator's state can not be read.
+    pub fn gpu_uuids(&self, node: &str) -> Result<Vec<String>, LabError> {
+        Ok(self
+            .simulator(node)?
+            .gpus
+            .into_iter()
+            .map(|gpu| gpu.uuid)
+            .collect())
+    }
+
+    /// The leases of a node, by job.
+    ///
+    /// # Errors
+    /// When there is one that can not be read.
+    pub fn leases(&self, node: &str) -> Result<Vec<Lease>, LabError> {
+        let place = self.folder().run(node).join("leases");
+        let mut leases = Vec::new();
+        let entries = match fs::read_dir(&place) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(leases),
+            Err(error) => return Err(LabError::file("cannot read", place)(error)),
+        };
+        for entry in entries.flatten() {
+            // Only whole files: one that is being written has a name that is no number.
+            let Some(job) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| name.parse().ok())
+            else {
+                continue;
+            };
+            leases.extend(self.lease(node, JobId(job))?);
+        }
+        leases.sort_by_key(|lease| lease.job_id);
+        Ok(leases)
+    }
+
+    /// A job's lease on a node, if it holds one.
+    ///
+    /// # Errors
+    /// When there is one that can not be read.
+    pub fn lease(&self, node: &str, job: JobId) -> Result<Option<Lease>, LabError> {
+        let path = self.lease_path(node, job);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(LabError::file("cannot read", path)(error)),
+        };
+        Lease::parse(&text)
+            .map(Some)
+            .map_err(|error| LabError::Unreadable {
+                command: path.display().to_string(),
+                output: error.to_string(),
+            })
+    }
+
+    /// Where a job's lease on a node is.
+    pub fn lease_path(&self, node: &str, job: JobId) -> PathBuf {
+        self.folder().run(node).join("leases").join(job.to_string())
+    }
+
+    /// Sets up the simulator of `node`: `gpusim <args...> --root ROOT`.
+    ///
+    /// # Errors
+    /// When gpusim fails.
+    pub fn gpusim(&self, node: &str, args: &[&str]) -> Result<String, LabError> {
+        let root = self.folder().gpus(node);
+        self.command("gpusim")
+            .args(args)
+            .args(["--root"])
+            .args([root])
+            .stdout()
+    }
+}
 
 /// Makes the simulated GPUs of `node`.
 pub(crate) fn init(
@@ -10,17 +172,12 @@ pub(crate) fn init(
     count: u32,
     mig: bool,
 ) -> Result<(), LabError> {
-    let root = lab.folder().gpus(node);
     let gpu = format!("{model}:{count}");
-    let mut command = lab
-        .command("gpusim")
-        .args(["init", "--root"])
-        .args([&root])
-        .args(["--gpu", &gpu]);
+    let mut args = vec!["init", "--gpu", &gpu];
     if mig {
-        command = command.args(["--mig"]);
+        args.push("--mig");
     }
-    command.stdout().map(drop)
+    lab.gpusim(node, &args).map(drop)
 }
 
 /// What a node's boot does before slurmd.

@@ -32,9 +32,10 @@ mod process;
 mod users;
 
 pub use builder::LabBuilder;
-pub use clients::{Outcome, SlurmCommand};
+pub use clients::{Outcome, Running, SlurmCommand};
 pub use error::LabError;
 pub use folder::Folder;
+pub use gpus::Instance;
 pub use jobs::{Job, JobId, NodeView};
 pub use lab::{Lab, stop_folder};
 pub use process::is_running;
