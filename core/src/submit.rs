@@ -151,6 +151,10 @@ pub fn decide(
             }
             granted::rewrite(config, &scope, request, occasion, &items, &fraction)
         }
+        Asked::Raw {
+            reason: asked::RawReason::Unequal,
+            ..
+        } if scope.pools.is_empty() => Err(granted::not_served(config, request)),
         Asked::Raw { name, reason } => {
             refuse_raw(config, &scope, request, occasion, name, reason).map(|()| Verdict::Untouched)
         }

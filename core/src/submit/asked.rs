@@ -47,7 +47,7 @@ impl fmt::Display for RawReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             RawReason::Plain => "",
-            RawReason::Unequal => " (the counts of gpufrac and shard differ)",
+            RawReason::Unequal => " (the counts of gpufrac and shard do not belong together)",
             RawReason::MeantFraction => " (a fraction of gpu is not a thing of Slurm's)",
         })
     }
@@ -124,7 +124,8 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
                 let mut kinds = pools.iter().map(|pool| pool.layout.kind);
                 kinds.any(|kind| kind != LayoutKind::Whole && kind.type_name() == name)
             };
-            shard.count == Some(units) && shard.type_name.is_none_or(known)
+            // A whole GPU is never counted in shards.
+            units < 100 && shard.count == Some(units) && shard.type_name.is_none_or(known)
         }
         ([], [gpu]) => {
             let whole = LayoutKind::Whole.type_name();
