@@ -36,13 +36,13 @@ pub enum FractionError {
     #[error("more than {MAX_DECIMALS} digits after the point; 0.01 is the finest that counts")]
     TooFine,
     /// A number as programs write it (`1e-1`, `inf`, `nan`, `0x1`).
-    #[error("write it as a plain decimal such as 0.25")]
+    #[error("not a plain decimal")]
     NotPlain,
     /// Not a number at all.
-    #[error("not a number; write a decimal such as 0.25")]
+    #[error("not a number")]
     NotANumber,
     /// Nothing.
-    #[error("a fraction is missing; write a decimal such as 0.25")]
+    #[error("a fraction is missing")]
     Empty,
 }
 

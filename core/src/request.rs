@@ -16,7 +16,7 @@ use crate::mechanism::{Mechanism, UnknownMechanism};
 mod value;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// How a GRES is marked in a tres string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

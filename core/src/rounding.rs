@@ -39,7 +39,7 @@ pub(crate) enum NoGrant {
     TooLarge,
     /// Units that no size costs.
     NotOnMenu,
-    /// Each pool has a size for it, but no size is on all menus.
+    /// Some pools have a size for it, but no size is on all menus.
     NothingInCommon,
     /// Pools of several mechanisms.
     Mechanisms(Vec<Mechanism>),
@@ -83,7 +83,10 @@ pub(crate) fn grant<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGra
                 lifted,
             })
         }
-        Err(reason) => of_whole().ok_or(reason),
+        // Only for what no part can be: half a GPU must not become a whole one because one of
+        // several pools has smaller slices.
+        Err(NoGrant::TooLarge) => of_whole().ok_or(NoGrant::TooLarge),
+        Err(reason) => Err(reason),
     }
 }
 
@@ -103,12 +106,20 @@ fn common(pools: &[&Pool], ask: Ask) -> Result<(Units, bool), NoGrant> {
         Ask::Units(_) => NoGrant::NotOnMenu,
         _ => NoGrant::TooLarge,
     };
-    let least: Option<Vec<Units>> = pools
+    let least: Vec<Units> = pools
         .iter()
-        .map(|pool| fitting(pool, ask).map(|size| size.units))
+        .filter_map(|pool| fitting(pool, ask))
+        .map(|size| size.units)
         .collect();
-    let least = least.ok_or(missing.clone())?;
-    let mut units = least.iter().copied().max().ok_or(missing)?;
+    let Some(mut units) = least.iter().copied().max() else {
+        return Err(missing);
+    };
+    if least.len() < pools.len() {
+        return Err(match ask {
+            Ask::Units(_) => NoGrant::NotOnMenu,
+            _ => NoGrant::NothingInCommon,
+        });
+    }
     loop {
         let next: Option<Vec<Units>> = pools
             .iter()

@@ -104,7 +104,7 @@ pub enum Problem {
         value: String,
     },
     /// Not a fraction.
-    #[error("{text}: {source}")]
+    #[error("{text}: {source}; write 0.25 or \"1/4\"")]
     Fraction {
         /// As written.
         text: String,

@@ -187,15 +187,15 @@ fn refusals_say_what_to_write() {
         ),
         (
             "gpufrac:NaN",
-            "\"gpufrac:NaN\": write it as a plain decimal such as 0.25; write for example gpufrac:0.25",
+            "\"gpufrac:NaN\": not a plain decimal; write for example gpufrac:0.25",
         ),
         (
             "gpufrac:1e-1",
-            "\"gpufrac:1e-1\": write it as a plain decimal such as 0.25; write for example gpufrac:0.25",
+            "\"gpufrac:1e-1\": not a plain decimal; write for example gpufrac:0.25",
         ),
         (
             "gpufrac:half",
-            "\"gpufrac:half\": not a number; write a decimal such as 0.25; write for example gpufrac:0.25",
+            "\"gpufrac:half\": not a number; write for example gpufrac:0.25",
         ),
         (
             "gpufrac:1/4",

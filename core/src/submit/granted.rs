@@ -185,6 +185,9 @@ fn no_grant(
             text,
             scope: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
+            sizes,
+            named: scope.named,
+            one: scope.partitions.len() == 1,
         },
         NoGrant::Mechanisms(there) => Refusal::WhichMechanism {
             scope: title,

@@ -127,7 +127,7 @@ pub enum Refusal {
         sizes: Vec<Fraction>,
     },
     /// Pools without a common size for it.
-    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; name one partition with --partition", pools.join(", "))]
+    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; {}", pools.join(", "), ways_here(sizes, *named, *one))]
     NothingInCommon {
         /// As written.
         text: String,
@@ -135,9 +135,15 @@ pub enum Refusal {
         scope: String,
         /// The pools.
         pools: Vec<String>,
+        /// The sizes that all of them have.
+        sizes: Vec<Fraction>,
+        /// Whether the request names its partition.
+        named: bool,
+        /// Whether it is about a single partition.
+        one: bool,
     },
     /// Less or more than the partition's rules allow.
-    #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}{}", ways(sizes, &[]), if *named { "" } else { ", or name the job's partition in the same request" })]
+    #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(sizes, *named, true))]
     OutsideRules {
         /// The partition.
         partition: String,
@@ -191,4 +197,18 @@ fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
         ));
     }
     text
+}
+
+/// As [`ways`], where naming a partition, or a single one, is a way too.
+fn ways_here(sizes: &[Fraction], named: bool, one: bool) -> String {
+    let partition = match (named, one) {
+        (true, true) => return ways(sizes, &[]),
+        (true, false) => "name a single partition",
+        (false, _) => "name the job's partition in the same request",
+    };
+    if sizes.is_empty() {
+        partition.to_owned()
+    } else {
+        format!("{}, or {partition}", ways(sizes, &[]))
+    }
 }

@@ -1,1 +1,680 @@
-//! Tests.
+//! The decision: what users write, and what comes out.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fraction::{Fraction, Units};
+use crate::mechanism::Mechanism;
+use crate::request::tests::near;
+use crate::request::{Amount, Kind};
+
+const CONFIG: &str = r#"
+version = 1
+[pool.h100]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "mixed", "ruled", "raw", "big"]
+nodes = "gn[01-16]"
+[pool.a100]
+mechanism = "mig"
+layout = "halves"
+gpu = "A100-40"
+menu = ["1/2", "1/4"]
+partitions = ["old", "mixed"]
+nodes = "an[01-16]"
+[pool.seven]
+mechanism = "mig"
+layout = "slices"
+gpu = "H100-80"
+partitions = ["slices"]
+nodes = "sn1"
+[pool.full]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["big", "full"]
+nodes = "wn1"
+[partition.ruled]
+min = 0.25
+max = 0.25
+default = 0.2
+[partition.raw]
+allow_raw = true
+"#;
+
+fn config() -> Config {
+    Config::parse(CONFIG, "gpufrac.toml").unwrap()
+}
+
+fn job<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
+    JobRequest {
+        partitions: Some(partition),
+        tres_per_node: Some(tres),
+        ..JobRequest::default()
+    }
+}
+
+/// (text, units, note)
+fn given(request: &JobRequest<'_>, occasion: Occasion) -> (String, u32, String) {
+    match decide(shared_config(), request, occasion) {
+        Ok(Verdict::Rewritten {
+            tres_per_node,
+            entry,
+            note,
+        }) => {
+            assert_eq!(entry.mechanism, Mechanism::Mig);
+            (tres_per_node, entry.units.0, note.unwrap_or_default())
+        }
+        other => panic!("{request:?}: {other:?}"),
+    }
+}
+
+fn submit(partition: &str, tres: &str) -> (String, u32, String) {
+    given(&job(partition, tres), Occasion::Submit)
+}
+
+fn refused(request: &JobRequest<'_>, occasion: Occasion) -> String {
+    decide(shared_config(), request, occasion)
+        .unwrap_err()
+        .to_string()
+}
+
+fn refusal(partition: &str, tres: &str) -> String {
+    refused(&job(partition, tres), Occasion::Submit)
+}
+
+fn untouched(request: &JobRequest<'_>, occasion: Occasion) {
+    let verdict = decide(shared_config(), request, occasion);
+    assert_eq!(verdict, Ok(Verdict::Untouched), "{request:?}");
+}
+
+#[test]
+fn fractions_become_counts() {
+    for (tres, rewritten, units) in [
+        ("gres/gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
+        ("gres:gpufrac:.5", "gres:gpufrac:50,gres:shard:50", 50),
+        ("gres/gpufrac=0.125", "gres/gpufrac:13,gres/shard:13", 13),
+        ("gpufrac:mig:0.25", "gres/gpufrac:25,gres/shard:25", 25),
+        ("gres/gpu:gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
+        (
+            "gres:tmpdisk:10,gres:gpufrac:0.5,gres:x=1",
+            "gres:tmpdisk:10,gres:gpufrac:50,gres:shard:50,gres:x=1",
+            50,
+        ),
+    ] {
+        let expected = (rewritten.to_owned(), units, String::new());
+        assert_eq!(submit("gpu", tres), expected, "{tres}");
+        for occasion in [Occasion::Modify, Occasion::Step] {
+            assert_eq!(given(&job("gpu", tres), occasion), expected, "{tres}");
+        }
+    }
+    let colon = JobRequest {
+        form: GresForm::Colon,
+        ..job("gpu", "gpufrac:0.25")
+    };
+    assert_eq!(
+        given(&colon, Occasion::Submit).0,
+        "gres:gpufrac:25,gres:shard:25"
+    );
+}
+
+#[test]
+fn rounding_is_said() {
+    for (tres, units, note) in [
+        (
+            "gpufrac:0.2",
+            25,
+            "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)",
+        ),
+        (
+            "gpufrac:0.01",
+            13,
+            "gpufrac: rounded up from 0.01 to 0.125 (1g.10gb, 9.7 GiB)",
+        ),
+        (
+            "gpufrac:0.13",
+            25,
+            "gpufrac: rounded up from 0.13 to 0.25 (2g.20gb, 19.6 GiB)",
+        ),
+        (
+            "gpufrac:10G",
+            25,
+            "gpufrac: rounded up from 10G to 0.25 (2g.20gb, 19.6 GiB)",
+        ),
+        (
+            "gpufrac:mig:9G",
+            13,
+            "gpufrac: rounded up from 9G to 0.125 (1g.10gb, 9.7 GiB)",
+        ),
+        (
+            "gpufrac:20G",
+            50,
+            "gpufrac: rounded up from 20G to 0.5 (4g.40gb, 39.5 GiB)",
+        ),
+    ] {
+        let (_, got, said) = submit("gpu", tres);
+        assert_eq!((got, said.as_str()), (units, note), "{tres}");
+    }
+    // What the menu prints is not rounded: 1/7 is shown as 0.143.
+    assert_eq!(submit("slices", "gpufrac:0.143").1, 14);
+    assert_eq!(submit("slices", "gpufrac:0.143").2, "");
+    assert_eq!(
+        submit("slices", "gpufrac:0.1").2,
+        "gpufrac: rounded up from 0.1 to 0.143 (1g.10gb, 9.7 GiB)"
+    );
+}
+
+#[test]
+fn several_pools_give_the_costliest() {
+    let (text, units, note) = submit("mixed", "gpufrac:0.125");
+    assert_eq!(
+        (text.as_str(), units),
+        ("gres/gpufrac:25,gres/shard:25", 25)
+    );
+    assert_eq!(
+        note,
+        "gpufrac: rounded up from 0.125 to 0.25 (2g.10gb, 9.6 GiB), the least that all pools of \
+         partition mixed have (h100, a100)"
+    );
+    // By memory 10G is a quarter of the one and half of the other.
+    assert_eq!(submit("mixed", "gpufrac:10G").1, 50);
+    assert_eq!(submit("gpu,old", "gpufrac:0.125").1, 25);
+    // The pair that came out is right for all of them, another one is not.
+    assert_eq!(submit("mixed", "gpufrac:25,shard:25").1, 25);
+    assert_eq!(
+        refusal("mixed", "gpufrac:13,shard:13"),
+        "gpufrac: 13 units are no size of partition mixed; write --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
+    );
+    assert_eq!(
+        refusal("gpu,slices", "gpufrac:0.125"),
+        "gpufrac: the pools of partitions gpu, slices (h100, seven) have no common size for 0.125; \
+         name a single partition"
+    );
+    // A partition without a pool takes no part in it.
+    assert_eq!(submit("cpu,gpu", "gpufrac:0.125").1, 13);
+}
+
+#[test]
+fn half_a_gpu_does_not_become_a_whole_one() {
+    // h100 has halves, seven has not, full would have a whole GPU.
+    let message = refusal("gpu,slices,full", "gpufrac:0.5");
+    assert!(message.contains("no common size for 0.5"), "{message}");
+    // What no part can be is another matter.
+    assert_eq!(submit("gpu,slices,full", "gpufrac:0.75").1, 100);
+}
+
+#[test]
+fn whole_gpus() {
+    let whole = "gres/gpu:whole:1,gres/gpufrac:100";
+    for partition in ["full", "big"] {
+        assert_eq!(submit(partition, "gpufrac:1").0, whole);
+        assert_eq!(
+            submit(partition, whole),
+            (whole.to_owned(), 100, String::new())
+        );
+    }
+    let (text, units, note) = submit("big", "gpufrac:0.75");
+    assert_eq!((text.as_str(), units), (whole, 100));
+    assert_eq!(
+        note,
+        "gpufrac: rounded up from 0.75 to 1 (7g.80gb, 79.2 GiB)"
+    );
+    // Halves are still to be had there.
+    assert_eq!(
+        submit("big", "gpufrac:0.5").0,
+        "gres/gpufrac:50,gres/shard:50"
+    );
+    assert_eq!(
+        refusal("gpu", "gpufrac:1"),
+        "gpufrac: partition gpu lends no whole GPU; write --gres=gpufrac:0.125 or \
+         --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 \
+         --partition=big or --partition=full"
+    );
+    assert_eq!(
+        refusal("old", "gpufrac:0.75"),
+        "gpufrac: 0.75 is more than partition old gives of one GPU; write --gres=gpufrac:0.25 or \
+         --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full"
+    );
+    for pair in [
+        "gpufrac:100,shard:100",
+        "gpufrac:50,gpu:whole:1",
+        "gpufrac:100,gpu:whole:2",
+    ] {
+        refusal("big", pair);
+    }
+}
+
+#[test]
+fn pairs_are_left_as_they_are() {
+    for pair in [
+        "gres/gpufrac:25,gres/shard:25",
+        "gres:gpufrac:25,gres:shard:25",
+        "gres/gpufrac=25,gres/shard=25",
+        "gres/shard:25,gres/tmpdisk:1,gres/gpufrac:25",
+        "gres:gpufrac:25,gres:shard:half:25",
+    ] {
+        assert_eq!(submit("gpu", pair), (pair.to_owned(), 25, String::new()));
+    }
+    assert_eq!(
+        refusal("gpu", "gpufrac:30,shard:30"),
+        "gpufrac: 30 units are no size of partition gpu; write --gres=gpufrac:0.125 or \
+         --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
+    );
+    for pair in [
+        "gpufrac:25,shard:50",
+        "gpufrac:25,shard:whole:25",
+        "gpufrac:25,shard:slices:25",
+        "gpufrac:25,shard:25,shard:25",
+        "gpufrac:mig:25,shard:25",
+    ] {
+        assert_eq!(
+            refusal("gpu", pair),
+            "gpufrac: GPUs of partition gpu are shared, and shard can not be asked for by itself \
+             (the counts of gpufrac and shard do not belong together); write --gres=gpufrac:0.25 \
+             (a whole GPU: gpufrac:1)",
+            "{pair}"
+        );
+    }
+}
+
+#[test]
+fn contradictions_are_refused() {
+    for (tres, message) in [
+        (
+            "gpufrac:0.25,gpufrac:0.25",
+            "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:0.25,gpu:1",
+            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1",
+        ),
+        (
+            "gpufrac:25,shard:25,gpu:1",
+            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1",
+        ),
+        (
+            "gpufrac:0.25,shard:25",
+            "gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:25",
+            "gpufrac: \"gpufrac:25\" is over 1, and a fraction is at most one GPU; for 25% of a GPU write --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:250",
+            "gpufrac: \"gpufrac:250\" is over 1, and a fraction is at most one GPU; write for example --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:99999999999999999999999999999",
+            "gpufrac: \"gpufrac:99999999999999999999999999999\" is over 1, and a fraction is at most one GPU; write for example --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:timeslice:0.25",
+            "gpufrac: partition gpu has no fractions by timeslice, only by mig; write --gres=gpufrac:0.25",
+        ),
+        (
+            "gpufrac:none",
+            "gpufrac: \"gpufrac:none\": not a number; write for example gpufrac:0.25",
+        ),
+        (
+            "gpufrac:100G",
+            "gpufrac: 100G is more than partition gpu gives of one GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
+        ),
+    ] {
+        assert_eq!(refusal("gpu", tres), message);
+    }
+}
+
+#[test]
+fn options_that_do_not_go_with_a_fraction() {
+    let with = |change: fn(&mut JobRequest<'static>)| {
+        let mut request = job("gpu", "gpufrac:0.25");
+        change(&mut request);
+        refused(&request, Occasion::Submit)
+    };
+    for (option, message) in [
+        (
+            "--cpus-per-gpu",
+            with(|r| r.cpus_per_tres = Some("gres/gpu:4")),
+        ),
+        ("--mem-per-gpu", with(|r| r.mem_per_tres = Some("gpu:1024"))),
+        ("--gpu-freq", with(|r| r.tres_freq = Some("gpu:high"))),
+    ] {
+        assert_eq!(
+            message,
+            format!(
+                "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); \
+                 leave it out and use --cpus-per-task or --mem"
+            )
+        );
+    }
+    assert_eq!(
+        with(|r| r.tres_per_job = Some("gres:gpu:1")),
+        "gpufrac: a fraction can not be combined with --gpus; write only --gres=gpufrac:0.25"
+    );
+    for (option, request) in [
+        (
+            "--gpus",
+            JobRequest {
+                tres_per_job: Some("gres:gpu:gpufrac:0.25"),
+                ..job("gpu", "")
+            },
+        ),
+        (
+            "--gpus",
+            JobRequest {
+                tres_per_job: Some("gres/gpufrac:25,gres/shard:25"),
+                ..job("gpu", "")
+            },
+        ),
+        (
+            "--gpus-per-socket",
+            JobRequest {
+                tres_per_socket: Some("gres:gpu:gpufrac:0.25"),
+                ..job("gpu", "")
+            },
+        ),
+        (
+            "--gpus-per-task or --tres-per-task",
+            JobRequest {
+                tres_per_task: Some("cpu:2,gres/gpufrac:0.25"),
+                ..job("gpu", "")
+            },
+        ),
+    ] {
+        assert_eq!(
+            refused(&request, Occasion::Submit),
+            format!(
+                "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"
+            )
+        );
+    }
+}
+
+#[test]
+fn raw_requests_in_partitions_with_pools() {
+    for tres in [
+        "gres/gpu:1",
+        "gres:gpu",
+        "gres/shard:25",
+        "gpu:whole:1",
+        "SHARD:5",
+        "gpu:0.25",
+    ] {
+        let message = refusal("gpu", tres);
+        assert!(
+            message.starts_with("gpufrac: GPUs of partition gpu are shared, and "),
+            "{message}"
+        );
+        refusal("raw,gpu", tres);
+        untouched(&job("raw", tres), Occasion::Submit);
+        untouched(&job("cpu", tres), Occasion::Submit);
+        untouched(&job("gpu", tres), Occasion::Step);
+        let operator = JobRequest {
+            may_raw: true,
+            ..job("gpu", tres)
+        };
+        untouched(&operator, Occasion::Submit);
+        refused(&job("gpu", tres), Occasion::Modify);
+        // The partition of the job is not known: it may be one with pools.
+        let modify = JobRequest {
+            partitions: None,
+            ..job("", tres)
+        };
+        assert!(refused(&modify, Occasion::Modify).contains("name the job's partition"));
+        // The client leaves it to the controller.
+        untouched(&modify, Occasion::Submit);
+    }
+    for options in [
+        JobRequest {
+            tres_per_job: Some("gres:gpu:2"),
+            ..job("gpu", "")
+        },
+        JobRequest {
+            tres_per_socket: Some("gres:gpu:1"),
+            ..job("gpu", "tmpdisk:1")
+        },
+        JobRequest {
+            tres_per_task: Some("cpu=2,gres/shard=5"),
+            ..job("gpu", "")
+        },
+    ] {
+        assert!(refused(&options, Occasion::Submit).contains("can not be asked for by itself"));
+    }
+    assert!(refusal("gpu", "gpu:0.25").contains("(a fraction of gpu is not a thing of Slurm's)"));
+    let pair = JobRequest {
+        may_raw: true,
+        ..job("gpu", "gpufrac:25,shard:50")
+    };
+    untouched(&pair, Occasion::Submit);
+}
+
+#[test]
+fn partitions_without_a_pool() {
+    untouched(&job("cpu", ""), Occasion::Submit);
+    untouched(&job("cpu", "tmpdisk:5"), Occasion::Submit);
+    for tres in ["gpufrac:0.25", "gpufrac:25,shard:25", "gpufrac:25,shard:30"] {
+        let message = refusal("cpu", tres);
+        assert!(message.starts_with("gpufrac: partition \"cpu\" has no fractions of GPUs; use --partition=gpu or --partition=mixed"), "{message}");
+    }
+    // The default partition counts when none is named, for a submission.
+    let request = JobRequest {
+        partitions: None,
+        default_partition: Some("old"),
+        ..job("", "gpufrac:0.125")
+    };
+    assert_eq!(given(&request, Occasion::Submit).1, 25);
+    let request = JobRequest {
+        default_partition: Some("cpu"),
+        ..request
+    };
+    refused(&request, Occasion::Submit);
+}
+
+#[test]
+fn rules_of_partitions() {
+    assert_eq!(submit("ruled", "gpufrac:0.25").1, 25);
+    assert_eq!(submit("ruled", "gpufrac:0.2").1, 25);
+    for tres in [
+        "gpufrac:0.5",
+        "gpufrac:0.3",
+        "gpufrac:50,shard:50",
+        "gpufrac:0.1",
+    ] {
+        let size = if tres.ends_with("0.1") {
+            "0.125"
+        } else {
+            "0.5"
+        };
+        assert_eq!(
+            refusal("ruled", tres),
+            format!(
+                "gpufrac: partition ruled does not give {size} of a GPU; write --gres=gpufrac:0.25"
+            )
+        );
+    }
+    // The strictest of several partitions holds.
+    refusal("gpu,ruled", "gpufrac:0.5");
+    // A step divides what its job has: no rules.
+    assert_eq!(given(&job("ruled", "gpufrac:0.125"), Occasion::Step).1, 13);
+    // A change that does not name the partition must keep the rules of all.
+    let modify = JobRequest {
+        partitions: None,
+        ..job("", "gpufrac:0.5")
+    };
+    let all = refused(&modify, Occasion::Modify);
+    assert!(
+        all.contains("this cluster") || all.contains("name"),
+        "{all}"
+    );
+}
+
+#[test]
+fn defaults_of_partitions() {
+    let (text, units, note) = submit("ruled", "");
+    assert_eq!(
+        (text.as_str(), units),
+        ("gres/gpufrac:25,gres/shard:25", 25)
+    );
+    assert_eq!(
+        note,
+        "gpufrac: partition ruled gives 0.25 (2g.20gb, 19.6 GiB) to a job that asks for no GPU"
+    );
+    let colon = JobRequest {
+        form: GresForm::Colon,
+        ..job("ruled", "gres:tmpdisk:1")
+    };
+    assert_eq!(
+        given(&colon, Occasion::Submit).0,
+        "gres:tmpdisk:1,gres:gpufrac:25,gres:shard:25"
+    );
+    let nothing = JobRequest {
+        partitions: Some("ruled"),
+        ..JobRequest::default()
+    };
+    assert_eq!(given(&nothing, Occasion::Submit).1, 25);
+    for request in [
+        job("ruled", "gres:none"),
+        job("ruled", "gpu:0"),
+        job("gpu", ""),
+    ] {
+        untouched(&request, Occasion::Submit);
+    }
+    for occasion in [Occasion::Modify, Occasion::Step] {
+        untouched(&job("ruled", "tmpdisk:1"), occasion);
+        untouched(&nothing, occasion);
+    }
+}
+
+#[test]
+fn a_change_without_a_partition_considers_all_pools() {
+    let text = CONFIG
+        .replace("partitions = [\"slices\"]", "partitions = [\"gpu2\"]")
+        .replace("layout = \"slices\"", "layout = \"halves\"");
+    let config = Config::parse(&text, "gpufrac.toml").unwrap();
+    let modify = JobRequest {
+        partitions: None,
+        ..job("", "gpufrac:0.125")
+    };
+    match decide(&config, &modify, Occasion::Modify) {
+        Ok(Verdict::Rewritten { entry, note, .. }) => {
+            assert_eq!(entry.units, Units(25));
+            assert!(note.unwrap().contains("all pools of this cluster"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Requests near the grammar, with every other thing that decides.
+fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, Occasion, bool)> {
+    let item = prop_oneof![
+        3 => (1_u32..=1000).prop_map(|n| format!("gpufrac:{}", Fraction::new(n, 1000).unwrap())),
+        1 => (1_u32..90).prop_map(|n| format!("gpufrac:{n}G")),
+        1 => (1_u32..=100).prop_map(|n| format!("gres/gpufrac:{n},gres/shard:{n}")),
+        1 => near(),
+    ];
+    let others = proptest::collection::vec("gres/[a-f]{1,4}:[0-9]{1,2}|x=[a-f]{0,3}", 0..3);
+    let text = (others.clone(), item, others).prop_map(|(before, item, after)| {
+        let all: Vec<String> = before.into_iter().chain([item]).chain(after).collect();
+        all.join(",")
+    });
+    let partition = proptest::sample::select(vec![
+        None,
+        Some("gpu"),
+        Some("old"),
+        Some("mixed"),
+        Some("slices"),
+        Some("full"),
+        Some("big"),
+        Some("ruled"),
+        Some("gpu,old"),
+        Some("cpu"),
+    ]);
+    let form = proptest::sample::select(vec![GresForm::Colon, GresForm::Slash]);
+    let occasion =
+        proptest::sample::select(vec![Occasion::Submit, Occasion::Modify, Occasion::Step]);
+    (text, partition, form, occasion, any::<bool>())
+}
+
+fn others(text: &str) -> Vec<String> {
+    let items = request::parse(text).unwrap();
+    let other = |item: &&request::Item<'_>| matches!(item.kind, Kind::Other);
+    items
+        .iter()
+        .filter(other)
+        .map(|item| item.text.to_owned())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn decisions_are_stable_and_never_too_little((text, partition, form, occasion, may_raw) in any_case()) {
+        let config = shared_config();
+        let request = JobRequest {
+            partitions: partition,
+            form,
+            tres_per_node: Some(&text),
+            may_raw,
+            ..JobRequest::default()
+        };
+        let Ok(Verdict::Rewritten { tres_per_node, entry, .. }) = decide(config, &request, occasion) else {
+            return Ok(());
+        };
+        // Again, on what came out: the same, and nothing to say.
+        let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
+        let expected = Verdict::Rewritten { tres_per_node: tres_per_node.clone(), entry, note: None };
+        prop_assert_eq!(decide(config, &again, occasion), Ok(expected));
+        // Everything that is not ours is still there, byte for byte and in order.
+        prop_assert_eq!(others(&text), others(&tres_per_node));
+        // As much as was asked for, and never more than a GPU; and every pool can make it.
+        prop_assert!((1..=100).contains(&entry.units.0));
+        let scope = Scope::of(config, &request, occasion);
+        let mut makers = scope.pools.iter().filter_map(|pool| pool.layout.entry(entry.units));
+        let asked = request::parse(&text).unwrap().into_iter().find_map(|item| match item.kind {
+            Kind::Gpufrac { amount, .. } => Some(amount),
+            _ => None,
+        });
+        match asked {
+            Some(Amount::Fraction(fraction)) => prop_assert!(makers.all(|size| size.fraction.covers(fraction))),
+            Some(Amount::Memory(memory)) => prop_assert!(makers.all(|size| size.memory >= memory)),
+            Some(Amount::Units(units)) => prop_assert_eq!(units, u64::from(entry.units.0)),
+            // The partition's default.
+            None => prop_assert_eq!(partition, Some("ruled")),
+        }
+    }
+
+    #[test]
+    fn any_text_anywhere_is_decided_or_refused(texts in proptest::collection::vec(proptest::option::of(prop_oneof!["\\PC{0,20}", near()]), 8)) {
+        let config = shared_config();
+        let text = |position: usize| texts[position].as_deref();
+        let request = JobRequest {
+            partitions: text(0).or(Some("gpu")),
+            default_partition: None,
+            form: GresForm::Slash,
+            tres_per_node: text(1),
+            tres_per_job: text(2),
+            tres_per_socket: text(3),
+            tres_per_task: text(4),
+            cpus_per_tres: text(5),
+            mem_per_tres: text(6),
+            tres_freq: text(7),
+            may_raw: false,
+        };
+        for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
+            if let Err(refusal) = decide(config, &request, occasion) {
+                let message = refusal.to_string();
+                prop_assert!(message.starts_with("gpufrac: "));
+                prop_assert!(!message.contains(char::is_control), "{message:?}");
+            }
+        }
+    }
+}
+
+/// Solved once for all cases.
+fn shared_config() -> &'static Config {
+    static CONFIG_ONCE: std::sync::OnceLock<Config> = std::sync::OnceLock::new();
+    CONFIG_ONCE.get_or_init(config)
+}
