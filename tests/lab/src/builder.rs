@@ -273,9 +273,9 @@ impl LabBuilder {
         let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
         Config::parse(&text, &path.display().to_string())
             .map(Some)
-            .map_err(|errors| LabError::Unreadable {
-                command: path.display().to_string(),
-                output: errors.to_string(),
+            .map_err(|errors| LabError::Unexpected {
+                what: path.display().to_string(),
+                found: errors.to_string(),
             })
     }
 

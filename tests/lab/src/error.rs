@@ -1,10 +1,11 @@
 //! What can go wrong in a lab.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// An error of the lab; each says on what it happened.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum LabError {
     /// A file or folder could not be read or written.
     #[error("{action} {}: {source}", path.display())]
@@ -38,13 +39,13 @@ pub enum LabError {
         /// What it wrote to stderr.
         stderr: String,
     },
-    /// A command printed what the lab does not understand.
-    #[error("`{command}` printed what the lab cannot read: {output}")]
-    Unreadable {
-        /// The command with its arguments.
-        command: String,
-        /// Its output.
-        output: String,
+    /// Something is not as the lab has to find it.
+    #[error("{what}: {found}")]
+    Unexpected {
+        /// What was looked at: a command, a file, a state.
+        what: String,
+        /// What was found.
+        found: String,
     },
     /// Something did not happen in time.
     #[error("{what}: not within {limit:?}\n{logs}")]
@@ -64,6 +65,13 @@ pub enum LabError {
         /// What to do.
         hint: String,
     },
+}
+
+impl fmt::Debug for LabError {
+    /// As for people: a test that returns an error prints it this way, and logs need their lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl LabError {

@@ -139,9 +139,9 @@ impl Lab {
         };
         Lease::parse(&text)
             .map(Some)
-            .map_err(|error| LabError::Unreadable {
-                command: path.display().to_string(),
-                output: error.to_string(),
+            .map_err(|error| LabError::Unexpected {
+                what: path.display().to_string(),
+                found: error.to_string(),
             })
     }
 

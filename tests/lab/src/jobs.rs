@@ -96,9 +96,9 @@ impl Lab {
     pub fn sbatch(&self, user: &User, args: &[&str]) -> Result<JobId, LabError> {
         let outcome = self.try_sbatch(user, args)?.success()?;
         let first = outcome.stdout.trim().split(';').next().unwrap_or_default();
-        first.parse().map(JobId).map_err(|_| LabError::Unreadable {
-            command: format!("sbatch --parsable {}", args.join(" ")),
-            output: outcome.stdout.clone(),
+        first.parse().map(JobId).map_err(|_| LabError::Unexpected {
+            what: format!("sbatch --parsable {}", args.join(" ")),
+            found: outcome.stdout.clone(),
         })
     }
 
@@ -135,9 +135,9 @@ impl Lab {
         self.show_job(job)?
             .into_iter()
             .next()
-            .ok_or_else(|| LabError::Unreadable {
-                command: format!("scontrol show job {job}"),
-                output: String::new(),
+            .ok_or_else(|| LabError::Unexpected {
+                what: format!("scontrol show job {job}"),
+                found: String::new(),
             })
     }
 
@@ -166,9 +166,9 @@ impl Lab {
             .into_iter()
             .next()
             .map(NodeView)
-            .ok_or_else(|| LabError::Unreadable {
-                command: format!("scontrol show node {node}"),
-                output: text,
+            .ok_or_else(|| LabError::Unexpected {
+                what: format!("scontrol show node {node}"),
+                found: text,
             })
     }
 

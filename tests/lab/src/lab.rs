@@ -1,7 +1,7 @@
 //! A running lab, and its end.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -76,6 +76,16 @@ impl Lab {
     /// A command with the lab's environment, as root unless said.
     pub fn command(&self, program: &str) -> SlurmCommand {
         SlurmCommand::new(&self.folder, program)
+    }
+
+    /// Writes a file that everybody can read and run in the jobs' working directory.
+    ///
+    /// # Errors
+    /// When it can not be written.
+    pub fn write_work(&self, name: &str, text: &str) -> Result<PathBuf, LabError> {
+        let path = self.folder.work().join(name);
+        write(&path, text, 0o755)?;
+        Ok(path)
     }
 
     /// Takes over a daemon and writes it down.

@@ -29,6 +29,7 @@ mod lab;
 mod leftovers;
 mod ports;
 mod process;
+mod slices;
 mod users;
 
 pub use builder::LabBuilder;
@@ -39,4 +40,5 @@ pub use gpus::Instance;
 pub use jobs::{Job, JobId, NodeView};
 pub use lab::{Lab, stop_folder};
 pub use process::is_running;
+pub use slices::HeldSlice;
 pub use users::User;

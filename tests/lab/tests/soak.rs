@@ -1,0 +1,262 @@
+//! Hundreds of jobs on one node, watched at every moment.
+//!
+//! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_SOAK_SEED` set how many and which.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_lab::{Instance, JobId, Lab, LabError};
+
+/// A small generator (xorshift), so that a seed gives the same jobs again.
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// Jobs and their states by squeue.
+fn queue(lab: &Lab) -> Result<BTreeMap<u32, String>, LabError> {
+    let text = lab.command("squeue").args(["-h", "-o", "%i %T"]).stdout()?;
+    let entry = |line: &str| {
+        let (job, state) = line.split_once(' ')?;
+        Some((job.parse().ok()?, state.to_owned()))
+    };
+    Ok(text.lines().filter_map(entry).collect())
+}
+
+/// The leases of `node` by job, and none for a lease that went away while it was read.
+fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<u32, Lease>, LabError> {
+    Ok(lab
+        .leases(node)?
+        .into_iter()
+        .map(|lease| (lease.job_id, lease))
+        .collect())
+}
+
+fn overlap(a: (usize, u32, u32), b: (usize, u32, u32)) -> bool {
+    a.0 == b.0 && a.1 < b.1 + b.2 && b.1 < a.1 + a.2
+}
+
+fn place_of(lease: &Lease) -> (usize, u32, u32) {
+    let placement = lease.slice.placement;
+    (
+        lease.slice.gpu_index as usize,
+        placement.start.into(),
+        placement.size.into(),
+    )
+}
+
+fn place(instance: &Instance) -> (usize, u32, u32) {
+    (instance.gpu, instance.start, instance.size)
+}
+
+/// One look at all three parties, in the order queue, leases, simulator, leases, queue: what both looks at
+/// one party agree on held at the moment of the simulator's.
+struct Look {
+    queues: [BTreeMap<u32, String>; 2],
+    leases: [BTreeMap<u32, Lease>; 2],
+    instances: Vec<Instance>,
+}
+
+impl Look {
+    fn take(lab: &Lab, node: &str) -> Result<Self, LabError> {
+        let first = queue(lab)?;
+        let before = leases(lab, node)?;
+        let instances = lab.instances(node)?;
+        let after = leases(lab, node)?;
+        let second = queue(lab)?;
+        Ok(Self {
+            queues: [first, second],
+            leases: [before, after],
+            instances,
+        })
+    }
+
+    /// Leases that were active and the same before and after.
+    fn held(&self) -> impl Iterator<Item = &Lease> {
+        let [before, after] = &self.leases;
+        before.values().filter(|lease| {
+            lease.state == LeaseState::Active && after.get(&lease.job_id) == Some(lease)
+        })
+    }
+
+    /// Everything that contradicts.
+    fn contradictions(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (index, a) in self.instances.iter().enumerate() {
+            for b in &self.instances[index + 1..] {
+                if overlap(place(a), place(b)) {
+                    found.push(format!("instances overlap: {a:?} and {b:?}"));
+                }
+            }
+            let owned = self
+                .leases
+                .iter()
+                .flat_map(BTreeMap::values)
+                .any(|l| place_of(l) == place(a));
+            if !owned {
+                found.push(format!("an instance without a lease: {a:?}"));
+            }
+        }
+        let held: Vec<_> = self.held().collect();
+        for (index, lease) in held.iter().enumerate() {
+            for other in &held[index + 1..] {
+                if overlap(place_of(lease), place_of(other)) {
+                    found.push(format!("leases overlap: {lease:?} and {other:?}"));
+                }
+            }
+            let uuid = lease
+                .slice
+                .instance
+                .as_ref()
+                .map(|made| made.mig_uuid.clone());
+            let made = self
+                .instances
+                .iter()
+                .find(|instance| place(instance) == place_of(lease));
+            if made.is_none_or(|instance| Some(&instance.uuids) != uuid.map(|u| vec![u]).as_ref()) {
+                found.push(format!("no instance for {lease:?}: {made:?}"));
+            }
+            let states = self.queues.each_ref().map(|queue| queue.get(&lease.job_id));
+            let idle = |state: Option<&String>| state.is_none_or(|s| s == "PENDING");
+            // Pending before and gone after is a job that ran its whole life in this look.
+            let skipped = states[0].is_some() && states[1].is_none();
+            if idle(states[0]) && idle(states[1]) && !skipped {
+                found.push(format!(
+                    "job {} is {states:?} and holds {lease:?}",
+                    lease.job_id
+                ));
+            }
+        }
+        let holders: BTreeSet<_> = held.iter().map(|lease| lease.job_id).collect();
+        for (job, state) in &self.queues[0] {
+            let runs = state == "RUNNING" && self.queues[1].get(job) == Some(state);
+            if runs && !holders.contains(job) {
+                let seen = self.leases.each_ref().map(|leases| leases.get(job));
+                found.push(format!("job {job} runs and has no slice: {seen:?}"));
+            }
+        }
+        found
+    }
+}
+
+#[test]
+fn soak_of_500_jobs() -> Result<(), LabError> {
+    let count = number("GPUFRAC_SOAK_JOBS", 500);
+    let seed = number("GPUFRAC_SOAK_SEED", u64::from(std::process::id()) | 1);
+    eprintln!("seed {seed}");
+    let lab = Lab::builder().gpus("H100-80", 2).start()?;
+    let node = &lab.nodes()[0];
+    let done = AtomicBool::new(false);
+
+    let (jobs, looks) = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut looks, mut most) = (0_u32, 0);
+            while !done.load(Ordering::Acquire) {
+                let look = Look::take(&lab, node)?;
+                let contradictions = look.contradictions();
+                assert_eq!(contradictions, Vec::<String>::new(), "seed {seed}");
+                looks += 1;
+                most = most.max(look.instances.len());
+                std::thread::sleep(Duration::from_millis(40));
+            }
+            Ok::<_, LabError>((looks, most))
+        });
+        let jobs = submit(&lab, count, seed);
+        if jobs.is_ok() {
+            lab.wait_until_empty(Duration::from_secs(600))?;
+        }
+        done.store(true, Ordering::Release);
+        let looks = watcher.join().expect("the watcher found no contradiction");
+        Ok::<_, LabError>((jobs?, looks?))
+    })?;
+
+    let (looks, most) = looks;
+    eprintln!("{looks} looks, at most {most} instances at once");
+    assert!(u64::from(looks) >= count / 10, "only {looks} looks");
+    lab.expect_nothing_left()?;
+
+    let ended: BTreeMap<_, _> = lab.jobs()?.into_iter().map(|job| (job.id(), job)).collect();
+    let (mut completed, mut cancelled) = (0, 0);
+    for (job, cancel) in &jobs {
+        let seen = &ended[job];
+        assert_eq!(
+            seen.field("Restarts"),
+            "0",
+            "job {job} could not be placed: {seen:?}"
+        );
+        match seen.state() {
+            "COMPLETED" => completed += 1,
+            "CANCELLED" if *cancel => cancelled += 1,
+            state => panic!("job {job} is {state}, seed {seed}: {seen:?}"),
+        }
+    }
+    eprintln!("{completed} completed, {cancelled} cancelled");
+    assert_eq!(completed + cancelled, jobs.len());
+    let mut uuids: Vec<_> = jobs
+        .iter()
+        .filter(|(job, _)| ended[job].state() == "COMPLETED")
+        .map(|(job, _)| lab.output(*job))
+        .collect::<Result<_, _>>()?;
+    assert!(
+        uuids.iter().all(|output| output.starts_with("MIG-")),
+        "seed {seed}"
+    );
+    uuids.sort();
+    uuids.dedup();
+    assert_eq!(
+        uuids.len(),
+        completed,
+        "each completed job had an instance of its own"
+    );
+    Ok(())
+}
+
+/// Submits `count` jobs and cancels some; gives them with whether they were cancelled.
+fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<(JobId, bool)>, LabError> {
+    let mut dice = Dice(seed);
+    let mut jobs: Vec<(JobId, bool)> = Vec::new();
+    for _ in 0..count {
+        let user = &lab.users()[usize::try_from(dice.throw(2)).unwrap_or(0)];
+        let fraction = ["0.5", "0.25", "0.25", "0.125", "0.125", "0.2", "0.06"];
+        let fraction = fraction[usize::try_from(dice.throw(7)).unwrap_or(0)];
+        let length = dice.throw(1500);
+        let script = format!(
+            "--wrap=echo $CUDA_VISIBLE_DEVICES; sleep {}.{:03}",
+            length / 1000,
+            length % 1000
+        );
+        let gres = format!("--gres=gpufrac:{fraction}");
+        jobs.push((lab.sbatch(user, &[&gres, &script])?, false));
+        if dice.throw(6) == 0 {
+            // Mostly one of the newest: pending, in its prolog, running or over.
+            let back = usize::try_from(dice.throw(30))
+                .unwrap_or(0)
+                .min(jobs.len() - 1);
+            let index = jobs.len() - 1 - back;
+            jobs[index].1 = true;
+            lab.command("scancel")
+                .args([jobs[index].0.to_string()])
+                .run()?;
+        }
+        // Now and then the queue runs dry, so that placements start from an empty GPU as well.
+        if dice.throw(40) == 0 {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+    }
+    Ok(jobs)
+}

@@ -1,0 +1,187 @@
+//! What is asked, what is granted, what is refused, and by which way.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
+
+/// Builds the C program that submits through libslurm.
+fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/submit_by_api.c");
+    let program = lab.folder().bin().join("submit_by_api");
+    let output = Command::new("gcc")
+        .arg("-Wall")
+        .args([&source, Path::new("-o"), &program, Path::new("-lslurm")])
+        .output()
+        .map_err(|source| LabError::Start {
+            program: "gcc".into(),
+            source,
+        })?;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(program)
+}
+
+fn submit_by_api(
+    lab: &Lab,
+    program: &Path,
+    user: &User,
+    args: &[&str],
+) -> Result<Outcome, LabError> {
+    lab.command(&program.display().to_string())
+        .user(user)
+        .args(args)
+        .run()
+}
+
+fn job_of(outcome: Outcome) -> Result<JobId, LabError> {
+    let outcome = outcome.success()?;
+    Ok(JobId(
+        outcome.stdout.trim().parse().expect("a job's number"),
+    ))
+}
+
+#[test]
+fn a_submission_through_the_c_api_is_rewritten_and_forged_entries_are_dropped()
+-> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let program = build_submitter(&lab)?;
+
+    let job = job_of(submit_by_api(&lab, &program, user, &["gres:gpufrac:0.25"])?)?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    assert_eq!(lab.slice(node, job)?.lease.units.0, 25);
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    assert!(lab.output(job)?.contains("CUDA_VISIBLE_DEVICES=MIG-"));
+
+    // A quarter asked for, a half claimed in what reaches the prolog.
+    let forged = ["gres:gpufrac:0.25", "SPANK_GPUFRAC=v1:units=50:mech=mig"];
+    let job = job_of(submit_by_api(&lab, &program, user, &forged)?)?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let slice = lab.slice(node, job)?;
+    assert_eq!((slice.lease.units.0, slice.instance.size), (25, 2));
+
+    // Nothing asked for, a half claimed.
+    let forged = ["", "SPANK_GPUFRAC=v1:units=50:mech=mig"];
+    let other = job_of(submit_by_api(&lab, &program, user, &forged)?)?;
+    lab.wait_for_state(other, &["RUNNING"])?;
+    assert!(lab.lease(node, other)?.is_none());
+    lab.wait_for_end(job)?;
+    assert_eq!(lab.wait_for_end(other)?.state(), "COMPLETED");
+    assert!(!lab.output(other)?.contains("MIG-"));
+
+    let refused = submit_by_api(&lab, &program, user, &["gres:gpufrac:7"])?;
+    assert!(!refused.status.success(), "{refused:?}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn the_user_is_told_what_was_rounded_and_what_to_write_instead() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let user = &lab.users()[0];
+
+    let rounded = lab
+        .try_sbatch(user, &["--gres=gpufrac:0.2", "--wrap=true"])?
+        .success()?;
+    for word in ["0.2 ", "0.25", "2g.20gb", "GiB"] {
+        assert!(
+            rounded.stderr.contains(word),
+            "{word} is not in {rounded:?}"
+        );
+    }
+    let exact = lab
+        .try_sbatch(user, &["--gres=gpufrac:0.25", "--wrap=true"])?
+        .success()?;
+    assert!(!exact.stderr.contains("rounded"), "{exact:?}");
+
+    let refused = [
+        "gpufrac:1.5",
+        "gpufrac:0",
+        "gpufrac:-0.5",
+        "gpufrac:nan",
+        "gpufrac:quarter",
+        "gpufrac:0.123456789012345678901234567890",
+        "gpufrac:0.25,gpufrac:0.5",
+        "gpufrac:0.25,gpu:1",
+        "gpufrac:1",
+        "shard:25",
+        "gpu:1",
+    ];
+    for gres in refused {
+        let args = [&format!("--gres={gres}"), "--wrap=true"].map(<_>::to_owned);
+        let outcome = lab.try_sbatch(user, &[args[0].as_str(), args[1].as_str()])?;
+        assert!(!outcome.status.success(), "{gres} was taken: {outcome:?}");
+        assert!(outcome.stderr.contains("gpufrac"), "{gres}: {outcome:?}");
+    }
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let update = |job: JobId, gres: &str| {
+        let job = format!("JobId={job}");
+        lab.command("scontrol")
+            .user(user)
+            .args(["update", &job, &format!("Gres={gres}")])
+            .run()
+    };
+
+    let pending = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.25", "--wrap=sleep 2"])?;
+    update(pending, "gpufrac:0.5")?.success()?;
+    let shown = lab.job(pending)?;
+    assert!(
+        shown.field("TresPerNode").contains("gpufrac:50"),
+        "{shown:?}"
+    );
+    lab.command("scontrol")
+        .args(["release", &pending.to_string()])
+        .stdout()?;
+    lab.wait_for_state(pending, &["RUNNING"])?;
+    let slice = lab.slice(node, pending)?;
+    assert_eq!((slice.lease.units.0, slice.instance.size), (50, 4));
+
+    let refused = update(pending, "gpufrac:0.25")?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert_eq!(lab.slice(node, pending)?.lease.units.0, 50);
+    // Anything else of a running job may change.
+    lab.command("scontrol")
+        .user(user)
+        .args(["update", &format!("JobId={pending}"), "JobName=other"])
+        .stdout()?;
+    lab.wait_for_end(pending)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .gpus("H100-80", 3)
+        .pools(
+            "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+             partitions = [\"gpu\"]\nnodes = \"@NODES@\"\ngpus = [0, 1]\n\n\
+             [pool.whole]\nmechanism = \"mig\"\nlayout = \"whole\"\ngpu = \"H100-80\"\n\
+             partitions = [\"gpu\"]\nnodes = \"@NODES@\"\ngpus = [2]\n",
+        )
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = "--wrap=echo CUDA=$CUDA_VISIBLE_DEVICES; sleep 2";
+    let whole = lab.sbatch(user, &["--gres=gpufrac:1", script])?;
+    let half = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
+    lab.wait_for_state(half, &["RUNNING"])?;
+    lab.wait_for_state(whole, &["RUNNING"])?;
+    let (whole_slice, half_slice) = (lab.slice(node, whole)?, lab.slice(node, half)?);
+    assert_eq!(
+        (whole_slice.instance.gpu, whole_slice.instance.size),
+        (2, 8)
+    );
+    assert_eq!((half_slice.instance.gpu, half_slice.instance.size), (0, 4));
+    lab.wait_for_end(whole)?;
+    lab.wait_for_end(half)?;
+    assert!(lab.output(whole)?.contains(&whole_slice.instance.uuids[0]));
+    lab.expect_nothing_left()
+}
