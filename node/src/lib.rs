@@ -1,1 +1,28 @@
-//! What gpufrac does as root on a node.
+//! What gpufrac does as root on a node: the prolog's carving, the epilog's release, the repair
+//! of what died in between, the set-up at boot; and for all of these NVML, the lease store, the
+//! capability files and the device cgroup.
+
+pub mod caps;
+pub mod carve;
+pub mod devcgroup;
+pub mod exit;
+pub mod failpoint;
+pub mod files;
+pub mod grant;
+pub mod job_env;
+pub mod lease_store;
+pub mod lock;
+pub mod log;
+pub mod map;
+pub mod node;
+pub mod nvml;
+pub mod reconcile;
+pub mod record;
+pub mod release;
+pub mod slurm;
+pub mod teardown;
+#[cfg(test)]
+mod testing;
+pub mod usage;
+
+pub use lease_store::LeaseStore;

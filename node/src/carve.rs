@@ -1,0 +1,245 @@
+//! The prolog's work: a slice for a job, before the job starts.
+
+mod attempt;
+mod error;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::config::Device;
+use gpufrac_core::lease::Lease;
+
+pub use error::{CarveError, Reaction};
+
+use crate::exit::Exit;
+use crate::grant;
+use crate::job_env::JobEnv;
+use crate::log::JobLog;
+use crate::node::Node;
+use crate::reconcile::place;
+use crate::record::NodeRecord;
+use crate::release;
+use crate::slurm::Slurm;
+use attempt::Attempt;
+
+/// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
+const PATIENCE: Duration = Duration::from_secs(6);
+const PAUSE: Duration = Duration::from_millis(200);
+/// Without `PrologFlags=DeferBatch` slurmctld needs a moment to take the job back.
+const AFTER_REQUEUE: Duration = Duration::from_secs(1);
+
+/// What carving came to.
+#[derive(Debug)]
+pub enum Carved {
+    /// The job has nothing to do with a pool of this node.
+    NotConcerned,
+    /// The slice is there.
+    Made(Box<Lease>),
+    /// It was there already: Slurm ran the prolog again.
+    Kept(Box<Lease>),
+}
+
+/// Carves the slice of a job, with patience for what heals by itself.
+pub fn carve(
+    job: &JobEnv,
+    node: &Node,
+    slurm: &dyn Slurm,
+    log: &JobLog,
+) -> Result<Carved, CarveError> {
+    if !node.has_pools() {
+        return Ok(Carved::NotConcerned);
+    }
+    let record = node.record()?;
+    let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
+    let devices = node.config.devices_of_node(&node.name, gpu_count);
+    let Some(device) = device_of(job, &devices)? else {
+        return Ok(Carved::NotConcerned);
+    };
+    check_record(&record, &device)?;
+    let units = granted_units(job, slurm, &device, log)?;
+    let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
+        pool: device.pool.name.clone(),
+        units,
+    })?;
+    let store = node.leases()?;
+    if let Some(old) = store.read(job.job_id)?
+        && old.slice.gpu_index != device.gpu_index
+    {
+        // From an earlier run of the job, whose epilog never came, on a GPU whose lock the
+        // attempts below do not take.
+        release::release(node, job.job_id, log)?;
+    }
+    let attempt = Attempt {
+        job,
+        node,
+        store: &store,
+        record: &record,
+        device,
+        menu,
+        slurm,
+        log,
+    };
+    let start = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        match attempt.run(left) {
+            Err(error) if error.reaction() == Reaction::Wait && !left.is_zero() => {
+                log.info(format!("waiting: {error}"));
+                sleep(PAUSE.min(left));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// The device of a pool that Slurm gave to the job.
+fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Option<Device<'a>>, CarveError> {
+    let mut ours = devices
+        .iter()
+        .filter(|device| job.devices.contains(&device.index));
+    let first = ours.next().copied();
+    if let (Some(_), Some(_)) = (first, ours.next()) {
+        return Err(CarveError::SeveralDevices {
+            devices: job.devices.clone(),
+        });
+    }
+    match (&job.entry, first) {
+        (Ok(Some(_)), None) if job.devices.is_empty() => Err(CarveError::NoDevice),
+        (Ok(Some(_)), None) => Err(CarveError::UnknownDevice {
+            devices: job.devices.clone(),
+            count: devices.len(),
+        }),
+        (_, device) => Ok(device),
+    }
+}
+
+/// The configuration and the record of node-setup must mean the same GPUs.
+fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveError> {
+    let gpu = record.gpus.get(device.gpu_index as usize);
+    match gpu.map(|gpu| gpu.pool.as_deref()) {
+        Some(Some(pool)) if pool == device.pool.name => Ok(()),
+        _ => Err(CarveError::ConfigChanged {
+            pool: device.pool.name.clone(),
+            gpu_index: device.gpu_index,
+        }),
+    }
+}
+
+fn granted_units(
+    job: &JobEnv,
+    slurm: &dyn Slurm,
+    device: &Device<'_>,
+    log: &JobLog,
+) -> Result<gpufrac_core::fraction::Units, CarveError> {
+    let entry = job.entry.clone().map_err(CarveError::Entry)?;
+    if let Some(entry) = entry
+        && entry.mechanism != device.pool.mechanism
+    {
+        return Err(CarveError::Mechanism {
+            asked: entry.mechanism,
+            pool: device.pool.name.clone(),
+            offered: device.pool.mechanism,
+        });
+    }
+    let said = match slurm.job(job.job_id) {
+        Ok(info) => info.and_then(|info| info.tres_per_node),
+        Err(source) if entry.is_none() => {
+            return Err(CarveError::NoAnswer {
+                device: device.index,
+                source,
+            });
+        }
+        Err(error) => {
+            log.warning(format!("{error}; taking the size from the job's entry"));
+            None
+        }
+    };
+    let units = grant::granted(said.as_deref(), entry, device);
+    let units = units.ok_or_else(|| CarveError::NoSize {
+        device: device.index,
+        tres: said.unwrap_or_default(),
+    })?;
+    if let Some(entry) = entry
+        && entry.units != units
+    {
+        log.info(format!(
+            "the job was changed while it was pending: {units} units, not {}",
+            entry.units
+        ));
+    }
+    Ok(units)
+}
+
+/// Carves and turns the result into what Slurm is told.
+pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
+    let error = match carve(job, node, slurm, log) {
+        Ok(Carved::NotConcerned) => return Exit::Done,
+        Ok(Carved::Made(lease)) => {
+            log.info(format!("carved {}", summary(&lease)));
+            return Exit::Done;
+        }
+        Ok(Carved::Kept(lease)) => {
+            log.info(format!("kept {}", summary(&lease)));
+            return Exit::Done;
+        }
+        Err(error) => error,
+    };
+    match error.reaction() {
+        Reaction::Drain => {
+            log.error(format!("cannot carve on this node: {error}"));
+            if let Some(hint) = error.hint() {
+                log.error(format!("hint: {hint}"));
+            }
+            Exit::Broken
+        }
+        Reaction::Wait => give_back(job, slurm, log, &error),
+        Reaction::Refuse => {
+            log.warning(format!("the job is refused: {error}"));
+            end(job, slurm, log, &error)
+        }
+    }
+}
+
+fn summary(lease: &Lease) -> String {
+    let uuid = lease.slice.instance.as_ref().map(|i| i.mig_uuid.as_str());
+    format!(
+        "{} of {} for user {}, {}",
+        place(lease),
+        lease.slice.gpu_uuid,
+        lease.user,
+        uuid.unwrap_or("no instance")
+    )
+}
+
+/// The node is fine, only this job cannot start here now.
+fn give_back(job: &JobEnv, slurm: &dyn Slurm, log: &JobLog, error: &CarveError) -> Exit {
+    match slurm.requeue(job.job_id) {
+        Ok(()) => {
+            log.warning(format!("requeued: {error}"));
+            sleep(AFTER_REQUEUE);
+            Exit::Done
+        }
+        Err(refused) if refused.cannot_requeue() => {
+            log.warning(format!("cancelled, as it cannot be requeued: {error}"));
+            end(job, slurm, log, error)
+        }
+        Err(silent) => {
+            log.error(format!("cannot carve: {error}; cannot requeue: {silent}"));
+            Exit::Broken
+        }
+    }
+}
+
+fn end(job: &JobEnv, slurm: &dyn Slurm, log: &JobLog, error: &CarveError) -> Exit {
+    let line = format!("gpufrac: no slice on {}: {error}", job.node);
+    if let Err(error) = slurm.notify(job.job_id, &line) {
+        log.warning(format!("the user was not told: {error}"));
+    }
+    match slurm.cancel(job.job_id) {
+        Ok(()) => Exit::Done,
+        Err(error) => {
+            log.error(format!("cannot cancel the job: {error}"));
+            Exit::Broken
+        }
+    }
+}

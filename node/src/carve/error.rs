@@ -1,0 +1,235 @@
+//! Why a slice could not be carved, and what to do about it.
+
+use gpufrac_core::entry::EntryError;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::layout::Side;
+use gpufrac_core::lease::LeaseError;
+use gpufrac_core::mechanism::Mechanism;
+
+use crate::caps::CapsError;
+use crate::files::FileError;
+use crate::lease_store::StoreError;
+use crate::lock::LockError;
+use crate::nvml::{MigMode, NvmlError, Severity};
+use crate::record::RecordError;
+use crate::release::ReleaseError;
+use crate::slurm::SlurmError;
+use crate::teardown::TeardownError;
+
+/// What an error calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaction {
+    /// Try again; in the end the job goes back to the queue and the node stays in use.
+    Wait,
+    /// The job can never get what it asks for: end it, the node stays in use.
+    Refuse,
+    /// An admin has to look at the node.
+    Drain,
+}
+
+/// Why a slice could not be carved.
+#[derive(Debug, thiserror::Error)]
+pub enum CarveError {
+    /// The record of node-setup cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A lease cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The GPU cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// NVML failed.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// A lease cannot take a state.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// Capability files cannot be used.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// An old slice of the same job cannot be taken down.
+    #[error("an older slice of the job is in the way: {0}")]
+    Old(#[from] TeardownError),
+    /// An old slice of the same job on another GPU cannot be taken down.
+    #[error("an older slice of the job is in the way: {0}")]
+    Release(#[from] ReleaseError),
+    /// A slice could be made only in part, and this part not be unmade.
+    #[error("{error}; what was made stays until the next prolog or epilog: {cleanup}")]
+    Unfinished {
+        /// What failed.
+        error: Box<CarveError>,
+        /// What failed when it was unmade.
+        cleanup: TeardownError,
+    },
+    /// The entry of job_submit is not one.
+    #[error(transparent)]
+    Entry(EntryError),
+    /// Several devices of pools for one job.
+    #[error(
+        "Slurm gave the job the devices {devices:?}; a job holds one slice per node, ask for one device"
+    )]
+    SeveralDevices {
+        /// Slurm's indexes.
+        devices: Vec<u32>,
+    },
+    /// A fraction was granted, but Slurm gave no device.
+    #[error(
+        "a fraction was granted, but Slurm gave the job no device; was its gres changed by hand?"
+    )]
+    NoDevice,
+    /// Slurm's index is not that of a device of a pool.
+    #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}")]
+    UnknownDevice {
+        /// Slurm's indexes.
+        devices: Vec<u32>,
+        /// How many there are by the configuration.
+        count: usize,
+    },
+    /// The configuration is not the one that node-setup saw.
+    #[error(
+        "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
+    )]
+    ConfigChanged {
+        /// The pool.
+        pool: String,
+        /// NVML's index.
+        gpu_index: u32,
+    },
+    /// The job was granted another mechanism than the device has.
+    #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
+    Mechanism {
+        /// The entry's.
+        asked: Mechanism,
+        /// The pool.
+        pool: String,
+        /// The pool's.
+        offered: Mechanism,
+    },
+    /// Slurm did not say what a job without entry holds on a device of a pool.
+    #[error("how much of device {device} the job holds is not known: {source}")]
+    NoAnswer {
+        /// Slurm's index.
+        device: u32,
+        /// Why not.
+        source: SlurmError,
+    },
+    /// Slurm's answer has no GPU in it.
+    #[error("how much of device {device} the job holds is not said in `{tres}`")]
+    NoSize {
+        /// Slurm's index.
+        device: u32,
+        /// Slurm's answer.
+        tres: String,
+    },
+    /// Less than the smallest slice.
+    #[error("{units} units are less than the smallest slice of pool `{pool}`")]
+    TooSmall {
+        /// The pool.
+        pool: String,
+        /// What was granted.
+        units: Units,
+    },
+    /// Another GPU answers to the index.
+    #[error("GPU {index} is {found} now, at boot it was {expected}")]
+    OtherGpu {
+        /// NVML's index.
+        index: u32,
+        /// UUID at boot.
+        expected: String,
+        /// UUID now.
+        found: String,
+    },
+    /// MIG mode is not on.
+    #[error("{gpu} is not in MIG mode ({mode:?})")]
+    MigOff {
+        /// The GPU.
+        gpu: String,
+        /// Its mode.
+        mode: MigMode,
+    },
+    /// The pool names another model.
+    #[error("{gpu} ({model}) is not what pool `{pool}` says: {}", differences.join("; "))]
+    Geometry {
+        /// The GPU.
+        gpu: String,
+        /// NVML's name of it.
+        model: String,
+        /// The pool.
+        pool: String,
+        /// What differs.
+        differences: Vec<String>,
+    },
+    /// No position is free.
+    #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
+    NoPlace {
+        /// The menu entry's profile.
+        profile: String,
+        /// Where.
+        side: Side,
+        /// NVML's index.
+        gpu_index: u32,
+        /// What stands there.
+        standing: String,
+    },
+    /// A profile of the layout is not on the GPU.
+    #[error("the GPU has no profile {0}")]
+    NoProfile(u32),
+}
+
+impl CarveError {
+    /// What to do about it.
+    pub fn reaction(&self) -> Reaction {
+        let by = |severity| match severity {
+            Severity::Transient => Reaction::Wait,
+            Severity::Broken => Reaction::Drain,
+        };
+        match self {
+            CarveError::Nvml(error) => by(error.severity()),
+            CarveError::Old(error) => by(error.severity()),
+            CarveError::Release(error) => by(error.severity()),
+            CarveError::Unfinished { error, .. } => error.reaction(),
+            CarveError::Lock(LockError::Timeout { .. })
+            | CarveError::NoAnswer { .. }
+            | CarveError::NoPlace { .. } => Reaction::Wait,
+            CarveError::Entry(_)
+            | CarveError::SeveralDevices { .. }
+            | CarveError::NoDevice
+            | CarveError::Mechanism { .. }
+            | CarveError::NoSize { .. }
+            | CarveError::TooSmall { .. } => Reaction::Refuse,
+            CarveError::Record(_)
+            | CarveError::Store(_)
+            | CarveError::File(_)
+            | CarveError::Lock(_)
+            | CarveError::Lease(_)
+            | CarveError::Caps(_)
+            | CarveError::UnknownDevice { .. }
+            | CarveError::ConfigChanged { .. }
+            | CarveError::OtherGpu { .. }
+            | CarveError::MigOff { .. }
+            | CarveError::Geometry { .. }
+            | CarveError::NoProfile(_) => Reaction::Drain,
+        }
+    }
+
+    /// What an admin can do.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            CarveError::UnknownDevice { .. } => {
+                Some("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`")
+            }
+            CarveError::ConfigChanged { .. } | CarveError::OtherGpu { .. } => {
+                Some("drain the node and run `gpufrac node-setup` again")
+            }
+            CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
+            CarveError::Geometry { .. } => Some(
+                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
+            ),
+            _ => None,
+        }
+    }
+}

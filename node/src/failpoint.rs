@@ -1,0 +1,41 @@
+//! Places where the crash tests kill the process. Without the feature `failpoints`, which no
+//! installed binary has, they are nothing.
+
+/// The points of carving, in order.
+pub const CARVE: &[&str] = &[
+    "carve.locked",
+    "carve.lease_written",
+    "carve.gpu_instance_made",
+    "carve.compute_instance_made",
+    "carve.instance_recorded",
+    "carve.caps_granted",
+    "carve.active",
+];
+
+/// The points of releasing, in order.
+pub const RELEASE: &[&str] = &[
+    "release.locked",
+    "release.releasing_written",
+    "release.caps_revoked",
+    "release.compute_instance_gone",
+    "release.gpu_instance_gone",
+    "release.usage_written",
+    "release.lease_removed",
+];
+
+/// The variable that names the point to die at.
+pub const ENV: &str = "GPUFRAC_FAILPOINT";
+
+/// Dies by SIGKILL if this is the point that the environment names.
+#[cfg(feature = "failpoints")]
+pub(crate) fn reached(name: &str) {
+    debug_assert!(CARVE.contains(&name) || RELEASE.contains(&name), "{name}");
+    if std::env::var(ENV).is_ok_and(|wanted| wanted == name) {
+        // SIGKILL: no destructor runs, as if the machine's OOM killer had come.
+        let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::SIGKILL);
+    }
+}
+
+#[cfg(not(feature = "failpoints"))]
+#[inline(always)]
+pub(crate) fn reached(_name: &str) {}

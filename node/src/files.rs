@@ -1,0 +1,596 @@
+//! Root's access to files. Every path is walked one component at a time without following a
+//! link, and every directory on the way must be one that only root can change: what root
+//! reads, writes, chowns or removes here can't be swapped by a user.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{
+    FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat, major, makedev, minor,
+    mkdirat, mknodat,
+};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, fsync, geteuid, unlinkat};
+
+/// No file of gpufrac comes near this; a larger one is not ours.
+const MAX_TEXT_BYTES: u64 = 4 << 20;
+
+/// A file or directory that could not be used, or must not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A system call failed.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Io {
+        /// What was tried: "open", "rename", ...
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A component of the path is a symbolic link.
+    #[error("`{}` is a symbolic link: root's files are not looked up through links, write the path that it leads to", path.display())]
+    Link {
+        /// The component.
+        path: PathBuf,
+    },
+    /// Somebody other than root could change what lies there.
+    #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
+    Untrusted {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something else lies where our file should be.
+    #[error("`{}` is not {expected}: remove it, gpufrac does not overwrite what it did not make", path.display())]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// The path is relative or contains `..`.
+    #[error("`{}` is not an absolute path without `..`", path.display())]
+    Relative {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file that should be short text is not.
+    #[error("`{}` is not UTF-8 text of less than {MAX_TEXT_BYTES} bytes", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl FileError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        FileError::Io {
+            action,
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// Whether the file or one of its directories does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// The device number of a character device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// Which driver.
+    pub major: u32,
+    /// Which of the driver's devices.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    fn of(stat: &FileStat) -> Option<DeviceNumber> {
+        let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
+        (kind == SFlag::S_IFCHR).then(|| DeviceNumber {
+            major: major(stat.st_rdev) as u32,
+            minor: minor(stat.st_rdev) as u32,
+        })
+    }
+
+    fn raw(self) -> u64 {
+        makedev(u64::from(self.major), u64::from(self.minor))
+    }
+}
+
+impl std::fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// What [`RootDir::ensure_device`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// It was there already and right.
+    Kept,
+    /// It was made.
+    Created,
+    /// A node with another number was replaced.
+    Replaced,
+}
+
+/// An open directory that only root can change, reached through directories of the same kind.
+#[derive(Debug)]
+pub struct RootDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl RootDir {
+    /// Opens an existing directory.
+    pub fn open(path: &Path) -> Result<RootDir, FileError> {
+        Self::walk(path, None).map(|(dir, _)| dir)
+    }
+
+    /// Opens a directory and makes the missing last components with `mode`. Says whether
+    /// something was made.
+    pub fn create(path: &Path, mode: u32) -> Result<(RootDir, bool), FileError> {
+        Self::walk(path, Some(mode))
+    }
+
+    fn walk(path: &Path, create: Option<u32>) -> Result<(RootDir, bool), FileError> {
+        if !path.is_absolute()
+            || path
+                .components()
+                .any(|c| !matches!(c, Component::RootDir | Component::Normal(_)))
+        {
+            return Err(FileError::Relative {
+                path: path.to_owned(),
+            });
+        }
+        let mut reached = PathBuf::from("/");
+        let mut fd = open_dir(AT_FDCWD, Path::new("/"), &reached)?;
+        let mut made = false;
+        for part in path.components().skip(1) {
+            let name = Path::new(part.as_os_str());
+            reached.push(name);
+            fd = match open_dir(fd.as_fd(), name, &reached) {
+                Err(error) if error.is_not_found() && create.is_some() => {
+                    let mode = Mode::from_bits_truncate(create.unwrap_or(0o755));
+                    match mkdirat(fd.as_fd(), name, mode) {
+                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Err(error) => return Err(FileError::io("make", &reached, error)),
+                    }
+                    let next = open_dir(fd.as_fd(), name, &reached)?;
+                    // The umask of whoever started us must not decide who can read it.
+                    fchmodat(fd.as_fd(), name, mode, FchmodatFlags::FollowSymlink)
+                        .map_err(|e| FileError::io("set the mode of", &reached, e))?;
+                    made = true;
+                    next
+                }
+                other => other?,
+            };
+        }
+        check_owner(
+            &fstat(&fd).map_err(|e| FileError::io("stat", path, e))?,
+            path,
+            false,
+        )?;
+        Ok((
+            RootDir {
+                fd,
+                path: path.to_owned(),
+            },
+            made,
+        ))
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The names in it, without `.` and `..`, sorted.
+    pub fn names(&self) -> Result<Vec<String>, FileError> {
+        let list = |error: Errno| FileError::io("list", &self.path, error);
+        let fd = openat(
+            self.fd.as_fd(),
+            ".",
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(list)?;
+        let mut names = Vec::new();
+        for entry in Dir::from_fd(fd).map_err(list)?.iter() {
+            // Names that are not UTF-8 are not ours.
+            if let Ok(name) = entry.map_err(list)?.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The text of a file; None if there is none.
+    pub fn read(&self, name: &str) -> Result<Option<String>, FileError> {
+        let path = self.at(name);
+        let mut file = match self.open_file(name, OFlag::O_RDONLY) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = String::new();
+        match (&mut file)
+            .take(MAX_TEXT_BYTES + 1)
+            .read_to_string(&mut text)
+        {
+            Ok(length) if length as u64 <= MAX_TEXT_BYTES => Ok(Some(text)),
+            Ok(_) => Err(FileError::NotText { path }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(FileError::NotText { path })
+            }
+            Err(error) => Err(FileError::io("read", &path, error)),
+        }
+    }
+
+    /// Whether something of that name exists.
+    pub fn exists(&self, name: &str) -> Result<bool, FileError> {
+        Ok(self.stat(name)?.is_some())
+    }
+
+    /// Writes a file whole: whoever reads it sees the old text or the new one, also after a
+    /// crash at any instruction.
+    pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
+        let temporary = format!(".{name}.tmp");
+        let path = self.at(&temporary);
+        // What a killed writer left. Two writers of one name never run at once.
+        self.remove(&temporary)?;
+        let fd = openat(
+            self.fd.as_fd(),
+            temporary.as_str(),
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+            Mode::from_bits_truncate(0o600),
+        )
+        .map_err(|e| FileError::io("make", &path, e))?;
+        let mut file = File::from(fd);
+        file.write_all(text.as_bytes())
+            .map_err(|e| FileError::io("write", &path, e))?;
+        fchmod(&file, Mode::from_bits_truncate(mode))
+            .map_err(|e| FileError::io("set the mode of", &path, e))?;
+        file.sync_all()
+            .map_err(|e| FileError::io("sync", &path, e))?;
+        renameat(self.fd.as_fd(), temporary.as_str(), self.fd.as_fd(), name)
+            .map_err(|e| FileError::io("rename", &path, e))?;
+        self.sync()
+    }
+
+    /// Overwrites a file of a pseudo file system such as /proc, where nothing can be renamed.
+    pub fn write_in_place(&self, name: &str, text: &str) -> Result<(), FileError> {
+        let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_TRUNC)?;
+        file.write_all(text.as_bytes())
+            .map_err(|e| FileError::io("write", &self.at(name), e))
+    }
+
+    /// Opens a file to append to, making it with mode 0644 if needed.
+    pub fn append(&self, name: &str) -> Result<File, FileError> {
+        self.open_file(name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)
+    }
+
+    /// Opens a file to lock, making it with mode 0644 if needed.
+    pub fn lock_file(&self, name: &str) -> Result<File, FileError> {
+        self.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT)
+    }
+
+    fn open_file(&self, name: &str, flags: OFlag) -> Result<File, FileError> {
+        let path = self.at(name);
+        let fd = openat(
+            self.fd.as_fd(),
+            name,
+            flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
+            Mode::from_bits_truncate(0o644),
+        )
+        .map_err(|error| match error {
+            Errno::ELOOP => FileError::Link { path: path.clone() },
+            error => FileError::io("open", &path, error),
+        })?;
+        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &path, e))?;
+        if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+            return Err(FileError::Foreign {
+                path,
+                expected: "a plain file",
+            });
+        }
+        check_owner(&stat, &path, false)?;
+        Ok(File::from(fd))
+    }
+
+    /// Removes a file; says whether there was one.
+    pub fn remove(&self, name: &str) -> Result<bool, FileError> {
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(FileError::io("remove", &self.at(name), error)),
+        }
+    }
+
+    /// Makes what was renamed or removed in it durable.
+    pub fn sync(&self) -> Result<(), FileError> {
+        fsync(self.fd.as_fd()).map_err(|e| FileError::io("sync", &self.path, e))
+    }
+
+    fn stat(&self, name: &str) -> Result<Option<FileStat>, FileError> {
+        match fstatat(self.fd.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(FileError::io("stat", &self.at(name), error)),
+        }
+    }
+
+    /// The number of a character device; None if the name does not exist.
+    pub fn device(&self, name: &str) -> Result<Option<DeviceNumber>, FileError> {
+        match self.stat(name)? {
+            None => Ok(None),
+            Some(stat) => match DeviceNumber::of(&stat) {
+                Some(number) => Ok(Some(number)),
+                None => Err(FileError::Foreign {
+                    path: self.at(name),
+                    expected: "a character device",
+                }),
+            },
+        }
+    }
+
+    /// Makes sure that `name` is the character device `number` of owner `uid`, group root,
+    /// with `mode`. A device node with another number is replaced (majors may change when a
+    /// driver is loaded again); anything else at this place is refused.
+    pub fn ensure_device(
+        &self,
+        name: &str,
+        number: DeviceNumber,
+        uid: u32,
+        mode: u32,
+    ) -> Result<Made, FileError> {
+        let path = self.at(name);
+        let made = match self.device(name)? {
+            Some(present) if present == number => Made::Kept,
+            present => {
+                if present.is_some() {
+                    self.remove(name)?;
+                }
+                let made = mknodat(
+                    self.fd.as_fd(),
+                    name,
+                    SFlag::S_IFCHR,
+                    // Nobody but root until the owner is set.
+                    Mode::from_bits_truncate(mode & 0o600),
+                    number.raw(),
+                );
+                match made {
+                    Ok(()) => {}
+                    // nvidia-modprobe was quicker.
+                    Err(Errno::EEXIST) if self.device(name)? == Some(number) => {}
+                    Err(error) => return Err(FileError::io("make the device", &path, error)),
+                }
+                if present.is_some() {
+                    Made::Replaced
+                } else {
+                    Made::Created
+                }
+            }
+        };
+        // The mode first: between the two calls the old owner loses access, nobody gains any.
+        fchmodat(
+            self.fd.as_fd(),
+            name,
+            Mode::from_bits_truncate(mode),
+            FchmodatFlags::NoFollowSymlink,
+        )
+        .map_err(|e| FileError::io("set the mode of", &path, e))?;
+        fchownat(
+            self.fd.as_fd(),
+            name,
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(0)),
+            AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        Ok(made)
+    }
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd, FileError> {
+    let fd = openat(
+        parent,
+        name,
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| match error {
+        // A link opened as a directory without following says ENOTDIR.
+        Errno::ELOOP | Errno::ENOTDIR if is_link(parent, name) => FileError::Link {
+            path: path.to_owned(),
+        },
+        Errno::ENOTDIR => FileError::Foreign {
+            path: path.to_owned(),
+            expected: "a directory",
+        },
+        error => FileError::io("open", path, error),
+    })?;
+    let stat = fstat(&fd).map_err(|e| FileError::io("stat", path, e))?;
+    check_owner(&stat, path, true)?;
+    Ok(fd)
+}
+
+fn is_link(parent: BorrowedFd<'_>, name: &Path) -> bool {
+    fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits())
+}
+
+/// Whether only root (or, where gpufrac runs without root, its own user) can change it. On the
+/// way to a file a sticky directory is good enough: nobody can replace root's entries there.
+fn check_owner(stat: &FileStat, path: &Path, on_the_way: bool) -> Result<(), FileError> {
+    let owner = stat.st_uid;
+    let mode = stat.st_mode & 0o7777;
+    let writable = mode & 0o022 != 0;
+    let sticky = mode & 0o1000 != 0;
+    if (owner == 0 || owner == geteuid().as_raw()) && (!writable || (on_the_way && sticky)) {
+        return Ok(());
+    }
+    Err(FileError::Untrusted {
+        path: path.to_owned(),
+        owner,
+        mode,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, RootDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let root = RootDir::open(&path).unwrap();
+        (dir, root)
+    }
+
+    #[test]
+    fn a_file_is_written_whole_and_read_back() {
+        let (_keep, dir) = folder();
+        assert_eq!(dir.read("a").unwrap(), None);
+        dir.write("a", "one", 0o644).unwrap();
+        dir.write("a", "two", 0o644).unwrap();
+        assert_eq!(dir.read("a").unwrap().as_deref(), Some("two"));
+        assert_eq!(dir.names().unwrap(), ["a"]);
+        assert!(dir.remove("a").unwrap());
+        assert!(!dir.remove("a").unwrap());
+    }
+
+    #[test]
+    fn a_leftover_of_a_killed_writer_does_not_stop_the_next() {
+        let (_keep, dir) = folder();
+        std::fs::write(dir.path().join(".a.tmp"), "half").unwrap();
+        dir.write("a", "whole", 0o644).unwrap();
+        assert_eq!(dir.names().unwrap(), ["a"]);
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let (_keep, dir) = folder();
+        let real = dir.path().join("real");
+        std::fs::create_dir(&real).unwrap();
+        std::fs::write(real.join("f"), "x").unwrap();
+        symlink(&real, dir.path().join("link")).unwrap();
+        symlink(real.join("f"), dir.path().join("file_link")).unwrap();
+        assert!(matches!(
+            RootDir::open(&dir.path().join("link")),
+            Err(FileError::Link { .. })
+        ));
+        assert!(matches!(
+            RootDir::create(&dir.path().join("link/below"), 0o755),
+            Err(FileError::Link { .. })
+        ));
+        assert!(matches!(dir.read("file_link"), Err(FileError::Link { .. })));
+        // Writing replaces the link itself, never what it points to.
+        dir.write("file_link", "new", 0o644).unwrap();
+        assert_eq!(std::fs::read_to_string(real.join("f")).unwrap(), "x");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_is_refused() {
+        let (_keep, dir) = folder();
+        let open = dir.path().join("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(matches!(
+            RootDir::open(&open),
+            Err(FileError::Untrusted { mode: 0o777, .. })
+        ));
+        assert!(matches!(
+            RootDir::create(&open.join("below"), 0o755),
+            Err(FileError::Untrusted { .. })
+        ));
+        // Sticky is enough on the way, not at the end.
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).unwrap();
+        RootDir::create(&open.join("below"), 0o755).unwrap();
+        assert!(RootDir::open(&open).is_err());
+    }
+
+    #[test]
+    fn somebody_elses_directory_and_file_are_refused() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: giving a file away needs root");
+            return;
+        }
+        let (_keep, dir) = folder();
+        std::fs::create_dir(dir.path().join("theirs")).unwrap();
+        std::os::unix::fs::chown(dir.path().join("theirs"), Some(1000), None).unwrap();
+        assert!(matches!(
+            RootDir::create(&dir.path().join("theirs/ours"), 0o755),
+            Err(FileError::Untrusted { owner: 1000, .. })
+        ));
+        dir.write("f", "x", 0o644).unwrap();
+        std::os::unix::fs::chown(dir.path().join("f"), Some(1000), None).unwrap();
+        assert!(matches!(
+            dir.read("f"),
+            Err(FileError::Untrusted { owner: 1000, .. })
+        ));
+    }
+
+    #[test]
+    fn relative_paths_and_dots_are_refused() {
+        for path in ["run", "/tmp/../etc", ""] {
+            assert!(matches!(
+                RootDir::open(Path::new(path)),
+                Err(FileError::Relative { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn a_device_node_is_made_kept_replaced_and_never_made_over_a_file() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: mknod needs root");
+            return;
+        }
+        let (_keep, dir) = folder();
+        let (one, two) = (
+            DeviceNumber {
+                major: 60,
+                minor: 1,
+            },
+            DeviceNumber {
+                major: 60,
+                minor: 2,
+            },
+        );
+        let ensure = |number, uid| dir.ensure_device("d", number, uid, 0o400);
+        assert_eq!(ensure(one, 0).unwrap(), Made::Created);
+        assert_eq!(ensure(one, 1000).unwrap(), Made::Kept);
+        let meta = std::fs::metadata(dir.path().join("d")).unwrap();
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o400);
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&meta), 1000);
+        assert_eq!(ensure(two, 0).unwrap(), Made::Replaced);
+        assert_eq!(dir.device("d").unwrap(), Some(two));
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        assert!(matches!(
+            dir.ensure_device("f", one, 0, 0o400),
+            Err(FileError::Foreign { .. })
+        ));
+    }
+}

@@ -1,0 +1,183 @@
+//! What Slurm tells Prolog and Epilog. Slurm sets these variables itself; of the job's own
+//! environment only `SPANK_*` could come through, and there job_submit has replaced what the
+//! user wrote in `SPANK_GPUFRAC`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use gpufrac_core::entry::{self, Entry, EntryError};
+
+/// Where the configuration is unless [`CONFIG_ENV`] says otherwise.
+pub const CONFIG_PATH: &str = "/etc/gpufrac/gpufrac.toml";
+/// Overrides [`CONFIG_PATH`]; only root can set it for slurmd's children.
+pub const CONFIG_ENV: &str = "GPUFRAC_CONFIG";
+
+/// A variable that is missing or makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobEnvError {
+    /// Slurm always sets it in Prolog and Epilog.
+    #[error("`{0}` is not set: is this not run by slurmd as Prolog or Epilog?")]
+    Missing(&'static str),
+    /// Its text is not what it should be.
+    #[error("`{name}={value}` is not {expected}")]
+    Invalid {
+        /// The variable.
+        name: &'static str,
+        /// Its text.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+}
+
+/// A job on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobEnv {
+    /// The job.
+    pub job_id: u32,
+    /// Its owner.
+    pub user_id: u32,
+    /// The owner's group.
+    pub group_id: u32,
+    /// The owner's name, for records.
+    pub user: String,
+    /// Its account, if accounting is used.
+    pub account: Option<String>,
+    /// Its partition, or a list of them.
+    pub partition: String,
+    /// This node's name in Slurm.
+    pub node: String,
+    /// Slurm's indexes of the devices that it has here.
+    pub devices: Vec<u32>,
+    /// What job_submit granted. An entry that cannot be read is no reason to fail where no
+    /// pool is concerned.
+    pub entry: Result<Option<Entry>, EntryError>,
+    /// How many times it was requeued.
+    pub restart_count: u32,
+    /// The configuration file.
+    pub config: PathBuf,
+}
+
+/// Whether this job has anything to do with GPUs; if not, prolog and epilog end here.
+pub fn concerns_gpus(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
+    lookup(entry::ENV_NAME).is_some() || lookup("SLURM_JOB_GPUS").is_some()
+}
+
+/// The configuration file that the environment asks for.
+pub fn config_path(lookup: impl Fn(&str) -> Option<OsString>) -> PathBuf {
+    lookup(CONFIG_ENV).map_or_else(|| CONFIG_PATH.into(), PathBuf::from)
+}
+
+/// This node's name: what slurmd says, else the host's short name.
+pub fn node_name(lookup: impl Fn(&str) -> Option<OsString>) -> String {
+    if let Some(name) = lookup("SLURMD_NODENAME").and_then(|name| name.into_string().ok()) {
+        return name;
+    }
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    let host = host.to_string_lossy();
+    host.split('.').next().unwrap_or_default().to_owned()
+}
+
+impl JobEnv {
+    /// Reads the variables through `lookup`, for a program [`std::env::var_os`].
+    pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<JobEnv, JobEnvError> {
+        let text = |name: &str| lookup(name).map(|value| value.to_string_lossy().into_owned());
+        let number = |name: &'static str| -> Result<u32, JobEnvError> {
+            let value = text(name).ok_or(JobEnvError::Missing(name))?;
+            value.parse().map_err(|_| JobEnvError::Invalid {
+                name,
+                value,
+                expected: "a number",
+            })
+        };
+        let gpus = text("SLURM_JOB_GPUS").unwrap_or_default();
+        let devices = gpus
+            .split(',')
+            .filter(|part| !part.is_empty())
+            .map(str::parse)
+            .collect::<Result<Vec<u32>, _>>()
+            .map_err(|_| JobEnvError::Invalid {
+                name: "SLURM_JOB_GPUS",
+                value: gpus.clone(),
+                expected: "a list of device indexes",
+            })?;
+        Ok(JobEnv {
+            job_id: number("SLURM_JOB_ID")?,
+            user_id: number("SLURM_JOB_UID")?,
+            group_id: number("SLURM_JOB_GID").unwrap_or(0),
+            user: text("SLURM_JOB_USER").unwrap_or_default(),
+            account: text("SLURM_JOB_ACCOUNT").filter(|account| !account.is_empty()),
+            partition: text("SLURM_JOB_PARTITION").unwrap_or_default(),
+            node: node_name(&lookup),
+            devices,
+            entry: text(entry::ENV_NAME).map(|text| text.parse()).transpose(),
+            // Absent in some versions until the first requeue.
+            restart_count: number("SLURM_JOB_RESTART_COUNT").unwrap_or(0),
+            config: config_path(&lookup),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookup<'a>(pairs: &'a [(&str, &str)]) -> impl Fn(&str) -> Option<OsString> + 'a {
+        move |name| {
+            let pair = pairs.iter().find(|(key, _)| *key == name)?;
+            Some(pair.1.into())
+        }
+    }
+
+    const JOB: &[(&str, &str)] = &[
+        ("SLURM_JOB_ID", "12"),
+        ("SLURM_JOB_UID", "1000"),
+        ("SLURM_JOB_GID", "1000"),
+        ("SLURM_JOB_USER", "ada"),
+        ("SLURM_JOB_PARTITION", "gpu"),
+        ("SLURMD_NODENAME", "gn01"),
+        ("SLURM_JOB_GPUS", "3"),
+        ("SPANK_GPUFRAC", "v1:units=25:mech=mig"),
+    ];
+
+    #[test]
+    fn reads_a_fractional_job() {
+        let job = JobEnv::read(lookup(JOB)).unwrap();
+        assert_eq!(
+            (job.job_id, job.user_id, job.devices.as_slice()),
+            (12, 1000, &[3][..])
+        );
+        assert_eq!(job.entry.unwrap().unwrap().units.0, 25);
+        assert_eq!(job.node, "gn01");
+        assert_eq!((job.restart_count, job.account), (0, None));
+        assert_eq!(job.config, PathBuf::from(CONFIG_PATH));
+    }
+
+    #[test]
+    fn a_job_without_gpus_is_left_alone() {
+        assert!(!concerns_gpus(lookup(&JOB[..6])));
+        assert!(concerns_gpus(lookup(&JOB[..7])));
+        assert!(concerns_gpus(lookup(&JOB[7..])));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        let with = |name: &'static str, value: &'static str| {
+            let mut pairs = vec![(name, value)];
+            pairs.extend_from_slice(JOB);
+            JobEnv::read(lookup(&pairs))
+        };
+        assert!(matches!(
+            with("SLURM_JOB_GPUS", "GPU-1"),
+            Err(JobEnvError::Invalid {
+                name: "SLURM_JOB_GPUS",
+                ..
+            })
+        ));
+        assert!(with("SPANK_GPUFRAC", "units=100").unwrap().entry.is_err());
+        assert_eq!(
+            JobEnv::read(lookup(&JOB[1..])).unwrap_err(),
+            JobEnvError::Missing("SLURM_JOB_ID")
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! What an admin greps: `gpufrac: job 123: ...` in syslog (facility daemon), and on stderr, which
+//! slurmd writes to its own log.
+
+use std::fmt::Display;
+use std::sync::Mutex;
+
+use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
+
+/// Lines about one job.
+pub struct JobLog {
+    job_id: u32,
+    // Root's programs here have one thread that logs; the mutex only makes `&self` possible.
+    syslog: Mutex<Option<Logger<LoggerBackend, Formatter3164>>>,
+}
+
+impl JobLog {
+    /// For a job. Without a syslog daemon the lines go to stderr alone.
+    pub fn new(job_id: u32) -> JobLog {
+        let formatter = Formatter3164 {
+            facility: Facility::LOG_DAEMON,
+            hostname: None,
+            process: "gpufrac".into(),
+            pid: std::process::id(),
+        };
+        JobLog {
+            job_id,
+            syslog: Mutex::new(syslog::unix(formatter).ok()),
+        }
+    }
+
+    /// Something that went as it should.
+    pub fn info(&self, text: impl Display) {
+        self.write(text, |logger, line| drop(logger.info(line)));
+    }
+
+    /// Something an admin may want to know.
+    pub fn warning(&self, text: impl Display) {
+        self.write(text, |logger, line| drop(logger.warning(line)));
+    }
+
+    /// Something that needs an admin.
+    pub fn error(&self, text: impl Display) {
+        self.write(text, |logger, line| drop(logger.err(line)));
+    }
+
+    fn write(
+        &self,
+        text: impl Display,
+        send: impl FnOnce(&mut Logger<LoggerBackend, Formatter3164>, &str),
+    ) {
+        // One line each, so that no text of a user can look like another entry.
+        let text = text.to_string().replace(['\n', '\r'], " ");
+        let line = format!("job {}: {text}", self.job_id);
+        eprintln!("gpufrac: {line}");
+        if let Ok(mut syslog) = self.syslog.lock()
+            && let Some(logger) = syslog.as_mut()
+        {
+            send(logger, &line);
+        }
+    }
+}

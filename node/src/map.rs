@@ -1,0 +1,102 @@
+//! A GPU drawn as text: which memory slice belongs to whom.
+
+use gpufrac_core::geometry::Placement;
+
+/// Something that stands on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Where.
+    pub placement: Placement,
+    /// What to write into it, e.g. `job 12 2g.20gb`.
+    pub label: String,
+}
+
+/// Columns of one memory slice.
+const SLICE_COLUMNS: usize = 11;
+
+/// Draws `memory_slices` slices in one line: `[job 12 4g.40gb      ...][free     ]`. A label that
+/// is too long is cut. Where segments overlap, which must never be, both are shown on lines of
+/// their own.
+pub fn draw(memory_slices: u8, segments: &[Segment]) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let mut left: Vec<&Segment> = segments.iter().collect();
+    left.sort_by_key(|segment| segment.placement);
+    let mut first = true;
+    while first || !left.is_empty() {
+        let mut line = String::new();
+        let mut at = 0;
+        let mut overlapping = Vec::new();
+        for segment in left {
+            if u32::from(segment.placement.start) < at {
+                overlapping.push(segment);
+                continue;
+            }
+            fill(&mut line, at, u32::from(segment.placement.start), first);
+            cell(&mut line, segment.placement.size.into(), &segment.label);
+            at = segment.placement.end();
+        }
+        fill(&mut line, at, memory_slices.into(), first);
+        if first {
+            lines[0] = line;
+        } else {
+            lines.push(line.trim_end().to_owned());
+        }
+        first = false;
+        left = overlapping;
+    }
+    lines
+}
+
+fn fill(line: &mut String, from: u32, to: u32, free: bool) {
+    for _ in from..to {
+        if free {
+            cell(line, 1, "free");
+        } else {
+            line.push_str(&" ".repeat(SLICE_COLUMNS));
+        }
+    }
+}
+
+fn cell(line: &mut String, slices: usize, label: &str) {
+    let width = (slices * SLICE_COLUMNS).saturating_sub(2);
+    let text: String = label.chars().take(width).collect();
+    line.push_str(&format!("[{text:<width$}]"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(start: u8, size: u8, label: &str) -> Segment {
+        Segment {
+            placement: Placement { start, size },
+            label: label.into(),
+        }
+    }
+
+    #[test]
+    fn every_slice_has_its_columns() {
+        let drawn = draw(8, &[segment(4, 2, "job 13 2g"), segment(0, 4, "job 12 4g")]);
+        assert_eq!(
+            drawn,
+            [
+                "[job 12 4g                                 ][job 13 2g           ][free     ][free     ]"
+            ]
+        );
+        assert_eq!(drawn[0].len(), 8 * SLICE_COLUMNS);
+        assert_eq!(draw(4, &[])[0].matches("free").count(), 4);
+    }
+
+    #[test]
+    fn a_long_label_is_cut() {
+        let drawn = draw(2, &[segment(0, 1, "job 1234567 1g.10gb")]);
+        assert_eq!(drawn, ["[job 12345][free     ]"]);
+    }
+
+    #[test]
+    fn an_overlap_is_not_hidden() {
+        let drawn = draw(4, &[segment(0, 2, "a"), segment(1, 1, "b")]);
+        assert_eq!(drawn.len(), 2);
+        assert!(drawn[1].contains("[b"));
+    }
+}

@@ -1,0 +1,121 @@
+//! A node as the configuration describes it, with the ways to its parts.
+
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::{Config, ConfigErrors};
+
+use crate::caps::Caps;
+use crate::files::{FileError, RootDir};
+use crate::lease_store::{LeaseStore, StoreError};
+use crate::lock::Locks;
+use crate::nvml::{NvmlError, Session};
+use crate::record::{NodeRecord, RecordError};
+
+/// Why a node could not be described.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The configuration file could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no configuration file.
+    #[error("`{}` does not exist; the same file belongs on every host", path.display())]
+    NoConfig {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(ConfigErrors),
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Node {
+    /// Its name in Slurm.
+    pub name: String,
+    /// The configuration of the cluster.
+    pub config: Config,
+    /// `<run>`: leases, locks, record.
+    pub run: PathBuf,
+    /// `<state>`: usage records.
+    pub state: PathBuf,
+    /// Placeholder nodes.
+    pub devices: PathBuf,
+    /// Prefix of the driver's files.
+    pub driver_root: PathBuf,
+    /// NVML.
+    pub nvml: PathBuf,
+}
+
+impl Node {
+    /// With the configuration file of root's programs, which only root may be able to change.
+    pub fn load(config: &Path, name: &str) -> Result<Node, NodeError> {
+        let absent = || NodeError::NoConfig {
+            path: config.to_owned(),
+        };
+        let (Some(folder), Some(file)) = (
+            config.parent(),
+            config.file_name().and_then(|name| name.to_str()),
+        ) else {
+            return Err(absent());
+        };
+        let dir = match RootDir::open(folder) {
+            Err(error) if error.is_not_found() => return Err(absent()),
+            other => other?,
+        };
+        let text = dir.read(file)?.ok_or_else(absent)?;
+        let config = Config::parse(&text, &config.to_string_lossy()).map_err(NodeError::Config)?;
+        Ok(Node::new(config, name))
+    }
+
+    /// With a configuration that was read already.
+    pub fn new(config: Config, name: &str) -> Node {
+        let paths = config.paths.for_node(name);
+        Node {
+            name: name.to_owned(),
+            run: paths.run.into(),
+            state: paths.state.into(),
+            devices: paths.devices.into(),
+            driver_root: paths.driver_root.into(),
+            nvml: paths.nvml.into(),
+            config,
+        }
+    }
+
+    /// Whether a pool has GPUs here.
+    pub fn has_pools(&self) -> bool {
+        !self.config.pools_of_node(&self.name).is_empty()
+    }
+
+    /// Its leases.
+    pub fn leases(&self) -> Result<LeaseStore, StoreError> {
+        LeaseStore::open(&self.run)
+    }
+
+    /// The locks of its GPUs.
+    pub fn locks(&self) -> Result<Locks, FileError> {
+        Locks::open(&self.run)
+    }
+
+    /// What node-setup found.
+    pub fn record(&self) -> Result<NodeRecord, RecordError> {
+        NodeRecord::read(&self.run)
+    }
+
+    /// The driver's capability files.
+    pub fn caps(&self) -> Caps {
+        Caps::new(&self.driver_root)
+    }
+
+    /// NVML.
+    pub fn nvml(&self) -> Result<Session, NvmlError> {
+        Session::open(&self.nvml)
+    }
+}
+
+/// Seconds since 1970.
+pub fn now_unix() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
+}

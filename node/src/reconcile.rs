@@ -1,0 +1,120 @@
+//! Repair: what runs that died left behind on a GPU. Done with the GPU's lock held, so no
+//! carving or releasing is under way there. An instance without a lease is somebody else's and
+//! stays.
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use slurm_sys::client::JobState;
+
+use crate::lease_store::{LeaseStore, StoreError};
+use crate::log::JobLog;
+use crate::node::Node;
+use crate::nvml::Session;
+use crate::slurm::Slurm;
+use crate::teardown::Teardown;
+
+/// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
+/// `except`. What cannot be ended now stays, with its place taken. Gives the leases left.
+pub fn repair(
+    node: &Node,
+    store: &LeaseStore,
+    session: &Session,
+    gpu_uuid: &str,
+    except: Option<u32>,
+    log: &JobLog,
+) -> Result<Vec<Lease>, StoreError> {
+    let mut left = Vec::new();
+    for mut lease in leases_of(store, gpu_uuid)? {
+        if lease.state == LeaseState::Active || Some(lease.job_id) == except {
+            left.push(lease);
+            continue;
+        }
+        let (job, was) = (lease.job_id, lease.state);
+        let teardown = Teardown::new(node, store);
+        let ended = teardown
+            .begin(&mut lease)
+            .and_then(|retried| teardown.end(session, &mut lease, retried, log));
+        match ended {
+            Ok(_) => log.info(format!(
+                "ended the lease of job {job}, which was left {was} on {}",
+                place(&lease)
+            )),
+            Err(error) => {
+                log.warning(format!(
+                    "the lease of job {job}, left {was} on {}, cannot be ended yet: {error}",
+                    place(&lease)
+                ));
+                left.push(lease);
+            }
+        }
+    }
+    Ok(left)
+}
+
+/// Ends the active leases of the GPU whose jobs are over: their epilog never came. Only where
+/// Slurm says so; no answer is no permission. Says how many went.
+pub fn evict_finished(
+    node: &Node,
+    store: &LeaseStore,
+    session: &Session,
+    gpu_uuid: &str,
+    except: u32,
+    slurm: &dyn Slurm,
+    log: &JobLog,
+) -> Result<usize, StoreError> {
+    let mut gone = 0;
+    for mut lease in leases_of(store, gpu_uuid)? {
+        if lease.job_id == except || lease.state != LeaseState::Active {
+            continue;
+        }
+        let job = lease.job_id;
+        let over = match slurm.job(job) {
+            Ok(None) => true,
+            // Completing: its epilog is under way, or will be.
+            Ok(Some(info)) => {
+                info.state == JobState::Finished || info.restart_count > lease.restart_count
+            }
+            Err(error) => {
+                log.warning(format!(
+                    "is job {job} on {} over? No answer: {error}",
+                    place(&lease)
+                ));
+                continue;
+            }
+        };
+        if !over {
+            continue;
+        }
+        let teardown = Teardown::new(node, store);
+        let ended = teardown
+            .begin(&mut lease)
+            .and_then(|retried| teardown.end(session, &mut lease, retried, log));
+        match ended {
+            Ok(_) => {
+                gone += 1;
+                log.warning(format!(
+                    "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
+                    place(&lease)
+                ));
+            }
+            Err(error) => log.warning(format!(
+                "the lease of job {job}, which is over, cannot be ended yet: {error}"
+            )),
+        }
+    }
+    Ok(gone)
+}
+
+fn leases_of(store: &LeaseStore, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
+    let mut leases = store.list()?;
+    leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
+    Ok(leases)
+}
+
+/// Where a slice is, for messages.
+pub fn place(lease: &Lease) -> String {
+    let slice = &lease.slice;
+    format!(
+        "GPU {} {} at {}:{}",
+        slice.gpu_index, slice.profile_name, slice.placement.start, slice.placement.size
+    )
+}

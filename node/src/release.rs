@@ -1,0 +1,112 @@
+//! The epilog's work: the slice of a job goes, whatever state it is in. Slurm may run an epilog
+//! twice, and for a job that the prolog gave back.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::exit::Exit;
+use crate::failpoint::reached;
+use crate::files::FileError;
+use crate::lease_store::StoreError;
+use crate::lock::LockError;
+use crate::log::JobLog;
+use crate::node::Node;
+use crate::nvml::{NvmlError, Severity};
+use crate::reconcile::place;
+use crate::teardown::{Found, Teardown, TeardownError};
+
+/// How long dying processes are waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a slice could not be released.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// The lease cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The locks cannot be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The GPU cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// NVML cannot be started.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// The instance cannot be taken down.
+    #[error(transparent)]
+    Teardown(#[from] TeardownError),
+}
+
+impl ReleaseError {
+    /// Whether waiting may help.
+    pub fn severity(&self) -> Severity {
+        match self {
+            ReleaseError::Lock(LockError::Timeout { .. }) => Severity::Transient,
+            ReleaseError::Nvml(error) => error.severity(),
+            ReleaseError::Teardown(error) => error.severity(),
+            _ => Severity::Broken,
+        }
+    }
+}
+
+/// Releases the slice of a job, with patience for processes that are dying. None: it has none.
+pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, ReleaseError> {
+    let store = node.leases()?;
+    let Some(lease) = store.read(job_id)? else {
+        return Ok(None);
+    };
+    let locks = node.locks()?;
+    let teardown = Teardown::new(node, &store);
+    let start = Instant::now();
+    loop {
+        let left = PATIENCE.saturating_sub(start.elapsed());
+        let once = || -> Result<Option<Found>, ReleaseError> {
+            // Held for one try only: others carve on this GPU while we wait.
+            let _lock = locks.gpu(lease.slice.gpu_index, left)?;
+            reached("release.locked");
+            // A prolog's repair may have been here while we waited.
+            let Some(mut lease) = store.read(job_id)? else {
+                return Ok(None);
+            };
+            let retried = teardown.begin(&mut lease)?;
+            let session = node.nvml()?;
+            let found = teardown.end(&session, &mut lease, retried, log)?;
+            let what = match found {
+                Found::Ours => "released",
+                Found::Nothing => "released; its instance was gone already:",
+                Found::Foreign => {
+                    "released; its instance was gone, another stands in its place and stays:"
+                }
+            };
+            log.info(format!("{what} {}", place(&lease)));
+            Ok(Some(found))
+        };
+        match once() {
+            Err(error) if error.severity() == Severity::Transient && !left.is_zero() => {
+                sleep(PAUSE.min(left));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Releases and turns the result into what Slurm is told.
+pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
+    match release(node, job_id, log) {
+        Ok(_) => Exit::Done,
+        // Never set up: then nothing was carved here either.
+        Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
+        Err(error) if error.severity() == Severity::Transient => {
+            // Not the node's fault. The lease says what is to be done, its place stays taken, and
+            // the next prolog on this GPU tries again.
+            log.error(format!("the slice cannot be released yet: {error}"));
+            Exit::Done
+        }
+        Err(error) => {
+            log.error(format!("the slice cannot be released: {error}"));
+            Exit::Broken
+        }
+    }
+}

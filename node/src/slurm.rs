@@ -1,0 +1,129 @@
+//! slurmctld, as a prolog asks it: with a deadline. libslurm's own timeouts are long, so it runs
+//! on a thread of its own; an answer that comes too late is not waited for.
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use slurm_sys::client::{Client, ClientError, JobInfo};
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why Slurm gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmError {
+    /// libslurm or slurmctld said no.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// slurmctld did not answer in time.
+    #[error("slurmctld did not answer within {} s", .0.as_secs())]
+    TooSlow(Duration),
+    /// libslurm could not be loaded.
+    #[error("{0}")]
+    NotLoaded(String),
+    /// The thread that asks is gone.
+    #[error("libslurm ended unexpectedly")]
+    Gone,
+}
+
+impl SlurmError {
+    /// Whether the job is one that cannot be requeued.
+    pub fn cannot_requeue(&self) -> bool {
+        matches!(self, SlurmError::Client(error) if error.cannot_requeue())
+    }
+}
+
+/// What carving asks of Slurm.
+pub trait Slurm {
+    /// What Slurm knows of a job; None if it knows none of this id.
+    fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError>;
+    /// Puts a batch job back in the queue.
+    fn requeue(&self, job_id: u32) -> Result<(), SlurmError>;
+    /// Ends a job.
+    fn cancel(&self, job_id: u32) -> Result<(), SlurmError>;
+    /// Writes a line to the job's terminal or output.
+    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError>;
+}
+
+type Work = Box<dyn FnOnce(&Result<Client, String>) + Send>;
+
+/// The real one.
+pub struct Controller {
+    work: Sender<Work>,
+    first: Mutex<Option<(u32, Receiver<JobAnswer>)>>,
+}
+
+type JobAnswer = Result<Option<JobInfo>, SlurmError>;
+
+impl Controller {
+    /// Starts to connect and to ask for `job_id`; does not wait.
+    pub fn ask_for(job_id: u32) -> Controller {
+        let (work, inbox) = channel::<Work>();
+        std::thread::spawn(move || {
+            // Every request gets this answer, so it is kept as text.
+            let client = Client::connect().map_err(|error| error.to_string());
+            for work in inbox {
+                work(&client);
+            }
+        });
+        let controller = Controller {
+            work,
+            first: Mutex::new(None),
+        };
+        let receiver = controller.send(move |client| client.job(job_id));
+        if let Ok(mut first) = controller.first.lock() {
+            *first = Some((job_id, receiver));
+        }
+        controller
+    }
+
+    fn send<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Client) -> Result<T, ClientError> + Send + 'static,
+    ) -> Receiver<Result<T, SlurmError>> {
+        let (reply, answer) = channel();
+        let work: Work = Box::new(move |client| {
+            let result = match client {
+                Ok(client) => ask(client).map_err(SlurmError::from),
+                Err(text) => Err(SlurmError::NotLoaded(text.clone())),
+            };
+            // Nobody waits any more: the answer came too late.
+            let _ = reply.send(result);
+        });
+        // A thread that is gone drops the work, and with it the sender of the answer.
+        let _ = self.work.send(work);
+        answer
+    }
+
+    fn wait<T>(answer: &Receiver<Result<T, SlurmError>>) -> Result<T, SlurmError> {
+        match answer.recv_timeout(PATIENCE) {
+            Ok(result) => result,
+            Err(RecvTimeoutError::Timeout) => Err(SlurmError::TooSlow(PATIENCE)),
+            Err(RecvTimeoutError::Disconnected) => Err(SlurmError::Gone),
+        }
+    }
+}
+
+impl Slurm for Controller {
+    fn job(&self, job_id: u32) -> JobAnswer {
+        let first = self.first.lock().ok().and_then(|mut first| first.take());
+        match first {
+            Some((asked, answer)) if asked == job_id => Self::wait(&answer),
+            _ => Self::wait(&self.send(move |client| client.job(job_id))),
+        }
+    }
+
+    fn requeue(&self, job_id: u32) -> Result<(), SlurmError> {
+        Self::wait(&self.send(move |client| client.requeue(job_id, false)))
+    }
+
+    fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
+        Self::wait(&self.send(move |client| client.cancel(job_id)))
+    }
+
+    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
+        let line = line.to_owned();
+        Self::wait(&self.send(move |client| client.notify(job_id, &line)))
+    }
+}
