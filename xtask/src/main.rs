@@ -1,9 +1,11 @@
 //! `cargo xtask`: set-up, tests, demo, benchmark, lab and installation of gpufrac.
 
 mod cargo;
+mod demo;
 mod deny;
 mod dist;
 mod lab;
+mod map;
 mod setup;
 mod suite;
 
@@ -41,6 +43,8 @@ enum Task {
     /// A cluster to play with
     #[command(subcommand)]
     Lab(lab::LabTask),
+    /// Shows a fraction's life on a real cluster, from sbatch to the MIG slice and back
+    Demo,
     /// Builds for one Slurm and installs everything in a tree
     Dist(DistArguments),
     /// Checks licences, bans and sources of all dependencies
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Task::Test { slurm, name } => suite::test(&slurm, name.as_deref()),
         Task::Unit => suite::unit(),
         Task::Lab(task) => lab::run(&task),
+        Task::Demo => demo::run(),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Deny => deny::run_check(),
     };

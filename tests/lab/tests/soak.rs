@@ -176,10 +176,11 @@ fn soak_of_500_jobs() -> Result<(), LabError> {
             }
             Ok::<_, LabError>((looks, most))
         });
-        let jobs = submit(&lab, count, seed);
-        if jobs.is_ok() {
+        let jobs = submit(&lab, count, seed).and_then(|jobs| {
             lab.wait_until_empty(Duration::from_secs(600))?;
-        }
+            Ok(jobs)
+        });
+        // Whatever came of it: the watcher must end before the scope can.
         done.store(true, Ordering::Release);
         let looks = watcher.join().expect("the watcher found no contradiction");
         Ok::<_, LabError>((jobs?, looks?))

@@ -1,0 +1,238 @@
+//! `cargo xtask demo`: a fraction's life on a real cluster, in plain words.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use gpufrac_lab::{JobId, Lab, User, stop_folder};
+
+use crate::map::draw;
+use crate::{cargo, setup};
+
+const JOB: &str = "\
+#!/bin/sh
+echo \"hello from job $SLURM_JOB_ID on $SLURMD_NODENAME\"
+env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_)' | sort
+sleep 4
+";
+
+/// Runs the story.
+pub(crate) fn run() -> Result<()> {
+    setup::run()?;
+    println!("building gpufrac ...");
+    cargo::build()?;
+    let before = Instant::now();
+    let lab = Lab::builder()
+        .nodes(1)
+        .node_prefix("gn")
+        .gpus("H100-80", 2)
+        .start()?;
+    let folder = lab.folder().root().to_path_buf();
+    ctrlc::set_handler(move || interrupted(&folder))?;
+    let user = lab.users()[0].clone();
+    let story = Story {
+        node: lab.nodes()[0].clone(),
+        user,
+        lab,
+    };
+    story.tell()?;
+    let Story { lab, .. } = story;
+    lab.stop()?;
+    println!(
+        "\nThe cluster is stopped, its folder and its control groups are removed. \
+         That took {:.0} s.",
+        before.elapsed().as_secs_f64()
+    );
+    println!("To play with one yourself: cargo xtask lab up");
+    Ok(())
+}
+
+/// A demo that is interrupted leaves nothing behind.
+fn interrupted(folder: &Path) {
+    eprintln!("\nstopping the cluster ...");
+    let status = match stop_folder(folder) {
+        Ok(()) => 130,
+        Err(error) => {
+            eprintln!("error: {error}");
+            1
+        }
+    };
+    std::process::exit(status);
+}
+
+struct Story {
+    lab: Lab,
+    node: String,
+    user: User,
+}
+
+impl Story {
+    fn tell(&self) -> Result<()> {
+        self.cluster()?;
+        self.one_job()?;
+        self.four_jobs()?;
+        self.refusal()?;
+        self.end()
+    }
+
+    fn cluster(&self) -> Result<()> {
+        chapter("1. A cluster");
+        say(
+            "A real Slurm on this machine: a controller and one node with two simulated NVIDIA H100.",
+        );
+        self.show("sinfo", &["-o", "%n %T %G"])?;
+        say(
+            "Each H100 is two devices for Slurm, the halves of a GPU, with 50 units each (1 unit = 1 % of a GPU).",
+        );
+        say("No MIG instance exists yet. The GPUs by their memory slices:");
+        self.draw(&[])
+    }
+
+    fn one_job(&self) -> Result<()> {
+        chapter("2. A quarter of a GPU");
+        say(&format!(
+            "The user `{}` asks for a quarter:",
+            self.user.name
+        ));
+        self.lab.write_work("job.sh", JOB)?;
+        let job = self.submit("0.25", "job.sh")?;
+        self.lab.wait_for_state(job, &["RUNNING"])?;
+        self.show("squeue", &["-o", "%.5i %.8u %.9T %.7M %b"])?;
+        say("What Slurm gave it:");
+        let shown = self.lab.job(job)?;
+        for field in ["JobState", "TRES", "TresPerNode", "GRES"] {
+            if !shown.field(field).is_empty() {
+                println!("    {field}={}", shown.field(field));
+            }
+        }
+        say("Before the job's script started, the prolog made a MIG instance of that size:");
+        self.draw(&[(job, "1/4")])?;
+        let slice = self.lab.slice(&self.node, job)?;
+        println!(
+            "    {} {}",
+            slice.lease.slice.profile_name,
+            slice.instance.uuids.join(" ")
+        );
+        self.lab.wait_for_end(job)?;
+        say("The job has ended. Its own output:");
+        for line in self.lab.output(job)?.lines() {
+            println!("    | {line}");
+        }
+        say("And the epilog took the instance down:");
+        self.draw(&[])
+    }
+
+    fn four_jobs(&self) -> Result<()> {
+        chapter("3. Four jobs side by side");
+        let mut jobs = Vec::new();
+        for (fraction, name) in [
+            ("0.5", "1/2"),
+            ("0.25", "1/4"),
+            ("0.25", "1/4"),
+            ("0.125", "1/8"),
+        ] {
+            self.lab.write_work("sleep.sh", "#!/bin/sh\nsleep 600\n")?;
+            jobs.push((self.submit(fraction, "sleep.sh")?, name));
+        }
+        for (job, _) in &jobs {
+            self.lab.wait_for_state(*job, &["RUNNING"])?;
+        }
+        say(
+            "A half and two quarters fill the first GPU. The eighth would be 1.125 GPUs in all: it goes to the second.",
+        );
+        self.draw(&jobs)?;
+        let ids: Vec<_> = jobs.iter().map(|(job, _)| job.to_string()).collect();
+        println!("    $ scancel {}", ids.join(" "));
+        self.lab
+            .command("scancel")
+            .user(&self.user)
+            .args(&ids)
+            .stdout()?;
+        self.lab.wait_until_empty(Duration::from_secs(30))?;
+        Ok(())
+    }
+
+    fn refusal(&self) -> Result<()> {
+        chapter("4. Rounded, refused");
+        say("Sizes that the GPU can not make are rounded up, and the user is told:");
+        self.attempt("0.2")?;
+        self.lab.wait_until_empty(Duration::from_secs(30))?;
+        say("What can not be given at all is refused, with what to write instead:");
+        self.attempt("1.5")
+    }
+
+    fn end(&self) -> Result<()> {
+        chapter("5. Nothing is left");
+        self.lab.expect_nothing_left()?;
+        self.draw(&[])?;
+        say("No job, no lease, no MIG instance; the node is ready for more:");
+        self.show("sinfo", &["-o", "%n %T"])
+    }
+
+    /// Runs sbatch as the user would type it.
+    fn submit(&self, fraction: &str, script: &str) -> Result<JobId> {
+        let gres = format!("--gres=gpufrac:{fraction}");
+        println!("    $ sbatch {gres} {script}");
+        let job = self.lab.sbatch(&self.user, &[&gres, script])?;
+        println!("    Submitted batch job {job}");
+        Ok(job)
+    }
+
+    fn attempt(&self, fraction: &str) -> Result<()> {
+        let gres = format!("--gres=gpufrac:{fraction}");
+        println!("    $ sbatch {gres} --wrap true");
+        let command = self.lab.command("sbatch").user(&self.user);
+        let outcome = command.args([&gres, "--wrap", "true"]).run()?;
+        for line in outcome.stderr.lines().chain(outcome.stdout.lines()) {
+            println!("    {line}");
+        }
+        Ok(())
+    }
+
+    fn show(&self, program: &str, args: &[&str]) -> Result<()> {
+        println!("    $ {program}");
+        let text = self.lab.command(program).args(args).stdout()?;
+        for line in text.lines() {
+            println!("    {line}");
+        }
+        Ok(())
+    }
+
+    /// The simulator's instances, each with the job whose lease is there.
+    fn draw(&self, jobs: &[(JobId, &str)]) -> Result<()> {
+        let instances = self.lab.instances(&self.node)?;
+        let leases = self.lab.leases(&self.node)?;
+        println!();
+        for gpu in 0..2 {
+            let mut stands = Vec::new();
+            for instance in instances.iter().filter(|instance| instance.gpu == gpu) {
+                let lease = leases.iter().find(|lease| {
+                    lease.slice.gpu_index as usize == gpu
+                        && u32::from(lease.slice.placement.start) == instance.start
+                });
+                let words = match lease {
+                    Some(lease) => {
+                        let job = JobId(lease.job_id);
+                        let size = jobs
+                            .iter()
+                            .find(|(id, _)| *id == job)
+                            .map_or("", |(_, size)| size);
+                        format!("job {job}: {size} {}", lease.slice.profile_name)
+                    }
+                    None => "nobody's".to_owned(),
+                };
+                stands.push((instance.start, instance.size, words));
+            }
+            println!("{}", draw(&format!("GPU {gpu}"), 8, &stands));
+        }
+        Ok(())
+    }
+}
+
+fn chapter(title: &str) {
+    println!("\n== {title}");
+}
+
+fn say(words: &str) {
+    println!("\n  {words}");
+}
