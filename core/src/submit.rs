@@ -15,6 +15,7 @@ mod refusal;
 mod tests;
 
 use asked::Asked;
+pub use asked::RawReason;
 pub use refusal::Refusal;
 
 /// When the question is asked.
@@ -152,7 +153,7 @@ pub fn decide(
             granted::rewrite(config, &scope, request, occasion, &items, &fraction)
         }
         Asked::Raw {
-            reason: asked::RawReason::Unequal,
+            reason: RawReason::Unequal,
             ..
         } if scope.pools.is_empty() => Err(granted::not_served(config, request)),
         Asked::Raw { name, reason } => {
@@ -160,14 +161,7 @@ pub fn decide(
         }
         Asked::Nothing { none } => {
             if let Some(name) = elsewhere.raw {
-                refuse_raw(
-                    config,
-                    &scope,
-                    request,
-                    occasion,
-                    name,
-                    asked::RawReason::Plain,
-                )?;
+                refuse_raw(config, &scope, request, occasion, name, RawReason::Plain)?;
                 return Ok(Verdict::Untouched);
             }
             let silent = !none && !elsewhere.any && asked::bound_to_gpu(request).is_none();
@@ -186,7 +180,7 @@ fn refuse_raw(
     request: &JobRequest<'_>,
     occasion: Occasion,
     name: &'static str,
-    reason: asked::RawReason,
+    reason: RawReason,
 ) -> Result<(), Refusal> {
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
     let closed = scope.partitions.iter().find(|name| !allowed(name));

@@ -64,7 +64,10 @@ impl<'a> Gpu<'a> {
                 self.geometry.model
             );
         };
-        let profile = self.geometry.profile(instance.profile_id).unwrap();
+        let profile = self
+            .geometry
+            .profile(instance.profile_id)
+            .expect("a profile of the table");
         assert!(profile.placements.contains(&instance.placement));
         let first = usize::from(instance.placement.start);
         for slice in first..first + usize::from(instance.placement.size) {
@@ -113,7 +116,7 @@ impl<'a> Gpu<'a> {
         let jobs = self.jobs.iter().filter(|(_, job)| which(job));
         jobs.map(|(_, job)| {
             let profile = self.geometry.profile(job.instance.profile_id);
-            profile.unwrap().compute_slices
+            profile.expect("a profile of the table").compute_slices
         })
         .sum()
     }

@@ -2,44 +2,58 @@
 
 use std::ops::Range;
 
-use super::read::Source;
+use super::read::{Section, Source};
 use super::{Config, PartitionRules, Pool, Problem};
 use crate::layout::{LayoutKind, MenuEntry};
 use crate::rounding::{self, Ask};
 
-/// Where the tables begin.
+/// The tables from which pools and rules were read, in the same order.
 #[derive(Default)]
-pub(super) struct Places {
-    pub(super) pools: Vec<Range<usize>>,
-    pub(super) partitions: Vec<Range<usize>>,
+pub(super) struct Places<'a, 'i> {
+    pub(super) pools: Vec<Section<'a, 'i>>,
+    pub(super) partitions: Vec<Section<'a, 'i>>,
 }
 
-pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places) {
+/// Where to point: at the first of the keys that is written, else at the table's heading.
+fn place(section: Option<&Section<'_, '_>>, keys: &[&str]) -> Range<usize> {
+    section.map_or(0..0, |section| {
+        let mut written = keys.iter().filter_map(|key| section.get(key));
+        written.next().map_or(section.at.clone(), |item| item.at)
+    })
+}
+
+pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places<'_, '_>) {
     for (position, pool) in config.pools.iter().enumerate() {
-        let at = places.pools.get(position).cloned().unwrap_or(0..0);
+        let section = places.pools.get(position);
         for other in &config.pools[..position] {
             if let Some(problem) = overlap(pool, other) {
+                let at = place(section, &["gpus", "nodes"]);
                 source.error(&at, format!("pool.{}.gpus", pool.name), problem);
             }
         }
         for partition in &pool.partitions {
             let pools = config.pools_of_partition(partition);
-            let first = pools.first().is_some_and(|other| other.name == pool.name);
-            if let Some(problem) = first.then(|| in_common(partition, &pools)).flatten() {
+            let last = pools.last().is_some_and(|other| other.name == pool.name);
+            if let Some(problem) = last.then(|| in_common(partition, &pools)).flatten() {
+                let at = place(section, &["menu", "layout"]);
                 source.error(&at, format!("pool.{}.menu", pool.name), problem);
             }
         }
     }
+    if config.pools.is_empty() {
+        // Reported already; no partition can be served.
+        return;
+    }
     for (position, rules) in config.partitions.iter().enumerate() {
-        let at = places.partitions.get(position).cloned().unwrap_or(0..0);
+        let section = places.partitions.get(position);
         for (key, problem) in partition(config, rules) {
             let name = &rules.name;
-            let key = if key.is_empty() {
+            let full_key = if key.is_empty() {
                 format!("partition.{name}")
             } else {
                 format!("partition.{name}.{key}")
             };
-            source.error(&at, key, problem);
+            source.error(&place(section, &[key]), full_key, problem);
         }
     }
 }

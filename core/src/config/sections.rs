@@ -22,11 +22,7 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
         Ok(table) => table,
         Err(error) => {
             let at = error.span().unwrap_or(0..0);
-            source.error(
-                &at,
-                "",
-                Problem::Syntax(error.message().replace('\n', "; ")),
-            );
+            source.error(&at, "", syntax(&error, text));
             return Err(ConfigErrors(source.errors));
         }
     };
@@ -35,7 +31,7 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     root.only(&mut source, &known);
     if !version(&mut source, &root) {
         // What another version means by the rest is not ours to judge.
-        return Err(ConfigErrors(source.errors));
+        return Err(by_line(source));
     }
     let paths = match root.get("paths").and_then(|item| item.table(&mut source)) {
         Some(section) => paths(&mut source, &section),
@@ -45,19 +41,20 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     let mut places = Places::default();
     let pool_sections = root.children(&mut source, "pool");
     let mut pools = Vec::new();
-    for section in &pool_sections {
-        if let Some(pool) = pool(&mut source, section, &geometries) {
-            places.pools.push(section.at.clone());
+    let pool_count = pool_sections.len();
+    for section in pool_sections {
+        if let Some(pool) = pool(&mut source, &section, &geometries) {
+            places.pools.push(section);
             pools.push(pool);
         }
     }
-    if pool_sections.is_empty() && root.get("pool").is_none() {
+    if pool_count == 0 && root.get("pool").is_none() {
         source.error(&(0..0), "pool", Problem::NoPool);
     }
     let mut partitions = Vec::new();
     for section in root.children(&mut source, "partition") {
         if let Some(rules) = rules(&mut source, &section) {
-            places.partitions.push(section.at.clone());
+            places.partitions.push(section);
             partitions.push(rules);
         }
     }
@@ -68,15 +65,31 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     };
     // Contradictions between tables are only looked for among tables that could all be read:
     // else a mistake in a pool would be reported again at its partitions.
-    if config.pools.len() == pool_sections.len() {
+    if config.pools.len() == pool_count {
         checks::check(&mut source, &config, &places);
     }
     if source.errors.is_empty() {
         Ok(config)
     } else {
-        source.errors.sort_by_key(|error| error.line);
-        Err(ConfigErrors(source.errors))
+        Err(by_line(source))
     }
+}
+
+fn by_line(mut source: Source<'_>) -> ConfigErrors {
+    source.errors.sort_by_key(|error| error.line);
+    ConfigErrors(source.errors)
+}
+
+/// What TOML says, on one line, with the line of the file if it is short.
+fn syntax(error: &toml::de::Error, text: &str) -> Problem {
+    let message = error.message().replace('\n', "; ");
+    let start = error.span().map_or(0, |span| span.start);
+    let before = text.get(..start).unwrap_or("");
+    let line = text.lines().nth(before.matches('\n').count());
+    Problem::Syntax(match line.map(str::trim) {
+        Some(line) if !line.is_empty() && line.len() <= 60 => format!("{message}, in {line:?}"),
+        _ => message,
+    })
 }
 
 fn version(source: &mut Source<'_>, root: &Section<'_, '_>) -> bool {
@@ -152,8 +165,7 @@ fn geometry(source: &mut Source<'_>, item: &Item<'_, '_>, name: String) -> Optio
         }
         Err(error) => {
             let at = error.span().unwrap_or_else(|| item.at.clone());
-            let problem = Problem::Syntax(error.message().replace('\n', "; "));
-            source.error(&at, item.key.clone(), problem);
+            source.error(&at, item.key.clone(), syntax(&error, ""));
             None
         }
     }

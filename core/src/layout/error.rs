@@ -30,7 +30,7 @@ pub enum LayoutError {
         compute_slices: u8,
     },
     /// More than a device holds.
-    #[error("{} is more than one device of layout {kind:?} holds; at most {}", fraction.ratio(), limit.ratio())]
+    #[error("{} is more than one device of layout \"{kind}\" holds; at most {}", fraction.ratio(), limit.ratio())]
     TooLarge {
         /// The menu entry.
         fraction: Fraction,
@@ -50,7 +50,7 @@ pub enum LayoutError {
         units: Units,
     },
     /// The layout has one size only, and it is another one.
-    #[error("layout {kind:?} on {model} has one size, {}; leave the menu out", only.ratio())]
+    #[error("layout \"{kind}\" on {model} has one size, {}; leave the menu out", only.ratio())]
     FixedMenu {
         /// The layout.
         kind: LayoutKind,

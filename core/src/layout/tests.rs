@@ -213,7 +213,7 @@ fn impossible_menus_are_refused() {
     };
     assert_eq!(
         solve(LayoutKind::Halves, &["1", "1/4"]),
-        "1 is more than one device of layout Halves holds; at most 1/2"
+        "1 is more than one device of layout \"halves\" holds; at most 1/2"
     );
     assert_eq!(
         solve(LayoutKind::Halves, &["1/8", "0.13"]),
@@ -221,11 +221,11 @@ fn impossible_menus_are_refused() {
     );
     assert_eq!(
         solve(LayoutKind::Slices, &["1/8"]),
-        "layout Slices on H100-80 has one size, 1/7; leave the menu out"
+        "layout \"slices\" on H100-80 has one size, 1/7; leave the menu out"
     );
     assert_eq!(
         solve(LayoutKind::Whole, &["1/2"]),
-        "layout Whole on H100-80 has one size, 1; leave the menu out"
+        "layout \"whole\" on H100-80 has one size, 1; leave the menu out"
     );
 }
 

@@ -645,6 +645,10 @@ proptest! {
             None => prop_assert_eq!(partition, Some("ruled")),
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
     fn any_text_anywhere_is_decided_or_refused(texts in proptest::collection::vec(proptest::option::of(prop_oneof!["\\PC{0,20}", near()]), 8)) {
