@@ -1,3 +1,36 @@
-//! Slurm epilog: takes the slice of a job down.
+//! Slurm's Epilog on a compute node: takes the slice of a job down. slurmd runs it as root,
+//! sometimes twice. Exit codes: [`gpufrac_node::exit::Exit`]; anything but 0 drains the node.
 
-fn main() {}
+use std::process::ExitCode;
+
+use gpufrac_node::exit::Exit;
+use gpufrac_node::job_env::{self, JobEnv};
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::release;
+
+fn main() -> ExitCode {
+    let lookup = |name: &str| std::env::var_os(name);
+    if !job_env::concerns_gpus(lookup) {
+        return ExitCode::SUCCESS;
+    }
+    let job = match JobEnv::read(lookup) {
+        Ok(job) => job,
+        Err(error) => {
+            eprintln!("gpufrac: {error}");
+            return Exit::Usage.into();
+        }
+    };
+    let node = match Node::load(&job.config, &job.node) {
+        Ok(node) => node,
+        Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) => return Exit::Done.into(),
+        Err(error) => {
+            JobLog::new(job.job_id).error(error);
+            return Exit::Broken.into();
+        }
+    };
+    if !node.has_pools() {
+        return Exit::Done.into();
+    }
+    release::epilog(&node, job.job_id, &JobLog::new(job.job_id)).into()
+}

@@ -56,6 +56,9 @@ pub fn carve(
         return Ok(Carved::NotConcerned);
     };
     check_record(&record, &device)?;
+    // slurmctld and the driver both take their time: let them do so side by side.
+    slurm.expect(job.job_id);
+    let mut session = Some(node.nvml());
     let units = granted_units(job, slurm, &device, log)?;
     let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
         pool: device.pool.name.clone(),
@@ -82,7 +85,11 @@ pub fn carve(
     let start = Instant::now();
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
-        match attempt.run(left) {
+        let session = session.take().unwrap_or_else(|| node.nvml());
+        let carved = session
+            .map_err(CarveError::from)
+            .and_then(|session| attempt.run(&session, left));
+        match carved {
             Err(error) if error.reaction() == Reaction::Wait && !left.is_zero() => {
                 log.info(format!("waiting: {error}"));
                 sleep(PAUSE.min(left));

@@ -4,11 +4,13 @@
 
 pub mod caps;
 pub mod carve;
+pub mod check;
 pub mod devcgroup;
 pub mod exit;
 pub mod failpoint;
 pub mod files;
 pub mod grant;
+pub mod gres;
 pub mod job_env;
 pub mod lease_store;
 pub mod lock;
@@ -19,7 +21,9 @@ pub mod nvml;
 pub mod reconcile;
 pub mod record;
 pub mod release;
+pub mod setup;
 pub mod slurm;
+pub mod status;
 pub mod teardown;
 #[cfg(test)]
 mod testing;

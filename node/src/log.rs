@@ -6,9 +6,9 @@ use std::sync::Mutex;
 
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
-/// Lines about one job.
+/// Lines about one job, or about the set-up of the node.
 pub struct JobLog {
-    job_id: u32,
+    about: String,
     // Root's programs here have one thread that logs; the mutex only makes `&self` possible.
     syslog: Mutex<Option<Logger<LoggerBackend, Formatter3164>>>,
 }
@@ -16,6 +16,15 @@ pub struct JobLog {
 impl JobLog {
     /// For a job. Without a syslog daemon the lines go to stderr alone.
     pub fn new(job_id: u32) -> JobLog {
+        Self::about(format!("job {job_id}"))
+    }
+
+    /// For `gpufrac node-setup`.
+    pub fn setup() -> JobLog {
+        Self::about("node-setup".into())
+    }
+
+    fn about(about: String) -> JobLog {
         let formatter = Formatter3164 {
             facility: Facility::LOG_DAEMON,
             hostname: None,
@@ -23,7 +32,7 @@ impl JobLog {
             pid: std::process::id(),
         };
         JobLog {
-            job_id,
+            about,
             syslog: Mutex::new(syslog::unix(formatter).ok()),
         }
     }
@@ -50,7 +59,7 @@ impl JobLog {
     ) {
         // One line each, so that no text of a user can look like another entry.
         let text = text.to_string().replace(['\n', '\r'], " ");
-        let line = format!("job {}: {text}", self.job_id);
+        let line = format!("{}: {text}", self.about);
         eprintln!("gpufrac: {line}");
         if let Ok(mut syslog) = self.syslog.lock()
             && let Some(logger) = syslog.as_mut()

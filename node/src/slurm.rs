@@ -1,8 +1,8 @@
 //! slurmctld, as a prolog asks it: with a deadline. libslurm's own timeouts are long, so it runs
 //! on a thread of its own; an answer that comes too late is not waited for.
 
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use slurm_sys::client::{Client, ClientError, JobInfo};
@@ -36,6 +36,8 @@ impl SlurmError {
 
 /// What carving asks of Slurm.
 pub trait Slurm {
+    /// Says that [`Slurm::job`] will be called for this job soon.
+    fn expect(&self, job_id: u32);
     /// What Slurm knows of a job; None if it knows none of this id.
     fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError>;
     /// Puts a batch job back in the queue.
@@ -50,15 +52,28 @@ type Work = Box<dyn FnOnce(&Result<Client, String>) + Send>;
 
 /// The real one.
 pub struct Controller {
-    work: Sender<Work>,
+    work: OnceLock<Sender<Work>>,
     first: Mutex<Option<(u32, Receiver<JobAnswer>)>>,
 }
 
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
 
+impl Default for Controller {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Controller {
-    /// Starts to connect and to ask for `job_id`; does not wait.
-    pub fn ask_for(job_id: u32) -> Controller {
+    /// Does nothing yet: libslurm is loaded, on a thread of its own, when it is first needed.
+    pub fn new() -> Controller {
+        Controller {
+            work: OnceLock::new(),
+            first: Mutex::new(None),
+        }
+    }
+
+    fn start() -> Sender<Work> {
         let (work, inbox) = channel::<Work>();
         std::thread::spawn(move || {
             // Every request gets this answer, so it is kept as text.
@@ -67,15 +82,7 @@ impl Controller {
                 work(&client);
             }
         });
-        let controller = Controller {
-            work,
-            first: Mutex::new(None),
-        };
-        let receiver = controller.send(move |client| client.job(job_id));
-        if let Ok(mut first) = controller.first.lock() {
-            *first = Some((job_id, receiver));
-        }
-        controller
+        work
     }
 
     fn send<T: Send + 'static>(
@@ -92,7 +99,7 @@ impl Controller {
             let _ = reply.send(result);
         });
         // A thread that is gone drops the work, and with it the sender of the answer.
-        let _ = self.work.send(work);
+        let _ = self.work.get_or_init(Self::start).send(work);
         answer
     }
 
@@ -106,6 +113,13 @@ impl Controller {
 }
 
 impl Slurm for Controller {
+    fn expect(&self, job_id: u32) {
+        let answer = self.send(move |client| client.job(job_id));
+        if let Ok(mut first) = self.first.lock() {
+            *first = Some((job_id, answer));
+        }
+    }
+
     fn job(&self, job_id: u32) -> JobAnswer {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
         match first {

@@ -33,25 +33,24 @@ pub(super) struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// Tries once; waits for the lock no longer than `patience`.
-    pub fn run(&self, patience: Duration) -> Result<Carved, CarveError> {
+    pub fn run(&self, session: &Session, patience: Duration) -> Result<Carved, CarveError> {
         // What does not change is asked before the lock is taken.
-        let session = self.node.nvml()?;
-        let gpu = self.gpu(&session)?;
+        let gpu = self.gpu(session)?;
         let geometry = self.checked_geometry(&gpu)?;
         let _lock = self.node.locks()?.gpu(self.device.gpu_index, patience)?;
         reached("carve.locked");
-        if let Some(kept) = self.own_lease(&session, &gpu)? {
+        if let Some(kept) = self.own_lease(session, &gpu)? {
             return Ok(Carved::Kept(Box::new(kept)));
         }
         reconcile::repair(
             self.node,
             self.store,
-            &session,
+            session,
             &gpu.uuid,
             Some(self.job.job_id),
             self.log,
         )?;
-        let candidate = self.candidate(&session, &gpu, &geometry)?;
+        let candidate = self.candidate(session, &gpu, &geometry)?;
         let mut lease = self.intent(&gpu, &geometry, candidate)?;
         self.store.write(&lease)?;
         reached("carve.lease_written");

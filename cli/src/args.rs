@@ -1,0 +1,62 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Fractional GPUs for Slurm.
+#[derive(Debug, Parser)]
+#[command(name = "gpufrac", version, about = "Fractional GPUs for Slurm")]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make this node ready: folders, placeholder devices, MIG mode. Root, before slurmd starts
+    NodeSetup(ConfigArgs),
+    /// Check the configuration, and on a node of a pool the machine too
+    Check(CheckArgs),
+    /// Print the lines that belong in gres.conf and slurm.conf
+    Conf(ConfArgs),
+    /// Draw the GPUs of this node and list who holds what
+    Status(ConfigArgs),
+    /// List the leases of this node
+    Leases(ConfigArgs),
+}
+
+/// Which configuration, which node.
+#[derive(Debug, clap::Args)]
+pub struct ConfigArgs {
+    /// The configuration [default: $GPUFRAC_CONFIG, else /etc/gpufrac/gpufrac.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The node's name in Slurm [default: $SLURMD_NODENAME, else this host's short name]
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+}
+
+/// What to check.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Do not look at this machine
+    #[arg(long)]
+    pub file_only: bool,
+}
+
+/// Whose lines to print.
+#[derive(Debug, clap::Args)]
+pub struct ConfArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// How many GPUs each node has [default: what NVML shows here]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+}

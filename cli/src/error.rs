@@ -1,0 +1,78 @@
+//! What ends a command.
+
+use std::path::PathBuf;
+
+use gpufrac_core::config::ConfigErrors;
+use gpufrac_core::hostlist::HostlistError;
+use gpufrac_node::lease_store::StoreError;
+use gpufrac_node::node::NodeError;
+use gpufrac_node::nvml::NvmlError;
+use gpufrac_node::setup::SetupError;
+use gpufrac_node::status::StatusError;
+
+/// What ends a command.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The configuration cannot be read.
+    #[error("cannot read `{}`: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The configuration is wrong.
+    #[error("the configuration is wrong\n{0}")]
+    Config(ConfigErrors),
+    /// As above, in root's programs.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// Setting up failed.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The leases cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no status.
+    #[error(transparent)]
+    Status(#[from] StatusError),
+    /// No pool has GPUs on the node.
+    #[error("no pool has GPUs on node `{node}`")]
+    NoPool {
+        /// The node.
+        node: String,
+    },
+    /// A list of nodes that is none.
+    #[error("`{text}`: {source}")]
+    Nodes {
+        /// As written.
+        text: String,
+        /// What is wrong.
+        source: HostlistError,
+    },
+    /// How many GPUs the nodes have is not known.
+    #[error("how many GPUs `{node}` has is not known here: {source}")]
+    GpuCount {
+        /// The node.
+        node: String,
+        /// Why.
+        source: NvmlError,
+    },
+}
+
+impl CliError {
+    /// What to do about it.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            CliError::Read { .. } | CliError::Node(NodeError::NoConfig { .. }) => {
+                Some("name the file with `--config FILE` or `GPUFRAC_CONFIG`")
+            }
+            CliError::NoPool { .. } => {
+                Some("the `nodes` of the pools decide; name another node with `--node NAME`")
+            }
+            CliError::GpuCount { .. } => Some("say it with `--gpus N`"),
+            CliError::Setup(SetupError::Nvml(_)) => Some("is the NVIDIA driver loaded?"),
+            _ => None,
+        }
+    }
+}

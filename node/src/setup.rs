@@ -1,0 +1,340 @@
+//! `gpufrac node-setup`, before slurmd at boot: the run folders, the placeholder nodes that Slurm
+//! takes for GPUs, MIG mode, the record of what is there. Safe to run again at any time: jobs
+//! that run keep their slices.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gpufrac_core::config::Device;
+use gpufrac_core::lease::LeaseError;
+
+use crate::caps::{Caps, CapsError};
+use crate::files::{DeviceNumber, FileError, Made, RootDir};
+use crate::lease_store::StoreError;
+use crate::lock::LockError;
+use crate::log::JobLog;
+use crate::node::Node;
+use crate::nvml::{Gpu, MigMode, NvmlError, Session};
+use crate::reconcile;
+use crate::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+
+/// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
+/// answers there, so a placeholder can be seen and permitted, not used.
+pub const PLACEHOLDER_MAJOR: u32 = 60;
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Why a node could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// A file or folder cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The record cannot be written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A lease cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A lease cannot be changed.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// NVML failed.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// The driver's files cannot be used.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// A GPU cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// A pool names a GPU that the node does not have.
+    #[error("pool `{pool}` names GPU {gpu_index}, but this node has {count} GPUs")]
+    NoGpu {
+        /// The pool.
+        pool: String,
+        /// NVML's index.
+        gpu_index: u32,
+        /// How many there are.
+        count: usize,
+    },
+}
+
+/// What was done, and what is left for an admin.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// What was done or found, one line each.
+    pub done: Vec<String>,
+    /// What keeps the node from carving.
+    pub problems: Vec<Problem>,
+    /// What could be better.
+    pub hints: Vec<String>,
+}
+
+/// Something that keeps a node from carving.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub hint: String,
+}
+
+/// Sets up a node. The report may name problems: then slurmd should not start here.
+pub fn setup(node: &Node) -> Result<Report, SetupError> {
+    let mut report = Report::default();
+    if !node.has_pools() {
+        report
+            .done
+            .push(format!("no pool has GPUs on node {}", node.name));
+        return Ok(report);
+    }
+    let run = folders(node, &mut report)?;
+    forget_last_boot(node, &mut report)?;
+    let session = node.nvml()?;
+    let mut gpus = session.gpus()?;
+    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let devices = node.config.devices_of_node(&node.name, count);
+    for device in &devices {
+        if device.gpu_index >= count {
+            return Err(SetupError::NoGpu {
+                pool: device.pool.name.clone(),
+                gpu_index: device.gpu_index,
+                count: gpus.len(),
+            });
+        }
+    }
+    for gpu in &mut gpus {
+        if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
+            prepare(gpu, device, &mut report)?;
+        }
+    }
+    let record = record(node, &gpus, &devices)?;
+    // The record before the repair: that may take long, and prolog needs only the record.
+    record.write(&run)?;
+    report.done.push(format!(
+        "recorded {} GPUs in `{}`",
+        record.gpus.len(),
+        run.path().join(crate::record::FILE).display()
+    ));
+    placeholders(node, &devices, &mut report)?;
+    repair(node, &session, &gpus, &devices)?;
+    if node.caps().driver_modifies_files() == Some(true) {
+        report.hints.push(
+            "load the driver with NVreg_ModifyDeviceFiles=0: then capability files are never world-readable, not even while a slice is made"
+                .into(),
+        );
+    }
+    Ok(report)
+}
+
+/// The folders below `<run>`; the locks are root's alone, as whoever can open a file can lock it.
+fn folders(node: &Node, report: &mut Report) -> Result<RootDir, SetupError> {
+    let mut folder = |path: PathBuf, mode| -> Result<RootDir, FileError> {
+        let (dir, made) = RootDir::create(&path, mode)?;
+        if made {
+            report.done.push(format!("made `{}`", path.display()));
+        }
+        Ok(dir)
+    };
+    let run = folder(node.run.clone(), 0o755)?;
+    folder(node.run.join("leases"), 0o755)?;
+    folder(node.run.join("locks"), 0o700)?;
+    folder(node.state.clone(), 0o755)?;
+    Ok(run)
+}
+
+/// Instances do not survive a reboot; leases do only where `<run>` is on a disk.
+fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> {
+    let Ok(record) = NodeRecord::read_any(&node.run) else {
+        // None, or of another version: leases, if any, are judged by what stands on the GPU.
+        return Ok(());
+    };
+    if record.boot_id == boot_id()? {
+        return Ok(());
+    }
+    let store = node.leases()?;
+    for lease in store.list()? {
+        store.remove(lease.job_id)?;
+        report.done.push(format!(
+            "dropped the lease of job {}, from before the reboot",
+            lease.job_id
+        ));
+    }
+    Ok(())
+}
+
+/// MIG mode, geometry, persistence of a GPU of a pool.
+fn prepare(gpu: &mut Gpu<'_>, device: &Device<'_>, report: &mut Report) -> Result<(), SetupError> {
+    match gpu.mig_mode()? {
+        MigMode::On => {}
+        MigMode::Unsupported => {
+            report.problems.push(Problem {
+                what: format!("{gpu} ({}) has no MIG", gpu.name),
+                hint: format!(
+                    "take GPU {} out of pool `{}` with its `gpus` list",
+                    gpu.index, device.pool.name
+                ),
+            });
+            return Ok(());
+        }
+        MigMode::OnAfterReset => {
+            report.problems.push(reset_needed(gpu));
+            return Ok(());
+        }
+        MigMode::Off => {
+            // Before Hopper, switching resets the GPU: that is the admin's decision.
+            if !gpu.mig_switches_without_reset()? {
+                report.problems.push(Problem {
+                    what: format!("{gpu} ({}) is not in MIG mode", gpu.name),
+                    hint: format!(
+                        "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
+                        gpu.index, gpu.index
+                    ),
+                });
+                return Ok(());
+            }
+            match gpu.switch_mig_on() {
+                Ok(MigMode::On) => report.done.push(format!("switched MIG on for {gpu}")),
+                Ok(_) => {
+                    report.problems.push(reset_needed(gpu));
+                    return Ok(());
+                }
+                Err(error) => {
+                    report.problems.push(Problem {
+                        what: format!("MIG cannot be switched on: {error}"),
+                        hint: "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again".into(),
+                    });
+                    return Ok(());
+                }
+            }
+        }
+    }
+    let differences = device.pool.geometry.differences(&gpu.geometry()?);
+    if !differences.is_empty() {
+        report.problems.push(Problem {
+            what: format!(
+                "{gpu} ({}) is not what pool `{}` says: {}",
+                gpu.name,
+                device.pool.name,
+                differences.join("; ")
+            ),
+            hint: "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table"
+                .into(),
+        });
+    }
+    match gpu.is_persistent() {
+        Ok(false) => match gpu.make_persistent() {
+            Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
+            Err(error) => report.hints.push(format!(
+                "start nvidia-persistenced, or slices are lost when nothing uses the GPU ({error})"
+            )),
+        },
+        Ok(true) => {}
+        Err(error) => report.hints.push(format!(
+            "whether the driver stays loaded is not known: {error}"
+        )),
+    }
+    Ok(())
+}
+
+fn reset_needed(gpu: &Gpu<'_>) -> Problem {
+    Problem {
+        what: format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name),
+        hint: format!(
+            "stop everything that uses it and run `nvidia-smi -i {} --gpu-reset`, or reboot",
+            gpu.index
+        ),
+    }
+}
+
+fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeRecord, SetupError> {
+    let caps: Caps = node.caps();
+    let (general, of_gpus) = caps.minors()?;
+    let mut recorded = Vec::new();
+    for gpu in gpus {
+        let number = caps.gpu_device(gpu.minor)?;
+        let minors = of_gpus
+            .iter()
+            .filter(|cap| cap.gpu_minor == gpu.minor)
+            .map(|cap| cap.minor)
+            .collect();
+        recorded.push(RecordedGpu {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            minor: gpu.minor,
+            major: number.major,
+            pool: devices
+                .iter()
+                .find(|device| device.gpu_index == gpu.index)
+                .map(|device| device.pool.name.clone()),
+            caps: ranges(minors),
+        });
+    }
+    Ok(NodeRecord::new(
+        &node.name,
+        recorded,
+        caps.major("nvidia-caps")?,
+        general,
+    )?)
+}
+
+fn placeholders(
+    node: &Node,
+    devices: &[Device<'_>],
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let (dir, made) = RootDir::create(&node.devices, 0o755)?;
+    if made {
+        report
+            .done
+            .push(format!("made `{}`", node.devices.display()));
+    }
+    for device in devices {
+        let number = DeviceNumber {
+            major: PLACEHOLDER_MAJOR,
+            minor: device.index,
+        };
+        let name = device.file_name();
+        // Slurm opens it to see that it exists; which job may is for its own cgroup to say.
+        if dir.ensure_device(&name, number, 0, 0o666)? != Made::Kept {
+            report.done.push(format!(
+                "made `{}` for {} of GPU {}",
+                dir.path().join(&name).display(),
+                device.side,
+                device.gpu_index
+            ));
+        }
+    }
+    // Those of an earlier configuration: a gres.conf that still names them should fail, not
+    // count devices that do not exist.
+    for name in dir.names()? {
+        let known = devices.iter().any(|device| device.file_name() == name);
+        let ours = |number: DeviceNumber| number.major == PLACEHOLDER_MAJOR;
+        if !known && matches!(dir.device(&name), Ok(Some(number)) if ours(number)) {
+            dir.remove(&name)?;
+            report.done.push(format!(
+                "removed `{}`, which no pool has any more",
+                dir.path().join(&name).display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What runs that died left behind.
+fn repair(
+    node: &Node,
+    session: &Session,
+    gpus: &[Gpu<'_>],
+    devices: &[Device<'_>],
+) -> Result<(), SetupError> {
+    let (store, locks) = (node.leases()?, node.locks()?);
+    let log = JobLog::setup();
+    for gpu in gpus {
+        if devices.iter().any(|device| device.gpu_index == gpu.index) {
+            let _lock = locks.gpu(gpu.index, LOCK_PATIENCE)?;
+            reconcile::repair(node, &store, session, &gpu.uuid, None, &log)?;
+        }
+    }
+    Ok(())
+}
