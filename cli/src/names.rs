@@ -1,9 +1,11 @@
 //! Node names, written short.
 
+/// Width, first and last number of a run; None for a name without number.
+type Numbers = Option<(usize, u64, u64)>;
+
 /// `gn01,gn02,gn03,login` as `gn[01-03],login`. The order stays.
 pub fn short(names: &[&str]) -> String {
-    // (prefix, width, first, last) of a run; None for a name without number.
-    let mut runs: Vec<(&str, Option<(usize, u64, u64)>)> = Vec::new();
+    let mut runs: Vec<(&str, Numbers)> = Vec::new();
     for name in names {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let (prefix, number) = name.split_at(name.len() - digits);
