@@ -1,5 +1,6 @@
 //! `cargo xtask`: set-up, tests, demo, benchmark, lab and installation of gpufrac.
 
+mod bench;
 mod cargo;
 mod demo;
 mod deny;
@@ -45,6 +46,8 @@ enum Task {
     Lab(lab::LabTask),
     /// Shows a fraction's life on a real cluster, from sbatch to the MIG slice and back
     Demo,
+    /// Measures gpufrac against what it adds to and what it replaces
+    Bench(bench::BenchArguments),
     /// Builds for one Slurm and installs everything in a tree
     Dist(DistArguments),
     /// Checks licences, bans and sources of all dependencies
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Unit => suite::unit(),
         Task::Lab(task) => lab::run(&task),
         Task::Demo => demo::run(),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Deny => deny::run_check(),
     };

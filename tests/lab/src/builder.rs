@@ -33,6 +33,7 @@ pub struct LabBuilder {
     cpus_per_node: u32,
     slurm_conf_extra: String,
     folder: Option<PathBuf>,
+    build_folder: Option<PathBuf>,
 }
 
 impl Default for LabBuilder {
@@ -49,6 +50,7 @@ impl Default for LabBuilder {
             cpus_per_node: 64,
             slurm_conf_extra: String::new(),
             folder: None,
+            build_folder: None,
         }
     }
 }
@@ -128,6 +130,13 @@ impl LabBuilder {
         self
     }
 
+    /// Where cargo's results are; unless said, those of the build that the running program is of.
+    #[must_use]
+    pub fn build_folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.build_folder = Some(path.into());
+        self
+    }
+
     /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
@@ -192,7 +201,11 @@ impl LabBuilder {
         let nodes = lab.nodes();
         let mut plugin_path = stock_plugins()?;
         if self.gpufrac {
-            artifacts::install(&artifacts::build_folder()?, folder)?;
+            let build = match &self.build_folder {
+                Some(build) => build.clone(),
+                None => artifacts::build_folder()?,
+            };
+            artifacts::install(&build, folder)?;
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
             let pools = match &self.pools {
                 Some(pools) => pools.replace("@NODES@", &nodes.join(",")),

@@ -1,0 +1,132 @@
+//! Who can reach what: each job its own instance, and nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError, User};
+
+/// Waits for the file `go`, then opens every GPU and capability node and says how it went, in the batch
+/// script and in a step.
+const PROBE: &str = r#"#!/bin/bash
+echo "CUDA=$CUDA_VISIBLE_DEVICES"
+while [ ! -e go ]; do sleep 0.05; done
+cat > "probe.$SLURM_JOB_ID.sh" <<'END'
+for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/*; do
+    answer=$( (exec 3<"$file") 2>&1 )
+    echo "$2 ${file##*/} ${answer##*: }"
+done
+END
+bash "probe.$SLURM_JOB_ID.sh" "$1" batch
+srun bash "probe.$SLURM_JOB_ID.sh" "$1" step
+sleep 0.5
+"#;
+
+struct Probe {
+    job: JobId,
+    /// What was answered for each device node, by where it was asked.
+    answers: BTreeMap<&'static str, BTreeMap<String, String>>,
+}
+
+impl Probe {
+    fn read(lab: &Lab, job: JobId) -> Result<Self, LabError> {
+        let output = lab.output(job)?;
+        let mut answers = BTreeMap::new();
+        for place in ["batch", "step"] {
+            let lines = output.lines().filter_map(|line| line.strip_prefix(place));
+            let seen: BTreeMap<_, _> = lines
+                .filter_map(|line| line.trim().split_once(' '))
+                .map(|(file, answer)| (file.to_owned(), answer.to_owned()))
+                .collect();
+            assert!(seen.len() > 3, "{output}");
+            answers.insert(place, seen);
+        }
+        Ok(Self { job, answers })
+    }
+
+    /// The nodes that answered as a device does (no driver is behind them: ENXIO), which all others must
+    /// not even as an accident.
+    fn reached(&self, place: &str) -> BTreeSet<String> {
+        let mut reached = BTreeSet::new();
+        for (file, answer) in &self.answers[place] {
+            match answer.as_str() {
+                "No such device or address" => {
+                    reached.insert(file.clone());
+                }
+                "Permission denied" | "Operation not permitted" => {}
+                other => panic!("job {}: {file} in the {place}: {other}", self.job),
+            }
+        }
+        reached
+    }
+}
+
+#[test]
+fn two_users_side_by_side_reach_their_own_instance_and_nothing_else() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 2).start()?;
+    let node = &lab.nodes()[0];
+    let devices = lab.folder().gpus(node).join("dev").display().to_string();
+    lab.write_work("probe.sh", PROBE)?;
+    let submit = |user: &User, gres: Option<&str>| {
+        let gres = gres.map(|fraction| format!("--gres=gpufrac:{fraction}"));
+        let mut args: Vec<&str> = gres.as_deref().into_iter().collect();
+        args.extend(["probe.sh", &devices]);
+        lab.sbatch(user, &args)
+    };
+    let (one, two) = (&lab.users()[0], &lab.users()[1]);
+    let first = submit(one, Some("0.25"))?;
+    let second = submit(two, Some("0.25"))?;
+    // The same user again: here file modes do not help, only the control group does.
+    let again = submit(one, Some("0.5"))?;
+    let without = submit(one, None)?;
+    for job in [first, second, again, without] {
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    let mut own = BTreeMap::new();
+    for job in [first, second, again] {
+        let slice = lab.slice(node, job)?.lease.slice;
+        let made = slice.instance.expect("an active lease names its instance");
+        own.insert(
+            job,
+            BTreeSet::from([
+                format!("nvidia{}", slice.gpu_minor),
+                format!("nvidia-cap{}", made.gi_cap_minor),
+                format!("nvidia-cap{}", made.ci_cap_minor),
+            ]),
+        );
+    }
+    own.insert(without, BTreeSet::new());
+    assert_eq!(
+        lab.slice(node, first)?.instance.gpu,
+        lab.slice(node, second)?.instance.gpu
+    );
+    lab.write_work("go", "")?;
+    for (job, expected) in own {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+        let probe = Probe::read(&lab, job)?;
+        for place in ["batch", "step"] {
+            assert_eq!(probe.reached(place), expected, "job {job} in the {place}");
+        }
+    }
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_step_that_gives_its_gpu_up_reaches_nothing() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let node = &lab.nodes()[0];
+    let devices = lab.folder().gpus(node).join("dev").display().to_string();
+    let script = format!(
+        "srun --gres=none bash -c 'for f in {devices}/nvidia[0-9]* {devices}/nvidia-caps/*; do \
+         (exec 3<$f) 2>&1; done; echo CUDA=$CUDA_VISIBLE_DEVICES.'"
+    );
+    let job = lab.sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap", &script])?;
+    lab.wait_for_state(job, &["RUNNING", "COMPLETED"])?;
+    lab.wait("the job ended", Duration::from_secs(30), || {
+        Ok((!lab.job(job)?.is_active()).then_some(()))
+    })?;
+    let output = lab.output(job)?;
+    assert!(output.contains("CUDA=."), "{output}");
+    assert!(!output.contains("No such device"), "{output}");
+    assert!(output.contains("ermi"), "{output}");
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,122 @@
+//! `cargo xtask bench`: gpufrac against what it adds to and what it replaces, side by side.
+//!
+//! Every comparison runs its two sides in turns, so that whatever else the machine does falls on both,
+//! and compares medians.
+
+mod cluster;
+mod node;
+mod table;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::cargo::{cargo, root, run as run_command};
+use crate::setup;
+use table::Table;
+
+#[derive(Args)]
+pub(crate) struct BenchArguments {
+    /// How often each side of a comparison on a node runs
+    #[arg(long, default_value_t = 200)]
+    rounds: usize,
+    /// How often each side of a comparison on a cluster runs
+    #[arg(long, default_value_t = 60)]
+    jobs: usize,
+    /// nvidia-smi, to compare with a prolog that uses it; unless given it is looked for in PATH
+    #[arg(long)]
+    nvidia_smi: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
+    setup::run()?;
+    println!("building gpufrac for release ...");
+    run_command(&mut cargo(&[
+        "build",
+        "--workspace",
+        "--release",
+        "--quiet",
+    ]))?;
+    let build = root().join("target/release");
+    let mut table = Table::new();
+    node::measure(arguments, &build, &mut table)?;
+    cluster::measure(arguments, &build, &mut table)?;
+    println!("{table}");
+    Ok(())
+}
+
+/// Times of two things that were done in turns.
+pub(crate) struct Pair {
+    ours: Vec<Duration>,
+    theirs: Vec<Duration>,
+}
+
+impl Pair {
+    /// Runs both sides `rounds` times in turns, the first after the other every second round. The first
+    /// round warms caches and does not count.
+    fn measure(
+        rounds: usize,
+        mut ours: impl FnMut() -> Result<()>,
+        mut theirs: impl FnMut() -> Result<()>,
+    ) -> Result<Self> {
+        let mut pair = Self {
+            ours: Vec::new(),
+            theirs: Vec::new(),
+        };
+        for round in 0..=rounds {
+            let (one, two);
+            if round % 2 == 0 {
+                one = time(&mut ours)?;
+                two = time(&mut theirs)?;
+            } else {
+                two = time(&mut theirs)?;
+                one = time(&mut ours)?;
+            }
+            if round > 0 {
+                pair.ours.push(one);
+                pair.theirs.push(two);
+            }
+        }
+        Ok(pair)
+    }
+
+    fn medians(&self) -> (Duration, Duration) {
+        (median(&self.ours), median(&self.theirs))
+    }
+}
+
+fn time(work: &mut impl FnMut() -> Result<()>) -> Result<Duration> {
+    let before = Instant::now();
+    work()?;
+    Ok(before.elapsed())
+}
+
+fn median(times: &[Duration]) -> Duration {
+    let mut times = times.to_vec();
+    times.sort();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_and_the_first_round_does_not_count() -> Result<()> {
+        let times = [5, 1, 9].map(Duration::from_millis);
+        assert_eq!(median(&times), Duration::from_millis(5));
+        let mut calls = 0;
+        let pair = Pair::measure(
+            4,
+            || {
+                calls += 1;
+                Ok(())
+            },
+            || Ok(()),
+        )?;
+        assert_eq!((calls, pair.ours.len(), pair.theirs.len()), (5, 4, 4));
+        Ok(())
+    }
+}

@@ -1,0 +1,70 @@
+//! What a user waits for: sbatch and srun, on two clusters side by side, with and without gpufrac.
+
+use std::path::Path;
+
+use anyhow::Result;
+use gpufrac_lab::Lab;
+
+use super::table::{Goal, Table};
+use super::{BenchArguments, Pair};
+
+/// Submissions that are timed together.
+const BATCH: usize = 10;
+
+pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
+    println!("measuring sbatch and srun on two clusters ...");
+    let ours = Lab::builder().nodes(1).build_folder(build).start()?;
+    let theirs = Lab::builder().nodes(1).plugins(false).start()?;
+
+    let pair = Pair::measure(
+        arguments.jobs,
+        || submit(&ours, "--gres=gpufrac:0.25"),
+        || submit(&theirs, "--gres=shard:25"),
+    )?;
+    let goal = Goal::AtMostTimes(1.0 / 0.97);
+    table.add(
+        "10 x sbatch --gres=gpufrac:0.25",
+        "plain Slurm, --gres=shard:25",
+        &pair,
+        goal,
+    );
+
+    let pair = Pair::measure(
+        arguments.jobs,
+        || submit(&ours, "--ntasks=1"),
+        || submit(&theirs, "--ntasks=1"),
+    )?;
+    let goal = Goal::AtMostTimes(1.0 / 0.97);
+    table.add("10 x sbatch without a GPU", "plain Slurm", &pair, goal);
+
+    let pair = Pair::measure(
+        arguments.jobs / 2,
+        || launch(&ours, "--gres=gpufrac:0.25"),
+        || launch(&theirs, "--gres=gpu:half:1"),
+    )?;
+    table.add(
+        "srun --gres=gpufrac:0.25 true",
+        "plain Slurm, --gres=gpu:half:1",
+        &pair,
+        Goal::None,
+    );
+    ours.stop()?;
+    theirs.stop()?;
+    Ok(())
+}
+
+/// Held, so that what is timed is the submission and not the jobs.
+fn submit(lab: &Lab, option: &str) -> Result<()> {
+    for _ in 0..BATCH {
+        lab.sbatch(&lab.users()[0], &["--hold", option, "--wrap=true"])?;
+    }
+    Ok(())
+}
+
+fn launch(lab: &Lab, option: &str) -> Result<()> {
+    lab.command("srun")
+        .user(&lab.users()[0])
+        .args([option, "true"])
+        .stdout()?;
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! What a node does for a job: prolog and epilog, as slurmd runs them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use gpufrac_lab::Lab;
+
+use super::table::{Goal, Table};
+use super::{BenchArguments, Pair};
+
+/// A job number that the lab's Slurm has not given to anybody.
+const JOB: &str = "4000000";
+
+pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
+    println!("measuring prolog and epilog ...");
+    let lab = Lab::builder()
+        .nodes(1)
+        .gpus("H100-80", 1)
+        .build_folder(build)
+        .start()?;
+    let node = Node {
+        lab: &lab,
+        name: &lab.nodes()[0],
+    };
+
+    let pair = Pair::measure(
+        arguments.rounds * 2,
+        || run(&mut node.hook("gpufrac-prolog", false)),
+        || run(&mut Command::new("/bin/true")),
+    )?;
+    table.add(
+        "prolog of a job without a fraction",
+        "/bin/true",
+        &pair,
+        Goal::AtMostTimes(1.5),
+    );
+
+    let gpufrac = || {
+        run(&mut node.hook("gpufrac-prolog", true))?;
+        run(&mut node.hook("gpufrac-epilog", true))
+    };
+    let bare = node.build_bare()?;
+    let library = lab.folder().gpus(node.name).join("lib/libnvidia-ml.so.1");
+    let pair = Pair::measure(arguments.rounds, gpufrac, || {
+        run(Command::new(&bare).arg(&library).arg("carve"))?;
+        run(Command::new(&bare).arg(&library).arg("release"))
+    })?;
+    let goal = Goal::Within(Duration::from_millis(10));
+    table.add(
+        "carve and teardown",
+        "the bare NVML calls, two processes",
+        &pair,
+        goal,
+    );
+
+    match find_nvidia_smi(arguments) {
+        Some(program) => {
+            let rounds = (arguments.rounds / 5).max(5);
+            let pair = Pair::measure(rounds, gpufrac, || {
+                run(&mut node.script("prolog.sh", &program))?;
+                run(&mut node.script("epilog.sh", &program))
+            })?;
+            table.add("carve and teardown", "shell prolog with nvidia-smi", &pair, Goal::FasterBy(10.0));
+        }
+        None => table.note(
+            "the shell prolog was not measured: no nvidia-smi (Debian non-free `nvidia-smi`; --nvidia-smi PATH)",
+        ),
+    }
+    lab.stop()?;
+    Ok(())
+}
+
+fn find_nvidia_smi(arguments: &BenchArguments) -> Option<PathBuf> {
+    if let Some(program) = &arguments.nvidia_smi {
+        return Some(program.clone());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join("nvidia-smi"))
+        .find(|file| file.exists())
+}
+
+struct Node<'a> {
+    lab: &'a Lab,
+    name: &'a str,
+}
+
+impl Node<'_> {
+    /// gpufrac's prolog or epilog with the environment that slurmd gives it.
+    fn hook(&self, program: &str, fraction: bool) -> Command {
+        let folder = self.lab.folder();
+        let user = &self.lab.users()[0];
+        let mut command = Command::new(folder.bin().join(program));
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
+            .env("SLURM_CONF", folder.slurm_conf())
+            .env("SLURMD_NODENAME", self.name)
+            .env("SLURM_JOB_ID", JOB)
+            .env("SLURM_JOB_UID", user.uid.to_string())
+            .env("SLURM_JOB_GID", user.gid.to_string())
+            .env("SLURM_JOB_USER", &user.name)
+            .env("SLURM_JOB_PARTITION", "gpu")
+            .env("SLURM_JOB_RESTART_COUNT", "0");
+        if fraction {
+            command
+                .env("SLURM_JOB_GPUS", "0")
+                .env("SPANK_GPUFRAC", "v1:units=25:mech=mig");
+        }
+        command
+    }
+
+    fn script(&self, name: &str, nvidia_smi: &Path) -> Command {
+        let folder = self.lab.folder();
+        let tools = nvidia_smi
+            .parent()
+            .unwrap_or(Path::new("/usr/bin"))
+            .display()
+            .to_string();
+        let mut command = Command::new("bash");
+        command
+            .arg(
+                Path::new(env!("CARGO_MANIFEST_DIR"))
+                    .join("bench")
+                    .join(name),
+            )
+            .arg(folder.work().join("instance"))
+            .env("PATH", format!("{tools}:/usr/sbin:/usr/bin:/sbin:/bin"))
+            .env("LD_LIBRARY_PATH", folder.gpus(self.name).join("lib"));
+        command
+    }
+
+    fn build_bare(&self) -> Result<PathBuf> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/bare_nvml.c");
+        let program = self.lab.folder().bin().join("bare_nvml");
+        run(Command::new("gcc")
+            .arg("-O2")
+            .arg(source)
+            .arg("-o")
+            .arg(&program)
+            .arg("-ldl"))?;
+        Ok(program)
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+    if !output.status.success() {
+        bail!(
+            "{:?} ended with {}\n{}",
+            command.get_program(),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
