@@ -1,3 +1,340 @@
-//! Controls the simulated GPUs, and a fake CUDA program.
+//! `gpusim`: sets up, shows and disturbs a simulated node, and runs a fake CUDA program.
 
-fn main() {}
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+use gpusim::{admin, program, show};
+use nvidia_ml::code::Code;
+use nvidia_ml::disturb::{self, Disturbances, Rule, What};
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::store::Store;
+use nvidia_ml::symbols::{self, FUNCTIONS};
+
+/// Simulated GPUs: set up, show, disturb; and a fake CUDA program.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Folder of the simulated node.
+    #[arg(long, env = "NVML_SIM_ROOT", global = true)]
+    root: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make a node, in place of one that was there.
+    Init {
+        /// MODEL or MODEL:COUNT, such as H100-80:2; repeat for other models.
+        #[arg(long = "gpu", required = true, num_args = 1..)]
+        gpus: Vec<String>,
+        /// Switch MIG mode on.
+        #[arg(long)]
+        mig: bool,
+        /// Driver version that NVML reports.
+        #[arg(long, default_value = "570.172.08")]
+        driver: String,
+        /// The library to install [default: the one built beside this program].
+        #[arg(long)]
+        lib: Option<PathBuf>,
+    },
+    /// Show GPUs, instances and processes.
+    Show {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make calls of NVML fail.
+    Fault {
+        /// Function, such as nvmlDeviceCreateGpuInstanceWithPlacement; `any` for all together.
+        #[arg(long)]
+        call: String,
+        /// The first call that fails, counted from now.
+        #[arg(long, default_value_t = 1)]
+        nth: u64,
+        /// How many calls fail; 0: all that follow.
+        #[arg(long, default_value_t = 1)]
+        count: u64,
+        /// What they answer: a name such as IN_USE, or a number.
+        #[arg(long, required_unless_present = "kill")]
+        code: Option<String>,
+        /// Kill the caller with SIGKILL instead.
+        #[arg(long, conflicts_with = "code")]
+        kill: bool,
+        /// Only after the call has done its work.
+        #[arg(long)]
+        after: bool,
+    },
+    /// Make calls of NVML slow.
+    Delay {
+        /// Function; `any` for all.
+        #[arg(long)]
+        call: String,
+        /// Milliseconds.
+        #[arg(long)]
+        ms: u64,
+        /// The first call that is slow, counted from now.
+        #[arg(long, default_value_t = 1)]
+        nth: u64,
+        /// How many calls are slow; 0: all that follow.
+        #[arg(long, default_value_t = 0)]
+        count: u64,
+    },
+    /// End all faults, delays and counting.
+    Clear,
+    /// Print how often each function was called since counting began.
+    Calls {
+        /// Begin to count, from zero.
+        #[arg(long)]
+        start: bool,
+    },
+    /// Switch MIG mode, as a reset of the GPU would.
+    Mig {
+        /// GPU index.
+        gpu: usize,
+        /// on or off.
+        #[arg(value_parser = ["on", "off"])]
+        mode: String,
+    },
+    /// Create an instance behind everyone's back.
+    Create {
+        /// GPU index.
+        gpu: usize,
+        /// Profile name or id.
+        profile: String,
+        /// START or START:SIZE in memory slices [default: the driver's choice].
+        placement: Option<String>,
+        /// Leave it without a compute instance.
+        #[arg(long)]
+        no_compute: bool,
+    },
+    /// Destroy an instance.
+    Destroy {
+        /// MIG UUID, or GPU/GI such as 0/7.
+        instance: String,
+        /// Processes or not.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Reset a GPU: instances are lost, a pending MIG mode comes into force.
+    Reset {
+        /// GPU index.
+        gpu: usize,
+    },
+    /// Reboot: instances are lost; MIG mode too, from Hopper on.
+    Reboot,
+    /// Run a fake CUDA program on the device that CUDA_VISIBLE_DEVICES gives.
+    Run {
+        /// Device memory to hold: bytes, or with K, M, G.
+        #[arg(long, default_value = "512M", value_parser = mebibytes)]
+        memory: u64,
+        /// How long to run [default: until a signal].
+        #[arg(long)]
+        seconds: Option<f64>,
+        /// busy, idle or burst:PERIOD:DUTY (seconds, 0 to 1).
+        #[arg(long, default_value = "busy")]
+        pattern: Pattern,
+        /// A device to try instead of CUDA_VISIBLE_DEVICES.
+        #[arg(long = "try")]
+        device: Option<String>,
+        /// Command that NVML reports.
+        #[arg(long, default_value = "gpusim")]
+        name: String,
+    },
+}
+
+fn mebibytes(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.trim_end_matches(['i', 'B']).split_at_checked(
+        text.find(|c: char| c.is_ascii_alphabetic())
+            .unwrap_or(text.len()),
+    ) {
+        Some((digits, unit)) => (digits, unit),
+        None => (text, ""),
+    };
+    let number: f64 = digits
+        .parse()
+        .map_err(|_| format!("`{text}` is no amount of memory: write 4G or 512M"))?;
+    let mib = match unit {
+        "G" | "g" => number * 1024.0,
+        "M" | "m" => number,
+        "K" | "k" => number / 1024.0,
+        "" => number / 1_048_576.0,
+        _ => return Err(format!("`{text}` is no amount of memory: write 4G or 512M")),
+    };
+    if !(0.0..1e12).contains(&mib) {
+        return Err(format!("`{text}` is no amount of memory: write 4G or 512M"));
+    }
+    Ok(mib.ceil() as u64)
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("gpusim: {error:#}");
+            let status = error.downcast_ref::<program::ProgramError>();
+            ExitCode::from(status.map_or(1, program::ProgramError::status))
+        }
+    }
+}
+
+fn function(name: &str) -> anyhow::Result<Option<String>> {
+    if name == "any" {
+        return Ok(None);
+    }
+    if symbols::position(name).is_none() {
+        bail!("NVML has no function `{name}`");
+    }
+    Ok(Some(name.to_owned()))
+}
+
+fn add_rule(store: &Store, call: &str, nth: u64, count: u64, what: What) -> anyhow::Result<()> {
+    let call = function(call)?;
+    let counted = disturb::counted(&*store.counters()?, call.as_deref());
+    store.disturb(|all| {
+        all.rules.push(Rule {
+            call,
+            first: counted + nth.max(1),
+            count,
+            what,
+        });
+    })?;
+    Ok(())
+}
+
+fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let root = arguments
+        .root
+        .context("no node: name its folder with --root, or in NVML_SIM_ROOT")?;
+    let mut out = std::io::stdout();
+    if let Command::Init {
+        gpus,
+        mig,
+        driver,
+        lib,
+    } = &arguments.command
+    {
+        let mut models = Vec::new();
+        for text in gpus {
+            models.extend(admin::parse_gpus(text)?);
+        }
+        let library = match lib {
+            Some(path) => path.clone(),
+            None => admin::built_library()?,
+        };
+        admin::init(&root, &models, *mig, driver, &library)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let store =
+        Store::open(&root).with_context(|| format!("{} is no simulated node", root.display()))?;
+    match arguments.command {
+        Command::Init { .. } => {}
+        Command::Show { json } => {
+            let view = show::view(&store)?;
+            if json {
+                writeln!(out, "{}", serde_json::to_string_pretty(&view)?)?;
+            } else {
+                write!(out, "{}", show::text(&view))?;
+            }
+        }
+        Command::Fault {
+            call,
+            nth,
+            count,
+            code,
+            kill,
+            after,
+        } => {
+            let what = match (code, kill) {
+                (Some(code), _) => {
+                    let known = Code::parse(&code);
+                    let number = known
+                        .with_context(|| format!("NVML has no code `{code}`"))?
+                        .0;
+                    if after {
+                        What::FailAfter(number)
+                    } else {
+                        What::Fail(number)
+                    }
+                }
+                (None, _) if after => What::KillAfter,
+                (None, _) => What::Kill,
+            };
+            add_rule(&store, &call, nth, count, what)?;
+        }
+        Command::Delay {
+            call,
+            ms,
+            nth,
+            count,
+        } => add_rule(&store, &call, nth, count, What::Delay(ms))?,
+        Command::Clear => store.disturb(|all| *all = Disturbances::default())?,
+        Command::Calls { start } => {
+            let counters = store.counters()?;
+            if start {
+                for position in 0..=FUNCTIONS.len() {
+                    counters
+                        .word(position)
+                        .store(0, std::sync::atomic::Ordering::Relaxed);
+                }
+                // Rules that count from an older zero would come too late.
+                store.disturb(|all| {
+                    *all = Disturbances {
+                        counting: true,
+                        rules: Vec::new(),
+                    }
+                })?;
+            } else {
+                writeln!(out, "{} any", disturb::counted(&counters, None))?;
+                for name in FUNCTIONS {
+                    let count = disturb::counted(&counters, Some(name));
+                    if count > 0 {
+                        writeln!(out, "{count} {name}")?;
+                    }
+                }
+            }
+        }
+        Command::Mig { gpu, mode } => admin::set_mig(&store, gpu, mode == "on")?,
+        Command::Create {
+            gpu,
+            profile,
+            placement,
+            no_compute,
+        } => {
+            let (gi, uuid) =
+                admin::create(&store, gpu, &profile, placement.as_deref(), !no_compute)?;
+            writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
+        }
+        Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
+        Command::Reset { gpu } => admin::reset(&store, gpu)?,
+        Command::Reboot => admin::reboot(&store)?,
+        Command::Run {
+            memory,
+            seconds,
+            pattern,
+            device,
+            name,
+        } => {
+            let plan = program::Plan {
+                visible: device.or_else(|| std::env::var("CUDA_VISIBLE_DEVICES").ok()),
+                memory_mib: memory,
+                time: seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))),
+                pattern,
+                name,
+            };
+            let signal = program::run(&store, &plan, |line| {
+                let _ = writeln!(std::io::stdout(), "{line}");
+                let _ = std::io::stdout().flush();
+            })?;
+            if let Some(signal) = signal {
+                return Ok(ExitCode::from(128 + signal as u8));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,282 @@
+//! Making a node, and doing to it what an administrator would.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nvidia_ml::code::Code;
+use nvidia_ml::model::{MODELS, Model};
+use nvidia_ml::node::{Gpu, Node};
+use nvidia_ml::store::{Store, StoreError};
+
+/// What cannot be done to a node.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// A GPU model that there is not.
+    #[error("there is no GPU model `{0}`; write MODEL or MODEL:COUNT with one of {known}", known = model_names())]
+    Model(String),
+    /// The library to install was not found.
+    #[error("no libnvidia_ml.so beside {}: build it with `cargo build -p nvml-sim`, or name it with --lib", .0.display())]
+    NoLibrary(PathBuf),
+    /// Copying the library failed.
+    #[error("{}: {source}", path.display())]
+    Library {
+        /// The library.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A GPU index outside the node.
+    #[error("there is no GPU {0} on this node")]
+    Gpu(usize),
+    /// A profile that the GPU does not have.
+    #[error("GPU {gpu} has no profile `{profile}`; it has {known}")]
+    Profile {
+        /// The GPU.
+        gpu: usize,
+        /// The profile asked for.
+        profile: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A text that is no placement.
+    #[error("`{0}` is no placement: write START or START:SIZE in memory slices")]
+    Placement(String),
+    /// No such instance.
+    #[error("there is no instance {0}: name it by MIG UUID or by GPU/GI, such as 0/7")]
+    Instance(String),
+    /// NVML would have answered this.
+    #[error("{doing}: {code}")]
+    Refused {
+        /// What was tried.
+        doing: String,
+        /// The code.
+        code: Code,
+    },
+    /// The node's folder.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+fn model_names() -> String {
+    let names: Vec<_> = MODELS.iter().map(|model| model.name).collect();
+    names.join(", ")
+}
+
+fn refused(doing: impl Into<String>) -> impl FnOnce(Code) -> AdminError {
+    let doing = doing.into();
+    move |code| AdminError::Refused { doing, code }
+}
+
+/// Reads `H100-80:2`.
+///
+/// # Errors
+/// A model that there is not, or a count that is no number from 1 to 32.
+pub fn parse_gpus(text: &str) -> Result<Vec<&'static Model>, AdminError> {
+    let error = || AdminError::Model(text.to_owned());
+    let (name, count) = match text.split_once(':') {
+        Some((name, count)) => (name, count.parse().map_err(|_| error())?),
+        None => (text, 1),
+    };
+    let model = Model::find(name).ok_or_else(error)?;
+    if !(1..=32).contains(&count) {
+        return Err(error());
+    }
+    Ok(vec![model; count])
+}
+
+/// The newest built library near the running program.
+///
+/// # Errors
+/// When there is none.
+pub fn built_library() -> Result<PathBuf, AdminError> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let folder = program.parent().unwrap_or(Path::new("."));
+    let places = [
+        folder.join("libnvidia_ml.so"),
+        folder.join("deps/libnvidia_ml.so"),
+        folder.join("../libnvidia_ml.so"),
+    ];
+    let age = |path: &PathBuf| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let found = places.into_iter().filter(|path| path.exists());
+    found
+        .max_by_key(age)
+        .ok_or_else(|| AdminError::NoLibrary(folder.to_owned()))
+}
+
+/// Makes a node in `root`, in place of one that was there.
+///
+/// # Errors
+/// What the file system answers.
+pub fn init(
+    root: &Path,
+    models: &[&'static Model],
+    mig: bool,
+    driver: &str,
+    library: &Path,
+) -> Result<Store, AdminError> {
+    let store = Store::create(root, &Node::new(driver, models, mig))?;
+    let folder = root.join("lib");
+    let installed = folder.join("libnvidia-ml.so.1");
+    let new = folder.join(".libnvidia-ml.so.1");
+    // Renamed into place: a process that has an older copy mapped keeps that.
+    fs::create_dir_all(&folder)
+        .and_then(|()| fs::copy(library, &new))
+        .and_then(|_| fs::rename(&new, &installed))
+        .map_err(|source| AdminError::Library {
+            path: library.to_owned(),
+            source,
+        })?;
+    Ok(store)
+}
+
+fn gpu(node: &Node, index: usize) -> Result<&Gpu, AdminError> {
+    node.gpus.get(index).ok_or(AdminError::Gpu(index))
+}
+
+/// Switches MIG mode as a reset with that mode pending would: instances are lost.
+///
+/// # Errors
+/// When the GPU has no MIG, or there is no such GPU.
+pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> {
+    gpu(&*store.node()?, index)?;
+    let doing = format!("switching MIG mode of GPU {index}");
+    let change = |node: &mut Node| {
+        let gpu = &mut node.gpus[index];
+        if gpu.model().geometry.is_none() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        gpu.mig_pending = on;
+        gpu.reset();
+        Ok(())
+    };
+    store.update(change).map_err(refused(doing))
+}
+
+/// Resets a GPU.
+///
+/// # Errors
+/// When there is no such GPU.
+pub fn reset(store: &Store, index: usize) -> Result<(), AdminError> {
+    gpu(&*store.node()?, index)?;
+    let change = |node: &mut Node| {
+        node.gpus[index].reset();
+        Ok(())
+    };
+    store
+        .update(change)
+        .map_err(refused(format!("resetting GPU {index}")))
+}
+
+/// Reboots the node, as far as its GPUs can tell.
+///
+/// # Errors
+/// What the file system answers.
+pub fn reboot(store: &Store) -> Result<(), AdminError> {
+    let change = |node: &mut Node| {
+        node.reboot();
+        Ok(())
+    };
+    store.update(change).map_err(refused("rebooting"))
+}
+
+/// Creates an instance behind everyone's back. Answers GPU instance id and, when it gets a
+/// compute instance, the MIG UUID.
+///
+/// # Errors
+/// NVML's refusals, and names that do not exist.
+pub fn create(
+    store: &Store,
+    index: usize,
+    profile: &str,
+    placement: Option<&str>,
+    compute: bool,
+) -> Result<(u32, Option<String>), AdminError> {
+    let node = store.node()?;
+    let geometry = gpu(&node, index)?.model().geometry();
+    let profiles = geometry.map_or(&[][..], |geometry| &geometry.profiles);
+    let wanted = profile.trim_start_matches("MIG ");
+    let found = profiles
+        .iter()
+        .find(|known| known.name == wanted || known.id.to_string() == wanted)
+        .ok_or_else(|| AdminError::Profile {
+            gpu: index,
+            profile: profile.to_owned(),
+            known: profiles
+                .iter()
+                .map(|known| format!("{} ({})", known.name, known.id))
+                .collect::<Vec<_>>()
+                .join(", "),
+        })?;
+    let placement = placement
+        .map(|text| -> Result<(u32, u32), AdminError> {
+            let error = || AdminError::Placement(text.to_owned());
+            let number = |text: &str| text.parse::<u32>().map_err(|_| error());
+            match text.split_once(':') {
+                Some((start, size)) => Ok((number(start)?, number(size)?)),
+                None => Ok((number(text)?, found.size)),
+            }
+        })
+        .transpose()?;
+    let change = |node: &mut Node| {
+        let gi = node.create_gpu_instance(index, found.id, placement)?.id;
+        if !compute {
+            return Ok((gi, None));
+        }
+        let gpu = &node.gpus[index];
+        let instance = gpu.instance(gi).ok_or(Code::UNKNOWN)?;
+        let whole = gpu.compute_profiles(instance)?.last().map(|last| last.id);
+        let whole = whole.ok_or(Code::UNKNOWN)?;
+        let ci = node.create_compute_instance(index, gi, whole, None)?;
+        Ok((gi, Some(ci.uuid.clone())))
+    };
+    store
+        .update(change)
+        .map_err(refused(format!("creating {} on GPU {index}", found.name)))
+}
+
+/// Destroys an instance with all that it has, named by MIG UUID or as GPU/GI. Processes on it
+/// hinder only who is not forcing it.
+///
+/// # Errors
+/// NVML's refusals, and names that do not exist.
+pub fn destroy(store: &Store, name: &str, force: bool) -> Result<(), AdminError> {
+    let node = store.node()?;
+    let error = || AdminError::Instance(name.to_owned());
+    let (index, gi) = if name.starts_with("MIG-") {
+        let mut all = node.gpus.iter().enumerate().flat_map(|(index, gpu)| {
+            gpu.mig_devices()
+                .map(move |(gi, ci)| (index, gi.id, &ci.uuid))
+        });
+        let found = all.find(|(_, _, uuid)| *uuid == name).ok_or_else(error)?;
+        (found.0, found.1)
+    } else {
+        let (gpu, gi) = name.split_once('/').ok_or_else(error)?;
+        (
+            gpu.parse().map_err(|_| error())?,
+            gi.parse().map_err(|_| error())?,
+        )
+    };
+    let serial = gpu(&node, index)?.instance(gi).ok_or_else(error)?.serial;
+    let live = nvidia_ml::processes::live(store.root())?;
+    let busy = live
+        .iter()
+        .any(|process| process.instance.is_some_and(|(own, _)| own == serial));
+    let change = |node: &mut Node| {
+        let gpu = &mut node.gpus[index];
+        let ids: Vec<u32> = gpu
+            .instance(gi)
+            .ok_or(Code::NOT_FOUND)?
+            .compute
+            .iter()
+            .map(|ci| ci.id)
+            .collect();
+        for ci in ids {
+            gpu.destroy_compute_instance(gi, ci, busy && !force)?;
+        }
+        gpu.destroy_gpu_instance(gi, busy && !force)
+    };
+    store
+        .update(change)
+        .map_err(refused(format!("destroying {name}")))
+}

@@ -1,0 +1,223 @@
+//! What a node looks like now.
+
+use std::fmt::Write as _;
+
+use nvidia_ml::code::Code;
+use nvidia_ml::processes::{self, Process};
+use nvidia_ml::store::{Store, StoreError};
+use nvidia_ml::tree::Capability;
+use serde::Serialize;
+
+/// What cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum ShowError {
+    /// The node's folder.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A state that contradicts itself.
+    #[error("GPU {gpu}, GPU instance {gi}: its profile is unknown ({code})")]
+    Profile {
+        /// The GPU.
+        gpu: usize,
+        /// The GPU instance.
+        gi: u32,
+        /// NVML's code.
+        code: Code,
+    },
+}
+
+/// A node.
+#[derive(Debug, Serialize)]
+pub struct NodeView {
+    /// Driver version.
+    pub driver: String,
+    /// Reboots so far.
+    pub boots: u32,
+    /// GPUs in NVML's order.
+    pub gpus: Vec<GpuView>,
+}
+
+/// A GPU.
+#[derive(Debug, Serialize)]
+pub struct GpuView {
+    /// NVML index.
+    pub index: usize,
+    /// The simulator's model name.
+    pub model: &'static str,
+    /// Product name.
+    pub name: &'static str,
+    /// UUID.
+    pub uuid: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// MIG mode in force.
+    pub mig: bool,
+    /// MIG mode after a reset.
+    pub mig_pending: bool,
+    /// Memory slices of the GPU, 0 without MIG.
+    pub memory_slices: u32,
+    /// GPU instances by id.
+    pub instances: Vec<InstanceView>,
+    /// Processes on the GPU, those of its instances too.
+    pub processes: Vec<ProcessView>,
+}
+
+/// A GPU instance.
+#[derive(Debug, Serialize)]
+pub struct InstanceView {
+    /// GPU instance id.
+    pub gi: u32,
+    /// Profile name, `1g.10gb`.
+    pub profile: &'static str,
+    /// Profile id.
+    pub profile_id: u32,
+    /// First memory slice.
+    pub start: u32,
+    /// Memory slices.
+    pub size: u32,
+    /// Memory.
+    pub memory_mib: u64,
+    /// Minor of its capability node.
+    pub cap_minor: u32,
+    /// Compute instances by id.
+    pub compute: Vec<ComputeView>,
+}
+
+/// A compute instance.
+#[derive(Debug, Serialize)]
+pub struct ComputeView {
+    /// Compute instance id.
+    pub ci: u32,
+    /// Profile id.
+    pub profile_id: u32,
+    /// MIG UUID.
+    pub uuid: String,
+    /// Minor of its capability node.
+    pub cap_minor: u32,
+}
+
+/// A process.
+#[derive(Debug, Serialize)]
+pub struct ProcessView {
+    /// Process id.
+    pub pid: u32,
+    /// Command.
+    pub name: String,
+    /// Its MIG UUID, on a GPU in MIG mode.
+    pub mig_uuid: Option<String>,
+    /// Memory that it holds.
+    pub memory_mib: u64,
+    /// How busy it is.
+    pub pattern: String,
+}
+
+/// Looks at a node.
+///
+/// # Errors
+/// What the file system answers.
+pub fn view(store: &Store) -> Result<NodeView, ShowError> {
+    let node = store.node()?;
+    let live = processes::live(store.root())?;
+    let mut gpus = Vec::new();
+    for (index, gpu) in node.gpus.iter().enumerate() {
+        let mut instances = Vec::new();
+        for gi in &gpu.instances {
+            let profile = gpu.profile_of(gi).map_err(|code| ShowError::Profile {
+                gpu: index,
+                gi: gi.id,
+                code,
+            })?;
+            let compute = gi.compute.iter().map(|ci| ComputeView {
+                ci: ci.id,
+                profile_id: ci.profile,
+                uuid: ci.uuid.clone(),
+                cap_minor: Capability::ComputeInstance(gpu.minor, gi.id, ci.id).minor(),
+            });
+            instances.push(InstanceView {
+                gi: gi.id,
+                profile: profile.name,
+                profile_id: profile.id,
+                start: gi.start,
+                size: gi.size,
+                memory_mib: profile.memory_mib,
+                cap_minor: Capability::GpuInstance(gpu.minor, gi.id).minor(),
+                compute: compute.collect(),
+            });
+        }
+        let mig_uuid = |process: &Process| {
+            let serials = process.instance?;
+            let mut devices = gpu.mig_devices();
+            let found = devices.find(|(gi, ci)| (gi.serial, ci.serial) == serials)?;
+            Some(found.1.uuid.clone())
+        };
+        let own = live.iter().filter(|process| process.gpu_uuid == gpu.uuid);
+        let processes = own.map(|process| ProcessView {
+            pid: process.pid,
+            name: process.name.clone(),
+            mig_uuid: mig_uuid(process),
+            memory_mib: process.memory_mib,
+            pattern: process.pattern.to_string(),
+        });
+        let model = gpu.model();
+        gpus.push(GpuView {
+            index,
+            model: model.name,
+            name: model.product,
+            uuid: gpu.uuid.clone(),
+            minor: gpu.minor,
+            mig: gpu.mig,
+            mig_pending: gpu.mig_pending,
+            memory_slices: model
+                .geometry()
+                .map_or(0, |geometry| geometry.memory_slices),
+            instances,
+            processes: processes.collect(),
+        });
+    }
+    Ok(NodeView {
+        driver: node.driver.clone(),
+        boots: node.boots,
+        gpus,
+    })
+}
+
+/// The view as text for a terminal.
+#[must_use]
+pub fn text(node: &NodeView) -> String {
+    let mut out = String::new();
+    for gpu in &node.gpus {
+        let mode = match (gpu.mig, gpu.mig_pending) {
+            (true, true) => "MIG on",
+            (false, false) => "MIG off",
+            (true, false) => "MIG on, off after a reset",
+            (false, true) => "MIG off, on after a reset",
+        };
+        let (index, name, uuid) = (gpu.index, gpu.name, &gpu.uuid);
+        let _ = writeln!(out, "GPU {index}: {name} ({uuid}), {mode}");
+        for gi in &gpu.instances {
+            let (id, profile, start, size) = (gi.gi, gi.profile, gi.start, gi.size);
+            let _ = write!(out, "  GI {id:2}  {profile:<14} {start}:{size}");
+            if gi.compute.is_empty() {
+                out.push_str("  no compute instance");
+            }
+            for ci in &gi.compute {
+                let _ = write!(out, "  CI {} {}", ci.ci, ci.uuid);
+            }
+            out.push('\n');
+        }
+        for process in &gpu.processes {
+            let place = process.mig_uuid.as_deref().unwrap_or("the whole GPU");
+            let (pid, name, memory, pattern) = (
+                process.pid,
+                &process.name,
+                process.memory_mib,
+                &process.pattern,
+            );
+            let _ = writeln!(
+                out,
+                "  process {pid} ({name}) on {place}: {memory} MiB, {pattern}"
+            );
+        }
+    }
+    out
+}

@@ -1,0 +1,263 @@
+//! Compute instances.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::{Out, nvml, tagged, text_field};
+use crate::code::{Answer, Code};
+use crate::geometry::{ComputeProfile, GpuProfile};
+use crate::node::{Gpu, GpuInstance};
+use crate::processes;
+use crate::session::{Call, Handle};
+
+type GpuInstanceHandle = sys::nvmlGpuInstance_t;
+type ComputeInstanceHandle = sys::nvmlComputeInstance_t;
+type Placement = sys::nvmlComputeInstancePlacement_t;
+
+/// The profile of this `NVML_COMPUTE_INSTANCE_PROFILE_*`, which is its id, too.
+fn profile_of_kind(
+    gpu: &Gpu,
+    gi: &GpuInstance,
+    kind: c_uint,
+    engine: c_uint,
+) -> Answer<ComputeProfile> {
+    if engine != sys::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED || kind > 8 {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    let mut profiles = gpu.compute_profiles(gi)?.into_iter();
+    profiles
+        .find(|profile| profile.id == kind)
+        .ok_or(Code::NOT_SUPPORTED)
+}
+
+fn profile(gpu: &Gpu, gi: &GpuInstance, id: c_uint) -> Answer<ComputeProfile> {
+    let mut profiles = gpu.compute_profiles(gi)?.into_iter();
+    profiles
+        .find(|profile| profile.id == id)
+        .ok_or(Code::INVALID_ARGUMENT)
+}
+
+fn remaining(gi: &GpuInstance, profile: &ComputeProfile) -> c_uint {
+    let free = |start: u32| {
+        let mut others = gi.compute.iter();
+        others
+            .all(|other| start + profile.slices <= other.start || other.start + other.size <= start)
+    };
+    // Starts of one profile never overlap each other.
+    profile.starts.iter().filter(|start| free(**start)).count() as c_uint
+}
+
+fn info_v1(profile: &ComputeProfile, of: &GpuProfile) -> sys::nvmlComputeInstanceProfileInfo_t {
+    sys::nvmlComputeInstanceProfileInfo_t {
+        id: profile.id,
+        sliceCount: profile.slices,
+        instanceCount: profile.max,
+        multiprocessorCount: profile.multiprocessors,
+        sharedCopyEngineCount: of.engines.copy,
+        sharedDecoderCount: of.engines.decode,
+        sharedEncoderCount: of.engines.encode,
+        sharedJpegCount: of.engines.jpeg,
+        sharedOfaCount: of.engines.ofa,
+    }
+}
+
+fn create(
+    instance: GpuInstanceHandle,
+    profile: c_uint,
+    placement: Option<(u32, u32)>,
+    out: Out<ComputeInstanceHandle>,
+) -> Answer {
+    let call = Call::new()?;
+    let (index, _, gi) = call.gpu_instance(instance)?;
+    call.administrator()?;
+    if out.is_null() {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    let (id, serial) = (gi.id, gi.serial);
+    let serial = call.session.store.update(|node| {
+        if node.gpus[index]
+            .instance(id)
+            .is_none_or(|now| now.serial != serial)
+        {
+            return Err(Code::NOT_FOUND);
+        }
+        let compute = node.create_compute_instance(index, id, profile, placement)?;
+        Ok(compute.serial)
+    })?;
+    out.set(call.handle(Handle::ComputeInstance(serial)))
+}
+
+nvml! {
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        instance: GpuInstanceHandle,
+        kind: c_uint,
+        engine: c_uint,
+        info: Out<sys::nvmlComputeInstanceProfileInfo_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
+        let profile = profile_of_kind(gpu, gi, kind, engine)?;
+        info.set(info_v1(&profile, gpu.profile_of(gi)?))
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceProfileInfoV(
+        instance: GpuInstanceHandle,
+        kind: c_uint,
+        engine: c_uint,
+        info: Out<sys::nvmlComputeInstanceProfileInfo_v2_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
+        let profile = profile_of_kind(gpu, gi, kind, engine)?;
+        let first = info_v1(&profile, gpu.profile_of(gi)?);
+        let name = text_field(&format!("MIG {}", profile.name));
+        let version = Out(info.0.cast::<c_uint>()).get()?;
+        if version == tagged::<sys::nvmlComputeInstanceProfileInfo_v2_t>(2) {
+            info.set(sys::nvmlComputeInstanceProfileInfo_v2_t {
+                version,
+                id: first.id,
+                sliceCount: first.sliceCount,
+                instanceCount: first.instanceCount,
+                multiprocessorCount: first.multiprocessorCount,
+                sharedCopyEngineCount: first.sharedCopyEngineCount,
+                sharedDecoderCount: first.sharedDecoderCount,
+                sharedEncoderCount: first.sharedEncoderCount,
+                sharedJpegCount: first.sharedJpegCount,
+                sharedOfaCount: first.sharedOfaCount,
+                name,
+            })
+        } else if version == tagged::<sys::nvmlComputeInstanceProfileInfo_v3_t>(3) {
+            Out(info.0.cast()).set(sys::nvmlComputeInstanceProfileInfo_v3_t {
+                version,
+                id: first.id,
+                sliceCount: first.sliceCount,
+                instanceCount: first.instanceCount,
+                multiprocessorCount: first.multiprocessorCount,
+                sharedCopyEngineCount: first.sharedCopyEngineCount,
+                sharedDecoderCount: first.sharedDecoderCount,
+                sharedEncoderCount: first.sharedEncoderCount,
+                sharedJpegCount: first.sharedJpegCount,
+                sharedOfaCount: first.sharedOfaCount,
+                name,
+                capabilities: 0,
+            })
+        } else {
+            Err(Code::ARGUMENT_VERSION_MISMATCH)
+        }
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
+        instance: GpuInstanceHandle,
+        id: c_uint,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
+        call.administrator()?;
+        count.set(remaining(gi, &profile(gpu, gi, id)?))
+    }
+
+    fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
+        instance: GpuInstanceHandle,
+        id: c_uint,
+        placements: Out<Placement>,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
+        call.administrator()?;
+        let profile = profile(gpu, gi, id)?;
+        let starts = profile.starts.iter();
+        let all: Vec<_> = starts
+            .map(|&start| Placement { start, size: profile.slices })
+            .collect();
+        if placements.is_null() {
+            return count.set(all.len() as c_uint);
+        }
+        placements.fill(count, &all)
+    }
+
+    fn nvmlGpuInstanceCreateComputeInstance(
+        instance: GpuInstanceHandle,
+        profile: c_uint,
+        compute: Out<ComputeInstanceHandle>,
+    ) {
+        create(instance, profile, None, compute)
+    }
+
+    fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        instance: GpuInstanceHandle,
+        profile: c_uint,
+        placement: Out<Placement>,
+        compute: Out<ComputeInstanceHandle>,
+    ) {
+        let placement = placement.get()?;
+        create(instance, profile, Some((placement.start, placement.size)), compute)
+    }
+
+    fn nvmlComputeInstanceDestroy(compute: ComputeInstanceHandle) {
+        let call = Call::new()?;
+        let (index, _, gi, ci) = call.compute_instance(compute)?;
+        call.administrator()?;
+        let (gi_id, id, serial) = (gi.id, ci.id, ci.serial);
+        let root = call.root();
+        call.session.store.update(|node| {
+            let live = processes::live(root)?;
+            let on_it = |process: &processes::Process| {
+                process.instance.is_some_and(|(_, ci)| ci == serial)
+            };
+            let gpu = &mut node.gpus[index];
+            let now = gpu.instance(gi_id).and_then(|gi| gi.compute.iter().find(|ci| ci.id == id));
+            if now.is_none_or(|now| now.serial != serial) {
+                return Err(Code::NOT_FOUND);
+            }
+            gpu.destroy_compute_instance(gi_id, id, live.iter().any(on_it))
+        })
+    }
+
+    fn nvmlGpuInstanceGetComputeInstances(
+        instance: GpuInstanceHandle,
+        id: c_uint,
+        computes: Out<ComputeInstanceHandle>,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu, gi) = call.gpu_instance(instance)?;
+        call.administrator()?;
+        profile(gpu, gi, id)?;
+        let of_profile = gi.compute.iter().filter(|ci| ci.profile == id);
+        let handles: Vec<ComputeInstanceHandle> = of_profile
+            .map(|ci| call.handle(Handle::ComputeInstance(ci.serial)))
+            .collect();
+        count.set(handles.len() as c_uint)?;
+        computes.write_all(&handles)
+    }
+
+    fn nvmlGpuInstanceGetComputeInstanceById(
+        instance: GpuInstanceHandle,
+        id: c_uint,
+        compute: Out<ComputeInstanceHandle>,
+    ) {
+        let call = Call::new()?;
+        let (_, _, gi) = call.gpu_instance(instance)?;
+        call.administrator()?;
+        let ci = gi.compute.iter().find(|ci| ci.id == id).ok_or(Code::NOT_FOUND)?;
+        compute.set(call.handle(Handle::ComputeInstance(ci.serial)))
+    }
+
+    fn nvmlComputeInstanceGetInfo_v2(
+        compute: ComputeInstanceHandle,
+        info: Out<sys::nvmlComputeInstanceInfo_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, _, gi, ci) = call.compute_instance(compute)?;
+        info.set(sys::nvmlComputeInstanceInfo_t {
+            device: call.handle(Handle::MigDevice(ci.serial)),
+            gpuInstance: call.handle(Handle::GpuInstance(gi.serial)),
+            id: ci.id,
+            profileId: ci.profile,
+            placement: Placement { start: ci.start, size: ci.size },
+        })
+    }
+}

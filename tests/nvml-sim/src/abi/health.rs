@@ -1,0 +1,379 @@
+//! Modes, clocks, power, temperature, ECC: the state of a whole GPU.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::{Out, clients, device, nvml};
+use crate::code::{Answer, Code};
+use crate::model::Architecture;
+use crate::session::Call;
+
+type DeviceHandle = sys::nvmlDevice_t;
+
+/// Busy part of the GPU, 0 to 1, in MIG mode too: what drives heat and power.
+fn load(call: &Call, device: DeviceHandle) -> Answer<f64> {
+    call.gpu(device)?;
+    Ok(clients::busy_percent(call, &call.device(device)?)? / 100.0)
+}
+
+fn power_mw(call: &Call, device: DeviceHandle) -> Answer<c_uint> {
+    let model = device::model(call, device)?;
+    let room = f64::from(model.power_limit_mw - model.idle_power_mw);
+    let drawn = 0.8 * room * load(call, device)?;
+    Ok(model.idle_power_mw + drawn as c_uint)
+}
+
+fn temperature(call: &Call, device: DeviceHandle) -> Answer<c_uint> {
+    Ok(30 + (35.0 * load(call, device)?) as c_uint)
+}
+
+/// The clock of a kind (graphics, SM, memory, video), at full speed.
+fn clock(call: &Call, device: DeviceHandle, kind: c_uint) -> Answer<c_uint> {
+    let model = device::model(call, device)?;
+    match kind {
+        0 | 1 => Ok(model.clock_mhz),
+        2 => Ok(model.memory_clock_mhz),
+        3 => Ok(model.clock_mhz * 4 / 5),
+        _ => Err(Code::INVALID_ARGUMENT),
+    }
+}
+
+const IDLE_CLOCK_MHZ: c_uint = 345;
+
+fn clock_now(call: &Call, device: DeviceHandle, kind: c_uint) -> Answer<c_uint> {
+    let full = clock(call, device, kind)?;
+    if kind == 2 || load(call, device)? > 0.0 {
+        return Ok(full);
+    }
+    Ok(IDLE_CLOCK_MHZ.min(full))
+}
+
+nvml! {
+    fn nvmlDeviceGetPersistenceMode(device: DeviceHandle, mode: Out<c_uint>) {
+        mode.set(Call::new()?.gpu(device)?.1.persistence.into())
+    }
+
+    fn nvmlDeviceSetPersistenceMode(device: DeviceHandle, mode: c_uint) {
+        let call = Call::new()?;
+        let (index, _) = call.gpu(device)?;
+        if mode > 1 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        call.administrator()?;
+        call.session.store.update(|node| {
+            node.gpus[index].persistence = mode == 1;
+            Ok(())
+        })
+    }
+
+    fn nvmlDeviceGetComputeMode(device: DeviceHandle, mode: Out<c_uint>) {
+        mode.set(Call::new()?.device(device)?.gpu.compute_mode)
+    }
+
+    fn nvmlDeviceSetComputeMode(device: DeviceHandle, mode: c_uint) {
+        let call = Call::new()?;
+        let (index, gpu) = call.gpu(device)?;
+        // Default, exclusive thread (gone since CUDA 8), prohibited, exclusive process.
+        if mode > 3 || mode == 1 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        if gpu.mig && mode == 3 {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        call.administrator()?;
+        call.session.store.update(|node| {
+            node.gpus[index].compute_mode = mode;
+            Ok(())
+        })
+    }
+
+    fn nvmlDeviceGetTemperature(device: DeviceHandle, sensor: c_uint, degrees: Out<c_uint>) {
+        if sensor != 0 {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        degrees.set(temperature(&Call::new()?, device)?)
+    }
+
+    fn nvmlDeviceGetTemperatureV(device: DeviceHandle, info: Out<sys::nvmlTemperature_t>) {
+        let call = Call::new()?;
+        let mut value = info.versioned(1)?;
+        value.temperature = temperature(&call, device)? as c_int;
+        info.set(value)
+    }
+
+    fn nvmlDeviceGetTemperatureThreshold(device: DeviceHandle, kind: c_uint, degrees: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        // Shutdown, slowdown, greatest for memory, greatest for the GPU.
+        let value = match kind {
+            0 => 92,
+            1 => 89,
+            2 => 95,
+            3 => 87,
+            _ => return Err(Code::NOT_SUPPORTED),
+        };
+        degrees.set(value)
+    }
+
+    fn nvmlDeviceGetPowerUsage(device: DeviceHandle, milliwatts: Out<c_uint>) {
+        milliwatts.set(power_mw(&Call::new()?, device)?)
+    }
+
+    fn nvmlDeviceGetPowerManagementMode(device: DeviceHandle, mode: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        mode.set(1)
+    }
+
+    fn nvmlDeviceGetPowerManagementLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
+        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
+    }
+
+    fn nvmlDeviceGetPowerManagementDefaultLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
+        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
+    }
+
+    fn nvmlDeviceGetEnforcedPowerLimit(device: DeviceHandle, milliwatts: Out<c_uint>) {
+        milliwatts.set(device::model(&Call::new()?, device)?.power_limit_mw)
+    }
+
+    fn nvmlDeviceGetPowerManagementLimitConstraints(
+        device: DeviceHandle,
+        least: Out<c_uint>,
+        most: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let limit = device::model(&call, device)?.power_limit_mw;
+        least.set(limit / 4)?;
+        most.set(limit)
+    }
+
+    fn nvmlDeviceGetPerformanceState(device: DeviceHandle, state: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        state.set(0)
+    }
+
+    fn nvmlDeviceGetPowerState(device: DeviceHandle, state: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        state.set(0)
+    }
+
+    fn nvmlDeviceGetClockInfo(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
+        mhz.set(clock_now(&Call::new()?, device, kind)?)
+    }
+
+    fn nvmlDeviceGetMaxClockInfo(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
+        mhz.set(clock(&Call::new()?, device, kind)?)
+    }
+
+    fn nvmlDeviceGetMaxCustomerBoostClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
+        mhz.set(clock(&Call::new()?, device, kind)?)
+    }
+
+    fn nvmlDeviceGetApplicationsClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
+        mhz.set(clock(&Call::new()?, device, kind)?)
+    }
+
+    fn nvmlDeviceGetDefaultApplicationsClock(device: DeviceHandle, kind: c_uint, mhz: Out<c_uint>) {
+        mhz.set(clock(&Call::new()?, device, kind)?)
+    }
+
+    fn nvmlDeviceGetClock(device: DeviceHandle, kind: c_uint, which: c_uint, mhz: Out<c_uint>) {
+        let call = Call::new()?;
+        mhz.set(match which {
+            0 => clock_now(&call, device, kind)?,
+            1..=3 => clock(&call, device, kind)?,
+            _ => return Err(Code::INVALID_ARGUMENT),
+        })
+    }
+
+    fn nvmlDeviceGetSupportedMemoryClocks(
+        device: DeviceHandle,
+        count: Out<c_uint>,
+        clocks: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        clocks.fill(count, &[device::model(&call, device)?.memory_clock_mhz])
+    }
+
+    fn nvmlDeviceGetSupportedGraphicsClocks(
+        device: DeviceHandle,
+        memory_mhz: c_uint,
+        count: Out<c_uint>,
+        clocks: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let model = device::model(&call, device)?;
+        if memory_mhz != model.memory_clock_mhz {
+            return Err(Code::NOT_FOUND);
+        }
+        let all: Vec<c_uint> = (0..).map(|step| model.clock_mhz.saturating_sub(15 * step))
+            .take_while(|mhz| *mhz >= 210)
+            .collect();
+        clocks.fill(count, &all)
+    }
+
+    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
+        let call = Call::new()?;
+        reasons.set(u64::from(load(&call, device)? == 0.0))
+    }
+
+    fn nvmlDeviceGetCurrentClocksEventReasons(device: DeviceHandle, reasons: Out<u64>) {
+        let call = Call::new()?;
+        reasons.set(u64::from(load(&call, device)? == 0.0))
+    }
+
+    fn nvmlDeviceGetSupportedClocksThrottleReasons(device: DeviceHandle, reasons: Out<u64>) {
+        Call::new()?.gpu(device)?;
+        reasons.set(0x1ff)
+    }
+
+    fn nvmlDeviceGetSupportedClocksEventReasons(device: DeviceHandle, reasons: Out<u64>) {
+        Call::new()?.gpu(device)?;
+        reasons.set(0x1ff)
+    }
+
+    fn nvmlDeviceGetAutoBoostedClocksEnabled(
+        device: DeviceHandle,
+        _on: Out<c_uint>,
+        _on_by_default: Out<c_uint>,
+    ) {
+        Call::new()?.gpu(device)?;
+        Err(Code::NOT_SUPPORTED)
+    }
+
+    // Errors are corrected, and never counted: the GPUs are healthy.
+    fn nvmlDeviceGetEccMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        current.set(1)?;
+        pending.set(1)
+    }
+
+    fn nvmlDeviceGetDefaultEccMode(device: DeviceHandle, mode: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        mode.set(1)
+    }
+
+    fn nvmlDeviceGetTotalEccErrors(
+        device: DeviceHandle,
+        _kind: c_uint,
+        _counter: c_uint,
+        count: Out<u64>,
+    ) {
+        Call::new()?.gpu(device)?;
+        count.set(0)
+    }
+
+    fn nvmlDeviceGetMemoryErrorCounter(
+        device: DeviceHandle,
+        _kind: c_uint,
+        _counter: c_uint,
+        _location: c_uint,
+        count: Out<u64>,
+    ) {
+        Call::new()?.gpu(device)?;
+        count.set(0)
+    }
+
+    fn nvmlDeviceGetRemappedRows(
+        device: DeviceHandle,
+        corrected: Out<c_uint>,
+        uncorrected: Out<c_uint>,
+        pending: Out<c_uint>,
+        failed: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        if device::model(&call, device)?.architecture < Architecture::Ampere {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        for out in [corrected, uncorrected, pending, failed] {
+            out.set(0)?;
+        }
+        Ok(())
+    }
+
+    fn nvmlDeviceGetRowRemapperHistogram(
+        device: DeviceHandle,
+        values: Out<sys::nvmlRowRemapperHistogramValues_t>,
+    ) {
+        let call = Call::new()?;
+        if device::model(&call, device)?.architecture < Architecture::Ampere {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        values.set(sys::nvmlRowRemapperHistogramValues_t {
+            max: 2560,
+            high: 0,
+            partial: 0,
+            low: 0,
+            none: 0,
+        })
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
+        value.set(device::model(&Call::new()?, device)?.pcie_generation)
+    }
+
+    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
+        value.set(device::model(&Call::new()?, device)?.pcie_generation)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkGeneration(device: DeviceHandle, value: Out<c_uint>) {
+        value.set(device::model(&Call::new()?, device)?.pcie_generation)
+    }
+
+    fn nvmlDeviceGetMaxPcieLinkWidth(device: DeviceHandle, value: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        value.set(16)
+    }
+
+    fn nvmlDeviceGetCurrPcieLinkWidth(device: DeviceHandle, value: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        value.set(16)
+    }
+
+    fn nvmlDeviceGetPcieReplayCounter(device: DeviceHandle, value: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        value.set(0)
+    }
+
+    fn nvmlDeviceGetPcieThroughput(device: DeviceHandle, _counter: c_uint, value: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        value.set(0)
+    }
+
+    fn nvmlDeviceGetDisplayMode(device: DeviceHandle, mode: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        mode.set(0)
+    }
+
+    fn nvmlDeviceGetDisplayActive(device: DeviceHandle, active: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        active.set(0)
+    }
+
+    fn nvmlDeviceGetInforomImageVersion(device: DeviceHandle, text: Out<c_char>, length: c_uint) {
+        Call::new()?.gpu(device)?;
+        text.text(length, "G520.0200.00.05")
+    }
+
+    fn nvmlDeviceGetGspFirmwareVersion(device: DeviceHandle, text: Out<c_char>) {
+        let call = Call::new()?;
+        call.gpu(device)?;
+        // This one has no length: callers give 64 bytes.
+        text.text(64, &call.node.driver)
+    }
+
+    fn nvmlDeviceGetGspFirmwareMode(
+        device: DeviceHandle,
+        on: Out<c_uint>,
+        on_by_default: Out<c_uint>,
+    ) {
+        Call::new()?.gpu(device)?;
+        on.set(1)?;
+        on_by_default.set(1)
+    }
+
+    fn nvmlDeviceGetNumFans(device: DeviceHandle, fans: Out<c_uint>) {
+        Call::new()?.gpu(device)?;
+        fans.set(0)
+    }
+}

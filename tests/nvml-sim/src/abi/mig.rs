@@ -1,0 +1,367 @@
+//! MIG mode, GPU instances, and MIG devices.
+
+use std::ffi::c_uint;
+
+use nvml_wrapper_sys::bindings as sys;
+
+use super::{Out, device, nvml, tagged, text_field};
+use crate::code::{Answer, Code};
+use crate::geometry::GpuProfile;
+use crate::model::Architecture;
+use crate::node::Gpu;
+use crate::processes;
+use crate::session::{Call, Handle};
+
+type DeviceHandle = sys::nvmlDevice_t;
+type GpuInstanceHandle = sys::nvmlGpuInstance_t;
+type Placement = sys::nvmlGpuInstancePlacement_t;
+
+fn profile(gpu: &Gpu, id: c_uint) -> Answer<&'static GpuProfile> {
+    let geometry = gpu.mig_geometry()?;
+    geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)
+}
+
+/// Profiles and placements are told whether MIG mode is on or not.
+fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Answer<&'static GpuProfile> {
+    let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+    if kind >= 0x12 {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    geometry.profile_of_kind(kind).ok_or(Code::NOT_SUPPORTED)
+}
+
+/// P2P between instances came with Blackwell's drivers; on older parts it is not there.
+fn peers(gpu: &Gpu) -> c_uint {
+    c_uint::from(gpu.model().architecture >= Architecture::Blackwell)
+}
+
+fn profile_name(profile: &GpuProfile) -> [std::ffi::c_char; 96] {
+    text_field(&format!("MIG {}", profile.name))
+}
+
+/// Fills the struct of the version that the caller set in it.
+fn versioned_profile(
+    gpu: &Gpu,
+    profile: &GpuProfile,
+    out: Out<sys::nvmlGpuInstanceProfileInfo_v2_t>,
+) -> Answer {
+    let version = Out(out.0.cast::<c_uint>()).get()?;
+    if version == tagged::<sys::nvmlGpuInstanceProfileInfo_v2_t>(2) {
+        out.set(sys::nvmlGpuInstanceProfileInfo_v2_t {
+            version,
+            id: profile.id,
+            isP2pSupported: peers(gpu),
+            sliceCount: profile.slices,
+            instanceCount: profile.max,
+            multiprocessorCount: profile.multiprocessors,
+            copyEngineCount: profile.engines.copy,
+            decoderCount: profile.engines.decode,
+            encoderCount: profile.engines.encode,
+            jpegCount: profile.engines.jpeg,
+            ofaCount: profile.engines.ofa,
+            memorySizeMB: profile.memory_mib,
+            name: profile_name(profile),
+        })
+    } else if version == tagged::<sys::nvmlGpuInstanceProfileInfo_v3_t>(3) {
+        Out(out.0.cast::<sys::nvmlGpuInstanceProfileInfo_v3_t>()).set(
+            sys::nvmlGpuInstanceProfileInfo_v3_t {
+                version,
+                id: profile.id,
+                sliceCount: profile.slices,
+                instanceCount: profile.max,
+                multiprocessorCount: profile.multiprocessors,
+                copyEngineCount: profile.engines.copy,
+                decoderCount: profile.engines.decode,
+                encoderCount: profile.engines.encode,
+                jpegCount: profile.engines.jpeg,
+                ofaCount: profile.engines.ofa,
+                memorySizeMB: profile.memory_mib,
+                name: profile_name(profile),
+                capabilities: peers(gpu),
+            },
+        )
+    } else {
+        Err(Code::ARGUMENT_VERSION_MISMATCH)
+    }
+}
+
+fn create(
+    device: DeviceHandle,
+    profile: c_uint,
+    placement: Option<(u32, u32)>,
+    out: Out<GpuInstanceHandle>,
+) -> Answer {
+    let call = Call::new()?;
+    let (index, gpu) = call.gpu(device)?;
+    gpu.mig_geometry()?;
+    call.administrator()?;
+    if out.is_null() {
+        return Err(Code::INVALID_ARGUMENT);
+    }
+    let serial = call.session.store.update(|node| {
+        let instance = node.create_gpu_instance(index, profile, placement)?;
+        Ok(instance.serial)
+    })?;
+    out.set(call.handle(Handle::GpuInstance(serial)))
+}
+
+nvml! {
+    fn nvmlDeviceSetMigMode(device: DeviceHandle, mode: c_uint, status: Out<c_uint>) {
+        let call = Call::new()?;
+        let (index, gpu) = call.gpu(device)?;
+        if gpu.model().geometry.is_none() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        if mode > 1 || status.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        call.administrator()?;
+        let root = call.root();
+        let activation = call.session.store.update(|node| {
+            let gpu = &mut node.gpus[index];
+            let busy = processes::live(root)?.iter().any(|process| process.gpu_uuid == gpu.uuid);
+            gpu.set_mig_mode(mode == 1, busy)
+        })?;
+        status.set(activation.map_or_else(|code| code.0, |()| 0))
+    }
+
+    fn nvmlDeviceGetMigMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        if gpu.model().geometry.is_none() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        current.set(gpu.mig.into())?;
+        pending.set(gpu.mig_pending.into())
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfo(
+        device: DeviceHandle,
+        kind: c_uint,
+        info: Out<sys::nvmlGpuInstanceProfileInfo_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let profile = profile_of_kind(gpu, kind)?;
+        info.set(sys::nvmlGpuInstanceProfileInfo_t {
+            id: profile.id,
+            isP2pSupported: peers(gpu),
+            sliceCount: profile.slices,
+            instanceCount: profile.max,
+            multiprocessorCount: profile.multiprocessors,
+            copyEngineCount: profile.engines.copy,
+            decoderCount: profile.engines.decode,
+            encoderCount: profile.engines.encode,
+            jpegCount: profile.engines.jpeg,
+            ofaCount: profile.engines.ofa,
+            memorySizeMB: profile.memory_mib,
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoV(
+        device: DeviceHandle,
+        kind: c_uint,
+        info: Out<sys::nvmlGpuInstanceProfileInfo_v2_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        versioned_profile(gpu, profile_of_kind(gpu, kind)?, info)
+    }
+
+    fn nvmlDeviceGetGpuInstanceProfileInfoByIdV(
+        device: DeviceHandle,
+        id: c_uint,
+        info: Out<sys::nvmlGpuInstanceProfileInfo_v2_t>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
+        versioned_profile(gpu, profile, info)
+    }
+
+    // Every placement that the profile could have, whatever is occupied.
+    fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+        device: DeviceHandle,
+        id: c_uint,
+        placements: Out<Placement>,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        call.administrator()?;
+        let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
+        let starts = profile.starts.iter();
+        let all: Vec<_> = starts
+            .map(|&start| Placement { start, size: profile.size })
+            .collect();
+        if placements.is_null() {
+            return count.set(all.len() as c_uint);
+        }
+        placements.fill(count, &all)
+    }
+
+    fn nvmlDeviceGetGpuInstancePossiblePlacements(
+        device: DeviceHandle,
+        id: c_uint,
+        placements: Out<Placement>,
+        count: Out<c_uint>,
+    ) {
+        // The first version took the caller's room for granted.
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        call.administrator()?;
+        let profile = geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)?;
+        let starts = profile.starts.iter();
+        let all: Vec<_> = starts
+            .map(|&start| Placement { start, size: profile.size })
+            .collect();
+        count.set(all.len() as c_uint)?;
+        placements.write_all(&all)
+    }
+
+    fn nvmlDeviceGetGpuInstanceRemainingCapacity(
+        device: DeviceHandle,
+        id: c_uint,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let geometry = gpu.mig_geometry()?;
+        call.administrator()?;
+        count.set(gpu.remaining_capacity(geometry, profile(gpu, id)?))
+    }
+
+    fn nvmlDeviceCreateGpuInstance(
+        device: DeviceHandle,
+        profile: c_uint,
+        instance: Out<GpuInstanceHandle>,
+    ) {
+        create(device, profile, None, instance)
+    }
+
+    fn nvmlDeviceCreateGpuInstanceWithPlacement(
+        device: DeviceHandle,
+        profile: c_uint,
+        placement: Out<Placement>,
+        instance: Out<GpuInstanceHandle>,
+    ) {
+        let placement = placement.get()?;
+        create(device, profile, Some((placement.start, placement.size)), instance)
+    }
+
+    fn nvmlGpuInstanceDestroy(instance: GpuInstanceHandle) {
+        let call = Call::new()?;
+        let (index, _, gi) = call.gpu_instance(instance)?;
+        call.administrator()?;
+        let (id, serial) = (gi.id, gi.serial);
+        let root = call.root();
+        call.session.store.update(|node| {
+            let live = processes::live(root)?;
+            let on_it = |process: &processes::Process| {
+                process.instance.is_some_and(|(gi, _)| gi == serial)
+            };
+            let gpu = &mut node.gpus[index];
+            // Between the look above and the lock, the id may have come to mean another one.
+            if gpu.instance(id).is_none_or(|now| now.serial != serial) {
+                return Err(Code::NOT_FOUND);
+            }
+            gpu.destroy_gpu_instance(id, live.iter().any(on_it))
+        })
+    }
+
+    fn nvmlDeviceGetGpuInstances(
+        device: DeviceHandle,
+        id: c_uint,
+        instances: Out<GpuInstanceHandle>,
+        count: Out<c_uint>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        profile(gpu, id)?;
+        call.administrator()?;
+        let of_profile = gpu.instances.iter().filter(|gi| gi.profile == id);
+        let handles: Vec<GpuInstanceHandle> = of_profile
+            .map(|gi| call.handle(Handle::GpuInstance(gi.serial)))
+            .collect();
+        // NVML gives the number out only: the room is the profile's instanceCount.
+        count.set(handles.len() as c_uint)?;
+        instances.write_all(&handles)
+    }
+
+    fn nvmlDeviceGetGpuInstanceById(
+        device: DeviceHandle,
+        id: c_uint,
+        instance: Out<GpuInstanceHandle>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        gpu.mig_geometry()?;
+        call.administrator()?;
+        let gi = gpu.instance(id).ok_or(Code::NOT_FOUND)?;
+        instance.set(call.handle(Handle::GpuInstance(gi.serial)))
+    }
+
+    fn nvmlGpuInstanceGetInfo(
+        instance: GpuInstanceHandle,
+        info: Out<sys::nvmlGpuInstanceInfo_t>,
+    ) {
+        let call = Call::new()?;
+        let (index, _, gi) = call.gpu_instance(instance)?;
+        info.set(sys::nvmlGpuInstanceInfo_t {
+            device: call.handle(Handle::Gpu(index)),
+            id: gi.id,
+            profileId: gi.profile,
+            placement: Placement { start: gi.start, size: gi.size },
+        })
+    }
+
+    fn nvmlDeviceIsMigDeviceHandle(device: DeviceHandle, is: Out<c_uint>) {
+        is.set(Call::new()?.device(device)?.mig.is_some().into())
+    }
+
+    fn nvmlDeviceGetGpuInstanceId(device: DeviceHandle, id: Out<c_uint>) {
+        let call = Call::new()?;
+        let (gi, _) = call.device(device)?.mig.ok_or(Code::NOT_SUPPORTED)?;
+        id.set(gi.id)
+    }
+
+    fn nvmlDeviceGetComputeInstanceId(device: DeviceHandle, id: Out<c_uint>) {
+        let call = Call::new()?;
+        let (_, ci) = call.device(device)?.mig.ok_or(Code::NOT_SUPPORTED)?;
+        id.set(ci.id)
+    }
+
+    fn nvmlDeviceGetMaxMigDeviceCount(device: DeviceHandle, count: Out<c_uint>) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let slices = gpu.model().geometry().map_or(0, |geometry| geometry.compute_slices);
+        count.set(slices)
+    }
+
+    // Counts compute instances: a GPU instance without one cannot be seen here.
+    fn nvmlDeviceGetMigDeviceHandleByIndex(
+        device: DeviceHandle,
+        index: c_uint,
+        mig: Out<DeviceHandle>,
+    ) {
+        let call = Call::new()?;
+        let (_, gpu) = call.gpu(device)?;
+        let geometry = gpu.mig_geometry()?;
+        if index >= geometry.compute_slices {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        let serials = device::usable(&call, gpu);
+        let serial = serials.get(index as usize).ok_or(Code::NOT_FOUND)?;
+        mig.set(call.handle(Handle::MigDevice(*serial)))
+    }
+
+    fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig: DeviceHandle, device: Out<DeviceHandle>) {
+        let call = Call::new()?;
+        let found = call.device(mig)?;
+        found.mig.ok_or(Code::INVALID_ARGUMENT)?;
+        device.set(call.handle(Handle::Gpu(found.index)))
+    }
+}

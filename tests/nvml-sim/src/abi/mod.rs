@@ -1,0 +1,185 @@
+//! NVML's C functions.
+//!
+//! Each is declared with [`nvml!`], which counts the call, lets faults and delays act on it,
+//! and keeps panics from the caller. Pointers come as [`Out`] and [`Text`], so that the
+//! functions themselves need no `unsafe`.
+#![allow(
+    missing_docs,
+    non_snake_case,
+    reason = "the functions are NVML's, and nvml.h describes them"
+)]
+
+mod clients;
+mod compute;
+mod device;
+mod fields;
+mod gpm;
+mod health;
+mod legacy;
+mod mig;
+mod stubs;
+mod system;
+
+use std::ffi::{CStr, c_char, c_uint};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::code::{Answer, Code};
+use crate::session;
+
+/// A caller's pointer to where an answer goes, null if it has none.
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Out<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T: Copy> Out<T> {
+    fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    fn set(self, value: T) -> Answer {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: nvml.h lets callers pass null or a pointer to a T that they own.
+        unsafe { self.0.write(value) };
+        Ok(())
+    }
+
+    fn get(self) -> Answer<T> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: as in `set`; callers fill what a function reads.
+        Ok(unsafe { self.0.read() })
+    }
+
+    /// The element at a position of an array whose length the caller gave.
+    fn at(self, position: usize) -> Out<T> {
+        Out(self.0.wrapping_add(position))
+    }
+
+    /// Writes an array whose room is in `count`, and the number of elements into it. Without
+    /// enough room the number is told and nothing else.
+    fn fill(self, count: Out<c_uint>, values: &[T]) -> Answer {
+        let room = count.get()? as usize;
+        count.set(values.len() as c_uint)?;
+        if room < values.len() {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        self.write_all(values)
+    }
+
+    fn write_all(self, values: &[T]) -> Answer {
+        for (position, value) in values.iter().enumerate() {
+            if self.is_null() {
+                return Err(Code::INVALID_ARGUMENT);
+            }
+            self.at(position).set(*value)?;
+        }
+        Ok(())
+    }
+
+    /// A versioned struct, whose version the caller has set.
+    fn versioned(self, version: c_uint) -> Answer<T> {
+        if Out(self.0.cast::<c_uint>()).get()? == tagged::<T>(version) {
+            self.get()
+        } else {
+            Err(Code::ARGUMENT_VERSION_MISMATCH)
+        }
+    }
+}
+
+/// What callers write into the `version` of a struct.
+const fn tagged<T>(version: c_uint) -> c_uint {
+    size_of::<T>() as c_uint | version << 24
+}
+
+impl Out<c_char> {
+    /// Writes a text into a buffer of `length` bytes.
+    fn text(self, length: c_uint, text: &str) -> Answer {
+        if self.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        if (length as usize) < text.len() + 1 {
+            return Err(Code::INSUFFICIENT_SIZE);
+        }
+        for (position, byte) in text.bytes().chain([0]).enumerate() {
+            self.at(position).set(byte as c_char)?;
+        }
+        Ok(())
+    }
+}
+
+/// A caller's text.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Text(*const c_char);
+
+impl Text {
+    fn get(&self) -> Answer<&str> {
+        if self.0.is_null() {
+            return Err(Code::INVALID_ARGUMENT);
+        }
+        // SAFETY: nvml.h demands a C string, which lives at least as long as the call.
+        let text = unsafe { CStr::from_ptr(self.0) };
+        text.to_str().map_err(|_| Code::INVALID_ARGUMENT)
+    }
+}
+
+/// Fills a text field of a struct.
+fn text_field<const N: usize>(text: &str) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().zip(text.bytes().take(N - 1)) {
+        *to = from as c_char;
+    }
+    field
+}
+
+fn kill_self() {
+    // SAFETY: a plain system call, which does not return.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
+/// What every call goes through.
+fn enter(name: &str, call: impl FnOnce() -> Answer) -> c_uint {
+    let effect = session::store()
+        .and_then(|store| store.disturbance_of(name).ok())
+        .unwrap_or_default();
+    if effect.delay_ms > 0 {
+        std::thread::sleep(std::time::Duration::from_millis(effect.delay_ms));
+    }
+    if effect.kill {
+        kill_self();
+    }
+    if let Some(code) = effect.fail {
+        return code.0;
+    }
+    let answer = catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Code::UNKNOWN));
+    if effect.kill_after {
+        kill_self();
+    }
+    match (effect.fail_after, answer) {
+        (Some(code), _) | (None, Err(code)) => code.0,
+        (None, Ok(())) => 0,
+    }
+}
+
+/// Declares functions of NVML.
+macro_rules! nvml {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $name($($arg: $type),*) -> ::std::ffi::c_uint {
+                $crate::abi::enter(stringify!($name), move || -> $crate::code::Answer { $body })
+            }
+        )*
+    };
+}
+use nvml;

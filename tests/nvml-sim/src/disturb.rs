@@ -1,0 +1,113 @@
+//! Faults and delays on demand, and the counting of calls that they need.
+
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::Code;
+use crate::shared::Words;
+use crate::symbols;
+
+/// Everything that disturbs a node's calls.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disturbances {
+    /// Count calls even when no rule needs it.
+    pub counting: bool,
+    /// The rules; the first that fails a call decides, delays add up.
+    pub rules: Vec<Rule>,
+}
+
+/// What is to happen to some calls.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The function; without one, any.
+    pub call: Option<String>,
+    /// The first call that is met, as its counter will number it.
+    pub first: u64,
+    /// How many calls are met; 0: all that follow.
+    pub count: u64,
+    /// What happens to them.
+    pub what: What,
+}
+
+/// What happens to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// It takes so many milliseconds longer.
+    Delay(u64),
+    /// It does nothing and answers this code.
+    Fail(u32),
+    /// It does its work and answers this code all the same.
+    FailAfter(u32),
+    /// The caller dies of SIGKILL before the call does anything.
+    Kill,
+    /// The caller dies of SIGKILL after the call has done its work.
+    KillAfter,
+}
+
+/// What happens to the one call at hand.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Milliseconds to wait.
+    pub delay_ms: u64,
+    /// Answer this, and do nothing.
+    pub fail: Option<Code>,
+    /// Answer this after the work.
+    pub fail_after: Option<Code>,
+    /// Kill the caller first.
+    pub kill: bool,
+    /// Kill the caller after the work.
+    pub kill_after: bool,
+}
+
+impl Disturbances {
+    /// Whether calls need not be counted.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        !self.counting && self.rules.is_empty()
+    }
+
+    /// Counts a call and finds what is to happen to it.
+    pub(crate) fn count(&self, counters: &Words, call: &str) -> Effect {
+        let of_any = counters.word(0).fetch_add(1, Ordering::Relaxed) + 1;
+        let of_name = match symbols::position(call) {
+            Some(at) => counters.word(at + 1).fetch_add(1, Ordering::Relaxed) + 1,
+            None => 0,
+        };
+        let mut effect = Effect::default();
+        for rule in &self.rules {
+            let number = match rule.call.as_deref() {
+                None => of_any,
+                Some(name) if name == call => of_name,
+                Some(_) => continue,
+            };
+            let met = number >= rule.first && (rule.count == 0 || number - rule.first < rule.count);
+            if !met {
+                continue;
+            }
+            match rule.what {
+                What::Delay(ms) => effect.delay_ms += ms,
+                What::Fail(code) => effect.fail = effect.fail.or(Some(Code(code))),
+                What::FailAfter(code) => {
+                    effect.fail_after = effect.fail_after.or(Some(Code(code)));
+                }
+                What::Kill => effect.kill = true,
+                What::KillAfter => effect.kill_after = true,
+            }
+        }
+        effect
+    }
+}
+
+/// The counter that a rule on this function (or on any) reads, as it stands.
+#[must_use]
+pub fn counted(counters: &Words, call: Option<&str>) -> u64 {
+    let position = match call {
+        None => Some(0),
+        Some(name) => symbols::position(name).map(|at| at + 1),
+    };
+    position.map_or(0, |at| counters.word(at).load(Ordering::Relaxed))
+}

@@ -1,0 +1,470 @@
+//! A simulated node: its GPUs, and the rules by which MIG cuts them.
+//!
+//! Pure state: nothing here reads or writes a file. [`crate::store`] keeps a [`Node`] on disk.
+
+use serde::{Deserialize, Serialize};
+
+use crate::code::{Answer, Code};
+use crate::geometry::{ComputeProfile, Engines, Geometry, GpuProfile};
+use crate::model::Model;
+
+/// All GPUs of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Node {
+    /// Version of this format.
+    pub version: u32,
+    /// Version of the driver that NVML reports.
+    pub driver: String,
+    /// The serial number that the next instance gets. Serials are never used twice, so a
+    /// handle made of one cannot come to mean another instance.
+    pub next_serial: u64,
+    /// How often the node was rebooted.
+    pub boots: u32,
+    /// The GPUs in NVML's order.
+    pub gpus: Vec<Gpu>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    /// Name of the [`Model`].
+    pub model: String,
+    /// `GPU-…`.
+    pub uuid: String,
+    /// Board serial number.
+    pub serial_number: u64,
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// PCI bus.
+    pub pci_bus: u32,
+    /// MIG mode in force.
+    pub mig: bool,
+    /// MIG mode after the next reset.
+    pub mig_pending: bool,
+    /// Persistence mode.
+    pub persistence: bool,
+    /// `NVML_COMPUTEMODE_*`.
+    pub compute_mode: u32,
+    /// Accounting mode.
+    #[serde(default)]
+    pub accounting: bool,
+    /// GPU instances, by id.
+    pub instances: Vec<GpuInstance>,
+}
+
+/// One GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuInstance {
+    /// Never used twice.
+    pub serial: u64,
+    /// GPU instance id, used again after a destroy.
+    pub id: u32,
+    /// Profile id.
+    pub profile: u32,
+    /// First memory slice.
+    pub start: u32,
+    /// Memory slices.
+    pub size: u32,
+    /// Compute instances, by id.
+    pub compute: Vec<ComputeInstance>,
+}
+
+/// One compute instance: with its GPU instance, a MIG device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComputeInstance {
+    /// Never used twice.
+    pub serial: u64,
+    /// Compute instance id, used again after a destroy.
+    pub id: u32,
+    /// Compute instance profile id.
+    pub profile: u32,
+    /// First compute slice in the GPU instance.
+    pub start: u32,
+    /// Compute slices.
+    pub size: u32,
+    /// `MIG-…`, new at each creation.
+    pub uuid: String,
+}
+
+/// A version 4 UUID in text.
+#[must_use]
+pub fn random_uuid() -> String {
+    let mut b = [0u8; 16];
+    // SAFETY: the buffer is ours and 16 bytes long.
+    let got = unsafe { libc::getrandom(b.as_mut_ptr().cast(), b.len(), 0) };
+    assert_eq!(got, 16, "the kernel gives 16 random bytes at once");
+    b[6] = (b[6] & 0x0f) | 0x40;
+    b[8] = (b[8] & 0x3f) | 0x80;
+    let hex: String = b.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+impl Node {
+    /// A node with these GPUs, MIG on or off on those that have it.
+    #[must_use]
+    pub fn new(driver: &str, models: &[&'static Model], mig: bool) -> Node {
+        let gpus = models.iter().enumerate().map(|(index, model)| {
+            let mig = mig && model.geometry.is_some();
+            let uuid = random_uuid();
+            // Boards number themselves: any number of 13 digits will do, as long as it differs.
+            let digits = u64::from_str_radix(&uuid[..8], 16).unwrap_or(index as u64);
+            Gpu {
+                model: model.name.to_owned(),
+                uuid: format!("GPU-{uuid}"),
+                serial_number: 1_650_000_000_000 + digits,
+                minor: index as u32,
+                pci_bus: 7 * (index as u32 + 1),
+                mig,
+                mig_pending: mig,
+                persistence: true,
+                compute_mode: 0,
+                accounting: false,
+                instances: Vec::new(),
+            }
+        });
+        Node {
+            version: 1,
+            driver: driver.to_owned(),
+            next_serial: 1,
+            boots: 0,
+            gpus: gpus.collect(),
+        }
+    }
+
+    /// What is left of the state after the node has been rebooted.
+    pub fn reboot(&mut self) {
+        self.boots += 1;
+        for gpu in &mut self.gpus {
+            if gpu.model().architecture.is_hopper_or_newer() {
+                gpu.mig_pending = false;
+            }
+            gpu.reset();
+            gpu.compute_mode = 0;
+            gpu.accounting = false;
+        }
+    }
+
+    fn serial(&mut self) -> u64 {
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        serial
+    }
+
+    /// Creates a GPU instance; at `start`, or where the driver likes it.
+    ///
+    /// # Errors
+    /// NVML's codes: NOT_SUPPORTED without MIG mode, INVALID_ARGUMENT for a profile or a
+    /// placement that the GPU does not have, INSUFFICIENT_RESOURCES where it does not fit.
+    pub fn create_gpu_instance(
+        &mut self,
+        gpu: usize,
+        profile: u32,
+        placement: Option<(u32, u32)>,
+    ) -> Answer<&GpuInstance> {
+        let target = self.gpus.get(gpu).ok_or(Code::INVALID_ARGUMENT)?;
+        let geometry = target.mig_geometry()?;
+        let profile = geometry.profile(profile).ok_or(Code::INVALID_ARGUMENT)?;
+        let start = match placement {
+            Some((start, size)) => {
+                if size != profile.size || !profile.starts.contains(&start) {
+                    return Err(Code::INVALID_ARGUMENT);
+                }
+                target.fits(geometry, profile, start).then_some(start)
+            }
+            None => target.driver_choice(geometry, profile),
+        };
+        let start = start.ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let id = target
+            .instance_id(geometry, profile, start)
+            .ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let instance = GpuInstance {
+            serial: self.serial(),
+            id,
+            profile: profile.id,
+            start,
+            size: profile.size,
+            compute: Vec::new(),
+        };
+        let instances = &mut self.gpus[gpu].instances;
+        let at = instances.partition_point(|other| other.id < id);
+        instances.insert(at, instance);
+        Ok(&instances[at])
+    }
+
+    /// Creates a compute instance; at `start`, or at the first place.
+    ///
+    /// # Errors
+    /// NVML's codes: INVALID_ARGUMENT for a profile or placement that the GPU instance does
+    /// not have, INSUFFICIENT_RESOURCES where it does not fit.
+    pub fn create_compute_instance(
+        &mut self,
+        gpu: usize,
+        gpu_instance: u32,
+        profile: u32,
+        placement: Option<(u32, u32)>,
+    ) -> Answer<&ComputeInstance> {
+        let target = self.gpus.get(gpu).ok_or(Code::INVALID_ARGUMENT)?;
+        let instance = target
+            .instance(gpu_instance)
+            .ok_or(Code::INVALID_ARGUMENT)?;
+        let profiles = target.compute_profiles(instance)?;
+        let profile = profiles
+            .iter()
+            .find(|candidate| candidate.id == profile)
+            .ok_or(Code::INVALID_ARGUMENT)?;
+        let fits = |start: u32| {
+            let mut others = instance.compute.iter();
+            others.all(|other| disjoint(start, profile.slices, other.start, other.size))
+        };
+        let start = match placement {
+            Some((start, size)) => {
+                if size != profile.slices || !profile.starts.contains(&start) {
+                    return Err(Code::INVALID_ARGUMENT);
+                }
+                fits(start).then_some(start)
+            }
+            None => profile.starts.iter().copied().find(|&start| fits(start)),
+        };
+        let start = start.ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let id = (0..8)
+            .find(|id| instance.compute.iter().all(|other| other.id != *id))
+            .ok_or(Code::INSUFFICIENT_RESOURCES)?;
+        let compute = ComputeInstance {
+            serial: self.serial(),
+            id,
+            profile: profile.id,
+            start,
+            size: profile.slices,
+            uuid: format!("MIG-{}", random_uuid()),
+        };
+        let instance = self.gpus[gpu]
+            .instance_mut(gpu_instance)
+            .ok_or(Code::INVALID_ARGUMENT)?;
+        let at = instance.compute.partition_point(|other| other.id < id);
+        instance.compute.insert(at, compute);
+        Ok(&instance.compute[at])
+    }
+}
+
+fn disjoint(a: u32, a_size: u32, b: u32, b_size: u32) -> bool {
+    a + a_size <= b || b + b_size <= a
+}
+
+impl Gpu {
+    /// The GPU's model.
+    ///
+    /// # Panics
+    /// When the state names a model that this library does not have; the store refuses such
+    /// a state when it reads one.
+    #[must_use]
+    #[allow(clippy::expect_used, reason = "checked when the state is read")]
+    pub fn model(&self) -> &'static Model {
+        Model::find(&self.model).expect("the store refuses unknown models")
+    }
+
+    /// The geometry, if MIG mode is on.
+    ///
+    /// # Errors
+    /// NOT_SUPPORTED if it is not.
+    pub fn mig_geometry(&self) -> Answer<&'static Geometry> {
+        let geometry = self.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
+        if self.mig {
+            Ok(geometry)
+        } else {
+            Err(Code::NOT_SUPPORTED)
+        }
+    }
+
+    /// The GPU instance of this id.
+    #[must_use]
+    pub fn instance(&self, id: u32) -> Option<&GpuInstance> {
+        self.instances.iter().find(|instance| instance.id == id)
+    }
+
+    fn instance_mut(&mut self, id: u32) -> Option<&mut GpuInstance> {
+        self.instances.iter_mut().find(|instance| instance.id == id)
+    }
+
+    /// The GPU instance's profile.
+    ///
+    /// # Errors
+    /// UNKNOWN for a state that names a profile the model does not have.
+    pub fn profile_of(&self, instance: &GpuInstance) -> Answer<&'static GpuProfile> {
+        let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
+        geometry.profile(instance.profile).ok_or(Code::UNKNOWN)
+    }
+
+    /// The compute instance profiles of a GPU instance.
+    ///
+    /// # Errors
+    /// UNKNOWN for a state that names a profile the model does not have.
+    pub fn compute_profiles(&self, instance: &GpuInstance) -> Answer<Vec<ComputeProfile>> {
+        let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
+        Ok(geometry.compute_profiles(self.profile_of(instance)?))
+    }
+
+    /// MIG devices in the order in which NVML numbers them.
+    pub fn mig_devices(&self) -> impl Iterator<Item = (&GpuInstance, &ComputeInstance)> {
+        self.instances.iter().flat_map(|instance| {
+            instance
+                .compute
+                .iter()
+                .map(move |compute| (instance, compute))
+        })
+    }
+
+    /// Memory that clients can use: a GPU's own, whatever its MIG mode.
+    #[must_use]
+    pub fn usable_memory_mib(&self) -> u64 {
+        self.model().memory_mib - self.model().reserved_mib
+    }
+
+    fn fits(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> bool {
+        let free = self
+            .instances
+            .iter()
+            .all(|other| disjoint(start, profile.size, other.start, other.size));
+        if !free {
+            return false;
+        }
+        let others = || {
+            let of = |instance: &GpuInstance| geometry.profile(instance.profile);
+            self.instances.iter().filter_map(of)
+        };
+        let of_this = others().filter(|other| other.id == profile.id).count() as u32;
+        let slices: u32 = others().map(|other| other.slices).sum();
+        // The media engines are bought one by one. This gives the limits that NVIDIA states
+        // for +me (one of them, whatever its size) and for +me.all (next to it, only -me).
+        let whole = geometry.engines();
+        let engines_left = |pick: fn(&Engines) -> u32| {
+            let used: u32 = others().map(|other| pick(&other.engines)).sum();
+            used + pick(&profile.engines) <= pick(&whole)
+        };
+        of_this < profile.max
+            && slices + profile.slices <= geometry.compute_slices
+            && engines_left(|engines| engines.decode)
+            && engines_left(|engines| engines.encode)
+            && engines_left(|engines| engines.jpeg)
+            && engines_left(|engines| engines.ofa)
+    }
+
+    /// Where the driver puts an instance for which nobody says where. One-slice and
+    /// three-slice instances are put at the high end: this is why `-cgi 19,19,14,9` fails on
+    /// an empty A100 while the same four, largest first, do not.
+    fn driver_choice(&self, geometry: &Geometry, profile: &GpuProfile) -> Option<u32> {
+        let fits = |&start: &u32| self.fits(geometry, profile, start);
+        let mut starts = profile.starts.iter().copied();
+        if profile.slices % 2 == 1 {
+            starts.rev().find(fits)
+        } else {
+            starts.find(fits)
+        }
+    }
+
+    /// The id that the driver gives to an instance. On parts with seven slices 7g gets 0,
+    /// halves 1 and 2, quarters 3 to 6, eighths 7 to 14; on parts with four, the whole 0,
+    /// halves 1 and 2, quarters 3 to 6.
+    fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> Option<u32> {
+        let parts = geometry.memory_slices / profile.size;
+        let first = parts - 1;
+        let free = |id: &u32| self.instance(*id).is_none();
+        // 3g was seen with 2 before 1; the others with the id of their place.
+        let wanted = if profile.slices == 3 {
+            first + 1
+        } else {
+            first + start / profile.size
+        };
+        std::iter::once(wanted)
+            .chain(first..first + parts)
+            .find(free)
+    }
+
+    /// How many more instances of a profile could be created now.
+    #[must_use]
+    pub fn remaining_capacity(&self, geometry: &Geometry, profile: &GpuProfile) -> u32 {
+        let mut gpu = self.clone();
+        let mut count = 0;
+        for &start in profile.starts {
+            if gpu.fits(geometry, profile, start) {
+                count += 1;
+                gpu.instances.push(GpuInstance {
+                    serial: 0,
+                    id: u32::MAX,
+                    profile: profile.id,
+                    start,
+                    size: profile.size,
+                    compute: Vec::new(),
+                });
+            }
+        }
+        count
+    }
+
+    /// Destroys a GPU instance.
+    ///
+    /// # Errors
+    /// NOT_FOUND without one; IN_USE while it has compute instances or, says the caller,
+    /// processes.
+    pub fn destroy_gpu_instance(&mut self, id: u32, busy: bool) -> Answer {
+        let instance = self.instance(id).ok_or(Code::NOT_FOUND)?;
+        if busy || !instance.compute.is_empty() {
+            return Err(Code::IN_USE);
+        }
+        self.instances.retain(|instance| instance.id != id);
+        Ok(())
+    }
+
+    /// Destroys a compute instance.
+    ///
+    /// # Errors
+    /// NOT_FOUND without one; IN_USE while, says the caller, it has processes.
+    pub fn destroy_compute_instance(&mut self, gpu_instance: u32, id: u32, busy: bool) -> Answer {
+        let instance = self.instance_mut(gpu_instance).ok_or(Code::NOT_FOUND)?;
+        let at = instance.compute.iter().position(|compute| compute.id == id);
+        let at = at.ok_or(Code::NOT_FOUND)?;
+        if busy {
+            return Err(Code::IN_USE);
+        }
+        instance.compute.remove(at);
+        Ok(())
+    }
+
+    /// Asks for a MIG mode; the answer is NVML's activation status.
+    ///
+    /// # Errors
+    /// NOT_SUPPORTED on a model without MIG.
+    pub fn set_mig_mode(&mut self, on: bool, busy: bool) -> Answer<Answer> {
+        if self.model().geometry.is_none() {
+            return Err(Code::NOT_SUPPORTED);
+        }
+        self.mig_pending = on;
+        if self.mig == on {
+            return Ok(Ok(()));
+        }
+        if busy || !self.instances.is_empty() {
+            return Ok(Err(Code::IN_USE));
+        }
+        if !self.model().architecture.is_hopper_or_newer() {
+            return Ok(Err(Code::RESET_REQUIRED));
+        }
+        self.mig = on;
+        Ok(Ok(()))
+    }
+
+    /// Resets the GPU: instances are gone, the pending MIG mode comes into force.
+    pub fn reset(&mut self) {
+        self.instances.clear();
+        self.mig = self.mig_pending;
+    }
+}

@@ -1,0 +1,297 @@
+//! The driver's `/proc` entries and device nodes, under ROOT.
+//!
+//! As on a real machine, creating an instance makes its `/proc` entries but no device node,
+//! and destroying it takes the entries and leaves the nodes. Nodes are made by
+//! [`modprobe`], which does what `nvidia-modprobe` does.
+
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::node::{Gpu, Node};
+use crate::store::StoreError;
+
+/// Character major of the GPUs, of nvidiactl and of nvidia-modeset.
+pub const MAJOR: u32 = 195;
+/// Minor of nvidiactl.
+pub const CONTROL_MINOR: u32 = 255;
+/// Major of the capability nodes; a driver gets some free one.
+pub const CAPS_MAJOR: u32 = 237;
+/// Major of nvidia-uvm; likewise.
+pub const UVM_MAJOR: u32 = 236;
+
+const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
+
+/// A capability of the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// To create and destroy instances.
+    Config,
+    /// To see all instances' processes.
+    Monitor,
+    /// To use a GPU instance: GPU minor, GPU instance id.
+    GpuInstance(u32, u32),
+    /// To use a compute instance: GPU minor, GPU instance id, compute instance id.
+    ComputeInstance(u32, u32, u32),
+}
+
+impl Capability {
+    /// Minor of its device node.
+    #[must_use]
+    pub fn minor(self) -> u32 {
+        match self {
+            Capability::Config => 1,
+            Capability::Monitor => 2,
+            Capability::GpuInstance(gpu, gi) => 3 + 135 * gpu + 9 * gi,
+            Capability::ComputeInstance(gpu, gi, ci) => 3 + 135 * gpu + 9 * gi + 1 + ci,
+        }
+    }
+
+    /// Its file under `/proc/driver/nvidia/capabilities`.
+    #[must_use]
+    pub fn file(self, root: &Path) -> PathBuf {
+        let name = match self {
+            Capability::Config => "mig/config".to_owned(),
+            Capability::Monitor => "mig/monitor".to_owned(),
+            Capability::GpuInstance(gpu, gi) => format!("gpu{gpu}/mig/gi{gi}/access"),
+            Capability::ComputeInstance(gpu, gi, ci) => {
+                format!("gpu{gpu}/mig/gi{gi}/ci{ci}/access")
+            }
+        };
+        root.join(CAPABILITIES).join(name)
+    }
+
+    /// Its device node.
+    #[must_use]
+    pub fn node(self, root: &Path) -> PathBuf {
+        root.join(format!("dev/nvidia-caps/nvidia-cap{}", self.minor()))
+    }
+
+    fn mode(self) -> u32 {
+        match self {
+            Capability::Config => 0o400,
+            _ => 0o444,
+        }
+    }
+}
+
+/// What opening a device node comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// The driver was reached. Without a driver behind the number the kernel says ENXIO.
+    Reached,
+    /// File permissions or the device cgroup forbid it.
+    Denied,
+    /// There is no such node.
+    Missing,
+}
+
+/// Opens a device node as the driver's user-space part would.
+#[must_use]
+pub fn probe(path: &Path, write: bool) -> Access {
+    match fs::OpenOptions::new().read(true).write(write).open(path) {
+        Ok(_) => Access::Reached,
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Access::Denied,
+            Some(libc::ENOENT | libc::ENOTDIR) => Access::Missing,
+            _ => Access::Reached,
+        },
+    }
+}
+
+fn folder(path: &Path) -> Result<(), StoreError> {
+    fs::create_dir_all(path).map_err(StoreError::io(path))
+}
+
+fn file(path: &Path, text: &str, mode: u32) -> Result<(), StoreError> {
+    if let Some(parent) = path.parent() {
+        folder(parent)?;
+    }
+    fs::write(path, text).map_err(StoreError::io(path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(StoreError::io(path))
+}
+
+fn make_node(path: &Path, major: u32, minor: u32, mode: u32) -> Result<(), StoreError> {
+    let name = CString::new(path.as_os_str().as_bytes())
+        .map_err(|error| StoreError::io(path)(error.into()))?;
+    // SAFETY: a valid C string, and numbers.
+    let made = unsafe {
+        libc::mknod(
+            name.as_ptr(),
+            libc::S_IFCHR | mode,
+            libc::makedev(major, minor),
+        )
+    };
+    if made != 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(StoreError::io(path)(error));
+        }
+    }
+    // The file mode creation mask is the caller's, and must not matter.
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(StoreError::io(path))
+}
+
+/// Makes the trees of a new node, in place of older ones.
+pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
+    for old in ["proc", "dev"] {
+        let path = root.join(old);
+        match fs::remove_dir_all(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(StoreError::io(&path)(error));
+            }
+            _ => {}
+        }
+    }
+    let dev = root.join("dev");
+    folder(&dev.join("nvidia-caps"))?;
+    for gpu in &node.gpus {
+        let path = dev.join(format!("nvidia{}", gpu.minor));
+        make_node(&path, MAJOR, gpu.minor, 0o666)?;
+    }
+    make_node(&dev.join("nvidiactl"), MAJOR, CONTROL_MINOR, 0o666)?;
+    make_node(&dev.join("nvidia-uvm"), UVM_MAJOR, 0, 0o666)?;
+    make_node(&dev.join("nvidia-uvm-tools"), UVM_MAJOR, 1, 0o666)?;
+
+    let devices = format!(
+        "Character devices:\n  1 mem\n  5 /dev/tty\n{MAJOR} nvidia\n{MAJOR} nvidia-modeset\n\
+         {MAJOR} nvidiactl\n{UVM_MAJOR} nvidia-uvm\n{CAPS_MAJOR} nvidia-caps\n\nBlock devices:\n259 blkext\n"
+    );
+    file(&root.join("proc/devices"), &devices, 0o444)?;
+    let version = format!(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n\
+         GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
+        node.driver
+    );
+    file(&root.join("proc/driver/nvidia/version"), &version, 0o444)?;
+    let mut minors = String::from("config 1\nmonitor 2\n");
+    for gpu in 0..32 {
+        for gi in 0..15 {
+            let minor = Capability::GpuInstance(gpu, gi).minor();
+            let _ = writeln!(minors, "gpu{gpu}/gi{gi}/access {minor}");
+            for ci in 0..8 {
+                let minor = Capability::ComputeInstance(gpu, gi, ci).minor();
+                let _ = writeln!(minors, "gpu{gpu}/gi{gi}/ci{ci}/access {minor}");
+            }
+        }
+    }
+    file(
+        &root.join("proc/driver/nvidia-caps/mig-minors"),
+        &minors,
+        0o444,
+    )?;
+    for gpu in &node.gpus {
+        let pci = format!("proc/driver/nvidia/gpus/0000:{:02x}:00.0", gpu.pci_bus);
+        let text = format!(
+            "Model: \t\t {}\nGPU UUID: \t {}\nDevice Minor: \t {}\n",
+            gpu.model().product,
+            gpu.uuid,
+            gpu.minor
+        );
+        file(&root.join(pci).join("information"), &text, 0o444)?;
+    }
+    for capability in [Capability::Config, Capability::Monitor] {
+        declare(root, capability)?;
+        modprobe(root, capability)?;
+    }
+    follow(root, node)
+}
+
+/// Writes a capability's file, if it is not there.
+fn declare(root: &Path, capability: Capability) -> Result<(), StoreError> {
+    let path = capability.file(root);
+    if path.exists() {
+        return Ok(());
+    }
+    let (minor, mode) = (capability.minor(), capability.mode());
+    let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n");
+    file(&path, &text, mode)
+}
+
+/// Brings the capability entries in line with the instances that there are.
+pub(crate) fn follow(root: &Path, node: &Node) -> Result<(), StoreError> {
+    for gpu in &node.gpus {
+        follow_gpu(root, gpu)?;
+    }
+    Ok(())
+}
+
+fn follow_gpu(root: &Path, gpu: &Gpu) -> Result<(), StoreError> {
+    let mig = root
+        .join(CAPABILITIES)
+        .join(format!("gpu{}/mig", gpu.minor));
+    folder(&mig)?;
+    let wanted: BTreeSet<String> = gpu
+        .instances
+        .iter()
+        .map(|instance| format!("gi{}", instance.id))
+        .collect();
+    remove_others(&mig, "gi", &wanted)?;
+    for instance in &gpu.instances {
+        declare(root, Capability::GpuInstance(gpu.minor, instance.id))?;
+        let wanted: BTreeSet<String> = instance
+            .compute
+            .iter()
+            .map(|compute| format!("ci{}", compute.id))
+            .collect();
+        remove_others(&mig.join(format!("gi{}", instance.id)), "ci", &wanted)?;
+        for compute in &instance.compute {
+            let capability = Capability::ComputeInstance(gpu.minor, instance.id, compute.id);
+            declare(root, capability)?;
+        }
+    }
+    Ok(())
+}
+
+fn remove_others(folder: &Path, prefix: &str, wanted: &BTreeSet<String>) -> Result<(), StoreError> {
+    for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
+        let entry = entry.map_err(StoreError::io(folder))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.starts_with(prefix) && !wanted.contains(name.as_ref()) {
+            fs::remove_dir_all(entry.path()).map_err(StoreError::io(&entry.path()))?;
+        }
+    }
+    Ok(())
+}
+
+/// What `nvidia-modprobe -f` does: makes the capability's device node as its file says, owner
+/// root. With `DeviceFileModify: 0` it leaves alone what there is, and makes nothing.
+///
+/// # Errors
+/// What the file system answers.
+pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
+    let path = capability.file(root);
+    let text = fs::read_to_string(&path).map_err(StoreError::io(&path))?;
+    let number = |key: &str| -> Option<u32> {
+        let line = text.lines().rev().find_map(|line| line.strip_prefix(key))?;
+        line.trim().parse().ok()
+    };
+    // Whoever writes `DeviceFileModify: 0` appends a line here, or replaces the whole text,
+    // because this is a plain file. The driver would still tell the rest.
+    let minor = number("DeviceFileMinor:").unwrap_or_else(|| capability.minor());
+    let mode = number("DeviceFileMode:").unwrap_or_else(|| capability.mode());
+    let node = root.join(format!("dev/nvidia-caps/nvidia-cap{minor}"));
+    let right = fs::symlink_metadata(&node).is_ok_and(|found| {
+        found.file_type().is_char_device()
+            && found.rdev() == libc::makedev(CAPS_MAJOR, minor)
+            && found.mode() & 0o7777 == mode
+            && found.uid() == 0
+            && found.gid() == 0
+    });
+    if right || number("DeviceFileModify:") == Some(0) {
+        return Ok(());
+    }
+    match fs::remove_file(&node) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(StoreError::io(&node)(error));
+        }
+        _ => {}
+    }
+    make_node(&node, CAPS_MAJOR, minor, mode)
+}
