@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gpufrac_core::config::Config;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
-use crate::conf::{self, Device, NodeLine, SlurmConf};
+use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
 use crate::folder::write;
 use crate::lab::{Lab, Record};
 use crate::{Folder, LabError, artifacts, cgroups, daemons, gpus, ports, users};
@@ -246,11 +246,11 @@ impl LabBuilder {
         let mut gres_conf = String::new();
         let mut lines = Vec::new();
         for (name, port) in nodes.iter().zip(free) {
-            let devices = self.devices(config.as_ref(), name);
-            let gres = (!devices.is_empty()).then(|| conf::node_gres(&devices));
-            if gres.is_some() {
-                gres_conf.push_str(&conf::gres_conf(folder, name, &devices));
+            let gres = self.gres(lab, config.as_ref(), name)?;
+            if let Some(gres) = &gres {
+                gres_conf.push_str(&gres.gres_conf);
             }
+            let gres = gres.map(|gres| gres.slurm_conf);
             lines.push(NodeLine {
                 name: name.clone(),
                 port,
@@ -292,23 +292,45 @@ impl LabBuilder {
             })
     }
 
-    fn devices(&self, config: Option<&Config>, node: &str) -> Vec<Device> {
-        match config {
-            Some(config) => conf::devices_of(config, node, self.gpus),
-            None => conf::halves(self.gpus),
+    /// The GRES lines of a node as gpufrac prints them; none for a node of no pool.
+    fn gres(
+        &self,
+        lab: &Lab,
+        config: Option<&Config>,
+        node: &str,
+    ) -> Result<Option<NodeGres>, LabError> {
+        if self.gpus == 0 {
+            return Ok(None);
         }
+        let Some(config) = config else {
+            return Ok(Some(conf::plain_gres(lab.folder(), node, self.gpus)));
+        };
+        if config.pools_of_node(node).is_empty() {
+            return Ok(None);
+        }
+        let args = ["conf", "--node", node, "--gpus", &self.gpus.to_string()];
+        let text = lab.command("gpufrac").args(args).stdout()?;
+        conf::printed_gres(&text)
+            .map(Some)
+            .ok_or_else(|| LabError::Unexpected {
+                what: args.join(" "),
+                found: text,
+            })
     }
 
     fn prepare_devices(&self, lab: &Lab) -> Result<(), LabError> {
+        let config = self.config(lab.folder())?;
         for node in lab.nodes() {
-            if self.gpufrac {
+            if let Some(config) = &config {
                 gpus::init(lab, node, &self.model, self.gpus, self.mig)?;
-                gpus::node_setup(lab, node)?;
+                if !config.pools_of_node(node).is_empty() {
+                    gpus::node_setup(lab, node)?;
+                }
                 continue;
             }
-            for device in conf::halves(self.gpus) {
-                let path = lab.folder().devices(node).join(&device.file);
-                let id = makedev(PLACEHOLDER_MAJOR, device.minor);
+            for minor in 0..2 * u64::from(self.gpus) {
+                let path = lab.folder().devices(node).join(format!("half{minor}"));
+                let id = makedev(PLACEHOLDER_MAJOR, minor);
                 mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), id)
                     .map_err(|e| LabError::file("cannot make", &path)(e.into()))?;
             }

@@ -2,109 +2,43 @@
 
 use std::fmt::Write as _;
 
-use gpufrac_core::config::Config;
-use gpufrac_core::layout::LayoutKind;
-
 use crate::Folder;
 
-/// One Slurm device of a node.
+/// A node's part of the GRES configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Device {
-    /// Slurm's `Type`.
-    pub type_name: String,
-    /// The placeholder's file name.
-    pub file: String,
-    /// Its minor number.
-    pub minor: u64,
-    /// What it counts for as `gpufrac`.
-    pub units: u32,
-    /// Whether jobs may share it.
-    pub shared: bool,
+pub(crate) struct NodeGres {
+    /// For the node's line in slurm.conf.
+    pub slurm_conf: String,
+    /// Lines of gres.conf.
+    pub gres_conf: String,
 }
 
-impl Device {
-    fn shards(&self) -> u32 {
-        if self.shared { self.units } else { 0 }
-    }
-}
-
-/// The devices of a node with `gpus` GPUs, each as two halves.
-pub(crate) fn halves(gpus: u32) -> Vec<Device> {
-    (0..2 * gpus)
-        .map(|index| Device {
-            type_name: "half".into(),
-            file: format!("half{index}"),
-            minor: index.into(),
-            units: 50,
-            shared: true,
-        })
-        .collect()
-}
-
-/// The devices that a node with `gpus` GPUs has by gpufrac.toml.
-pub(crate) fn devices_of(config: &Config, node: &str, gpus: u32) -> Vec<Device> {
-    let devices = config.devices_of_node(node, gpus);
-    devices
-        .into_iter()
-        .map(|device| Device {
-            type_name: device.type_name.into(),
-            file: device.file_name(),
-            minor: device.index.into(),
-            units: device.pool.layout.capacity.0,
-            shared: device.pool.layout.kind != LayoutKind::Whole,
-        })
-        .collect()
-}
-
-/// What slurm.conf says of a node's GRES.
-pub(crate) fn node_gres(devices: &[Device]) -> String {
-    let mut text = String::new();
-    let mut types: Vec<&str> = Vec::new();
-    for device in devices {
-        if !types.contains(&device.type_name.as_str()) {
-            types.push(&device.type_name);
-        }
-    }
-    for name in types {
-        let count = devices
-            .iter()
-            .filter(|device| device.type_name == name)
-            .count();
-        let _ = write!(text, "gpu:{name}:{count},");
-    }
-    let units: u32 = devices.iter().map(|device| device.units).sum();
-    let shards: u32 = devices.iter().map(Device::shards).sum();
-    if shards > 0 {
-        let _ = write!(text, "shard:{shards},");
-    }
-    let _ = write!(text, "gpufrac:{units}");
-    text
-}
-
-/// A node's lines of gres.conf. Shards are given file by file: a single count would be spread over devices of
-/// every Type.
-pub(crate) fn gres_conf(folder: &Folder, node: &str, devices: &[Device]) -> String {
-    let mut text = String::new();
+/// The devices of a node of a lab without gpufrac: `gpus` GPUs, each as two halves. Jobs ask for shards.
+pub(crate) fn plain_gres(folder: &Folder, node: &str, gpus: u32) -> NodeGres {
     let place = folder.devices(node);
-    for device in devices {
-        let (name, file) = (&device.type_name, place.join(&device.file));
-        let _ = writeln!(
-            text,
-            "NodeName={node} Name=gpu Type={name} File={}",
-            file.display()
-        );
+    let (last, units) = (2 * gpus - 1, 100 * gpus);
+    NodeGres {
+        slurm_conf: format!("gpu:half:{},shard:{units},gpufrac:{units}", 2 * gpus),
+        gres_conf: format!(
+            "NodeName={node} Name=gpu Type=half File={}/half[0-{last}]\n\
+             NodeName={node} Name=shard Count={units}\n\
+             NodeName={node} Name=gpufrac Count={units}\n",
+            place.display()
+        ),
     }
-    for device in devices.iter().filter(|device| device.shared) {
-        let (units, file) = (device.shards(), place.join(&device.file));
-        let _ = writeln!(
-            text,
-            "NodeName={node} Name=shard Count={units} File={}",
-            file.display()
-        );
-    }
-    let units: u32 = devices.iter().map(|device| device.units).sum();
-    let _ = writeln!(text, "NodeName={node} Name=gpufrac Count={units}");
-    text
+}
+
+/// What `gpufrac conf` printed for one node.
+pub(crate) fn printed_gres(text: &str) -> Option<NodeGres> {
+    let (gres_conf, slurm_conf) = text.split_once("# slurm.conf")?;
+    let node = slurm_conf
+        .lines()
+        .find(|line| line.starts_with("NodeName="))?;
+    let (_, gres) = node.split_once(" Gres=")?;
+    Some(NodeGres {
+        slurm_conf: gres.trim().into(),
+        gres_conf: gres_conf.into(),
+    })
 }
 
 /// cgroup.conf: devices are fenced; cores and memory are not, so that many jobs fit on few cores.

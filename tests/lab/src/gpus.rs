@@ -173,7 +173,8 @@ pub(crate) fn init(
     mig: bool,
 ) -> Result<(), LabError> {
     let gpu = format!("{model}:{count}");
-    let mut args = vec!["init", "--gpu", &gpu];
+    let library = lab.folder().lib().join("libnvidia_ml.so").display().to_string();
+    let mut args = vec!["init", "--gpu", &gpu, "--lib", &library];
     if mig {
         args.push("--mig");
     }

@@ -72,6 +72,7 @@ fn scancel_while_in_prolog() -> Result<(), LabError> {
         node,
         &[
             "delay",
+            "--call",
             "nvmlDeviceCreateGpuInstanceWithPlacement",
             "--ms",
             "2000",
