@@ -27,6 +27,7 @@ pub struct LabBuilder {
     model: String,
     gpus: u32,
     mig: bool,
+    driver: Option<String>,
     pools: Option<String>,
     partitions: Vec<(String, String)>,
     gpufrac: bool,
@@ -44,6 +45,7 @@ impl Default for LabBuilder {
             model: "H100-80".into(),
             gpus: 2,
             mig: true,
+            driver: None,
             pools: None,
             partitions: vec![("gpu".into(), String::new())],
             gpufrac: true,
@@ -83,6 +85,13 @@ impl LabBuilder {
     #[must_use]
     pub fn mig(mut self, on: bool) -> Self {
         self.mig = on;
+        self
+    }
+
+    /// The version of the driver that the simulated NVML reports; nvidia-smi wants its own.
+    #[must_use]
+    pub fn driver(mut self, version: &str) -> Self {
+        self.driver = Some(version.into());
         self
     }
 
@@ -322,7 +331,8 @@ impl LabBuilder {
         let config = self.config(lab.folder())?;
         for node in lab.nodes() {
             if let Some(config) = &config {
-                gpus::init(lab, node, &self.model, self.gpus, self.mig)?;
+                let gpu = format!("{}:{}", self.model, self.gpus);
+                gpus::init(lab, node, &gpu, self.mig, self.driver.as_deref())?;
                 if !config.pools_of_node(node).is_empty() {
                     gpus::node_setup(lab, node)?;
                 }

@@ -164,19 +164,26 @@ impl Lab {
     }
 }
 
-/// Makes the simulated GPUs of `node`.
+/// Makes the simulated GPUs of `node`, written as MODEL:COUNT.
 pub(crate) fn init(
     lab: &Lab,
     node: &str,
-    model: &str,
-    count: u32,
+    gpu: &str,
     mig: bool,
+    driver: Option<&str>,
 ) -> Result<(), LabError> {
-    let gpu = format!("{model}:{count}");
-    let library = lab.folder().lib().join("libnvidia_ml.so").display().to_string();
-    let mut args = vec!["init", "--gpu", &gpu, "--lib", &library];
+    let library = lab
+        .folder()
+        .lib()
+        .join("libnvidia_ml.so")
+        .display()
+        .to_string();
+    let mut args = vec!["init", "--gpu", gpu, "--lib", &library];
     if mig {
         args.push("--mig");
+    }
+    if let Some(version) = driver {
+        args.extend(["--driver", version]);
     }
     lab.gpusim(node, &args).map(drop)
 }

@@ -55,7 +55,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         goal,
     );
 
-    match find_nvidia_smi(arguments) {
+    match nvidia_smi {
         Some(program) => {
             let rounds = (arguments.rounds / 5).max(5);
             let pair = Pair::measure(rounds, gpufrac, || {
@@ -80,6 +80,22 @@ fn find_nvidia_smi(arguments: &BenchArguments) -> Option<PathBuf> {
     std::env::split_paths(&path)
         .map(|folder| folder.join("nvidia-smi"))
         .find(|file| file.exists())
+}
+
+/// nvidia-smi works only with the NVML of its own version.
+fn version_of(nvidia_smi: &Path) -> Result<String> {
+    let output = Command::new(nvidia_smi)
+        .arg("--help")
+        .output()
+        .with_context(|| format!("cannot start {}", nvidia_smi.display()))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text
+        .lines()
+        .next()
+        .and_then(|line| line.rsplit_once("-- v"));
+    version
+        .map(|(_, version)| version.trim().to_owned())
+        .with_context(|| format!("{} does not say its version", nvidia_smi.display()))
 }
 
 struct Node<'a> {
