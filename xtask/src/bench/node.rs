@@ -15,11 +15,15 @@ const JOB: &str = "4000000";
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("measuring prolog and epilog ...");
-    let lab = Lab::builder()
+    let nvidia_smi = find_nvidia_smi(arguments);
+    let mut builder = Lab::builder()
         .nodes(1)
         .gpus("H100-80", 1)
-        .build_folder(build)
-        .start()?;
+        .build_folder(build);
+    if let Some(version) = nvidia_smi.as_deref().map(version_of).transpose()? {
+        builder = builder.driver(&version);
+    }
+    let lab = builder.start()?;
     let node = Node {
         lab: &lab,
         name: &lab.nodes()[0],
