@@ -128,7 +128,7 @@ impl Caps {
             what: "DeviceFileMinor".into(),
         })?;
         if field(&text, "DeviceFileModify") != Some(0) {
-            dir.write_in_place("access", "DeviceFileModify: 0\n")?;
+            dir.tell("access", "DeviceFileModify: 0\n")?;
         }
         Ok(minor)
     }
@@ -170,7 +170,8 @@ impl Caps {
 }
 
 fn field(text: &str, name: &str) -> Option<u32> {
-    text.lines().find_map(|line| {
+    // The last word holds: a simulated driver's files are plain, and orders are appended.
+    text.lines().rev().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().parse().ok())?
     })

@@ -24,7 +24,8 @@ use attempt::Attempt;
 
 /// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
 const PATIENCE: Duration = Duration::from_secs(6);
-const PAUSE: Duration = Duration::from_millis(200);
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// Without `PrologFlags=DeferBatch` slurmctld needs a moment to take the job back.
 const AFTER_REQUEUE: Duration = Duration::from_secs(1);
 
@@ -83,6 +84,8 @@ pub fn carve(
         log,
     };
     let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut said = String::new();
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
         let session = session.take().unwrap_or_else(|| node.nvml());
@@ -91,8 +94,13 @@ pub fn carve(
             .and_then(|session| attempt.run(&session, left));
         match carved {
             Err(error) if error.reaction() == Reaction::Wait && !left.is_zero() => {
-                log.info(format!("waiting: {error}"));
-                sleep(PAUSE.min(left));
+                let why = error.to_string();
+                if why != said {
+                    log.info(format!("waiting: {why}"));
+                    said = why;
+                }
+                sleep(pause.min(left));
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
             other => return other,
         }

@@ -277,9 +277,10 @@ impl RootDir {
         self.sync()
     }
 
-    /// Overwrites a file of a pseudo file system such as /proc, where nothing can be renamed.
-    pub fn write_in_place(&self, name: &str, text: &str) -> Result<(), FileError> {
-        let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_TRUNC)?;
+    /// Writes to a file of a pseudo file system such as /proc, where a text is an order to the
+    /// kernel and nothing can be renamed. In an ordinary file the text is appended.
+    pub fn tell(&self, name: &str, text: &str) -> Result<(), FileError> {
+        let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_APPEND)?;
         file.write_all(text.as_bytes())
             .map_err(|e| FileError::io("write", &self.at(name), e))
     }

@@ -2,6 +2,7 @@
 //! slurmd writes to its own log.
 
 use std::fmt::Display;
+use std::io::Write;
 use std::sync::Mutex;
 
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
@@ -60,7 +61,8 @@ impl JobLog {
         // One line each, so that no text of a user can look like another entry.
         let text = text.to_string().replace(['\n', '\r'], " ");
         let line = format!("{}: {text}", self.about);
-        eprintln!("gpufrac: {line}");
+        // In one write: prologs of several jobs share slurmd's log.
+        let _ = std::io::stderr().write_all(format!("gpufrac: {line}\n").as_bytes());
         if let Ok(mut syslog) = self.syslog.lock()
             && let Some(logger) = syslog.as_mut()
         {

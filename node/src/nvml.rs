@@ -448,12 +448,28 @@ impl Gpu<'_> {
         }))
     }
 
-    /// The UUID of the MIG device, straight from the compute instance: going through MIG
-    /// enumeration takes seconds when many ask at once.
+    /// The UUID of the MIG device of a compute instance. NVML finds the device by the ids of GPU,
+    /// GPU instance and compute instance: going through MIG enumeration takes seconds when many
+    /// ask at once. The `device` of the compute instance's own info is the whole GPU.
     fn mig_uuid(&self, ci: ffi::nvmlComputeInstance_t) -> Result<String, NvmlError> {
         let info = self.ci_info(ci)?;
-        // SAFETY: NVML gave the handle for this instance, and its library outlives the device.
-        let device = unsafe { Device::new(info.device, &self.session.nvml) };
+        let Some(instance) = self.instance_of(info.gpuInstance)? else {
+            return Err(NvmlError::Call {
+                call: "nvmlGpuInstanceGetInfo",
+                subject: self.to_string(),
+                code: codes::NOT_FOUND,
+            });
+        };
+        let gpu = self
+            .device
+            .uuid()
+            .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
+        let name = format!("MIG-{gpu}/{}/{}", instance.gi_id, info.id);
+        let device = self
+            .session
+            .nvml
+            .device_by_uuid(name)
+            .map_err(|e| self.failed("nvmlDeviceGetHandleByUUID", &e))?;
         device
             .uuid()
             .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))

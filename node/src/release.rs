@@ -17,7 +17,8 @@ use crate::teardown::{Found, Teardown, TeardownError};
 
 /// How long dying processes are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(100);
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
 /// Why a slice could not be released.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +61,7 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
     let locks = node.locks()?;
     let teardown = Teardown::new(node, &store);
     let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<Option<Found>, ReleaseError> {
@@ -85,7 +87,8 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
         };
         match once() {
             Err(error) if error.severity() == Severity::Transient && !left.is_zero() => {
-                sleep(PAUSE.min(left));
+                sleep(pause.min(left));
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
             other => return other,
         }

@@ -1,0 +1,474 @@
+//! A node in a folder: simulated GPUs, a configuration, and a Slurm of files. Prolog, epilog and
+//! set-up run as processes of their own (this test binary again, entered at `child`), so that
+//! they can be killed and load NVML each for itself.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_node::exit::Exit;
+use gpufrac_node::job_env::JobEnv;
+use gpufrac_node::lease_store::LeaseStore;
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::Node;
+use gpufrac_node::slurm::{Slurm, SlurmError};
+use gpufrac_node::{carve, failpoint, release, setup};
+use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
+use nvidia_ml::model::Model;
+use nvidia_ml::node as sim;
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::processes::{Process, now_us, start_ticks};
+use nvidia_ml::store::Store;
+use slurm_sys::client::{ClientError, JobInfo, JobState};
+
+pub const NODE: &str = "n1";
+const ACTION: &str = "GPUFRAC_TEST_ACTION";
+const SLURM: &str = "GPUFRAC_TEST_SLURM";
+
+/// Whether this machine can run these tests: they make device nodes.
+pub fn may_run() -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: device nodes can only be made by root");
+    }
+    root
+}
+
+/// A node in a folder.
+pub struct World {
+    folder: tempfile::TempDir,
+    pub sim: Store,
+}
+
+/// A job as Slurm starts it.
+#[derive(Clone, Copy)]
+pub struct Job {
+    pub id: u32,
+    pub uid: u32,
+    pub device: u32,
+    pub units: u32,
+    pub restarts: u32,
+}
+
+pub fn job(id: u32, device: u32, units: u32) -> Job {
+    Job {
+        id,
+        uid: 1000 + id,
+        device,
+        units,
+        restarts: 0,
+    }
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub killed: bool,
+    pub stderr: String,
+}
+
+impl Ended {
+    fn of(output: Output) -> Ended {
+        Ended {
+            code: output.status.code(),
+            killed: output.status.signal() == Some(9),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Ended {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    #[track_caller]
+    pub fn says(self, text: &str) -> Ended {
+        assert!(
+            self.stderr.contains(text),
+            "no `{text}` in: {}",
+            self.stderr
+        );
+        self
+    }
+}
+
+impl World {
+    /// One H100 in halves.
+    pub fn new() -> World {
+        World::with(&["H100-80"], "halves", true)
+    }
+
+    pub fn with(names: &[&str], layout: &str, mig: bool) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let models: Vec<&Model> = names.iter().map(|m| Model::find(m).unwrap()).collect();
+        let node = sim::Node::new("550.54.15", &models, mig);
+        let sim = Store::create(&root.join("gpus"), &node).unwrap();
+        // The library that cargo built beside this test.
+        let built = std::env::current_exe()
+            .unwrap()
+            .with_file_name("libnvidia_ml.so");
+        fs::create_dir_all(root.join("gpus/lib")).unwrap();
+        fs::copy(&built, root.join("gpus/lib/libnvidia-ml.so.1")).unwrap();
+        fs::create_dir(root.join("slurm")).unwrap();
+        let world = World { folder, sim };
+        world.configure(layout, names[0], "");
+        world
+    }
+
+    pub fn configure(&self, layout: &str, model: &str, more: &str) {
+        let root = self.root();
+        let text = format!(
+            "version = 1\n[paths]\nrun = \"{0}/run\"\nstate = \"{0}/state\"\ndevices = \"{0}/dev\"\ndriver_root = \"{0}/gpus\"\nnvml = \"{0}/gpus/lib/libnvidia-ml.so.1\"\n[pool.p]\nmechanism = \"mig\"\nlayout = \"{layout}\"\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n{more}\n",
+            root.display()
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    pub fn root(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.root().join("gpufrac.toml")
+    }
+
+    pub fn node(&self) -> Node {
+        Node::load(&self.config(), NODE).unwrap()
+    }
+
+    fn command(&self, action: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", "child", "--nocapture", "--quiet"])
+            .env(ACTION, action)
+            .env(SLURM, self.root().join("slurm"))
+            .env("GPUFRAC_CONFIG", self.config())
+            .env("SLURMD_NODENAME", NODE)
+            .env_remove("NVML_SIM_ROOT");
+        command
+    }
+
+    pub fn job_command(&self, action: &str, job: Job) -> Command {
+        let mut command = self.command(action);
+        command
+            .env("SLURM_JOB_ID", job.id.to_string())
+            .env("SLURM_JOB_UID", job.uid.to_string())
+            .env("SLURM_JOB_GID", job.uid.to_string())
+            .env("SLURM_JOB_USER", format!("u{}", job.uid))
+            .env("SLURM_JOB_PARTITION", "gpu")
+            .env("SLURM_JOB_ACCOUNT", "physics")
+            .env("SLURM_JOB_RESTART_COUNT", job.restarts.to_string())
+            .env("SLURM_JOB_GPUS", job.device.to_string())
+            .env("SPANK_GPUFRAC", format!("v1:units={}:mech=mig", job.units));
+        command
+    }
+
+    pub fn setup(&self) -> Ended {
+        Ended::of(self.command("setup").output().unwrap())
+    }
+
+    pub fn prolog(&self, job: Job) -> Ended {
+        Ended::of(self.job_command("prolog", job).output().unwrap())
+    }
+
+    pub fn epilog(&self, job: Job) -> Ended {
+        Ended::of(self.job_command("epilog", job).output().unwrap())
+    }
+
+    /// Runs and is killed at a point.
+    pub fn killed_at(&self, point: &str, action: &str, job: Job) {
+        let output = self
+            .job_command(action, job)
+            .env(failpoint::ENV, point)
+            .output()
+            .unwrap();
+        let ended = Ended::of(output);
+        assert!(ended.killed, "{action} does not come to {point}: {ended:?}");
+    }
+
+    /// What Slurm will say of a job: `running gres:shard:25 0`.
+    pub fn slurm_says(&self, job_id: u32, text: &str) {
+        fs::write(self.root().join("slurm").join(job_id.to_string()), text).unwrap();
+    }
+
+    /// What Slurm was told: `requeue 7`.
+    pub fn slurm_was_told(&self) -> Vec<String> {
+        fs::read_to_string(self.root().join("slurm/told"))
+            .unwrap_or_default()
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub fn leases(&self) -> Vec<Lease> {
+        let store = LeaseStore::open(&self.root().join("run")).unwrap();
+        store.list().unwrap()
+    }
+
+    pub fn lease(&self, job: Job) -> Option<Lease> {
+        self.leases().into_iter().find(|l| l.job_id == job.id)
+    }
+
+    pub fn instances(&self, gpu: usize) -> Vec<sim::GpuInstance> {
+        self.sim.node().unwrap().gpus[gpu].instances.clone()
+    }
+
+    /// Makes an instance that gpufrac knows nothing of.
+    pub fn foreign(&self, profile: u32, start: u32, size: u32, compute: Option<u32>) -> u32 {
+        self.sim
+            .update(|node| {
+                let place = Some((start, size));
+                let id = node.create_gpu_instance(0, profile, place)?.id;
+                if let Some(profile) = compute {
+                    node.create_compute_instance(0, id, profile, None)?;
+                }
+                Ok(id)
+            })
+            .unwrap()
+    }
+
+    /// Lets this test's process hold memory on the slice of a job.
+    pub fn use_slice(&self, job: Job, pid: u32) -> Process {
+        let lease = self.lease(job).unwrap();
+        let node = self.sim.node().unwrap();
+        let gpu = &node.gpus[lease.slice.gpu_index as usize];
+        let id = lease.slice.instance.unwrap().gi_id;
+        let gi = gpu.instance(id).unwrap();
+        let process = Process {
+            pid,
+            start_ticks: start_ticks(pid).unwrap(),
+            name: "train".into(),
+            gpu_uuid: gpu.uuid.clone(),
+            instance: Some((gi.serial, gi.compute[0].serial)),
+            memory_mib: 100,
+            pattern: Pattern::Busy,
+            began_us: now_us(),
+        };
+        process.register(self.sim.root()).unwrap();
+        process
+    }
+
+    /// How often any function of NVML was called up to now.
+    pub fn calls(&self) -> u64 {
+        counted(&self.sim.counters().unwrap(), None)
+    }
+
+    pub fn disturb(&self, change: impl FnOnce(&mut Disturbances)) {
+        self.sim.disturb(change).unwrap();
+    }
+
+    /// Counts calls and does nothing else.
+    pub fn count_calls(&self) {
+        self.disturb(|d| {
+            d.rules.clear();
+            d.counting = true;
+        });
+    }
+
+    /// The `nth` call from now on, of any function, is met.
+    pub fn nth_call(&self, nth: u64, what: What) {
+        let first = self.calls() + nth;
+        self.disturb(|d| {
+            d.counting = true;
+            d.rules = vec![Rule {
+                call: None,
+                first,
+                count: 1,
+                what,
+            }];
+        });
+    }
+
+    /// The next calls of one function are met.
+    pub fn next_calls(&self, call: &str, count: u64, what: What) {
+        let first = counted(&self.sim.counters().unwrap(), Some(call)) + 1;
+        self.disturb(|d| {
+            d.counting = true;
+            d.rules = vec![Rule {
+                call: Some(call.into()),
+                first,
+                count,
+                what,
+            }];
+        });
+    }
+
+    pub fn calm(&self) {
+        self.disturb(|d| d.rules.clear());
+    }
+
+    /// The invariants: the active leases are the instances, but those in `foreign`, which all
+    /// stand; nothing overlaps; each active slice's files are its user's alone.
+    #[track_caller]
+    pub fn check(&self, foreign: &[u32]) {
+        let node = self.sim.node().unwrap();
+        let leases = self.leases();
+        for (index, gpu) in node.gpus.iter().enumerate() {
+            let mut known: BTreeSet<u32> = if index == 0 {
+                foreign.iter().copied().collect()
+            } else {
+                BTreeSet::new()
+            };
+            for id in &known {
+                assert!(gpu.instance(*id).is_some(), "foreign instance {id} is gone");
+            }
+            for lease in leases.iter().filter(|l| l.slice.gpu_uuid == gpu.uuid) {
+                assert_eq!(lease.state, LeaseState::Active, "{lease:?}");
+                let instance = lease.slice.instance.as_ref().unwrap();
+                let gi = gpu.instance(instance.gi_id).expect("the instance stands");
+                let placement = lease.slice.placement;
+                assert_eq!(
+                    (gi.profile, gi.start),
+                    (lease.slice.profile_id, placement.start.into())
+                );
+                assert_eq!(gi.compute.len(), 1);
+                assert_eq!(gi.compute[0].uuid, instance.mig_uuid);
+                assert!(known.insert(instance.gi_id), "two leases of one instance");
+                for cap in [instance.gi_cap_minor, instance.ci_cap_minor] {
+                    assert_eq!(self.cap(cap), (lease.user_id, 0o400), "cap {cap}");
+                }
+            }
+            let standing: BTreeSet<u32> = gpu.instances.iter().map(|i| i.id).collect();
+            assert_eq!(standing, known, "instances against leases and foreign ones");
+        }
+        for (at, a) in leases.iter().enumerate() {
+            for b in &leases[at + 1..] {
+                let same = a.slice.gpu_uuid == b.slice.gpu_uuid;
+                assert!(!same || !a.slice.placement.overlaps(b.slice.placement));
+            }
+        }
+    }
+
+    /// Owner and mode of a capability's node.
+    pub fn cap(&self, minor: u32) -> (u32, u32) {
+        let path = self
+            .root()
+            .join(format!("gpus/dev/nvidia-caps/nvidia-cap{minor}"));
+        let meta = fs::metadata(path).unwrap();
+        (meta.uid(), meta.mode() & 0o7777)
+    }
+
+    pub fn usage(&self) -> Vec<serde_json::Value> {
+        fs::read_to_string(self.root().join("state/usage.jsonl"))
+            .unwrap_or_default()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+}
+
+/// The entry of the processes that [`World`] starts; nothing when a person runs the tests.
+pub fn child() {
+    let Ok(action) = std::env::var(ACTION) else {
+        return;
+    };
+    let slurm = Files(std::env::var_os(SLURM).unwrap().into());
+    let lookup = |name: &str| std::env::var_os(name);
+    let config = gpufrac_node::job_env::config_path(lookup);
+    let exit = match Node::load(&config, NODE) {
+        Err(error) => {
+            eprintln!("{error}");
+            Exit::Broken
+        }
+        Ok(node) if action == "setup" => match setup::setup(&node) {
+            Ok(report) => {
+                eprintln!("{report:#?}");
+                match report.problems.is_empty() {
+                    true => Exit::Done,
+                    false => Exit::Broken,
+                }
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                Exit::Broken
+            }
+        },
+        Ok(node) => {
+            let job = JobEnv::read(lookup).unwrap();
+            let log = JobLog::new(job.job_id);
+            match action.as_str() {
+                "prolog" => carve::prolog(&job, &node, &slurm, &log),
+                "epilog" => release::epilog(&node, job.job_id, &log),
+                other => panic!("no action {other}"),
+            }
+        }
+    };
+    std::process::exit(exit as i32);
+}
+
+/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`; none means no answer.
+struct Files(PathBuf);
+
+impl Files {
+    fn tell(&self, line: String) -> Result<(), SlurmError> {
+        let path = self.0.join("told");
+        let mut text = fs::read_to_string(&path).unwrap_or_default();
+        text.push_str(&line);
+        text.push('\n');
+        fs::write(path, text).unwrap();
+        Ok(())
+    }
+
+    fn error(code: i32) -> SlurmError {
+        SlurmError::Client(ClientError::Call {
+            call: "slurm_load_job",
+            code,
+            message: "no answer".into(),
+        })
+    }
+}
+
+impl Slurm for Files {
+    fn expect(&self, _: u32) {}
+
+    fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError> {
+        let Ok(text) = fs::read_to_string(self.0.join(job_id.to_string())) else {
+            return Err(Self::error(5000));
+        };
+        let mut words = text.split_whitespace();
+        let state = match words.next().unwrap() {
+            "unknown" => return Ok(None),
+            "finished" => JobState::Finished,
+            "pending" => JobState::Pending,
+            "completing" => JobState::Completing,
+            _ => JobState::Running,
+        };
+        let tres = words.next().filter(|tres| *tres != "-");
+        Ok(Some(JobInfo {
+            job_id,
+            user_id: 0,
+            state,
+            partition: "gpu".into(),
+            tres_per_node: tres.map(str::to_owned),
+            batch: !self.0.join("interactive").exists(),
+            restart_count: words.next().map_or(0, |n| n.parse().unwrap()),
+        }))
+    }
+
+    fn requeue(&self, job_id: u32) -> Result<(), SlurmError> {
+        if self.0.join("silent").exists() {
+            return Err(Self::error(5000));
+        }
+        if self.0.join("interactive").exists() {
+            return Err(Self::error(slurm_sys::raw::ESLURM_BATCH_ONLY as i32));
+        }
+        self.tell(format!("requeue {job_id}"))
+    }
+
+    fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
+        self.tell(format!("cancel {job_id}"))
+    }
+
+    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
+        self.tell(format!("notify {job_id} {line}"))
+    }
+}

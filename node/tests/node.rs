@@ -1,0 +1,613 @@
+//! Set-up, carving, release and repair on a simulated node.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{Ended, Job, World, job, may_run};
+use gpufrac_core::lease::LeaseState;
+use nvidia_ml::disturb::What;
+
+#[test]
+fn child() {
+    common::child();
+}
+
+fn ready() -> Option<World> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        world
+    })
+}
+
+fn mig_uuid(world: &World, job: Job) -> String {
+    let lease = world.lease(job).unwrap();
+    lease.slice.instance.unwrap().mig_uuid
+}
+
+#[test]
+fn a_slice_is_carved_and_released() {
+    let Some(world) = ready() else { return };
+    let quarter = job(12, 1, 25);
+    world
+        .prolog(quarter)
+        .ok()
+        .says("gpufrac: job 12: carved GPU 0 2g.20gb at 4:2");
+    world.check(&[]);
+    let lease = world.lease(quarter).unwrap();
+    assert_eq!(lease.slice.profile_name, "2g.20gb");
+    assert_eq!(lease.account.as_deref(), Some("physics"));
+    let caps = lease.slice.instance.unwrap();
+    world.epilog(quarter).ok().says("released");
+    world.check(&[]);
+    assert!(world.leases().is_empty());
+    assert_eq!(world.cap(caps.gi_cap_minor), (0, 0o400));
+    assert_eq!(world.cap(caps.ci_cap_minor), (0, 0o400));
+    let usage = world.usage();
+    assert_eq!(usage.len(), 1);
+    assert_eq!(usage[0]["job"], 12);
+    assert_eq!(usage[0]["profile"], "2g.20gb");
+    // Slurm may run the epilog twice.
+    world.epilog(quarter).ok();
+    assert_eq!(world.usage().len(), 1);
+}
+
+#[test]
+fn a_gpu_is_filled_to_the_brim() {
+    let Some(world) = ready() else { return };
+    let jobs = [
+        job(1, 0, 13),
+        job(2, 0, 25),
+        job(3, 1, 13),
+        job(4, 1, 13),
+        job(5, 1, 13),
+    ];
+    for one in jobs {
+        world.prolog(one).ok();
+        world.check(&[]);
+    }
+    assert_eq!(world.instances(0).len(), 5);
+    for one in jobs {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn every_layout_can_be_carved() {
+    if !may_run() {
+        return;
+    }
+    for (model, layout, devices, units, profile) in [
+        ("H100-80", "whole", 1, 100, "7g.80gb"),
+        ("H100-80", "slices", 7, 14, "1g.10gb"),
+        ("A30-24", "halves", 2, 50, "2g.12gb"),
+        ("A30-24", "slices", 4, 25, "1g.6gb"),
+        ("A100-40", "halves", 2, 50, "4g.20gb"),
+        ("RTX-PRO-6000-96", "halves", 2, 50, "2g.48gb"),
+    ] {
+        let world = World::with(&[model], layout, true);
+        world.setup().ok();
+        for number in 0..devices {
+            let device = if layout == "halves" { number } else { 0 };
+            world.prolog(job(1 + number, device, units)).ok();
+        }
+        world.check(&[]);
+        assert_eq!(world.leases().len(), devices as usize, "{model} {layout}");
+        assert_eq!(world.leases()[0].slice.profile_name, profile);
+        for number in 0..devices {
+            world.epilog(job(1 + number, 0, units)).ok();
+        }
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn a_job_of_another_gres_is_left_alone() {
+    let Some(world) = ready() else { return };
+    world.count_calls();
+    let before = world.calls();
+    // A GPU that Slurm lists after those of the pool, and no entry.
+    let mut command = world.job_command("prolog", job(1, 7, 25));
+    command.env_remove("SPANK_GPUFRAC");
+    assert!(command.status().unwrap().success());
+    assert_eq!(world.calls(), before, "NVML was not started");
+    assert!(world.leases().is_empty());
+}
+
+#[test]
+fn the_prolog_may_run_twice() {
+    let Some(world) = ready() else { return };
+    let one = job(7, 0, 25);
+    world.prolog(one).ok();
+    let before = mig_uuid(&world, one);
+    world.prolog(one).ok().says("kept");
+    assert_eq!(mig_uuid(&world, one), before);
+    world.check(&[]);
+}
+
+#[test]
+fn a_requeued_job_does_not_inherit_a_slice_whose_epilog_never_came() {
+    let Some(world) = ready() else { return };
+    let first = job(7, 0, 25);
+    world.prolog(first).ok();
+    let before = mig_uuid(&world, first);
+    let again = Job {
+        restarts: 1,
+        device: 1,
+        ..first
+    };
+    world.prolog(again).ok().says("carved");
+    assert_ne!(mig_uuid(&world, again), before);
+    assert_eq!(world.instances(0).len(), 1);
+    assert_eq!(world.usage().len(), 1);
+    world.check(&[]);
+}
+
+#[test]
+fn a_lease_of_an_earlier_run_on_another_gpu_goes_too() {
+    if !may_run() {
+        return;
+    }
+    let world = World::with(&["H100-80", "H100-80"], "halves", true);
+    world.setup().ok();
+    let first = job(7, 0, 50);
+    world.prolog(first).ok();
+    world
+        .prolog(Job {
+            restarts: 1,
+            device: 3,
+            ..first
+        })
+        .ok();
+    assert_eq!(world.instances(0).len(), 0);
+    assert_eq!(world.instances(1).len(), 1);
+    world.check(&[]);
+}
+
+#[test]
+fn slurms_word_goes_before_a_stale_entry() {
+    let Some(world) = ready() else { return };
+    let one = job(7, 0, 50);
+    world.slurm_says(7, "running gres:gpufrac:13,gres:shard:13 0");
+    world.prolog(one).ok().says("changed while it was pending");
+    assert_eq!(world.lease(one).unwrap().slice.profile_name, "1g.10gb");
+    // Not on the menu: the next smaller, never a larger.
+    world.slurm_says(8, "running gres:gpufrac:49,gres:shard:49 0");
+    world.prolog(job(8, 1, 50)).ok();
+    assert_eq!(world.lease(job(8, 1, 50)).unwrap().units.0, 25);
+}
+
+#[test]
+fn a_job_without_entry_gets_what_slurm_says() {
+    let Some(world) = ready() else { return };
+    let raw = |id: u32| {
+        let mut command = world.job_command("prolog", job(id, 0, 0));
+        command.env_remove("SPANK_GPUFRAC");
+        let output = command.output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    world.slurm_says(7, "running gres:shard:25 0");
+    assert_eq!(raw(7).0, Some(0));
+    assert_eq!(world.leases()[0].units.0, 25);
+    world.check(&[]);
+    // Slurm is silent: the size is not known, so the job goes back.
+    let (code, text) = raw(8);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(world.slurm_was_told(), ["requeue 8"]);
+    assert_eq!(world.leases().len(), 1);
+}
+
+#[test]
+fn what_can_never_work_ends_the_job_not_the_node() {
+    let Some(world) = ready() else { return };
+    let two = |name: &str, value: &str| -> Ended {
+        let mut command = world.job_command("prolog", job(9, 0, 25));
+        let output = command.env(name, value).output().unwrap();
+        Ended {
+            code: output.status.code(),
+            killed: false,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    };
+    two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
+    two("SPANK_GPUFRAC", "v1:units=5:mech=mig")
+        .ok()
+        .says("smallest slice");
+    two("SPANK_GPUFRAC", "v1:units=25:mech=mps")
+        .ok()
+        .says("offers mig");
+    two("SPANK_GPUFRAC", "units=100")
+        .ok()
+        .says("not of the form");
+    let told = world.slurm_was_told();
+    assert_eq!(told.len(), 8, "{told:?}");
+    assert!(told[0].starts_with("notify 9 gpufrac: no slice on n1"));
+    assert_eq!(told[1], "cancel 9");
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn a_foreign_instance_is_avoided_and_never_touched() {
+    let Some(world) = ready() else { return };
+    // Where the first choice of an eighth would go, and one without a compute instance.
+    let foreign = [
+        world.foreign(19, 0, 1, Some(0)),
+        world.foreign(14, 4, 2, None),
+    ];
+    let jobs = [job(1, 0, 13), job(2, 0, 25), job(3, 1, 13)];
+    for one in jobs {
+        world.prolog(one).ok();
+        world.check(&foreign);
+    }
+    for one in jobs {
+        world.epilog(one).ok();
+    }
+    world.check(&foreign);
+}
+
+#[test]
+fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
+    let Some(world) = ready() else { return };
+    let foreign = world.foreign(9, 4, 4, Some(2));
+    world
+        .prolog(job(1, 1, 25))
+        .ok()
+        .says("that gpufrac did not make");
+    assert_eq!(world.slurm_was_told(), ["requeue 1"]);
+    world.check(&[foreign]);
+    // One that cannot be requeued is told, and ends.
+    fs::write(world.root().join("slurm/interactive"), "").unwrap();
+    world.prolog(job(2, 1, 25)).ok();
+    let told = world.slurm_was_told();
+    assert!(
+        told[1].starts_with("notify 2 gpufrac: no slice"),
+        "{told:?}"
+    );
+    assert_eq!(told[2], "cancel 2");
+    // Where Slurm does not take it back either, the node must not run it.
+    fs::write(world.root().join("slurm/silent"), "").unwrap();
+    assert_eq!(world.prolog(job(3, 1, 25)).code, Some(1));
+    world.check(&[foreign]);
+    assert!(world.leases().is_empty());
+}
+
+#[test]
+fn a_dying_predecessor_is_waited_for() {
+    let Some(world) = ready() else { return };
+    let (old, new) = (job(1, 0, 50), job(2, 0, 50));
+    world.prolog(old).ok();
+    world.slurm_says(1, "completing - 0");
+    let mut waiting = world.job_command("prolog", new).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(400));
+    world.epilog(old).ok();
+    assert!(waiting.wait().unwrap().success());
+    assert!(world.lease(new).is_some());
+    assert_eq!(world.slurm_was_told(), [""; 0]);
+    world.check(&[]);
+}
+
+#[test]
+fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
+    let Some(world) = ready() else { return };
+    let old = job(1, 0, 50);
+    world.prolog(old).ok();
+    let before = mig_uuid(&world, old);
+    // No answer; then: it runs. Neither is a permission.
+    world.prolog(job(2, 0, 50)).ok().says("No answer");
+    world.slurm_says(1, "running gres:shard:50 0");
+    world.prolog(job(3, 0, 50)).ok();
+    assert_eq!(mig_uuid(&world, old), before);
+    assert_eq!(world.slurm_was_told(), ["requeue 2", "requeue 3"]);
+    for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
+        let last = world.leases()[0].job_id;
+        world.slurm_says(last, over);
+        world.prolog(job(id, 0, 50)).ok().says("no epilog came");
+        assert_eq!(world.leases()[0].job_id, id, "{over}");
+        world.check(&[]);
+    }
+    assert_eq!(world.usage().len(), 3);
+}
+
+#[test]
+fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    let mut process = Command::new("sleep").arg("100").spawn().unwrap();
+    world.use_slice(one, process.id());
+    let start = Instant::now();
+    world.epilog(one).ok().says("in use (19)");
+    assert!(start.elapsed() >= Duration::from_secs(4));
+    let lease = world.lease(one).unwrap();
+    assert_eq!(lease.state, LeaseState::Releasing);
+    // Its place stays taken as long as the process lives.
+    let other = job(2, 0, 25);
+    world.prolog(other).ok().says("cannot be ended yet");
+    assert_eq!(world.instances(0).len(), 2);
+    let place = |job| world.lease(job).unwrap().slice.placement;
+    assert!(!place(one).overlaps(place(other)));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let third = job(3, 0, 25);
+    world.prolog(third).ok().says("ended the lease of job 1");
+    world.check(&[]);
+    assert_eq!(world.usage().len(), 1);
+}
+
+#[test]
+fn a_process_that_dies_in_time_costs_nothing() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    let mut process = Command::new("sleep").arg("0.6").spawn().unwrap();
+    world.use_slice(one, process.id());
+    let epilog = world.job_command("epilog", one).spawn().unwrap();
+    process.wait().unwrap();
+    assert!(epilog.wait_with_output().unwrap().status.success());
+    assert!(world.leases().is_empty());
+    world.check(&[]);
+}
+
+#[test]
+fn an_instance_with_the_ids_of_ours_is_not_ours() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    let lease = world.lease(one).unwrap();
+    // Somebody reset the GPU and made the same again: same profile, place and id.
+    world
+        .sim
+        .update(|node| {
+            node.gpus[0].instances.clear();
+            Ok(())
+        })
+        .unwrap();
+    let placement = lease.slice.placement;
+    let foreign = world.foreign(14, placement.start.into(), placement.size.into(), Some(1));
+    let instance = lease.slice.instance.unwrap();
+    assert_eq!(foreign, instance.gi_id, "the id is used again");
+    world.epilog(one).ok().says("another stands in its place");
+    assert!(world.leases().is_empty());
+    world.check(&[foreign]);
+}
+
+#[test]
+fn an_instance_that_is_gone_is_fine() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    world
+        .sim
+        .update(|node| {
+            node.gpus[0].instances.clear();
+            Ok(())
+        })
+        .unwrap();
+    let caps = world.lease(one).unwrap().slice.instance.unwrap();
+    world.epilog(one).ok().says("gone already");
+    // Whoever gets the id next finds the file closed.
+    assert_eq!(world.cap(caps.gi_cap_minor), (0, 0o400));
+    world.check(&[]);
+    // The compute instance alone, taken by hand: the GPU instance is still ours.
+    world.prolog(one).ok();
+    world
+        .sim
+        .update(|node| {
+            node.gpus[0].instances[0].compute.clear();
+            Ok(())
+        })
+        .unwrap();
+    world.epilog(one).ok().says("released");
+    world.check(&[]);
+}
+
+#[test]
+fn a_node_that_cannot_carve_says_why_and_is_drained() {
+    let Some(world) = ready() else { return };
+    let broken = |text: &str| {
+        let ended = world.prolog(job(1, 0, 25)).says(text);
+        assert_eq!(ended.code, Some(1));
+        assert!(world.leases().is_empty() && world.slurm_was_told().is_empty());
+        world.check(&[]);
+    };
+    world.configure("halves", "H200-141", "");
+    broken("hint: set `gpu` of the pool to this model");
+    world.configure("halves", "H100-80", "gpus = [3]");
+    broken("not by the record of node-setup");
+    world.configure("halves", "H100-80", "");
+    world.next_calls("nvmlDeviceGetMigMode", 0, What::Fail(15));
+    broken("GPU is lost (15)");
+    world.calm();
+    world
+        .sim
+        .update(|node| {
+            node.gpus[0].mig = false;
+            Ok(())
+        })
+        .unwrap();
+    broken("is not in MIG mode");
+    world
+        .sim
+        .update(|node| {
+            node.gpus[0].mig = true;
+            node.gpus[0].uuid = "GPU-11111111-2222-3333-4444-555555555555".into();
+            Ok(())
+        })
+        .unwrap();
+    broken("at boot it was");
+    let library = world.root().join("gpus/lib/libnvidia-ml.so.1");
+    fs::remove_file(library).unwrap();
+    broken("cannot start NVML");
+}
+
+#[test]
+fn a_gres_conf_that_does_not_fit_drains_the_node() {
+    let Some(world) = ready() else { return };
+    let ended = world.prolog(job(1, 5, 25)).says("`gpufrac conf`");
+    assert_eq!(ended.code, Some(1));
+}
+
+#[test]
+fn a_passing_trouble_of_the_driver_is_sat_out() {
+    let Some(world) = ready() else { return };
+    for (call, code) in [
+        ("nvmlInit_v2", 999),
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", 23),
+        ("nvmlGpuInstanceCreateComputeInstance", 19),
+        ("nvmlDeviceGetGpuInstances", 10),
+    ] {
+        world.next_calls(call, 2, What::Fail(code));
+        world.prolog(job(1, 0, 25)).ok().says("waiting");
+        world.check(&[]);
+        world.epilog(job(1, 0, 25)).ok();
+        world.check(&[]);
+    }
+    assert!(world.slurm_was_told().is_empty());
+}
+
+#[test]
+fn two_prologs_and_an_epilog_at_once() {
+    let Some(world) = ready() else { return };
+    let mut last = None;
+    for round in 0..6 {
+        let base = 10 * round;
+        let jobs = [job(base, 0, 25), job(base + 1, 0, 25), job(base + 2, 1, 13)];
+        let mut running: Vec<_> = jobs
+            .iter()
+            .map(|one| world.job_command("prolog", *one).spawn().unwrap())
+            .collect();
+        if let Some(old) = last {
+            running.push(world.job_command("epilog", old).spawn().unwrap());
+        }
+        for child in &mut running {
+            assert!(child.wait().unwrap().success());
+        }
+        world.check(&[]);
+        let running: Vec<_> = jobs[..2]
+            .iter()
+            .map(|one| world.job_command("epilog", *one).spawn().unwrap())
+            .collect();
+        for mut child in running {
+            assert!(child.wait().unwrap().success());
+        }
+        last = Some(jobs[2]);
+        world.check(&[]);
+        assert_eq!(world.leases().len(), 1);
+    }
+}
+
+#[test]
+fn set_up_makes_what_is_needed_and_can_be_repeated() {
+    if !may_run() {
+        return;
+    }
+    let world = World::with(&["H100-80", "H100-80"], "halves", false);
+    let first = world.setup().ok();
+    assert!(first.stderr.contains("switched MIG on for GPU 0"));
+    let root = world.root();
+    for (name, minor) in [("half0", 0), ("half3", 3)] {
+        let meta = fs::metadata(root.join("dev").join(name)).unwrap();
+        assert!(meta.file_type().is_char_device());
+        assert_eq!(meta.rdev(), (60 << 8) | minor);
+        assert_eq!(meta.permissions().mode() & 0o7777, 0o666);
+    }
+    for (name, mode) in [("run", 0o755), ("run/leases", 0o755), ("run/locks", 0o700)] {
+        let meta = fs::metadata(root.join(name)).unwrap();
+        assert_eq!(meta.mode() & 0o7777, mode, "{name}");
+    }
+    world.prolog(job(1, 2, 25)).ok();
+    let second = world.setup().ok();
+    assert!(!second.stderr.contains("made "), "{}", second.stderr);
+    // A slice that is in use survives it.
+    world.check(&[]);
+    assert_eq!(world.leases().len(), 1);
+    // Fewer devices: the placeholders that are no more go.
+    world.configure("halves", "H100-80", "gpus = [1]");
+    world.setup().ok().says("removed");
+    assert!(!root.join("dev/half2").exists() && root.join("dev/half1").exists());
+}
+
+#[test]
+fn set_up_says_what_an_admin_must_do() {
+    if !may_run() {
+        return;
+    }
+    let world = World::with(&["A100-80"], "halves", false);
+    let ended = world.setup().says("--gpu-reset");
+    assert_eq!(ended.code, Some(1));
+    assert!(!world.sim.node().unwrap().gpus[0].mig_pending, "untouched");
+    let world = World::with(&["H100-80"], "halves", true);
+    world.configure("halves", "H200-141", "");
+    assert_eq!(world.setup().says("is not what pool").code, Some(1));
+    world.configure("halves", "H100-80", "gpus = [0, 4]");
+    assert_eq!(world.setup().says("has 1 GPUs").code, Some(1));
+}
+
+#[test]
+fn set_up_refuses_what_is_not_roots() {
+    if !may_run() {
+        return;
+    }
+    let world = World::new();
+    let root = world.root();
+    fs::create_dir(root.join("elsewhere")).unwrap();
+    symlink(root.join("elsewhere"), root.join("run")).unwrap();
+    assert_eq!(world.setup().says("symbolic link").code, Some(1));
+    fs::remove_file(root.join("run")).unwrap();
+    fs::create_dir(root.join("run")).unwrap();
+    std::os::unix::fs::chown(root.join("run"), Some(1000), None).unwrap();
+    assert_eq!(world.setup().says("belongs to uid 1000").code, Some(1));
+    std::os::unix::fs::chown(root.join("run"), Some(0), None).unwrap();
+    fs::create_dir(root.join("dev")).unwrap();
+    fs::write(root.join("dev/half0"), "mine").unwrap();
+    assert_eq!(world.setup().says("not a character device").code, Some(1));
+    assert_eq!(fs::read(root.join("dev/half0")).unwrap(), b"mine");
+    fs::set_permissions(world.config(), fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(world.setup().says("mode 0666").code, Some(1));
+}
+
+#[test]
+fn a_lease_that_is_a_link_is_not_read() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.prolog(one).ok();
+    let path = world.root().join("run/leases/1");
+    let text = fs::read(&path).unwrap();
+    let elsewhere = world.root().join("lease");
+    fs::write(&elsewhere, text).unwrap();
+    fs::remove_file(&path).unwrap();
+    symlink(&elsewhere, &path).unwrap();
+    assert_eq!(world.epilog(one).says("symbolic link").code, Some(1));
+    assert_eq!(world.instances(0).len(), 1);
+}
+
+#[test]
+fn after_a_reboot_the_leases_of_before_are_dropped() {
+    let Some(world) = ready() else { return };
+    world.prolog(job(1, 0, 25)).ok();
+    world
+        .sim
+        .update(|node| {
+            node.reboot();
+            Ok(())
+        })
+        .unwrap();
+    let record = world.root().join("run/fence");
+    let text = fs::read_to_string(&record).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    fs::write(&record, text.replace(boot.trim(), "another-boot")).unwrap();
+    let ended = world.prolog(job(2, 0, 25)).says("before the last boot");
+    assert_eq!(ended.code, Some(1));
+    world.setup().ok().says("dropped the lease of job 1");
+    assert!(world.leases().is_empty());
+    world.prolog(job(2, 0, 25)).ok();
+    world.check(&[]);
+}
