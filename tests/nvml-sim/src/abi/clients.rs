@@ -69,6 +69,29 @@ fn detailed(processes: &[Client]) -> Vec<sys::nvmlProcessInfo_v2_t> {
     processes.iter().map(row).collect()
 }
 
+/// Processes with their names, for `nvidia-smi`.
+pub(super) fn details(
+    call: &Call,
+    device: DeviceHandle,
+) -> Answer<Vec<(sys::nvmlProcessDetail_v1_t, String)>> {
+    let listed = listed(call, device)?;
+    let names = listed.iter().map(|(process, _)| process.name.clone());
+    let rows = detailed(&listed)
+        .into_iter()
+        .map(|row| with_protected(&row));
+    Ok(rows.zip(names).collect())
+}
+
+fn with_protected(row: &sys::nvmlProcessInfo_v2_t) -> sys::nvmlProcessDetail_v1_t {
+    sys::nvmlProcessDetail_v1_t {
+        pid: row.pid,
+        usedGpuMemory: row.usedGpuMemory,
+        gpuInstanceId: row.gpuInstanceId,
+        computeInstanceId: row.computeInstanceId,
+        usedGpuCcProtectedMemory: 0,
+    }
+}
+
 /// Total, reserved and used bytes.
 fn memory(call: &Call, device: DeviceHandle) -> Answer<(u64, u64, u64)> {
     let device = call.device(device)?;
@@ -260,14 +283,7 @@ nvml! {
         if room < rows.len() {
             return Err(Code::INSUFFICIENT_SIZE);
         }
-        let row = |row: &sys::nvmlProcessInfo_v2_t| sys::nvmlProcessDetail_v1_t {
-            pid: row.pid,
-            usedGpuMemory: row.usedGpuMemory,
-            gpuInstanceId: row.gpuInstanceId,
-            computeInstanceId: row.computeInstanceId,
-            usedGpuCcProtectedMemory: 0,
-        };
-        let rows: Vec<_> = detailed(&rows).iter().map(row).collect();
+        let rows: Vec<_> = detailed(&rows).iter().map(with_protected).collect();
         Out(value.procArray).write_all(&rows)
     }
 

@@ -251,9 +251,11 @@ nvml! {
         info: Out<sys::nvmlComputeInstanceInfo_t>,
     ) {
         let call = Call::new()?;
-        let (_, _, gi, ci) = call.compute_instance(compute)?;
+        let (index, _, gi, ci) = call.compute_instance(compute)?;
         info.set(sys::nvmlComputeInstanceInfo_t {
-            device: call.handle(Handle::MigDevice(ci.serial)),
+            // The GPU, as nvml.h says, and not the MIG device: `nvidia-smi mig -lci` prints
+            // this device's index as that of the GPU.
+            device: call.handle(Handle::Gpu(index)),
             gpuInstance: call.handle(Handle::GpuInstance(gi.serial)),
             id: ci.id,
             profileId: ci.profile,

@@ -50,14 +50,25 @@ fn name(device: &Device<'_>) -> Answer<String> {
     })
 }
 
+/// The GPU UUID and the instance ids in `MIG-GPU-…/GI/CI`, the older way to name MIG devices.
+fn ids(uuid: &str) -> Option<(&str, u32, u32)> {
+    let mut words = uuid.strip_prefix("MIG-")?.split('/');
+    let gpu = words.next()?;
+    let gi = words.next()?.parse().ok()?;
+    let ci = words.next()?.parse().ok()?;
+    words.next().is_none().then_some((gpu, gi, ci))
+}
+
 fn by_uuid(call: &Call, uuid: &str) -> Answer<DeviceHandle> {
+    let ids = ids(uuid);
     for &index in &call.session.visible {
         let gpu = &call.node.gpus[index];
         if gpu.uuid == uuid {
             return Ok(call.handle(Handle::Gpu(index)));
         }
         for (gi, ci) in gpu.mig_devices() {
-            if ci.uuid == uuid && call.may_use(gpu, gi, ci) {
+            let named = ci.uuid == uuid || ids == Some((&gpu.uuid, gi.id, ci.id));
+            if named && call.may_use(gpu, gi, ci) {
                 return Ok(call.handle(Handle::MigDevice(ci.serial)));
             }
         }

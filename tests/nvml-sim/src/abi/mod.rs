@@ -12,6 +12,7 @@
 mod clients;
 mod compute;
 mod device;
+mod export_table;
 mod fields;
 mod gpm;
 mod health;
@@ -149,6 +150,14 @@ fn kill_self() {
 
 /// What every call goes through.
 fn enter(name: &str, call: impl FnOnce() -> Answer) -> c_uint {
+    let result = disturbed(name, call);
+    if std::env::var_os("NVML_SIM_TRACE").is_some() {
+        eprintln!("nvml-sim: {name} = {result}");
+    }
+    result
+}
+
+fn disturbed(name: &str, call: impl FnOnce() -> Answer) -> c_uint {
     let effect = session::store()
         .and_then(|store| store.disturbance_of(name).ok())
         .unwrap_or_default();

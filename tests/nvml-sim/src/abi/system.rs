@@ -1,6 +1,6 @@
 //! Initialisation, versions, and the system as a whole.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 use std::fs;
 use std::sync::Mutex;
 
@@ -86,12 +86,6 @@ nvml! {
     fn nvmlGetExcludedDeviceCount(count: Out<c_uint>) {
         Call::new()?;
         count.set(0)
-    }
-
-    // Tables of functions for NVIDIA's own programs, which nobody else knows.
-    fn nvmlInternalGetExportTable(table: Out<*const c_void>, _id: *const c_void) {
-        table.set(std::ptr::null())?;
-        Err(Code::NOT_FOUND)
     }
 
     fn nvmlEventSetCreate(set: Out<sys::nvmlEventSet_t>) {
