@@ -423,7 +423,7 @@ impl Gpu<'_> {
             if let Some(ci) = self.ci_handle(gi, ci_id)? {
                 found.push(ComputeInstance {
                     ci_id,
-                    mig_uuid: self.mig_uuid(ci)?,
+                    mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
                 });
             }
         }
@@ -444,35 +444,70 @@ impl Gpu<'_> {
         };
         Ok(Some(ComputeInstance {
             ci_id,
-            mig_uuid: self.mig_uuid(ci)?,
+            mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
         }))
     }
 
-    /// The UUID of the MIG device of a compute instance. NVML finds the device by the ids of GPU,
-    /// GPU instance and compute instance: going through MIG enumeration takes seconds when many
-    /// ask at once. The `device` of the compute instance's own info is the whole GPU.
-    fn mig_uuid(&self, ci: ffi::nvmlComputeInstance_t) -> Result<String, NvmlError> {
+    /// The UUID of the MIG device that is this compute instance.
+    fn mig_uuid(
+        &self,
+        gi_id: u32,
+        ci_id: u32,
+        ci: ffi::nvmlComputeInstance_t,
+    ) -> Result<String, NvmlError> {
+        // nvml.h calls `device` the parent, yet NVIDIA's own driver for Kubernetes long took
+        // it for the MIG device, and stopped. Where it is one, nothing more is to be asked.
         let info = self.ci_info(ci)?;
-        let Some(instance) = self.instance_of(info.gpuInstance)? else {
-            return Err(NvmlError::Call {
-                call: "nvmlGpuInstanceGetInfo",
-                subject: self.to_string(),
-                code: codes::NOT_FOUND,
-            });
+        // SAFETY: NVML gave the handle for this instance, and its library outlives the device.
+        let device = unsafe { Device::new(info.device, &self.session.nvml) };
+        let uuid = |device: &Device<'_>| {
+            device
+                .uuid()
+                .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))
         };
-        let gpu = self
+        let named = uuid(&device)?;
+        if named.starts_with("MIG-") {
+            return Ok(named);
+        }
+        let most = self
             .device
-            .uuid()
-            .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
-        let name = format!("MIG-{gpu}/{}/{}", instance.gi_id, info.id);
-        let device = self
-            .session
-            .nvml
-            .device_by_uuid(name)
-            .map_err(|e| self.failed("nvmlDeviceGetHandleByUUID", &e))?;
-        device
-            .uuid()
-            .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))
+            .mig_device_count()
+            .map_err(|e| self.failed("nvmlDeviceGetMaxMigDeviceCount", &e))?;
+        for index in 0..most {
+            let Some(mig) = self.mig_device(index)? else {
+                continue;
+            };
+            let (mut its_gi, mut its_ci) = (u32::MAX, u32::MAX);
+            let ids = call!(self, nvmlDeviceGetGpuInstanceId(mig, &mut its_gi))
+                .and_then(|()| call!(self, nvmlDeviceGetComputeInstanceId(mig, &mut its_ci)));
+            match ids {
+                // It went away between the calls: somebody works on another instance by hand.
+                Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {}
+                other => other?,
+            }
+            if (its_gi, its_ci) == (gi_id, ci_id) {
+                // SAFETY: as above.
+                return uuid(&unsafe { Device::new(mig, &self.session.nvml) });
+            }
+        }
+        Err(NvmlError::Call {
+            call: "nvmlDeviceGetMigDeviceHandleByIndex",
+            subject: format!("{self}, GPU instance {gi_id}, compute instance {ci_id}"),
+            code: codes::NOT_FOUND,
+        })
+    }
+
+    /// The MIG device in a slot; the slots are not filled from the first on.
+    fn mig_device(&self, index: u32) -> Result<Option<ffi::nvmlDevice_t>, NvmlError> {
+        let mut mig = null_mut();
+        match call!(
+            self,
+            nvmlDeviceGetMigDeviceHandleByIndex(self.handle(), index, &mut mig)
+        ) {
+            Ok(()) => Ok(Some(mig)),
+            Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn ci_info(
@@ -552,9 +587,10 @@ impl Gpu<'_> {
             self,
             nvmlGpuInstanceCreateComputeInstance(gi, profile.id, &mut ci)
         )?;
+        let ci_id = self.ci_info(ci)?.id;
         Ok(ComputeInstance {
-            ci_id: self.ci_info(ci)?.id,
-            mig_uuid: self.mig_uuid(ci)?,
+            ci_id,
+            mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
         })
     }
 

@@ -1,8 +1,9 @@
 //! The device cgroup of a job, on the kernel's own.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use gpufrac_node::devcgroup::{Fenced, NoGroup, Rule, fence};
@@ -33,7 +34,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        fn remove(path: &PathBuf) {
+        fn remove(path: &Path) {
             for entry in fs::read_dir(path).into_iter().flatten().flatten() {
                 if entry.path().is_dir() {
                     remove(&entry.path());
@@ -46,7 +47,7 @@ impl Drop for Group {
 }
 
 /// Opens devices after it was told to, from inside a cgroup; gives what `cat` says of each.
-fn opens(group: &PathBuf, job_id: u32, rules: &[Rule], devices: &[&str]) -> (Fenced, Vec<bool>) {
+fn opens(group: &Path, job_id: u32, rules: &[Rule], devices: &[&str]) -> (Fenced, Vec<bool>) {
     let script = format!("read go; for d in {}; do cat $d; done", devices.join(" "));
     let mut child = Command::new("sh")
         .args(["-c", &script])

@@ -1,4 +1,5 @@
 //! Set-up, carving, release and repair on a simulated node.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
 

@@ -3,6 +3,7 @@
 //! they can be killed and load NVML each for itself.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::collections::BTreeSet;
 use std::fs;
