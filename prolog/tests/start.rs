@@ -1,0 +1,43 @@
+//! How the program starts, and where it ends early.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::process::Command;
+
+fn prolog(env: &[(&str, &str)]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpufrac-prolog"))
+        .env_clear()
+        .env("GPUFRAC_CONFIG", "/nowhere/gpufrac.toml")
+        .env("SLURM_JOB_ID", "1")
+        .env("SLURM_JOB_UID", "1000")
+        .envs(env.iter().copied())
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn a_job_without_gpus_ends_before_anything_is_read() {
+    assert_eq!(prolog(&[]), (Some(0), String::new()));
+}
+
+#[test]
+fn an_ordinary_gpu_job_runs_where_gpufrac_is_not_set_up() {
+    assert_eq!(prolog(&[("SLURM_JOB_GPUS", "0")]), (Some(0), String::new()));
+}
+
+#[test]
+fn a_fraction_without_configuration_is_a_broken_node() {
+    let (code, text) = prolog(&[("SPANK_GPUFRAC", "v1:units=25:mech=mig")]);
+    assert_eq!(code, Some(1));
+    assert!(text.contains("gpufrac: job 1: `/nowhere/gpufrac.toml` does not exist"));
+}
+
+#[test]
+fn what_slurmd_did_not_start_is_usage() {
+    let (code, text) = prolog(&[("SLURM_JOB_GPUS", "0"), ("SLURM_JOB_ID", "x")]);
+    assert_eq!(code, Some(2));
+    assert!(text.contains("SLURM_JOB_ID=x"));
+}
