@@ -168,9 +168,10 @@ impl Config {
     }
 
     /// The devices of a node in Slurm's order: its pools in the order of the file, the GPUs of each
-    /// in order, the sides of each GPU. `gpu_count` is how many GPUs the node has; it matters
-    /// to pools that take every GPU. A GPU that a pool names and the node has not is listed all
-    /// the same, so that the numbers of the others hold.
+    /// in order, the sides of each GPU; but all devices of one Type together, where the first of
+    /// them stands, because Slurm numbers Type by Type. `gpu_count` is how many GPUs the node has; it
+    /// matters to pools that take every GPU. A GPU that a pool names and the node has not is
+    /// listed all the same, so that the numbers of the others hold.
     pub fn devices_of_node(&self, node: &str, gpu_count: u32) -> Vec<Device<'_>> {
         let places = self.pools_of_node(node).into_iter().flat_map(|pool| {
             let gpus = pool
@@ -182,6 +183,16 @@ impl Config {
                 sides.map(move |side| (pool, gpu_index, *side))
             })
         });
+        let mut places: Vec<_> = places.collect();
+        let mut types: Vec<&str> = Vec::new();
+        for (pool, ..) in &places {
+            let name = pool.layout.kind.type_name();
+            if !types.contains(&name) {
+                types.push(name);
+            }
+        }
+        let rank = |name| types.iter().position(|known| *known == name);
+        places.sort_by_key(|(pool, ..)| rank(pool.layout.kind.type_name()));
         (0..)
             .zip(places)
             .map(|(index, (pool, gpu_index, side))| Device {

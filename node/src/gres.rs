@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_alternate_keep_their_order() {
+    fn pools_of_one_type_are_numbered_together_as_slurm_does() {
         let lines = of(
             &config(&[
                 ("halves", "gpus = [0]"),
@@ -137,11 +137,10 @@ mod tests {
             3,
         );
         assert_eq!(
-            &lines.gres_conf[..3],
+            &lines.gres_conf[..2],
             [
-                "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-1]",
-                "NodeName=n1 Name=gpu Type=slices File=/dev/gpufrac/slices2",
-                "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[3-4]",
+                "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-3]",
+                "NodeName=n1 Name=gpu Type=slices File=/dev/gpufrac/slices4",
             ]
         );
         assert_eq!(lines.gres, "gpu:half:4,gpu:slices:1,shard:300,gpufrac:300");
