@@ -114,7 +114,7 @@ SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,bf_interval=2,sched_interval=5
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=5
 PrologFlags=Alloc,Contain,DeferBatch
 ReturnToService=2
 KillWait=5

@@ -26,9 +26,13 @@ impl Job {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// PENDING, RUNNING, COMPLETED, ...
+    /// PENDING, RUNNING, COMPLETED, ... A job whose prolog has not ended yet is CONFIGURING here; Slurm 22.05 calls
+    /// it RUNNING, for the reason Prolog.
     pub fn state(&self) -> &str {
-        self.field("JobState")
+        match (self.field("JobState"), self.field("Reason")) {
+            ("RUNNING", "Prolog") => "CONFIGURING",
+            (state, _) => state,
+        }
     }
 
     /// The job's number.

@@ -28,12 +28,20 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Jobs and their states by squeue.
+/// Jobs and their states by squeue; one whose prolog has not ended is PROLOG.
 fn queue(lab: &Lab) -> Result<BTreeMap<u32, String>, LabError> {
-    let text = lab.command("squeue").args(["-h", "-o", "%i %T"]).stdout()?;
+    let text = lab
+        .command("squeue")
+        .args(["-h", "-o", "%i %T %r"])
+        .stdout()?;
     let entry = |line: &str| {
-        let (job, state) = line.split_once(' ')?;
-        Some((job.parse().ok()?, state.to_owned()))
+        let words: Vec<_> = line.split(' ').collect();
+        let state = if words.ends_with(&["RUNNING", "Prolog"]) {
+            "PROLOG"
+        } else {
+            *words.get(1)?
+        };
+        Some((words.first()?.parse().ok()?, state.to_owned()))
     };
     Ok(text.lines().filter_map(entry).collect())
 }
