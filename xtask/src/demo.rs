@@ -12,7 +12,7 @@ use crate::{cargo, setup};
 const JOB: &str = "\
 #!/bin/sh
 echo \"hello from job $SLURM_JOB_ID on $SLURMD_NODENAME\"
-env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_)' | sort
+env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_(FRACTION|MECHANISM|MEMORY_MIB|PROFILE))' | sort
 sleep 4
 ";
 
@@ -80,7 +80,7 @@ impl Story {
         say(
             "A real Slurm on this machine: a controller and one node with two simulated NVIDIA H100.",
         );
-        self.show("sinfo", &["-o", "%n %T %G"])?;
+        self.show("sinfo", &["-o", "%N %T %G"])?;
         say(
             "Each H100 is two devices for Slurm, the halves of a GPU, with 50 units each (1 unit = 1 % of a GPU).",
         );
@@ -138,7 +138,7 @@ impl Story {
             self.lab.wait_for_state(*job, &["RUNNING"])?;
         }
         say(
-            "A half and two quarters fill the first GPU. The eighth would be 1.125 GPUs in all: it goes to the second.",
+            "The half and the two quarters fill the first GPU side by side. An eighth more would be 1.125 GPUs: it goes to the second.",
         );
         self.draw(&jobs)?;
         let ids: Vec<_> = jobs.iter().map(|(job, _)| job.to_string()).collect();
@@ -166,7 +166,7 @@ impl Story {
         self.lab.expect_nothing_left()?;
         self.draw(&[])?;
         say("No job, no lease, no MIG instance; the node is ready for more:");
-        self.show("sinfo", &["-o", "%n %T"])
+        self.show("sinfo", &["-o", "%N %T"])
     }
 
     /// Runs sbatch as the user would type it.
@@ -190,7 +190,8 @@ impl Story {
     }
 
     fn show(&self, program: &str, args: &[&str]) -> Result<()> {
-        println!("    $ {program}");
+        let quoted: Vec<_> = args.iter().map(|arg| quote(arg)).collect();
+        println!("    $ {program} {}", quoted.join(" "));
         let text = self.lab.command(program).args(args).stdout()?;
         for line in text.lines() {
             println!("    {line}");
@@ -217,15 +218,29 @@ impl Story {
                             .iter()
                             .find(|(id, _)| *id == job)
                             .map_or("", |(_, size)| size);
-                        format!("job {job}: {size} {}", lease.slice.profile_name)
+                        let profile = &lease.slice.profile_name;
+                        vec![
+                            format!("job {job}: {size} {profile}"),
+                            format!("{job}: {size}"),
+                        ]
                     }
-                    None => "nobody's".to_owned(),
+                    None => vec!["nobody's".to_owned()],
                 };
                 stands.push((instance.start, instance.size, words));
             }
             println!("{}", draw(&format!("GPU {gpu}"), 8, &stands));
         }
         Ok(())
+    }
+}
+
+/// As one would type it in a shell.
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_=:./,".contains(c);
+    if word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{word}'")
     }
 }
 

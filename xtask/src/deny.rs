@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::cargo::{cargo, root, run};
 
 /// The version that deny.toml was written for.
-const VERSION: &str = "0.19.0";
+const VERSION: &str = "0.20.2";
 
 /// Checks licences, bans and sources; the advisory database needs a network and is left to a schedule.
 pub(crate) fn run_check() -> Result<()> {

@@ -1,7 +1,7 @@
 //! A GPU's memory slices as a drawing.
 
-/// What stands on a GPU: first slice, number of slices, words.
-pub(crate) type Stand = (u32, u32, String);
+/// What stands on a GPU: first slice, number of slices, and words for it, of which the first that fit are drawn.
+pub(crate) type Stand = (u32, u32, Vec<String>);
 
 /// Columns of one slice.
 const WIDTH: usize = 10;
@@ -13,8 +13,16 @@ pub(crate) fn draw(title: &str, slices: u32, stands: &[Stand]) -> String {
     let mut at = 0;
     while at < slices {
         let stand = stands.iter().find(|(start, ..)| *start == at);
-        let (size, words) = stand.map_or((1, "."), |(_, size, words)| (*size, words.as_str()));
+        let size = stand.map_or(1, |(_, size, _)| (*size).max(1));
         let width = usize::try_from(size).unwrap_or(1) * WIDTH - 2;
+        let words = match stand {
+            Some((_, _, words)) => words
+                .iter()
+                .find(|words| words.len() <= width)
+                .or(words.last()),
+            None => None,
+        };
+        let words = words.map_or(".", String::as_str);
         let (open, close) = if stand.is_some() {
             ('[', ']')
         } else {
@@ -36,7 +44,10 @@ mod tests {
 
     #[test]
     fn instances_stand_below_their_slices() {
-        let stands = [(0, 4, "job 1".to_owned()), (6, 2, "job 2".to_owned())];
+        let stands = [
+            (0, 4, vec!["job 1".to_owned()]),
+            (6, 2, vec!["x".repeat(19), "job 2".to_owned()]),
+        ];
         let drawing = draw("GPU 0", 8, &stands);
         let rows: Vec<_> = drawing.lines().collect();
         assert_eq!(rows.len(), 2);
@@ -45,6 +56,10 @@ mod tests {
         assert_eq!(rows[1].rfind('['), Some(left + 6 * WIDTH));
         assert_eq!(rows[1].rfind(']'), Some(left + 8 * WIDTH - 1));
         assert_eq!(rows[1].matches('.').count(), 2);
+        assert!(
+            rows[1].contains("job 2") && !rows[1].contains('x'),
+            "words that do not fit"
+        );
         // Each number stands in the middle of its slice's columns.
         assert_eq!(rows[0].find('6'), Some(left + 6 * WIDTH + 4));
     }
