@@ -26,7 +26,12 @@ fn main() -> ExitCode {
         Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) => return Exit::Done.into(),
         Err(error) => {
             JobLog::new(job.job_id).error(error);
-            return Exit::Broken.into();
+            // A mistake in the file, which all hosts share, must not drain every node that ends an
+            // ordinary GPU job.
+            return match job.entry {
+                Ok(None) => Exit::Done.into(),
+                _ => Exit::Broken.into(),
+            };
         }
     };
     if !node.has_pools() {

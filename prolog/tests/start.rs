@@ -41,3 +41,21 @@ fn what_slurmd_did_not_start_is_usage() {
     assert_eq!(code, Some(2));
     assert!(text.contains("SLURM_JOB_ID=x"));
 }
+
+#[test]
+fn a_mistake_in_the_configuration_does_not_drain_for_an_ordinary_job() {
+    let folder = std::env::temp_dir().join(format!("gpufrac-prolog-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let config = folder.join("gpufrac.toml");
+    std::fs::write(&config, "version = 1\n[pool.p]\nlayuot = 1\n").unwrap();
+    let config = config.to_str().unwrap();
+    let (code, text) = prolog(&[("SLURM_JOB_GPUS", "0"), ("GPUFRAC_CONFIG", config)]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("gpufrac.toml:3: pool.p.layuot"), "{text}");
+    let (code, _) = prolog(&[
+        ("SPANK_GPUFRAC", "v1:units=25:mech=mig"),
+        ("GPUFRAC_CONFIG", config),
+    ]);
+    assert_eq!(code, Some(1));
+    std::fs::remove_dir_all(folder).unwrap();
+}
