@@ -120,9 +120,15 @@ impl Client {
     /// The library is missing or lacks a function. An unreadable slurm.conf ends the process
     /// inside libslurm: call this only where Slurm itself has started the program.
     pub fn connect() -> Result<Self, ClientError> {
+        // RTLD_GLOBAL: the plugins that libslurm loads (auth, hash) take its symbols from the
+        // process, as in Slurm's own programs, which link it.
+        let flags = libc::RTLD_NOW | libc::RTLD_GLOBAL;
         // SAFETY: libslurm has no initialisers with preconditions; the types of its functions
         // come from the headers of the same release (the soname is part of LIBRARY).
-        let library = unsafe { library::LibSlurm::new(LIBRARY) }?;
+        let library = unsafe {
+            let loaded = libloading::os::unix::Library::open(Some(LIBRARY), flags)?;
+            library::LibSlurm::from_library(loaded)
+        }?;
         // SAFETY: NULL means the default configuration file.
         unsafe { library.slurm_init(ptr::null()) };
         Ok(Self { library })
