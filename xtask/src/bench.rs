@@ -25,7 +25,8 @@ pub(crate) struct BenchArguments {
     /// How often each side of a comparison on a cluster runs
     #[arg(long, default_value_t = 60)]
     jobs: usize,
-    /// nvidia-smi, to compare with a prolog that uses it; unless given it is looked for in PATH
+    /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
+    /// component (and not installed)
     #[arg(long)]
     nvidia_smi: Option<PathBuf>,
 }

@@ -6,22 +6,24 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Lab;
+use gpusim::debian;
 
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair};
+use crate::cargo::root;
 
 /// A job number that the lab's Slurm has not given to anybody.
 const JOB: &str = "4000000";
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("measuring prolog and epilog ...");
-    let nvidia_smi = find_nvidia_smi(arguments);
+    let nvidia_smi = nvidia_smi(arguments);
     let mut builder = Lab::builder()
         .nodes(1)
         .gpus("H100-80", 1)
         .build_folder(build);
-    if let Some(version) = nvidia_smi.as_deref().map(version_of).transpose()? {
-        builder = builder.driver(&version);
+    if let Ok(program) = &nvidia_smi {
+        builder = builder.driver(&version_of(program)?);
     }
     let lab = builder.start()?;
     let node = Node {
@@ -60,30 +62,42 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     );
 
     match nvidia_smi {
-        Some(program) => {
+        Ok(program) => {
             let rounds = (arguments.rounds / 5).max(5);
             let pair = Pair::measure(rounds, gpufrac, || {
                 run(&mut node.script("prolog.sh", &program))?;
                 run(&mut node.script("epilog.sh", &program))
             })?;
-            table.add("carve and teardown", "shell prolog with nvidia-smi", &pair, Goal::FasterBy(10.0));
+            table.add(
+                "carve and teardown",
+                "shell prolog with nvidia-smi",
+                &pair,
+                Goal::FasterBy(10.0),
+            );
         }
-        None => table.note(
-            "the shell prolog was not measured: no nvidia-smi (Debian non-free `nvidia-smi`; --nvidia-smi PATH)",
-        ),
+        Err(error) => table.note(format!(
+            "the shell prolog was not measured, as Debian's nvidia-smi can not be had ({error:#}); \
+             give one with --nvidia-smi PATH"
+        )),
     }
     lab.stop()?;
     Ok(())
 }
 
-fn find_nvidia_smi(arguments: &BenchArguments) -> Option<PathBuf> {
+/// The program that was given, or Debian's.
+fn nvidia_smi(arguments: &BenchArguments) -> Result<PathBuf> {
     if let Some(program) = &arguments.nvidia_smi {
-        return Some(program.clone());
+        return Ok(program.clone());
     }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path)
-        .map(|folder| folder.join("nvidia-smi"))
-        .find(|file| file.exists())
+    let cache = root().join("target/clients");
+    let place = cache.join("nvidia-smi");
+    let program = place.join("usr/lib/nvidia/current/nvidia-smi");
+    if !program.exists() {
+        println!("fetching nvidia-smi from Debian ...");
+        let package = debian::Release::open(&cache, "bookworm")?.package("nvidia-smi")?;
+        debian::extract(&package, &place)?;
+    }
+    Ok(program)
 }
 
 /// nvidia-smi works only with the NVML of its own version.
