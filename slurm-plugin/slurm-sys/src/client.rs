@@ -13,6 +13,7 @@ use crate::raw;
 use crate::text;
 
 #[allow(
+    dead_code,
     missing_docs,
     non_camel_case_types,
     non_snake_case,
