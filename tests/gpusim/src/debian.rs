@@ -1,1 +1,260 @@
-//! Packages of Debian that the machine's own apt sources do not name.
+//! Packages of Debian that the machine's own apt sources do not name: another release, or the
+//! components contrib and non-free. They come from the mirror that the machine uses, through a
+//! private configuration of apt; nothing is installed on the machine.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// How long downloaded package lists are good enough.
+const LISTS_AGE: Duration = Duration::from_secs(24 * 3600);
+
+/// Why a package cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum DebianError {
+    /// A program failed.
+    #[error("`{command}` failed: {reason}")]
+    Failed {
+        /// The program with its arguments.
+        command: String,
+        /// Its last words.
+        reason: String,
+    },
+    /// The machine's apt names no Debian mirror.
+    #[error("apt on this machine has no source with the component main")]
+    NoMirror,
+    /// Nothing was downloaded for this package.
+    #[error("apt downloaded nothing for {0}")]
+    Nothing(String),
+    /// A file or folder.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> DebianError {
+    let path = path.to_owned();
+    move |source| DebianError::Io { path, source }
+}
+
+fn run(command: &mut Command) -> Result<String, DebianError> {
+    let output = command.output();
+    let failed = |reason: String| DebianError::Failed {
+        command: format!("{command:?}"),
+        reason,
+    };
+    match output {
+        Err(error) => Err(failed(error.to_string())),
+        Ok(output) if !output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let last: Vec<&str> = text.lines().rev().take(3).collect();
+            Err(failed(last.join(" | ")))
+        }
+        Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+    }
+}
+
+/// Debian's own keys, where the package debian-archive-keyring puts them.
+const KEY_RING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// The machine's mirror.
+fn mirror() -> Result<String, DebianError> {
+    let format = "$(COMPONENT) $(SUITE) $(REPO_URI)";
+    let sources = run(Command::new("apt-get").args([
+        "indextargets",
+        "--format",
+        format,
+        "Created-By: Packages",
+    ]))?;
+    sources
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (component, suite, uri) = (words.next()?, words.next()?, words.next()?);
+            // Updates and security are kept elsewhere.
+            let plain = component == "main" && !suite.contains('-') && !suite.contains('/');
+            plain.then(|| uri.to_owned())
+        })
+        .next()
+        .ok_or(DebianError::NoMirror)
+}
+
+/// A release of Debian with all its components.
+#[derive(Debug)]
+pub struct Release {
+    folder: PathBuf,
+    /// Held, so that two programs do not fill the same folder.
+    _lock: Flock<File>,
+}
+
+impl Release {
+    /// Prepares a release in a folder below `cache`, and downloads its package lists unless
+    /// there are some of today.
+    ///
+    /// # Errors
+    /// Without a mirror, or without a way to it.
+    pub fn open(cache: &Path, name: &str) -> Result<Release, DebianError> {
+        let folder = cache.join(name);
+        for part in ["lists/partial", "archives/partial", "state", "packages"] {
+            let path = folder.join(part);
+            fs::create_dir_all(&path).map_err(at(&path))?;
+        }
+        let path = folder.join("lock");
+        let file = File::create(&path).map_err(at(&path))?;
+        let lock = Flock::lock(file, FlockArg::LockExclusive)
+            .map_err(|(_, error)| at(&path)(error.into()))?;
+        let release = Release {
+            folder,
+            _lock: lock,
+        };
+        let stamp = release.folder.join("updated");
+        let age = fs::metadata(&stamp)
+            .and_then(|found| found.modified())
+            .ok()
+            .and_then(|time| SystemTime::now().duration_since(time).ok());
+        if age.is_none_or(|age| age > LISTS_AGE) {
+            let uri = mirror()?;
+            let signed = if Path::new(KEY_RING).exists() {
+                format!("[signed-by={KEY_RING}] ")
+            } else {
+                String::new()
+            };
+            let line = format!("deb {signed}{uri} {name} main contrib non-free\n");
+            let write = |name: &str, text: &str| {
+                let path = release.folder.join(name);
+                fs::write(&path, text).map_err(at(&path))
+            };
+            write("sources.list", &line)?;
+            write("status", "")?;
+            run(release.apt("apt-get").args(["-q", "update"]))?;
+            write("updated", "")?;
+        }
+        Ok(release)
+    }
+
+    /// An apt program that sees this release and nothing of the machine.
+    fn apt(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (key, name) in [
+            ("Dir::Etc::SourceList", "sources.list"),
+            ("Dir::State", "state"),
+            ("Dir::State::Lists", "lists"),
+            ("Dir::State::status", "status"),
+            ("Dir::Cache", ""),
+        ] {
+            let value = self.folder.join(name);
+            command.arg("-o").arg(format!("{key}={}", value.display()));
+        }
+        for fixed in [
+            "Dir::Etc::SourceParts=/dev/null",
+            "Dir::Etc::Preferences=/dev/null",
+            "Dir::Etc::PreferencesParts=/dev/null",
+            "APT::Sandbox::User=root",
+            "Debug::NoLocking=1",
+        ] {
+            command.args(["-o", fixed]);
+        }
+        command
+    }
+
+    /// One package's file, downloaded or from the cache.
+    ///
+    /// # Errors
+    /// When the release does not have it.
+    pub fn package(&self, name: &str) -> Result<PathBuf, DebianError> {
+        let folder = self.folder.join("packages");
+        let find = || -> Option<PathBuf> {
+            let mut entries = fs::read_dir(&folder)
+                .ok()?
+                .flatten()
+                .map(|entry| entry.path());
+            entries.find(|path| {
+                let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+                file.starts_with(&format!("{name}_")) && file.ends_with(".deb")
+            })
+        };
+        if find().is_none() {
+            run(self
+                .apt("apt-get")
+                .args(["-q", "download", name])
+                .current_dir(&folder))?;
+        }
+        find().ok_or_else(|| DebianError::Nothing(name.to_owned()))
+    }
+
+    /// Downloads packages with all that they depend on, libc included.
+    ///
+    /// # Errors
+    /// When the release does not have them.
+    pub fn packages_with_dependencies(&self, names: &[&str]) -> Result<Vec<PathBuf>, DebianError> {
+        let arguments = ["-q", "-y", "--download-only", "--no-install-recommends"];
+        run(self
+            .apt("apt-get")
+            .arg("install")
+            .args(arguments)
+            .args(names))?;
+        let folder = self.folder.join("archives");
+        let entries = fs::read_dir(&folder).map_err(at(&folder))?.flatten();
+        let all: Vec<PathBuf> = entries
+            .map(|entry| entry.path())
+            .filter(|path| path.extension() == Some(OsStr::new("deb")))
+            .collect();
+        if all.is_empty() {
+            return Err(DebianError::Nothing(names.join(" ")));
+        }
+        Ok(all)
+    }
+}
+
+/// Unpacks a package. None of its scripts is run.
+///
+/// # Errors
+/// What dpkg answers.
+pub fn extract(package: &Path, to: &Path) -> Result<(), DebianError> {
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(to)).map(drop)
+}
+
+/// Unpacks packages into the tree of a machine, good for chroot: with the links of a merged
+/// `/usr`, and with root as its only user.
+///
+/// # Errors
+/// What tar and the file system answer.
+pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
+    for name in ["bin", "lib", "lib64", "sbin"] {
+        let target = to.join("usr").join(name);
+        fs::create_dir_all(&target).map_err(at(&target))?;
+        let link = to.join(name);
+        if !link.is_symlink() {
+            symlink(format!("usr/{name}"), &link).map_err(at(&link))?;
+        }
+    }
+    for package in packages {
+        // dpkg-deb -x would put folders in the links' place.
+        run(Command::new("sh")
+            .args([
+                "-c",
+                "dpkg-deb --fsys-tarfile \"$1\" | tar -x --keep-directory-symlink -C \"$2\"",
+                "sh",
+            ])
+            .arg(package)
+            .arg(to))?;
+    }
+    for (name, text) in [
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+        ("etc/group", "root:x:0:\n"),
+    ] {
+        let path = to.join(name);
+        fs::write(&path, text).map_err(at(&path))?;
+    }
+    Ok(())
+}

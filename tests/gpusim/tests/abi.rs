@@ -1,4 +1,5 @@
 //! The library through its C functions, called as `nvml-wrapper` and its raw bindings call them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unsafe_code, reason = "NVML's MIG functions have no safe wrapper")]
 
 mod common;

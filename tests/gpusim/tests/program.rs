@@ -1,4 +1,5 @@
 //! The fake CUDA program, and what NVML and others see of it.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
 

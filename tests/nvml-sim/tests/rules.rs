@@ -1,4 +1,5 @@
 //! The rules by which GPUs are cut, walked through every state that they can reach.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -187,7 +188,7 @@ fn the_order_of_creation_matters_to_the_driver() {
 #[test]
 fn ids_come_from_the_ranges_that_were_observed() {
     let mut node = node("H100-80");
-    let mut make = |node: &mut Node, profile| {
+    let make = |node: &mut Node, profile| {
         let id = node.create_gpu_instance(0, profile, None).unwrap().id;
         (profile, id)
     };

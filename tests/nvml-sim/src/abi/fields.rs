@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use nvml_wrapper_sys::bindings as sys;
 use sys::field_id as fi;
 
-use super::{Out, nvml};
+use super::{Out, health, nvml};
 use crate::code::Code;
 use crate::processes;
 use crate::session::Call;
@@ -17,7 +17,8 @@ nvml! {
         values: Out<sys::nvmlFieldValue_t>,
     ) {
         let call = Call::new()?;
-        call.device(device)?;
+        let gpu = call.device(device)?;
+        let model = gpu.gpu.model();
         if count <= 0 || values.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
@@ -28,6 +29,21 @@ nvml! {
                 fi::NVML_FI_DEV_ECC_CURRENT | fi::NVML_FI_DEV_ECC_PENDING => Some(1),
 
                 fi::NVML_FI_DEV_NVLINK_LINK_COUNT => Some(0),
+                // A MIG device has no power of its own.
+                fi::NVML_FI_DEV_POWER_AVERAGE | fi::NVML_FI_DEV_POWER_INSTANT => {
+                    health::power_mw(&call, device).ok()
+                }
+                fi::NVML_FI_DEV_POWER_MIN_LIMIT if gpu.mig.is_none() => {
+                    Some(model.power_limit_mw / 4)
+                }
+                fi::NVML_FI_DEV_POWER_MAX_LIMIT
+                | fi::NVML_FI_DEV_POWER_DEFAULT_LIMIT
+                | fi::NVML_FI_DEV_POWER_CURRENT_LIMIT
+                | fi::NVML_FI_DEV_POWER_REQUESTED_LIMIT
+                    if gpu.mig.is_none() =>
+                {
+                    Some(model.power_limit_mw)
+                }
                 _ => None,
             };
             field.timestamp = processes::now_us() as i64;

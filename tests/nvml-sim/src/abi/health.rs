@@ -17,7 +17,7 @@ fn load(call: &Call, device: DeviceHandle) -> Answer<f64> {
     Ok(clients::busy_percent(call, &call.device(device)?)? / 100.0)
 }
 
-fn power_mw(call: &Call, device: DeviceHandle) -> Answer<c_uint> {
+pub(super) fn power_mw(call: &Call, device: DeviceHandle) -> Answer<c_uint> {
     let model = device::model(call, device)?;
     let room = f64::from(model.power_limit_mw - model.idle_power_mw);
     let drawn = 0.8 * room * load(call, device)?;
@@ -270,7 +270,7 @@ nvml! {
         _location: c_uint,
         count: Out<u64>,
     ) {
-        Call::new()?.gpu(device)?;
+        Call::new()?.device(device)?;
         count.set(0)
     }
 
