@@ -1,6 +1,6 @@
 //! NVML's C functions.
 //!
-//! Each is declared with [`nvml!`], which counts the call, lets faults and delays act on it,
+//! Each is declared with the macro `nvml!`, which counts the call, lets faults and delays act on it,
 //! and keeps panics from the caller. Pointers come as [`Out`] and [`Text`], so that the
 //! functions themselves need no `unsafe`.
 #![allow(
