@@ -35,6 +35,7 @@ pub struct LabBuilder {
     slurm_conf_extra: String,
     folder: Option<PathBuf>,
     build_folder: Option<PathBuf>,
+    run_on_tmpfs: bool,
 }
 
 impl Default for LabBuilder {
@@ -53,6 +54,7 @@ impl Default for LabBuilder {
             slurm_conf_extra: String::new(),
             folder: None,
             build_folder: None,
+            run_on_tmpfs: false,
         }
     }
 }
@@ -146,6 +148,13 @@ impl LabBuilder {
         self
     }
 
+    /// Whether leases are on a tmpfs, as `/run` is on a real node: what a disk adds is not measured then.
+    #[must_use]
+    pub fn run_on_tmpfs(mut self, on: bool) -> Self {
+        self.run_on_tmpfs = on;
+        self
+    }
+
     /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
@@ -162,13 +171,17 @@ impl LabBuilder {
         let (folder, temporary) = self.place()?;
         let prefix = self.prefix();
         let nodes: Vec<String> = (1..=self.nodes).map(|n| format!("{prefix}{n}")).collect();
-        folder.create(&nodes)?;
+        folder.create(&[])?;
         let mut lab = Lab::new(
             folder,
             temporary,
             Record::new(nodes),
             users::unprivileged()?,
         );
+        if self.run_on_tmpfs {
+            lab.mount_tmpfs(lab.folder().root().join("run"))?;
+        }
+        lab.folder().create(lab.nodes())?;
         self.write_configuration(&lab)?;
         self.prepare_devices(&lab)?;
         self.start_daemons(&mut lab)?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +19,7 @@ pub(crate) struct Record {
     nodes: Vec<String>,
     /// In the order of their start.
     processes: Vec<Process>,
+    mounts: Vec<PathBuf>,
 }
 
 impl Record {
@@ -25,6 +27,7 @@ impl Record {
         Self {
             nodes,
             processes: Vec::new(),
+            mounts: Vec::new(),
         }
     }
 }
@@ -92,6 +95,22 @@ impl Lab {
     pub(crate) fn adopt(&mut self, daemon: Daemon) -> Result<(), LabError> {
         self.record.processes.push(daemon.process.clone());
         self.daemons.push(daemon);
+        self.save()
+    }
+
+    /// Mounts a tmpfs until the lab's end.
+    pub(crate) fn mount_tmpfs(&mut self, path: PathBuf) -> Result<(), LabError> {
+        fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(
+            Some("tmpfs"),
+            &path,
+            Some("tmpfs"),
+            flags,
+            Some("mode=0755"),
+        )
+        .map_err(|error| LabError::file("cannot mount a tmpfs on", &path)(error.into()))?;
+        self.record.mounts.push(path);
         self.save()
     }
 
@@ -217,6 +236,10 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     }
     for process in leftovers::of_lab(folder) {
         process.signal(Signal::SIGKILL);
+    }
+    for path in &record.mounts {
+        umount2(path, MntFlags::MNT_DETACH)
+            .map_err(|error| LabError::file("cannot unmount", path)(error.into()))?;
     }
     record
         .nodes
