@@ -22,7 +22,14 @@ pub(crate) fn test(slurm: &str, name: Option<&str>) -> Result<()> {
     if let Some(name) = name {
         stage("build", build)?;
         stage("end-to-end tests", || {
-            counts += tests(&["-p", "gpufrac-lab", "--tests", "--", name])?;
+            counts += tests(&[
+                "-p",
+                "gpufrac-lab",
+                "--tests",
+                "--",
+                name,
+                "--test-threads=3",
+            ])?;
             if counts == Counts::default() {
                 bail!("no end-to-end test has a name with `{name}` in it");
             }
@@ -47,7 +54,7 @@ pub(crate) fn test(slurm: &str, name: Option<&str>) -> Result<()> {
             Ok(())
         })?;
         stage("end-to-end tests", || {
-            counts += tests(&["-p", "gpufrac-lab"])?;
+            counts += tests(&["-p", "gpufrac-lab", "--", "--test-threads=3"])?;
             Ok(())
         })?;
         stage("documentation", || {

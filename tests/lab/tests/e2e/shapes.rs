@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError};
 
+use crate::{HOLD, go};
+
 /// Prints what a job sees of its slice.
 const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES NVIDIA=$NVIDIA_VISIBLE_DEVICES \
     F=$GPUFRAC_FRACTION M=$GPUFRAC_MECHANISM P=$GPUFRAC_PROFILE MIB=$GPUFRAC_MEMORY_MIB";
@@ -23,7 +25,7 @@ fn sbatch() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     assert_eq!(lab.instances(node)?, []);
 
-    let script = format!("{SEE}; sleep 1");
+    let script = format!("{SEE}; {HOLD}");
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap", &script])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let slice = lab.slice(node, job)?;
@@ -32,6 +34,7 @@ fn sbatch() -> Result<(), LabError> {
     assert_eq!(lab.instances(node)?.len(), 1);
 
     let shown = lab.job(job)?;
+    go(&lab)?;
     assert!(
         shown.field("TresPerNode").contains("gpufrac:25"),
         "{shown:?}"
@@ -164,7 +167,7 @@ fn job_array_of_20() -> Result<(), LabError> {
 #[test]
 fn two_node_job() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(2).start()?;
-    let script = format!("srun sh -c '{SEE}'; sleep 1");
+    let script = format!("srun sh -c '{SEE}'; {HOLD}");
     let job = lab.sbatch(
         &lab.users()[0],
         &["-N2", "-n2", "--gres=gpufrac:0.5", "--wrap", &script],
@@ -176,6 +179,7 @@ fn two_node_job() -> Result<(), LabError> {
         assert_eq!(slice.instance.size, 4);
         held.extend(slice.instance.uuids);
     }
+    go(&lab)?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
     let output = lab.output(job)?;
     let mut seen = cuda(&output);
@@ -192,7 +196,7 @@ fn het_job() -> Result<(), LabError> {
         "het.sh",
         &format!(
             "#!/bin/sh\n#SBATCH -N1 -n1 --gres=gpufrac:0.25\n#SBATCH hetjob\n\
-             #SBATCH -N1 -n1 --gres=gpufrac:0.5\nsrun --het-group=0,1 sh -c '{SEE}'\nsleep 1\n"
+             #SBATCH -N1 -n1 --gres=gpufrac:0.5\nsrun --het-group=0,1 sh -c '{SEE}'\n{HOLD}\n"
         ),
     )?;
     let leader = lab.sbatch(&lab.users()[0], &[&script.display().to_string()])?;
@@ -207,6 +211,7 @@ fn het_job() -> Result<(), LabError> {
         held.extend(slice.instance.uuids);
     }
     assert_eq!(sizes, [2, 4]);
+    go(&lab)?;
     assert_eq!(lab.wait_for_end(leader)?.state(), "COMPLETED");
     let output = lab.output(leader)?;
     let mut seen = cuda(&output);
@@ -220,10 +225,11 @@ fn het_job() -> Result<(), LabError> {
 fn a_job_without_a_gpu_is_left_alone() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    let job = lab.sbatch(user, &["--wrap", &format!("{SEE}; sleep 1")])?;
+    let job = lab.sbatch(user, &["--wrap", &format!("{SEE}; {HOLD}")])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     assert_eq!(lab.instances(node)?, []);
     assert!(lab.leases(node)?.is_empty());
+    go(&lab)?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
     assert_eq!(lab.output(job)?.trim(), "CUDA= NVIDIA= F= M= P= MIB=");
     lab.expect_nothing_left()

@@ -5,9 +5,11 @@ use std::process::Command;
 
 use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
 
+use crate::{HOLD, go};
+
 /// Builds the C program that submits through libslurm.
 fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/submit_by_api.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/submit_by_api.c");
     let program = lab.folder().bin().join("submit_by_api");
     let output = Command::new("gcc")
         .arg("-Wall")
@@ -51,27 +53,25 @@ fn a_submission_through_the_c_api_is_rewritten_and_forged_entries_are_dropped()
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let program = build_submitter(&lab)?;
 
-    let job = job_of(submit_by_api(&lab, &program, user, &["gres:gpufrac:0.25"])?)?;
-    lab.wait_for_state(job, &["RUNNING"])?;
-    assert_eq!(lab.slice(node, job)?.lease.units.0, 25);
-    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    assert!(lab.output(job)?.contains("CUDA_VISIBLE_DEVICES=MIG-"));
-
+    let submit = |args: &[&str]| job_of(submit_by_api(&lab, &program, user, args)?);
+    let honest = submit(&["gres:gpufrac:0.25"])?;
     // A quarter asked for, a half claimed in what reaches the prolog.
-    let forged = ["gres:gpufrac:0.25", "SPANK_GPUFRAC=v1:units=50:mech=mig"];
-    let job = job_of(submit_by_api(&lab, &program, user, &forged)?)?;
-    lab.wait_for_state(job, &["RUNNING"])?;
-    let slice = lab.slice(node, job)?;
-    assert_eq!((slice.lease.units.0, slice.instance.size), (25, 2));
-
+    let greedy = submit(&["gres:gpufrac:0.25", "SPANK_GPUFRAC=v1:units=50:mech=mig"])?;
     // Nothing asked for, a half claimed.
-    let forged = ["", "SPANK_GPUFRAC=v1:units=50:mech=mig"];
-    let other = job_of(submit_by_api(&lab, &program, user, &forged)?)?;
-    lab.wait_for_state(other, &["RUNNING"])?;
-    assert!(lab.lease(node, other)?.is_none());
-    lab.wait_for_end(job)?;
-    assert_eq!(lab.wait_for_end(other)?.state(), "COMPLETED");
-    assert!(!lab.output(other)?.contains("MIG-"));
+    let forged = submit(&["", "SPANK_GPUFRAC=v1:units=50:mech=mig"])?;
+    for job in [honest, greedy] {
+        lab.wait_for_state(job, &["RUNNING"])?;
+        let slice = lab.slice(node, job)?;
+        assert_eq!((slice.lease.units.0, slice.instance.size), (25, 2));
+    }
+    lab.wait_for_state(forged, &["RUNNING"])?;
+    assert!(lab.lease(node, forged)?.is_none());
+    go(&lab)?;
+    for job in [honest, greedy, forged] {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    }
+    assert!(lab.output(honest)?.contains("CUDA_VISIBLE_DEVICES=MIG-"));
+    assert!(!lab.output(forged)?.contains("MIG-"));
 
     let refused = submit_by_api(&lab, &program, user, &["gres:gpufrac:7"])?;
     assert!(!refused.status.success(), "{refused:?}");
@@ -131,7 +131,7 @@ fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), L
             .run()
     };
 
-    let pending = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.25", "--wrap=sleep 2"])?;
+    let pending = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.25", "--wrap", HOLD])?;
     update(pending, "gpufrac:0.5")?.success()?;
     let shown = lab.job(pending)?;
     assert!(
@@ -153,6 +153,7 @@ fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), L
         .user(user)
         .args(["update", &format!("JobId={pending}"), "JobName=other"])
         .stdout()?;
+    go(&lab)?;
     lab.wait_for_end(pending)?;
     lab.expect_nothing_left()
 }
@@ -169,9 +170,9 @@ fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
         )
         .start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    let script = "--wrap=echo CUDA=$CUDA_VISIBLE_DEVICES; sleep 2";
-    let whole = lab.sbatch(user, &["--gres=gpufrac:1", script])?;
-    let half = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
+    let script = format!("--wrap=echo CUDA=$CUDA_VISIBLE_DEVICES; {HOLD}");
+    let whole = lab.sbatch(user, &["--gres=gpufrac:1", &script])?;
+    let half = lab.sbatch(user, &["--gres=gpufrac:0.5", &script])?;
     lab.wait_for_state(half, &["RUNNING"])?;
     lab.wait_for_state(whole, &["RUNNING"])?;
     let (whole_slice, half_slice) = (lab.slice(node, whole)?, lab.slice(node, half)?);
@@ -180,6 +181,7 @@ fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
         (2, 8)
     );
     assert_eq!((half_slice.instance.gpu, half_slice.instance.size), (0, 4));
+    go(&lab)?;
     lab.wait_for_end(whole)?;
     lab.wait_for_end(half)?;
     assert!(lab.output(whole)?.contains(&whole_slice.instance.uuids[0]));

@@ -28,7 +28,7 @@ int main(int argc, char **argv)
 	job.std_err = "slurm-%j.out";
 	job.script = "#!/bin/sh\n"
 		     "env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_)'\n"
-		     "sleep 2\n";
+		     "while [ ! -e go ]; do sleep 0.05; done\n";
 	job.environment = environment;
 	job.env_size = 1;
 	if (argv[1][0])
