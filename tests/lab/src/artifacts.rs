@@ -8,13 +8,15 @@ use crate::{Folder, LabError};
 
 const PROGRAMS: [&str; 4] = ["gpufrac", "gpufrac-prolog", "gpufrac-epilog", "gpusim"];
 
-/// What cargo calls it, and what Slurm or the simulator wants it to be called.
-const LIBRARIES: [(&str, &str); 4] = [
+/// What cargo calls it, and what Slurm wants it to be called.
+const PLUGINS: [(&str, &str); 3] = [
     ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
     ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
     ("libspank_gpufrac.so", "spank_gpufrac.so"),
-    ("libnvidia_ml.so", "libnvidia_ml.so"),
 ];
+
+/// The simulated NVML, as gpusim looks for it.
+const SIMULATOR: &str = "libnvidia_ml.so";
 
 /// The build's folder: `GPUFRAC_BUILD_DIR`, or the folder above the running program (a test in
 /// `target/<profile>/deps`, xtask in `target/<profile>`) that holds gpufrac's programs.
@@ -45,7 +47,13 @@ pub(crate) fn install(build: &Path, folder: &Folder) -> Result<(), LabError> {
     for program in PROGRAMS {
         copy(&build.join(program), &folder.bin().join(program))?;
     }
-    for (built, installed) in LIBRARIES {
+    copy(&build.join(SIMULATOR), &folder.lib().join(SIMULATOR))?;
+    install_plugins(build, folder)
+}
+
+/// Copies the plugins alone.
+pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabError> {
+    for (built, installed) in PLUGINS {
         copy(&build.join(built), &folder.lib().join(installed))?;
     }
     Ok(())

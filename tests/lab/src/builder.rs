@@ -8,6 +8,7 @@ use gpufrac_core::config::Config;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
+use crate::daemons::Environment;
 use crate::folder::write;
 use crate::lab::{Lab, Record};
 use crate::{Folder, LabError, artifacts, cgroups, daemons, gpus, ports, users};
@@ -36,6 +37,7 @@ pub struct LabBuilder {
     folder: Option<PathBuf>,
     build_folder: Option<PathBuf>,
     run_on_tmpfs: bool,
+    plugin_folder: Option<PathBuf>,
 }
 
 impl Default for LabBuilder {
@@ -55,6 +57,7 @@ impl Default for LabBuilder {
             folder: None,
             build_folder: None,
             run_on_tmpfs: false,
+            plugin_folder: None,
         }
     }
 }
@@ -155,6 +158,13 @@ impl LabBuilder {
         self
     }
 
+    /// Takes the plugins from another of cargo's folders than the programs.
+    #[must_use]
+    pub fn plugin_folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.plugin_folder = Some(path.into());
+        self
+    }
+
     /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
@@ -228,6 +238,9 @@ impl LabBuilder {
                 None => artifacts::build_folder()?,
             };
             artifacts::install(&build, folder)?;
+            if let Some(plugins) = &self.plugin_folder {
+                artifacts::install_plugins(plugins, folder)?;
+            }
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
             let pools = match &self.pools {
                 Some(pools) => pools.replace("@NODES@", &nodes.join(",")),
@@ -364,9 +377,9 @@ impl LabBuilder {
     fn start_daemons(&self, lab: &mut Lab) -> Result<(), LabError> {
         let folder = lab.folder().clone();
         lab.adopt(daemons::munged(&folder)?)?;
-        lab.adopt(daemons::slurmctld(&folder)?)?;
+        lab.adopt(daemons::slurmctld(&folder, &Environment::new())?)?;
         for node in lab.nodes().to_vec() {
-            lab.adopt(daemons::slurmd(&folder, &node)?)?;
+            lab.adopt(daemons::slurmd(&folder, &Environment::new(), &node)?)?;
         }
         lab.wait_until_idle(START_LIMIT)
     }
@@ -392,7 +405,7 @@ impl Lab {
     ///
     /// # Errors
     /// When a daemon ended or not all nodes are idle in `limit`.
-    pub(crate) fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
+    pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
         let deadline = Instant::now() + limit;
         loop {
             let mut logs = String::new();

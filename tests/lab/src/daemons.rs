@@ -38,7 +38,16 @@ pub(crate) fn stop(process: &Process, signal: Signal) {
     }
 }
 
-fn start(folder: &Folder, name: &str, program: &str, args: &[&str]) -> Result<Daemon, LabError> {
+/// Variables that the daemons get beside those of every lab.
+pub(crate) type Environment = Vec<(String, String)>;
+
+fn start(
+    folder: &Folder,
+    environment: &Environment,
+    name: &str,
+    program: &str,
+    args: &[&str],
+) -> Result<Daemon, LabError> {
     let path = folder.log().join(format!("{name}.out"));
     let log = OpenOptions::new()
         .create(true)
@@ -59,6 +68,7 @@ fn start(folder: &Folder, name: &str, program: &str, args: &[&str]) -> Result<Da
         .env("SLURM_CONF", folder.slurm_conf())
         .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
         .env("LC_ALL", "C.UTF-8")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .current_dir(folder.log())
         .stdin(Stdio::null())
         .stdout(log)
@@ -92,6 +102,7 @@ pub(crate) fn munged(folder: &Folder) -> Result<Daemon, LabError> {
     let socket = place.join("socket");
     let daemon = start(
         folder,
+        &Environment::new(),
         "munged",
         "munged",
         &[
@@ -125,16 +136,16 @@ fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {
 }
 
 /// Starts slurmctld; it recovers the state that an earlier one left.
-pub(crate) fn slurmctld(folder: &Folder) -> Result<Daemon, LabError> {
-    start(folder, "slurmctld", "slurmctld", &["-D"])
+pub(crate) fn slurmctld(folder: &Folder, environment: &Environment) -> Result<Daemon, LabError> {
+    start(folder, environment, "slurmctld", "slurmctld", &["-D"])
 }
 
 /// Starts the slurmd of `node`.
-pub(crate) fn slurmd(folder: &Folder, node: &str) -> Result<Daemon, LabError> {
-    start(
-        folder,
-        &format!("slurmd.{node}"),
-        "slurmd",
-        &["-D", "-N", node],
-    )
+pub(crate) fn slurmd(
+    folder: &Folder,
+    environment: &Environment,
+    node: &str,
+) -> Result<Daemon, LabError> {
+    let name = format!("slurmd.{node}");
+    start(folder, environment, &name, "slurmd", &["-D", "-N", node])
 }

@@ -8,7 +8,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::daemons::{self, Daemon};
+use crate::daemons::{self, Daemon, Environment};
 use crate::folder::write;
 use crate::process::Process;
 use crate::{Folder, LabBuilder, LabError, SlurmCommand, User, cgroups, leftovers};
@@ -41,6 +41,7 @@ pub struct Lab {
     record: Record,
     daemons: Vec<Daemon>,
     users: Vec<User>,
+    environment: Environment,
     up: bool,
 }
 
@@ -57,6 +58,7 @@ impl Lab {
             record,
             daemons: Vec::new(),
             users,
+            environment: Environment::new(),
             up: true,
         }
     }
@@ -148,12 +150,18 @@ impl Lab {
         self.save()
     }
 
+    /// Sets variables for daemons that are started from now on.
+    pub fn set_daemon_environment(&mut self, variables: &[(&str, &str)]) {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        self.environment = variables.iter().map(owned).collect();
+    }
+
     /// Starts slurmctld again.
     ///
     /// # Errors
     /// When it does not answer in 30 s.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
-        self.adopt(daemons::slurmctld(&self.folder)?)?;
+        self.adopt(daemons::slurmctld(&self.folder, &self.environment)?)?;
         self.wait("slurmctld answers", Duration::from_secs(30), || {
             let ping = self.command("scontrol").args(["ping"]).run()?;
             Ok(ping.stdout.contains("is UP").then_some(()))
@@ -165,7 +173,7 @@ impl Lab {
     /// # Errors
     /// When it can not be started.
     pub fn start_slurmd(&mut self, node: &str) -> Result<(), LabError> {
-        self.adopt(daemons::slurmd(&self.folder, node)?)
+        self.adopt(daemons::slurmd(&self.folder, &self.environment, node)?)
     }
 
     /// Lets the lab run on after this program; [`stop_folder`] ends it.

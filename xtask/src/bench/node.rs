@@ -75,6 +75,18 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
                 &pair,
                 Goal::FasterBy(10.0),
             );
+            // The simulator starts at once; a driver does not. How often each side starts NVML shows here.
+            lab.gpusim(
+                node.name,
+                &["delay", "--call", "nvmlInit_v2", "--ms", "100"],
+            )?;
+            let pair = Pair::measure(rounds.min(10), gpufrac, || {
+                run(&mut node.script("prolog.sh", &program))?;
+                run(&mut node.script("epilog.sh", &program))
+            })?;
+            lab.gpusim(node.name, &["clear"])?;
+            let what = "the same where NVML takes 100 ms to start";
+            table.add(what, "shell prolog with nvidia-smi", &pair, Goal::None);
         }
         Err(error) => table.note(format!(
             "the shell prolog was not measured, as Debian's nvidia-smi can not be had ({error:#}); \

@@ -111,6 +111,57 @@ fn two_users_side_by_side_reach_their_own_instance_and_nothing_else() -> Result<
     lab.expect_nothing_left()
 }
 
+/// A CUDA program on the job's own instance, and on another's.
+const PROGRAM: &str = r#"#!/bin/bash
+while [ ! -e go ]; do sleep 0.05; done
+gpusim --root "$1" run --seconds 0.1 >/dev/null 2>&1; echo "own $?"
+for device in $(cat others); do
+    [ "$device" = "$CUDA_VISIBLE_DEVICES" ] && continue
+    gpusim --root "$1" run --seconds 0.1 --try "$device" >/dev/null 2>&1; echo "other $?"
+done
+"#;
+
+/// `cudaErrorNoDevice`, with which the program ends that may not open its device.
+const NO_DEVICE: &str = "100";
+
+#[test]
+fn a_cuda_program_runs_on_its_own_instance_and_on_no_other() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 2).start()?;
+    let node = &lab.nodes()[0];
+    let root = lab.folder().gpus(node).display().to_string();
+    lab.write_work("program.sh", PROGRAM)?;
+    let users = [&lab.users()[0], &lab.users()[1], &lab.users()[0]];
+    let submit = |user| lab.sbatch(user, &["--gres=gpufrac:0.25", "program.sh", &root]);
+    let jobs = users
+        .into_iter()
+        .map(submit)
+        .collect::<Result<Vec<_>, _>>()?;
+    let without = lab.sbatch(users[0], &["program.sh", &root])?;
+    for job in jobs.iter().chain([&without]) {
+        lab.wait_for_state(*job, &["RUNNING"])?;
+    }
+    let mut devices = lab.gpu_uuids(node)?;
+    for job in &jobs {
+        devices.extend(lab.slice(node, *job)?.instance.uuids);
+    }
+    lab.write_work("others", &devices.join(" "))?;
+    lab.write_work("go", "")?;
+    for job in jobs {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+        let output = lab.output(job)?;
+        let (own, others): (Vec<_>, Vec<_>) =
+            output.lines().partition(|line| line.starts_with("own"));
+        assert_eq!(own, ["own 0"], "{output}");
+        // Two whole GPUs in MIG mode and two jobs' instances.
+        assert_eq!(others, [format!("other {NO_DEVICE}"); 4], "{output}");
+    }
+    lab.wait_for_end(without)?;
+    let output = lab.output(without)?;
+    assert!(!output.contains(" 0"), "{output}");
+    assert_eq!(output.lines().count(), 6, "{output}");
+    lab.expect_nothing_left()
+}
+
 #[test]
 fn a_step_that_gives_its_gpu_up_reaches_no_other() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

@@ -3,6 +3,7 @@
 
 mod fence;
 mod life;
+mod panics;
 mod plain;
 mod shapes;
 mod soak;

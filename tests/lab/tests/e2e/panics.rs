@@ -1,0 +1,114 @@
+//! A panic in a plugin hurts the job at hand at most. The plugins are built with the feature `planted-panic`: the
+//! entry point that `GPUFRAC_PLANT` names panics.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use gpufrac_lab::{Lab, LabError};
+use nix::sys::signal::Signal;
+
+/// Plugins with the feature, in a folder of their own.
+fn planted() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let target = root.join("target/planted");
+        let mut build = Command::new(env!("CARGO"));
+        build
+            .args(["build", "--quiet", "--target-dir"])
+            .arg(&target)
+            .current_dir(&root);
+        for plugin in ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"] {
+            build.args([
+                "-p",
+                plugin,
+                "--features",
+                &format!("{plugin}/planted-panic"),
+            ]);
+        }
+        assert!(build.status().expect("cargo starts").success());
+        target.join("debug")
+    })
+}
+
+fn logged(lab: &Lab, file: &str, words: &str) -> bool {
+    let log = std::fs::read_to_string(lab.folder().log().join(file)).unwrap_or_default();
+    log.contains(words)
+}
+
+fn restart_slurmctld(lab: &mut Lab, plant: &str) -> Result<(), LabError> {
+    lab.set_daemon_environment(&[("GPUFRAC_PLANT", plant)]);
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_slurmctld()
+}
+
+#[test]
+fn a_panic_in_job_submit_refuses_the_job_and_slurmctld_stays() -> Result<(), LabError> {
+    let mut lab = Lab::builder().plugin_folder(planted()).start()?;
+    let user = lab.users()[0].clone();
+    let quarter = ["--hold", "--gres=gpufrac:0.25", "--wrap=true"];
+    let pending = lab.sbatch(&user, &quarter)?;
+
+    restart_slurmctld(&mut lab, "job_submit")?;
+    for _ in 0..3 {
+        let refused = lab.try_sbatch(&user, &quarter)?;
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(refused.stderr.contains("internal error"), "{refused:?}");
+    }
+    assert!(logged(&lab, "slurmctld.log", "planted in job_submit"));
+
+    restart_slurmctld(&mut lab, "job_modify")?;
+    let update = [format!("JobId={pending}"), "Gres=gpufrac:0.5".to_owned()];
+    for _ in 0..3 {
+        let refused = lab
+            .command("scontrol")
+            .user(&user)
+            .args(["update"])
+            .args(&update)
+            .run()?;
+        assert!(!refused.status.success(), "{refused:?}");
+    }
+    assert!(logged(&lab, "slurmctld.log", "planted in job_modify"));
+    assert_eq!(lab.ended_daemons(), Vec::<String>::new());
+
+    // Without the panic the same slurmctld state serves again.
+    restart_slurmctld(&mut lab, "nothing")?;
+    lab.command("scontrol")
+        .args(["release", &pending.to_string()])
+        .stdout()?;
+    assert_eq!(lab.wait_for_end(pending)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_panic_when_slurmctld_ends_still_lets_it_save_its_state() -> Result<(), LabError> {
+    let mut lab = Lab::builder().plugin_folder(planted()).start()?;
+    restart_slurmctld(&mut lab, "fini")?;
+    let user = lab.users()[0].clone();
+    let job = lab.sbatch(&user, &["--hold", "--gres=gpufrac:0.25", "--wrap=true"])?;
+    restart_slurmctld(&mut lab, "nothing")?;
+    assert_eq!(lab.job(job)?.state(), "PENDING");
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_panic_in_cli_filter_fails_the_command() -> Result<(), LabError> {
+    let lab = Lab::builder().plugin_folder(planted()).start()?;
+    let outcome = lab
+        .command("sbatch")
+        .user(&lab.users()[0])
+        .env("GPUFRAC_PLANT", "cli_filter_p_pre_submit")
+        .args(["--gres=gpufrac:0.25", "--wrap=true"])
+        .run()?;
+    assert!(!outcome.status.success(), "{outcome:?}");
+    assert!(
+        outcome
+            .stderr
+            .contains("planted in cli_filter_p_pre_submit"),
+        "{outcome:?}"
+    );
+    lab.wait_until_empty(Duration::from_secs(10))
+}
