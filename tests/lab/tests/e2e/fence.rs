@@ -153,7 +153,7 @@ fn a_cuda_program_runs_on_its_own_instance_and_on_no_other() -> Result<(), LabEr
             output.lines().partition(|line| line.starts_with("own"));
         assert_eq!(own, ["own 0"], "{output}");
         // Two whole GPUs in MIG mode and two jobs' instances.
-        assert_eq!(others, [format!("other {NO_DEVICE}"); 4], "{output}");
+        assert_eq!(others, vec![format!("other {NO_DEVICE}"); 4], "{output}");
     }
     lab.wait_for_end(without)?;
     let output = lab.output(without)?;
