@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use crate::{Folder, LabError, User};
@@ -139,13 +139,16 @@ pub(crate) fn search_path(folder: &Folder) -> OsString {
     path
 }
 
-fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+/// Reads a stream to its end in the background and gives it then.
+fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came until the pipe broke is what there is.
+        // What came until the pipe broke is what there is; nobody may be left to take it.
         let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+        let _ = sender.send(bytes);
+    });
+    receiver
 }
 
 /// A client command that runs.
@@ -153,8 +156,8 @@ fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 pub struct Running {
     child: Child,
     line: String,
-    stdout: Option<JoinHandle<Vec<u8>>>,
-    stderr: Option<JoinHandle<Vec<u8>>>,
+    stdout: Option<Receiver<Vec<u8>>>,
+    stderr: Option<Receiver<Vec<u8>>>,
     deadline: Instant,
     limit: Duration,
 }
@@ -175,26 +178,26 @@ impl Running {
     /// # Errors
     /// When it does not end in time; it is killed then.
     pub fn wait(mut self) -> Result<Outcome, LabError> {
-        let status = loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) if Instant::now() < self.deadline => {
-                    std::thread::sleep(Duration::from_millis(3));
-                }
-                _ => {
-                    // Both can only fail when it is gone already.
-                    let _ = self.child.kill();
-                    let _ = self.child.wait();
-                    let output = self.texts();
-                    return Err(LabError::Deadline {
-                        what: format!("`{}` did not end", self.line),
-                        limit: self.limit,
-                        logs: format!("{}{}", output.0, output.1),
-                    });
-                }
-            }
+        // The ends of its streams are waited for, not its exit: that needs no polling, which would blur times.
+        let streams = [self.stdout.take(), self.stderr.take()];
+        let mut texts = streams
+            .into_iter()
+            .map(|stream| text(stream?, self.deadline));
+        let (stdout, stderr) = (texts.next().flatten(), texts.next().flatten());
+        let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
+            // Both can only fail when it is gone already.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            return Err(LabError::Deadline {
+                what: format!("`{}` did not end", self.line),
+                limit: self.limit,
+                logs: String::new(),
+            });
         };
-        let (stdout, stderr) = self.texts();
+        let status = self.child.wait().map_err(|source| LabError::Start {
+            program: self.line.clone(),
+            source,
+        })?;
         Ok(Outcome {
             command: self.line,
             status,
@@ -202,16 +205,12 @@ impl Running {
             stderr,
         })
     }
+}
 
-    fn texts(&mut self) -> (String, String) {
-        let text = |reader: Option<JoinHandle<Vec<u8>>>| {
-            let bytes = reader
-                .and_then(|reader| reader.join().ok())
-                .unwrap_or_default();
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
-        (text(self.stdout.take()), text(self.stderr.take()))
-    }
+fn text(stream: Receiver<Vec<u8>>, deadline: Instant) -> Option<String> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let bytes = stream.recv_timeout(left).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// What a client command did.

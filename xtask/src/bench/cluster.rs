@@ -1,12 +1,14 @@
 //! What a user waits for: sbatch and srun, on two clusters side by side, with and without gpufrac.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::Result;
 use gpufrac_lab::Lab;
 
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair};
+use crate::cargo::run;
 
 /// Submissions that are timed together.
 const BATCH: usize = 10;
@@ -37,6 +39,27 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     let goal = Goal::AtMostTimes(1.0 / 0.97);
     table.add("10 x sbatch without a GPU", "plain Slurm", &pair, goal);
 
+    let program = build_submitter(&ours)?;
+    let submit_by_api = |lab: &Lab, tres: &str| -> Result<()> {
+        let command = lab
+            .command(&program.display().to_string())
+            .user(&lab.users()[0]);
+        command.args(["50", tres]).stdout()?;
+        Ok(())
+    };
+    let pair = Pair::measure(
+        arguments.jobs / 2,
+        || submit_by_api(&ours, "gres:gpufrac:0.25"),
+        || submit_by_api(&theirs, "gres:shard:25"),
+    )?;
+    let goal = Goal::AtMostTimes(1.0 / 0.97);
+    table.add(
+        "50 x slurm_submit_batch_job, gpufrac:0.25",
+        "plain Slurm, shard:25",
+        &pair,
+        goal,
+    );
+
     let pair = Pair::measure(
         arguments.jobs / 2,
         || launch(&ours, "--gres=gpufrac:0.25"),
@@ -59,6 +82,19 @@ fn submit(lab: &Lab, option: &str) -> Result<()> {
         lab.sbatch(&lab.users()[0], &["--hold", option, "--wrap=true"])?;
     }
     Ok(())
+}
+
+/// Submits without starting a client for each job.
+fn build_submitter(lab: &Lab) -> Result<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/submit.c");
+    let program = lab.folder().bin().join("submit");
+    run(Command::new("gcc")
+        .arg("-O2")
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .arg("-lslurm"))?;
+    Ok(program)
 }
 
 fn launch(lab: &Lab, option: &str) -> Result<()> {

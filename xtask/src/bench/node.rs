@@ -76,10 +76,9 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
                 Goal::FasterBy(10.0),
             );
             // The simulator starts at once; a driver does not. How often each side starts NVML shows here.
-            lab.gpusim(
-                node.name,
-                &["delay", "--call", "nvmlInit_v2", "--ms", "100"],
-            )?;
+            for call in ["nvmlInit_v2", "nvmlInitWithFlags"] {
+                lab.gpusim(node.name, &["delay", "--call", call, "--ms", "100"])?;
+            }
             let pair = Pair::measure(rounds.min(10), gpufrac, || {
                 run(&mut node.script("prolog.sh", &program))?;
                 run(&mut node.script("epilog.sh", &program))
