@@ -82,13 +82,13 @@ pub(crate) fn remove(node: &str) -> Result<(), LabError> {
         }
         let mut problem = None;
         for group in node_groups(node).flat_map(|root| depth_first(&root)) {
-            if let Err(source) = fs::remove_dir(&group)
+            if let Err(reason) = fs::remove_dir(&group)
                 && group.exists()
             {
                 problem = Some(LabError::File {
                     action: "cannot remove",
                     path: group,
-                    source,
+                    reason,
                 });
             }
         }

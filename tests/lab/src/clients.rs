@@ -99,9 +99,9 @@ impl SlurmCommand {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0);
-        let mut child = self.command.spawn().map_err(|source| LabError::Start {
+        let mut child = self.command.spawn().map_err(|reason| LabError::Start {
             program: self.words[0].to_string_lossy().into_owned(),
-            source,
+            reason,
         })?;
         let stdout = child.stdout.take().map(collect);
         let stderr = child.stderr.take().map(collect);
@@ -194,9 +194,9 @@ impl Running {
                 logs: String::new(),
             });
         };
-        let status = self.child.wait().map_err(|source| LabError::Start {
+        let status = self.child.wait().map_err(|reason| LabError::Start {
             program: self.line.clone(),
-            source,
+            reason,
         })?;
         Ok(Outcome {
             command: self.line,

@@ -57,9 +57,9 @@ fn start(
     let errors = log
         .try_clone()
         .map_err(LabError::file("cannot open", &path))?;
-    let failed = |source| LabError::Start {
+    let failed = |reason| LabError::Start {
         program: program.into(),
-        source,
+        reason,
     };
     let child = Command::new(program)
         .args(args)

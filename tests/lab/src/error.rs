@@ -8,24 +8,24 @@ use std::time::Duration;
 #[derive(thiserror::Error)]
 pub enum LabError {
     /// A file or folder could not be read or written.
-    #[error("{action} {}: {source}", path.display())]
+    #[error("{action} {}: {reason}", path.display())]
     File {
         /// What was tried, as a verb.
         action: &'static str,
         /// On which file.
         path: PathBuf,
         /// The system's answer.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A program could not be started.
     #[error(
-        "cannot start `{program}`: {source}\nhint: `cargo xtask setup` installs what is missing"
+        "cannot start `{program}`: {reason}\nhint: `cargo xtask setup` installs what is missing"
     )]
     Start {
         /// The program.
         program: String,
         /// The system's answer.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// A command of Slurm or of the lab failed.
     #[error("`{command}` ended with {status}\n{stdout}{stderr}")]
@@ -81,10 +81,10 @@ impl LabError {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.into();
-        move |source| Self::File {
+        move |reason| Self::File {
             action,
             path,
-            source,
+            reason,
         }
     }
 }

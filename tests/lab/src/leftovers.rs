@@ -1,34 +1,24 @@
-//! Finds processes that belong to a lab but are not children of it: slurmstepds and what jobs
-//! left running.
+//! Finds processes that belong to a lab but were not started by it: slurmstepds, and prologs and epilogs whose
+//! slurmd is gone. Jobs are found by their control groups.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::Folder;
 use crate::process::Process;
 
-/// The processes whose environment names this lab's slurm.conf, or which hold a file of the lab open
-/// as a slurmstepd (it overwrites its own environment with its title).
+/// slurmstepds that hold a file of the lab open, and programs that were installed in the lab.
+///
+/// The environment is no mark: a person who works with the lab exports its `SLURM_CONF` too.
 pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
-    let mark = [
-        b"SLURM_CONF=",
-        folder.slurm_conf().as_os_str().as_bytes(),
-        b"\0",
-    ]
-    .concat();
-    let own = std::process::id();
     let mut found = Vec::new();
     for pid in numeric_entries(Path::new("/proc")) {
-        if u32::try_from(pid) == Ok(own) {
-            continue;
-        }
         let proc = Path::new("/proc").join(pid.to_string());
         let name = fs::read_to_string(proc.join("comm")).unwrap_or_default();
         let name = name.trim();
-        let marked = fs::read(proc.join("environ"))
-            .is_ok_and(|environ| environ.windows(mark.len()).any(|window| window == mark));
-        if (marked || (name == "slurmstepd" && holds_file_under(&proc, folder.root())))
+        let installed =
+            fs::read_link(proc.join("exe")).is_ok_and(|program| program.starts_with(folder.root()));
+        if (installed || (name == "slurmstepd" && holds_file_under(&proc, folder.root())))
             && let Some(process) = Process::observe(name, pid)
         {
             found.push(process);

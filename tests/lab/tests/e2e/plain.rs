@@ -73,7 +73,18 @@ fn a_lab_is_stopped_from_another_program_by_its_folder() -> Result<(), LabError>
     })?;
     assert!(is_running(sleeper));
     let root = lab.detach().root().to_path_buf();
-    gpufrac_lab::stop_folder(&root)?;
+    // Someone who works with the lab has its slurm.conf in the environment, and is no part of it.
+    let mut bystander = std::process::Command::new("sleep")
+        .arg("100")
+        .env("SLURM_CONF", root.join("etc/slurm.conf"))
+        .spawn()
+        .expect("sleep starts");
+    let stopped = gpufrac_lab::stop_folder(&root);
+    let untouched = bystander.try_wait().expect("a child").is_none();
+    bystander.kill().expect("a child");
+    bystander.wait().expect("a child");
+    stopped?;
+    assert!(untouched);
     assert!(!is_running(sleeper));
     assert!(!root.exists());
     Ok(())

@@ -15,9 +15,9 @@ fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
         .arg("-Wall")
         .args([&source, Path::new("-o"), &program, Path::new("-lslurm")])
         .output()
-        .map_err(|source| LabError::Start {
+        .map_err(|reason| LabError::Start {
             program: "gcc".into(),
-            source,
+            reason,
         })?;
     assert!(
         output.status.success(),
