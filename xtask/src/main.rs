@@ -65,7 +65,7 @@ pub(crate) struct DistArguments {
     /// Where programs go in the tree
     #[arg(long, default_value = "/usr")]
     prefix: PathBuf,
-    /// Where Slurm's plugins are in the tree; unless given, PREFIX/lib/<multiarch>/slurm-wlm
+    /// Where Slurm's plugins are in the tree; unless given, PREFIX/lib/MULTIARCH/slurm-wlm
     #[arg(long)]
     plugin_dir: Option<PathBuf>,
 }
