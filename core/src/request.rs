@@ -144,6 +144,18 @@ pub enum RequestError {
     },
 }
 
+/// The GRES that users ask for.
+const NAME: &str = "gpufrac";
+
+/// Whether a tres string speaks of fractions at all, well-formed or not. Cheap: what does not
+/// is no business of gpufrac's.
+#[must_use]
+pub fn names_fraction(list: &str) -> bool {
+    list.as_bytes()
+        .windows(NAME.len())
+        .any(|part| part.eq_ignore_ascii_case(NAME.as_bytes()))
+}
+
 /// Splits a tres string. The items joined by commas are the string again.
 ///
 /// # Errors
@@ -174,12 +186,12 @@ fn item(text: &str) -> Result<Item<'_>, RequestError> {
         None => (body, None),
     };
     let parts: Vec<&str> = rest.map_or_else(Vec::new, |rest| rest.split(separator).collect());
-    let kind = if name.eq_ignore_ascii_case("gpufrac") {
+    let kind = if name.eq_ignore_ascii_case(NAME) {
         gpufrac(text, name, &parts)?
     } else if name.eq_ignore_ascii_case("gpu") {
         match parts.split_first() {
             // What `--gpus-per-node=gpufrac:0.25` becomes.
-            Some((inner, parts)) if inner.eq_ignore_ascii_case("gpufrac") => {
+            Some((inner, parts)) if inner.eq_ignore_ascii_case(NAME) => {
                 gpufrac(text, inner, parts)?
             }
             _ => Kind::Gpu(value::count(&parts)),
@@ -212,7 +224,7 @@ fn without_prefix(text: &str) -> (Option<GresForm>, &str) {
 
 fn gpufrac<'a>(text: &str, name: &str, parts: &[&str]) -> Result<Kind<'a>, RequestError> {
     let item = quoted(text);
-    if name != "gpufrac" {
+    if name != NAME {
         return Err(RequestError::Case { item });
     }
     let (mechanism, amount) = match parts {

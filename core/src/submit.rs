@@ -54,8 +54,20 @@ pub struct JobRequest<'a> {
     pub mem_per_tres: Option<&'a str>,
     /// `--gpu-freq`.
     pub tres_freq: Option<&'a str>,
-    /// The user may ask for `shard` and `gpu` as they are (an operator).
-    pub may_raw: bool,
+}
+
+impl JobRequest<'_> {
+    /// Whether any part of it speaks of fractions, well-formed or not.
+    #[must_use]
+    pub fn names_fraction(&self) -> bool {
+        let parts = [
+            self.tres_per_node,
+            self.tres_per_job,
+            self.tres_per_socket,
+            self.tres_per_task,
+        ];
+        parts.into_iter().flatten().any(request::names_fraction)
+    }
 }
 
 /// What is to be done with the request.
@@ -157,11 +169,11 @@ pub fn decide(
             ..
         } if scope.pools.is_empty() => Err(granted::not_served(config, request)),
         Asked::Raw { name, reason } => {
-            refuse_raw(config, &scope, request, occasion, name, reason).map(|()| Verdict::Untouched)
+            refuse_raw(config, &scope, occasion, name, reason).map(|()| Verdict::Untouched)
         }
         Asked::Nothing { none } => {
             if let Some(name) = elsewhere.raw {
-                refuse_raw(config, &scope, request, occasion, name, RawReason::Plain)?;
+                refuse_raw(config, &scope, occasion, name, RawReason::Plain)?;
                 return Ok(Verdict::Untouched);
             }
             let silent = !none && !elsewhere.any && asked::bound_to_gpu(request).is_none();
@@ -177,7 +189,6 @@ pub fn decide(
 fn refuse_raw(
     config: &Config,
     scope: &Scope<'_>,
-    request: &JobRequest<'_>,
     occasion: Occasion,
     name: &'static str,
     reason: RawReason,
@@ -188,7 +199,7 @@ fn refuse_raw(
     let undecided = occasion == Occasion::Submit && !scope.named;
     match closed {
         None => Ok(()),
-        Some(_) if request.may_raw || occasion == Occasion::Step || undecided => Ok(()),
+        Some(_) if occasion == Occasion::Step || undecided => Ok(()),
         Some(_) if !scope.named => Err(Refusal::RawUnknownPartition { name }),
         Some(partition) => Err(Refusal::Raw {
             name,

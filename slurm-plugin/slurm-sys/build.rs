@@ -12,6 +12,8 @@ const HOST_FUNCTIONS: &[&str] = &[
     "slurm_info",
     "slurm_error",
     "slurm_debug",
+    "slurm_free_partition_info_msg",
+    "slurm_load_partitions",
     "spank_context",
     "spank_get_item",
     "spank_getenv",
@@ -75,6 +77,8 @@ fn main() {
     );
     println!("cargo:rerun-if-changed={}", header.display());
 
+    println!("cargo:version={}", version(&include));
+
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let base = || {
         bindgen::Builder::default()
@@ -117,4 +121,15 @@ fn write(builder: bindgen::Builder, path: &Path) {
         .expect("bindgen could not bind Slurm's headers")
         .write_to_file(path)
         .expect("the bindings could not be written to OUT_DIR");
+}
+
+/// `SLURM_VERSION_NUMBER` (0xMMmmuu, in hexadecimal) of the headers.
+fn version(include: &Path) -> String {
+    let path = include.join("slurm/slurm_version.h");
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.lines()
+        .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
+        .map(|value| value.trim().trim_start_matches("0x").to_owned())
+        .unwrap_or_else(|| panic!("{}: no SLURM_VERSION_NUMBER", path.display()))
 }

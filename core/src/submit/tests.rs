@@ -411,11 +411,6 @@ fn raw_requests_in_partitions_with_pools() {
         untouched(&job("raw", tres), Occasion::Submit);
         untouched(&job("cpu", tres), Occasion::Submit);
         untouched(&job("gpu", tres), Occasion::Step);
-        let operator = JobRequest {
-            may_raw: true,
-            ..job("gpu", tres)
-        };
-        untouched(&operator, Occasion::Submit);
         refused(&job("gpu", tres), Occasion::Modify);
         // The partition of the job is not known: it may be one with pools.
         let modify = JobRequest {
@@ -443,11 +438,7 @@ fn raw_requests_in_partitions_with_pools() {
         assert!(refused(&options, Occasion::Submit).contains("can not be asked for by itself"));
     }
     assert!(refusal("gpu", "gpu:0.25").contains("(a fraction of gpu is not a thing of Slurm's)"));
-    let pair = JobRequest {
-        may_raw: true,
-        ..job("gpu", "gpufrac:25,shard:50")
-    };
-    untouched(&pair, Occasion::Submit);
+    untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
 }
 
 #[test]
@@ -567,7 +558,7 @@ fn a_change_without_a_partition_considers_all_pools() {
 }
 
 /// Requests near the grammar, with every other thing that decides.
-fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, Occasion, bool)> {
+fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, Occasion)> {
     let item = prop_oneof![
         3 => (1_u32..=1000).prop_map(|n| format!("gpufrac:{}", Fraction::new(n, 1000).unwrap())),
         1 => (1_u32..90).prop_map(|n| format!("gpufrac:{n}G")),
@@ -594,7 +585,7 @@ fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, 
     let form = proptest::sample::select(vec![GresForm::Colon, GresForm::Slash]);
     let occasion =
         proptest::sample::select(vec![Occasion::Submit, Occasion::Modify, Occasion::Step]);
-    (text, partition, form, occasion, any::<bool>())
+    (text, partition, form, occasion)
 }
 
 fn others(text: &str) -> Vec<String> {
@@ -611,13 +602,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
     #[test]
-    fn decisions_are_stable_and_never_too_little((text, partition, form, occasion, may_raw) in any_case()) {
+    fn decisions_are_stable_and_never_too_little((text, partition, form, occasion) in any_case()) {
         let config = shared_config();
         let request = JobRequest {
             partitions: partition,
             form,
             tres_per_node: Some(&text),
-            may_raw,
             ..JobRequest::default()
         };
         let Ok(Verdict::Rewritten { tres_per_node, entry, .. }) = decide(config, &request, occasion) else {
@@ -665,7 +655,6 @@ proptest! {
             cpus_per_tres: text(5),
             mem_per_tres: text(6),
             tres_freq: text(7),
-            may_raw: false,
         };
         for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
             if let Err(refusal) = decide(config, &request, occasion) {

@@ -1,1 +1,12 @@
-//! Slurm cli_filter plugin of gpufrac.
+//! `cli_filter_gpufrac.so`: runs in sbatch, salloc and srun before they submit.
+//!
+//! It makes the same rewrite as job_submit, and it is the only hook that sees the steps of
+//! srun. It decides nothing that matters for safety: it runs with the user's rights, and
+//! job_submit checks again what it wrote.
+
+#![allow(unsafe_code)]
+
+mod edge;
+mod options;
+
+slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "cli_filter/gpufrac");

@@ -1,1 +1,16 @@
-//! Slurm job_submit plugin of gpufrac.
+//! `job_submit_gpufrac.so`: runs in slurmctld for every job that is submitted or changed.
+//!
+//! It rewrites a fraction into what Slurm schedules, rounds it to the pool's menu, refuses
+//! what cannot be, and writes the trusted entry that Prolog and Epilog get. The decision is
+//! `gpufrac_core::submit`; here is only its edge to Slurm.
+//!
+//! Slurm holds its locks around these calls: no RPC, no file, no waiting for a lock
+//! (DESIGN.md section 5, rule 6). The configuration is read elsewhere, see [`settings`].
+
+#![allow(unsafe_code)]
+
+mod edge;
+mod job_environment;
+mod settings;
+
+slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "job_submit/gpufrac");

@@ -6,6 +6,8 @@
 //! * [`boundary`]: no panic crosses into Slurm.
 //! * [`text`]: strings and string lists in Slurm's memory.
 //! * [`log`]: Slurm's log.
+//! * [`spank`]: what a SPANK plugin asks of slurmstepd.
+//! * [`host`]: what a plugin reads from the process that loaded it.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
 //! Everything that differs by Slurm version is in this crate.
@@ -14,8 +16,10 @@
 
 pub mod boundary;
 pub mod client;
+pub mod host;
 pub mod log;
 pub mod plugin;
+pub mod spank;
 pub mod text;
 
 /// The bindings, as bindgen made them from the installed headers.

@@ -1,1 +1,17 @@
-//! SPANK plugin of gpufrac.
+//! `spank_gpufrac.so`: runs in slurmstepd for every step of every job on a node.
+//!
+//! It reads the lease that the prolog wrote, tells the job about its slice through the
+//! environment, and closes every other GPU and capability of the pools to the job. It makes
+//! nothing and asks nobody: no NVML, no RPC.
+//!
+//! Only the hooks that are used are exported: with a prolog or epilog hook slurmd would start
+//! a helper process for every job (DESIGN.md section 7). `init` is not among them, as a
+//! failing `init` drains the node.
+
+#![allow(unsafe_code)]
+
+mod edge;
+mod environment;
+mod slice;
+
+slurm_sys::slurm_plugin!("gpufrac", "spank");

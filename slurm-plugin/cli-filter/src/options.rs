@@ -1,0 +1,56 @@
+//! The options of a client command.
+//!
+//! `slurm_opt_t` is no public structure; these functions are the way in that Slurm itself
+//! gives its Lua plugin. Prototypes: `src/common/slurm_opt.h`, the same from 22.05 to 26.05.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use slurm_sys::text;
+
+/// Slurm's own, only ever handled by pointer.
+#[repr(C)]
+pub struct SlurmOptions {
+    _private: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn slurm_option_get(options: *mut SlurmOptions, name: *const c_char) -> *mut c_char;
+    fn slurm_option_set(
+        options: *mut SlurmOptions,
+        name: *const c_char,
+        value: *const c_char,
+        early: bool,
+    ) -> c_int;
+    fn slurm_option_isset(options: *mut SlurmOptions, name: *const c_char) -> bool;
+}
+
+/// The options of this call, from the command line, the script and the environment.
+pub struct Options(*mut SlurmOptions);
+
+impl Options {
+    /// # Safety
+    /// `options` is what Slurm gave to the hook, and `Options` does not outlive the call.
+    pub const unsafe fn new(options: *mut SlurmOptions) -> Self {
+        Self(options)
+    }
+
+    /// The value of an option, if it was given and this command has it.
+    pub fn get(&self, name: &CStr) -> Option<String> {
+        // SAFETY: by the contract of `new`; the answer is a copy that we own.
+        unsafe {
+            if !slurm_option_isset(self.0, name.as_ptr()) {
+                return None;
+            }
+            text::take(slurm_option_get(self.0, name.as_ptr()))
+        }
+    }
+
+    /// Sets an option. `false`: Slurm refused the value.
+    pub fn set(&self, name: &CStr, value: &str) -> bool {
+        let Ok(value) = CString::new(value) else {
+            return false;
+        };
+        // SAFETY: by the contract of `new`; Slurm copies the value.
+        unsafe { slurm_option_set(self.0, name.as_ptr(), value.as_ptr(), false) == 0 }
+    }
+}

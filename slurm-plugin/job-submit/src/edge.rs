@@ -1,0 +1,225 @@
+//! The functions that slurmctld calls (`src/slurmctld/job_submit.c`, later
+//! `src/interfaces/job_submit.c`).
+
+use std::ffi::{c_char, c_int, c_void};
+
+use gpufrac_core::request::GresForm;
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use slurm_sys::{boundary, host, log, raw, text};
+
+use crate::{job_environment, settings};
+
+const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
+const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
+
+/// Called when slurmctld loads the plugin.
+#[unsafe(no_mangle)]
+pub extern "C" fn init() -> c_int {
+    boundary::guard("init", raw::SLURM_ERROR, || {
+        settings::start();
+        plant("init");
+        SUCCESS
+    })
+}
+
+/// Called before slurmctld unloads the plugin.
+#[unsafe(no_mangle)]
+pub extern "C" fn fini() {
+    boundary::guard("fini", (), || {
+        settings::stop();
+        plant("fini");
+    });
+}
+
+/// A job is submitted, by whatever client.
+///
+/// # Safety
+/// As Slurm's job_submit interface gives them: a valid job description, and a place for a
+/// message that is NULL or Slurm's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_submit(
+    job: *mut raw::job_desc_msg_t,
+    _submit_uid: u32,
+    message: *mut *mut c_char,
+) -> c_int {
+    let outcome = boundary::guard("job_submit", Err(internal_error()), || {
+        plant("job_submit");
+        // SAFETY: by the contract of this function; slurmctld holds its partition lock here.
+        unsafe {
+            let default_partition = host::controller_default_partition();
+            handle(&mut *job, default_partition.as_deref(), Occasion::Submit)
+        }
+    });
+    answer(outcome, |line| {
+        if !message.is_null() {
+            // SAFETY: by the contract of this function.
+            unsafe { text::replace(message, Some(line)) };
+        }
+    })
+}
+
+/// A pending or running job is changed. `_record` is slurmctld's own and not looked into:
+/// its layout is no interface. That a running job keeps its GRES is Slurm's own check, which
+/// comes right after this one.
+///
+/// # Safety
+/// As `job_submit`.
+#[cfg(not(modify_has_message))]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_modify(
+    job: *mut raw::job_desc_msg_t,
+    _record: *mut c_void,
+    _submit_uid: u32,
+) -> c_int {
+    // SAFETY: by the contract of this function.
+    let outcome = unsafe { modify(job) };
+    // This release has no place for a message to the user: the controller's log has it.
+    answer(outcome, |line| log::info(line))
+}
+
+/// A pending or running job is changed (with a message to the user, from 23.02).
+///
+/// # Safety
+/// As `job_submit`.
+#[cfg(modify_has_message)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn job_modify(
+    job: *mut raw::job_desc_msg_t,
+    _record: *mut c_void,
+    _submit_uid: u32,
+    message: *mut *mut c_char,
+) -> c_int {
+    // SAFETY: by the contract of this function.
+    let outcome = unsafe { modify(job) };
+    answer(outcome, |line| {
+        if !message.is_null() {
+            // SAFETY: by the contract of this function.
+            unsafe { text::replace(message, Some(line)) };
+        }
+    })
+}
+
+/// # Safety
+/// As `job_submit`.
+unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Result<Option<String>, String> {
+    boundary::guard("job_modify", Err(internal_error()), || {
+        plant("job_modify");
+        // SAFETY: by the contract of this function.
+        unsafe { handle(&mut *job, None, Occasion::Modify) }
+    })
+}
+
+fn answer(outcome: Result<Option<String>, String>, tell: impl FnOnce(&str)) -> c_int {
+    match outcome {
+        Ok(None) => SUCCESS,
+        Ok(Some(note)) => {
+            tell(&note);
+            SUCCESS
+        }
+        Err(refusal) => {
+            tell(&refusal);
+            REFUSED
+        }
+    }
+}
+
+fn internal_error() -> String {
+    "gpufrac: internal error, the job is refused; the controller's log has the reason".to_owned()
+}
+
+/// Decides on one job description and changes it. `Ok`: a note for the user; `Err`: the refusal.
+///
+/// # Safety
+/// The strings and lists in `job` are NULL or Slurm's.
+unsafe fn handle(
+    job: &mut raw::job_desc_msg_t,
+    default_partition: Option<&str>,
+    occasion: Occasion,
+) -> Result<Option<String>, String> {
+    // SAFETY: by the contract of this function.
+    let environment = unsafe { text::read_list(job.spank_job_env, job.spank_job_env_size) };
+    let forged = environment
+        .iter()
+        .any(|variable| job_environment::is_own(variable));
+
+    // SAFETY: by the contract of this function.
+    let field = |text| unsafe { text::read(text) };
+    let partitions = field(job.partition);
+    let tres_per_node = field(job.tres_per_node);
+    let tres_per_job = field(job.tres_per_job);
+    let tres_per_socket = field(job.tres_per_socket);
+    let tres_per_task = field(job.tres_per_task);
+    let cpus_per_tres = field(job.cpus_per_tres);
+    let mem_per_tres = field(job.mem_per_tres);
+    let tres_freq = field(job.tres_freq);
+    let request = JobRequest {
+        partitions: partitions.as_deref(),
+        default_partition,
+        form: form(),
+        tres_per_node: tres_per_node.as_deref(),
+        tres_per_job: tres_per_job.as_deref(),
+        tres_per_socket: tres_per_socket.as_deref(),
+        tres_per_task: tres_per_task.as_deref(),
+        cpus_per_tres: cpus_per_tres.as_deref(),
+        mem_per_tres: mem_per_tres.as_deref(),
+        tres_freq: tres_freq.as_deref(),
+    };
+
+    let settings = settings::current();
+    let verdict = match settings.as_deref() {
+        Some(Ok(config)) => {
+            decide(config, &request, occasion).map_err(|refusal| refusal.to_string())?
+        }
+        other if request.names_fraction() => {
+            let reason = match other {
+                Some(Err(reason)) => reason,
+                _ => "no configuration was read",
+            };
+            return Err(format!(
+                "gpufrac: fractions are not available now: {reason}"
+            ));
+        }
+        _ => Verdict::Untouched,
+    };
+
+    let (entry, note) = match verdict {
+        Verdict::Untouched => (None, None),
+        Verdict::Rewritten {
+            tres_per_node,
+            entry,
+            note,
+        } => {
+            // SAFETY: by the contract of this function.
+            unsafe { text::replace(&raw mut job.tres_per_node, Some(&tres_per_node)) };
+            (Some(entry), note)
+        }
+    };
+    if forged || entry.is_some() {
+        let environment = job_environment::rewritten(environment, entry.as_ref());
+        // SAFETY: by the contract of this function.
+        unsafe {
+            text::replace_list(
+                &raw mut job.spank_job_env,
+                &raw mut job.spank_job_env_size,
+                &environment,
+            );
+        }
+    }
+    Ok(note)
+}
+
+const fn form() -> GresForm {
+    if slurm_sys::gres_with_slash() {
+        GresForm::Slash
+    } else {
+        GresForm::Colon
+    }
+}
+
+/// With the feature `planted-panic`: panics if the variable names this entry point.
+fn plant(_entry_point: &str) {
+    #[cfg(feature = "planted-panic")]
+    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
+        panic!("planted in {_entry_point}");
+    }
+}

@@ -1,0 +1,100 @@
+//! The configuration as slurmctld uses it: read at start and on reconfigure by a thread of
+//! our own, swapped in whole, and read by job_submit without waiting.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use gpufrac_core::config::Config;
+use slurm_sys::{host, log};
+
+/// Where the file is unless slurmctld's environment says otherwise (`GPUFRAC_CONFIG`).
+const DEFAULT_PATH: &str = "/etc/gpufrac/gpufrac.toml";
+
+/// How often the watcher compares slurmctld's own time of reading slurm.conf.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The configuration, or why there is none.
+pub type Settings = Result<Config, String>;
+
+static CURRENT: LazyLock<ArcSwapOption<Settings>> = LazyLock::new(ArcSwapOption::empty);
+static WATCHER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+static STOP: AtomicBool = AtomicBool::new(false);
+
+/// The settings in force; `None` before [`start`].
+pub fn current() -> Option<Arc<Settings>> {
+    CURRENT.load_full()
+}
+
+/// Reads the configuration and starts the thread that reads it again on reconfigure.
+///
+/// A bad file does not keep slurmctld from starting: jobs that ask for a fraction are then
+/// refused with the file's error, all others are served.
+pub fn start() {
+    let settings = read();
+    if let Err(error) = &settings {
+        log::error(&format!("gpufrac: {error}"));
+    }
+    CURRENT.store(Some(Arc::new(settings)));
+    STOP.store(false, Ordering::Release);
+    let mut watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+    if watcher.is_none() {
+        match thread::Builder::new()
+            .name("gpufrac-conf".into())
+            .spawn(watch)
+        {
+            Ok(handle) => *watcher = Some(handle),
+            Err(error) => log::error(&format!(
+                "gpufrac: no thread to watch for `scontrol reconfigure` ({error}): \
+                 restart slurmctld after a change of gpufrac.toml"
+            )),
+        }
+    }
+}
+
+/// Ends the thread. Slurm unmaps the plugin after this, so nothing of it may still run.
+pub fn stop() {
+    STOP.store(true, Ordering::Release);
+    let watcher = WATCHER
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    if let Some(watcher) = watcher {
+        watcher.thread().unpark();
+        // The thread ends by itself; that it panicked changes nothing here.
+        let _ = watcher.join();
+    }
+}
+
+fn watch() {
+    let mut seen = host::configuration_read_at();
+    while !STOP.load(Ordering::Acquire) {
+        thread::park_timeout(WATCH_INTERVAL);
+        let now = host::configuration_read_at();
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        match read() {
+            Ok(config) => {
+                CURRENT.store(Some(Arc::new(Ok(config))));
+                log::info("gpufrac: configuration read again");
+            }
+            // The old one stays in force: a typo must not stop a running cluster.
+            Err(error) => log::error(&format!(
+                "gpufrac: reconfigure keeps the old pools: {error}"
+            )),
+        }
+    }
+}
+
+fn read() -> Settings {
+    let path =
+        std::env::var_os("GPUFRAC_CONFIG").map_or_else(|| DEFAULT_PATH.into(), PathBuf::from);
+    let text =
+        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+    Config::parse(&text, &path.display().to_string()).map_err(|errors| errors.to_string())
+}

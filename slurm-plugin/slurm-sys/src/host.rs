@@ -1,0 +1,57 @@
+//! What a plugin reads from the process that loaded it.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::ptr;
+
+use crate::{client, raw, text};
+
+/// Looks a variable of the host process up. Not an undefined symbol of the plugin: a
+/// release that renamed it would then refuse to load the plugin, and slurmctld would not start.
+fn variable(name: &CStr) -> *const c_void {
+    // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+/// When this process last read slurm.conf (Unix seconds): it changes with `scontrol
+/// reconfigure`. `None` where this release does not export its configuration.
+#[must_use]
+pub fn configuration_read_at() -> Option<i64> {
+    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
+    if configuration.is_null() {
+        return None;
+    }
+    // SAFETY: `slurm_conf` is a `slurm_conf_t` that lives as long as the process. Another
+    // thread may write the aligned word meanwhile; a volatile read gets the old or the new value.
+    Some(unsafe { ptr::read_volatile(&raw const (*configuration).last_update) })
+}
+
+/// The default partition, from slurmctld's own memory. `None` if there is none, or outside
+/// slurmctld.
+///
+/// # Safety
+/// The caller holds slurmctld's partition lock, as it does in job_submit.
+#[must_use]
+pub unsafe fn controller_default_partition() -> Option<String> {
+    let name = variable(c"default_part_name").cast::<*const c_char>();
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: it is a `char *` of slurmctld's, stable under the partition lock.
+    unsafe { text::read(*name) }
+}
+
+/// Asks slurmctld for the default partition, from inside a client command (one RPC).
+#[must_use]
+pub fn ask_default_partition() -> Option<String> {
+    let mut answer: *mut raw::partition_info_msg_t = ptr::null_mut();
+    // SAFETY: `answer` receives a message, read and freed below; clients are single-threaded here.
+    unsafe {
+        let code = raw::slurm_load_partitions(0, &raw mut answer, raw::GPUFRAC_SHOW_ALL as u16);
+        if code != raw::SLURM_SUCCESS as i32 || answer.is_null() {
+            return None;
+        }
+        let found = client::default_of(&*answer);
+        raw::slurm_free_partition_info_msg(answer);
+        found
+    }
+}

@@ -1,0 +1,128 @@
+//! What a SPANK plugin asks of the slurmstepd that loaded it (`spank.h`).
+
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use crate::{raw, text};
+
+/// Success, for a hook.
+pub const OK: c_int = 0;
+/// Failure, for a hook: negative, as only that is an error to every release.
+pub const FAILED: c_int = -1;
+
+/// The longest value that is read from a job's environment, in bytes.
+const VALUE_MAX: usize = 4096;
+
+/// What kind of step this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// The batch script.
+    Batch,
+    /// The container step of `PrologFlags=Contain`.
+    Extern,
+    /// The shell of salloc, with `LaunchParameters=use_interactive_step`.
+    Interactive,
+    /// A step of srun.
+    Numbered(u32),
+}
+
+/// The handle of a hook call.
+#[derive(Clone, Copy)]
+pub struct Spank(raw::spank_t);
+
+impl Spank {
+    /// # Safety
+    /// `handle` is what Slurm gave to the hook, and `Spank` does not outlive the call.
+    #[must_use]
+    pub const unsafe fn new(handle: raw::spank_t) -> Self {
+        Self(handle)
+    }
+
+    /// Is this slurmstepd, on a node of the job?
+    #[must_use]
+    pub fn is_remote(self) -> bool {
+        // SAFETY: by the contract of `new`.
+        unsafe { raw::spank_remote(self.0) == 1 }
+    }
+
+    fn number(self, item: raw::spank_item) -> Option<u32> {
+        let mut value: u32 = 0;
+        // SAFETY: by the contract of `new`; every item that is asked for here takes a
+        // pointer to 32 bits (`uint32_t`, `uid_t` or `pid_t`, see spank.h).
+        let code = unsafe { raw::spank_get_item(self.0, item, &raw mut value) };
+        (code == raw::SLURM_SUCCESS).then_some(value)
+    }
+
+    /// The job (of a heterogeneous job: this component).
+    #[must_use]
+    pub fn job_id(self) -> Option<u32> {
+        self.number(raw::S_JOB_ID)
+    }
+
+    /// The step.
+    #[must_use]
+    pub fn step(self) -> Option<Step> {
+        Some(match self.number(raw::S_JOB_STEPID)? {
+            raw::GPUFRAC_BATCH_SCRIPT => Step::Batch,
+            raw::GPUFRAC_EXTERN_CONT => Step::Extern,
+            raw::GPUFRAC_INTERACTIVE_STEP => Step::Interactive,
+            number => Step::Numbered(number),
+        })
+    }
+
+    /// The process of the task that the hook is about; `None` where there is none.
+    #[must_use]
+    pub fn task_pid(self) -> Option<u32> {
+        self.number(raw::S_TASK_PID)
+    }
+
+    /// A variable of the job's environment. Longer values than 4 KiB are not read.
+    #[must_use]
+    pub fn variable(self, name: &str) -> Option<String> {
+        let name = CString::new(name).ok()?;
+        let mut value = [0 as c_char; VALUE_MAX];
+        // SAFETY: by the contract of `new`; the buffer is as long as stated, and Slurm
+        // terminates what it writes.
+        unsafe {
+            let length = c_int::try_from(VALUE_MAX).ok()?;
+            let code = raw::spank_getenv(self.0, name.as_ptr(), value.as_mut_ptr(), length);
+            if code != raw::SLURM_SUCCESS {
+                return None;
+            }
+            text::read(value.as_ptr())
+        }
+    }
+
+    /// Sets a variable of the job's environment, whatever the user had there.
+    ///
+    /// # Errors
+    /// Slurm's text for why it did not.
+    pub fn set_variable(self, name: &str, value: &str) -> Result<(), String> {
+        let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else {
+            return Err("a NUL in a variable".to_owned());
+        };
+        // SAFETY: by the contract of `new`; Slurm copies both texts.
+        let code = unsafe { raw::spank_setenv(self.0, name.as_ptr(), value.as_ptr(), 1) };
+        if code == raw::SLURM_SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: Slurm's texts for errors are static.
+        let reason = unsafe { text::read(raw::spank_strerror(code)) };
+        Err(reason.unwrap_or_default())
+    }
+
+    /// Removes a variable from the job's environment; one that is not there is no error.
+    pub fn unset_variable(self, name: &CStr) {
+        // SAFETY: by the contract of `new`.
+        unsafe { raw::spank_unsetenv(self.0, name.as_ptr()) };
+    }
+}
+
+/// The arguments of the plugin's line in plugstack.conf.
+///
+/// # Safety
+/// `argv` holds `argc` NUL-terminated strings, as Slurm gives them to every hook.
+#[must_use]
+pub unsafe fn arguments(argc: c_int, argv: *mut *mut c_char) -> Vec<String> {
+    // SAFETY: by the contract of this function.
+    unsafe { text::read_list(argv, u32::try_from(argc).unwrap_or(0)) }
+}

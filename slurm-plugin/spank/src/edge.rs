@@ -1,0 +1,177 @@
+//! The hooks that slurmstepd calls (`spank.h`).
+//!
+//! `init_post_opt` runs as root before anything of the job, `task_init_privileged` (root) and
+//! `task_init` (the user) in the child that becomes the task, `task_post_fork` as root in
+//! slurmstepd while that child waits. srun, sbatch and salloc call the first one too; there
+//! is nothing to do for them.
+
+use std::ffi::{c_char, c_int};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use slurm_sys::spank::{self, FAILED, OK, Spank, Step};
+use slurm_sys::{boundary, log, raw};
+
+use crate::environment;
+use crate::slice::JobSlice;
+
+const DEFAULT_CONFIG: &str = "/etc/gpufrac/gpufrac.toml";
+const ARGUMENT: &str = "config=";
+
+/// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
+static SLICE: Mutex<Option<Result<JobSlice, String>>> = Mutex::new(None);
+
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init_post_opt(
+    handle: raw::spank_t,
+    argc: c_int,
+    argv: *mut *mut c_char,
+) -> c_int {
+    // Never an error from here: it would drain the node. The tasks fail instead.
+    hook("slurm_spank_init_post_opt", OK, handle, |spank| {
+        // SAFETY: by the contract of this function.
+        let arguments = unsafe { spank::arguments(argc, argv) };
+        let config = arguments
+            .iter()
+            .find_map(|argument| argument.strip_prefix(ARGUMENT))
+            .unwrap_or(DEFAULT_CONFIG);
+        let slice = match (std::env::var("SLURMD_NODENAME"), spank.job_id()) {
+            (Ok(node), Some(job)) => JobSlice::read(Path::new(config), &node, job),
+            _ => Err("slurmstepd tells neither node nor job".to_owned()),
+        };
+        if let Err(reason) = &slice {
+            log::error(&format!("gpufrac: {reason}"));
+        }
+        *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init_privileged(
+    handle: raw::spank_t,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    hook(
+        "slurm_spank_task_init_privileged",
+        FAILED,
+        handle,
+        |spank| {
+            let (Some(step), shards) = (spank.step(), shards(spank)) else {
+                return Ok(());
+            };
+            with_slice(|slice| match slice {
+                Ok(slice) => slice.check(step, shards).map_err(|unfit| unfit.to_string()),
+                // What cannot be read stops only those that need it.
+                Err(reason) if shards.is_some() => Err(reason.to_owned()),
+                Err(_) => Ok(()),
+            })
+        },
+    )
+}
+
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_init(
+    handle: raw::spank_t,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    hook("slurm_spank_task_init", FAILED, handle, |spank| {
+        with_slice(
+            |slice| match slice.ok().and_then(|slice| slice.lease.as_ref()) {
+                Some(lease) if has_device(spank) => environment::set(spank, lease),
+                _ => {
+                    environment::clear(spank);
+                    Ok(())
+                }
+            },
+        )
+    })
+}
+
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_post_fork(
+    handle: raw::spank_t,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    hook("slurm_spank_task_post_fork", FAILED, handle, |spank| {
+        // The extern step has no task that it could name, but slurmstepd is in the job's group.
+        let pid = spank
+            .task_pid()
+            .filter(|pid| *pid > 0)
+            .unwrap_or_else(std::process::id);
+        with_slice(|slice| match slice {
+            Ok(slice) => slice.fence(pid),
+            // An unfenced job is worse than a failed one, but only where there are pools, and
+            // that is not known: the error was logged, and the capability files are closed.
+            Err(_) => Ok(()),
+        })
+    })
+}
+
+/// Runs the body of a hook in slurmstepd; logs its error and turns it into `failure`.
+fn hook(
+    name: &str,
+    failure: c_int,
+    handle: raw::spank_t,
+    body: impl FnOnce(Spank) -> Result<(), String>,
+) -> c_int {
+    boundary::guard(name, failure, || {
+        // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
+        let spank = unsafe { Spank::new(handle) };
+        if !spank.is_remote() {
+            return OK;
+        }
+        plant(name);
+        match body(spank) {
+            Ok(()) => OK,
+            Err(reason) => {
+                log::error(&format!("gpufrac: {reason}"));
+                failure
+            }
+        }
+    })
+}
+
+/// Nothing was read where `init_post_opt` panicked: then there is no slice to use.
+fn with_slice(
+    body: impl FnOnce(Result<&JobSlice, &str>) -> Result<(), String>,
+) -> Result<(), String> {
+    let slice = SLICE.lock().unwrap_or_else(PoisonError::into_inner);
+    match slice.as_ref() {
+        Some(Ok(slice)) => body(Ok(slice)),
+        Some(Err(reason)) => body(Err(reason)),
+        None => body(Err("this step did not read its lease")),
+    }
+}
+
+/// What Slurm gave to this step: slurmstepd sets or removes this variable itself for every
+/// kind of step, so the user's own value never gets here.
+fn shards(spank: Spank) -> Option<u32> {
+    spank.variable("SLURM_SHARDS_ON_NODE")?.parse().ok()
+}
+
+/// Has the step a device at all? `srun --gres=none` inside a job has none.
+fn has_device(spank: Spank) -> bool {
+    shards(spank).is_some()
+        || spank.variable("SLURM_GPUS_ON_NODE").is_some()
+        || spank.step() == Some(Step::Batch)
+}
+
+/// With the feature `planted-panic`: panics if the variable names this entry point.
+fn plant(_entry_point: &str) {
+    #[cfg(feature = "planted-panic")]
+    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
+        panic!("planted in {_entry_point}");
+    }
+}
