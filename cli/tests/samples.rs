@@ -1,0 +1,54 @@
+//! The samples in `etc/` are right, and say the same.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn etc(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../etc")
+        .join(name);
+    path.to_str().unwrap().to_owned()
+}
+
+fn gpufrac(args: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
+        .args(args)
+        .args(["--config", &etc("gpufrac.toml")])
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+#[test]
+fn the_sample_configuration_is_accepted() {
+    assert!(gpufrac(&["check", "--file-only"]).ends_with("gpufrac.toml: ok\n"));
+}
+
+/// What `gpufrac conf` prints for the sample's nodes stands in the samples of Slurm's files, and they hold no
+/// other device.
+#[test]
+fn the_samples_of_slurms_files_belong_to_it() {
+    let samples = ["gres.conf.sample", "slurm.conf.sample"]
+        .map(|name| fs::read_to_string(etc(name)).unwrap())
+        .join("\n");
+    let printed = [
+        gpufrac(&["conf", "--node", "gn[01-04]"]),
+        gpufrac(&["conf", "--node", "an[01-02]", "--gpus", "4"]),
+    ]
+    .join("\n");
+    let wanted: Vec<&str> = printed
+        .lines()
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .collect();
+    assert!(wanted.len() > 8, "{printed}");
+    for line in &wanted {
+        assert!(samples.lines().any(|known| known == *line), "no `{line}`");
+    }
+    for line in samples.lines().filter(|line| line.starts_with("NodeName=")) {
+        assert!(wanted.contains(&line), "`{line}` is of no pool");
+    }
+}
