@@ -1,0 +1,63 @@
+//! The tables of README.md, row by row: what a user writes, and what comes of it with the sample configuration.
+
+use gpufrac_core::config::Config;
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+
+const README: &str = include_str!("../../README.md");
+const SAMPLE: &str = include_str!("../../etc/gpufrac.toml");
+
+/// The cells of the table under a heading, without its two lines of titles.
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let (_, after) = README
+        .split_once(&format!("\n### {heading}\n"))
+        .unwrap_or_else(|| panic!("README.md has no heading {heading:?}"));
+    let rows = after.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
+    let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
+    rows.map(|row| row.trim_matches('|').split('|').map(cell).collect())
+        .collect()
+}
+
+fn outcome(gres: &str) -> Result<(String, String), String> {
+    let config = Config::parse(SAMPLE, "etc/gpufrac.toml").expect("the sample is right");
+    let request = JobRequest {
+        partitions: Some("gpu"),
+        tres_per_node: Some(gres),
+        ..JobRequest::default()
+    };
+    match decide(&config, &request, Occasion::Submit) {
+        Ok(Verdict::Rewritten {
+            tres_per_node,
+            note,
+            ..
+        }) => Ok((tres_per_node.replace("gres/", ""), note.unwrap_or_default())),
+        Ok(Verdict::Untouched) => Err("nothing is done".to_owned()),
+        Err(refusal) => Err(refusal.to_string()),
+    }
+}
+
+#[test]
+fn what_users_write_becomes_what_the_readme_says() {
+    let rows = table("What you write");
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let [gres, counted, said] = row.as_slice() else {
+            panic!("{row:?}");
+        };
+        let gres = gres.strip_prefix("--gres=").expect("an option");
+        assert_eq!(outcome(gres), Ok((counted.clone(), said.clone())), "{gres}");
+    }
+}
+
+#[test]
+fn refusals_are_worded_as_the_readme_says() {
+    let rows = table("What is refused");
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let [gres, said] = row.as_slice() else {
+            panic!("{row:?}");
+        };
+        let gres = gres.strip_prefix("--gres=").expect("an option");
+        assert_eq!(outcome(gres), Err(said.clone()), "{gres}");
+    }
+}
