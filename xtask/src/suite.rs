@@ -53,6 +53,11 @@ pub(crate) fn test(slurm: &str, name: Option<&str>) -> Result<()> {
             counts += tests(&["--workspace", "--exclude", "gpufrac-lab", "--quiet"])?;
             Ok(())
         })?;
+        stage("crashes and faults at every step on a node", || {
+            let feature = ["--features", "failpoints", "--test", "crash", "--quiet"];
+            counts += tests(&[["-p", "gpufrac-node"].as_slice(), &feature].concat())?;
+            Ok(())
+        })?;
         stage("end-to-end tests", || {
             counts += tests(&["-p", "gpufrac-lab", "--", "--test-threads=3"])?;
             Ok(())

@@ -12,12 +12,13 @@ use crate::{job_environment, settings};
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 
-/// Called when slurmctld loads the plugin.
+/// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
+/// then there are no pools, and only jobs that ask for a fraction are refused.
 #[unsafe(no_mangle)]
 pub extern "C" fn init() -> c_int {
-    boundary::guard("init", raw::SLURM_ERROR, || {
-        settings::start();
+    boundary::guard("init", SUCCESS, || {
         plant("init");
+        settings::start();
         SUCCESS
     })
 }
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn job_modify(
     // SAFETY: by the contract of this function.
     let outcome = unsafe { modify(job) };
     // This release has no place for a message to the user: the controller's log has it.
-    answer(outcome, |line| log::info(line))
+    answer(outcome, log::info)
 }
 
 /// A pending or running job is changed (with a message to the user, from 23.02).

@@ -104,19 +104,37 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
     _argc: c_int,
     _argv: *mut *mut c_char,
 ) -> c_int {
-    hook("slurm_spank_task_post_fork", FAILED, handle, |spank| {
+    let fenced = hook("slurm_spank_task_post_fork", FAILED, handle, |spank| {
         // The extern step has no task that it could name, but slurmstepd is in the job's group.
-        let pid = spank
-            .task_pid()
-            .filter(|pid| *pid > 0)
-            .unwrap_or_else(std::process::id);
+        let pid = task_pid(spank).unwrap_or_else(std::process::id);
         with_slice(|slice| match slice {
             Ok(slice) => slice.fence(pid),
             // An unfenced job is worse than a failed one, but only where there are pools, and
             // that is not known: the error was logged, and the capability files are closed.
             Err(_) => Ok(()),
         })
-    })
+    });
+    if fenced == FAILED {
+        // SAFETY: as in `hook`.
+        stop_unfenced(unsafe { Spank::new(handle) });
+    }
+    OK
+}
+
+/// Kills a task that could not be fenced, before it runs the user's program: it waits for
+/// slurmstepd until after this hook. Slurm's own way, a failing hook, does not run the program
+/// either, but 22.05 then reports a batch job as completed with exit code 0.
+fn stop_unfenced(spank: Spank) {
+    let Some(pid) = task_pid(spank).and_then(|pid| libc::pid_t::try_from(pid).ok()) else {
+        return;
+    };
+    // SAFETY: plain kill; the process is slurmstepd's own child and not yet waited for, so its
+    // number belongs to nobody else.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+fn task_pid(spank: Spank) -> Option<u32> {
+    spank.task_pid().filter(|pid| *pid > 0)
 }
 
 /// Runs the body of a hook in slurmstepd; logs its error and turns it into `failure`.

@@ -112,3 +112,48 @@ fn a_panic_in_cli_filter_fails_the_command() -> Result<(), LabError> {
     );
     lab.wait_until_empty(Duration::from_secs(10))
 }
+
+#[test]
+fn a_panic_in_init_leaves_a_slurmctld_that_serves_all_but_fractions() -> Result<(), LabError> {
+    let mut lab = Lab::builder().plugin_folder(planted()).start()?;
+    restart_slurmctld(&mut lab, "init")?;
+    assert!(logged(&lab, "slurmctld.log", "planted in init"));
+    let user = lab.users()[0].clone();
+    let refused = lab.try_sbatch(&user, &["--gres=gpufrac:0.25", "--wrap=true"])?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("not available now"), "{refused:?}");
+    let plain = lab.sbatch(&user, &["--wrap=true"])?;
+    assert_eq!(lab.wait_for_end(plain)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_panic_in_a_hook_of_slurmstepd_fails_the_job_and_slurmd_stays() -> Result<(), LabError> {
+    let mut lab = Lab::builder().plugin_folder(planted()).start()?;
+    let user = lab.users()[0].clone();
+    let node = lab.nodes()[0].clone();
+    let restart = |lab: &mut Lab, plant: &str| {
+        lab.set_daemon_environment(&[("GPUFRAC_PLANT", plant)]);
+        lab.stop_daemon(&format!("slurmd.{node}"), Signal::SIGTERM)?;
+        lab.start_slurmd(&node)
+    };
+    for hook in [
+        "slurm_spank_init_post_opt",
+        "slurm_spank_task_init_privileged",
+        "slurm_spank_task_init",
+        "slurm_spank_task_post_fork",
+    ] {
+        restart(&mut lab, hook)?;
+        let job = lab.sbatch(&user, &["--gres=gpufrac:0.25", "--wrap=true"])?;
+        assert_ne!(lab.wait_for_end(job)?.state(), "COMPLETED", "{hook}");
+        let log = format!("slurmd.{node}.log");
+        assert!(logged(&lab, &log, &format!("planted in {hook}")), "{hook}");
+        assert_eq!(lab.ended_daemons(), Vec::<String>::new(), "{hook}");
+        lab.wait_until_empty(Duration::from_secs(20))?;
+        assert_eq!(lab.drained_nodes()?, Vec::<String>::new(), "{hook}");
+    }
+    restart(&mut lab, "nothing")?;
+    let job = lab.sbatch(&user, &["--gres=gpufrac:0.25", "--wrap=true"])?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
