@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
 
@@ -185,5 +186,57 @@ fn whole_gpus_and_fractions_on_one_node() -> Result<(), LabError> {
     lab.wait_for_end(whole)?;
     lab.wait_for_end(half)?;
     assert!(lab.output(whole)?.contains(&whole_slice.instance.uuids[0]));
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
+-> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let user = lab.users()[0].clone();
+    let file = lab.folder().etc().join("gpufrac.toml");
+    let text = std::fs::read_to_string(&file).expect("the lab's gpufrac.toml");
+    // The client's plugin reads the file itself: it gets the old one, so that the controller decides.
+    let old = lab.folder().etc().join("old.toml");
+    std::fs::write(&old, &text).expect("a copy");
+    let submit = || {
+        lab.command("sbatch")
+            .user(&user)
+            .env("GPUFRAC_CONFIG", &old)
+            .args(["--hold", "--gres=gpufrac:0.5", "--wrap=true"])
+            .run()
+    };
+    let reconfigure = || {
+        // Slurm's time of reading has whole seconds.
+        std::thread::sleep(Duration::from_millis(1100));
+        lab.command("scontrol").args(["reconfigure"]).stdout()?;
+        std::thread::sleep(Duration::from_millis(1000));
+        Ok::<(), LabError>(())
+    };
+    assert!(submit()?.status.success());
+
+    let limited = format!("{text}\n[partition.gpu]\nmax = 0.25\n");
+    std::fs::write(&file, &limited).expect("the changed file");
+    assert!(
+        submit()?.status.success(),
+        "no file is read while a job is submitted"
+    );
+    reconfigure()?;
+    let refused = submit()?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("0.25"), "{refused:?}");
+
+    // A mistake in the file keeps what was in force.
+    std::fs::write(&file, "version = 1\nnonsense = 2\n").expect("the broken file");
+    reconfigure()?;
+    let refused = submit()?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("0.25"), "{refused:?}");
+    assert_eq!(lab.ended_daemons(), Vec::<String>::new());
+
+    std::fs::write(&file, &text).expect("the first file");
+    reconfigure()?;
+    assert!(submit()?.status.success());
+    lab.command("scancel").args(["-p", "gpu"]).stdout()?;
     lab.expect_nothing_left()
 }
