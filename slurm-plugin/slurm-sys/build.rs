@@ -78,6 +78,7 @@ fn main() {
     println!("cargo:rerun-if-changed={}", header.display());
 
     println!("cargo:version={}", version(&include));
+    link_unwinder_statically();
 
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let base = || {
@@ -121,6 +122,21 @@ fn write(builder: bindgen::Builder, path: &Path) {
         .expect("bindgen could not bind Slurm's headers")
         .write_to_file(path)
         .expect("the bindings could not be written to OUT_DIR");
+}
+
+/// Links the unwinder of GCC into every plugin and program of ours. std asks for `libgcc_s.so`,
+/// and loading that is a good part of what they cost a job without a GPU; so the linker finds a
+/// script of that name first, which stands for the static `libgcc_eh`. A search path of a
+/// library's build script holds for all that link the library.
+fn link_unwinder_statically() {
+    if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
+        let folder =
+            PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("link");
+        std::fs::create_dir_all(&folder).expect("OUT_DIR is writable");
+        std::fs::write(folder.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n")
+            .expect("OUT_DIR is writable");
+        println!("cargo:rustc-link-search=native={}", folder.display());
+    }
 }
 
 /// `SLURM_VERSION_NUMBER` (0xMMmmuu, in hexadecimal) of the headers.

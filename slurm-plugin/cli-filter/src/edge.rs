@@ -1,6 +1,7 @@
 //! The functions that the client commands call (`src/common/cli_filter.c`, later
 //! `src/interfaces/cli_filter.c`).
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
@@ -85,15 +86,8 @@ fn filter(options: &Options) -> Result<(), String> {
         step.then(|| std::env::var("SLURM_JOB_PARTITION").ok())
             .flatten()
     });
-    // With one pool the answer is the same wherever the job goes, and an RPC is saved.
-    let default_partition = if partitions.is_none() && !step && config.pools.len() > 1 {
-        host::ask_default_partition()
-    } else {
-        None
-    };
-    let request = JobRequest {
+    let mut request = JobRequest {
         partitions: partitions.as_deref(),
-        default_partition: default_partition.as_deref(),
         form: if slurm_sys::gres_with_slash() {
             GresForm::Slash
         } else {
@@ -107,6 +101,11 @@ fn filter(options: &Options) -> Result<(), String> {
     } else {
         Occasion::Submit
     };
+    let default_partition;
+    if partitions.is_none() && !step && partitions_differ(&config, &request) {
+        default_partition = host::ask_default_partition();
+        request.default_partition = default_partition.as_deref();
+    }
     match decide(&config, &request, occasion).map_err(|refusal| refusal.to_string())? {
         Verdict::Untouched => Ok(()),
         Verdict::Rewritten {
@@ -127,6 +126,26 @@ fn filter(options: &Options) -> Result<(), String> {
             }
         }
     }
+}
+
+/// Does it matter which partition the job goes to? Asking slurmctld for its default one is an
+/// RPC, which would be the greater part of what a submission costs.
+fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
+    let names: BTreeSet<&str> = config
+        .pools
+        .iter()
+        .flat_map(|pool| &pool.partitions)
+        .map(String::as_str)
+        .collect();
+    let mut verdicts = names.into_iter().map(|name| {
+        let there = JobRequest {
+            partitions: Some(name),
+            ..*request
+        };
+        decide(config, &there, Occasion::Submit)
+    });
+    let first = verdicts.next();
+    verdicts.any(|verdict| Some(&verdict) != first.as_ref())
 }
 
 /// `gres:a:1,gres:b:2` -> `a:1,b:2`: the option takes names, Slurm adds the prefix itself.
