@@ -97,6 +97,9 @@ pub struct JobInfo {
     pub partition: String,
     /// The GRES asked for per node, `gres:` or `gres/` form: what `--gres` became.
     pub tres_per_node: Option<String>,
+    /// The GRES asked for in the other ways (`--gpus`, `--gpus-per-socket`, `--gpus-per-task`),
+    /// each text that is there.
+    pub tres_elsewhere: Vec<String>,
     /// Is it a batch job? Only these can be requeued.
     pub batch: bool,
     /// How many times it was requeued.
@@ -189,6 +192,10 @@ impl Client {
                     state: state_of(job.job_state),
                     partition: text::read(job.partition).unwrap_or_default(),
                     tres_per_node: text::read(job.tres_per_node),
+                    tres_elsewhere: [job.tres_per_job, job.tres_per_socket, job.tres_per_task]
+                        .into_iter()
+                        .filter_map(|tres| text::read(tres))
+                        .collect(),
                     batch: job.batch_flag != 0,
                     restart_count: u32::from(job.restart_cnt),
                 });
