@@ -164,9 +164,15 @@ pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
     list.split(',').map(item).collect()
 }
 
-/// At most what fits on a line of a terminal, without control characters.
+/// At most what fits on a line of a terminal, without control characters, and without the mark
+/// that Slurm puts before what the user typed.
 pub(crate) fn quoted(text: &str) -> String {
     const MOST: usize = 40;
+    let marks = [GresForm::Colon, GresForm::Slash].map(GresForm::prefix);
+    let text = marks
+        .iter()
+        .find_map(|mark| text.strip_prefix(mark))
+        .unwrap_or(text);
     let mut short: String = text
         .chars()
         .take(MOST)

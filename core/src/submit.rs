@@ -54,6 +54,10 @@ pub struct JobRequest<'a> {
     pub mem_per_tres: Option<&'a str>,
     /// `--gpu-freq`.
     pub tres_freq: Option<&'a str>,
+    /// `--ntasks-per-gpu`: Slurm derives GPUs from it after the job was submitted.
+    pub tasks_per_gpu: bool,
+    /// `--exclusive`: Slurm then gives the job every GRES of its nodes but the shared ones.
+    pub exclusive: bool,
 }
 
 impl JobRequest<'_> {
@@ -159,6 +163,9 @@ pub fn decide(
             if let Some(option) = asked::bound_to_gpu(request) {
                 return Err(Refusal::PerGpu { option });
             }
+            if request.exclusive {
+                return Err(Refusal::Exclusive);
+            }
             if scope.pools.is_empty() {
                 return Err(granted::not_served(config, request));
             }
@@ -176,7 +183,10 @@ pub fn decide(
                 refuse_raw(config, &scope, occasion, name, RawReason::Plain)?;
                 return Ok(Verdict::Untouched);
             }
-            let silent = !none && !elsewhere.any && asked::bound_to_gpu(request).is_none();
+            let silent = !none
+                && !elsewhere.any
+                && !request.exclusive
+                && asked::bound_to_gpu(request).is_none();
             if occasion == Occasion::Submit && scope.named && silent {
                 return granted::default(config, &scope, request);
             }

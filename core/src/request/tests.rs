@@ -163,7 +163,7 @@ fn refusals_say_what_to_write() {
         ),
         (
             "gres/gpufrac=",
-            "\"gres/gpufrac=\" does not say how much; write gpufrac:0.25",
+            "\"gpufrac=\" does not say how much; write gpufrac:0.25",
         ),
         (
             "gpufrac:mig",

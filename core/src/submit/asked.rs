@@ -178,6 +178,13 @@ pub(super) fn elsewhere(request: &JobRequest<'_>) -> Result<Elsewhere, Refusal> 
         ("--gpus-per-task or --tres-per-task", request.tres_per_task),
     ];
     let mut found = Elsewhere::default();
+    if request.tasks_per_gpu {
+        found = Elsewhere {
+            gpu: Some("--ntasks-per-gpu"),
+            raw: Some("gpu"),
+            any: true,
+        };
+    }
     for (option, text) in texts {
         for item in request::parse(text.unwrap_or(""))? {
             let (name, count) = match item.kind {

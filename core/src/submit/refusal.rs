@@ -43,6 +43,11 @@ pub enum Refusal {
         /// The option.
         option: &'static str,
     },
+    /// A fraction of a node that is to be the job's alone.
+    #[error(
+        "gpufrac: a fraction can not be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
+    )]
+    Exclusive,
     /// A fraction in an option that does not count per node.
     #[error(
         "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"

@@ -442,6 +442,35 @@ fn raw_requests_in_partitions_with_pools() {
 }
 
 #[test]
+fn exclusive_jobs_get_no_shares_and_no_default() {
+    let exclusive = |partition, tres| JobRequest {
+        exclusive: true,
+        ..job(partition, tres)
+    };
+    let message = refused(&exclusive("gpu", "gpufrac:0.25"), Occasion::Submit);
+    assert!(message.contains("leave --exclusive out"), "{message}");
+    untouched(&exclusive("ruled", ""), Occasion::Submit);
+    untouched(&exclusive("cpu", ""), Occasion::Submit);
+}
+
+#[test]
+fn gpus_that_slurm_derives_from_tasks_are_asked_for_as_well() {
+    let derived = |partition, tres| JobRequest {
+        tasks_per_gpu: true,
+        ..job(partition, tres)
+    };
+    let message = refused(&derived("gpu", ""), Occasion::Submit);
+    assert!(
+        message.contains("can not be asked for by itself"),
+        "{message}"
+    );
+    let message = refused(&derived("gpu", "gpufrac:0.25"), Occasion::Submit);
+    assert!(message.contains("--ntasks-per-gpu"), "{message}");
+    untouched(&derived("raw", ""), Occasion::Submit);
+    untouched(&derived("cpu", ""), Occasion::Submit);
+}
+
+#[test]
 fn partitions_without_a_pool() {
     untouched(&job("cpu", ""), Occasion::Submit);
     untouched(&job("cpu", "tmpdisk:5"), Occasion::Submit);
@@ -657,6 +686,7 @@ proptest! {
             cpus_per_tres: text(5),
             mem_per_tres: text(6),
             tres_freq: text(7),
+            ..JobRequest::default()
         };
         for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
             if let Err(refusal) = decide(config, &request, occasion) {

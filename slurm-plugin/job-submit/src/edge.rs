@@ -54,7 +54,7 @@ pub unsafe extern "C" fn job_submit(
     answer(outcome, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
-            unsafe { text::replace(message, Some(line)) };
+            unsafe { text::append_line(message, line) };
         }
     })
 }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn job_modify(
     answer(outcome, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
-            unsafe { text::replace(message, Some(line)) };
+            unsafe { text::append_line(message, line) };
         }
     })
 }
@@ -164,6 +164,8 @@ unsafe fn handle(
         cpus_per_tres: cpus_per_tres.as_deref(),
         mem_per_tres: mem_per_tres.as_deref(),
         tres_freq: tres_freq.as_deref(),
+        tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
+        exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
     };
 
     let settings = settings::current();

@@ -77,6 +77,20 @@ pub unsafe fn replace(field: *mut *mut c_char, text: Option<&str>) {
     }
 }
 
+/// Adds a line to a message of Slurm's that other plugins may have begun.
+///
+/// # Safety
+/// As [`replace`].
+pub unsafe fn append_line(field: *mut *mut c_char, line: &str) {
+    // SAFETY: by the contract of this function.
+    unsafe {
+        match read(*field).filter(|before| !before.is_empty()) {
+            Some(before) => replace(field, Some(&format!("{before}\n{line}"))),
+            None => replace(field, Some(line)),
+        }
+    }
+}
+
 /// Reads a string that Slurm gave away, and frees it.
 ///
 /// # Safety
