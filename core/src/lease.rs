@@ -86,6 +86,9 @@ pub struct Lease {
     pub units: Units,
     /// The menu entry's part of the GPU.
     pub fraction: Fraction,
+    /// Whether Slurm itself said how much the job holds. Where it could not be asked the size is
+    /// the entry's, and a job that was changed while it waited may hold less.
+    pub confirmed: bool,
     /// When the lease was first written: seconds since 1970.
     pub created_unix: u64,
     /// Where the slice is.

@@ -7,6 +7,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::config::Device;
+use gpufrac_core::entry::Entry;
+use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
 
 pub use error::{CarveError, Reaction};
@@ -53,14 +55,46 @@ pub fn carve(
     let record = node.record()?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
-    let Some(device) = device_of(job, &devices)? else {
+    let entry = job.entry.clone().map_err(CarveError::Entry)?;
+    let given = |device: &&Device<'_>| job.devices.contains(&device.index);
+    if entry.is_none() && !devices.iter().any(|device| given(&device)) {
         return Ok(Carved::NotConcerned);
-    };
-    check_record(&record, &device)?;
+    }
     // slurmctld and the driver both take their time: let them do so side by side.
     slurm.expect(job.job_id);
     let mut session = Some(node.nvml());
-    let units = granted_units(job, slurm, &device, log)?;
+    let said = match slurm.job(job.job_id) {
+        Ok(info) => info,
+        Err(error) if entry.is_none() => {
+            // Without a slice the job reaches no GPU: the SPANK plugin closes them all.
+            log.warning(format!(
+                "nothing is carved, as nobody says what the job asked for: {error}"
+            ));
+            return Ok(Carved::NotConcerned);
+        }
+        Err(error) => {
+            log.warning(format!("{error}; taking the size from the job's entry"));
+            None
+        }
+    };
+    let tres = said.as_ref().map(grant::text_of);
+    if tres
+        .as_deref()
+        .is_some_and(|tres| !grant::asks_for_gpu(tres))
+    {
+        return Ok(Carved::NotConcerned);
+    }
+    let device = device_of(job, &devices)?;
+    check_record(&record, &device)?;
+    let units = granted_units(tres.as_deref(), entry, &device, log)?;
+    if let (Some(info), Some(tres)) = (&said, &tres)
+        && let Some(rule) = grant::against_rules(&node.config, &info.partition, tres, units)
+    {
+        return Err(CarveError::Rule {
+            partition: info.partition.clone(),
+            rule,
+        });
+    }
     let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
         pool: device.pool.name.clone(),
         units,
@@ -80,6 +114,7 @@ pub fn carve(
         record: &record,
         device,
         menu,
+        confirmed: said.is_some(),
         slurm,
         log,
     };
@@ -108,23 +143,20 @@ pub fn carve(
 }
 
 /// The device of a pool that Slurm gave to the job.
-fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Option<Device<'a>>, CarveError> {
+fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, CarveError> {
     let mut ours = devices
         .iter()
         .filter(|device| job.devices.contains(&device.index));
-    let first = ours.next().copied();
-    if let (Some(_), Some(_)) = (first, ours.next()) {
-        return Err(CarveError::SeveralDevices {
+    match (ours.next(), ours.next()) {
+        (Some(device), None) => Ok(*device),
+        (Some(_), Some(_)) => Err(CarveError::SeveralDevices {
             devices: job.devices.clone(),
-        });
-    }
-    match (&job.entry, first) {
-        (Ok(Some(_)), None) if job.devices.is_empty() => Err(CarveError::NoDevice),
-        (Ok(Some(_)), None) => Err(CarveError::UnknownDevice {
+        }),
+        (None, _) if job.devices.is_empty() => Err(CarveError::NoDevice),
+        (None, _) => Err(CarveError::UnknownDevice {
             devices: job.devices.clone(),
             count: devices.len(),
         }),
-        (_, device) => Ok(device),
     }
 }
 
@@ -141,12 +173,11 @@ fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveErr
 }
 
 fn granted_units(
-    job: &JobEnv,
-    slurm: &dyn Slurm,
+    tres: Option<&str>,
+    entry: Option<Entry>,
     device: &Device<'_>,
     log: &JobLog,
-) -> Result<gpufrac_core::fraction::Units, CarveError> {
-    let entry = job.entry.clone().map_err(CarveError::Entry)?;
+) -> Result<Units, CarveError> {
     if let Some(entry) = entry
         && entry.mechanism != device.pool.mechanism
     {
@@ -156,23 +187,10 @@ fn granted_units(
             offered: device.pool.mechanism,
         });
     }
-    let said = match slurm.job(job.job_id) {
-        Ok(info) => info.and_then(|info| info.tres_per_node),
-        Err(source) if entry.is_none() => {
-            return Err(CarveError::NoAnswer {
-                device: device.index,
-                source,
-            });
-        }
-        Err(error) => {
-            log.warning(format!("{error}; taking the size from the job's entry"));
-            None
-        }
-    };
-    let units = grant::granted(said.as_deref(), entry, device);
+    let units = grant::granted(tres, entry, device);
     let units = units.ok_or_else(|| CarveError::NoSize {
         device: device.index,
-        tres: said.unwrap_or_default(),
+        tres: tres.unwrap_or_default().to_owned(),
     })?;
     if let Some(entry) = entry
         && entry.units != units
@@ -207,7 +225,8 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
             }
             Exit::Broken
         }
-        Reaction::Wait => give_back(job, slurm, log, &error),
+        Reaction::Wait => give_back(job, slurm, log, &error, false),
+        Reaction::Hold => give_back(job, slurm, log, &error, true),
         Reaction::Refuse => {
             log.warning(format!("the job is refused: {error}"));
             end(job, slurm, log, &error)
@@ -226,11 +245,22 @@ fn summary(lease: &Lease) -> String {
     )
 }
 
-/// The node is fine, only this job cannot start here now.
-fn give_back(job: &JobEnv, slurm: &dyn Slurm, log: &JobLog, error: &CarveError) -> Exit {
-    match slurm.requeue(job.job_id) {
+/// The node is fine, only this job cannot start here now; held, if not before somebody changes it.
+fn give_back(
+    job: &JobEnv,
+    slurm: &dyn Slurm,
+    log: &JobLog,
+    error: &CarveError,
+    hold: bool,
+) -> Exit {
+    match slurm.requeue(job.job_id, hold) {
         Ok(()) => {
-            log.warning(format!("requeued: {error}"));
+            let how = if hold {
+                "requeued and held"
+            } else {
+                "requeued"
+            };
+            log.warning(format!("{how}: {error}"));
             sleep(AFTER_REQUEUE);
             Exit::Done
         }

@@ -2,6 +2,7 @@
 //! carving or releasing is under way there. An instance without a lease is somebody else's and
 //! stays.
 
+use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 use slurm_sys::client::JobState;
 
@@ -50,20 +51,23 @@ pub fn repair(
     Ok(left)
 }
 
-/// Ends the active leases of the GPU whose jobs are over: their epilog never came. Only where
-/// Slurm says so; no answer is no permission. Says how many went.
+/// Ends the active leases on one side of the GPU whose jobs are over: their epilog never came.
+/// Only where Slurm says so; no answer is no permission, and who did not answer once is not asked
+/// again, as the GPU is locked meanwhile. Says how many went.
 pub fn evict_finished(
     node: &Node,
     store: &LeaseStore,
     session: &Session,
     gpu_uuid: &str,
+    side: Side,
     except: u32,
     slurm: &dyn Slurm,
     log: &JobLog,
 ) -> Result<usize, StoreError> {
     let mut gone = 0;
     for mut lease in leases_of(store, gpu_uuid)? {
-        if lease.job_id == except || lease.state != LeaseState::Active {
+        let elsewhere = lease.slice.side != side || lease.job_id == except;
+        if elsewhere || lease.state != LeaseState::Active {
             continue;
         }
         let job = lease.job_id;
@@ -78,7 +82,7 @@ pub fn evict_finished(
                     "is job {job} on {} over? No answer: {error}",
                     place(&lease)
                 ));
-                continue;
+                break;
             }
         };
         if !over {

@@ -40,8 +40,8 @@ pub trait Slurm {
     fn expect(&self, job_id: u32);
     /// What Slurm knows of a job; None if it knows none of this id.
     fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError>;
-    /// Puts a batch job back in the queue.
-    fn requeue(&self, job_id: u32) -> Result<(), SlurmError>;
+    /// Puts a batch job back in the queue, held or not.
+    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError>;
     /// Ends a job.
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
@@ -128,8 +128,8 @@ impl Slurm for Controller {
         }
     }
 
-    fn requeue(&self, job_id: u32) -> Result<(), SlurmError> {
-        Self::wait(&self.send(move |client| client.requeue(job_id, false)))
+    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
+        Self::wait(&self.send(move |client| client.requeue(job_id, hold)))
     }
 
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {

@@ -23,6 +23,7 @@ pub(crate) fn lease(job_id: u32) -> Lease {
         mechanism: Mechanism::Mig,
         units: Units(25),
         fraction: Fraction::new(1, 4).unwrap(),
+        confirmed: true,
         created_unix: 1_000,
         slice: Slice {
             device_index: 0,

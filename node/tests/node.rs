@@ -195,15 +195,40 @@ fn a_job_without_entry_gets_what_slurm_says() {
             String::from_utf8_lossy(&output.stderr).into_owned(),
         )
     };
-    world.slurm_says(7, "running gres:shard:25 0");
+    world.slurm_says(7, "running gres:gpufrac:25,gres:shard:25 0");
     assert_eq!(raw(7).0, Some(0));
     assert_eq!(world.leases()[0].units.0, 25);
     world.check(&[]);
-    // Slurm is silent: the size is not known, so the job goes back.
+    // Slurm is silent: nothing is carved, and the job goes on without a GPU.
     let (code, text) = raw(8);
     assert_eq!(code, Some(0), "{text}");
-    assert_eq!(world.slurm_was_told(), ["requeue 8"]);
+    // It asked for no GPU: all that Slurm gave it comes from --exclusive.
+    world.slurm_says(9, "running gres:tmpdisk:5 0");
+    assert_eq!(raw(9), (Some(0), String::new()));
+    assert_eq!(world.slurm_was_told(), Vec::<String>::new());
+    // Raw shares, which the partition does not allow: back to the queue, held.
+    world.slurm_says(10, "running gres:shard:25 0");
+    let (code, text) = raw(10);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("requeued and held"), "{text}");
+    assert_eq!(world.slurm_was_told(), ["requeuehold 10"]);
     assert_eq!(world.leases().len(), 1);
+}
+
+#[test]
+fn a_job_id_that_begins_anew_does_not_get_the_old_owners_slice() {
+    let Some(world) = ready() else { return };
+    world.prolog(job(7, 0, 25)).ok();
+    let old = world.leases()[0].clone();
+    let mut command = world.job_command("prolog", job(7, 0, 25));
+    let output = command.env("SLURM_JOB_UID", "4242").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let new = world.leases()[0].clone();
+    assert_eq!((old.user_id == new.user_id, new.user_id), (false, 4242));
+    assert_ne!(
+        old.slice.instance.unwrap().mig_uuid,
+        new.slice.instance.unwrap().mig_uuid
+    );
 }
 
 #[test]

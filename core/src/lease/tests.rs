@@ -20,6 +20,7 @@ fn lease() -> Lease {
         mechanism: Mechanism::Mig,
         units: Units(25),
         fraction: Fraction::parse("1/4").unwrap(),
+        confirmed: true,
         created_unix: 1_795_000_000,
         slice: Slice {
             device_index: 3,

@@ -27,6 +27,8 @@ pub(super) struct Attempt<'a> {
     pub record: &'a NodeRecord,
     pub device: Device<'a>,
     pub menu: &'a MenuEntry,
+    /// Whether Slurm itself said how much the job holds.
+    pub confirmed: bool,
     pub slurm: &'a dyn Slurm,
     pub log: &'a JobLog,
 }
@@ -102,6 +104,8 @@ impl Attempt<'_> {
             return Ok(None);
         };
         let same_run = lease.state == LeaseState::Active
+            // Ids begin anew where Slurm lost its state.
+            && lease.user_id == self.job.user_id
             && lease.restart_count == self.job.restart_count
             && lease.units == self.menu.units
             && lease.slice.device_index == self.device.index;
@@ -139,6 +143,7 @@ impl Attempt<'_> {
             self.store,
             session,
             &gpu.uuid,
+            side,
             self.job.job_id,
             self.slurm,
             self.log,
@@ -217,6 +222,7 @@ impl Attempt<'_> {
             mechanism: self.device.pool.mechanism,
             units: self.menu.units,
             fraction: self.menu.fraction,
+            confirmed: self.confirmed,
             created_unix: now_unix(),
             slice: Slice {
                 device_index: self.device.index,

@@ -13,7 +13,6 @@ use crate::lock::LockError;
 use crate::nvml::{MigMode, NvmlError, Severity};
 use crate::record::RecordError;
 use crate::release::ReleaseError;
-use crate::slurm::SlurmError;
 use crate::teardown::TeardownError;
 
 /// What an error calls for.
@@ -21,6 +20,8 @@ use crate::teardown::TeardownError;
 pub enum Reaction {
     /// Try again; in the end the job goes back to the queue and the node stays in use.
     Wait,
+    /// The job goes back to the queue, held: its owner or an admin has to change it.
+    Hold,
     /// The job can never get what it asks for: end it, the node stays in use.
     Refuse,
     /// An admin has to look at the node.
@@ -70,7 +71,7 @@ pub enum CarveError {
     Entry(EntryError),
     /// Several devices of pools for one job.
     #[error(
-        "Slurm gave the job the devices {devices:?}; a job holds one slice per node, ask for one device"
+        "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1"
     )]
     SeveralDevices {
         /// Slurm's indexes.
@@ -109,13 +110,15 @@ pub enum CarveError {
         /// The pool's.
         offered: Mechanism,
     },
-    /// Slurm did not say what a job without entry holds on a device of a pool.
-    #[error("how much of device {device} the job holds is not known: {source}")]
-    NoAnswer {
-        /// Slurm's index.
-        device: u32,
-        /// Why not.
-        source: SlurmError,
+    /// The rules of the partition that the job was moved to.
+    #[error(
+        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid=... gres=gpufrac:...` or move it, then release it"
+    )]
+    Rule {
+        /// The partition.
+        partition: String,
+        /// What they say.
+        rule: String,
     },
     /// Slurm's answer has no GPU in it.
     #[error("how much of device {device} the job holds is not said in `{tres}`")]
@@ -192,9 +195,10 @@ impl CarveError {
             CarveError::Old(error) => by(error.severity()),
             CarveError::Release(error) => by(error.severity()),
             CarveError::Unfinished { error, .. } => error.reaction(),
-            CarveError::Lock(LockError::Timeout { .. })
-            | CarveError::NoAnswer { .. }
-            | CarveError::NoPlace { .. } => Reaction::Wait,
+            CarveError::Lock(LockError::Timeout { .. }) | CarveError::NoPlace { .. } => {
+                Reaction::Wait
+            }
+            CarveError::Rule { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
             | CarveError::NoDevice

@@ -450,19 +450,23 @@ impl Slurm for Files {
             state,
             partition: "gpu".into(),
             tres_per_node: tres.map(str::to_owned),
+            tres_elsewhere: Vec::new(),
             batch: !self.0.join("interactive").exists(),
             restart_count: words.next().map_or(0, |n| n.parse().unwrap()),
         }))
     }
 
-    fn requeue(&self, job_id: u32) -> Result<(), SlurmError> {
+    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
         if self.0.join("silent").exists() {
             return Err(Self::error(5000));
         }
         if self.0.join("interactive").exists() {
             return Err(Self::error(slurm_sys::raw::ESLURM_BATCH_ONLY as i32));
         }
-        self.tell(format!("requeue {job_id}"))
+        self.tell(format!(
+            "requeue{} {job_id}",
+            if hold { "hold" } else { "" }
+        ))
     }
 
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {

@@ -62,11 +62,9 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
         FAILED,
         handle,
         |spank| {
-            let (Some(step), shards) = (spank.step(), shards(spank)) else {
-                return Ok(());
-            };
+            let shards = shards(spank);
             with_slice(|slice| match slice {
-                Ok(slice) => slice.check(step, shards).map_err(|unfit| unfit.to_string()),
+                Ok(slice) => slice.check(shards).map_err(|unfit| unfit.to_string()),
                 // What cannot be read stops only those that need it.
                 Err(reason) if shards.is_some() => Err(reason.to_owned()),
                 Err(_) => Ok(()),
@@ -173,8 +171,7 @@ fn with_slice(
     }
 }
 
-/// What Slurm gave to this step: slurmstepd sets or removes this variable itself for every
-/// kind of step, so the user's own value never gets here.
+/// What Slurm gave to this step in shares; see [`JobSlice::check`] for how far it can be trusted.
 fn shards(spank: Spank) -> Option<u32> {
     spank.variable("SLURM_SHARDS_ON_NODE")?.parse().ok()
 }

@@ -35,8 +35,15 @@ pub fn set(spank: Spank, lease: &Lease) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes what a step without a slice must not believe.
+/// Removes what a step without a slice must not believe. Slurm sets or removes
+/// `CUDA_VISIBLE_DEVICES` itself, but not the variable of the container runtimes.
 pub fn clear(spank: Spank) {
+    if spank
+        .variable("NVIDIA_VISIBLE_DEVICES")
+        .is_some_and(|value| value.starts_with("MIG-"))
+    {
+        spank.unset_variable(c"NVIDIA_VISIBLE_DEVICES");
+    }
     for name in OWN {
         spank.unset_variable(name);
     }

@@ -2,12 +2,15 @@
 
 use std::path::Path;
 
+use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::devcgroup::{self, Fenced};
 use gpufrac_node::node::Node;
 use gpufrac_node::record::NodeRecord;
 use slurm_sys::log;
-use slurm_sys::spank::Step;
+
+/// A whole device, which Slurm does not count in shards.
+const WHOLE: Units = Units(100);
 
 /// What slurmstepd found when the step began.
 pub struct JobSlice {
@@ -21,16 +24,6 @@ pub struct JobSlice {
 /// Why a task must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Unfit {
-    /// Slurm allocated a share of a GPU, and there is nothing behind it.
-    #[error(
-        "job {job_id} was allocated {shards} % of a GPU, but has no slice on this node; the node's syslog says why (grep `gpufrac: job {job_id}:`)"
-    )]
-    NoSlice {
-        /// The job.
-        job_id: u32,
-        /// What Slurm allocated.
-        shards: u32,
-    },
     /// The lease is not one that may be used.
     #[error("job {job_id}: its slice is in state {state}, not active")]
     NotActive {
@@ -76,18 +69,23 @@ impl JobSlice {
     }
 
     /// May a task start? `shards`: what Slurm gave to this step (`SLURM_SHARDS_ON_NODE`).
-    pub fn check(&self, step: Step, shards: Option<u32>) -> Result<(), Unfit> {
+    ///
+    /// That variable is the user's own wherever Slurm allocated a whole device or none at all (it
+    /// then neither sets nor removes it), so it decides only where nothing better is known: the
+    /// prolog could not ask Slurm, and made what the entry said.
+    pub fn check(&self, shards: Option<u32>) -> Result<(), Unfit> {
         let job_id = self.job_id;
-        match (&self.lease, shards) {
-            (None, Some(shards)) if self.record.is_some() => Err(Unfit::NoSlice { job_id, shards }),
-            (Some(lease), _) if lease.state != LeaseState::Active => Err(Unfit::NotActive {
+        let Some(lease) = &self.lease else {
+            return Ok(());
+        };
+        if lease.state != LeaseState::Active {
+            return Err(Unfit::NotActive {
                 job_id,
                 state: lease.state,
-            }),
-            // A step of srun may have been given less than its job; these have all of it.
-            (Some(lease), Some(shards))
-                if matches!(step, Step::Batch | Step::Interactive) && lease.units.0 > shards =>
-            {
+            });
+        }
+        match shards {
+            Some(shards) if !lease.confirmed && lease.units < WHOLE && shards < lease.units.0 => {
                 Err(Unfit::Greater {
                     job_id,
                     slice: lease.units.0,

@@ -1,6 +1,7 @@
 //! End-to-end tests on real Slurm. One program, so that a test that waits (for a time limit of a minute) does
 //! so beside the others.
 
+mod corners;
 mod fence;
 mod life;
 mod panics;

@@ -1,0 +1,145 @@
+//! Jobs at the edges of what gpufrac gives: all of a node, a whole GPU from inside a fraction, a change of partition.
+
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use crate::{HOLD, go};
+
+/// Two GPUs in halves and a whole one, all in partition `gpu`; partition `small` has the halves too, and rules.
+const POOLS: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "small"]
+nodes = "@NODES@"
+gpus = [0, 1]
+
+[pool.whole]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [2]
+
+[partition.small]
+max = 0.25
+"#;
+
+fn lab() -> Result<Lab, LabError> {
+    Lab::builder()
+        .gpus("H100-80", 3)
+        .partition("small", "")
+        .partition("cpu", "")
+        .pools(POOLS)
+        .start()
+}
+
+/// Prints what the job can open and what it is told, as `reached: ...` and `env: ...`.
+fn look(lab: &Lab) -> String {
+    let devices = lab.folder().gpus(&lab.nodes()[0]).join("dev");
+    format!(
+        "for f in {0}/nvidia[0-9]* {0}/nvidia-caps/*; do \
+         (exec 3<$f) 2>&1 | grep -q 'No such device' && echo reached: $f; done; \
+         env | grep -E '^(GPUFRAC_[FMP]|NVIDIA_VISIBLE)' | sed 's/^/env: /'; true",
+        devices.display()
+    )
+}
+
+#[test]
+fn an_exclusive_job_without_a_gpu_runs_and_reaches_none() -> Result<(), LabError> {
+    let lab = lab()?;
+    let user = &lab.users()[0];
+    for partition in ["cpu", "gpu"] {
+        let wrap = format!("--wrap={}", look(&lab));
+        let job = lab.sbatch(user, &["-p", partition, "--exclusive", &wrap])?;
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED", "{partition}");
+        assert_eq!(lab.output(job)?, "", "{partition}");
+    }
+    let refused = lab.try_sbatch(user, &["--exclusive", "--gres=gpufrac:0.25", "--wrap=true"])?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(
+        refused.stderr.contains("leave --exclusive out"),
+        "{refused:?}"
+    );
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn gpus_that_slurm_would_derive_from_tasks_are_refused() -> Result<(), LabError> {
+    let lab = lab()?;
+    let user = &lab.users()[0];
+    let tasks = ["-n1", "--ntasks-per-gpu=1", "--wrap=true"];
+    let refused = lab.try_sbatch(user, &tasks)?;
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(refused.stderr.contains("gpufrac: "), "{refused:?}");
+    // Beside a fraction Slurm's own client refuses it already.
+    let both = [&tasks[..], &["--gres=gpufrac:0.25"]].concat();
+    let refused = lab.try_sbatch(user, &both)?;
+    assert!(!refused.status.success(), "{refused:?}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn jobs_submitted_from_inside_a_fraction_get_what_they_ask_for() -> Result<(), LabError> {
+    let lab = lab()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    // The inner jobs inherit the whole environment of the outer one.
+    let script = format!(
+        "#!/bin/bash\nsbatch --parsable -o whole.out --gres=gpufrac:1 --wrap 'echo $GPUFRAC_FRACTION; {HOLD}'\n\
+         sbatch --parsable -o none.out -p cpu --wrap \"{}\"\nsbatch --parsable -o all.out -p cpu --exclusive --wrap true\n",
+        look(&lab).replace('$', "\\$")
+    );
+    lab.write_work("outer.sh", &script)?;
+    let outer = lab.sbatch(user, &["--gres=gpufrac:0.25", "outer.sh"])?;
+    assert_eq!(lab.wait_for_end(outer)?.state(), "COMPLETED");
+    let output = lab.output(outer)?;
+    let inner: Vec<_> = output
+        .lines()
+        .filter_map(|line| line.parse().ok().map(JobId))
+        .collect();
+    let [whole, none, all] = inner[..] else {
+        panic!("{output}")
+    };
+    lab.wait_for_state(whole, &["RUNNING"])?;
+    assert_eq!(lab.slice(node, whole)?.instance.size, 8);
+    go(&lab)?;
+    for job in [whole, none, all] {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED", "job {job}");
+    }
+    let read =
+        |file| std::fs::read_to_string(lab.folder().work().join(file)).expect("the job's output");
+    assert_eq!(read("whole.out"), "1\n");
+    assert_eq!(
+        read("none.out"),
+        "",
+        "nothing is reached and nothing believed"
+    );
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
+    let lab = lab()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let job = lab.sbatch(
+        user,
+        &["--hold", "--gres=gpufrac:0.5", &format!("--wrap={HOLD}")],
+    )?;
+    let scontrol = |arguments: &[&str]| lab.command("scontrol").args(arguments).stdout();
+    let id = job.to_string();
+    scontrol(&["update", &format!("JobId={id}"), "Partition=small"])?;
+    scontrol(&["release", &id])?;
+    // The prolog puts it back, held, and the node stays in service.
+    lab.wait("the job is held again", Duration::from_secs(60), || {
+        let seen = lab.job(job)?;
+        let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
+        Ok(back.then_some(()))
+    })?;
+    assert!(lab.instances(node)?.is_empty());
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.command("scancel").args([&id]).stdout()?;
+    lab.expect_nothing_left()
+}
