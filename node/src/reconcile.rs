@@ -51,6 +51,17 @@ pub fn repair(
     Ok(left)
 }
 
+/// A place that a job wants.
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    /// The GPU.
+    pub gpu_uuid: &'a str,
+    /// The side of it.
+    pub side: Side,
+    /// The job.
+    pub job_id: u32,
+}
+
 /// Ends the active leases on one side of the GPU whose jobs are over: their epilog never came.
 /// Only where Slurm says so; no answer is no permission, and who did not answer once is not asked
 /// again, as the GPU is locked meanwhile. Says how many went.
@@ -58,15 +69,13 @@ pub fn evict_finished(
     node: &Node,
     store: &LeaseStore,
     session: &Session,
-    gpu_uuid: &str,
-    side: Side,
-    except: u32,
+    wanted: &Wanted<'_>,
     slurm: &dyn Slurm,
     log: &JobLog,
 ) -> Result<usize, StoreError> {
     let mut gone = 0;
-    for mut lease in leases_of(store, gpu_uuid)? {
-        let elsewhere = lease.slice.side != side || lease.job_id == except;
+    for mut lease in leases_of(store, wanted.gpu_uuid)? {
+        let elsewhere = lease.slice.side != wanted.side || lease.job_id == wanted.job_id;
         if elsewhere || lease.state != LeaseState::Active {
             continue;
         }

@@ -142,9 +142,11 @@ impl Attempt<'_> {
             self.node,
             self.store,
             session,
-            &gpu.uuid,
-            side,
-            self.job.job_id,
+            &reconcile::Wanted {
+                gpu_uuid: &gpu.uuid,
+                side,
+                job_id: self.job.job_id,
+            },
             self.slurm,
             self.log,
         )?;
