@@ -14,7 +14,7 @@ use gpufrac_core::lease::Lease;
 pub use error::{CarveError, Reaction};
 
 use crate::exit::Exit;
-use crate::grant;
+use crate::grant::{self, Asked};
 use crate::job_env::JobEnv;
 use crate::log::JobLog;
 use crate::node::Node;
@@ -55,51 +55,54 @@ pub fn carve(
     let record = node.record()?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
-    let entry = job.entry.clone().map_err(CarveError::Entry)?;
-    let given = |device: &&Device<'_>| job.devices.contains(&device.index);
-    if entry.is_none() && !devices.iter().any(|device| given(&device)) {
+    let held = devices
+        .iter()
+        .any(|device| job.devices.contains(&device.index));
+    if !held && !matches!(job.entry, Ok(Some(_))) {
         return Ok(Carved::NotConcerned);
     }
+    let entry = job.entry.clone().map_err(CarveError::Entry)?;
+    let store = node.leases()?;
     // slurmctld and the driver both take their time: let them do so side by side.
     slurm.expect(job.job_id);
-    let mut session = Some(node.nvml());
+    let mut session = entry.is_some().then(|| node.nvml());
     let said = match slurm.job(job.job_id) {
-        Ok(info) => info,
-        Err(error) if entry.is_none() => {
-            // Without a slice the job reaches no GPU: the SPANK plugin closes them all.
-            log.warning(format!(
-                "nothing is carved, as nobody says what the job asked for: {error}"
-            ));
-            return Ok(Carved::NotConcerned);
-        }
+        Ok(said) => said,
         Err(error) => {
-            log.warning(format!("{error}; taking the size from the job's entry"));
+            log.warning(format!(
+                "Slurm does not say what the job asked for: {error}"
+            ));
             None
         }
     };
-    let tres = said.as_ref().map(grant::text_of);
-    if tres
-        .as_deref()
-        .is_some_and(|tres| !grant::asks_for_gpu(tres))
-    {
+    let asked = said.as_ref().map(Asked::from);
+    let wanted = asked.as_ref().map_or(entry.is_some(), Asked::is_for_gpu);
+    if !wanted {
+        // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
+        // not find the lease of another run, or of another job of this number.
+        if let Some(old) = store.read(job.job_id)?
+            && (asked.is_some() || !job.is_run_of(&old))
+        {
+            release::release(node, job.job_id, log)?;
+        }
         return Ok(Carved::NotConcerned);
     }
     let device = device_of(job, &devices)?;
     check_record(&record, &device)?;
-    let units = granted_units(tres.as_deref(), entry, &device, log)?;
-    if let (Some(info), Some(tres)) = (&said, &tres)
-        && let Some(rule) = grant::against_rules(&node.config, &info.partition, tres, units)
-    {
-        return Err(CarveError::Rule {
-            partition: info.partition.clone(),
-            rule,
-        });
-    }
+    let units = granted_units(asked.as_ref(), entry, &device, log)?;
     let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
         pool: device.pool.name.clone(),
         units,
     })?;
-    let store = node.leases()?;
+    if let (Some(info), Some(asked)) = (&said, &asked)
+        && let Some(rule) = asked.against_rules(&node.config, &info.partition, units, menu)
+    {
+        return Err(CarveError::Rule {
+            job_id: job.job_id,
+            partition: info.partition.clone(),
+            rule,
+        });
+    }
     if let Some(old) = store.read(job.job_id)?
         && old.slice.gpu_index != device.gpu_index
     {
@@ -173,7 +176,7 @@ fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveErr
 }
 
 fn granted_units(
-    tres: Option<&str>,
+    asked: Option<&Asked>,
     entry: Option<Entry>,
     device: &Device<'_>,
     log: &JobLog,
@@ -187,10 +190,10 @@ fn granted_units(
             offered: device.pool.mechanism,
         });
     }
-    let units = grant::granted(tres, entry, device);
+    let units = grant::granted(asked, entry, device);
     let units = units.ok_or_else(|| CarveError::NoSize {
         device: device.index,
-        tres: tres.unwrap_or_default().to_owned(),
+        tres: asked.map_or(String::new(), |asked| asked.per_node.clone()),
     })?;
     if let Some(entry) = entry
         && entry.units != units

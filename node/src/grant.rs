@@ -5,67 +5,112 @@
 
 use gpufrac_core::config::{Config, Device};
 use gpufrac_core::entry::Entry;
-use gpufrac_core::fraction::Units;
+use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::layout::MenuEntry;
-use gpufrac_core::request::{self, Amount, Kind};
+use gpufrac_core::request::{self, Amount, Item, Kind};
 use slurm_sys::client::JobInfo;
 
-/// All that a job asks for in GRES, however it was asked for, as one text.
-pub fn text_of(info: &JobInfo) -> String {
-    let all: Vec<&str> = info
-        .tres_per_node
-        .iter()
-        .chain(&info.tres_elsewhere)
-        .map(String::as_str)
-        .collect();
-    all.join(",")
+/// The GRES that a job asks for, as Slurm keeps them.
+#[derive(Debug)]
+pub struct Asked {
+    /// `--gres`: what counts on every node.
+    pub per_node: String,
+    /// `--gpus` and the like. Shares that are counted so are not those of one node.
+    pub elsewhere: String,
 }
 
-/// Whether a job asks for any part of a GPU. One that does not can hold devices all the same:
-/// Slurm gives a job with `--exclusive` every GRES of the node but the shared ones.
-pub fn asks_for_gpu(tres: &str) -> bool {
-    request::parse(tres).is_ok_and(|items| {
-        items.iter().any(|item| match &item.kind {
-            Kind::Gpu(count) | Kind::Shard(count) => count.count != Some(0),
-            Kind::Gpufrac { .. } => true,
-            Kind::None | Kind::Other => false,
-        })
-    })
+impl From<&JobInfo> for Asked {
+    fn from(info: &JobInfo) -> Self {
+        Self {
+            per_node: info.tres_per_node.clone().unwrap_or_default(),
+            elsewhere: info.tres_elsewhere.join(","),
+        }
+    }
 }
 
-/// What a partition's rules have against a job with so many units, in the words of an admin; a
-/// pending job can be moved to another partition without job_submit seeing its GRES.
-pub fn against_rules(config: &Config, partition: &str, tres: &str, units: Units) -> Option<String> {
-    if config.pools_of_partition(partition).is_empty() {
-        return None;
+impl Asked {
+    /// Whether it is any part of a GPU. A job that asks for none can hold devices all the same: Slurm
+    /// gives a job with `--exclusive` every GRES of the node but the shared ones.
+    pub fn is_for_gpu(&self) -> bool {
+        let any = |text| {
+            // What cannot be understood is no reason to leave a fraction out.
+            request::names_fraction(text)
+                || items(text).any(|item| match &item.kind {
+                    Kind::Gpu(count) | Kind::Shard(count) => count.count != Some(0),
+                    _ => false,
+                })
+        };
+        any(&self.per_node) || any(&self.elsewhere)
     }
-    let rules = config.rules(partition);
-    if !request::names_fraction(tres) && !rules.is_some_and(|rules| rules.allow_raw) {
-        return Some("`gpu` and `shard` can not be asked for by themselves there".to_owned());
+
+    /// The units that it is on one device.
+    pub fn units(&self, device: &Device<'_>) -> Option<Units> {
+        let whole = || names_gpu(&self.elsewhere).then_some(device.pool.layout.capacity);
+        units_of_tres(&self.per_node, device).or_else(whole)
     }
-    let rules = rules?;
-    match (rules.max, rules.min) {
-        (Some(max), _) if units > max.units() => {
-            Some(format!("at most {max} of a GPU is given there"))
+
+    /// What a partition's rules have against it, in the words of an admin; a pending job can be
+    /// moved to another partition without job_submit seeing its GRES. `size`: what it would be
+    /// given here.
+    pub fn against_rules(
+        &self,
+        config: &Config,
+        partition: &str,
+        units: Units,
+        size: &MenuEntry,
+    ) -> Option<String> {
+        let pools = config.pools_of_partition(partition);
+        if pools.is_empty() {
+            return None;
         }
-        (_, Some(min)) if units < min.units() => {
-            Some(format!("at least {min} of a GPU is given there"))
+        let rules = config.rules(partition);
+        if !request::names_fraction(&self.per_node) {
+            let closed = !rules.is_some_and(|rules| rules.allow_raw);
+            return closed
+                .then(|| "`gpu` and `shard` can not be asked for by themselves there".to_owned());
         }
-        _ => None,
+        // As job_submit does: a size that any pool of the partition has for these units.
+        let mut sizes = pools
+            .iter()
+            .filter_map(|pool| pool.layout.entry(units))
+            .chain([size]);
+        let rules = rules?;
+        if sizes.any(|size| rules.allow(size)) {
+            return None;
+        }
+        let bound = |word: &str, bound: Option<Fraction>| {
+            bound.map_or(String::new(), |bound| format!(", at {word} {bound}"))
+        };
+        Some(format!(
+            "{} of a GPU is not between its bounds{}{}",
+            size.fraction,
+            bound("least", rules.min),
+            bound("most", rules.max)
+        ))
     }
+}
+
+/// The items that can be understood.
+fn items(tres: &str) -> impl Iterator<Item = Item<'_>> {
+    tres.split(',')
+        .filter_map(|item| request::parse(item).ok())
+        .flatten()
+}
+
+fn names_gpu(tres: &str) -> bool {
+    items(tres).any(|item| matches!(&item.kind, Kind::Gpu(gpus) if gpus.count != Some(0)))
 }
 
 /// The units that a job holds on one device by Slurm's text, e.g.
 /// `gres:gpufrac:25,gres:shard:25`. Shards are what Slurm counts on the device; `gpufrac` says it for a
 /// whole device, and a device asked for by its type is all of it. None if there is none of these.
 pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> {
-    let items = request::parse(tres_per_node).ok()?;
     let count = |units: u64| u32::try_from(units).ok().map(Units);
-    let shards = items.iter().find_map(|item| match &item.kind {
+    let shards = items(tres_per_node).find_map(|item| match &item.kind {
         Kind::Shard(shards) => count(shards.count?).filter(|units| units.0 > 0),
         _ => None,
     });
-    let fraction = items.iter().find_map(|item| match item.kind {
+    let fraction = items(tres_per_node).find_map(|item| match item.kind {
         Kind::Gpufrac {
             amount: Amount::Units(units),
             ..
@@ -76,23 +121,14 @@ pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> 
         } => Some(fraction.units()),
         _ => None,
     });
-    let whole = || {
-        items
-            .iter()
-            .any(|item| matches!(&item.kind, Kind::Gpu(gpus) if gpus.count != Some(0)))
-            .then_some(device.pool.layout.capacity)
-    };
+    let whole = || names_gpu(tres_per_node).then_some(device.pool.layout.capacity);
     shards.or(fraction).or_else(whole)
 }
 
 /// What Slurm and the entry say together.
-pub fn granted(
-    tres_per_node: Option<&str>,
-    entry: Option<Entry>,
-    device: &Device<'_>,
-) -> Option<Units> {
-    tres_per_node
-        .and_then(|text| units_of_tres(text, device))
+pub fn granted(asked: Option<&Asked>, entry: Option<Entry>, device: &Device<'_>) -> Option<Units> {
+    asked
+        .and_then(|asked| asked.units(device))
         .or(entry.map(|entry| entry.units))
 }
 
@@ -116,6 +152,13 @@ mod tests {
         Config::parse(&text, "test").unwrap()
     }
 
+    fn asked(per_node: &str, elsewhere: &str) -> Asked {
+        Asked {
+            per_node: per_node.to_owned(),
+            elsewhere: elsewhere.to_owned(),
+        }
+    }
+
     #[test]
     fn slurms_shards_go_before_the_entry() {
         let config = config("halves");
@@ -124,7 +167,10 @@ mod tests {
             units: Units(50),
             mechanism: Mechanism::Mig,
         });
-        let units = |tres| granted(tres, entry, &device).map(|units| units.0);
+        let units = |tres: Option<&str>| {
+            let asked = tres.map(|tres| asked(tres, ""));
+            granted(asked.as_ref(), entry, &device).map(|units| units.0)
+        };
         assert_eq!(units(Some("gres:gpufrac:25,gres:shard:25")), Some(25));
         assert_eq!(units(Some("gres/tmpdisk:10,gres/shard:13")), Some(13));
         assert_eq!(units(Some("gres:gpu:half:1")), Some(50));
@@ -134,43 +180,71 @@ mod tests {
             Some(25)
         );
         assert_eq!(units(None), Some(50));
-        assert_eq!(granted(Some("gres:tmpdisk:10"), None, &device), None);
+        let nothing = asked("gres:tmpdisk:10", "");
+        assert_eq!(granted(Some(&nothing), None, &device), None);
+        // A GPU for the job is a device; shares for the job are not those of one node.
+        assert_eq!(asked("", "gres:gpu:1").units(&device), Some(Units(50)));
+        assert_eq!(asked("", "gres:shard:50").units(&device), None);
+        // One item that cannot be read does not hide the others.
+        assert_eq!(
+            asked("gres:gpufrac:x,gres:shard:25", "").units(&device),
+            Some(Units(25))
+        );
     }
 
     #[test]
     fn who_asks_for_no_gpu_is_known() {
         for tres in ["", "gres:tmpdisk:5", "gres:gpu:0", "cpu:1", "gres/none"] {
-            assert!(!asks_for_gpu(tres), "{tres}");
+            assert!(!asked(tres, "").is_for_gpu(), "{tres}");
+            assert!(!asked("", tres).is_for_gpu(), "{tres}");
         }
         for tres in [
             "gres:gpu:1",
             "cpu:1,gres:gpu:half:2",
             "gres/shard:5",
             "gres/gpufrac:25",
+            "gres:gpufrac:x",
         ] {
-            assert!(asks_for_gpu(tres), "{tres}");
+            assert!(asked(tres, "").is_for_gpu(), "{tres}");
+            assert!(asked("", tres).is_for_gpu(), "{tres}");
         }
     }
 
     #[test]
     fn rules_hold_for_a_job_that_was_moved() {
-        let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\", \"small\", \"raw\"]\nnodes = \"n1\"\n[partition.small]\nmin = 0.25\nmax = 0.25\n[partition.raw]\nallow_raw = true\n";
+        let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\", \"small\", \"raw\"]\nnodes = \"n1\"\ngpus = [0]\n[pool.s]\nmechanism = \"mig\"\nlayout = \"slices\"\ngpu = \"H100-80\"\npartitions = [\"seven\"]\nnodes = \"n1\"\ngpus = [1]\n[partition.small]\nmin = 0.25\nmax = 0.25\n[partition.raw]\nallow_raw = true\nmax = 0.25\n[partition.seven]\nmin = \"1/7\"\n";
         let config = Config::parse(text, "test").unwrap();
+        let devices = config.devices_of_node("n1", 2);
+        let against = |partition, tres, units, device: usize| {
+            let size = menu_entry(&devices[device], Units(units)).unwrap();
+            asked(tres, "").against_rules(&config, partition, Units(units), size)
+        };
         let pair = "gres:gpufrac:50,gres:shard:50";
-        let against =
-            |partition, tres, units| against_rules(&config, partition, tres, Units(units));
-        assert_eq!(against("gpu", pair, 50), None);
-        assert_eq!(against("cpu", "gres:gpu:1", 50), None);
-        assert!(against("small", pair, 50).unwrap().contains("at most 0.25"));
+        assert_eq!(against("gpu", pair, 50, 0), None);
+        assert_eq!(against("cpu", "gres:gpu:1", 50, 0), None);
         assert!(
-            against("small", pair, 13)
+            against("small", pair, 50, 0)
+                .unwrap()
+                .contains("at most 0.25")
+        );
+        assert!(
+            against("small", pair, 13, 0)
                 .unwrap()
                 .contains("at least 0.25")
         );
-        assert_eq!(against("small", pair, 25), None);
-        assert!(against("gpu", "gres:gpu:half:1", 50).is_some());
-        assert!(against("gpu", "gres:shard:50", 50).is_some());
-        assert_eq!(against("raw", "gres:gpu:half:1", 50), None);
+        assert_eq!(against("small", pair, 25, 0), None);
+        // 1/7 is 14 units of a menu of one, whatever 1/7 of 100 is.
+        let slice = devices
+            .iter()
+            .position(|device| device.pool.name == "s")
+            .unwrap();
+        assert_eq!(
+            against("seven", "gres:gpufrac:14,gres:shard:14", 14, slice),
+            None
+        );
+        assert!(against("gpu", "gres:gpu:half:1", 50, 0).is_some());
+        assert!(against("gpu", "gres:shard:50", 50, 0).is_some());
+        assert_eq!(against("raw", "gres:gpu:half:1", 50, 0), None);
     }
 
     #[test]

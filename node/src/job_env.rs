@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use gpufrac_core::entry::{self, Entry, EntryError};
+use gpufrac_core::lease::Lease;
 
 /// Where the configuration is unless [`CONFIG_ENV`] says otherwise.
 pub const CONFIG_PATH: &str = "/etc/gpufrac/gpufrac.toml";
@@ -79,6 +80,12 @@ pub fn node_name(lookup: impl Fn(&str) -> Option<OsString>) -> String {
 }
 
 impl JobEnv {
+    /// Whether a lease is of this run of this job. Slurm's ids begin anew where it lost its state, and
+    /// a requeued job keeps its own.
+    pub fn is_run_of(&self, lease: &Lease) -> bool {
+        lease.user_id == self.user_id && lease.restart_count == self.restart_count
+    }
+
     /// Reads the variables through `lookup`, for a program [`std::env::var_os`].
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<JobEnv, JobEnvError> {
         let text = |name: &str| lookup(name).map(|value| value.to_string_lossy().into_owned());

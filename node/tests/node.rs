@@ -205,6 +205,15 @@ fn a_job_without_entry_gets_what_slurm_says() {
     // It asked for no GPU: all that Slurm gave it comes from --exclusive.
     world.slurm_says(9, "running gres:tmpdisk:5 0");
     assert_eq!(raw(9), (Some(0), String::new()));
+    // All devices of the node, as --exclusive gives them; also where Slurm forgot the job.
+    for says in ["running - 0", "unknown"] {
+        world.slurm_says(11, says);
+        let mut command = world.job_command("prolog", job(11, 0, 0));
+        let command = command
+            .env_remove("SPANK_GPUFRAC")
+            .env("SLURM_JOB_GPUS", "0,1,2,3");
+        assert_eq!(command.output().unwrap().status.code(), Some(0), "{says}");
+    }
     assert_eq!(world.slurm_was_told(), Vec::<String>::new());
     // Raw shares, which the partition does not allow: back to the queue, held.
     world.slurm_says(10, "running gres:shard:25 0");
@@ -213,6 +222,21 @@ fn a_job_without_entry_gets_what_slurm_says() {
     assert!(text.contains("requeued and held"), "{text}");
     assert_eq!(world.slurm_was_told(), ["requeuehold 10"]);
     assert_eq!(world.leases().len(), 1);
+}
+
+#[test]
+fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
+    let Some(world) = ready() else { return };
+    world.prolog(job(7, 0, 25)).ok();
+    // Requeued without an epilog, and changed while it waited.
+    world.slurm_says(7, "running gres:tmpdisk:5 1");
+    let mut command = world.job_command("prolog", job(7, 0, 25));
+    let output = command
+        .env("SLURM_JOB_RESTART_COUNT", "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
 #[test]

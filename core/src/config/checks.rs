@@ -136,7 +136,8 @@ fn listed(sizes: &[&MenuEntry]) -> String {
 
 impl PartitionRules {
     /// Whether a size is between `min` and `max`.
-    pub(crate) fn allow(&self, size: &MenuEntry) -> bool {
+    #[must_use]
+    pub fn allow(&self, size: &MenuEntry) -> bool {
         // `covers` for the same reason as in requests: 0.143 is how 1/7 prints.
         let enough = self.min.is_none_or(|min| size.fraction.covers(min));
         let not_too_much = self.max.is_none_or(|max| size.fraction <= max);

@@ -104,9 +104,7 @@ impl Attempt<'_> {
             return Ok(None);
         };
         let same_run = lease.state == LeaseState::Active
-            // Ids begin anew where Slurm lost its state.
-            && lease.user_id == self.job.user_id
-            && lease.restart_count == self.job.restart_count
+            && self.job.is_run_of(&lease)
             && lease.units == self.menu.units
             && lease.slice.device_index == self.device.index;
         if same_run && let Some(instance) = &lease.slice.instance {

@@ -112,9 +112,11 @@ pub enum CarveError {
     },
     /// The rules of the partition that the job was moved to.
     #[error(
-        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid=... gres=gpufrac:...` or move it, then release it"
+        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25` or move it, then release it"
     )]
     Rule {
+        /// The job.
+        job_id: u32,
         /// The partition.
         partition: String,
         /// What they say.

@@ -58,6 +58,12 @@ impl Spank {
         self.number(raw::S_JOB_ID)
     }
 
+    /// The job's user.
+    #[must_use]
+    pub fn user_id(self) -> Option<u32> {
+        self.number(raw::S_JOB_UID)
+    }
+
     /// The step.
     #[must_use]
     pub fn step(self) -> Option<Step> {

@@ -37,9 +37,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             .iter()
             .find_map(|argument| argument.strip_prefix(ARGUMENT))
             .unwrap_or(DEFAULT_CONFIG);
-        let slice = match (std::env::var("SLURMD_NODENAME"), spank.job_id()) {
-            (Ok(node), Some(job)) => JobSlice::read(Path::new(config), &node, job),
-            _ => Err("slurmstepd tells neither node nor job".to_owned()),
+        let slice = match (
+            std::env::var("SLURMD_NODENAME"),
+            spank.job_id().zip(spank.user_id()),
+        ) {
+            (Ok(node), Some((job, user))) => JobSlice::read(Path::new(config), &node, job, user),
+            _ => Err("slurmstepd does not tell node, job and user".to_owned()),
         };
         if let Err(reason) = &slice {
             log::error(&format!("gpufrac: {reason}"));

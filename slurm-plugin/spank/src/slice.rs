@@ -49,7 +49,7 @@ pub enum Unfit {
 
 impl JobSlice {
     /// Reads configuration, lease and record, all of which only root can write.
-    pub fn read(config: &Path, node_name: &str, job_id: u32) -> Result<Self, String> {
+    pub fn read(config: &Path, node_name: &str, job_id: u32, user_id: u32) -> Result<Self, String> {
         let node = Node::load(config, node_name).map_err(|error| error.to_string())?;
         if !node.has_pools() {
             return Ok(Self {
@@ -60,6 +60,8 @@ impl JobSlice {
         }
         let leases = node.leases().map_err(|error| error.to_string())?;
         let lease = leases.read(job_id).map_err(|error| error.to_string())?;
+        // Ids begin anew where Slurm lost its state: another user's lease is another job's.
+        let lease = lease.filter(|lease| lease.user_id == user_id);
         let record = node.record().map_err(|error| error.to_string())?;
         Ok(Self {
             job_id,
