@@ -122,7 +122,7 @@ impl<'a> Gpu<'a> {
     }
 }
 
-/// From DESIGN.md section 3, not from the solver.
+/// From the design, not from the solver.
 fn half_of(geometry: &Geometry, side: Side) -> std::ops::Range<usize> {
     let all = usize::from(geometry.memory_slices);
     match side {

@@ -1,6 +1,6 @@
 //! Which instances a menu entry may be made of, and in which order they are tried.
 //!
-//! The rule, of which DESIGN.md shows the outcome for the H100:
+//! The rule, with its outcome for the H100:
 //! - A request for f of the GPU takes the smallest plain profiles whose memory is at least f of
 //!   the GPU's memory slices, at every position that lies within the device.
 //! - Most compute slices come first; a profile with less is the way out when compute or the

@@ -1,4 +1,4 @@
-//! The solver against DESIGN.md's table, and against layouts that must be refused.
+//! The solver against the table of the design, and against layouts that must be refused.
 
 use super::*;
 use crate::geometry::Profile;

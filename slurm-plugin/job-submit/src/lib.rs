@@ -5,7 +5,7 @@
 //! `gpufrac_core::submit`; here is only its edge to Slurm.
 //!
 //! Slurm holds its locks around these calls: no RPC, no file, no waiting for a lock
-//! (DESIGN.md section 5, rule 6). The configuration is read elsewhere, see `settings`.
+//!. The configuration is read elsewhere, see `settings`.
 
 #![allow(unsafe_code)]
 

@@ -5,7 +5,7 @@
 //! nothing and asks nobody: no NVML, no RPC.
 //!
 //! Only the hooks that are used are exported: with a prolog or epilog hook slurmd would start
-//! a helper process for every job (DESIGN.md section 7). `init` is not among them, as a
+//! a helper process for every job. `init` is not among them, as a
 //! failing `init` drains the node.
 
 #![allow(unsafe_code)]
