@@ -4,8 +4,8 @@
 //! what cannot be, and writes the trusted entry that Prolog and Epilog get. The decision is
 //! `gpufrac_core::submit`; here is only its edge to Slurm.
 //!
-//! Slurm holds its locks around these calls: no RPC, no file, no waiting for a lock
-//!. The configuration is read elsewhere, see `settings`.
+//! Slurm holds its locks around these calls: no RPC, no file, no waiting for a
+//! lock. The configuration is read elsewhere, see `settings`.
 
 #![allow(unsafe_code)]
 
