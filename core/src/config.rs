@@ -21,6 +21,11 @@ mod tests;
 pub use crate::mechanism::Mechanism;
 pub use error::{ConfigError, ConfigErrors, Problem};
 
+/// Where the configuration is on every host.
+pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";
+/// The variable that names another one. Users may set it for their own commands only: what runs
+/// as root or in slurmctld gets its environment from an admin.
+pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
 /// The version of the file that this build reads.
 pub const VERSION: u32 = 1;
 

@@ -164,15 +164,20 @@ pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
     list.split(',').map(item).collect()
 }
 
+/// An item without the mark that Slurm puts before it: `gres:tmpdisk:5` -> `tmpdisk:5`.
+#[must_use]
+pub fn without_mark(item: &str) -> &str {
+    [GresForm::Colon, GresForm::Slash]
+        .iter()
+        .find_map(|form| item.strip_prefix(form.prefix()))
+        .unwrap_or(item)
+}
+
 /// At most what fits on a line of a terminal, without control characters, and without the mark
 /// that Slurm puts before what the user typed.
 pub(crate) fn quoted(text: &str) -> String {
     const MOST: usize = 40;
-    let marks = [GresForm::Colon, GresForm::Slash].map(GresForm::prefix);
-    let text = marks
-        .iter()
-        .find_map(|mark| text.strip_prefix(mark))
-        .unwrap_or(text);
+    let text = without_mark(text);
     let mut short: String = text
         .chars()
         .take(MOST)

@@ -3,39 +3,13 @@
 
 use std::process::ExitCode;
 
-use gpufrac_node::exit::Exit;
-use gpufrac_node::job_env::{self, JobEnv};
 use gpufrac_node::log::JobLog;
-use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::release;
+use gpufrac_node::start::start;
 
 fn main() -> ExitCode {
-    let lookup = |name: &str| std::env::var_os(name);
-    if !job_env::concerns_gpus(lookup) {
-        return ExitCode::SUCCESS;
+    match start() {
+        Ok((job, node)) => release::epilog(&node, job.job_id, &JobLog::new(job.job_id)).into(),
+        Err(exit) => exit.into(),
     }
-    let job = match JobEnv::read(lookup) {
-        Ok(job) => job,
-        Err(error) => {
-            eprintln!("gpufrac: {error}");
-            return Exit::Usage.into();
-        }
-    };
-    let node = match Node::load(&job.config, &job.node) {
-        Ok(node) => node,
-        Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) => return Exit::Done.into(),
-        Err(error) => {
-            JobLog::new(job.job_id).error(error);
-            // A mistake in the file, which all hosts share, must not drain every node that ends an
-            // ordinary GPU job.
-            return match job.entry {
-                Ok(None) => Exit::Done.into(),
-                _ => Exit::Broken.into(),
-            };
-        }
-    };
-    if !node.has_pools() {
-        return Exit::Done.into();
-    }
-    release::epilog(&node, job.job_id, &JobLog::new(job.job_id)).into()
 }

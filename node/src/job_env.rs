@@ -5,13 +5,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
 use gpufrac_core::lease::Lease;
-
-/// Where the configuration is unless [`CONFIG_ENV`] says otherwise.
-pub const CONFIG_PATH: &str = "/etc/gpufrac/gpufrac.toml";
-/// Overrides [`CONFIG_PATH`]; only root can set it for slurmd's children.
-pub const CONFIG_ENV: &str = "GPUFRAC_CONFIG";
 
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -66,7 +62,7 @@ pub fn concerns_gpus(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
 
 /// The configuration file that the environment asks for.
 pub fn config_path(lookup: impl Fn(&str) -> Option<OsString>) -> PathBuf {
-    lookup(CONFIG_ENV).map_or_else(|| CONFIG_PATH.into(), PathBuf::from)
+    lookup(config::PATH_ENV).map_or_else(|| config::PATH.into(), PathBuf::from)
 }
 
 /// This node's name: what slurmd says, else the host's short name.
@@ -157,7 +153,7 @@ mod tests {
         assert_eq!(job.entry.unwrap().unwrap().units.0, 25);
         assert_eq!(job.node, "gn01");
         assert_eq!((job.restart_count, job.account), (0, None));
-        assert_eq!(job.config, PathBuf::from(CONFIG_PATH));
+        assert_eq!(job.config, PathBuf::from(config::PATH));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod record;
 pub mod release;
 pub mod setup;
 pub mod slurm;
+pub mod start;
 pub mod status;
 pub mod teardown;
 #[cfg(test)]

@@ -27,11 +27,9 @@ const HOST_FUNCTIONS: &[&str] = &[
 const CLIENT_FUNCTIONS: &[&str] = &[
     "slurm_free_job_array_resp",
     "slurm_free_job_info_msg",
-    "slurm_free_partition_info_msg",
     "slurm_init",
     "slurm_kill_job2",
     "slurm_load_job",
-    "slurm_load_partitions",
     "slurm_notify_job",
     "slurm_requeue2",
     "slurm_strerror",

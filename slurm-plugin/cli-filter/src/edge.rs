@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
-use gpufrac_core::config::Config;
-use gpufrac_core::request::{GresForm, names_fraction};
+use gpufrac_core::config::{self, Config};
+use gpufrac_core::request::{GresForm, names_fraction, without_mark};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 use slurm_sys::{boundary, host, log, raw};
 
@@ -14,7 +14,6 @@ use crate::options::{Options, SlurmOptions};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const REFUSED: c_int = raw::SLURM_ERROR;
-const DEFAULT_PATH: &str = "/etc/gpufrac/gpufrac.toml";
 
 /// Options that ask for GPUs in other ways than `--gres`.
 const GPU_OPTIONS: &[(&CStr, &str)] = &[
@@ -41,7 +40,7 @@ pub unsafe extern "C" fn cli_filter_p_pre_submit(
     _offset: c_int,
 ) -> c_int {
     boundary::guard("cli_filter", REFUSED, || {
-        plant("cli_filter_p_pre_submit");
+        boundary::plant("cli_filter_p_pre_submit");
         // SAFETY: by the contract of this function.
         let options = unsafe { Options::new(options) };
         match filter(&options) {
@@ -150,14 +149,8 @@ fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
 
 /// `gres:a:1,gres:b:2` -> `a:1,b:2`: the option takes names, Slurm adds the prefix itself.
 fn without_prefix(tres: &str) -> String {
-    tres.split(',')
-        .map(|one| {
-            one.strip_prefix("gres:")
-                .or_else(|| one.strip_prefix("gres/"))
-                .unwrap_or(one)
-        })
-        .collect::<Vec<_>>()
-        .join(",")
+    let plain: Vec<&str> = tres.split(',').map(without_mark).collect();
+    plain.join(",")
 }
 
 /// Does this call start a step inside an allocation? Only srun does; sbatch and salloc
@@ -172,17 +165,6 @@ fn is_step(options: &Options) -> bool {
 }
 
 fn read_config() -> Result<Config, String> {
-    let path =
-        std::env::var_os("GPUFRAC_CONFIG").map_or_else(|| DEFAULT_PATH.into(), PathBuf::from);
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Config::parse(&text, &path.display().to_string()).map_err(|errors| errors.to_string())
-}
-
-/// With the feature `planted-panic`: panics if the variable names this entry point.
-fn plant(_entry_point: &str) {
-    #[cfg(feature = "planted-panic")]
-    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
-        panic!("planted in {_entry_point}");
-    }
+    let (text, path) = host::read_configuration(config::PATH_ENV, config::PATH)?;
+    Config::parse(&text, &path).map_err(|errors| errors.to_string())
 }

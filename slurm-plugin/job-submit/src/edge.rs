@@ -17,7 +17,7 @@ const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 #[unsafe(no_mangle)]
 pub extern "C" fn init() -> c_int {
     boundary::guard("init", SUCCESS, || {
-        plant("init");
+        boundary::plant("init");
         settings::start();
         SUCCESS
     })
@@ -28,7 +28,7 @@ pub extern "C" fn init() -> c_int {
 pub extern "C" fn fini() {
     boundary::guard("fini", (), || {
         settings::stop();
-        plant("fini");
+        boundary::plant("fini");
     });
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn job_submit(
     message: *mut *mut c_char,
 ) -> c_int {
     let outcome = boundary::guard("job_submit", Err(internal_error()), || {
-        plant("job_submit");
+        boundary::plant("job_submit");
         // SAFETY: by the contract of this function; slurmctld holds its partition lock here.
         unsafe {
             let default_partition = host::controller_default_partition();
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn job_modify(
 /// As `job_submit`.
 unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Result<Option<String>, String> {
     boundary::guard("job_modify", Err(internal_error()), || {
-        plant("job_modify");
+        boundary::plant("job_modify");
         // SAFETY: by the contract of this function.
         unsafe { handle(&mut *job, None, Occasion::Modify) }
     })
@@ -216,13 +216,5 @@ const fn form() -> GresForm {
         GresForm::Slash
     } else {
         GresForm::Colon
-    }
-}
-
-/// With the feature `planted-panic`: panics if the variable names this entry point.
-fn plant(_entry_point: &str) {
-    #[cfg(feature = "planted-panic")]
-    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
-        panic!("planted in {_entry_point}");
     }
 }

@@ -1,18 +1,14 @@
 //! The configuration as slurmctld uses it: read at start and on reconfigure by a thread of
 //! our own, swapped in whole, and read by job_submit without waiting.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{self, Config};
 use slurm_sys::{host, log};
-
-/// Where the file is unless slurmctld's environment says otherwise (`GPUFRAC_CONFIG`).
-const DEFAULT_PATH: &str = "/etc/gpufrac/gpufrac.toml";
 
 /// How often the watcher compares slurmctld's own time of reading slurm.conf.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
@@ -92,9 +88,6 @@ fn watch() {
 }
 
 fn read() -> Settings {
-    let path =
-        std::env::var_os("GPUFRAC_CONFIG").map_or_else(|| DEFAULT_PATH.into(), PathBuf::from);
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-    Config::parse(&text, &path.display().to_string()).map_err(|errors| errors.to_string())
+    let (text, path) = host::read_configuration(config::PATH_ENV, config::PATH)?;
+    Config::parse(&text, &path).map_err(|errors| errors.to_string())
 }

@@ -22,6 +22,15 @@ pub fn guard<T>(what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
+/// With the feature `planted-panic`: panics if the variable `GPUFRAC_PLANT` names this entry point.
+/// For the tests of [`guard`], never in a build that is installed.
+pub fn plant(_entry_point: &str) {
+    #[cfg(feature = "planted-panic")]
+    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
+        panic!("planted in {_entry_point}");
+    }
+}
+
 fn message(panic: &(dyn Any + Send)) -> &str {
     if let Some(text) = panic.downcast_ref::<&str>() {
         text

@@ -274,43 +274,6 @@ impl Client {
         };
         self.check("slurm_notify_job", code)
     }
-
-    /// The name of the default partition, if the cluster has one.
-    ///
-    /// # Errors
-    /// slurmctld did not answer.
-    pub fn default_partition(&self) -> Result<Option<String>, ClientError> {
-        let mut answer: *mut raw::partition_info_msg_t = ptr::null_mut();
-        // SAFETY: `answer` receives a message that is freed below.
-        let code = unsafe {
-            self.library
-                .slurm_load_partitions(0, &raw mut answer, raw::GPUFRAC_SHOW_ALL as u16)
-        };
-        self.check("slurm_load_partitions", code)?;
-        // SAFETY: on success the answer is a valid message; it is not used after it was freed.
-        unsafe {
-            let found = default_of(&*answer);
-            self.library.slurm_free_partition_info_msg(answer);
-            Ok(found)
-        }
-    }
-}
-
-/// The default partition in an answer of `slurm_load_partitions`.
-///
-/// # Safety
-/// `message` holds `record_count` valid records.
-pub(crate) unsafe fn default_of(message: &raw::partition_info_msg_t) -> Option<String> {
-    if message.partition_array.is_null() {
-        return None;
-    }
-    // SAFETY: by the contract of this function.
-    unsafe {
-        std::slice::from_raw_parts(message.partition_array, message.record_count as usize)
-            .iter()
-            .find(|partition| u32::from(partition.flags) & raw::GPUFRAC_PART_FLAG_DEFAULT != 0)
-            .and_then(|partition| text::read(partition.name))
-    }
 }
 
 fn number(job_id: u32) -> CString {

@@ -1,9 +1,10 @@
 //! What a plugin reads from the process that loaded it.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::path::PathBuf;
 use std::ptr;
 
-use crate::{client, raw, text};
+use crate::{raw, text};
 
 /// Looks a variable of the host process up. Not an undefined symbol of the plugin: a
 /// release that renamed it would then refuse to load the plugin, and slurmctld would not start.
@@ -50,8 +51,39 @@ pub fn ask_default_partition() -> Option<String> {
         if code != raw::SLURM_SUCCESS as i32 || answer.is_null() {
             return None;
         }
-        let found = client::default_of(&*answer);
+        let found = default_of(&*answer);
         raw::slurm_free_partition_info_msg(answer);
         found
+    }
+}
+
+/// The default partition in an answer of `slurm_load_partitions`.
+///
+/// # Safety
+/// `message` holds `record_count` valid records.
+unsafe fn default_of(message: &raw::partition_info_msg_t) -> Option<String> {
+    if message.partition_array.is_null() {
+        return None;
+    }
+    // SAFETY: by the contract of this function.
+    unsafe {
+        std::slice::from_raw_parts(message.partition_array, message.record_count as usize)
+            .iter()
+            .find(|partition| u32::from(partition.flags) & raw::GPUFRAC_PART_FLAG_DEFAULT != 0)
+            .and_then(|partition| text::read(partition.name))
+    }
+}
+
+/// Reads the file that the variable of this process names, else `default`. Returns its text and
+/// its path; the error is in words.
+///
+/// # Errors
+/// The file can not be read.
+pub fn read_configuration(variable: &str, default: &str) -> Result<(String, String), String> {
+    let path = std::env::var_os(variable).map_or_else(|| default.into(), PathBuf::from);
+    let shown = path.display().to_string();
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok((text, shown)),
+        Err(error) => Err(format!("{shown}: {error}")),
     }
 }

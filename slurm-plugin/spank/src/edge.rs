@@ -15,7 +15,6 @@ use slurm_sys::{boundary, log, raw};
 use crate::environment;
 use crate::slice::JobSlice;
 
-const DEFAULT_CONFIG: &str = "/etc/gpufrac/gpufrac.toml";
 const ARGUMENT: &str = "config=";
 
 /// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
@@ -36,7 +35,7 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
         let config = arguments
             .iter()
             .find_map(|argument| argument.strip_prefix(ARGUMENT))
-            .unwrap_or(DEFAULT_CONFIG);
+            .unwrap_or(gpufrac_core::config::PATH);
         let slice = match (
             std::env::var("SLURMD_NODENAME"),
             spank.job_id().zip(spank.user_id()),
@@ -151,7 +150,7 @@ fn hook(
         if !spank.is_remote() {
             return OK;
         }
-        plant(name);
+        boundary::plant(name);
         match body(spank) {
             Ok(()) => OK,
             Err(reason) => {
@@ -184,12 +183,4 @@ fn has_device(spank: Spank) -> bool {
     shards(spank).is_some()
         || spank.variable("SLURM_GPUS_ON_NODE").is_some()
         || spank.step() == Some(Step::Batch)
-}
-
-/// With the feature `planted-panic`: panics if the variable names this entry point.
-fn plant(_entry_point: &str) {
-    #[cfg(feature = "planted-panic")]
-    if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
-        panic!("planted in {_entry_point}");
-    }
 }
