@@ -1,6 +1,7 @@
 //! `gpufrac check`
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::layout::MenuEntry;
 use gpufrac_node::exit::Exit;
 use gpufrac_node::node::Node;
 use gpufrac_node::{check, status};
@@ -24,6 +25,9 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     let node = Node::new(config, &args.config.node_name());
     let on_node = !args.file_only && node.has_pools();
     if on_node {
+        for note in check::notes(&node) {
+            println!("{note}");
+        }
         let problems = check::check(&node);
         for problem in &problems {
             eprintln!("gpufrac: {}\nhint: {}", problem.what, problem.hint);
@@ -60,13 +64,28 @@ fn nodes(pool: &Pool) -> String {
     names::short(&names)
 }
 
+/// More sizes than a person wants to read.
+const MANY: usize = 12;
+
 fn menu(pool: &Pool) -> Vec<Vec<String>> {
     let mut rows = vec![
         ["FRACTION", "UNITS", "PROFILE", "MEMORY"]
             .map(str::to_owned)
             .into(),
     ];
-    for entry in &pool.layout.menu {
+    let menu = &pool.layout.menu;
+    // Any whole percent: its ends, and the whole GPU, say it all.
+    let shown = |position: usize, entry: &MenuEntry| {
+        menu.len() <= MANY
+            || position == 0
+            || position + 2 >= menu.len()
+            || entry.units.0.is_multiple_of(25)
+    };
+    for (_, entry) in menu
+        .iter()
+        .enumerate()
+        .filter(|(at, entry)| shown(*at, entry))
+    {
         rows.push(vec![
             entry.fraction.to_string(),
             entry.units.to_string(),

@@ -6,13 +6,14 @@
 
 use std::fmt;
 
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
-use crate::layout::{Layout, Side};
+use crate::layout::{Layout, LayoutKind, Side};
 
 mod checks;
 mod error;
+mod options;
 mod read;
 mod sections;
 #[cfg(test)]
@@ -53,6 +54,10 @@ pub struct Paths {
     pub driver_root: String,
     /// NVML: a path, or a name for the dynamic linker.
     pub nvml: String,
+    /// The control daemon of MPS.
+    pub mps_control: String,
+    /// nvidia-smi, for the one thing that NVML can not set: the length of time slices.
+    pub nvidia_smi: String,
 }
 
 impl Default for Paths {
@@ -63,6 +68,8 @@ impl Default for Paths {
             devices: "/dev/gpufrac".to_owned(),
             driver_root: "/".to_owned(),
             nvml: "libnvidia-ml.so.1".to_owned(),
+            mps_control: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
+            nvidia_smi: "/usr/bin/nvidia-smi".to_owned(),
         }
     }
 }
@@ -77,6 +84,8 @@ impl Paths {
             devices: expand(&self.devices),
             driver_root: expand(&self.driver_root),
             nvml: expand(&self.nvml),
+            mps_control: expand(&self.mps_control),
+            nvidia_smi: expand(&self.nvidia_smi),
         }
     }
 }
@@ -98,6 +107,78 @@ pub struct Pool {
     pub nodes: Hostlist,
     /// NVML's indexes of these GPUs, ascending as given; `None` for every GPU of the node.
     pub gpus: Option<Vec<u32>>,
+    /// Memory of one GPU, by the model or the key `memory`; a node compares it with its GPUs.
+    pub gpu_memory: MemoryMib,
+    /// What else the mechanism needs to know.
+    pub options: PoolOptions,
+}
+
+/// Keys of a pool that only some mechanisms have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// `tenancy`, for mps; mig+mps is always shared.
+    pub tenancy: Tenancy,
+    /// `sm_chunks`, for mps and mig+mps: static partitions of multiprocessors instead of percentages
+    /// (drivers of CUDA 13.1 and later); how many chunks the device has, as the control daemon's `lspart` says.
+    pub sm_chunks: Option<u32>,
+    /// `memory_limits`, for mps, timeslice and hami: the driver's limit for the job's control
+    /// group (drivers r615 and later, cgroup v2).
+    pub memory_limits: bool,
+    /// `timeslice`, for timeslice: how long slices are; None leaves them as they are.
+    pub timeslice: Option<TimesliceLength>,
+    /// `framework_hints`, for all but mig.
+    pub framework_hints: bool,
+    /// `library`, for hami: the path of HAMi-core's `libvgpu.so`.
+    pub library: Option<String>,
+}
+
+/// Who has a control daemon of MPS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Tenancy {
+    /// All jobs on a GPU together: their kernels run side by side, and they share their faults.
+    #[default]
+    Shared,
+    /// Each job its own, with limits that it can not raise; the daemons take turns.
+    Private,
+}
+
+/// How long a time slice is: the words of `nvidia-smi compute-policy --set-timeslice`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TimesliceLength {
+    /// The driver's own choice.
+    Default,
+    /// Short.
+    Short,
+    /// Medium.
+    Medium,
+    /// Long.
+    Long,
+}
+
+impl TimesliceLength {
+    /// The number that nvidia-smi takes.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
+impl Pool {
+    /// Slurm's `Type` of its devices, also the first part of the placeholders' names. What Slurm
+    /// must not mix up has names of its own: it chooses among all devices of a Type.
+    pub fn type_name(&self) -> &'static str {
+        match (self.layout.kind, self.mechanism) {
+            (LayoutKind::Whole, _) => "whole",
+            (LayoutKind::Slices, _) => "slices",
+            (LayoutKind::Halves, Mechanism::MigMps) => "mpshalf",
+            (LayoutKind::Halves, _) => "half",
+            (LayoutKind::Shares, mechanism) => mechanism.name(),
+        }
+    }
+
+    /// Whether a whole GPU of it can be lent, as one of Slurm's devices.
+    pub fn lends_whole(&self) -> bool {
+        self.layout.entry(Units(100)).is_some()
+    }
 }
 
 /// What may be asked for in a partition.
@@ -126,7 +207,7 @@ pub struct Device<'a> {
     pub gpu_index: u32,
     /// Which part of the GPU it is.
     pub side: Side,
-    /// Slurm's `Type`: `half`, `slices` or `whole`.
+    /// Slurm's `Type`: [`Pool::type_name`].
     pub type_name: &'static str,
 }
 
@@ -191,13 +272,13 @@ impl Config {
         let mut places: Vec<_> = places.collect();
         let mut types: Vec<&str> = Vec::new();
         for (pool, ..) in &places {
-            let name = pool.layout.kind.type_name();
+            let name = pool.type_name();
             if !types.contains(&name) {
                 types.push(name);
             }
         }
         let rank = |name| types.iter().position(|known| *known == name);
-        places.sort_by_key(|(pool, ..)| rank(pool.layout.kind.type_name()));
+        places.sort_by_key(|(pool, ..)| rank(pool.type_name()));
         (0..)
             .zip(places)
             .map(|(index, (pool, gpu_index, side))| Device {
@@ -205,7 +286,7 @@ impl Config {
                 pool,
                 gpu_index,
                 side,
-                type_name: pool.layout.kind.type_name(),
+                type_name: pool.type_name(),
             })
             .collect()
     }

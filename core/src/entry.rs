@@ -14,13 +14,16 @@ use crate::mechanism::Mechanism;
 /// The variable in which Prolog and Epilog find the entry.
 pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 
+/// The word for no mechanism in particular.
+const ANY: &str = "any";
+
 /// What a job was granted on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Units of one device, 1 to 100.
     pub units: Units,
-    /// How they are made.
-    pub mechanism: Mechanism,
+    /// How they are made; None where the partitions have several ways, and the device decides.
+    pub mechanism: Option<Mechanism>,
 }
 
 /// A text that is not an entry of this version.
@@ -44,7 +47,8 @@ pub enum EntryError {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v1:units={}:mech={}", self.units, self.mechanism)
+        let mechanism = self.mechanism.map_or(ANY, Mechanism::name);
+        write!(f, "v1:units={}:mech={mechanism}", self.units)
     }
 }
 
@@ -74,7 +78,10 @@ impl FromStr for Entry {
             .ok_or_else(form)?;
         let entry = Entry {
             units: Units(units.parse().map_err(|_| form())?),
-            mechanism: mechanism.parse().map_err(|_| form())?,
+            mechanism: match mechanism {
+                ANY => None,
+                word => Some(word.parse().map_err(|_| form())?),
+            },
         };
         // Only the one spelling: no `+25`, no `025`.
         if entry.to_string() != text || entry.units.0 == 0 || entry.units.0 > 100 {
@@ -90,7 +97,8 @@ mod tests {
 
     #[test]
     fn reads_what_it_writes() {
-        for mechanism in Mechanism::ALL {
+        let any = std::iter::once(None);
+        for mechanism in Mechanism::ALL.into_iter().map(Some).chain(any) {
             for units in 1..=100 {
                 let entry = Entry {
                     units: Units(units),
@@ -101,9 +109,17 @@ mod tests {
         }
         let entry = Entry {
             units: Units(25),
-            mechanism: Mechanism::Mig,
+            mechanism: Some(Mechanism::Mig),
         };
         assert_eq!(entry.to_string(), "v1:units=25:mech=mig");
+        assert_eq!(
+            Entry {
+                mechanism: None,
+                ..entry
+            }
+            .to_string(),
+            "v1:units=25:mech=any"
+        );
     }
 
     #[test]

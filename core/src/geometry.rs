@@ -102,6 +102,32 @@ impl Geometry {
         builtin::NAMES
     }
 
+    /// A model without MIG, known by name: no slices, no profiles. With its memory.
+    pub fn without_mig(name: &str) -> Option<(Geometry, MemoryMib)> {
+        let (model, memory) = builtin::WITHOUT_MIG.iter().find(|(own, _)| *own == name)?;
+        Some((Geometry::unsliced(model), MemoryMib(*memory)))
+    }
+
+    /// The names that [`Geometry::without_mig`] knows.
+    pub fn names_without_mig() -> impl Iterator<Item = &'static str> {
+        builtin::WITHOUT_MIG.iter().map(|(name, _)| *name)
+    }
+
+    /// A model of which no more is known than its name.
+    pub fn unsliced(model: &str) -> Geometry {
+        Geometry {
+            model: model.to_owned(),
+            memory_slices: 0,
+            compute_slices: 0,
+            profiles: Vec::new(),
+        }
+    }
+
+    /// Memory of the largest instance, next to all that the GPU has.
+    pub fn memory(&self) -> Option<MemoryMib> {
+        self.profiles.iter().map(|profile| profile.memory).max()
+    }
+
     /// The profile with NVML's id `id`.
     pub fn profile(&self, id: u32) -> Option<&Profile> {
         self.profiles.iter().find(|profile| profile.id == id)

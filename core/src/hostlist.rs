@@ -96,9 +96,9 @@ impl Hostlist {
     }
 
     /// The first name that is in both lists.
-    pub fn common<'a>(&'a self, other: &Hostlist) -> Option<&'a str> {
-        let name = self.sorted.iter().find(|name| other.contains(name))?;
-        Some(name)
+    pub fn common<'a>(&'a self, other: &'a Hostlist) -> Option<&'a str> {
+        let mut both = self.sorted.intersection(&other.sorted);
+        both.next().map(String::as_str)
     }
 }
 

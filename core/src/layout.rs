@@ -16,6 +16,7 @@ use crate::geometry::{Geometry, Placement};
 mod candidates;
 mod error;
 mod proof;
+mod shares;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +33,8 @@ pub enum LayoutKind {
     Slices,
     /// One device a GPU, one job on it.
     Whole,
+    /// One device a GPU, any whole percent of it: nothing has a place, counting is all there is.
+    Shares,
 }
 
 impl LayoutKind {
@@ -41,15 +44,7 @@ impl LayoutKind {
             LayoutKind::Halves => "halves",
             LayoutKind::Slices => "slices",
             LayoutKind::Whole => "whole",
-        }
-    }
-
-    /// Slurm's `Type` of the devices, also the first part of the placeholder's name.
-    pub fn type_name(self) -> &'static str {
-        match self {
-            LayoutKind::Halves => "half",
-            LayoutKind::Slices => "slices",
-            LayoutKind::Whole => "whole",
+            LayoutKind::Shares => "shares",
         }
     }
 }

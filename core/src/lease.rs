@@ -16,7 +16,7 @@ mod checksum;
 mod tests;
 
 /// The version of the text that this build writes and reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Where a slice is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub struct Lease {
     pub slice: Slice,
 }
 
-/// A place on a GPU, and the instance that stands there.
+/// What a job holds of a GPU: which GPU, and one section for each mechanism that has a part in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slice {
@@ -109,17 +109,100 @@ pub struct Slice {
     pub gpu_index: u32,
     /// N of the GPU's `/dev/nvidiaN`.
     pub gpu_minor: u32,
+    /// Memory that the job may use.
+    pub memory_mib: MemoryMib,
+    /// Whether the job gets variables that tell frameworks to stay within their share.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub hints: bool,
+    /// The MIG instance (`mig`, `mig+mps`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigSlice>,
+    /// The control daemon and its limits (`mps`, `mig+mps`); none for a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps: Option<MpsSlice>,
+    /// HAMi-core's library and cache (`hami`); none for a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hami: Option<HamiSlice>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+impl Slice {
+    /// The MIG instance, once it is known.
+    pub fn instance(&self) -> Option<&Instance> {
+        self.mig.as_ref()?.instance.as_ref()
+    }
+
+    /// What CUDA calls the device: the MIG device where there is one, else the GPU. None while the
+    /// instance is not made.
+    pub fn cuda_device(&self) -> Option<&str> {
+        match &self.mig {
+            Some(mig) => mig.instance.as_ref().map(|i| i.mig_uuid.as_str()),
+            None => Some(&self.gpu_uuid),
+        }
+    }
+}
+
+/// A MIG instance: where it is, or will be, created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigSlice {
     /// NVML's profile id.
     pub profile_id: u32,
     /// The profile's name, e.g. `2g.20gb`.
     pub profile_name: String,
-    /// Memory that the instance has.
-    pub memory_mib: MemoryMib,
-    /// Where the instance is, or will be, created.
+    /// Its position.
     pub placement: Placement,
     /// The instance, once it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<Instance>,
+}
+
+/// A job's part of what a control daemon of MPS serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MpsSlice {
+    /// The daemon's folder; `pipe` and `log` are in it.
+    pub folder: String,
+    /// Whether the daemon is this job's alone.
+    pub private: bool,
+    /// Percent of the multiprocessors that the daemon's device has.
+    pub thread_percentage: u32,
+    /// Memory limit of each client.
+    pub memory_limit_mib: MemoryMib,
+    /// The static partition of multiprocessors, `UUID/ID`, where the pool uses them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_partition: Option<String>,
+}
+
+impl MpsSlice {
+    /// `CUDA_MPS_PIPE_DIRECTORY`.
+    pub fn pipe(&self) -> String {
+        format!("{}/pipe", self.folder)
+    }
+
+    /// `CUDA_MPS_LOG_DIRECTORY`.
+    pub fn log(&self) -> String {
+        format!("{}/log", self.folder)
+    }
+}
+
+/// HAMi-core's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HamiSlice {
+    /// `libvgpu.so` where the site installed it.
+    pub library: String,
+    /// The job's own file of usage counters.
+    pub cache: String,
+    /// Percent of the multiprocessors.
+    pub sm_limit: u32,
 }
 
 /// A MIG instance as it was created. The driver uses the ids again, never the UUID.
@@ -194,6 +277,15 @@ struct Header {
 }
 
 impl Lease {
+    /// The MIG profile, with `+mps` where it is shared; else the mechanism.
+    pub fn kind(&self) -> String {
+        match (&self.slice.mig, &self.slice.mps) {
+            (Some(mig), None) => mig.profile_name.clone(),
+            (Some(mig), Some(_)) => format!("{}+mps", mig.profile_name),
+            (None, _) => self.mechanism.to_string(),
+        }
+    }
+
     /// Goes to another state.
     ///
     /// # Errors
@@ -207,7 +299,7 @@ impl Lease {
                 to,
             });
         }
-        if to == LeaseState::Active && self.slice.instance.is_none() {
+        if to == LeaseState::Active && self.slice.cuda_device().is_none() {
             return Err(LeaseError::NoInstance {
                 job_id: self.job_id,
             });
@@ -244,7 +336,7 @@ impl Lease {
             });
         }
         let lease: Lease = toml::from_str(body).map_err(wrong)?;
-        if lease.state == LeaseState::Active && lease.slice.instance.is_none() {
+        if lease.state == LeaseState::Active && lease.slice.cuda_device().is_none() {
             return Err(LeaseError::NoInstance {
                 job_id: lease.job_id,
             });

@@ -11,10 +11,10 @@ pub enum Mechanism {
     /// MIG instances: memory, compute and faults are fenced by hardware.
     #[serde(rename = "mig")]
     Mig,
-    /// NVIDIA's Multi-Process Service.
+    /// NVIDIA's Multi-Process Service: limits of multiprocessors and memory, one fault domain.
     #[serde(rename = "mps")]
     Mps,
-    /// MPS inside a MIG instance.
+    /// MPS inside MIG instances: one instance on each half, shared by jobs.
     #[serde(rename = "mig+mps")]
     MigMps,
     /// The driver's time slices, no fence.
@@ -51,9 +51,14 @@ impl Mechanism {
         }
     }
 
-    /// Whether this version can carve slices with it.
-    pub fn available(self) -> bool {
-        self == Mechanism::Mig
+    /// Whether its GPUs are in MIG mode.
+    pub fn uses_mig(self) -> bool {
+        matches!(self, Mechanism::Mig | Mechanism::MigMps)
+    }
+
+    /// Whether jobs are clients of a control daemon.
+    pub fn uses_mps(self) -> bool {
+        matches!(self, Mechanism::Mps | Mechanism::MigMps)
     }
 }
 

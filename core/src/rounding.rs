@@ -4,7 +4,6 @@ use crate::config::Pool;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::layout::{LayoutKind, MenuEntry};
-use crate::mechanism::Mechanism;
 
 /// What a user wants of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +17,16 @@ pub(crate) enum Ask {
 }
 
 /// What is given for it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Grant<'a> {
     /// For the node.
     pub(crate) entry: Entry,
-    /// The size; where pools differ, the one with the least memory.
-    pub(crate) size: &'a MenuEntry,
-    /// A whole device.
-    pub(crate) whole: bool,
+    /// The size; where pools differ, the least of each.
+    pub(crate) size: MenuEntry,
+    /// The pools, any of which may serve it.
+    pub(crate) pools: Vec<&'a Pool>,
+    /// The Type of their devices, if it is a whole GPU.
+    pub(crate) whole: Option<&'static str>,
     /// One of the pools alone would have given less.
     pub(crate) lifted: bool,
 }
@@ -41,52 +42,91 @@ pub(crate) enum NoGrant {
     NotOnMenu,
     /// Some pools have a size for it, but no size is on all menus.
     NothingInCommon,
-    /// Pools of several mechanisms.
-    Mechanisms(Vec<Mechanism>),
 }
+
+const WHOLE: Units = Units(100);
+
+/// More sizes than a person wants to read.
+pub(crate) const MANY: usize = 8;
 
 /// The least that answers `ask` and is on the menu of every pool, so that Slurm may
 /// start the job on any of them. Pools of whole GPUs give what no other pool can.
 pub(crate) fn grant<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
-    let mut mechanisms: Vec<Mechanism> = pools.iter().map(|pool| pool.mechanism).collect();
-    mechanisms.sort_unstable();
-    mechanisms.dedup();
-    let &[mechanism] = mechanisms.as_slice() else {
-        return Err(NoGrant::Mechanisms(mechanisms));
-    };
-    let is_whole = |pool: &&&Pool| pool.layout.kind == LayoutKind::Whole;
-    let whole: Vec<&Pool> = pools.iter().filter(is_whole).copied().collect();
-    let parts: Vec<&Pool> = pools.iter().filter(|p| !is_whole(p)).copied().collect();
-    let of_whole = || {
-        let sizes = whole.iter().filter_map(|pool| fitting(pool, ask));
-        sizes.min_by_key(|size| size.memory).map(|size| Grant {
-            entry: Entry {
-                units: size.units,
-                mechanism,
-            },
-            size,
-            whole: true,
-            lifted: false,
-        })
-    };
-    if matches!(ask, Ask::Fraction(Fraction::ONE) | Ask::Units(Units(100))) {
-        return of_whole().ok_or(NoGrant::NoWhole);
+    if matches!(ask, Ask::Fraction(Fraction::ONE) | Ask::Units(WHOLE)) {
+        return whole(pools, ask);
     }
+    let is_part = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
+    let parts: Vec<&Pool> = pools.iter().filter(is_part).copied().collect();
     match common(&parts, ask) {
-        Ok((units, lifted)) => {
-            let sizes = parts.iter().filter_map(|pool| pool.layout.entry(units));
-            let size = sizes.min_by_key(|size| size.memory);
-            size.ok_or(NoGrant::NotOnMenu).map(|size| Grant {
-                entry: Entry { units, mechanism },
-                size,
-                whole: false,
-                lifted,
-            })
-        }
+        Ok((units, lifted)) if units != WHOLE => Grant::of(parts, units)
+            .map(|grant| Grant { lifted, ..grant })
+            .ok_or(NoGrant::NotOnMenu),
         // Only for what no part can be: half a GPU must not become a whole one because one of
         // several pools has smaller slices.
-        Err(NoGrant::TooLarge) => of_whole().ok_or(NoGrant::TooLarge),
+        Ok(_) | Err(NoGrant::TooLarge) => whole(pools, ask).map_err(|reason| match reason {
+            NoGrant::NoWhole => NoGrant::TooLarge,
+            other => other,
+        }),
         Err(reason) => Err(reason),
+    }
+}
+
+/// The least that answers `ask` in any of the pools: for who holds a GPU of one of them already.
+pub(crate) fn least<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
+    let each = pools.iter().filter_map(|pool| grant(&[*pool], ask).ok());
+    let least = each.min_by_key(|grant| grant.entry.units);
+    least.map_or_else(|| grant(pools, ask), Ok)
+}
+
+/// Slurm can be asked for one Type of device: pools of one Type, all of which will do. GPUs that
+/// are lent as a whole only come first.
+fn whole<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
+    let mut lending: Vec<&Pool> = pools.iter().filter(|p| p.lends_whole()).copied().collect();
+    lending.sort_by_key(|pool| pool.layout.kind != LayoutKind::Whole);
+    let enough = |grant: &Grant<'_>| match ask {
+        Ask::Memory(memory) => grant.size.memory >= memory,
+        _ => true,
+    };
+    let of_type = |name| {
+        let same = lending.iter().filter(|pool| pool.type_name() == name);
+        let grant = Grant::of(same.copied().collect(), WHOLE)?;
+        Some(Grant {
+            whole: Some(name),
+            ..grant
+        })
+    };
+    let mut grants = lending.iter().filter_map(|pool| of_type(pool.type_name()));
+    if let Some(grant) = grants.find(enough) {
+        return Ok(grant);
+    }
+    Err(if lending.is_empty() {
+        NoGrant::NoWhole
+    } else if lending.iter().any(|pool| fitting(pool, ask).is_some()) {
+        NoGrant::NothingInCommon
+    } else {
+        NoGrant::TooLarge
+    })
+}
+
+impl<'a> Grant<'a> {
+    /// None if no pool has a size of these units.
+    fn of(pools: Vec<&'a Pool>, units: Units) -> Option<Grant<'a>> {
+        let sizes = || pools.iter().filter_map(|pool| pool.layout.entry(units));
+        let mut size = sizes().min_by_key(|size| size.memory)?.clone();
+        // 13 units are 1/8 to one pool and 13 % to another: 1/8 is what all of them answer with it.
+        size.fraction = sizes().map(|size| size.fraction).min()?;
+        let mechanism = pools.first().map(|pool| pool.mechanism);
+        let same = pools.iter().all(|pool| Some(pool.mechanism) == mechanism);
+        Some(Grant {
+            entry: Entry {
+                units,
+                mechanism: mechanism.filter(|_| same),
+            },
+            size,
+            pools,
+            whole: None,
+            lifted: false,
+        })
     }
 }
 
@@ -139,14 +179,11 @@ fn common(pools: &[&Pool], ask: Ask) -> Result<(Units, bool), NoGrant> {
 }
 
 /// The sizes that users can get from these pools, ascending, a whole GPU last.
-pub(crate) fn sizes<'a>(pools: &[&'a Pool]) -> Vec<&'a MenuEntry> {
-    let mut sizes: Vec<&MenuEntry> = Vec::new();
-    for size in pools.iter().flat_map(|pool| &pool.layout.menu) {
-        let known = sizes.iter().any(|other| other.units == size.units);
-        if !known && grant(pools, Ask::Units(size.units)).is_ok() {
-            sizes.push(size);
-        }
-    }
-    sizes.sort_by_key(|size| size.units);
-    sizes
+pub(crate) fn sizes(pools: &[&Pool]) -> Vec<MenuEntry> {
+    let menus = pools.iter().flat_map(|pool| &pool.layout.menu);
+    let mut units: Vec<Units> = menus.map(|size| size.units).collect();
+    units.sort_unstable();
+    units.dedup();
+    let size = |units| Some(grant(pools, Ask::Units(units)).ok()?.size);
+    units.into_iter().filter_map(size).collect()
 }

@@ -13,6 +13,7 @@ mod granted;
 mod refusal;
 #[cfg(test)]
 mod tests;
+pub(crate) mod types;
 
 use asked::Asked;
 pub use asked::RawReason;

@@ -152,6 +152,17 @@ impl Caps {
         Ok(())
     }
 
+    /// Gives the files of an instance to these users and nobody else: they share the instance.
+    pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
+        let major = self.major("nvidia-caps")?;
+        for minor in [caps.gi, caps.ci] {
+            let (dir, name) = self.node_of(minor)?;
+            dir.ensure_device(&name, DeviceNumber { major, minor }, 0, MODE)?;
+            dir.let_read(&name, users)?;
+        }
+        Ok(())
+    }
+
     /// Gives the files of an instance back to root. To be called only while the instance is
     /// known to be the job's, or no instance has these files.
     pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
@@ -162,9 +173,13 @@ impl Caps {
         Ok(())
     }
 
-    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
+    fn node_of(&self, minor: u32) -> Result<(RootDir, String), FileError> {
         let (dir, _) = RootDir::create(&self.root.join("dev/nvidia-caps"), 0o755)?;
-        let name = format!("nvidia-cap{minor}");
+        Ok((dir, format!("nvidia-cap{minor}")))
+    }
+
+    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
+        let (dir, name) = self.node_of(minor)?;
         Ok(dir.ensure_device(&name, DeviceNumber { major, minor }, uid, MODE)?)
     }
 }

@@ -181,11 +181,11 @@ fn granted_units(
     device: &Device<'_>,
     log: &JobLog,
 ) -> Result<Units, CarveError> {
-    if let Some(entry) = entry
-        && entry.mechanism != device.pool.mechanism
+    if let Some(asked) = entry.and_then(|entry| entry.mechanism)
+        && asked != device.pool.mechanism
     {
         return Err(CarveError::Mechanism {
-            asked: entry.mechanism,
+            asked,
             pool: device.pool.name.clone(),
             offered: device.pool.mechanism,
         });
@@ -238,13 +238,12 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
 }
 
 fn summary(lease: &Lease) -> String {
-    let uuid = lease.slice.instance.as_ref().map(|i| i.mig_uuid.as_str());
     format!(
         "{} of {} for user {}, {}",
         place(lease),
         lease.slice.gpu_uuid,
         lease.user,
-        uuid.unwrap_or("no instance")
+        lease.slice.cuda_device().unwrap_or("no instance")
     )
 }
 

@@ -1,14 +1,45 @@
 //! `gpufrac check` on a node: does the machine look as the configuration says? Nothing is
 //! changed.
 
-use gpufrac_core::config::Device;
+use gpufrac_core::config::{Device, Pool};
+use gpufrac_core::layout::LayoutKind;
 
 use crate::caps::CapsError;
+use crate::doors;
 use crate::files::{DeviceNumber, RootDir};
+use crate::mps::{ControlDaemon, Health, Server};
 use crate::node::Node;
-use crate::nvml::{Gpu, MigMode, NvmlError};
+use crate::nvml::{Gpu, MigMode, NvmlError, Session};
 use crate::record::NodeRecord;
-use crate::setup::{PLACEHOLDER_MAJOR, Problem};
+use crate::setup::{self, PLACEHOLDER_MAJOR, Problem};
+
+/// What this driver could do for the node's pools beside what they ask for, one line each.
+pub fn notes(node: &Node) -> Vec<String> {
+    let pools = node.config.pools_of_node(&node.name);
+    let mut notes = Vec::new();
+    let shared = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
+    let mps = |pool: &&Pool| pool.mechanism.uses_mps();
+    if pools.iter().filter(shared).any(mps) {
+        let has = doors::control_version(&node.mps_control).is_ok_and(|v| v.has_partitions());
+        notes.push(match has {
+            true => "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned(),
+            false => "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned(),
+        });
+    }
+    let limited = |pool: &&Pool| pool.options.memory_limits || !pool.mechanism.uses_mig();
+    if pools.iter().filter(shared).any(limited) {
+        let driver = node.nvml().and_then(|session| session.driver_version());
+        let missing = driver.map(|version| doors::memory_limits_missing(&version));
+        notes.push(match missing {
+            Ok(None) => {
+                "memory limits of control groups: this node has them (`memory_limits`)".to_owned()
+            }
+            Ok(Some(why)) => format!("memory limits of control groups: not here: {why}"),
+            Err(error) => format!("memory limits of control groups: not known: {error}"),
+        });
+    }
+    notes
+}
 
 fn problem(what: impl ToString, hint: &str) -> Problem {
     Problem {
@@ -57,6 +88,8 @@ fn gpus(
     let devices = node.config.devices_of_node(&node.name, count);
     placeholders(node, &devices, found);
     let mut checked = Vec::new();
+    let session = &session;
+    daemons(node, &devices, session, found)?;
     for device in &devices {
         if checked.contains(&device.gpu_index) {
             continue;
@@ -79,6 +112,13 @@ fn gpus(
 }
 
 fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Result<(), NvmlError> {
+    if let Some(library) = &device.pool.options.library {
+        found.extend(setup::unsafe_library(library));
+    }
+    if !device.pool.mechanism.uses_mig() {
+        found.extend(setup::plain(gpu, device)?);
+        return Ok(());
+    }
     let mode = gpu.mig_mode()?;
     if mode != MigMode::On {
         found.push(problem(
@@ -96,6 +136,75 @@ fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Resu
             ),
             "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
         ));
+    }
+    Ok(())
+}
+
+/// The program of the control daemon, what it must be able to do, and the daemons that should run.
+fn daemons(
+    node: &Node,
+    devices: &[Device<'_>],
+    session: &Session,
+    found: &mut Vec<Problem>,
+) -> Result<(), NvmlError> {
+    let shares = |device: &&Device<'_>| device.pool.layout.kind != LayoutKind::Whole;
+    let uses_mps = |device: &Device<'_>| device.pool.mechanism.uses_mps();
+    if devices.iter().filter(shares).any(uses_mps) {
+        match doors::control_version(&node.mps_control) {
+            Ok(version) => {
+                let wanted = devices.iter().any(|d| d.pool.options.sm_chunks.is_some());
+                if wanted && !version.has_partitions() {
+                    let what = format!(
+                        "`{}` has no static partitions of multiprocessors (they came with CUDA 13.1)",
+                        node.mps_control.display()
+                    );
+                    found.push(problem(
+                        what,
+                        "leave `sm_chunks` out of the pools, or update the driver",
+                    ));
+                }
+            }
+            Err(error) => found.push(problem(error, setup::MPS_HINT)),
+        }
+        for lease in node
+            .leases()
+            .and_then(|store| store.list())
+            .unwrap_or_default()
+        {
+            let Some(mps) = &lease.slice.mps else {
+                continue;
+            };
+            let daemon = ControlDaemon::new(&node.mps_control, mps.folder.as_ref());
+            let wrong = match daemon.health() {
+                Ok(Health::Good(servers)) => {
+                    let faulty = servers.into_iter().find(Server::is_faulty);
+                    faulty.map(|server| {
+                        format!("MPS server {} of `{}` is in FAULT", server.pid, mps.folder)
+                    })
+                }
+                Ok(Health::Absent) => Some(format!("the control daemon of `{}` died", mps.folder)),
+                Ok(Health::Hung(error)) | Err(error) => Some(error.to_string()),
+            };
+            let known = |what: &String| found.iter().any(|problem| problem.what == *what);
+            if let Some(what) = wrong.filter(|what| !known(what)) {
+                found.push(problem(
+                    what,
+                    "it is replaced with the next job on this GPU",
+                ));
+            }
+        }
+    }
+    if devices
+        .iter()
+        .any(|device| device.pool.options.memory_limits)
+    {
+        let missing = doors::memory_limits_missing(&session.driver_version()?);
+        found.extend(missing.map(|what| {
+            problem(
+                what,
+                "leave `memory_limits` out of the pools, or update the node",
+            )
+        }));
     }
     Ok(())
 }

@@ -23,13 +23,28 @@ pub const RELEASE: &[&str] = &[
     "release.lease_removed",
 ];
 
+/// The points that carving without MIG, or with MPS inside it, has beside those.
+pub const CARVE_SHARED: &[&str] = &[
+    "carve.mode_held",
+    "carve.daemon_entered",
+    "carve.cache_made",
+];
+
+/// The points that releasing has there.
+pub const RELEASE_SHARED: &[&str] = &[
+    "release.cache_removed",
+    "release.daemon_left",
+    "release.mode_restored",
+];
+
 /// The variable that names the point to die at.
 pub const ENV: &str = "GPUFRAC_FAILPOINT";
 
 /// Dies by SIGKILL if this is the point that the environment names.
 #[cfg(feature = "failpoints")]
 pub(crate) fn reached(name: &str) {
-    debug_assert!(CARVE.contains(&name) || RELEASE.contains(&name), "{name}");
+    let all = [CARVE, RELEASE, CARVE_SHARED, RELEASE_SHARED];
+    debug_assert!(all.iter().any(|points| points.contains(&name)), "{name}");
     if std::env::var(ENV).is_ok_and(|wanted| wanted == name) {
         // SIGKILL: no destructor runs, as if the machine's OOM killer had come.
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::SIGKILL);

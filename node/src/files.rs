@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::dir::Dir;
@@ -14,7 +14,9 @@ use nix::sys::stat::{
     FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat, major, makedev, minor,
     mkdirat, mknodat,
 };
-use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, fsync, geteuid, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, geteuid, unlinkat};
+
+use crate::acl;
 
 /// No file of gpufrac comes near this; a larger one is not ours.
 const MAX_TEXT_BYTES: u64 = 4 << 20;
@@ -337,6 +339,56 @@ impl RootDir {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::ENOENT) => Ok(None),
             Err(error) => Err(FileError::io("stat", &self.at(name), error)),
+        }
+    }
+
+    /// Lets these users pass through this directory, and nobody else but root: they can open what they
+    /// know the name of, if its own mode lets them.
+    pub fn let_pass(&self, users: &[u32]) -> Result<(), FileError> {
+        acl::set(&self.place("."), 7, 1, users)
+            .map_err(|e| FileError::io("set the access list of", &self.path, e))
+    }
+
+    /// Lets these users read the file or device `name`, and nobody else but root.
+    pub fn let_read(&self, name: &str, users: &[u32]) -> Result<(), FileError> {
+        acl::set(&self.place(name), 4, 4, users)
+            .map_err(|e| FileError::io("set the access list of", &self.at(name), e))
+    }
+
+    /// A way to `name` that nobody can turn elsewhere: through our own descriptor.
+    fn place(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
+    }
+
+    /// Makes an empty file of a user, readable and writable by the user alone; one that is there is
+    /// replaced.
+    pub fn make_for(&self, name: &str, uid: u32, gid: u32) -> Result<(), FileError> {
+        let path = self.at(name);
+        self.remove(name)?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        let file = self.open_file(name, flags)?;
+        fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+            .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        fchmod(&file, Mode::from_bits_truncate(0o600))
+            .map_err(|e| FileError::io("set the mode of", &path, e))
+    }
+
+    /// Removes a directory below this one with the files in it; says whether there was one. Users may own
+    /// files there, but cannot make any: no link is followed, no directory inside expected.
+    pub fn remove_dir(&self, name: &str) -> Result<bool, FileError> {
+        let path = self.at(name);
+        let inside = match RootDir::open(&path) {
+            Ok(inside) => inside,
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        for file in inside.names()? {
+            inside.remove(&file)?;
+        }
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::RemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(FileError::io("remove", &path, error)),
         }
     }
 

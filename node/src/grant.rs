@@ -165,7 +165,7 @@ mod tests {
         let device = config.devices_of_node("n1", 1)[0];
         let entry = Some(Entry {
             units: Units(50),
-            mechanism: Mechanism::Mig,
+            mechanism: Some(Mechanism::Mig),
         });
         let units = |tres: Option<&str>| {
             let asked = tres.map(|tres| asked(tres, ""));

@@ -83,7 +83,7 @@ mod tests {
         let mut text = "version = 1\n".to_owned();
         for (index, (layout, gpus)) in pools.iter().enumerate() {
             text.push_str(&format!(
-                "[pool.p{index}]\nmechanism = \"mig\"\nlayout = \"{layout}\"\ngpu = \"H100-80\"\npartitions = [\"part{index}\"]\nnodes = \"n1\"\n{gpus}\n"
+                "[pool.p{index}]\nmechanism = \"mig\"\nlayout = \"{layout}\"\ngpu = \"H100-80\"\npartitions = [\"{layout}\"]\nnodes = \"n1\"\n{gpus}\n"
             ));
         }
         Config::parse(&text, "test").unwrap()

@@ -2,10 +2,13 @@
 //! of what died in between, the set-up at boot; and for all of these NVML, the lease store, the
 //! capability files and the device cgroup.
 
+mod acl;
 pub mod caps;
 pub mod carve;
 pub mod check;
+pub mod compute_mode;
 pub mod devcgroup;
+pub mod doors;
 pub mod exit;
 pub mod failpoint;
 pub mod files;
@@ -16,12 +19,14 @@ pub mod lease_store;
 pub mod lock;
 pub mod log;
 pub mod map;
+pub mod mps;
 pub mod node;
 pub mod nvml;
 pub mod reconcile;
 pub mod record;
 pub mod release;
 pub mod setup;
+pub mod share;
 pub mod slurm;
 pub mod start;
 pub mod status;

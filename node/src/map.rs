@@ -47,6 +47,24 @@ pub fn draw(memory_slices: u8, segments: &[Segment]) -> Vec<String> {
     lines
 }
 
+/// Draws what has no place: shares of a device, one beside the other, as wide as they are large.
+/// `capacity` and the shares are in units.
+pub fn draw_shares(capacity: u32, shares: &[(u32, String)]) -> String {
+    const COLUMNS: u32 = 8 * SLICE_COLUMNS as u32;
+    let width = |units: u32| usize::try_from(units * COLUMNS / capacity.max(1)).unwrap_or(0);
+    let mut line = String::new();
+    let mut taken = 0;
+    for (units, label) in shares {
+        taken += units;
+        boxed(&mut line, width(*units), label);
+    }
+    if taken < capacity {
+        let label = format!("{} % free", (capacity - taken) * 100 / capacity.max(1));
+        boxed(&mut line, width(capacity - taken), &label);
+    }
+    line
+}
+
 fn fill(line: &mut String, from: u32, to: u32, free: bool) {
     for _ in from..to {
         if free {
@@ -58,7 +76,11 @@ fn fill(line: &mut String, from: u32, to: u32, free: bool) {
 }
 
 fn cell(line: &mut String, slices: usize, label: &str) {
-    let width = (slices * SLICE_COLUMNS).saturating_sub(2);
+    boxed(line, slices * SLICE_COLUMNS, label);
+}
+
+fn boxed(line: &mut String, width: usize, label: &str) {
+    let width = width.saturating_sub(2);
     let text: String = label.chars().take(width).collect();
     line.push_str(&format!("[{text:<width$}]"));
 }
@@ -85,6 +107,16 @@ mod tests {
         );
         assert_eq!(drawn[0].len(), 8 * SLICE_COLUMNS);
         assert_eq!(draw(4, &[])[0].matches("free").count(), 4);
+    }
+
+    #[test]
+    fn shares_are_as_wide_as_they_are_large() {
+        let line = draw_shares(100, &[(50, "job 1 0.5".into()), (25, "job 2 0.25".into())]);
+        assert!(line.starts_with("[job 1 0.5 "), "{line}");
+        assert_eq!(line.len(), 88);
+        assert_eq!(line.find("[job 2"), Some(44));
+        assert!(line.contains("[25 % free"), "{line}");
+        assert_eq!(draw_shares(100, &[]).find("100 % free"), Some(1));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Config, ConfigErrors};
+use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::caps::Caps;
 use crate::files::{FileError, RootDir};
@@ -45,6 +46,10 @@ pub struct Node {
     pub driver_root: PathBuf,
     /// NVML.
     pub nvml: PathBuf,
+    /// The control daemon of MPS.
+    pub mps_control: PathBuf,
+    /// nvidia-smi.
+    pub nvidia_smi: PathBuf,
 }
 
 impl Node {
@@ -78,6 +83,8 @@ impl Node {
             devices: paths.devices.into(),
             driver_root: paths.driver_root.into(),
             nvml: paths.nvml.into(),
+            mps_control: paths.mps_control.into(),
+            nvidia_smi: paths.nvidia_smi.into(),
             config,
         }
     }
@@ -105,6 +112,41 @@ impl Node {
     /// The driver's capability files.
     pub fn caps(&self) -> Caps {
         Caps::new(&self.driver_root)
+    }
+
+    /// The folder of a control daemon, by its name; the folders above it are made when it starts.
+    pub fn mps_folder(&self, name: &str) -> String {
+        self.run
+            .join("mps")
+            .join(name)
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// HAMi-core's file of a job.
+    pub fn hami_cache(&self, job_id: u32) -> String {
+        let name = job_id.to_string();
+        self.run
+            .join("hami")
+            .join(name)
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    /// Makes that file, the job's user's own, unless it is there.
+    pub fn make_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
+        let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
+        let name = lease.job_id.to_string();
+        match dir.exists(&name)? && lease.state == LeaseState::Active {
+            true => Ok(()),
+            false => dir.make_for(&name, lease.user_id, lease.group_id),
+        }
+    }
+
+    /// Removes it.
+    pub fn remove_hami_cache(&self, job_id: u32) -> Result<(), FileError> {
+        let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
+        dir.remove(&job_id.to_string()).map(|_| ())
     }
 
     /// NVML.

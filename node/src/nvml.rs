@@ -11,6 +11,7 @@ use std::ptr::null_mut;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement, Profile};
+pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings as ffi;
 
@@ -129,6 +130,13 @@ impl Session {
         })
     }
 
+    /// The driver's version, e.g. `550.163.01`.
+    pub fn driver_version(&self) -> Result<String, NvmlError> {
+        self.nvml
+            .sys_driver_version()
+            .map_err(|e| self.failed("nvmlSystemGetDriverVersion", "the driver", &e))
+    }
+
     /// Every GPU.
     pub fn gpus(&self) -> Result<Vec<Gpu<'_>>, NvmlError> {
         (0..self.gpu_count()?)
@@ -214,10 +222,36 @@ impl Gpu<'_> {
 
     /// Whether MIG mode can be switched without a reset: from Hopper (compute capability 9) on.
     pub fn mig_switches_without_reset(&self) -> Result<bool, NvmlError> {
+        Ok(self.compute_capability()? >= 9)
+    }
+
+    /// All memory of the GPU.
+    pub fn memory(&self) -> Result<MemoryMib, NvmlError> {
+        self.device
+            .memory_info()
+            .map(|info| MemoryMib(info.total >> 20))
+            .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
+    }
+
+    /// Major number of the CUDA compute capability: 7 is Volta, 9 Hopper.
+    pub fn compute_capability(&self) -> Result<u32, NvmlError> {
         self.device
             .cuda_compute_capability()
-            .map(|capability| capability.major >= 9)
+            .map(|capability| u32::try_from(capability.major).unwrap_or(0))
             .map_err(|e| self.failed("nvmlDeviceGetCudaComputeCapability", &e))
+    }
+
+    /// Which processes may have contexts on the GPU.
+    pub fn compute_mode(&self) -> Result<ComputeMode, NvmlError> {
+        self.device
+            .compute_mode()
+            .map_err(|e| self.failed("nvmlDeviceGetComputeMode", &e))
+    }
+
+    /// Changes it; contexts that are there stay.
+    pub fn set_compute_mode(&mut self, mode: ComputeMode) -> Result<(), NvmlError> {
+        let done = self.device.set_compute_mode(mode);
+        done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
     }
 
     /// Whether the driver stays loaded without users. Without this, MIG mode and all instances

@@ -126,8 +126,12 @@ fn leases_of(store: &LeaseStore, gpu_uuid: &str) -> Result<Vec<Lease>, StoreErro
 /// Where a slice is, for messages.
 pub fn place(lease: &Lease) -> String {
     let slice = &lease.slice;
-    format!(
-        "GPU {} {} at {}:{}",
-        slice.gpu_index, slice.profile_name, slice.placement.start, slice.placement.size
-    )
+    let kind = lease.kind();
+    match &slice.mig {
+        Some(mig) => format!(
+            "GPU {} {kind} at {}:{}",
+            slice.gpu_index, mig.placement.start, mig.placement.size
+        ),
+        None => format!("GPU {} {} by {kind}", slice.gpu_index, lease.fraction),
+    }
 }

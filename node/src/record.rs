@@ -144,7 +144,7 @@ impl NodeRecord {
     pub fn rules(&self, lease: Option<&Lease>) -> Vec<Rule> {
         let own_gpu = lease.map(|lease| lease.slice.gpu_minor);
         let own_caps = lease
-            .and_then(|lease| lease.slice.instance.as_ref())
+            .and_then(|lease| lease.slice.instance())
             .map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor]);
         let pool = || self.gpus.iter().filter(|gpu| gpu.pool.is_some());
         let mut rules: Vec<Rule> = pool()
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_job_keeps_its_own_gpu_and_its_two_capabilities() {
         let lease = lease(7);
-        let instance = lease.slice.instance.clone().unwrap();
+        let instance = lease.slice.instance().cloned().unwrap();
         let rules = record([Some("p"), Some("p")]).rules(Some(&lease));
         assert_eq!(lease.slice.gpu_minor, 0);
         assert_eq!(rules[0], device(195, 1));

@@ -2,17 +2,23 @@
 //! takes for GPUs, MIG mode, the record of what is there. Safe to run again at any time: jobs
 //! that run keep their slices.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
-use gpufrac_core::config::Device;
+use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::LeaseError;
+use gpufrac_core::mechanism::Mechanism;
 
 use crate::caps::{Caps, CapsError};
+use crate::compute_mode;
 use crate::files::{DeviceNumber, FileError, Made, RootDir};
 use crate::lease_store::StoreError;
 use crate::lock::LockError;
 use crate::log::JobLog;
+use crate::mps::{ControlDaemon, Start};
 use crate::node::Node;
 use crate::nvml::{Gpu, MigMode, NvmlError, Session};
 use crate::reconcile;
@@ -105,7 +111,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     }
     for gpu in &mut gpus {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
-            prepare(gpu, device, &mut report)?;
+            prepare(node, gpu, device, &mut report)?;
         }
     }
     let record = record(node, &gpus, &devices)?;
@@ -118,7 +124,8 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     ));
     placeholders(node, &devices, &mut report)?;
     repair(node, &session, &gpus, &devices)?;
-    if node.caps().driver_modifies_files() == Some(true) {
+    let mut pools = devices.iter().map(|device| device.pool.mechanism);
+    if pools.any(Mechanism::uses_mig) && node.caps().driver_modifies_files() == Some(true) {
         report.hints.push(
             "load the driver with NVreg_ModifyDeviceFiles=0: then capability files are never world-readable, not even while a slice is made"
                 .into(),
@@ -152,6 +159,7 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     if record.boot_id == boot_id()? {
         return Ok(());
     }
+    compute_mode::forget(node)?;
     let store = node.leases()?;
     for lease in store.list()? {
         store.remove(lease.job_id)?;
@@ -163,8 +171,162 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     Ok(())
 }
 
-/// MIG mode, geometry, persistence of a GPU of a pool.
-fn prepare(gpu: &mut Gpu<'_>, device: &Device<'_>, report: &mut Report) -> Result<(), SetupError> {
+/// All that a GPU of a pool needs before it can be shared.
+fn prepare(
+    node: &Node,
+    gpu: &mut Gpu<'_>,
+    device: &Device<'_>,
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let mechanism = device.pool.mechanism;
+    let ready = match mechanism.uses_mig() {
+        true => prepare_mig(gpu, device, report)?,
+        false => {
+            report.problems.extend(plain(gpu, device)?);
+            true
+        }
+    };
+    if !ready {
+        return Ok(());
+    }
+    if mechanism.uses_mps() && device.pool.layout.kind != LayoutKind::Whole {
+        prepare_mps(node, gpu, device, report)?;
+    }
+    if let Some(length) = device.pool.options.timeslice {
+        match set_timeslice(node, gpu, length) {
+            Ok(()) => report.done.push(format!("set the time slice of {gpu}")),
+            Err(why) => report.problems.push(Problem {
+                what: format!("the time slice of {gpu} cannot be set: {why}"),
+                hint: "leave `timeslice` out of the pool, or set nvidia_smi in [paths]".into(),
+            }),
+        }
+    }
+    if let Some(library) = &device.pool.options.library {
+        report.problems.extend(unsafe_library(library));
+    }
+    match gpu.is_persistent() {
+        Ok(false) => match gpu.make_persistent() {
+            Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
+            Err(error) => report.hints.push(format!(
+                "start nvidia-persistenced, or slices are lost when nothing uses the GPU ({error})"
+            )),
+        },
+        Ok(true) => {}
+        Err(error) => report.hints.push(format!(
+            "whether the driver stays loaded is not known: {error}"
+        )),
+    }
+    Ok(())
+}
+
+/// What is wrong with a GPU that is shared without MIG.
+pub(crate) fn plain(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Problem>, NvmlError> {
+    let mut found = Vec::new();
+    let pool = device.pool;
+    if gpu.mig_mode()? == MigMode::On {
+        found.push(Problem {
+            what: format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
+            hint: format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
+        });
+    }
+    let (memory, expected) = (gpu.memory()?, pool.gpu_memory);
+    if !memory_fits(memory, expected) {
+        found.push(Problem {
+            what: format!(
+                "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
+                gpu.name, pool.name
+            ),
+            hint: "set `gpu` of the pool to this model, or `memory` to what it has in MiB".into(),
+        });
+    }
+    let capability = gpu.compute_capability()?;
+    if pool.mechanism.uses_mps() && capability < VOLTA {
+        found.push(Problem {
+            what: format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
+            hint: "share it with mechanism timeslice or hami".into(),
+        });
+    }
+    Ok(found)
+}
+
+/// From here on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
+const VOLTA: u32 = 7;
+
+/// Starts a control daemon as the pool needs it, and ends it: what it cannot do is known before a job comes.
+fn prepare_mps(
+    node: &Node,
+    gpu: &Gpu<'_>,
+    device: &Device<'_>,
+    report: &mut Report,
+) -> Result<(), SetupError> {
+    let options = &device.pool.options;
+    let probe = ControlDaemon::new(&node.mps_control, node.mps_folder("probe").as_ref());
+    let started = probe.start(Start {
+        device: &gpu.uuid,
+        multi_user: options.tenancy == Tenancy::Shared,
+        partitions: options.sm_chunks.is_some(),
+    });
+    let ended = probe.end();
+    let Err(error) = started.and(ended) else {
+        return Ok(());
+    };
+    let known = |problem: &Problem| problem.what == error.to_string();
+    if !report.problems.iter().any(known) {
+        report.problems.push(Problem {
+            what: error.to_string(),
+            hint: MPS_HINT.into(),
+        });
+    }
+    Ok(())
+}
+
+/// What to do when there is no control daemon to be had.
+pub(crate) const MPS_HINT: &str = "install the driver's nvidia-cuda-mps-control; one server for all users needs driver 555 or later (older ones can do tenancy \"private\"), static partitions those of CUDA 13.1; its path is mps_control in [paths]";
+
+/// NVML has no call for it; nvidia-smi(1), compute-policy.
+fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), String> {
+    let number = length.number().to_string();
+    let mut command = Command::new(&node.nvidia_smi);
+    command.args([
+        "compute-policy",
+        "-i",
+        &gpu.uuid,
+        "--set-timeslice",
+        &number,
+    ]);
+    let output = command
+        .output()
+        .map_err(|error| format!("`{}`: {error}", node.nvidia_smi.display()))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = [output.stdout, output.stderr].concat();
+            Err(String::from_utf8_lossy(&said).trim().to_owned())
+        }
+    }
+}
+
+/// A library that is preloaded into every job must be one that no user can change.
+pub(crate) fn unsafe_library(library: &str) -> Option<Problem> {
+    let path = Path::new(library);
+    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let what = match RootDir::open(folder).and_then(|dir| dir.exists(name)) {
+        Ok(true) => return None,
+        Ok(false) => format!("`{library}` does not exist"),
+        Err(error) => error.to_string(),
+    };
+    Some(Problem {
+        what,
+        hint: "install HAMi-core's libvgpu.so on the node, in a folder that only root can change, and set `library` of the pool to it".into(),
+    })
+}
+
+/// MIG mode and geometry. False if there is nothing more to do for the GPU.
+fn prepare_mig(
+    gpu: &Gpu<'_>,
+    device: &Device<'_>,
+    report: &mut Report,
+) -> Result<bool, SetupError> {
     match gpu.mig_mode()? {
         MigMode::On => {}
         MigMode::Unsupported => {
@@ -175,11 +337,11 @@ fn prepare(gpu: &mut Gpu<'_>, device: &Device<'_>, report: &mut Report) -> Resul
                     gpu.index, device.pool.name
                 ),
             });
-            return Ok(());
+            return Ok(false);
         }
         MigMode::OnAfterReset => {
             report.problems.push(reset_needed(gpu));
-            return Ok(());
+            return Ok(false);
         }
         MigMode::Off => {
             // Before Hopper, switching resets the GPU: that is the admin's decision.
@@ -191,20 +353,20 @@ fn prepare(gpu: &mut Gpu<'_>, device: &Device<'_>, report: &mut Report) -> Resul
                         gpu.index, gpu.index
                     ),
                 });
-                return Ok(());
+                return Ok(false);
             }
             match gpu.switch_mig_on() {
                 Ok(MigMode::On) => report.done.push(format!("switched MIG on for {gpu}")),
                 Ok(_) => {
                     report.problems.push(reset_needed(gpu));
-                    return Ok(());
+                    return Ok(false);
                 }
                 Err(error) => {
                     report.problems.push(Problem {
                         what: format!("MIG cannot be switched on: {error}"),
                         hint: "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again".into(),
                     });
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
@@ -222,19 +384,7 @@ fn prepare(gpu: &mut Gpu<'_>, device: &Device<'_>, report: &mut Report) -> Resul
                 .into(),
         });
     }
-    match gpu.is_persistent() {
-        Ok(false) => match gpu.make_persistent() {
-            Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
-            Err(error) => report.hints.push(format!(
-                "start nvidia-persistenced, or slices are lost when nothing uses the GPU ({error})"
-            )),
-        },
-        Ok(true) => {}
-        Err(error) => report.hints.push(format!(
-            "whether the driver stays loaded is not known: {error}"
-        )),
-    }
-    Ok(())
+    Ok(true)
 }
 
 fn reset_needed(gpu: &Gpu<'_>) -> Problem {
@@ -337,4 +487,9 @@ fn repair(
         }
     }
     Ok(())
+}
+
+/// Whether a GPU has the memory that its pool says, give or take what drivers and ECC change.
+pub fn memory_fits(found: MemoryMib, expected: MemoryMib) -> bool {
+    found.0.abs_diff(expected.0) * 10 <= expected.0
 }

@@ -31,7 +31,7 @@ pub struct GpuStatus {
     pub pool: String,
     /// Model by the configuration.
     pub model: String,
-    /// Its size.
+    /// Its size; 0 where it is shared without MIG.
     pub memory_slices: u8,
     /// What stands on it, by the driver; the error if it could not be asked.
     pub instances: Result<Vec<Instance>, NvmlError>,
@@ -65,7 +65,10 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
             uuid: gpu.uuid.clone(),
             pool: device.pool.name.clone(),
             model: device.pool.geometry.model.clone(),
-            memory_slices: device.pool.geometry.memory_slices,
+            memory_slices: match device.pool.mechanism.uses_mig() {
+                true => device.pool.geometry.memory_slices,
+                false => 0,
+            },
             instances: match &session {
                 Ok(session) => instances(session, device),
                 Err(_) => node.nvml().map(|_| Vec::new()),
@@ -80,6 +83,10 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
 }
 
 fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, NvmlError> {
+    if !device.pool.mechanism.uses_mig() {
+        // Only whether it answers.
+        return session.gpu(device.gpu_index).map(|_| Vec::new());
+    }
     session
         .gpu(device.gpu_index)?
         .instances(&device.pool.geometry)
@@ -91,10 +98,11 @@ impl Status {
         let mut lines = Vec::new();
         for gpu in &self.gpus {
             let head = format!("GPU {} {}", gpu.index, gpu.model);
-            for (row, drawn) in map::draw(gpu.memory_slices, &self.segments(gpu))
-                .into_iter()
-                .enumerate()
-            {
+            let drawn = match gpu.memory_slices {
+                0 => vec![map::draw_shares(100, &self.shares(gpu))],
+                slices => map::draw(slices, &self.segments(gpu)),
+            };
+            for (row, drawn) in drawn.into_iter().enumerate() {
                 let head = if row == 0 { head.as_str() } else { "" };
                 lines.push(format!("{head:<16}{drawn}"));
             }
@@ -105,16 +113,45 @@ impl Status {
         lines
     }
 
-    fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
-        let leases = || self.leases.iter().filter(|l| l.slice.gpu_uuid == gpu.uuid);
-        let mut segments: Vec<Segment> = leases()
-            .map(|lease| Segment {
-                placement: lease.slice.placement,
-                label: format!("job {} {}", lease.job_id, short(&lease.slice.profile_name)),
+    fn leases_of<'a>(&'a self, gpu: &GpuStatus) -> impl Iterator<Item = &'a Lease> + use<'a> {
+        let uuid = gpu.uuid.clone();
+        self.leases
+            .iter()
+            .filter(move |lease| lease.slice.gpu_uuid == uuid)
+    }
+
+    fn shares(&self, gpu: &GpuStatus) -> Vec<(u32, String)> {
+        self.leases_of(gpu)
+            .map(|lease| {
+                let label = format!("job {} {}", lease.job_id, lease.fraction);
+                (lease.units.0, label)
             })
-            .collect();
+            .collect()
+    }
+
+    fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        for lease in self.leases_of(gpu) {
+            let Some(mig) = &lease.slice.mig else {
+                continue;
+            };
+            let standing = segments.iter_mut().find(|s| s.placement == mig.placement);
+            match (standing, &lease.slice.mps) {
+                (Some(shared), Some(_)) => {
+                    let more = format!(", {} {}", lease.job_id, lease.fraction);
+                    shared.label.push_str(&more);
+                }
+                (_, mps) => segments.push(Segment {
+                    placement: mig.placement,
+                    label: match mps {
+                        Some(_) => format!("job {} {}", lease.job_id, lease.fraction),
+                        None => format!("job {} {}", lease.job_id, short(&mig.profile_name)),
+                    },
+                }),
+            }
+        }
         for instance in gpu.instances.iter().flatten() {
-            let leased = leases().any(|lease| lease.slice.placement == instance.placement);
+            let leased = segments.iter().any(|s| s.placement == instance.placement);
             if !leased {
                 segments.push(Segment {
                     placement: instance.placement,
@@ -148,15 +185,15 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
             lease.user.clone(),
             lease.account.clone().unwrap_or_else(|| "-".into()),
             lease.fraction.to_string(),
-            slice.profile_name.clone(),
+            lease.kind(),
             slice.memory_mib.to_string(),
             slice.gpu_index.to_string(),
-            format!("{}:{}", slice.placement.start, slice.placement.size),
+            slice.mig.as_ref().map_or_else(
+                || "-".into(),
+                |mig| format!("{}:{}", mig.placement.start, mig.placement.size),
+            ),
             lease.state.to_string(),
-            slice
-                .instance
-                .as_ref()
-                .map_or_else(|| "-".into(), |instance| instance.mig_uuid.clone()),
+            slice.cuda_device().unwrap_or("-").to_owned(),
         ]);
     }
     columns(&rows)

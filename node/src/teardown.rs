@@ -1,14 +1,17 @@
 //! Taking down what a lease stands for, and nothing else. All of this is done with the GPU's
 //! lock held, and each step may have been done before by a run that died.
 
-use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState};
+use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 
 use crate::caps::{Caps, CapsError, InstanceCaps};
+use crate::compute_mode::{self, ModeError};
 use crate::failpoint::reached;
+use crate::files::FileError;
 use crate::lease_store::{LeaseStore, StoreError};
 use crate::log::JobLog;
 use crate::node::{Node, now_unix};
 use crate::nvml::{Gpu, NvmlError, Session, Severity};
+use crate::share::{ShareError, Tenants};
 use crate::usage::{self, UsageRecord};
 
 /// Why a slice could not be taken down.
@@ -26,6 +29,15 @@ pub enum TeardownError {
     /// The capability files could not be given back.
     #[error(transparent)]
     Caps(#[from] CapsError),
+    /// The compute mode could not be restored.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The job could not be taken out of its control daemon.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+    /// A file could not be removed.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The lease could not be changed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -44,6 +56,8 @@ impl TeardownError {
     pub fn severity(&self) -> Severity {
         match self {
             TeardownError::Nvml(error) => error.severity(),
+            TeardownError::Mode(error) => error.severity(),
+            TeardownError::Share(error) => error.severity(),
             _ => Severity::Broken,
         }
     }
@@ -99,11 +113,11 @@ impl<'a> Teardown<'a> {
         retried: bool,
         log: &JobLog,
     ) -> Result<Found, TeardownError> {
-        let gpu = gpu_of(session, lease)?;
-        let found = self.dismantle(&gpu, lease)?;
+        let mut gpu = gpu_of(session, lease)?;
+        let found = self.dismantle(&mut gpu, lease, log)?;
         reached("release.gpu_instance_gone");
         // A slice that was never made is no usage.
-        if lease.slice.instance.is_some() {
+        if lease.slice.cuda_device().is_some() {
             let record = UsageRecord::of(lease, now_unix());
             if let Err(error) = usage::append(&self.node.state, &record, retried) {
                 // The slice must go back to the pool all the same; the line says what was lost.
@@ -119,18 +133,68 @@ impl<'a> Teardown<'a> {
         Ok(found)
     }
 
-    /// Destroys the instance of a lease, if it stands.
-    pub fn dismantle(&self, gpu: &Gpu<'_>, lease: &Lease) -> Result<Found, TeardownError> {
-        match &lease.slice.instance {
-            Some(instance) => self.dismantle_known(gpu, lease, instance),
-            None => self.dismantle_intended(gpu, lease),
+    /// Takes down all that a lease stands for, as far as it stands and no other job shares it.
+    pub fn dismantle(
+        &self,
+        gpu: &mut Gpu<'_>,
+        lease: &Lease,
+        log: &JobLog,
+    ) -> Result<Found, TeardownError> {
+        if lease.slice.hami.is_some() {
+            self.node.remove_hami_cache(lease.job_id)?;
+            reached("release.cache_removed");
         }
+        // Clients before what they run on.
+        if let Some(tenants) = Tenants::of(self.node, self.store, lease, log)? {
+            tenants.leave()?;
+            reached("release.daemon_left");
+        }
+        let mut others = self.store.list()?;
+        others.retain(|other| {
+            other.job_id != lease.job_id && other.slice.gpu_uuid == lease.slice.gpu_uuid
+        });
+        match &lease.slice.mig {
+            Some(mig) => self.dismantle_instance(gpu, mig, &others),
+            None => {
+                if others.is_empty() {
+                    compute_mode::restore(self.node, gpu)?;
+                    reached("release.mode_restored");
+                }
+                Ok(Found::Ours)
+            }
+        }
+    }
+
+    /// Destroys an instance, if it stands. `others`: the other leases on the GPU.
+    fn dismantle_instance(
+        &self,
+        gpu: &Gpu<'_>,
+        mig: &MigSlice,
+        others: &[Lease],
+    ) -> Result<Found, TeardownError> {
+        let Some(instance) = &mig.instance else {
+            return self.dismantle_intended(gpu, mig, others);
+        };
+        let same = |other: &&Lease| {
+            let theirs = other.slice.instance();
+            theirs.is_some_and(|theirs| theirs.mig_uuid == instance.mig_uuid)
+        };
+        let users: Vec<u32> = others.iter().filter(same).map(|l| l.user_id).collect();
+        if users.is_empty() {
+            return self.dismantle_known(gpu, mig, instance);
+        }
+        let caps = InstanceCaps {
+            gi: instance.gi_cap_minor,
+            ci: instance.ci_cap_minor,
+        };
+        self.caps.share(caps, &users)?;
+        Ok(Found::Ours)
     }
 
     fn dismantle_known(
         &self,
         gpu: &Gpu<'_>,
-        lease: &Lease,
+        mig: &MigSlice,
         instance: &Instance,
     ) -> Result<Found, TeardownError> {
         let caps = InstanceCaps {
@@ -142,9 +206,7 @@ impl<'a> Teardown<'a> {
             self.caps.revoke(caps)?;
             return Ok(Found::Nothing);
         };
-        if (standing.profile_id, standing.placement)
-            != (lease.slice.profile_id, lease.slice.placement)
-        {
+        if (standing.profile_id, standing.placement) != (mig.profile_id, mig.placement) {
             return Ok(Found::Foreign);
         }
         let inside = gpu.compute_instances(instance.gi_id)?;
@@ -168,23 +230,19 @@ impl<'a> Teardown<'a> {
     /// A lease that names no instance: its carving died somewhere between the intent and the
     /// record. When the intent was written its place was empty, so what stands exactly there
     /// with this profile, and is in no other lease, was made for it.
-    fn dismantle_intended(&self, gpu: &Gpu<'_>, lease: &Lease) -> Result<Found, TeardownError> {
-        let others = self.store.list()?;
+    fn dismantle_intended(
+        &self,
+        gpu: &Gpu<'_>,
+        mig: &MigSlice,
+        others: &[Lease],
+    ) -> Result<Found, TeardownError> {
         let taken = |gi_id: u32| {
-            others.iter().any(|other| {
-                other.job_id != lease.job_id
-                    && other.slice.gpu_uuid == lease.slice.gpu_uuid
-                    && other
-                        .slice
-                        .instance
-                        .as_ref()
-                        .is_some_and(|i| i.gi_id == gi_id)
-            })
+            let mut theirs = others.iter().filter_map(|other| other.slice.instance());
+            theirs.any(|instance| instance.gi_id == gi_id)
         };
         let standing = gpu.instances(&gpu.geometry()?)?;
         let Some(instance) = standing.iter().find(|instance| {
-            (instance.profile_id, instance.placement)
-                == (lease.slice.profile_id, lease.slice.placement)
+            (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
                 && !taken(instance.gi_id)
         }) else {
             return Ok(Found::Nothing);

@@ -3,7 +3,7 @@
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
-use gpufrac_core::lease::{Instance, Lease, LeaseState, Slice, VERSION};
+use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
 
 /// An active quarter of GPU 0.
@@ -31,17 +31,22 @@ pub(crate) fn lease(job_id: u32) -> Lease {
             gpu_uuid: "GPU-0".into(),
             gpu_index: 0,
             gpu_minor: 0,
-            profile_id: 14,
-            profile_name: "2g.20gb".into(),
             memory_mib: MemoryMib(20096),
-            placement: Placement { start: 2, size: 2 },
-            instance: Some(Instance {
-                gi_id: 3,
-                ci_id: 0,
-                mig_uuid: "MIG-3".into(),
-                gi_cap_minor: 30,
-                ci_cap_minor: 31,
+            hints: false,
+            mig: Some(MigSlice {
+                profile_id: 14,
+                profile_name: "2g.20gb".into(),
+                placement: Placement { start: 2, size: 2 },
+                instance: Some(Instance {
+                    gi_id: 3,
+                    ci_id: 0,
+                    mig_uuid: "MIG-3".into(),
+                    gi_cap_minor: 30,
+                    ci_cap_minor: 31,
+                }),
             }),
+            mps: None,
+            hami: None,
         },
     }
 }

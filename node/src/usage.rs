@@ -65,7 +65,7 @@ pub struct UsageRecord {
     pub fraction: String,
     /// What Slurm counted.
     pub units: u32,
-    /// The MIG profile.
+    /// The MIG profile, or the mechanism where there is none.
     pub profile: String,
     /// The GPU.
     pub gpu_uuid: String,
@@ -92,7 +92,7 @@ impl UsageRecord {
             pool: lease.pool.clone(),
             fraction: lease.fraction.to_string(),
             units: lease.units.0,
-            profile: lease.slice.profile_name.clone(),
+            profile: lease.kind(),
             gpu_uuid: lease.slice.gpu_uuid.clone(),
             start: lease.created_unix,
             end: end_unix,

@@ -110,7 +110,7 @@ impl Story {
         let slice = self.lab.slice(&self.node, job)?;
         println!(
             "    {} {}",
-            slice.lease.slice.profile_name,
+            slice.lease.kind(),
             slice.instance.uuids.join(" ")
         );
         self.lab.wait_for_end(job)?;
@@ -209,7 +209,11 @@ impl Story {
             for instance in instances.iter().filter(|instance| instance.gpu == gpu) {
                 let lease = leases.iter().find(|lease| {
                     lease.slice.gpu_index as usize == gpu
-                        && u32::from(lease.slice.placement.start) == instance.start
+                        && lease
+                            .slice
+                            .mig
+                            .as_ref()
+                            .is_some_and(|mig| u32::from(mig.placement.start) == instance.start)
                 });
                 let words = match lease {
                     Some(lease) => {
@@ -218,7 +222,7 @@ impl Story {
                             .iter()
                             .find(|(id, _)| *id == job)
                             .map_or("", |(_, size)| size);
-                        let profile = &lease.slice.profile_name;
+                        let profile = lease.kind();
                         vec![
                             format!("job {job}: {size} {profile}"),
                             format!("{job}: {size}"),

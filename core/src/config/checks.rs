@@ -6,6 +6,7 @@ use super::read::{Section, Source};
 use super::{Config, PartitionRules, Pool, Problem};
 use crate::layout::{LayoutKind, MenuEntry};
 use crate::rounding::{self, Ask};
+use crate::submit::types;
 
 /// The tables from which pools and rules were read, in the same order.
 #[derive(Default)]
@@ -34,6 +35,10 @@ pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places<'_
         for partition in &pool.partitions {
             let pools = config.pools_of_partition(partition);
             let last = pools.last().is_some_and(|other| other.name == pool.name);
+            if let Some(problem) = last.then(|| same_type(config, partition, &pools)).flatten() {
+                let at = place(section, &["layout", "mechanism"]);
+                source.error(&at, format!("pool.{}", pool.name), problem);
+            }
             if let Some(problem) = last.then(|| in_common(partition, &pools)).flatten() {
                 let at = place(section, &["menu", "layout"]);
                 source.error(&at, format!("pool.{}.menu", pool.name), problem);
@@ -73,6 +78,21 @@ fn overlap(pool: &Pool, other: &Pool) -> Option<Problem> {
         other: other.name.clone(),
         gpus,
         node: node.to_owned(),
+    })
+}
+
+/// Whether Slurm could give the partition's jobs devices of other pools.
+fn same_type(config: &Config, partition: &str, pools: &[&Pool]) -> Option<Problem> {
+    let is_whole = |pool: &&&Pool| pool.layout.kind == LayoutKind::Whole;
+    let (whole, parts): (Vec<&Pool>, Vec<&Pool>) = pools.iter().partition(is_whole);
+    let type_name = whole.first().map(|pool| pool.type_name());
+    let other = [(parts, None), (whole, type_name)]
+        .into_iter()
+        .filter(|(pools, _)| !pools.is_empty())
+        .find_map(|(pools, name)| types::of_pools(config, &[partition], &pools, name).err())?;
+    Some(Problem::SameType {
+        other: other.name.clone(),
+        partition: partition.to_owned(),
     })
 }
 
@@ -117,7 +137,10 @@ fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Prob
     } else if let Some(fraction) = rules.default {
         let reason = match rounding::grant(&pools, Ask::Fraction(fraction)) {
             Err(_) => Some(format!("the sizes are {}", listed(&sizes))),
-            Ok(grant) if !rules.allow(grant.size) => Some(format!(
+            Ok(grant) if !rules.allow(&grant.size) && grant.size.fraction == fraction => {
+                Some("min and max do not allow it".to_owned())
+            }
+            Ok(grant) if !rules.allow(&grant.size) => Some(format!(
                 "it is rounded up to {}, which min and max do not allow",
                 grant.size.fraction
             )),
@@ -129,9 +152,17 @@ fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Prob
     found
 }
 
-fn listed(sizes: &[&MenuEntry]) -> String {
-    let sizes: Vec<String> = sizes.iter().map(|size| size.fraction.to_string()).collect();
-    sizes.join(", ")
+/// Any percent is too many to list.
+fn listed(sizes: &[MenuEntry]) -> String {
+    match sizes {
+        [first, .., last] if sizes.len() > rounding::MANY => {
+            format!("{} to {}", first.fraction, last.fraction)
+        }
+        _ => {
+            let sizes: Vec<String> = sizes.iter().map(|size| size.fraction.to_string()).collect();
+            sizes.join(", ")
+        }
+    }
 }
 
 impl PartitionRules {

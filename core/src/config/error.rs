@@ -114,22 +114,79 @@ pub enum Problem {
     /// A word that names no mechanism.
     #[error(transparent)]
     Mechanism(#[from] UnknownMechanism),
-    /// A mechanism of a later version.
-    #[error("mechanism {0} is not available in this version; use \"mig\"")]
-    MechanismUnavailable(Mechanism),
+    /// A key that means nothing for the pool's mechanism or layout.
+    #[error("this key means nothing for {of}; leave it out")]
+    Meaningless {
+        /// The mechanism or the layout.
+        of: String,
+    },
+    /// A word that is not one of a few.
+    #[error("unknown word {word:?}; known are {known}")]
+    UnknownWord {
+        /// The word.
+        word: String,
+        /// All of them.
+        known: String,
+    },
+    /// A library that can not be preloaded.
+    #[error("{value:?} can not be preloaded: write an absolute path without blanks and colons")]
+    LibraryPath {
+        /// The path.
+        value: String,
+    },
+    /// Not a count.
+    #[error("{value} is not a number from 1 to 255")]
+    Count {
+        /// What is there.
+        value: String,
+    },
+    /// Not an amount of memory.
+    #[error("{value} is not a GPU's memory in MiB, such as 46068")]
+    Memory {
+        /// What is there.
+        value: String,
+    },
+    /// Pools that Slurm could not tell apart.
+    #[error(
+        "Slurm could give jobs of partition {partition} GPUs of pool {other}, which does not serve it and is on the same nodes; let it serve the partition too, or give it nodes of its own"
+    )]
+    SameType {
+        /// The other pool.
+        other: String,
+        /// The partition.
+        partition: String,
+    },
     /// A word that names no layout.
-    #[error("unknown layout {word:?}; the layouts are halves, slices, whole")]
+    #[error("unknown layout {word:?}; mechanism {mechanism} has {known}")]
     UnknownLayout {
         /// The word.
         word: String,
+        /// The pool's mechanism.
+        mechanism: Mechanism,
+        /// The layouts that it can have.
+        known: String,
+    },
+    /// A GPU model that has no MIG.
+    #[error("{name} has no MIG; use mechanism mps, timeslice or hami, or one of {known}")]
+    NoMig {
+        /// The name.
+        name: String,
+        /// The models that have.
+        known: String,
     },
     /// A GPU model without a table.
-    #[error("unknown GPU {name:?}; known are {known}, or describe it in [geometry.{name}]")]
+    #[error("unknown GPU {name:?}; known are {known}, or {}", if *memory_is_enough {
+        "write its memory beside it, in MiB: memory = 46068".to_owned()
+    } else {
+        format!("describe it in [geometry.{name}]")
+    })]
     UnknownGpu {
         /// The name.
         name: String,
         /// The built-in names, and those of the file.
         known: String,
+        /// Whether the mechanism needs no more than the memory.
+        memory_is_enough: bool,
     },
     /// A table of the file that has the name of a built-in one.
     #[error("{name} is built in; choose another name")]

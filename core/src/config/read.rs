@@ -6,7 +6,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::{ConfigError, Problem};
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, MemoryMib};
 
 /// The text being read, and what was found to be wrong with it.
 pub(super) struct Source<'a> {
@@ -164,6 +164,36 @@ impl<'a, 'i> Item<'a, 'i> {
             self.wrong_type(source, "true or false");
         }
         value
+    }
+
+    /// A whole number of MiB.
+    pub(super) fn memory(&self, source: &mut Source<'_>) -> Option<MemoryMib> {
+        let value = match self.value.get_ref() {
+            DeValue::Integer(number) => number.to_string(),
+            other => other.type_str().to_owned(),
+        };
+        match value.parse::<u32>() {
+            Ok(mib) if mib > 0 => Some(MemoryMib(mib.into())),
+            _ => {
+                self.wrong(source, Problem::Memory { value });
+                None
+            }
+        }
+    }
+
+    /// A small whole number above zero.
+    pub(super) fn count(&self, source: &mut Source<'_>) -> Option<u32> {
+        let value = match self.value.get_ref() {
+            DeValue::Integer(number) => number.to_string(),
+            other => other.type_str().to_owned(),
+        };
+        match value.parse::<u8>() {
+            Ok(count) if count > 0 => Some(count.into()),
+            _ => {
+                self.wrong(source, Problem::Count { value });
+                None
+            }
+        }
     }
 
     /// A number, or the same as a text (`"1/8"`).

@@ -4,9 +4,10 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::checks::{self, Places};
+use super::options;
 use super::read::{Item, Section, Source};
 use super::{Config, ConfigErrors, PartitionRules, Paths, Pool, Problem, VERSION};
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind};
@@ -111,7 +112,15 @@ fn version(source: &mut Source<'_>, root: &Section<'_, '_>) -> bool {
 
 fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
     let mut paths = Paths::default();
-    let known = ["run", "state", "devices", "driver_root", "nvml"];
+    let known = [
+        "run",
+        "state",
+        "devices",
+        "driver_root",
+        "nvml",
+        "mps_control",
+        "nvidia_smi",
+    ];
     section.only(source, &known);
     let targets = [
         &mut paths.run,
@@ -119,6 +128,8 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
         &mut paths.devices,
         &mut paths.driver_root,
         &mut paths.nvml,
+        &mut paths.mps_control,
+        &mut paths.nvidia_smi,
     ];
     for (key, target) in known.into_iter().zip(targets) {
         let Some(item) = section.get(key) else {
@@ -145,7 +156,7 @@ fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, O
     let mut found = Vec::new();
     for section in root.children(source, "geometry") {
         let name = section.own_name().to_owned();
-        if Geometry::builtin(&name).is_some() {
+        if Geometry::builtin(&name).is_some() || Geometry::without_mig(&name).is_some() {
             let problem = Problem::BuiltinName { name: name.clone() };
             source.error(&section.at, section.name.clone(), problem);
         }
@@ -194,8 +205,15 @@ fn pool(
         "mechanism",
         "layout",
         "gpu",
+        "memory",
         "menu",
         "equal_halves",
+        "tenancy",
+        "sm_chunks",
+        "memory_limits",
+        "timeslice",
+        "framework_hints",
+        "library",
         "partitions",
         "nodes",
         "gpus",
@@ -204,8 +222,9 @@ fn pool(
     let before = source.errors.len();
     let name = name_of(source, section);
     let mechanism = mechanism(source, section);
-    let kind = layout_kind(source, section);
-    let geometry = gpu(source, section, geometries);
+    let kind = layout_kind(source, section, mechanism);
+    let gpu = gpu(source, section, mechanism, geometries);
+    let options = mechanism.and_then(|mechanism| options::read(source, section, mechanism, kind));
     let menu = menu(source, section);
     let equal_halves = section
         .get("equal_halves")
@@ -224,10 +243,19 @@ fn pool(
         Some(item) => Some(gpu_indexes(source, &item)?),
         None => None,
     };
-    let layout = match (kind, &geometry, &menu) {
-        (Some(kind), Some(geometry), Some(menu)) => {
-            let solved = Layout::solve(geometry, kind, menu, equal_halves);
-            let place = section.get("menu").or_else(|| section.get("layout"));
+    let layout = match (mechanism, kind, &gpu, &menu, &options) {
+        (Some(mechanism), Some(kind), Some((geometry, memory)), Some(menu), Some(options)) => {
+            let least = options::least_share(mechanism, options);
+            let solved = match (mechanism, kind) {
+                (_, LayoutKind::Shares) => Layout::shares(mechanism.name(), *memory, menu, least),
+                (Mechanism::MigMps, _) => {
+                    Layout::shared_halves(geometry, menu, least, equal_halves)
+                }
+                (Mechanism::Mig, kind) => Layout::solve(geometry, kind, menu, equal_halves),
+                (_, _) => Layout::whole_gpu(&geometry.model, *memory, menu),
+            };
+            let keys = ["menu", "layout", "mechanism"];
+            let place = keys.iter().find_map(|key| section.get(key));
             match (solved, place) {
                 (Ok(layout), _) => Some(layout),
                 (Err(error), Some(item)) => {
@@ -242,69 +270,123 @@ fn pool(
     if source.errors.len() > before {
         return None;
     }
+    let (geometry, gpu_memory) = gpu?;
     Some(Pool {
         name: name?,
         mechanism: mechanism?,
-        geometry: geometry?,
+        geometry,
         layout: layout?,
         partitions: partitions?.into_iter().map(str::to_owned).collect(),
         nodes: nodes?,
         gpus,
+        gpu_memory,
+        options: options?,
     })
 }
 
 fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mechanism> {
     let item = section.need(source, "mechanism", "mechanism = \"mig\"")?;
-    match item.text(source)?.parse::<Mechanism>() {
-        Ok(mechanism) if mechanism.available() => Some(mechanism),
-        Ok(mechanism) => {
-            item.wrong(source, Problem::MechanismUnavailable(mechanism));
-            None
-        }
-        Err(error) => {
-            item.wrong(source, error.into());
-            None
+    let parsed = item.text(source)?.parse::<Mechanism>();
+    parsed
+        .map_err(|error| item.wrong(source, error.into()))
+        .ok()
+}
+
+/// The layouts that a mechanism can have, the usual one first.
+fn layouts_of(mechanism: Mechanism) -> &'static [LayoutKind] {
+    match mechanism {
+        Mechanism::Mig => &[LayoutKind::Halves, LayoutKind::Slices, LayoutKind::Whole],
+        Mechanism::MigMps => &[LayoutKind::Halves],
+        Mechanism::Mps | Mechanism::Timeslice | Mechanism::Hami => {
+            &[LayoutKind::Shares, LayoutKind::Whole]
         }
     }
 }
 
-fn layout_kind(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<LayoutKind> {
-    let item = section.need(source, "layout", "layout = \"halves\"")?;
+fn layout_kind(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    mechanism: Option<Mechanism>,
+) -> Option<LayoutKind> {
+    let item = match mechanism {
+        Some(Mechanism::Mig) => section.need(source, "layout", "layout = \"halves\"")?,
+        // There is one way to share; only a pool of whole GPUs has to say so.
+        Some(other) if section.get("layout").is_none() => {
+            return layouts_of(other).first().copied();
+        }
+        _ => section.get("layout")?,
+    };
     let word = item.text(source)?;
-    let kinds = [LayoutKind::Halves, LayoutKind::Slices, LayoutKind::Whole];
-    let kind = kinds.into_iter().find(|kind| kind.name() == word);
+    let mechanism = mechanism?;
+    let kinds = layouts_of(mechanism);
+    let kind = kinds.iter().copied().find(|kind| kind.name() == word);
     if kind.is_none() {
-        let word = word.to_owned();
-        item.wrong(source, Problem::UnknownLayout { word });
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        item.wrong(
+            source,
+            Problem::UnknownLayout {
+                word: word.to_owned(),
+                mechanism,
+                known: names.join(", "),
+            },
+        );
     }
     kind
 }
 
+/// The model, and the memory of one GPU.
 fn gpu(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
+    mechanism: Option<Mechanism>,
     geometries: &[(String, Option<Geometry>)],
-) -> Option<Geometry> {
+) -> Option<(Geometry, MemoryMib)> {
     let item = section.need(source, "gpu", "gpu = \"H100-80\"")?;
     let name = item.text(source)?;
-    if let Some((_, geometry)) = geometries.iter().find(|(known, _)| known == name) {
-        return geometry.clone();
+    let mig = mechanism?.uses_mig();
+    let own = match section.get("memory") {
+        Some(item) if !mig => Some(item.memory(source)?),
+        _ => None,
+    };
+    let with_mig = match geometries.iter().find(|(known, _)| known == name) {
+        Some((_, geometry)) => Some(geometry.clone()?),
+        None => Geometry::builtin(name),
+    };
+    let (geometry, memory) = match (with_mig, Geometry::without_mig(name), own) {
+        (Some(geometry), _, _) => {
+            let memory = geometry.memory();
+            (geometry, memory)
+        }
+        (None, Some((geometry, memory)), _) if !mig => (geometry, Some(memory)),
+        (None, None, Some(_)) => (Geometry::unsliced(name), own),
+        (None, without_mig, _) => {
+            let mut known: Vec<&str> = Geometry::builtin_names().to_vec();
+            for model in Geometry::names_without_mig().filter(|_| !mig) {
+                known.push(model);
+            }
+            known.extend(geometries.iter().map(|(name, _)| name.as_str()));
+            let (name, known) = (name.to_owned(), known.join(", "));
+            let problem = match without_mig {
+                Some(_) => Problem::NoMig { name, known },
+                None => Problem::UnknownGpu {
+                    name,
+                    known,
+                    memory_is_enough: !mig,
+                },
+            };
+            item.wrong(source, problem);
+            return None;
+        }
+    };
+    match own.or(memory) {
+        Some(memory) => Some((geometry, memory)),
+        // A table without profiles: the layout says so.
+        None if mig => Some((geometry, MemoryMib(0))),
+        None => {
+            section.need(source, "memory", "memory = 46068");
+            None
+        }
     }
-    let geometry = Geometry::builtin(name);
-    if geometry.is_none() {
-        let own = geometries.iter().map(|(name, _)| name.as_str());
-        let known: Vec<&str> = Geometry::builtin_names()
-            .iter()
-            .copied()
-            .chain(own)
-            .collect();
-        let problem = Problem::UnknownGpu {
-            name: name.to_owned(),
-            known: known.join(", "),
-        };
-        item.wrong(source, problem);
-    }
-    geometry
 }
 
 /// Empty when the file has none.

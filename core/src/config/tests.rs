@@ -17,7 +17,7 @@ fn full() -> Config {
 fn values_are_read() {
     let config = full();
     let names: Vec<&str> = config.pools.iter().map(|pool| pool.name.as_str()).collect();
-    assert_eq!(names, ["h100", "small", "big", "a30", "own"]);
+    assert_eq!(names[..5], ["h100", "small", "big", "a30", "own"]);
     let h100 = config.pool("h100").unwrap();
     assert_eq!(h100.layout.kind, LayoutKind::Halves);
     assert_eq!(h100.geometry.model, "H100-80");
@@ -39,6 +39,105 @@ fn values_are_read() {
     };
     assert_eq!(pools("gpu"), ["h100", "big"]);
     assert_eq!(pools("none"), Vec::<String>::new());
+}
+
+#[test]
+fn every_mechanism_has_its_options() {
+    let config = full();
+    let pool = |name: &str| config.pool(name).unwrap();
+    let shown = |name: &str| {
+        let pool = pool(name);
+        let ends = [pool.layout.menu.first(), pool.layout.menu.last()];
+        let ends = ends.map(|size| size.unwrap().to_string());
+        (pool.type_name(), pool.layout.menu.len(), ends)
+    };
+    let ends = |first: &str, last: &str| [first.to_owned(), last.to_owned()];
+    // A menu has the whole GPU as well.
+    assert_eq!(
+        shown("l40s"),
+        ("mps", 3, ends("0.25 (mps, 10.9 GiB)", "1 (mps, 43.9 GiB)"))
+    );
+    assert_eq!(
+        shown("private"),
+        ("mps", 100, ends("0.01 (mps, 0.0 GiB)", "1 (mps, 8.0 GiB)"))
+    );
+    assert_eq!(
+        shown("shared-halves"),
+        (
+            "mpshalf",
+            48,
+            ends("0.03 (3g.40gb+mps, 2.3 GiB)", "0.5 (3g.40gb+mps, 39.5 GiB)")
+        )
+    );
+    assert_eq!(
+        shown("t4"),
+        (
+            "timeslice",
+            100,
+            ends("0.01 (timeslice, 0.1 GiB)", "1 (timeslice, 15.0 GiB)")
+        )
+    );
+    let whole = "1 (whole GPU, 15.0 GiB)";
+    assert_eq!(shown("t4-whole"), ("whole", 1, ends(whole, whole)));
+    assert_eq!(shown("hami").0, "hami");
+    let lending = config.pools.iter().filter(|pool| pool.lends_whole());
+    let lending: Vec<&str> = lending.map(|pool| pool.name.as_str()).collect();
+    assert_eq!(
+        lending,
+        ["big", "l40s", "private", "t4", "t4-whole", "hami"]
+    );
+
+    let options = &pool("l40s").options;
+    assert_eq!(options.tenancy, Tenancy::Shared);
+    assert_eq!(options.sm_chunks, Some(15));
+    assert!(options.memory_limits && options.framework_hints);
+    assert_eq!(pool("l40s").gpu_memory, MemoryMib(45000));
+    assert_eq!(pool("private").options.tenancy, Tenancy::Private);
+    assert_eq!(pool("private").geometry.model, "GTX-8");
+    let slice = pool("t4").options.timeslice.unwrap();
+    assert_eq!((slice, slice.number()), (TimesliceLength::Short, 1));
+    assert_eq!(
+        pool("hami").options.library.as_deref(),
+        Some("/opt/hami/libvgpu.so")
+    );
+    assert_eq!(pool("h100").options, PoolOptions::default());
+    let devices = config.devices_of_node("tn1", 2);
+    let files: Vec<String> = devices.iter().map(Device::file_name).collect();
+    assert_eq!(files, ["timeslice0", "whole1"]);
+}
+
+/// Whatever counting admits, the daemon of a device has room for: jobs times the client limit, and
+/// chunks of multiprocessors.
+#[test]
+fn shares_that_fit_by_counting_have_room_at_the_daemon() {
+    for (pool, room) in [
+        (
+            "mechanism = \"mps\"\ntenancy = \"shared\"\ngpu = \"L40S-48\"",
+            48,
+        ),
+        ("mechanism = \"mig+mps\"\ngpu = \"H100-80\"", 48 * 3 / 7),
+        ("mechanism = \"mig+mps\"\ngpu = \"A30-24\"", 48 * 2 / 4),
+        (
+            "mechanism = \"mps\"\ntenancy = \"shared\"\nsm_chunks = 15\ngpu = \"H100-80\"",
+            15,
+        ),
+        (
+            "mechanism = \"mig+mps\"\nsm_chunks = 7\ngpu = \"H100-80\"",
+            7,
+        ),
+    ] {
+        let text = format!("version = 1\n[pool.p]\n{pool}\npartitions = [\"a\"]\nnodes = \"n1\"\n");
+        let config = Config::parse(&text, "gpufrac.toml").unwrap();
+        let layout = &config.pools[0].layout;
+        let jobs = layout.capacity.0 / layout.menu[0].units.0;
+        assert!(jobs <= room, "{jobs} jobs: {pool}");
+        // And the least is no larger than one place for each makes it.
+        let smaller = layout.menu[0].units.0 - 1;
+        assert!(smaller * room < layout.capacity.0, "{pool}");
+        // A menu may be of larger shares.
+        let menu = text.replace("partitions", "menu = [\"1/2\", \"1/4\"]\npartitions");
+        assert!(Config::parse(&menu, "gpufrac.toml").is_ok());
+    }
 }
 
 #[test]

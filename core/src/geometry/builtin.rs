@@ -21,6 +21,20 @@ pub(super) const NAMES: &[&str] = &[
     "RTX-PRO-6000-96",
 ];
 
+/// Models without MIG, for pools that need none: what nvidia-smi prints as their memory in MiB, with
+/// ECC where the model has it. A node compares it with its GPUs.
+pub(super) const WITHOUT_MIG: &[(&str, u64)] = &[
+    ("A10-24", 23_028),
+    ("A40-48", 46_068),
+    ("L4-24", 23_034),
+    ("L40-48", 46_068),
+    ("L40S-48", 46_068),
+    ("RTX-6000-ADA-48", 46_068),
+    ("T4-16", 15_360),
+    ("V100-16", 16_384),
+    ("V100-32", 32_768),
+];
+
 /// One row: name, memory in hundredths of GiB as `-lgip` prints it, SMs.
 type Row = (&'static str, u64, u32);
 

@@ -108,7 +108,10 @@ pub(super) fn plan(
             // Rounded down: all of them must fit into 100 units together.
             fixed(geometry, kind, menu, only, Units(100 / count), all())
         }
-        LayoutKind::Whole => fixed(geometry, kind, menu, Fraction::ONE, Units(100), all()),
+        // Shares have no places; see the module `shares`.
+        LayoutKind::Whole | LayoutKind::Shares => {
+            fixed(geometry, kind, menu, Fraction::ONE, Units(100), all())
+        }
     }
 }
 

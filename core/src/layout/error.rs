@@ -39,6 +39,17 @@ pub enum LayoutError {
         /// The largest possible.
         limit: Fraction,
     },
+    /// Less than can be given.
+    #[error(
+        "{} is less than {least} %, the least for which a control daemon has room for all jobs of its GPU",
+        fraction.ratio()
+    )]
+    TooSmall {
+        /// The menu entry.
+        fraction: Fraction,
+        /// The least.
+        least: Units,
+    },
     /// Two entries that cost the same.
     #[error("{} and {} both cost {units} units; leave one of them out", first.ratio(), second.ratio())]
     Duplicate {

@@ -84,6 +84,7 @@ fn every_builtin_geometry_is_proven() {
                 LayoutKind::Slices if seven => &[128],
                 LayoutKind::Slices => &[16],
                 LayoutKind::Whole => &[2],
+                LayoutKind::Shares => &[],
             };
             assert_eq!(states, expected, "{model} {kind}");
         }
@@ -322,4 +323,71 @@ fn nonsense_geometries_are_refused() {
             Err(LayoutError::NoProfile { .. })
         ));
     }
+}
+
+#[test]
+fn shares_are_whole_percents() {
+    let layout = Layout::shares("mps", MemoryMib(46068), &[], Units(3)).unwrap();
+    assert_eq!(layout.kind, LayoutKind::Shares);
+    assert_eq!(
+        (layout.capacity, &layout.sides[..]),
+        (Units(100), &[Side::Whole][..])
+    );
+    assert!(layout.proofs().is_empty());
+    assert_eq!(layout.place(Side::Whole, Units(30), &[]), None);
+    assert!(layout.preference(Side::Whole, Units(30)).is_empty());
+    for (position, size) in layout.menu.iter().enumerate() {
+        assert_eq!(size.units, Units(3 + position as u32));
+        assert_eq!(size.fraction.units(), size.units);
+        assert_eq!(size.memory.0, 46068 * u64::from(size.units.0) / 100);
+    }
+    assert_eq!(layout.largest().unwrap().memory, MemoryMib(46068));
+    // No amount is too much to compute with.
+    let huge = Layout::shares("mps", MemoryMib(u64::MAX), &[], Units(1)).unwrap();
+    assert_eq!(
+        huge.entry(Units(50)).unwrap().memory,
+        MemoryMib(u64::MAX / 2)
+    );
+
+    let menu = fractions(&["1/2", "1/3"]);
+    let layout = Layout::shares("hami", MemoryMib(3000), &menu, Units(1)).unwrap();
+    let shown: Vec<String> = layout.menu.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        shown,
+        [
+            "0.334 (hami, 0.9 GiB)",
+            "0.5 (hami, 1.4 GiB)",
+            "1 (hami, 2.9 GiB)"
+        ]
+    );
+}
+
+#[test]
+fn shared_halves_have_one_instance_each() {
+    for model in Geometry::builtin_names() {
+        let geometry = builtin(model);
+        for equal in [false, true] {
+            let halves = Layout::solve(&geometry, LayoutKind::Halves, &[], equal).unwrap();
+            let layout = Layout::shared_halves(&geometry, &[], Units(3), equal).unwrap();
+            assert_eq!(
+                (layout.kind, layout.capacity),
+                (LayoutKind::Halves, Units(50))
+            );
+            assert_eq!(layout.menu.len(), 48);
+            let instance = halves.entry(Units(50)).unwrap();
+            assert_eq!(layout.largest().unwrap().memory, instance.memory);
+            for size in &layout.menu {
+                assert_eq!(
+                    size.memory.0,
+                    instance.memory.0 * u64::from(size.units.0) / 50
+                );
+                for side in [Side::Left, Side::Right] {
+                    let place = layout.place(side, size.units, &[]);
+                    assert_eq!(place, halves.place(side, Units(50), &[]), "{model} {size}");
+                }
+            }
+        }
+    }
+    let odd = Layout::shared_halves(&Geometry::unsliced("T4-16"), &[], Units(3), false);
+    assert!(matches!(odd, Err(LayoutError::Geometry { .. })));
 }

@@ -28,12 +28,39 @@ fn lease() -> Lease {
             gpu_uuid: "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77".to_owned(),
             gpu_index: 1,
             gpu_minor: 1,
-            profile_id: 14,
-            profile_name: "2g.20gb".to_owned(),
             memory_mib: MemoryMib(20096),
-            placement: Placement { start: 4, size: 2 },
-            instance: None,
+            hints: false,
+            mig: Some(mig(None)),
+            mps: None,
+            hami: None,
         },
+    }
+}
+
+fn mig(instance: Option<Instance>) -> MigSlice {
+    MigSlice {
+        profile_id: 14,
+        profile_name: "2g.20gb".to_owned(),
+        placement: Placement { start: 4, size: 2 },
+        instance,
+    }
+}
+
+fn mps(private: bool, sm_partition: Option<&str>) -> MpsSlice {
+    MpsSlice {
+        folder: "/run/gpufrac/mps/gpu1".to_owned(),
+        private,
+        thread_percentage: 50,
+        memory_limit_mib: MemoryMib(10048),
+        sm_partition: sm_partition.map(str::to_owned),
+    }
+}
+
+fn hami() -> HamiSlice {
+    HamiSlice {
+        library: "/opt/hami/libvgpu.so".to_owned(),
+        cache: "/run/gpufrac/hami/4711".to_owned(),
+        sm_limit: 25,
     }
 }
 
@@ -54,7 +81,7 @@ fn only_forward() {
     for from in [Carving, Active, Releasing] {
         for to in [Carving, Active, Releasing] {
             let mut lease = lease();
-            lease.slice.instance = Some(instance());
+            lease.slice.mig = Some(mig(Some(instance())));
             lease.state = from;
             let moved = lease.advance(to);
             assert_eq!(moved.is_ok(), allowed.contains(&(from, to)), "{from} {to}");
@@ -79,19 +106,101 @@ fn active_needs_an_instance() {
     ));
 }
 
+/// Every way to hold a GPU: mechanism, sections, what `kind` says.
+fn ways() -> Vec<(Mechanism, Slice, &'static str)> {
+    let bare = Slice {
+        mig: None,
+        ..lease().slice
+    };
+    let with = |change: fn(&mut Slice)| {
+        let mut slice = bare.clone();
+        change(&mut slice);
+        slice
+    };
+    vec![
+        (
+            Mechanism::Mig,
+            with(|slice| slice.mig = Some(mig(Some(instance())))),
+            "2g.20gb",
+        ),
+        (
+            Mechanism::MigMps,
+            with(|slice| {
+                slice.mig = Some(mig(Some(instance())));
+                slice.mps = Some(mps(false, None));
+            }),
+            "2g.20gb+mps",
+        ),
+        (
+            Mechanism::Mps,
+            with(|slice| slice.mps = Some(mps(true, None))),
+            "mps",
+        ),
+        (
+            Mechanism::Mps,
+            with(|slice| slice.mps = Some(mps(false, Some("GPU-5d5b/3")))),
+            "mps",
+        ),
+        // A whole GPU.
+        (Mechanism::Mps, bare.clone(), "mps"),
+        (
+            Mechanism::Timeslice,
+            with(|slice| slice.hints = true),
+            "timeslice",
+        ),
+        (
+            Mechanism::Hami,
+            with(|slice| slice.hami = Some(hami())),
+            "hami",
+        ),
+    ]
+}
+
+#[test]
+fn every_mechanism_has_its_sections() {
+    for (mechanism, slice, kind) in ways() {
+        let mut lease = Lease {
+            mechanism,
+            slice,
+            ..lease()
+        };
+        assert_eq!(lease.kind(), kind);
+        let device = match mechanism.uses_mig() {
+            true => instance().mig_uuid,
+            false => lease.slice.gpu_uuid.clone(),
+        };
+        assert_eq!(lease.slice.cuda_device(), Some(device.as_str()));
+        assert_eq!(lease.slice.instance().is_some(), mechanism.uses_mig());
+        lease.advance(LeaseState::Active).unwrap();
+        let text = lease.to_text().unwrap();
+        assert_eq!(Lease::parse(&text).unwrap(), lease);
+        for (heading, there) in [
+            ("[slice.mig]", lease.slice.mig.is_some()),
+            ("[slice.mps]", lease.slice.mps.is_some()),
+            ("[slice.hami]", lease.slice.hami.is_some()),
+            ("hints = true", lease.slice.hints),
+        ] {
+            assert_eq!(text.lines().any(|l| l == heading), there, "{heading}");
+        }
+    }
+    let mps = mps(false, None);
+    assert_eq!(mps.pipe(), "/run/gpufrac/mps/gpu1/pipe");
+    assert_eq!(mps.log(), "/run/gpufrac/mps/gpu1/log");
+}
+
 #[test]
 fn other_versions_and_unknown_fields_are_refused() {
     let text = lease().to_text().unwrap();
     let body = checksum::open(&text).unwrap();
-    let other = checksum::seal(body.replace("version = 1", "version = 2\nnew_field = true"));
+    let other = checksum::seal(body.replace("version = 2", "version = 3\nnew_field = true"));
     assert!(matches!(
         Lease::parse(&other),
-        Err(LeaseError::Version { found: 2 })
+        Err(LeaseError::Version { found: 3 })
     ));
     let unknown = checksum::seal(format!("note = \"hand-made\"\n{body}"));
     let error = Lease::parse(&unknown).unwrap_err().to_string();
     assert!(error.contains("unknown field `note`"), "{error}");
-    let no_version = checksum::seal(body.replace("version = 1\n", ""));
+    let no_version = checksum::seal(body.replace("version = 2\n", ""));
     assert!(matches!(
         Lease::parse(&no_version),
         Err(LeaseError::Text { .. })
@@ -101,18 +210,20 @@ fn other_versions_and_unknown_fields_are_refused() {
 #[test]
 fn a_text_is_what_an_admin_can_read() {
     let mut lease = lease();
-    lease.slice.instance = Some(instance());
+    lease.slice.mig = Some(mig(Some(instance())));
     lease.advance(LeaseState::Active).unwrap();
     let text = lease.to_text().unwrap();
     for line in [
-        "version = 1",
+        "version = 2",
         "state = \"active\"",
         "job_id = 4711",
         "mechanism = \"mig\"",
         "fraction = \"1/4\"",
         "[slice]",
         "side = \"right\"",
-        "[slice.instance]",
+        "[slice.mig]",
+        "profile_name = \"2g.20gb\"",
+        "[slice.mig.instance]",
         "mig_uuid = \"MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f\"",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
@@ -123,7 +234,7 @@ fn a_text_is_what_an_admin_can_read() {
 #[test]
 fn every_cut_and_every_changed_bit_is_noticed() {
     let mut lease = lease();
-    lease.slice.instance = Some(instance());
+    lease.slice.mig = Some(mig(Some(instance())));
     let text = lease.to_text().unwrap();
     for end in 0..text.len() {
         assert!(Lease::parse(&text[..end]).is_err(), "cut at {end}");
@@ -152,8 +263,10 @@ fn any_lease() -> impl Strategy<Value = Lease> {
         0_u64..=i64::MAX as u64,
         any::<u64>(),
     );
-    (who, texts, what, any::<bool>()).prop_map(|(who, texts, what, carved)| {
+    let way = proptest::sample::select(ways());
+    (who, texts, what, way, any::<bool>()).prop_map(|(who, texts, what, way, carved)| {
         let mut lease = lease();
+        (lease.mechanism, lease.slice) = (way.0, way.1);
         (
             lease.job_id,
             lease.user_id,
@@ -165,9 +278,14 @@ fn any_lease() -> impl Strategy<Value = Lease> {
         lease.fraction = Fraction::new(what.0.min(what.1), what.0.max(what.1)).unwrap();
         lease.created_unix = what.2;
         lease.slice.memory_mib = MemoryMib(what.3 >> 1);
+        if let Some(mps) = &mut lease.slice.mps {
+            mps.thread_percentage = what.0;
+            mps.memory_limit_mib = lease.slice.memory_mib;
+        }
         if carved {
-            lease.slice.instance = Some(instance());
             lease.state = LeaseState::Active;
+        } else if let Some(mig) = &mut lease.slice.mig {
+            mig.instance = None;
         }
         lease
     })

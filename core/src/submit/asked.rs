@@ -28,6 +28,8 @@ pub(super) struct AskedFraction {
     pub(super) position: usize,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) ask: Ask,
+    /// A pair that was written before: the Type in it.
+    pub(super) type_name: Option<String>,
     /// As the user wrote it, for the note.
     pub(super) text: String,
 }
@@ -74,18 +76,26 @@ pub(super) fn read(items: &[Item<'_>], pools: &[&Pool]) -> Result<Asked, Refusal
         _ => return Err(Refusal::TwoFractions),
     };
     let text = items.get(position).map_or("", |item| item.text);
-    let asked = |ask| {
+    let mut counts = shards.iter().chain(&gpus);
+    let mut asked = |ask| {
         Ok(Asked::Fraction(AskedFraction {
             position,
             mechanism,
             ask,
+            type_name: counts.find_map(|count| count.type_name).map(str::to_owned),
             text: last_part(text).to_owned(),
         }))
     };
+    let pair = |units| mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
     match amount {
+        // One unit prints as a whole GPU does.
+        Amount::Fraction(Fraction::ONE) if last_part(text) == "1" && pair(1) => {
+            asked(Ask::Units(Units(1)))
+        }
         Amount::Units(units) => {
-            let pair = mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
-            if pair && let Ok(units) = u32::try_from(units) {
+            if pair(units)
+                && let Ok(units) = u32::try_from(units)
+            {
                 return asked(Ask::Units(Units(units)));
             }
             if !shards.is_empty() && gpus.is_empty() {
@@ -121,15 +131,18 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
         ([shard], []) => {
             // A type must be one that the pools have; a share of a whole device is none of ours.
             let known = |name: &str| {
-                let mut kinds = pools.iter().map(|pool| pool.layout.kind);
-                kinds.any(|kind| kind != LayoutKind::Whole && kind.type_name() == name)
+                let mut parts = pools.iter().filter(|p| p.layout.kind != LayoutKind::Whole);
+                parts.any(|pool| pool.type_name() == name)
             };
             // A whole GPU is never counted in shards.
             units < 100 && shard.count == Some(units) && shard.type_name.is_none_or(known)
         }
         ([], [gpu]) => {
-            let whole = LayoutKind::Whole.type_name();
-            units == 100 && gpu.count == Some(1) && gpu.type_name == Some(whole)
+            let lent = |name: &str| {
+                let mut pools = pools.iter().filter(|pool| pool.lends_whole());
+                pools.any(|pool| pool.type_name() == name)
+            };
+            units == 100 && gpu.count == Some(1) && gpu.type_name.is_some_and(lent)
         }
         _ => false,
     }

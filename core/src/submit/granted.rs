@@ -1,12 +1,12 @@
 //! What is given, and the text for it.
 
 use super::asked::AskedFraction;
-use super::{JobRequest, Occasion, Refusal, Scope, Verdict};
+use super::{JobRequest, Occasion, Refusal, Scope, Verdict, types};
 use crate::config::{Config, Pool};
 use crate::fraction::Fraction;
-use crate::layout::{LayoutKind, MenuEntry};
+use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
-use crate::request::{GresForm, Item};
+use crate::request::{GresForm, Item, Kind};
 use crate::rounding::{self, Ask, Grant, NoGrant};
 
 /// Rounds a fraction up, checks it against the rules of the partitions, and rewrites the list.
@@ -18,45 +18,75 @@ pub(super) fn rewrite(
     items: &[Item<'_>],
     asked: &AskedFraction,
 ) -> Result<Verdict, Refusal> {
-    let pools = of_mechanism(scope, asked.mechanism)?;
-    let grant = rounding::grant(&pools, asked.ask)
-        .map_err(|reason| no_grant(config, scope, &pools, asked, reason))?;
-    if occasion != Occasion::Step {
-        within_rules(config, scope, &pools, &grant)?;
-    }
-    let text = match asked.ask {
-        // What was rewritten before stays as it is.
-        Ask::Units(_) => request.tres_per_node.unwrap_or("").to_owned(),
-        _ => {
-            let texts: Vec<String> = items
-                .iter()
-                .enumerate()
-                .map(|(position, item)| {
-                    if position == asked.position {
-                        counted(item.form.unwrap_or(request.form), &grant)
-                    } else {
-                        item.text.to_owned()
-                    }
-                })
-                .collect();
-            texts.join(",")
-        }
-    };
+    let (grant, shard_type) = settle(config, scope, asked, occasion)?;
+    let texts: Vec<String> = items
+        .iter()
+        .enumerate()
+        .map(|(position, item)| {
+            let form = item.form.unwrap_or(request.form);
+            match (asked.ask, &item.kind, shard_type) {
+                // What was rewritten before stays as it is; only a client that did not know the
+                // partition could not know the Type either.
+                (Ask::Units(units), Kind::Shard(count), Some(_))
+                    if count.type_name.is_none() && count.count == Some(units.0.into()) =>
+                {
+                    shards(form, shard_type, &grant)
+                }
+                (Ask::Fraction(_) | Ask::Memory(_), ..) if position == asked.position => {
+                    counted(form, shard_type, &grant)
+                }
+                _ => item.text.to_owned(),
+            }
+        })
+        .collect();
     Ok(Verdict::Rewritten {
-        tres_per_node: text,
+        tres_per_node: texts.join(","),
         entry: grant.entry,
-        note: note(scope, &pools, asked, &grant),
+        note: note(scope, asked, &grant),
     })
 }
 
+/// What is given, and the Type to write with its shares.
+fn settle<'a>(
+    config: &Config,
+    scope: &Scope<'a>,
+    asked: &AskedFraction,
+    occasion: Occasion,
+) -> Result<(Grant<'a>, Option<&'static str>), Refusal> {
+    let pools = candidates(scope, asked)?;
+    let granted = match occasion {
+        // A step divides what its job has, of one pool that only the node knows.
+        Occasion::Step => rounding::least(&pools, asked.ask),
+        Occasion::Submit | Occasion::Modify => rounding::grant(&pools, asked.ask),
+    };
+    let no_grant = |reason| no_grant(config, scope, &pools, asked, occasion, reason);
+    let grant = granted.map_err(no_grant)?;
+    if occasion == Occasion::Step {
+        return Ok((grant, None));
+    }
+    within_rules(config, scope, &pools, &grant)?;
+    let by_mechanism = asked.mechanism.is_some();
+    let shard_type = types::needed(config, scope, &grant, occasion, by_mechanism)?;
+    Ok((grant, shard_type))
+}
+
 /// What Slurm counts for it.
-fn counted(form: GresForm, grant: &Grant<'_>) -> String {
+fn counted(form: GresForm, shard_type: Option<&str>, grant: &Grant<'_>) -> String {
     let (prefix, units) = (form.prefix(), grant.entry.units);
-    if grant.whole {
-        let whole = LayoutKind::Whole.type_name();
-        format!("{prefix}gpu:{whole}:1,{prefix}gpufrac:{units}")
-    } else {
-        format!("{prefix}gpufrac:{units},{prefix}shard:{units}")
+    match grant.whole {
+        Some(name) => format!("{prefix}gpu:{name}:1,{prefix}gpufrac:{units}"),
+        None => format!(
+            "{prefix}gpufrac:{units},{}",
+            shards(form, shard_type, grant)
+        ),
+    }
+}
+
+fn shards(form: GresForm, type_name: Option<&str>, grant: &Grant<'_>) -> String {
+    let (prefix, units) = (form.prefix(), grant.entry.units);
+    match type_name {
+        Some(name) => format!("{prefix}shard:{name}:{units}"),
+        None => format!("{prefix}shard:{units}"),
     }
 }
 
@@ -77,12 +107,11 @@ pub(super) fn default(
         position: 0,
         mechanism: None,
         ask: Ask::Fraction(default),
+        type_name: None,
         text: default.to_string(),
     };
-    let grant = rounding::grant(&scope.pools, asked.ask)
-        .map_err(|reason| no_grant(config, scope, &scope.pools, &asked, reason))?;
-    within_rules(config, scope, &scope.pools, &grant)?;
-    let counted = counted(request.form, &grant);
+    let (grant, shard_type) = settle(config, scope, &asked, Occasion::Submit)?;
+    let counted = counted(request.form, shard_type, &grant);
     let tres_per_node = match request.tres_per_node.filter(|list| !list.is_empty()) {
         Some(list) => format!("{list},{counted}"),
         None => counted,
@@ -97,30 +126,35 @@ pub(super) fn default(
     })
 }
 
-fn of_mechanism<'a>(
-    scope: &Scope<'a>,
-    mechanism: Option<Mechanism>,
-) -> Result<Vec<&'a Pool>, Refusal> {
-    let Some(mechanism) = mechanism else {
-        return Ok(scope.pools.clone());
+/// The pools that can be meant.
+fn candidates<'a>(scope: &Scope<'a>, asked: &AskedFraction) -> Result<Vec<&'a Pool>, Refusal> {
+    let mut pools = scope.pools.clone();
+    if let Some(name) = &asked.type_name {
+        pools.retain(|pool| pool.type_name() == name);
+    }
+    let Some(mechanism) = asked.mechanism else {
+        return Ok(pools);
     };
-    let matching = |pool: &&&Pool| pool.mechanism == mechanism;
-    let pools: Vec<&Pool> = scope.pools.iter().filter(matching).copied().collect();
+    pools.retain(|pool| pool.mechanism == mechanism);
     if pools.is_empty() {
-        let mut there: Vec<Mechanism> = scope.pools.iter().map(|pool| pool.mechanism).collect();
-        there.sort_unstable();
-        there.dedup();
         return Err(Refusal::NoMechanism {
             scope: scope.title(),
             mechanism,
-            there,
+            there: mechanisms(&scope.pools),
         });
     }
     Ok(pools)
 }
 
+fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
+    let mut found: Vec<Mechanism> = pools.iter().map(|pool| pool.mechanism).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 /// The sizes that a user may have, for messages.
-fn allowed<'a>(config: &Config, scope: &Scope<'_>, pools: &[&'a Pool]) -> Vec<&'a MenuEntry> {
+fn allowed(config: &Config, scope: &Scope<'_>, pools: &[&Pool]) -> Vec<MenuEntry> {
     let mut sizes = rounding::sizes(pools);
     sizes.retain(|size| broken_rule(config, scope, size).is_none());
     sizes
@@ -139,7 +173,7 @@ fn within_rules(
     pools: &[&Pool],
     grant: &Grant<'_>,
 ) -> Result<(), Refusal> {
-    let Some(partition) = broken_rule(config, scope, grant.size) else {
+    let Some(partition) = broken_rule(config, scope, &grant.size) else {
         return Ok(());
     };
     Err(Refusal::OutsideRules {
@@ -150,7 +184,7 @@ fn within_rules(
     })
 }
 
-fn fractions(sizes: &[&MenuEntry]) -> Vec<Fraction> {
+fn fractions(sizes: &[MenuEntry]) -> Vec<Fraction> {
     sizes.iter().map(|size| size.fraction).collect()
 }
 
@@ -159,53 +193,79 @@ fn no_grant(
     scope: &Scope<'_>,
     pools: &[&Pool],
     asked: &AskedFraction,
+    occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
-    let sizes = fractions(&allowed(config, scope, pools));
+    let sizes = allowed(config, scope, pools);
     let text = crate::request::quoted(&asked.text);
     let title = scope.title();
-    match reason {
-        NoGrant::NoWhole => Refusal::NoWhole {
-            scope: title,
-            sizes,
-            elsewhere: partitions_of_whole_gpus(config),
-        },
-        NoGrant::TooLarge => Refusal::TooLarge {
+    match (reason, asked.ask) {
+        (NoGrant::TooLarge, Ask::Memory(_)) => Refusal::TooMuchMemory {
             text,
             scope: title,
-            sizes,
-            elsewhere: partitions_of_whole_gpus(config),
+            largest: sizes.last().map(ToString::to_string),
+            elsewhere: partitions_with(config, asked.ask),
         },
-        NoGrant::NotOnMenu => Refusal::NotOnMenu {
+        (NoGrant::NoWhole, _) => Refusal::NoWhole {
+            scope: title,
+            sizes: fractions(&sizes),
+            elsewhere: partitions_with(config, Ask::Fraction(Fraction::ONE)),
+        },
+        (NoGrant::TooLarge, _) => Refusal::TooLarge {
             text,
             scope: title,
-            sizes,
+            sizes: fractions(&sizes),
+            elsewhere: partitions_with(config, Ask::Fraction(Fraction::ONE)),
         },
-        NoGrant::NothingInCommon => Refusal::NothingInCommon {
+        (NoGrant::NotOnMenu, _) => Refusal::NotOnMenu {
+            text,
+            scope: title,
+            sizes: fractions(&sizes),
+        },
+        (NoGrant::NothingInCommon, _) => Refusal::NothingInCommon {
             text,
             scope: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
-            sizes,
+            sizes: fractions(&sizes),
+            by: single_mechanisms(config, scope, pools, asked, occasion),
             named: scope.named,
             one: scope.partitions.len() == 1,
-        },
-        NoGrant::Mechanisms(there) => Refusal::WhichMechanism {
-            scope: title,
-            there,
         },
     }
 }
 
-fn partitions_of_whole_gpus(config: &Config) -> Vec<String> {
+/// The mechanisms that could serve the request, if it named them.
+fn single_mechanisms(
+    config: &Config,
+    scope: &Scope<'_>,
+    pools: &[&Pool],
+    asked: &AskedFraction,
+    occasion: Occasion,
+) -> Vec<Mechanism> {
+    let mut found = mechanisms(pools);
+    if found.len() < 2 || !scope.named {
+        return Vec::new();
+    }
+    found.retain(|mechanism| {
+        let asked = AskedFraction {
+            mechanism: Some(*mechanism),
+            type_name: None,
+            text: String::new(),
+            ..*asked
+        };
+        settle(config, scope, &asked, occasion).is_ok()
+    });
+    found
+}
+
+/// The partitions that give as much.
+fn partitions_with(config: &Config, ask: Ask) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    let whole = |pool: &&Pool| pool.layout.kind == LayoutKind::Whole;
-    for name in config
-        .pools
-        .iter()
-        .filter(whole)
-        .flat_map(|p| &p.partitions)
-    {
-        if !found.contains(name) {
+    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
+        let rules = config.rules(name);
+        let allowed = |grant: &Grant<'_>| rules.is_none_or(|rules| rules.allow(&grant.size));
+        let granted = rounding::grant(&config.pools_of_partition(name), ask);
+        if !found.contains(name) && granted.is_ok_and(|grant| allowed(&grant)) {
             found.push(name.clone());
         }
     }
@@ -228,13 +288,8 @@ pub(super) fn not_served(config: &Config, request: &JobRequest<'_>) -> Refusal {
 }
 
 /// Says that, and why, more is given than was asked for.
-fn note(
-    scope: &Scope<'_>,
-    pools: &[&Pool],
-    asked: &AskedFraction,
-    grant: &Grant<'_>,
-) -> Option<String> {
-    let size = grant.size;
+fn note(scope: &Scope<'_>, asked: &AskedFraction, grant: &Grant<'_>) -> Option<String> {
+    let size = &grant.size;
     let shown = match asked.ask {
         Ask::Units(_) => return None,
         Ask::Fraction(fraction) => {
@@ -247,8 +302,8 @@ fn note(
         }
         Ask::Memory(_) => crate::request::quoted(&asked.text),
     };
-    let reason = if grant.lifted && !grant.whole {
-        let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    let reason = if grant.lifted {
+        let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();
         let (pools, title) = (names.join(", "), scope.title());
         format!(", the least that all pools of {title} have ({pools})")
     } else {

@@ -4,6 +4,7 @@ use super::asked::RawReason;
 use crate::fraction::Fraction;
 use crate::mechanism::Mechanism;
 use crate::request::RequestError;
+use crate::rounding::MANY;
 
 /// Why a request is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,16 +86,17 @@ pub enum Refusal {
         /// Those that are there.
         there: Vec<Mechanism>,
     },
-    /// Pools of several mechanisms.
+    /// Slurm can be asked for devices of one Type, and no Type is that of the right pools alone.
     #[error(
-        "gpufrac: {scope} has fractions by {}; say which, as in --gres=gpufrac:mig:0.25",
-        words(there)
+        "gpufrac: Slurm could give a job of {scope} GPUs of pool {other} that are not for it; {way}"
     )]
-    WhichMechanism {
+    WhichType {
         /// Where.
         scope: String,
-        /// Those that are there.
-        there: Vec<Mechanism>,
+        /// A pool that must not serve it.
+        other: String,
+        /// What to do about it.
+        way: &'static str,
     },
     /// A whole GPU where none is lent.
     #[error("gpufrac: {scope} lends no whole GPU; {}", ways(sizes, elsewhere))]
@@ -121,6 +123,22 @@ pub enum Refusal {
         /// Partitions that lend whole GPUs.
         elsewhere: Vec<String>,
     },
+    /// More memory than the largest size has.
+    #[error(
+        "gpufrac: {text} is more than {scope} gives of one GPU{}{}",
+        largest.iter().map(|size| format!("; its largest size is {size}")).collect::<String>(),
+        partitions(elsewhere)
+    )]
+    TooMuchMemory {
+        /// As written.
+        text: String,
+        /// Where.
+        scope: String,
+        /// The largest size there.
+        largest: Option<String>,
+        /// Partitions that give as much.
+        elsewhere: Vec<String>,
+    },
     /// Rewritten before, to something that is not on the menu here.
     #[error("gpufrac: {text} units are no size of {scope}; {}", ways(sizes, &[]))]
     NotOnMenu {
@@ -132,7 +150,7 @@ pub enum Refusal {
         sizes: Vec<Fraction>,
     },
     /// Pools without a common size for it.
-    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; {}", pools.join(", "), ways_here(sizes, *named, *one))]
+    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(sizes, *named, *one), with_mechanism(by, text))]
     NothingInCommon {
         /// As written.
         text: String,
@@ -142,6 +160,8 @@ pub enum Refusal {
         pools: Vec<String>,
         /// The sizes that all of them have.
         sizes: Vec<Fraction>,
+        /// The mechanisms that have one.
+        by: Vec<Mechanism>,
         /// Whether the request names its partition.
         named: bool,
         /// Whether it is about a single partition.
@@ -187,13 +207,20 @@ fn words(mechanisms: &[Mechanism]) -> String {
 }
 
 fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
-    let here: Vec<String> = sizes
-        .iter()
-        .map(|size| format!("--gres=gpufrac:{size}"))
-        .collect();
-    let mut text = match here.as_slice() {
+    let mut text = match sizes {
         [] => "nothing can be asked for there".to_owned(),
-        sizes => format!("write {}", sizes.join(" or ")),
+        // Every percent: too many to list.
+        [first, .., before, Fraction::ONE] if sizes.len() > MANY => {
+            format!("write --gres=gpufrac:F with F from {first} to {before}, or --gres=gpufrac:1")
+        }
+        [first, .., last] if sizes.len() > MANY => {
+            format!("write --gres=gpufrac:F with F from {first} to {last}")
+        }
+        sizes => {
+            let way = |size: &Fraction| format!("--gres=gpufrac:{size}");
+            let ways: Vec<String> = sizes.iter().map(way).collect();
+            format!("write {}", ways.join(" or "))
+        }
     };
     if !elsewhere.is_empty() {
         let partitions = elsewhere.join(" or --partition=");
@@ -202,6 +229,18 @@ fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
         ));
     }
     text
+}
+
+fn partitions(elsewhere: &[String]) -> String {
+    if elsewhere.is_empty() {
+        return String::new();
+    }
+    format!("; use --partition={}", elsewhere.join(" or --partition="))
+}
+
+fn with_mechanism(mechanisms: &[Mechanism], text: &str) -> String {
+    let way = |mechanism: &Mechanism| format!(", or --gres=gpufrac:{mechanism}:{text}");
+    mechanisms.iter().map(way).collect()
 }
 
 /// As [`ways`], where naming a partition, or a single one, is a way too.

@@ -4,9 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fraction::{Fraction, Units};
+use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::request::tests::near;
 use crate::request::{Amount, Kind};
+
+mod mechanisms;
 
 const CONFIG: &str = r#"
 version = 1
@@ -63,7 +66,7 @@ fn given(request: &JobRequest<'_>, occasion: Occasion) -> (String, u32, String) 
             entry,
             note,
         }) => {
-            assert_eq!(entry.mechanism, Mechanism::Mig);
+            assert_eq!(entry.mechanism, Some(Mechanism::Mig));
             (tres_per_node, entry.units.0, note.unwrap_or_default())
         }
         other => panic!("{request:?}: {other:?}"),
@@ -319,7 +322,11 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:100G",
-            "gpufrac: 100G is more than partition gpu gives of one GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
+            "gpufrac: 100G is more than partition gpu gives of one GPU; its largest size is 0.5 (4g.40gb, 39.5 GiB)",
+        ),
+        (
+            "gpufrac:60G",
+            "gpufrac: 60G is more than partition gpu gives of one GPU; its largest size is 0.5 (4g.40gb, 39.5 GiB); use --partition=big or --partition=full",
         ),
     ] {
         assert_eq!(refusal("gpu", tres), message);
@@ -653,14 +660,19 @@ proptest! {
         // As much as was asked for, and never more than a GPU; and every pool can make it.
         prop_assert!((1..=100).contains(&entry.units.0));
         let scope = Scope::of(config, &request, occasion);
-        let mut makers = scope.pools.iter().filter_map(|pool| pool.layout.entry(entry.units));
+        let makers: Vec<_> = scope.pools.iter().filter_map(|pool| pool.layout.entry(entry.units)).collect();
+        // A step is given the least of its pools.
+        let all = |good: &dyn Fn(&MenuEntry) -> bool| match occasion {
+            Occasion::Step => makers.iter().any(|size| good(size)),
+            _ => makers.iter().all(|size| good(size)),
+        };
         let asked = request::parse(&text).unwrap().into_iter().find_map(|item| match item.kind {
             Kind::Gpufrac { amount, .. } => Some(amount),
             _ => None,
         });
         match asked {
-            Some(Amount::Fraction(fraction)) => prop_assert!(makers.all(|size| size.fraction.covers(fraction))),
-            Some(Amount::Memory(memory)) => prop_assert!(makers.all(|size| size.memory >= memory)),
+            Some(Amount::Fraction(fraction)) => prop_assert!(all(&|size| size.fraction.covers(fraction))),
+            Some(Amount::Memory(memory)) => prop_assert!(all(&|size| size.memory >= memory)),
             Some(Amount::Units(units)) => prop_assert_eq!(units, u64::from(entry.units.0)),
             // The partition's default.
             None => prop_assert_eq!(partition, Some("ruled")),

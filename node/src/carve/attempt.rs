@@ -2,22 +2,33 @@
 
 use std::time::Duration;
 
-use gpufrac_core::config::Device;
+use gpufrac_core::config::{Device, Tenancy};
+use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::geometry::Geometry;
-use gpufrac_core::layout::{Candidate, MenuEntry, Occupied};
-use gpufrac_core::lease::{self, Instance, Lease, LeaseState, Slice};
+use gpufrac_core::layout::{Candidate, MenuEntry, Occupied, Side};
+use gpufrac_core::lease::{
+    self, HamiSlice, Instance, Lease, LeaseState, MigSlice, MpsSlice, Slice,
+};
+use gpufrac_core::mechanism::Mechanism;
 
 use super::{CarveError, Carved};
+use crate::compute_mode;
 use crate::failpoint::reached;
 use crate::job_env::JobEnv;
 use crate::lease_store::LeaseStore;
 use crate::log::JobLog;
+use crate::mps::Start;
 use crate::node::{Node, now_unix};
-use crate::nvml::{self, Gpu, MigMode, Session};
+use crate::nvml::{self, ComputeMode, Gpu, MigMode, Session};
 use crate::reconcile;
 use crate::record::NodeRecord;
+use crate::setup::memory_fits;
+use crate::share::{self, Tenants};
 use crate::slurm::Slurm;
 use crate::teardown::Teardown;
+
+/// A whole device without MIG.
+const WHOLE: Units = Units(100);
 
 /// All that an attempt needs to know.
 pub(super) struct Attempt<'a> {
@@ -37,11 +48,18 @@ impl Attempt<'_> {
     /// Tries once; waits for the lock no longer than `patience`.
     pub fn run(&self, session: &Session, patience: Duration) -> Result<Carved, CarveError> {
         // What does not change is asked before the lock is taken.
-        let gpu = self.gpu(session)?;
-        let geometry = self.checked_geometry(&gpu)?;
+        let mut gpu = self.gpu(session)?;
+        let geometry = match self.device.pool.mechanism.uses_mig() {
+            true => Some(self.checked_geometry(&gpu)?),
+            false => None,
+        };
+        let memory = match geometry {
+            Some(_) => MemoryMib(0),
+            None => self.checked_memory(&gpu)?,
+        };
         let _lock = self.node.locks()?.gpu(self.device.gpu_index, patience)?;
         reached("carve.locked");
-        if let Some(kept) = self.own_lease(session, &gpu)? {
+        if let Some(kept) = self.own_lease(session, &mut gpu)? {
             return Ok(Carved::Kept(Box::new(kept)));
         }
         reconcile::repair(
@@ -52,13 +70,19 @@ impl Attempt<'_> {
             Some(self.job.job_id),
             self.log,
         )?;
-        let candidate = self.candidate(session, &gpu, &geometry)?;
-        let mut lease = self.intent(&gpu, &geometry, candidate)?;
+        let slice = match &geometry {
+            Some(geometry) => self.instance_slice(session, &gpu, geometry)?,
+            None => {
+                self.make_room(session, &gpu)?;
+                self.share_slice(&gpu, memory)
+            }
+        };
+        let mut lease = self.intent(slice);
         self.store.write(&lease)?;
         reached("carve.lease_written");
-        match self.make(&gpu, &geometry, &mut lease) {
+        match self.make(&mut gpu, geometry.as_ref(), &mut lease) {
             Ok(()) => Ok(Carved::Made(Box::new(lease))),
-            Err(error) => Err(self.unmake(&gpu, &lease, error)),
+            Err(error) => Err(self.unmake(&mut gpu, &lease, error)),
         }
     }
 
@@ -97,30 +121,114 @@ impl Attempt<'_> {
         })
     }
 
+    /// A GPU that is shared without MIG, with what the pool says it has.
+    fn checked_memory(&self, gpu: &Gpu<'_>) -> Result<MemoryMib, CarveError> {
+        if gpu.mig_mode()? == MigMode::On {
+            return Err(CarveError::MigOn {
+                gpu: gpu.to_string(),
+                mechanism: self.device.pool.mechanism,
+            });
+        }
+        let (found, expected) = (gpu.memory()?, self.device.pool.gpu_memory);
+        if memory_fits(found, expected) {
+            return Ok(found);
+        }
+        Err(CarveError::Geometry {
+            gpu: gpu.to_string(),
+            model: gpu.name.clone(),
+            pool: self.device.pool.name.clone(),
+            differences: vec![format!("memory: expected {expected}, the GPU has {found}")],
+        })
+    }
+
     /// The job's own lease, if its slice stands: Slurm ran the prolog again. A lease of an
     /// earlier run of the job, or one that was left half-way, is ended.
-    fn own_lease(&self, session: &Session, gpu: &Gpu<'_>) -> Result<Option<Lease>, CarveError> {
+    fn own_lease(&self, session: &Session, gpu: &mut Gpu<'_>) -> Result<Option<Lease>, CarveError> {
         let Some(mut lease) = self.store.read(self.job.job_id)? else {
             return Ok(None);
         };
         let same_run = lease.state == LeaseState::Active
             && self.job.is_run_of(&lease)
             && lease.units == self.menu.units
+            && lease.mechanism == self.device.pool.mechanism
+            && lease.slice.gpu_uuid == gpu.uuid
             && lease.slice.device_index == self.device.index;
-        if same_run && let Some(instance) = &lease.slice.instance {
-            let standing = gpu.compute_instance(instance.gi_id, instance.ci_id)?;
-            if standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid) {
-                let caps = self.node.caps();
-                let minors = caps.claim(gpu.minor, instance.gi_id, instance.ci_id)?;
-                caps.grant(minors, lease.user_id)?;
-                return Ok(Some(lease));
-            }
+        if same_run && self.stands(gpu, &lease)? {
+            self.equip(gpu, &mut lease)?;
+            return Ok(Some(lease));
         }
         let teardown = Teardown::new(self.node, self.store);
         let retried = teardown.begin(&mut lease)?;
         teardown.end(session, &mut lease, retried, self.log)?;
         self.log
             .warning("ended a lease that an earlier run of the job had left");
+        Ok(None)
+    }
+
+    /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
+    fn stands(&self, gpu: &Gpu<'_>, lease: &Lease) -> Result<bool, CarveError> {
+        let Some(mig) = &lease.slice.mig else {
+            return Ok(true);
+        };
+        let Some(instance) = &mig.instance else {
+            return Ok(false);
+        };
+        let standing = gpu.compute_instance(instance.gi_id, instance.ci_id)?;
+        Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
+    }
+
+    /// Units of the device that are leased to other jobs.
+    fn taken(&self, gpu: &Gpu<'_>) -> Result<u32, CarveError> {
+        let leases = self.store.list()?;
+        let here = leases.iter().filter(|lease| {
+            lease.job_id != self.job.job_id
+                && lease.slice.gpu_uuid == gpu.uuid
+                && lease.slice.side == self.device.side
+        });
+        Ok(here.map(|lease| lease.units.0).sum())
+    }
+
+    /// Slurm counts right, but an epilog may have failed: then the leases of ended jobs go.
+    fn make_room(&self, session: &Session, gpu: &Gpu<'_>) -> Result<(), CarveError> {
+        let capacity = self.device.pool.layout.capacity.0;
+        let fits = |taken: u32| taken + self.menu.units.0 <= capacity;
+        if fits(self.taken(gpu)?) || (self.evict(session, gpu)? > 0 && fits(self.taken(gpu)?)) {
+            return Ok(());
+        }
+        Err(CarveError::NoRoom {
+            units: self.menu.units,
+            side: self.device.side,
+            gpu_index: self.device.gpu_index,
+            taken: self.taken(gpu)?,
+            capacity,
+        })
+    }
+
+    fn evict(&self, session: &Session, gpu: &Gpu<'_>) -> Result<usize, CarveError> {
+        Ok(reconcile::evict_finished(
+            self.node,
+            self.store,
+            session,
+            &reconcile::Wanted {
+                gpu_uuid: &gpu.uuid,
+                side: self.device.side,
+                job_id: self.job.job_id,
+            },
+            self.slurm,
+            self.log,
+        )?)
+    }
+
+    /// The instance that jobs on this half share already.
+    fn joined(&self, gpu: &Gpu<'_>) -> Result<Option<MigSlice>, CarveError> {
+        for lease in self.store.list()? {
+            let here = lease.mechanism == Mechanism::MigMps
+                && lease.slice.gpu_uuid == gpu.uuid
+                && lease.slice.side == self.device.side;
+            if here && self.stands(gpu, &lease)? {
+                return Ok(lease.slice.mig);
+            }
+        }
         Ok(None)
     }
 
@@ -136,18 +244,7 @@ impl Attempt<'_> {
         if let Some(candidate) = layout.place(side, units, &view.occupied) {
             return Ok(candidate);
         }
-        let evicted = reconcile::evict_finished(
-            self.node,
-            self.store,
-            session,
-            &reconcile::Wanted {
-                gpu_uuid: &gpu.uuid,
-                side,
-                job_id: self.job.job_id,
-            },
-            self.slurm,
-            self.log,
-        )?;
+        let evicted = self.evict(session, gpu)?;
         if evicted > 0 {
             view = self.view(gpu, geometry)?;
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
@@ -171,10 +268,17 @@ impl Attempt<'_> {
             if lease.slice.gpu_uuid != gpu.uuid {
                 continue;
             }
-            occupied.push(Occupied {
-                profile_id: lease.slice.profile_id,
-                placement: lease.slice.placement,
-            });
+            let Some(mig) = &lease.slice.mig else {
+                continue;
+            };
+            let place = Occupied {
+                profile_id: mig.profile_id,
+                placement: mig.placement,
+            };
+            // Jobs may share an instance.
+            if !occupied.contains(&place) {
+                occupied.push(place);
+            }
             let place = reconcile::place(&lease);
             standing.push(format!("{place} of job {} ({})", lease.job_id, lease.state));
         }
@@ -198,16 +302,127 @@ impl Attempt<'_> {
         Ok(View { occupied, standing })
     }
 
-    fn intent(
+    /// An instance of the job's own, or, with MPS inside it, a part of one.
+    fn instance_slice(
         &self,
+        session: &Session,
         gpu: &Gpu<'_>,
         geometry: &Geometry,
-        candidate: Candidate,
-    ) -> Result<Lease, CarveError> {
-        let profile = geometry
-            .profile(candidate.profile_id)
-            .ok_or(CarveError::NoProfile(candidate.profile_id))?;
-        Ok(Lease {
+    ) -> Result<Slice, CarveError> {
+        let shared = self.device.pool.mechanism == Mechanism::MigMps;
+        let joined = if shared {
+            self.make_room(session, gpu)?;
+            self.joined(gpu)?
+        } else {
+            None
+        };
+        let mig = match joined {
+            Some(mig) => mig,
+            None => {
+                let candidate = self.candidate(session, gpu, geometry)?;
+                let profile = geometry
+                    .profile(candidate.profile_id)
+                    .ok_or(CarveError::NoProfile(candidate.profile_id))?;
+                MigSlice {
+                    profile_id: profile.id,
+                    profile_name: profile.name.clone(),
+                    placement: candidate.placement,
+                    instance: None,
+                }
+            }
+        };
+        let memory = geometry
+            .profile(mig.profile_id)
+            .ok_or(CarveError::NoProfile(mig.profile_id))?
+            .memory;
+        let (memory, mps) = match shared {
+            true => {
+                let (percentage, memory) = self.share_of(memory);
+                let side = match self.device.side {
+                    Side::Left => "l",
+                    Side::Right => "r",
+                    Side::Whole => "",
+                };
+                let folder = format!("gpu{}{side}", gpu.index);
+                (memory, Some(self.mps_slice(&folder, percentage, memory)))
+            }
+            false => (memory, None),
+        };
+        Ok(Slice {
+            memory_mib: memory,
+            mig: Some(mig),
+            mps,
+            ..self.bare_slice(gpu)
+        })
+    }
+
+    /// A share of a GPU without MIG, or all of it.
+    fn share_slice(&self, gpu: &Gpu<'_>, gpu_memory: MemoryMib) -> Slice {
+        let (pool, bare) = (self.device.pool, self.bare_slice(gpu));
+        let (percentage, memory) = self.share_of(gpu_memory);
+        // The whole GPU is the job's alone: nothing is shared, nothing limited.
+        if percentage >= 100 {
+            return Slice {
+                memory_mib: gpu_memory,
+                ..bare
+            };
+        }
+        let mps = (pool.mechanism == Mechanism::Mps).then(|| {
+            let folder = match pool.options.tenancy {
+                Tenancy::Shared => format!("gpu{}", gpu.index),
+                Tenancy::Private => format!("job{}", self.job.job_id),
+            };
+            self.mps_slice(&folder, percentage, memory)
+        });
+        let hami = pool.options.library.as_ref().map(|library| HamiSlice {
+            library: library.clone(),
+            cache: self.node.hami_cache(self.job.job_id),
+            sm_limit: percentage,
+        });
+        Slice {
+            memory_mib: memory,
+            hints: pool.options.framework_hints,
+            mps,
+            hami,
+            ..bare
+        }
+    }
+
+    /// What the job's units are of its device: percent, and memory rounded down.
+    fn share_of(&self, device_memory: MemoryMib) -> (u32, MemoryMib) {
+        let (units, capacity) = (self.menu.units.0, self.device.pool.layout.capacity.0);
+        let memory = device_memory.0 * u64::from(units) / u64::from(capacity);
+        (units * 100 / capacity, MemoryMib(memory))
+    }
+
+    fn mps_slice(&self, folder: &str, percentage: u32, memory: MemoryMib) -> MpsSlice {
+        let options = &self.device.pool.options;
+        MpsSlice {
+            folder: self.node.mps_folder(folder),
+            private: options.tenancy == Tenancy::Private,
+            thread_percentage: percentage,
+            memory_limit_mib: memory,
+            sm_partition: None,
+        }
+    }
+
+    fn bare_slice(&self, gpu: &Gpu<'_>) -> Slice {
+        Slice {
+            device_index: self.device.index,
+            side: self.device.side,
+            gpu_uuid: gpu.uuid.clone(),
+            gpu_index: gpu.index,
+            gpu_minor: gpu.minor,
+            memory_mib: MemoryMib(0),
+            hints: self.device.pool.options.framework_hints,
+            mig: None,
+            mps: None,
+            hami: None,
+        }
+    }
+
+    fn intent(&self, slice: Slice) -> Lease {
+        Lease {
             version: lease::VERSION,
             state: LeaseState::Carving,
             job_id: self.job.job_id,
@@ -224,61 +439,127 @@ impl Attempt<'_> {
             fraction: self.menu.fraction,
             confirmed: self.confirmed,
             created_unix: now_unix(),
-            slice: Slice {
-                device_index: self.device.index,
-                side: self.device.side,
-                gpu_uuid: gpu.uuid.clone(),
-                gpu_index: gpu.index,
-                gpu_minor: gpu.minor,
-                profile_id: profile.id,
-                profile_name: profile.name.clone(),
-                memory_mib: profile.memory,
-                placement: candidate.placement,
-                instance: None,
-            },
-        })
+            slice,
+        }
     }
 
     fn make(
         &self,
-        gpu: &Gpu<'_>,
-        geometry: &Geometry,
+        gpu: &mut Gpu<'_>,
+        geometry: Option<&Geometry>,
         lease: &mut Lease,
     ) -> Result<(), CarveError> {
-        let slice = &lease.slice;
-        let profile = geometry
-            .profile(slice.profile_id)
-            .ok_or(CarveError::NoProfile(slice.profile_id))?;
-        let gi_id = gpu.create_gpu_instance(profile.id, slice.placement)?;
-        reached("carve.gpu_instance_made");
-        let nvml::ComputeInstance { ci_id, mig_uuid } =
-            gpu.create_compute_instance(gi_id, profile.compute_slices)?;
-        reached("carve.compute_instance_made");
-        let caps = self.node.caps();
-        let minors = caps.claim(gpu.minor, gi_id, ci_id)?;
-        lease.slice.instance = Some(Instance {
-            gi_id,
-            ci_id,
-            mig_uuid,
-            gi_cap_minor: minors.gi,
-            ci_cap_minor: minors.ci,
-        });
-        self.store.write(lease)?;
-        reached("carve.instance_recorded");
-        caps.grant(minors, lease.user_id)?;
-        reached("carve.caps_granted");
+        if let (Some(geometry), Some(mig)) = (geometry, &mut lease.slice.mig)
+            && mig.instance.is_none()
+        {
+            mig.instance = Some(self.make_instance(gpu, geometry, mig)?);
+            self.store.write(lease)?;
+            reached("carve.instance_recorded");
+        }
+        self.equip(gpu, lease)?;
         lease.advance(LeaseState::Active)?;
         self.store.write(lease)?;
         reached("carve.active");
         Ok(())
     }
 
+    fn make_instance(
+        &self,
+        gpu: &Gpu<'_>,
+        geometry: &Geometry,
+        mig: &MigSlice,
+    ) -> Result<Instance, CarveError> {
+        let profile = geometry
+            .profile(mig.profile_id)
+            .ok_or(CarveError::NoProfile(mig.profile_id))?;
+        let gi_id = gpu.create_gpu_instance(profile.id, mig.placement)?;
+        reached("carve.gpu_instance_made");
+        let nvml::ComputeInstance { ci_id, mig_uuid } =
+            gpu.create_compute_instance(gi_id, profile.compute_slices)?;
+        reached("carve.compute_instance_made");
+        let minors = self.node.caps().claim(gpu.minor, gi_id, ci_id)?;
+        Ok(Instance {
+            gi_id,
+            ci_id,
+            mig_uuid,
+            gi_cap_minor: minors.gi,
+            ci_cap_minor: minors.ci,
+        })
+    }
+
+    /// What the job needs beside the device itself: who may open it, the compute mode, the
+    /// daemon, the cache. Can be done again.
+    fn equip(&self, gpu: &mut Gpu<'_>, lease: &mut Lease) -> Result<(), CarveError> {
+        if let Some(instance) = lease.slice.instance() {
+            let caps = self.node.caps();
+            let minors = caps.claim(gpu.minor, instance.gi_id, instance.ci_id)?;
+            match &lease.slice.mps {
+                None => caps.grant(minors, lease.user_id)?,
+                Some(_) => {
+                    let mut users = share::users_of_instance(self.store, instance)?;
+                    users.push(lease.user_id);
+                    caps.share(minors, &users)?;
+                }
+            }
+            reached("carve.caps_granted");
+        } else if lease.units < WHOLE {
+            let alone = lease.slice.mps.as_ref().is_some_and(|mps| !mps.private);
+            let mode = match alone {
+                // Nobody goes round the one daemon.
+                true => ComputeMode::ExclusiveProcess,
+                false => ComputeMode::Default,
+            };
+            compute_mode::hold(self.node, gpu, mode)?;
+            reached("carve.mode_held");
+        }
+        self.enter_daemon(lease)?;
+        if lease.slice.hami.is_some() {
+            self.node.make_hami_cache(lease)?;
+            reached("carve.cache_made");
+        }
+        Ok(())
+    }
+
+    fn enter_daemon(&self, lease: &mut Lease) -> Result<(), CarveError> {
+        let options = &self.device.pool.options;
+        let partition = {
+            let Some(tenancy) = Tenants::of(self.node, self.store, lease, self.log)? else {
+                return Ok(());
+            };
+            let device = lease.slice.cuda_device().unwrap_or_default();
+            tenancy.enter(Start {
+                device,
+                multi_user: options.tenancy == Tenancy::Shared,
+                partitions: options.sm_chunks.is_some(),
+            })?;
+            reached("carve.daemon_entered");
+            let known = lease
+                .slice
+                .mps
+                .as_ref()
+                .and_then(|mps| mps.sm_partition.clone());
+            match (options.sm_chunks, known) {
+                (Some(all), None) => {
+                    let capacity = self.device.pool.layout.capacity.0;
+                    let chunks = (all * lease.units.0 / capacity).max(1);
+                    Some(tenancy.add_partition(device, chunks)?)
+                }
+                _ => None,
+            }
+        };
+        if let (Some(name), Some(mps)) = (partition, &mut lease.slice.mps) {
+            mps.sm_partition = Some(name);
+            self.store.write(lease)?;
+        }
+        Ok(())
+    }
+
     /// Takes back what a failed attempt made. If that fails too, the lease stays and says where
     /// to look.
-    fn unmake(&self, gpu: &Gpu<'_>, lease: &Lease, error: CarveError) -> CarveError {
+    fn unmake(&self, gpu: &mut Gpu<'_>, lease: &Lease, error: CarveError) -> CarveError {
         let teardown = Teardown::new(self.node, self.store);
         let cleanup = teardown
-            .dismantle(gpu, lease)
+            .dismantle(gpu, lease, self.log)
             .and_then(|_| Ok(self.store.remove(lease.job_id)?));
         match cleanup {
             Ok(_) => error,

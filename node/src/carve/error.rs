@@ -7,12 +7,15 @@ use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 
 use crate::caps::CapsError;
+use crate::compute_mode::ModeError;
 use crate::files::FileError;
 use crate::lease_store::StoreError;
 use crate::lock::LockError;
+use crate::mps::MpsError;
 use crate::nvml::{MigMode, NvmlError, Severity};
 use crate::record::RecordError;
 use crate::release::ReleaseError;
+use crate::share::ShareError;
 use crate::teardown::TeardownError;
 
 /// What an error calls for.
@@ -180,6 +183,36 @@ pub enum CarveError {
         /// What stands there.
         standing: String,
     },
+    /// The GPU is in MIG mode, and its pool shares it in another way.
+    #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
+    MigOn {
+        /// The GPU.
+        gpu: String,
+        /// The pool's mechanism.
+        mechanism: Mechanism,
+    },
+    /// More is leased on the device than Slurm counts.
+    #[error(
+        "no room for {units} units on {side} of GPU {gpu_index}: {taken} of {capacity} are leased"
+    )]
+    NoRoom {
+        /// What the job was granted.
+        units: Units,
+        /// Where.
+        side: Side,
+        /// NVML's index.
+        gpu_index: u32,
+        /// What other jobs have.
+        taken: u32,
+        /// All that there is.
+        capacity: u32,
+    },
+    /// The compute mode cannot be changed.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The control daemon of MPS.
+    #[error(transparent)]
+    Share(#[from] ShareError),
     /// A profile of the layout is not on the GPU.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
@@ -197,9 +230,11 @@ impl CarveError {
             CarveError::Old(error) => by(error.severity()),
             CarveError::Release(error) => by(error.severity()),
             CarveError::Unfinished { error, .. } => error.reaction(),
-            CarveError::Lock(LockError::Timeout { .. }) | CarveError::NoPlace { .. } => {
-                Reaction::Wait
-            }
+            CarveError::Mode(error) => by(error.severity()),
+            CarveError::Share(error) => by(error.severity()),
+            CarveError::Lock(LockError::Timeout { .. })
+            | CarveError::NoPlace { .. }
+            | CarveError::NoRoom { .. } => Reaction::Wait,
             CarveError::Rule { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
@@ -217,6 +252,7 @@ impl CarveError {
             | CarveError::ConfigChanged { .. }
             | CarveError::OtherGpu { .. }
             | CarveError::MigOff { .. }
+            | CarveError::MigOn { .. }
             | CarveError::Geometry { .. }
             | CarveError::NoProfile(_) => Reaction::Drain,
         }
@@ -230,6 +266,14 @@ impl CarveError {
             }
             CarveError::ConfigChanged { .. } | CarveError::OtherGpu { .. } => {
                 Some("drain the node and run `gpufrac node-setup` again")
+            }
+            CarveError::MigOn { .. } => Some(
+                "switch MIG off with `nvidia-smi -i N -mig 0`, or give the pool mechanism mig or mig+mps",
+            ),
+            CarveError::Share(ShareError::Mps(MpsError::Start { .. } | MpsError::Run { .. })) => {
+                Some(
+                    "install the driver's nvidia-cuda-mps-control (a multi-user server needs driver 555 or later; older ones can do tenancy \"private\"), or set mps_control in [paths]",
+                )
             }
             CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
             CarveError::Geometry { .. } => Some(

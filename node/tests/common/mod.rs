@@ -242,7 +242,7 @@ impl World {
         let lease = self.lease(job).unwrap();
         let node = self.sim.node().unwrap();
         let gpu = &node.gpus[lease.slice.gpu_index as usize];
-        let id = lease.slice.instance.unwrap().gi_id;
+        let id = lease.slice.mig.unwrap().instance.unwrap().gi_id;
         let gi = gpu.instance(id).unwrap();
         let process = Process {
             pid,
@@ -324,12 +324,15 @@ impl World {
             }
             for lease in leases.iter().filter(|l| l.slice.gpu_uuid == gpu.uuid) {
                 assert_eq!(lease.state, LeaseState::Active, "{lease:?}");
-                let instance = lease.slice.instance.as_ref().unwrap();
+                let instance = lease.slice.instance().unwrap();
                 let gi = gpu.instance(instance.gi_id).expect("the instance stands");
-                let placement = lease.slice.placement;
+                let placement = lease.slice.mig.as_ref().unwrap().placement;
                 assert_eq!(
                     (gi.profile, gi.start),
-                    (lease.slice.profile_id, placement.start.into())
+                    (
+                        lease.slice.mig.as_ref().unwrap().profile_id,
+                        placement.start.into()
+                    )
                 );
                 assert_eq!(gi.compute.len(), 1);
                 assert_eq!(gi.compute[0].uuid, instance.mig_uuid);
@@ -344,7 +347,16 @@ impl World {
         for (at, a) in leases.iter().enumerate() {
             for b in &leases[at + 1..] {
                 let same = a.slice.gpu_uuid == b.slice.gpu_uuid;
-                assert!(!same || !a.slice.placement.overlaps(b.slice.placement));
+                assert!(
+                    !same
+                        || !a
+                            .slice
+                            .mig
+                            .as_ref()
+                            .unwrap()
+                            .placement
+                            .overlaps(b.slice.mig.as_ref().unwrap().placement)
+                );
             }
         }
     }

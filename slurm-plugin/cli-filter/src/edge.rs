@@ -141,7 +141,7 @@ fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
             partitions: Some(name),
             ..*request
         };
-        decide(config, &there, Occasion::Submit)
+        decide(config, &there, Occasion::Submit).map_err(|refusal| refusal.to_string())
     });
     let first = verdicts.next();
     verdicts.any(|verdict| Some(&verdict) != first.as_ref())

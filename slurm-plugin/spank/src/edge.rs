@@ -84,15 +84,16 @@ pub unsafe extern "C" fn slurm_spank_task_init(
     _argv: *mut *mut c_char,
 ) -> c_int {
     hook("slurm_spank_task_init", FAILED, handle, |spank| {
-        with_slice(
-            |slice| match slice.ok().and_then(|slice| slice.lease.as_ref()) {
-                Some(lease) if has_device(spank) => environment::set(spank, lease),
+        with_slice(|slice| {
+            let libraries = slice.map_or(&[][..], |slice| &slice.libraries);
+            match slice.ok().and_then(|slice| slice.lease.as_ref()) {
+                Some(lease) if has_device(spank) => environment::set(spank, lease, libraries),
                 _ => {
-                    environment::clear(spank);
+                    environment::clear(spank, libraries);
                     Ok(())
                 }
-            },
-        )
+            }
+        })
     })
 }
 

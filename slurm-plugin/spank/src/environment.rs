@@ -7,44 +7,144 @@ use slurm_sys::spank::Spank;
 
 /// Ours alone: a job without a slice must not see those that it inherited from the job that
 /// submitted it.
-const OWN: [&CStr; 4] = [
+const OWN: [&CStr; 5] = [
     c"GPUFRAC_FRACTION",
     c"GPUFRAC_MECHANISM",
     c"GPUFRAC_PROFILE",
     c"GPUFRAC_MEMORY_MIB",
+    HINTED,
+];
+/// Says that the variables of [`HINTS`] are ours and not the user's.
+const HINTED: &CStr = c"GPUFRAC_HINTS";
+
+/// Of MPS: a job in another pool must not look for a daemon where its submitter had one, and nobody
+/// profits from limits of another job.
+const MPS: [&CStr; 5] = [
+    c"CUDA_MPS_PIPE_DIRECTORY",
+    c"CUDA_MPS_LOG_DIRECTORY",
+    c"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    c"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    c"CUDA_MPS_SM_PARTITION",
 ];
 
-/// Sets the variables of a job with a slice, whatever the user had there.
-pub fn set(spank: Spank, lease: &Lease) -> Result<(), String> {
-    let Some(instance) = &lease.slice.instance else {
+/// Of HAMi-core.
+const HAMI: [&CStr; 3] = [
+    c"CUDA_DEVICE_MEMORY_LIMIT",
+    c"CUDA_DEVICE_SM_LIMIT",
+    c"CUDA_DEVICE_MEMORY_SHARED_CACHE",
+];
+
+/// What frameworks read to stay within a share: JAX, TensorFlow, CuPy.
+const HINTS: [&CStr; 3] = [
+    c"XLA_PYTHON_CLIENT_MEM_FRACTION",
+    c"TF_FORCE_GPU_ALLOW_GROWTH",
+    c"CUPY_GPU_MEMORY_LIMIT",
+];
+
+/// Names and values.
+type Variables = Vec<(&'static str, String)>;
+
+/// Sets the variables of a job with a slice, whatever the user had there. `libraries`: those that
+/// pools of this node preload.
+pub fn set(spank: Spank, lease: &Lease, libraries: &[String]) -> Result<(), String> {
+    let Some(variables) = variables(lease) else {
         return Err("its lease names no instance".to_owned());
     };
-    let variables = [
-        ("CUDA_VISIBLE_DEVICES", instance.mig_uuid.clone()),
-        ("NVIDIA_VISIBLE_DEVICES", instance.mig_uuid.clone()),
-        ("GPUFRAC_FRACTION", lease.fraction.to_string()),
-        ("GPUFRAC_MECHANISM", lease.mechanism.to_string()),
-        ("GPUFRAC_PROFILE", lease.slice.profile_name.clone()),
-        ("GPUFRAC_MEMORY_MIB", lease.slice.memory_mib.0.to_string()),
-    ];
+    clear(spank, libraries);
     for (name, value) in variables {
-        spank
-            .set_variable(name, &value)
-            .map_err(|reason| format!("cannot set {name}: {reason}"))?;
+        put(spank, name, &value)?;
+    }
+    if let Some(hami) = &lease.slice.hami {
+        let others = spank.variable(PRELOAD).unwrap_or_default();
+        let value = match others.is_empty() {
+            true => hami.library.clone(),
+            false => format!("{}:{others}", hami.library),
+        };
+        put(spank, PRELOAD, &value)?;
     }
     Ok(())
 }
 
-/// Removes what a step without a slice must not believe. Slurm sets or removes
-/// `CUDA_VISIBLE_DEVICES` itself, but not the variable of the container runtimes.
-pub fn clear(spank: Spank) {
-    if spank
-        .variable("NVIDIA_VISIBLE_DEVICES")
-        .is_some_and(|value| value.starts_with("MIG-"))
-    {
+const PRELOAD: &str = "LD_PRELOAD";
+
+fn put(spank: Spank, name: &str, value: &str) -> Result<(), String> {
+    spank
+        .set_variable(name, value)
+        .map_err(|reason| format!("cannot set {name}: {reason}"))
+}
+
+fn variables(lease: &Lease) -> Option<Variables> {
+    let slice = &lease.slice;
+    let device = slice.cuda_device()?.to_owned();
+    let memory = slice.memory_mib.0;
+    let mut variables = vec![
+        ("CUDA_VISIBLE_DEVICES", device.clone()),
+        ("NVIDIA_VISIBLE_DEVICES", device),
+        ("GPUFRAC_FRACTION", lease.fraction.to_string()),
+        ("GPUFRAC_MECHANISM", lease.mechanism.to_string()),
+        ("GPUFRAC_PROFILE", lease.kind()),
+        ("GPUFRAC_MEMORY_MIB", memory.to_string()),
+    ];
+    if let Some(mps) = &slice.mps {
+        variables.push(("CUDA_MPS_PIPE_DIRECTORY", mps.pipe()));
+        variables.push(("CUDA_MPS_LOG_DIRECTORY", mps.log()));
+        // The one device that the daemon serves is device 0 to its clients.
+        let limit = format!("0={}M", mps.memory_limit_mib.0);
+        variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
+        variables.push(match &mps.sm_partition {
+            Some(partition) => ("CUDA_MPS_SM_PARTITION", partition.clone()),
+            None => (
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+                mps.thread_percentage.to_string(),
+            ),
+        });
+    }
+    if let Some(hami) = &slice.hami {
+        variables.push(("CUDA_DEVICE_MEMORY_LIMIT", format!("{memory}m")));
+        variables.push(("CUDA_DEVICE_SM_LIMIT", hami.sm_limit.to_string()));
+        variables.push(("CUDA_DEVICE_MEMORY_SHARED_CACHE", hami.cache.clone()));
+    }
+    if slice.hints {
+        let part = match &slice.mps {
+            Some(mps) => f64::from(mps.thread_percentage) / 100.0,
+            None => f64::from(lease.units.0) / 100.0,
+        };
+        variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
+        variables.push(("TF_FORCE_GPU_ALLOW_GROWTH", "true".to_owned()));
+        variables.push(("CUPY_GPU_MEMORY_LIMIT", (memory << 20).to_string()));
+        variables.push(("GPUFRAC_HINTS", "1".to_owned()));
+    }
+    Some(variables)
+}
+
+/// Removes what a step inherited of another job's slice. What the user set himself stays: a daemon of MPS of
+/// his own, say. Slurm sets or removes `CUDA_VISIBLE_DEVICES` itself, but not the variable of the
+/// container runtimes.
+pub fn clear(spank: Spank, libraries: &[String]) {
+    if spank.variable("GPUFRAC_HINTS").is_some() {
+        for name in HINTS {
+            spank.unset_variable(name);
+        }
+    }
+    if spank.variable("GPUFRAC_MECHANISM").is_some() {
         spank.unset_variable(c"NVIDIA_VISIBLE_DEVICES");
+        for name in MPS.into_iter().chain(HAMI) {
+            spank.unset_variable(name);
+        }
     }
     for name in OWN {
         spank.unset_variable(name);
+    }
+    let preloaded = spank.variable(PRELOAD).unwrap_or_default();
+    let kept: Vec<&str> = preloaded
+        .split([':', ' '])
+        .filter(|library| !libraries.iter().any(|own| own == library))
+        .collect();
+    let kept = kept.join(":");
+    if kept.is_empty() {
+        spank.unset_variable(c"LD_PRELOAD");
+    } else if kept != preloaded {
+        // What cannot be set stays as the user had it.
+        let _ = spank.set_variable(PRELOAD, &kept);
     }
 }

@@ -19,6 +19,8 @@ pub struct JobSlice {
     pub lease: Option<Lease>,
     /// What `gpufrac node-setup` found; `None` on a node without pools.
     record: Option<NodeRecord>,
+    /// What pools of this node preload.
+    pub libraries: Vec<String>,
 }
 
 /// Why a task must not start.
@@ -56,17 +58,21 @@ impl JobSlice {
                 job_id,
                 lease: None,
                 record: None,
+                libraries: Vec::new(),
             });
         }
         let leases = node.leases().map_err(|error| error.to_string())?;
         let lease = leases.read(job_id).map_err(|error| error.to_string())?;
         // Ids begin anew where Slurm lost its state: another user's lease is another job's.
         let lease = lease.filter(|lease| lease.user_id == user_id);
+        let pools = node.config.pools.iter();
+        let libraries = pools.filter_map(|pool| pool.options.library.clone());
         let record = node.record().map_err(|error| error.to_string())?;
         Ok(Self {
             job_id,
             lease,
             record: Some(record),
+            libraries: libraries.collect(),
         })
     }
 

@@ -13,8 +13,11 @@ use nvidia_ml::store::{Store, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// A GPU model that there is not.
-    #[error("there is no GPU model `{0}`; write MODEL or MODEL:COUNT with one of {known}", known = model_names())]
+    #[error("there is no GPU model `{0}`; write MODEL, MODEL:COUNT, MODEL:mig or MODEL:COUNT:mig with one of {known}", known = model_names())]
     Model(String),
+    /// MIG mode for a model without it.
+    #[error("`{0}`: this model has no MIG")]
+    NoMig(String),
     /// The library to install was not found.
     #[error("no libnvidia_ml.so beside {}: build it with `cargo build -p nvml-sim`, or name it with --lib", .0.display())]
     NoLibrary(PathBuf),
@@ -68,21 +71,37 @@ fn refused(doing: impl Into<String>) -> impl FnOnce(Code) -> AdminError {
     move |code| AdminError::Refused { doing, code }
 }
 
-/// Reads `H100-80:2`.
+/// A GPU to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct NewGpu {
+    /// Its model.
+    pub model: &'static Model,
+    /// In MIG mode, whatever the others are in.
+    pub mig: bool,
+}
+
+/// Reads `H100-80:2`, or `H100-80:2:mig`.
 ///
 /// # Errors
-/// A model that there is not, or a count that is no number from 1 to 32.
-pub fn parse_gpus(text: &str) -> Result<Vec<&'static Model>, AdminError> {
+/// A model that there is not, a count that is no number from 1 to 32, MIG on a model without it.
+pub fn parse_gpus(text: &str) -> Result<Vec<NewGpu>, AdminError> {
     let error = || AdminError::Model(text.to_owned());
-    let (name, count) = match text.split_once(':') {
+    let (rest, mig) = match text.strip_suffix(":mig") {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    };
+    let (name, count) = match rest.split_once(':') {
         Some((name, count)) => (name, count.parse().map_err(|_| error())?),
-        None => (text, 1),
+        None => (rest, 1),
     };
     let model = Model::find(name).ok_or_else(error)?;
     if !(1..=32).contains(&count) {
         return Err(error());
     }
-    Ok(vec![model; count])
+    if mig && model.geometry.is_none() {
+        return Err(AdminError::NoMig(text.to_owned()));
+    }
+    Ok(vec![NewGpu { model, mig }; count])
 }
 
 /// The newest built library near the running program.
@@ -104,18 +123,25 @@ pub fn built_library() -> Result<PathBuf, AdminError> {
         .ok_or_else(|| AdminError::NoLibrary(folder.to_owned()))
 }
 
-/// Makes a node in `root`, in place of one that was there.
+/// Makes a node in `root`, in place of one that was there; with `mig`, all GPUs that have it are in
+/// MIG mode.
 ///
 /// # Errors
 /// What the file system answers.
 pub fn init(
     root: &Path,
-    models: &[&'static Model],
+    gpus: &[NewGpu],
     mig: bool,
     driver: &str,
     library: &Path,
 ) -> Result<Store, AdminError> {
-    let store = Store::create(root, &Node::new(driver, models, mig))?;
+    let models: Vec<_> = gpus.iter().map(|gpu| gpu.model).collect();
+    let mut node = Node::new(driver, &models, mig);
+    for (gpu, new) in node.gpus.iter_mut().zip(gpus) {
+        gpu.mig |= new.mig;
+        gpu.mig_pending = gpu.mig;
+    }
+    let store = Store::create(root, &node)?;
     let folder = root.join("lib");
     let installed = folder.join("libnvidia-ml.so.1");
     let new = folder.join(".libnvidia-ml.so.1");

@@ -167,6 +167,20 @@ impl Release {
         command
     }
 
+    /// The version of a package that [`Release::package`] gives, or `None` without such a package.
+    ///
+    /// # Errors
+    /// What apt answers.
+    pub fn version(&self, name: &str) -> Result<Option<String>, DebianError> {
+        let text = run(self.apt("apt-cache").args(["policy", name]))?;
+        let version = text
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("Candidate: "));
+        Ok(version
+            .filter(|version| *version != "(none)")
+            .map(str::to_owned))
+    }
+
     /// One package's file, downloaded or from the cache.
     ///
     /// # Errors
@@ -257,4 +271,59 @@ pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
         fs::write(&path, text).map_err(at(&path))?;
     }
     Ok(())
+}
+
+/// Where `nvidia-cuda-mps` is looked for. Only experimental has a version that knows `-multiuser-server`.
+const MPS_RELEASES: [&str; 4] = ["bookworm", "trixie", "sid", "experimental"];
+
+/// NVIDIA's own `nvidia-cuda-mps-control`, the newest that Debian has, with `nvidia-cuda-mps-server`
+/// beside it in `usr/sbin`. It is downloaded once; from then on no network is asked.
+///
+/// # Errors
+/// When a release of Debian cannot be asked, or none has the package.
+pub fn mps_control(cache: &Path) -> Result<PathBuf, DebianError> {
+    const PACKAGE: &str = "nvidia-cuda-mps";
+    let folder = cache.join(PACKAGE);
+    let control = folder.join("usr/bin/nvidia-cuda-mps-control");
+    if control.exists() {
+        return Ok(control);
+    }
+    let mut newest: Option<(String, PathBuf)> = None;
+    for name in MPS_RELEASES {
+        let release = Release::open(cache, name)?;
+        let Some(version) = release.version(PACKAGE)? else {
+            continue;
+        };
+        if match &newest {
+            Some((best, _)) => is_newer(&version, best)?,
+            None => true,
+        } {
+            newest = Some((version, release.package(PACKAGE)?));
+        }
+    }
+    let (_, package) = newest.ok_or_else(|| DebianError::Nothing(PACKAGE.to_owned()))?;
+    // Renamed into place as a whole: another program may be doing the same.
+    let partial = cache.join(format!(".{PACKAGE}.{}", std::process::id()));
+    extract(&package, &partial)?;
+    // gpufrac runs no program that others could change.
+    run(Command::new("chmod").args(["-R", "go-w"]).arg(&partial))?;
+    let renamed = fs::rename(&partial, &folder);
+    if renamed.is_err() && control.exists() {
+        let _ = fs::remove_dir_all(&partial);
+    } else {
+        renamed.map_err(at(&folder))?;
+    }
+    Ok(control)
+}
+
+fn is_newer(version: &str, than: &str) -> Result<bool, DebianError> {
+    let mut command = Command::new("dpkg");
+    command.args(["--compare-versions", version, "gt", than]);
+    match command.status() {
+        Ok(status) => Ok(status.success()),
+        Err(error) => Err(DebianError::Failed {
+            command: format!("{command:?}"),
+            reason: error.to_string(),
+        }),
+    }
 }

@@ -29,10 +29,10 @@ struct Arguments {
 enum Command {
     /// Make a node, in place of one that was there.
     Init {
-        /// MODEL or MODEL:COUNT, such as H100-80:2; repeat for other models.
+        /// MODEL or MODEL:COUNT, such as H100-80:2, with :mig behind for MIG mode; repeat for other models.
         #[arg(long = "gpu", required = true, num_args = 1..)]
         gpus: Vec<String>,
-        /// Switch MIG mode on.
+        /// Switch MIG mode on, on every GPU that has it.
         #[arg(long)]
         mig: bool,
         /// Driver version that NVML reports.
@@ -120,12 +120,12 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Reset a GPU: instances are lost, a pending MIG mode comes into force.
+    /// Reset a GPU: instances and compute mode are lost, a pending MIG mode comes into force.
     Reset {
         /// GPU index.
         gpu: usize,
     },
-    /// Reboot: instances are lost; MIG mode too, from Hopper on.
+    /// Reboot: instances and compute modes are lost; MIG mode too, from Hopper on.
     Reboot,
     /// Run a fake CUDA program on the device that CUDA_VISIBLE_DEVICES gives.
     Run {
@@ -219,15 +219,15 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         lib,
     } = &arguments.command
     {
-        let mut models = Vec::new();
+        let mut parsed = Vec::new();
         for text in gpus {
-            models.extend(admin::parse_gpus(text)?);
+            parsed.extend(admin::parse_gpus(text)?);
         }
         let library = match lib {
             Some(path) => path.clone(),
             None => admin::built_library()?,
         };
-        admin::init(&root, &models, *mig, driver, &library)?;
+        admin::init(&root, &parsed, *mig, driver, &library)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store =

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nvidia_ml::node::compute_mode::{EXCLUSIVE_PROCESS, PROHIBITED};
 use nvidia_ml::node::{ComputeInstance, Gpu, GpuInstance, Node};
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{self, Process};
@@ -265,8 +266,8 @@ fn start(store: &Store, plan: &Plan) -> Result<(Process, String), ProgramError> 
         _ => false,
     };
     let others: Vec<&Process> = live.iter().filter(on_it).collect();
-    // Prohibited; exclusive process.
-    if found.gpu.compute_mode == 2 || (found.gpu.compute_mode == 3 && !others.is_empty()) {
+    let mode = found.gpu.compute_mode;
+    if mode == PROHIBITED || (mode == EXCLUSIVE_PROCESS && !others.is_empty()) {
         return Err(ProgramError::Unavailable(format!(
             "compute mode of {}",
             found.gpu.uuid

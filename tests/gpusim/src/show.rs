@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use nvidia_ml::code::Code;
+use nvidia_ml::node::compute_mode;
 use nvidia_ml::processes::{self, Process};
 use nvidia_ml::store::{Store, StoreError};
 use nvidia_ml::tree::Capability;
@@ -54,6 +55,8 @@ pub struct GpuView {
     pub mig: bool,
     /// MIG mode after a reset.
     pub mig_pending: bool,
+    /// Compute mode, in nvidia-smi's words.
+    pub compute_mode: &'static str,
     /// Memory slices of the GPU, 0 without MIG.
     pub memory_slices: u32,
     /// GPU instances by id.
@@ -109,6 +112,17 @@ pub struct ProcessView {
     pub memory_mib: u64,
     /// How busy it is.
     pub pattern: String,
+}
+
+const DEFAULT_NAME: &str = "Default";
+
+fn compute_mode_name(mode: u32) -> &'static str {
+    match mode {
+        compute_mode::DEFAULT => DEFAULT_NAME,
+        compute_mode::PROHIBITED => "Prohibited",
+        compute_mode::EXCLUSIVE_PROCESS => "Exclusive_Process",
+        _ => "?",
+    }
 }
 
 /// Looks at a node.
@@ -167,6 +181,7 @@ pub fn view(store: &Store) -> Result<NodeView, ShowError> {
             minor: gpu.minor,
             mig: gpu.mig,
             mig_pending: gpu.mig_pending,
+            compute_mode: compute_mode_name(gpu.compute_mode),
             memory_slices: model
                 .geometry()
                 .map_or(0, |geometry| geometry.memory_slices),
@@ -193,7 +208,11 @@ pub fn text(node: &NodeView) -> String {
             (false, true) => "MIG off, on after a reset",
         };
         let (index, name, uuid) = (gpu.index, gpu.name, &gpu.uuid);
-        let _ = writeln!(out, "GPU {index}: {name} ({uuid}), {mode}");
+        let _ = write!(out, "GPU {index}: {name} ({uuid}), {mode}");
+        if gpu.compute_mode != DEFAULT_NAME {
+            let _ = write!(out, ", compute mode {}", gpu.compute_mode);
+        }
+        out.push('\n');
         for gi in &gpu.instances {
             let (id, profile, start, size) = (gi.gi, gi.profile, gi.start, gi.size);
             let _ = write!(out, "  GI {id:2}  {profile:<14} {start}:{size}");

@@ -307,6 +307,75 @@ fn whole_gpus_are_described() {
 }
 
 #[test]
+fn the_compute_mode_is_everyones_until_the_driver_is_loaded_anew() {
+    use nvml_wrapper::enum_wrappers::device::ComputeMode;
+    let node = SimNode::new(&["L40S", "A30-24:mig", "H100-80"], &[]);
+    let nvml = node.nvml();
+    let mut whole = nvml.device_by_index(0).unwrap();
+    let set = |index, mode| raw!(nvml, nvmlDeviceSetComputeMode(handle(&nvml, index), mode));
+    assert_eq!(whole.compute_mode().unwrap(), ComputeMode::Default);
+    for reload in [&["reset", "0"][..], &["reboot"]] {
+        whole
+            .set_compute_mode(ComputeMode::ExclusiveProcess)
+            .unwrap();
+        assert_eq!(whole.compute_mode().unwrap(), ComputeMode::ExclusiveProcess);
+        let shown = node.ok(&["show"]);
+        assert_eq!(
+            shown
+                .matches("MIG off, compute mode Exclusive_Process\n")
+                .count(),
+            1
+        );
+        node.ok(reload);
+        assert_eq!(whole.compute_mode().unwrap(), ComputeMode::Default);
+        assert!(!node.ok(&["show"]).contains("compute mode"));
+    }
+    assert_eq!(set(0, 1), Err(Code::INVALID_ARGUMENT), "exclusive thread");
+    assert_eq!(set(0, 4), Err(Code::INVALID_ARGUMENT));
+    assert_eq!(set(1, 3), Err(Code::NOT_SUPPORTED), "in MIG mode");
+    assert_eq!(set(1, 0), Err(Code::NOT_SUPPORTED), "in MIG mode");
+    assert_eq!(set(2, 2), Ok(()));
+    node.ok(&["calls", "--start"]);
+    node.ok(&[
+        "fault",
+        "--call",
+        "nvmlDeviceSetComputeMode",
+        "--nth",
+        "2",
+        "--code",
+        "GPU_IS_LOST",
+    ]);
+    assert_eq!(set(0, 3), Ok(()));
+    assert_eq!(set(0, 0), Err(Code::GPU_IS_LOST));
+    assert_eq!(set(0, 3), Ok(()));
+    assert!(node.ok(&["calls"]).contains("3 nvmlDeviceSetComputeMode\n"));
+}
+
+#[test]
+fn some_gpus_of_a_node_are_in_mig_mode() {
+    let node = SimNode::new(
+        &["H100-80:mig", "L40S", "T4", "A30-24:2:mig", "A30-24"],
+        &[],
+    );
+    let nvml = node.nvml();
+    let modes: Vec<_> = (0..6)
+        .map(|index| nvml.device_by_index(index).unwrap().mig_mode())
+        .map(|mode| mode.ok().map(|mode| (mode.current, mode.pending)))
+        .collect();
+    let (on, off) = (Some((1, 1)), Some((0, 0)));
+    assert_eq!(modes, [on, None, None, on, on, off]);
+    for capability in [((9, 0), 0), ((8, 9), 1), ((7, 5), 2)] {
+        let gpu = nvml.device_by_index(capability.1).unwrap();
+        let found = gpu.cuda_compute_capability().unwrap();
+        assert_eq!((found.major, found.minor), capability.0);
+    }
+    for wrong in ["T4:mig", "T4:0", "T4:1:x", "T4:mig:1"] {
+        let output = node.gpusim(&["init", "--gpu", wrong]).output().unwrap();
+        assert!(!output.status.success(), "{wrong}");
+    }
+}
+
+#[test]
 fn handles_mean_nothing_in_another_node() {
     let (one, two) = (SimNode::new(&["T4"], &[]), SimNode::new(&["T4"], &[]));
     let (first, second) = (one.nvml(), two.nvml());

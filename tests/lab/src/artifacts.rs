@@ -59,6 +59,15 @@ pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabEr
     Ok(())
 }
 
+/// Installs the stand-in for NVIDIA's MPS control program, in a folder of its own: it writes there.
+pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), LabError> {
+    let program = folder.mps_standin();
+    if let Some(place) = program.parent() {
+        fs::create_dir_all(place).map_err(LabError::file("cannot make", place))?;
+    }
+    copy(&build.join("mps-standin"), &program)
+}
+
 fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
     if !from.exists() {
         return Err(LabError::Machine {

@@ -25,8 +25,8 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 pub struct LabBuilder {
     nodes: usize,
     node_prefix: Option<String>,
-    model: String,
-    gpus: u32,
+    /// As gpusim reads them.
+    gpus: Vec<String>,
     mig: bool,
     driver: Option<String>,
     pools: Option<String>,
@@ -38,6 +38,9 @@ pub struct LabBuilder {
     build_folder: Option<PathBuf>,
     run_on_tmpfs: bool,
     plugin_folder: Option<PathBuf>,
+    /// Of gpufrac.toml, beside those of every lab.
+    paths: Vec<(&'static str, PathBuf)>,
+    mps_standin: bool,
 }
 
 impl Default for LabBuilder {
@@ -45,8 +48,7 @@ impl Default for LabBuilder {
         Self {
             nodes: 1,
             node_prefix: None,
-            model: "H100-80".into(),
-            gpus: 2,
+            gpus: vec!["H100-80:2".into()],
             mig: true,
             driver: None,
             pools: None,
@@ -58,6 +60,8 @@ impl Default for LabBuilder {
             build_folder: None,
             run_on_tmpfs: false,
             plugin_folder: None,
+            paths: Vec::new(),
+            mps_standin: false,
         }
     }
 }
@@ -81,12 +85,20 @@ impl LabBuilder {
     /// The simulated GPUs of each node: a model of the simulator and how many (two H100 unless said).
     #[must_use]
     pub fn gpus(mut self, model: &str, count: u32) -> Self {
-        self.model = model.into();
-        self.gpus = count;
+        self.gpus = vec![format!("{model}:{count}")];
         self
     }
 
-    /// Whether MIG mode is on when the nodes come up (it is unless said).
+    /// Different GPUs on each node, as `gpusim init` reads them: those that say so are in MIG mode
+    /// (`H100-80:mig`), others are not.
+    #[must_use]
+    pub fn gpu_list(mut self, gpus: &[&str]) -> Self {
+        self.gpus = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
+        self.mig = false;
+        self
+    }
+
+    /// Whether MIG mode is on when the nodes come up, on all GPUs that have it (it is unless said).
     #[must_use]
     pub fn mig(mut self, on: bool) -> Self {
         self.mig = on;
@@ -162,6 +174,28 @@ impl LabBuilder {
     #[must_use]
     pub fn plugin_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.plugin_folder = Some(path.into());
+        self
+    }
+
+    /// NVIDIA's MPS control program, in `[paths]` of gpufrac.toml.
+    #[must_use]
+    pub fn mps_control(mut self, path: impl Into<PathBuf>) -> Self {
+        self.paths.push(("mps_control", path.into()));
+        self
+    }
+
+    /// A stand-in for the MPS control program, which has servers and clients without a GPU; it is at
+    /// [`Folder::mps_standin`].
+    #[must_use]
+    pub fn mps_standin(mut self) -> Self {
+        self.mps_standin = true;
+        self
+    }
+
+    /// nvidia-smi, in `[paths]` of gpufrac.toml.
+    #[must_use]
+    pub fn nvidia_smi(mut self, path: impl Into<PathBuf>) -> Self {
+        self.paths.push(("nvidia_smi", path.into()));
         self
     }
 
@@ -241,14 +275,19 @@ impl LabBuilder {
             if let Some(plugins) = &self.plugin_folder {
                 artifacts::install_plugins(plugins, folder)?;
             }
+            let mut paths = self.paths.clone();
+            if self.mps_standin {
+                artifacts::install_mps_standin(&build, folder)?;
+                paths.push(("mps_control", folder.mps_standin()));
+            }
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
             let pools = match &self.pools {
                 Some(pools) => pools.replace("@NODES@", &nodes.join(",")),
-                None => conf::default_pool(&self.model, &self.partitions[0].0, nodes),
+                None => conf::default_pool(self.first_model(), &self.partitions[0].0, nodes),
             };
             write(
                 &folder.gpufrac_conf(),
-                &conf::gpufrac_conf(folder, &pools),
+                &conf::gpufrac_conf(folder, &paths, &pools),
                 0o644,
             )?;
             write(
@@ -312,6 +351,20 @@ impl LabBuilder {
         write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
     }
 
+    fn first_model(&self) -> &str {
+        let first = self.gpus.first().map_or("", String::as_str);
+        first.split(':').next().unwrap_or_default()
+    }
+
+    /// How many GPUs a node has.
+    fn gpu_count(&self) -> u32 {
+        let count = |gpu: &String| {
+            let second = gpu.split(':').nth(1);
+            second.and_then(|text| text.parse().ok()).unwrap_or(1)
+        };
+        self.gpus.iter().map(count).sum()
+    }
+
     /// gpufrac.toml as gpufrac itself reads it.
     fn config(&self, folder: &Folder) -> Result<Option<Config>, LabError> {
         if !self.gpufrac {
@@ -334,16 +387,17 @@ impl LabBuilder {
         config: Option<&Config>,
         node: &str,
     ) -> Result<Option<NodeGres>, LabError> {
-        if self.gpus == 0 {
+        let gpus = self.gpu_count();
+        if gpus == 0 {
             return Ok(None);
         }
         let Some(config) = config else {
-            return Ok(Some(conf::plain_gres(lab.folder(), node, self.gpus)));
+            return Ok(Some(conf::plain_gres(lab.folder(), node, gpus)));
         };
         if config.pools_of_node(node).is_empty() {
             return Ok(None);
         }
-        let args = ["conf", "--node", node, "--gpus", &self.gpus.to_string()];
+        let args = ["conf", "--node", node, "--gpus", &gpus.to_string()];
         let text = lab.command("gpufrac").args(args).stdout()?;
         conf::printed_gres(&text)
             .map(Some)
@@ -357,14 +411,13 @@ impl LabBuilder {
         let config = self.config(lab.folder())?;
         for node in lab.nodes() {
             if let Some(config) = &config {
-                let gpu = format!("{}:{}", self.model, self.gpus);
-                gpus::init(lab, node, &gpu, self.mig, self.driver.as_deref())?;
+                gpus::init(lab, node, &self.gpus, self.mig, self.driver.as_deref())?;
                 if !config.pools_of_node(node).is_empty() {
                     gpus::node_setup(lab, node)?;
                 }
                 continue;
             }
-            for minor in 0..2 * u64::from(self.gpus) {
+            for minor in 0..2 * u64::from(self.gpu_count()) {
                 let path = lab.folder().devices(node).join(format!("half{minor}"));
                 let id = makedev(PLACEHOLDER_MAJOR, minor);
                 mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), id)

@@ -1,6 +1,7 @@
 //! The text of the lab's configuration files.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use crate::Folder;
 
@@ -164,9 +165,13 @@ SlurmdParameters=config_overrides
     }
 }
 
-/// gpufrac.toml: the paths of the lab, then the pools.
-pub(crate) fn gpufrac_conf(folder: &Folder, pools: &str) -> String {
+/// gpufrac.toml: the paths of the lab with `more` of them, then the pools.
+pub(crate) fn gpufrac_conf(folder: &Folder, more: &[(&str, PathBuf)], pools: &str) -> String {
     let root = folder.root().display();
+    let mut paths = String::new();
+    for (name, path) in more {
+        let _ = writeln!(paths, "{name} = \"{}\"", path.display());
+    }
     format!(
         "\
 version = 1
@@ -177,7 +182,7 @@ state = \"{root}/var/%n\"
 devices = \"{root}/dev/%n\"
 driver_root = \"{root}/gpus/%n\"
 nvml = \"{root}/gpus/%n/lib/libnvidia-ml.so.1\"
-
+{paths}
 {pools}"
     )
 }

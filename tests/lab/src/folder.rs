@@ -71,6 +71,22 @@ impl Folder {
         self.0.join("run").join(node)
     }
 
+    /// A node's folders of MPS daemons.
+    pub(crate) fn mps(&self, node: &str) -> PathBuf {
+        self.run(node).join("mps")
+    }
+
+    /// A node's folders of HAMi-core's caches.
+    pub(crate) fn hami(&self, node: &str) -> PathBuf {
+        self.run(node).join("hami")
+    }
+
+    /// The stand-in for `nvidia-cuda-mps-control`; its options, `standin.json`, and the record of its `commands` are
+    /// beside it.
+    pub fn mps_standin(&self) -> PathBuf {
+        self.0.join("mps/nvidia-cuda-mps-control")
+    }
+
     /// The lab's record of its processes and nodes.
     pub(crate) fn record(&self) -> PathBuf {
         self.0.join("lab.json")

@@ -25,6 +25,30 @@ pub struct Instance {
     pub uuids: Vec<String>,
 }
 
+/// Who may use a whole GPU, as the simulator holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ComputeMode {
+    /// Any number of processes.
+    Default,
+    /// None.
+    Prohibited,
+    /// One process.
+    ExclusiveProcess,
+    /// Another of NVML's numbers.
+    Other(u32),
+}
+
+impl From<u32> for ComputeMode {
+    fn from(number: u32) -> Self {
+        match number {
+            0 => Self::Default,
+            2 => Self::Prohibited,
+            3 => Self::ExclusiveProcess,
+            other => Self::Other(other),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct NodeState {
     gpus: Vec<GpuState>,
@@ -33,6 +57,7 @@ struct NodeState {
 #[derive(Deserialize)]
 struct GpuState {
     uuid: String,
+    compute_mode: u32,
     instances: Vec<InstanceState>,
 }
 
@@ -96,6 +121,19 @@ impl Lab {
             .gpus
             .into_iter()
             .map(|gpu| gpu.uuid)
+            .collect())
+    }
+
+    /// Compute modes of a node's GPUs, in NVML's order, read behind NVML's back.
+    ///
+    /// # Errors
+    /// When the simulator's state can not be read.
+    pub fn compute_modes(&self, node: &str) -> Result<Vec<ComputeMode>, LabError> {
+        Ok(self
+            .simulator(node)?
+            .gpus
+            .into_iter()
+            .map(|gpu| gpu.compute_mode.into())
             .collect())
     }
 
@@ -164,11 +202,11 @@ impl Lab {
     }
 }
 
-/// Makes the simulated GPUs of `node`, written as MODEL:COUNT.
+/// Makes the simulated GPUs of `node`, written as gpusim reads them.
 pub(crate) fn init(
     lab: &Lab,
     node: &str,
-    gpu: &str,
+    gpus: &[String],
     mig: bool,
     driver: Option<&str>,
 ) -> Result<(), LabError> {
@@ -178,7 +216,10 @@ pub(crate) fn init(
         .join("libnvidia_ml.so")
         .display()
         .to_string();
-    let mut args = vec!["init", "--gpu", gpu, "--lib", &library];
+    let mut args = vec!["init", "--lib", &library];
+    for gpu in gpus {
+        args.extend(["--gpu", gpu]);
+    }
     if mig {
         args.push("--mig");
     }

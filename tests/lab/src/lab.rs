@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::daemons::{self, Daemon, Environment};
 use crate::folder::write;
 use crate::process::Process;
-use crate::{Folder, LabBuilder, LabError, SlurmCommand, User, cgroups, leftovers};
+use crate::{Folder, LabBuilder, LabError, SlurmCommand, User, cgroups, leftovers, mps};
 
 /// What the lab's folder remembers, so that another program can stop the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -245,6 +245,7 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     for process in leftovers::of_lab(folder) {
         process.signal(Signal::SIGKILL);
     }
+    mps::kill(folder);
     for path in &record.mounts {
         umount2(path, MntFlags::MNT_DETACH)
             .map_err(|error| LabError::file("cannot unmount", path)(error.into()))?;

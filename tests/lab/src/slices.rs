@@ -1,12 +1,13 @@
 //! What a node holds for its jobs, as three parties see it: Slurm, the leases, the simulator.
 
+use std::fs;
 use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::{Instance, JobId, Lab, LabError};
+use crate::{ComputeMode, Instance, JobId, Lab, LabError};
 
-/// A job's slice: the lease, and the instance for which it stands.
+/// A job's slice of MIG: the lease, and the instance for which it stands.
 #[derive(Debug, Clone)]
 pub struct HeldSlice {
     /// What gpufrac wrote down.
@@ -16,7 +17,7 @@ pub struct HeldSlice {
 }
 
 impl Lab {
-    /// The slice of a running job on `node`.
+    /// The slice of a running job on `node`, of a pool with MIG; other jobs have a [`Lab::lease`] only.
     ///
     /// # Errors
     /// When there is no active lease, or the simulator holds no such instance.
@@ -61,7 +62,8 @@ impl Lab {
         })
     }
 
-    /// What should not be there when no job runs: leases, instances, drained nodes, ended daemons.
+    /// What should not be there when no job runs: leases, instances, compute modes, MPS daemons, folders of
+    /// MPS and HAMi, drained nodes, ended daemons.
     ///
     /// # Errors
     /// When one of the parties can not be asked.
@@ -84,21 +86,34 @@ impl Lab {
                     .iter()
                     .map(|i| format!("{node}: instance {i:?}")),
             );
+            for (gpu, mode) in self.compute_modes(node)?.into_iter().enumerate() {
+                if mode != ComputeMode::Default {
+                    left.push(format!("{node}: GPU {gpu} has compute mode {mode:?}"));
+                }
+            }
+            let mps = self.mps_processes(node);
+            left.extend(mps.iter().map(|process| format!("{node}: {process:?}")));
+            for place in [self.folder().mps(node), self.folder().hami(node)] {
+                let entries = fs::read_dir(place).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| format!("{node}: {}", entry.path().display())));
+            }
         }
         Ok(left)
     }
 }
 
-/// Whether `instance` is the one for which `lease` stands.
+/// Whether `instance` is the one for which `lease` stands, alone or with others.
 pub(crate) fn matches(instance: &Instance, lease: &Lease) -> bool {
-    let slice = &lease.slice;
-    let Some(made) = &slice.instance else {
+    let Some(mig) = &lease.slice.mig else {
         return false;
     };
-    instance.gpu == slice.gpu_index as usize
+    let Some(made) = &mig.instance else {
+        return false;
+    };
+    instance.gpu == lease.slice.gpu_index as usize
         && instance.id == made.gi_id
-        && instance.profile == slice.profile_id
-        && instance.start == u32::from(slice.placement.start)
-        && instance.size == u32::from(slice.placement.size)
+        && instance.profile == mig.profile_id
+        && instance.start == u32::from(mig.placement.start)
+        && instance.size == u32::from(mig.placement.size)
         && instance.uuids == [made.mig_uuid.clone()]
 }

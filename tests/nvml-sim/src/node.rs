@@ -25,6 +25,16 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
 }
 
+/// `NVML_COMPUTEMODE_*`: who may use a whole GPU.
+pub mod compute_mode {
+    /// Any number of processes.
+    pub const DEFAULT: u32 = 0;
+    /// None.
+    pub const PROHIBITED: u32 = 2;
+    /// One process, such as an MPS server.
+    pub const EXCLUSIVE_PROCESS: u32 = 3;
+}
+
 /// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +55,7 @@ pub struct Gpu {
     pub mig_pending: bool,
     /// Persistence mode.
     pub persistence: bool,
-    /// `NVML_COMPUTEMODE_*`.
+    /// One of [`compute_mode`], until the driver is loaded anew.
     pub compute_mode: u32,
     /// Accounting mode.
     #[serde(default)]
@@ -128,7 +138,7 @@ impl Node {
                 mig,
                 mig_pending: mig,
                 persistence: true,
-                compute_mode: 0,
+                compute_mode: compute_mode::DEFAULT,
                 accounting: false,
                 instances: Vec::new(),
             }
@@ -150,7 +160,6 @@ impl Node {
                 gpu.mig_pending = false;
             }
             gpu.reset();
-            gpu.compute_mode = 0;
             gpu.accounting = false;
         }
     }
@@ -459,12 +468,14 @@ impl Gpu {
             return Ok(Err(Code::RESET_REQUIRED));
         }
         self.mig = on;
+        self.compute_mode = compute_mode::DEFAULT;
         Ok(Ok(()))
     }
 
-    /// Resets the GPU: instances are gone, the pending MIG mode comes into force.
+    /// Resets the GPU: instances and compute mode are gone, the pending MIG mode comes into force.
     pub fn reset(&mut self) {
         self.instances.clear();
         self.mig = self.mig_pending;
+        self.compute_mode = compute_mode::DEFAULT;
     }
 }

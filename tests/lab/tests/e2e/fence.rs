@@ -62,7 +62,9 @@ impl Probe {
 /// The device nodes of a running job's slice.
 fn own_devices(lab: &Lab, job: JobId) -> Result<BTreeSet<String>, LabError> {
     let slice = lab.slice(&lab.nodes()[0], job)?.lease.slice;
-    let made = slice.instance.expect("an active lease names its instance");
+    let made = slice
+        .instance()
+        .expect("an active lease names its instance");
     Ok(BTreeSet::from([
         format!("nvidia{}", slice.gpu_minor),
         format!("nvidia-cap{}", made.gi_cap_minor),

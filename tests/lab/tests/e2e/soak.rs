@@ -60,7 +60,8 @@ fn overlap(a: (usize, u32, u32), b: (usize, u32, u32)) -> bool {
 }
 
 fn place_of(lease: &Lease) -> (usize, u32, u32) {
-    let placement = lease.slice.placement;
+    let mig = lease.slice.mig.as_ref().expect("the pool is one of MIG");
+    let placement = mig.placement;
     (
         lease.slice.gpu_index as usize,
         placement.start.into(),
@@ -127,11 +128,7 @@ impl Look {
                     found.push(format!("leases overlap: {lease:?} and {other:?}"));
                 }
             }
-            let uuid = lease
-                .slice
-                .instance
-                .as_ref()
-                .map(|made| made.mig_uuid.clone());
+            let uuid = lease.slice.instance().map(|made| made.mig_uuid.clone());
             let made = self
                 .instances
                 .iter()

@@ -7,7 +7,8 @@ use nvml_wrapper_sys::bindings as sys;
 use super::{Out, clients, device, nvml};
 use crate::code::{Answer, Code};
 use crate::model::Architecture;
-use crate::session::Call;
+use crate::node::compute_mode::{DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED};
+use crate::session::{self, Call};
 
 type DeviceHandle = sys::nvmlDevice_t;
 
@@ -74,14 +75,17 @@ nvml! {
     fn nvmlDeviceSetComputeMode(device: DeviceHandle, mode: c_uint) {
         let call = Call::new()?;
         let (index, gpu) = call.gpu(device)?;
-        // Default, exclusive thread (gone since CUDA 8), prohibited, exclusive process.
-        if mode > 3 || mode == 1 {
+        // Exclusive thread is gone since CUDA 8.
+        let known = [DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS];
+        if !known.contains(&mode) {
             return Err(Code::INVALID_ARGUMENT);
         }
-        if gpu.mig && mode == 3 {
+        if gpu.mig {
             return Err(Code::NOT_SUPPORTED);
         }
-        call.administrator()?;
+        if !session::is_root() {
+            return Err(Code::NO_PERMISSION);
+        }
         call.session.store.update(|node| {
             node.gpus[index].compute_mode = mode;
             Ok(())

@@ -1,0 +1,139 @@
+//! The keys of a pool that only some mechanisms and layouts have.
+
+use super::read::{Item, Section, Source};
+use super::{PoolOptions, Problem, Tenancy, TimesliceLength};
+use crate::fraction::Units;
+use crate::layout::LayoutKind;
+use crate::mechanism::Mechanism;
+
+/// Clients that one MPS server takes on a GPU of Volta and later (NVIDIA's MPS guide, "client-server
+/// connection limits"; newer editions say 60). Instances of MIG take their part of it: a half of
+/// three slices in seven 20.
+const CLIENTS: u32 = 48;
+const CLIENTS_OF_HALF: u32 = CLIENTS * 3 / 7;
+
+/// The least share for which every job that Slurm's counting admits has room for a client at
+/// the daemon that it shares with others.
+pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units {
+    let (device, clients) = match (mechanism, options.tenancy) {
+        (Mechanism::Mps, Tenancy::Shared) => (100_u32, CLIENTS),
+        (Mechanism::MigMps, _) => (50, CLIENTS_OF_HALF),
+        _ => return Units(1),
+    };
+    // A share is at least one chunk.
+    let places = options
+        .sm_chunks
+        .map_or(clients, |chunks| chunks.min(clients));
+    Units(device.div_ceil(places.max(1)))
+}
+
+/// The keys, and the mechanisms and layouts for which each means something.
+const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 8] = {
+    use LayoutKind::{Halves, Shares, Whole};
+    use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
+    [
+        ("memory", &[Mps, Timeslice, Hami], &[Shares, Whole]),
+        ("equal_halves", &[Mig, MigMps], &[Halves]),
+        ("tenancy", &[Mps], &[Shares]),
+        ("sm_chunks", &[Mps, MigMps], &[Shares, Halves]),
+        ("memory_limits", &[Mps, Timeslice, Hami], &[Shares]),
+        ("timeslice", &[Timeslice], &[Shares]),
+        (
+            "framework_hints",
+            &[Mps, MigMps, Timeslice, Hami],
+            &[Shares, Halves],
+        ),
+        ("library", &[Hami], &[Shares]),
+    ]
+};
+
+/// `kind` is None for a layout that could not be read.
+pub(super) fn read(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    mechanism: Mechanism,
+    kind: Option<LayoutKind>,
+) -> Option<PoolOptions> {
+    let before = source.errors.len();
+    for (key, mechanisms, layouts) in KEYS {
+        let Some(item) = section.get(key) else {
+            continue;
+        };
+        let of = match kind {
+            _ if !mechanisms.contains(&mechanism) => format!("mechanism {mechanism}"),
+            Some(kind) if !layouts.contains(&kind) => format!("layout \"{kind}\""),
+            _ => continue,
+        };
+        item.wrong(source, Problem::Meaningless { of });
+    }
+    if source.errors.len() > before {
+        return None;
+    }
+    let yes = |source: &mut Source<'_>, key| {
+        let item = section.get(key);
+        item.and_then(|item| item.yes_or_no(source))
+            .unwrap_or(false)
+    };
+    let mut options = PoolOptions {
+        memory_limits: yes(source, "memory_limits"),
+        framework_hints: yes(source, "framework_hints"),
+        ..PoolOptions::default()
+    };
+    let whole = kind == Some(LayoutKind::Whole);
+    if mechanism == Mechanism::Mps && !whole {
+        // No default: it decides what tenants can do to each other.
+        let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it can not raise)";
+        let item = section.need(source, "tenancy", example);
+        let words = [("shared", Tenancy::Shared), ("private", Tenancy::Private)];
+        if let Some(tenancy) = item.and_then(|item| one_of(source, &item, &words)) {
+            options.tenancy = tenancy;
+        }
+    }
+    if let Some(item) = section.get("sm_chunks") {
+        options.sm_chunks = item.count(source);
+        if options.tenancy == Tenancy::Private {
+            let of = "tenancy \"private\"".to_owned();
+            item.wrong(source, Problem::Meaningless { of });
+        }
+    }
+    if let Some(item) = section.get("timeslice") {
+        let words = [
+            ("default", TimesliceLength::Default),
+            ("short", TimesliceLength::Short),
+            ("medium", TimesliceLength::Medium),
+            ("long", TimesliceLength::Long),
+        ];
+        options.timeslice = one_of(source, &item, &words);
+    }
+    if mechanism == Mechanism::Hami && !whole {
+        let item = section.need(source, "library", "library = \"/opt/hami/libvgpu.so\"");
+        options.library = item.and_then(|item| library(source, &item));
+    }
+    (source.errors.len() == before).then_some(options)
+}
+
+fn one_of<T: Copy>(source: &mut Source<'_>, item: &Item<'_, '_>, words: &[(&str, T)]) -> Option<T> {
+    let word = item.text(source)?;
+    let found = words.iter().find(|(known, _)| *known == word);
+    if found.is_none() {
+        let known: Vec<&str> = words.iter().map(|(known, _)| *known).collect();
+        let problem = Problem::UnknownWord {
+            word: word.to_owned(),
+            known: known.join(", "),
+        };
+        item.wrong(source, problem);
+    }
+    found.map(|(_, value)| *value)
+}
+
+fn library(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<String> {
+    let path = item.text(source)?;
+    // LD_PRELOAD takes colons and blanks for the end of a name.
+    let ends = |c: char| c == ':' || c.is_whitespace() || c.is_control();
+    if path.starts_with('/') && !path.contains(ends) {
+        return Some(path.to_owned());
+    }
+    let value = path.to_owned();
+    item.wrong(source, Problem::LibraryPath { value });
+    None
+}

@@ -1,0 +1,149 @@
+//! Layouts of shares: whole percents of a device, by MPS, time slices or a library.
+//!
+//! A share has no place, so what Slurm counts is all there is, and nothing is left to prove. MPS
+//! inside MIG has places again, but one a device: the instance that all jobs of a half share.
+
+use super::{Layout, LayoutError, LayoutKind, MenuEntry, Side, candidates};
+use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::geometry::Geometry;
+
+const GPU: Units = Units(100);
+const HALF: Units = Units(50);
+
+impl Layout {
+    /// A GPU with `memory`, shared in percents. `word` names the way in messages, `least` is the smallest share
+    /// that can be given. An empty `menu` asks for every percent; the whole GPU can always be lent.
+    ///
+    /// # Errors
+    /// When the menu has a share below `least`, or two that cost the same.
+    pub fn shares(
+        word: &str,
+        memory: MemoryMib,
+        menu: &[Fraction],
+        least: Units,
+    ) -> Result<Layout, LayoutError> {
+        let mut sizes = menu.to_vec();
+        if !sizes.is_empty() && !sizes.contains(&Fraction::ONE) {
+            sizes.push(Fraction::ONE);
+        }
+        let entries = percents(&sizes, least, GPU)?;
+        let entry = |(fraction, units): (Fraction, Units)| MenuEntry {
+            fraction,
+            units,
+            memory: part_of(memory, units, GPU),
+            profile_name: word.to_owned(),
+        };
+        Ok(Layout::of_entries(entries.into_iter().map(entry).collect()))
+    }
+
+    /// A GPU that is not in MIG mode and is lent as a whole, or not at all.
+    ///
+    /// # Errors
+    /// When the menu has anything else.
+    pub fn whole_gpu(
+        model: &str,
+        memory: MemoryMib,
+        menu: &[Fraction],
+    ) -> Result<Layout, LayoutError> {
+        if menu.iter().any(|fraction| *fraction != Fraction::ONE) {
+            return Err(LayoutError::FixedMenu {
+                kind: LayoutKind::Whole,
+                model: model.to_owned(),
+                only: Fraction::ONE,
+            });
+        }
+        let menu = vec![MenuEntry {
+            fraction: Fraction::ONE,
+            units: GPU,
+            memory,
+            profile_name: "whole GPU".to_owned(),
+        }];
+        Ok(Layout {
+            kind: LayoutKind::Whole,
+            ..Layout::of_entries(menu)
+        })
+    }
+
+    fn of_entries(menu: Vec<MenuEntry>) -> Layout {
+        Layout {
+            kind: LayoutKind::Shares,
+            sides: vec![Side::Whole],
+            capacity: GPU,
+            menu,
+            profiles: Vec::new(),
+            compute_slices: 0,
+            shapes: Vec::new(),
+            proofs: Vec::new(),
+        }
+    }
+
+    /// The halves of a MIG GPU, the one instance of each shared in percents of the GPU, at most 50.
+    /// [`Layout::place`] gives the place of that instance for every size.
+    ///
+    /// # Errors
+    /// When the GPU has no halves, or for a menu as in [`Layout::shares`].
+    pub fn shared_halves(
+        geometry: &Geometry,
+        menu: &[Fraction],
+        least: Units,
+        equal_halves: bool,
+    ) -> Result<Layout, LayoutError> {
+        candidates::check_geometry(geometry)?;
+        let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
+        if let Some(large) = menu.iter().find(|fraction| **fraction > half) {
+            return Err(LayoutError::TooLarge {
+                fraction: *large,
+                kind: LayoutKind::Halves,
+                limit: half,
+            });
+        }
+        let mut layout = Layout::solve(geometry, LayoutKind::Halves, &[half], equal_halves)?;
+        let Some(instance) = layout.menu.pop() else {
+            return Ok(layout);
+        };
+        let entry = |(fraction, units): (Fraction, Units)| MenuEntry {
+            fraction,
+            units,
+            memory: part_of(instance.memory, units, HALF),
+            profile_name: format!("{}+mps", instance.profile_name),
+        };
+        layout.menu = percents(menu, least, HALF)?
+            .into_iter()
+            .map(entry)
+            .collect();
+        for shape in &mut layout.shapes {
+            let place = shape.preferences.pop().unwrap_or_default();
+            shape.preferences = vec![place; layout.menu.len()];
+        }
+        Ok(layout)
+    }
+}
+
+/// `units` of what `all` units stand for, rounded down.
+fn part_of(memory: MemoryMib, units: Units, all: Units) -> MemoryMib {
+    let (units, all) = (u64::from(units.0), u64::from(all.0.max(1)));
+    // In two steps: any amount that a file can name is computed without overflow.
+    MemoryMib(memory.0 / all * units + memory.0 % all * units / all)
+}
+
+fn percents(
+    menu: &[Fraction],
+    least: Units,
+    most: Units,
+) -> Result<Vec<(Fraction, Units)>, LayoutError> {
+    if menu.is_empty() {
+        let all = (least.0.max(1)..=most.0).filter_map(|percent| {
+            let fraction = Fraction::new(percent, 100).ok()?;
+            Some((fraction, Units(percent)))
+        });
+        return Ok(all.collect());
+    }
+    let priced = candidates::priced(menu)?;
+    match priced.iter().find(|(_, units)| *units < least) {
+        Some((fraction, _)) => Err(LayoutError::TooSmall {
+            fraction: *fraction,
+            least,
+        }),
+        None => Ok(priced),
+    }
+}

@@ -1,0 +1,520 @@
+//! The control daemon of MPS (`nvidia-cuda-mps-control`): started, given limits, asked, quit.
+//!
+//! One daemon serves one folder, `<run>/mps/<name>`, with its pipes and logs. All of this is done with the lock
+//! of the GPU held. Commands and answers: nvidia-cuda-mps-control(1) and NVIDIA's MPS guide, as
+//! versions 535 to 555 really behave.
+
+pub mod process;
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::fraction::MemoryMib;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+use crate::files::{FileError, RootDir};
+use crate::nvml::Severity;
+use process::Role;
+
+/// How long a daemon may take to answer a command, or to start. A healthy one takes milliseconds.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// How long killed processes may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// The environment of a daemon holds these and nothing of ours.
+const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
+
+/// Why a daemon could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsError {
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The program cannot be run.
+    #[error("cannot run `{}`: {source}", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended without leaving a daemon.
+    #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Its options.
+        options: String,
+        /// What it said.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
+    Silent {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// What it was told.
+        command: String,
+    },
+    /// There is no daemon to answer.
+    #[error("no control daemon answers in `{}`", folder.display())]
+    Absent {
+        /// The daemon's folder.
+        folder: PathBuf,
+    },
+    /// What was set is not what it says.
+    #[error("the control daemon of `{}` was told {what} {wanted} and says `{found}`", folder.display())]
+    Limit {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// Which limit.
+        what: &'static str,
+        /// What it was told.
+        wanted: String,
+        /// What it says.
+        found: String,
+    },
+    /// It must be replaced, and others use it.
+    #[error(
+        "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
+    )]
+    Occupied {
+        /// What is wrong with the daemon.
+        what: String,
+        /// The jobs.
+        jobs: String,
+    },
+    /// Processes that do not die.
+    #[error("the daemon of `{}` or its servers do not die", folder.display())]
+    Undead {
+        /// The daemon's folder.
+        folder: PathBuf,
+    },
+}
+
+impl MpsError {
+    /// Whether waiting may help.
+    pub fn severity(&self) -> Severity {
+        match self {
+            MpsError::Silent { .. }
+            | MpsError::Absent { .. }
+            | MpsError::Occupied { .. }
+            | MpsError::Undead { .. } => Severity::Transient,
+            _ => Severity::Broken,
+        }
+    }
+}
+
+/// How a daemon is to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// The device that it serves: UUID of a GPU or of a MIG device.
+    pub device: &'a str,
+    /// One server for all users.
+    pub multi_user: bool,
+    /// Static partitions of multiprocessors.
+    pub partitions: bool,
+}
+
+/// What clients may have at most; they can ask for less themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Percent of the multiprocessors.
+    pub thread_percentage: u32,
+    /// Memory of the one device.
+    pub memory: MemoryMib,
+}
+
+/// A server of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Its pid.
+    pub pid: i32,
+    /// Its status: `ACTIVE`, `INITIALIZING`, `FAULT`.
+    pub status: String,
+}
+
+impl Server {
+    /// Whether a client made it unusable for all.
+    pub fn is_faulty(&self) -> bool {
+        self.status.contains("FAULT")
+    }
+}
+
+/// What a daemon is found to be.
+#[derive(Debug)]
+pub enum Health {
+    /// No process.
+    Absent,
+    /// It answers; these are its servers.
+    Good(Vec<Server>),
+    /// It is there and does not answer.
+    Hung(MpsError),
+}
+
+/// The daemon of one folder, running or not.
+#[derive(Debug, Clone)]
+pub struct ControlDaemon {
+    program: PathBuf,
+    folder: PathBuf,
+}
+
+impl ControlDaemon {
+    /// With its program and folder.
+    pub fn new(program: &Path, folder: &Path) -> ControlDaemon {
+        ControlDaemon {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+        }
+    }
+
+    /// Where clients connect.
+    pub fn pipe(&self) -> PathBuf {
+        self.folder.join("pipe")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Looks at it.
+    pub fn health(&self) -> Result<Health, MpsError> {
+        let found = process::of(&self.pipe());
+        if !found.iter().any(|process| process.role == Role::Control) {
+            return Ok(Health::Absent);
+        }
+        match self.servers() {
+            Ok(servers) => Ok(Health::Good(servers)),
+            Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
+                Ok(Health::Hung(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a server process lives, with or without its daemon.
+    pub fn has_servers(&self) -> bool {
+        let found = process::of(&self.pipe());
+        found.iter().any(|process| process.role == Role::Server)
+    }
+
+    /// Starts it, in folders that nobody can enter yet: [`ControlDaemon::admit`].
+    pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
+        RootDir::create(&self.folder, 0o711)?;
+        let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
+        // What an earlier daemon left is in nobody's use: it was found dead.
+        for name in pipe.names()? {
+            pipe.remove(&name)?;
+        }
+        RootDir::create(&self.log(), 0o755)?;
+        let mut options = vec!["-d"];
+        if start.multi_user {
+            options.insert(0, "-multiuser-server");
+        }
+        if start.partitions {
+            options.insert(0, "-S");
+        }
+        let mut command = self.command();
+        command.env("CUDA_VISIBLE_DEVICES", start.device);
+        command.args(&options);
+        let outcome = run(&mut command, "", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
+        match outcome {
+            Outcome::Ended { success: true, .. } => Ok(()),
+            Outcome::Ended { text, .. } => Err(MpsError::Start {
+                program: self.program.clone(),
+                options: options.join(" "),
+                reason: text,
+            }),
+            Outcome::Silent => Err(MpsError::Silent {
+                folder: self.folder.clone(),
+                command: "-d".into(),
+            }),
+        }
+    }
+
+    /// Lets these users connect, and nobody else.
+    pub fn admit(&self, users: &[u32]) -> Result<(), MpsError> {
+        Ok(RootDir::open(&self.pipe())?.let_pass(users)?)
+    }
+
+    /// Sets the limits of servers that start from now on, and of new clients of those that run;
+    /// then reads them back.
+    pub fn limit(&self, limits: Limits) -> Result<(), MpsError> {
+        let Limits {
+            thread_percentage: percentage,
+            memory: MemoryMib(memory),
+        } = limits;
+        let mut commands = format!(
+            "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\n"
+        );
+        for pid in self.server_pids()? {
+            commands.push_str(&format!(
+                "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
+            ));
+        }
+        self.ask(&commands)?;
+        let (said_percentage, said_memory) = self.limits()?;
+        let differs = |what, wanted: String, found: &str| {
+            Err(MpsError::Limit {
+                folder: self.folder.clone(),
+                what,
+                wanted,
+                found: found.to_owned(),
+            })
+        };
+        let same = said_percentage
+            .parse::<f64>()
+            .is_ok_and(|said| (said - f64::from(percentage)).abs() < 0.05);
+        if !same {
+            return differs(
+                "thread percentage",
+                percentage.to_string(),
+                &said_percentage,
+            );
+        }
+        // Said in whole GiB from 1 GiB on, rounded down.
+        let said = mib(&said_memory);
+        if !said.is_some_and(|said| said <= memory && (said == memory || memory - said < 1024)) {
+            return differs("memory limit", format!("{memory}M"), &said_memory);
+        }
+        Ok(())
+    }
+
+    /// The default limits as the daemon says them: `30.0`, `19G`.
+    pub fn limits(&self) -> Result<(String, String), MpsError> {
+        let percentage = self.ask("get_default_active_thread_percentage")?;
+        let memory = self.ask("get_default_device_pinned_mem_limit 0")?;
+        Ok((percentage.trim().to_owned(), memory.trim().to_owned()))
+    }
+
+    fn server_pids(&self) -> Result<Vec<i32>, MpsError> {
+        let list = self.ask("get_server_list")?;
+        Ok(list
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect())
+    }
+
+    /// Its servers.
+    pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
+        let server = |pid| {
+            let status = self.ask(&format!("get_server_status {pid}"))?;
+            let status = status.trim().to_owned();
+            Ok(Server { pid, status })
+        };
+        self.server_pids()?.into_iter().map(server).collect()
+    }
+
+    /// The clients of a server, by pid.
+    pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
+        let list = self.ask(&format!("get_client_list {server}"))?;
+        Ok(list
+            .lines()
+            .filter_map(|line| line.trim().parse().ok())
+            .collect())
+    }
+
+    /// Ends a client in the one way that does no harm to others with work under way (MPS guide).
+    pub fn terminate(&self, server: i32, client: i32) -> Result<(), MpsError> {
+        self.ask(&format!("terminate_client {server} {client}"))?;
+        Ok(())
+    }
+
+    /// Ends a server and whatever clients it still has.
+    pub fn shut_down(&self, server: i32) -> Result<(), MpsError> {
+        self.ask(&format!("shutdown_server {server} -f"))?;
+        let start = Instant::now();
+        while process::is_alive(server) && start.elapsed() < KILL_LIMIT {
+            sleep(Duration::from_millis(10));
+        }
+        let pipe = self.pipe();
+        process::signal(server, |pid| {
+            process::of(&pipe).iter().any(|p| p.pid == pid)
+        });
+        Ok(())
+    }
+
+    /// Makes a static partition of so many chunks; its name for clients, `UUID/ID`.
+    pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, MpsError> {
+        let answer = self.ask(&format!("sm_partition add {device} {chunks}"))?;
+        let name = answer.split_whitespace().find(|word| word.contains('/'));
+        name.map(str::to_owned).ok_or_else(|| MpsError::Limit {
+            folder: self.folder.clone(),
+            what: "a static partition of chunks",
+            wanted: chunks.to_string(),
+            found: answer.trim().to_owned(),
+        })
+    }
+
+    /// Removes a static partition.
+    pub fn remove_partition(&self, name: &str) -> Result<(), MpsError> {
+        self.ask(&format!("sm_partition rm {name}"))?;
+        Ok(())
+    }
+
+    /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder.
+    pub fn end(&self) -> Result<(), MpsError> {
+        let found = process::of(&self.pipe());
+        if found.iter().any(|process| process.role == Role::Control) {
+            // Whether it obeys is seen by what is left.
+            let _ = self.ask("quit -t 1");
+        }
+        if !process::kill(&self.pipe(), KILL_LIMIT) {
+            return Err(MpsError::Undead {
+                folder: self.folder.clone(),
+            });
+        }
+        let (Some(parent), Some(name)) = (
+            self.folder.parent(),
+            self.folder.file_name().and_then(|name| name.to_str()),
+        ) else {
+            return Ok(());
+        };
+        match RootDir::open(&self.folder) {
+            Ok(folder) => {
+                folder.remove_dir("pipe")?;
+                folder.remove_dir("log")?;
+            }
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        RootDir::open(parent)?.remove_dir(name)?;
+        Ok(())
+    }
+
+    /// Kills it and its servers; the folder stays.
+    pub fn kill(&self) -> Result<(), MpsError> {
+        if process::kill(&self.pipe(), KILL_LIMIT) {
+            return Ok(());
+        }
+        Err(MpsError::Undead {
+            folder: self.folder.clone(),
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env(PIPE, self.pipe())
+            .env(LOG, self.log());
+        command
+    }
+
+    /// Hands over commands, one a line, and gives what was printed.
+    fn ask(&self, commands: &str) -> Result<String, MpsError> {
+        let mut text = commands.to_owned();
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let outcome =
+            run(&mut self.command(), &text, ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
+        match outcome {
+            Outcome::Ended {
+                success: true,
+                text,
+            } => Ok(text),
+            Outcome::Ended { .. } => Err(MpsError::Absent {
+                folder: self.folder.clone(),
+            }),
+            Outcome::Silent => Err(MpsError::Silent {
+                folder: self.folder.clone(),
+                command: commands.lines().next().unwrap_or_default().to_owned(),
+            }),
+        }
+    }
+
+    fn cannot_run(&self, source: std::io::Error) -> MpsError {
+        MpsError::Run {
+            program: self.program.clone(),
+            source,
+        }
+    }
+}
+
+/// Memory as the daemon says it, in MiB.
+fn mib(text: &str) -> Option<u64> {
+    let (number, scale) = match text.strip_suffix('G') {
+        Some(number) => (number, 1024),
+        None => (text.strip_suffix('M')?, 1),
+    };
+    Some(number.parse::<u64>().ok()? * scale)
+}
+
+enum Outcome {
+    Ended { success: bool, text: String },
+    Silent,
+}
+
+/// Runs a command that prints little, for as long as `limit`.
+fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It may have ended without reading: its status says why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let start = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Outcome::Silent);
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    };
+    Ok(Outcome::Ended {
+        success: status.success(),
+        text: printed(&mut child),
+    })
+}
+
+/// What a child printed that has ended. A daemon that it left may hold the other ends open, so no
+/// end of them is waited for.
+fn printed(child: &mut Child) -> String {
+    let mut text = Vec::new();
+    if let Some(stream) = child.stdout.take() {
+        drain(stream, &mut text);
+    }
+    if let Some(stream) = child.stderr.take() {
+        drain(stream, &mut text);
+    }
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+fn drain(mut stream: impl Read + AsFd, text: &mut Vec<u8>) {
+    let flags = OFlag::O_NONBLOCK;
+    if fcntl(&stream, FcntlArg::F_SETFL(flags)).is_err() {
+        return;
+    }
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        text.extend_from_slice(&buffer[..length]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_said_in_two_units() {
+        assert_eq!(mib("500M"), Some(500));
+        assert_eq!(mib("19G"), Some(19 * 1024));
+        assert_eq!(mib(""), None);
+        assert_eq!(mib("No default"), None);
+    }
+}

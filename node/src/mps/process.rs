@@ -1,0 +1,131 @@
+//! The processes of a control daemon, found in /proc.
+//!
+//! The pid file that the daemon writes is writable by everybody who reaches it, so it says nothing.
+//! The environment in /proc does: the daemon and its servers have our folder there.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+const PIPE: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
+/// What the kernel keeps of the names of both programs.
+const COMM: &str = "nvidia-cuda-mps";
+
+/// What a process is to its daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The control daemon.
+    Control,
+    /// A server, which holds the contexts of its clients.
+    Server,
+}
+
+/// A process of the daemon of one folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MpsProcess {
+    /// Its pid.
+    pub pid: i32,
+    /// What it is.
+    pub role: Role,
+}
+
+fn proc(pid: i32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// Every pid that there is.
+fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// The daemon whose pipes are in `pipe`, and its servers.
+pub fn of(pipe: &Path) -> Vec<MpsProcess> {
+    pids().filter_map(|pid| observe(pid, pipe)).collect()
+}
+
+fn observe(pid: i32, pipe: &Path) -> Option<MpsProcess> {
+    let place = proc(pid);
+    // Most processes end here.
+    if !fs::read(place.join("comm"))
+        .ok()?
+        .starts_with(COMM.as_bytes())
+    {
+        return None;
+    }
+    let line = fs::read(place.join("cmdline")).ok()?;
+    let mut words = line.split(|byte| *byte == 0);
+    let program = Path::new(std::str::from_utf8(words.next()?).ok()?).file_name()?;
+    let role = match program.to_str()? {
+        // Only root's: a user may call a program of his anything. A front end, which hands over a command
+        // and ends, has no option -d.
+        "nvidia-cuda-mps-control"
+            if words.any(|word| word == b"-d") && fs::metadata(&place).ok()?.uid() == 0 =>
+        {
+            Role::Control
+        }
+        // Without a multi-user server it runs as the job's user.
+        "nvidia-cuda-mps-server" => Role::Server,
+        _ => return None,
+    };
+    let environment = fs::read(place.join("environ")).ok()?;
+    let mut own = environment.split(|byte| *byte == 0);
+    let own = own.find_map(|line| line.strip_prefix(PIPE))?;
+    (Path::new(std::str::from_utf8(own).ok()?) == pipe).then_some(MpsProcess { pid, role })
+}
+
+/// Kills the daemon of `pipe` and its servers and waits until they are gone. False if some stay.
+pub fn kill(pipe: &Path, limit: Duration) -> bool {
+    let start = Instant::now();
+    loop {
+        let mut found = of(pipe);
+        if found.is_empty() {
+            return true;
+        }
+        if start.elapsed() > limit {
+            return false;
+        }
+        // The daemon first: it would start a server again.
+        found.sort_by_key(|process| process.role == Role::Server);
+        for process in found {
+            signal(process.pid, |pid| observe(pid, pipe).is_some());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Kills a process if `still` holds for it, which is asked when no other process can get its pid any more.
+pub fn signal(pid: i32, still: impl Fn(i32) -> bool) {
+    let Some(handle) = Pid::from_raw(pid).and_then(|p| pidfd_open(p, PidfdFlags::empty()).ok())
+    else {
+        return;
+    };
+    if still(pid) {
+        // Gone is as good as killed.
+        let _ = pidfd_send_signal(&handle, Signal::KILL);
+    }
+}
+
+/// Whether a process runs; a zombie does not.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(proc(pid).join("stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// The user that a process runs as.
+pub fn owner(pid: i32) -> Option<u32> {
+    fs::metadata(proc(pid)).ok().map(|data| data.uid())
+}
+
+/// Whether a process is in the control group of a Slurm job, in any hierarchy.
+pub fn is_of_job(pid: i32, job_id: u32) -> bool {
+    let groups = fs::read_to_string(proc(pid).join("cgroup")).unwrap_or_default();
+    let own = format!("job_{job_id}");
+    groups
+        .lines()
+        .any(|line| line.split('/').any(|part| part == own))
+}

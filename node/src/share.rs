@@ -1,0 +1,212 @@
+//! What jobs on one device have in common under MPS: the daemon, its limits, who may connect. Done with the
+//! GPU's lock held.
+
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::{Instance, Lease, MpsSlice};
+
+use crate::lease_store::{LeaseStore, StoreError};
+use crate::log::JobLog;
+use crate::mps::{ControlDaemon, Health, Limits, MpsError, Server, Start, process};
+use crate::node::Node;
+use crate::nvml::Severity;
+
+/// Why a job could not become or cease to be a tenant.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The daemon.
+    #[error(transparent)]
+    Mps(#[from] MpsError),
+    /// The other leases cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ShareError {
+    /// Whether waiting may help.
+    pub fn severity(&self) -> Severity {
+        match self {
+            ShareError::Mps(error) => error.severity(),
+            ShareError::Store(_) => Severity::Broken,
+        }
+    }
+}
+
+/// A lease, its daemon, and the others that use it.
+pub struct Tenants<'a> {
+    lease: &'a Lease,
+    mps: &'a MpsSlice,
+    daemon: ControlDaemon,
+    others: Vec<Lease>,
+    log: &'a JobLog,
+}
+
+impl<'a> Tenants<'a> {
+    /// None for a lease without MPS.
+    pub fn of(
+        node: &Node,
+        store: &LeaseStore,
+        lease: &'a Lease,
+        log: &'a JobLog,
+    ) -> Result<Option<Tenants<'a>>, StoreError> {
+        let Some(mps) = &lease.slice.mps else {
+            return Ok(None);
+        };
+        let mut others = store.list()?;
+        others.retain(|other| {
+            let folder = other.slice.mps.as_ref().map(|mps| &mps.folder);
+            other.job_id != lease.job_id && folder == Some(&mps.folder)
+        });
+        Ok(Some(Tenants {
+            lease,
+            mps,
+            daemon: ControlDaemon::new(&node.mps_control, mps.folder.as_ref()),
+            others,
+            log,
+        }))
+    }
+
+    /// Lets the job in: the daemon runs, has its limits, and the job's user may connect. A daemon
+    /// that died, hangs, or has a server that a client brought down is replaced.
+    pub fn enter(&self, start: Start<'_>) -> Result<(), ShareError> {
+        match self.daemon.health()? {
+            Health::Good(servers) => self.replace_faulty(&servers)?,
+            Health::Absent if self.others.is_empty() => self.start(start)?,
+            Health::Absent => self.replace("the control daemon died".into(), start)?,
+            Health::Hung(error) => self.replace(error.to_string(), start)?,
+        }
+        self.daemon
+            .limit(ceiling(self.others.iter().chain([self.lease])))?;
+        self.daemon.admit(&self.users(true))?;
+        Ok(())
+    }
+
+    /// Makes the job's static partition; its name.
+    pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, ShareError> {
+        Ok(self.daemon.add_partition(device, chunks)?)
+    }
+
+    /// Takes the job out: what is left of its clients is ended. The daemon goes with the last job.
+    pub fn leave(&self) -> Result<(), ShareError> {
+        let health = self.daemon.health()?;
+        if let Health::Good(servers) = &health {
+            for server in servers {
+                self.end_clients(server)?;
+            }
+        }
+        if self.others.is_empty() {
+            return Ok(self.daemon.end()?);
+        }
+        match health {
+            Health::Good(_) => {
+                if let Some(name) = &self.mps.sm_partition {
+                    self.daemon.remove_partition(name)?;
+                }
+                self.daemon.limit(ceiling(self.others.iter()))?;
+            }
+            // The next job replaces it.
+            Health::Absent => self.log.error(format!(
+                "the control daemon of `{}` died; it is replaced with the next job",
+                self.mps.folder
+            )),
+            Health::Hung(error) => self
+                .log
+                .error(format!("{error}; it is replaced with the next job")),
+        }
+        self.daemon.admit(&self.users(false))?;
+        Ok(())
+    }
+
+    fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
+        // A server may have outlived a daemon that nobody uses any more.
+        self.daemon.kill()?;
+        self.daemon.start(start)
+    }
+
+    /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
+    fn replace(&self, what: String, start: Start<'_>) -> Result<(), MpsError> {
+        if !self.others.is_empty() && self.daemon.has_servers() {
+            let jobs = self.jobs();
+            return Err(MpsError::Occupied { what, jobs });
+        }
+        self.log.error(format!("{what}; it is replaced"));
+        self.start(start)
+    }
+
+    /// All clients of a server in FAULT lost their contexts, and it takes no new ones before the last of
+    /// them ends (MPS guide, error containment): nothing is lost by ending it.
+    fn replace_faulty(&self, servers: &[Server]) -> Result<(), MpsError> {
+        for server in servers.iter().filter(|server| server.is_faulty()) {
+            self.log.error(format!(
+                "MPS server {} is in state {}: a client of one of the jobs {} brought it down, and all of them lost their contexts; it is replaced",
+                server.pid,
+                server.status,
+                self.jobs()
+            ));
+            self.daemon.shut_down(server.pid)?;
+        }
+        Ok(())
+    }
+
+    fn end_clients(&self, server: &Server) -> Result<(), MpsError> {
+        for client in self.daemon.clients(server.pid)? {
+            if self.is_own(client) {
+                self.log.warning(format!(
+                    "process {client} of the job is still a client of MPS: terminated"
+                ));
+                self.daemon.terminate(server.pid, client)?;
+                process::signal(client, |pid| self.is_own(pid));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a client is the job's: in its control group, or of its user who has no other job here. A process
+    /// that is gone is nobody's.
+    fn is_own(&self, pid: i32) -> bool {
+        let user = self.lease.user_id;
+        let elsewhere = || self.others.iter().any(|other| other.user_id == user);
+        match process::owner(pid) {
+            Some(owner) if owner == user => {
+                process::is_of_job(pid, self.lease.job_id) || !elsewhere()
+            }
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    fn users(&self, with_own: bool) -> Vec<u32> {
+        let own = with_own.then_some(self.lease.user_id);
+        let others = self.others.iter().map(|other| other.user_id);
+        others.chain(own).collect()
+    }
+
+    fn jobs(&self) -> String {
+        let jobs: Vec<String> = self.others.iter().map(|l| l.job_id.to_string()).collect();
+        jobs.join(", ")
+    }
+}
+
+/// The users of all leases on an instance.
+pub fn users_of_instance(store: &LeaseStore, own: &Instance) -> Result<Vec<u32>, StoreError> {
+    let leases = store.list()?;
+    let sharing = leases.iter().filter(|lease| {
+        lease
+            .slice
+            .instance()
+            .is_some_and(|i| i.mig_uuid == own.mig_uuid)
+    });
+    Ok(sharing.map(|lease| lease.user_id).collect())
+}
+
+/// What a client may have that unset its variables: no more than the largest share here.
+fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
+    let shares = leases.filter_map(|lease| lease.slice.mps.as_ref());
+    let none = Limits {
+        thread_percentage: 1,
+        memory: MemoryMib(1),
+    };
+    shares.fold(none, |limits, share| Limits {
+        thread_percentage: limits.thread_percentage.max(share.thread_percentage),
+        memory: limits.memory.max(share.memory_limit_mib),
+    })
+}
