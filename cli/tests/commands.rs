@@ -82,14 +82,15 @@ fn check_prints_every_mistake_with_file_line_and_key() {
     world.configure(
         &POOL
             .replace("H100-80", "H100-90")
-            .replace("mig\"", "mps\"\nlayuot = \"x\""),
+            .replace("\"gn[01-04]\"", "\"gn[01\"")
+            .replace("mig\"", "mig\"\nlayuot = \"x\""),
     );
     let said = world.run(&["check", "--file-only"]);
     assert_eq!((said.code, said.out.as_str()), (Some(1), ""));
     for start in [
-        "DIR/gpufrac.toml:9: pool.h100.mechanism: ",
         "DIR/gpufrac.toml:10: pool.h100.layuot: ",
         "DIR/gpufrac.toml:12: pool.h100.gpu: ",
+        "DIR/gpufrac.toml:14: pool.h100.nodes: ",
     ] {
         assert!(
             said.err.lines().any(|line| line.starts_with(start)),
@@ -185,14 +186,18 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     for line in [
         "NodeName=gn[01-04] Name=gpu Type=half File=DIR/dev/half[0-3]",
-        "NodeName=gn[01-04] Name=shard Count=200 File=DIR/dev/half[0-3]",
+        "NodeName=gn[01-04] Name=shard Type=half Count=200 File=DIR/dev/half[0-3]",
         "NodeName=gn[01-04] Name=gpufrac Count=200",
-        "NodeName=gn[01-04] Gres=gpu:half:4,shard:200,gpufrac:200",
+        "NodeName=gn[01-04] Gres=gpu:half:4,shard:half:200,gpufrac:200",
     ] {
         assert!(said.out.lines().any(|l| l == line), "{}", said.out);
     }
     let eight = world.run(&["conf", "--node", "gn03", "--gpus", "8"]);
-    assert!(eight.out.contains("Gres=gpu:half:16,shard:800,gpufrac:800"));
+    assert!(
+        eight
+            .out
+            .contains("Gres=gpu:half:16,shard:half:800,gpufrac:800")
+    );
     assert_eq!(world.run(&["conf", "--node", "login"]).code, Some(1));
 }
 

@@ -211,10 +211,27 @@ pub struct Device<'a> {
     pub type_name: &'static str,
 }
 
+/// Every [`Pool::type_name`].
+const TYPES: [&str; 7] = [
+    "whole",
+    "slices",
+    "half",
+    "mpshalf",
+    "mps",
+    "timeslice",
+    "hami",
+];
+
 impl Device<'_> {
     /// The placeholder's file name: `half3`.
     pub fn file_name(&self) -> String {
         format!("{}{}", self.type_name, self.index)
+    }
+
+    /// Whether a file has a name that a placeholder can have, of this configuration or another.
+    pub fn is_file_name(name: &str) -> bool {
+        let type_name = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        type_name.len() < name.len() && TYPES.contains(&type_name)
     }
 }
 
@@ -230,6 +247,12 @@ impl Config {
     /// The pool of that name.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
+    }
+
+    /// Whether a Type of Slurm's is that of a pool's devices, in whatever letters.
+    pub fn has_type(&self, name: &str) -> bool {
+        let mut pools = self.pools.iter();
+        pools.any(|pool| pool.type_name().eq_ignore_ascii_case(name))
     }
 
     /// The pools that serve a partition, in the order of the file.

@@ -114,6 +114,9 @@ pub struct Slice {
     /// Whether the job gets variables that tell frameworks to stay within their share.
     #[serde(default, skip_serializing_if = "is_false")]
     pub hints: bool,
+    /// Whether the driver limits the memory of the job's control groups.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub group_limit: bool,
     /// The MIG instance (`mig`, `mig+mps`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigSlice>,

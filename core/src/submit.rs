@@ -154,8 +154,8 @@ pub fn decide(
     let scope = Scope::of(config, request, occasion);
     let list = request.tres_per_node.unwrap_or("");
     let items = request::parse(list)?;
-    let asked = asked::read(&items, &scope.pools)?;
-    let elsewhere = asked::elsewhere(request)?;
+    let asked = asked::read(&items, &scope.pools, config)?;
+    let elsewhere = asked::elsewhere(request, config)?;
     match asked {
         Asked::Fraction(fraction) => {
             if let Some(option) = elsewhere.gpu {

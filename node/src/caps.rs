@@ -152,12 +152,11 @@ impl Caps {
         Ok(())
     }
 
-    /// Gives the files of an instance to these users and nobody else: they share the instance.
+    /// Gives the files of an instance, which are root's, to these users and nobody else: they share
+    /// it. Who is a user before and after does not notice.
     pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
-        let major = self.major("nvidia-caps")?;
         for minor in [caps.gi, caps.ci] {
             let (dir, name) = self.node_of(minor)?;
-            dir.ensure_device(&name, DeviceNumber { major, minor }, 0, MODE)?;
             dir.let_read(&name, users)?;
         }
         Ok(())

@@ -76,7 +76,8 @@ pub fn carve(
         }
     };
     let asked = said.as_ref().map(Asked::from);
-    let wanted = asked.as_ref().map_or(entry.is_some(), Asked::is_for_gpu);
+    let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
+    let wanted = asked.as_ref().map_or(entry.is_some(), for_gpu);
     if !wanted {
         // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
         // not find the lease of another run, or of another job of this number.

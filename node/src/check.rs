@@ -5,13 +5,13 @@ use gpufrac_core::config::{Device, Pool};
 use gpufrac_core::layout::LayoutKind;
 
 use crate::caps::CapsError;
-use crate::doors;
-use crate::files::{DeviceNumber, RootDir};
-use crate::mps::{ControlDaemon, Health, Server};
+use crate::files::RootDir;
+use crate::memory_limit;
+use crate::mps::{ControlDaemon, Health, Server, version};
 use crate::node::Node;
 use crate::nvml::{Gpu, MigMode, NvmlError, Session};
 use crate::record::NodeRecord;
-use crate::setup::{self, PLACEHOLDER_MAJOR, Problem};
+use crate::setup::{self, Problem};
 
 /// What this driver could do for the node's pools beside what they ask for, one line each.
 pub fn notes(node: &Node) -> Vec<String> {
@@ -20,7 +20,7 @@ pub fn notes(node: &Node) -> Vec<String> {
     let shared = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
     let mps = |pool: &&Pool| pool.mechanism.uses_mps();
     if pools.iter().filter(shared).any(mps) {
-        let has = doors::control_version(&node.mps_control).is_ok_and(|v| v.has_partitions());
+        let has = version::of_program(&node.mps_control).is_ok_and(|v| v.has_partitions());
         notes.push(match has {
             true => "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned(),
             false => "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned(),
@@ -29,7 +29,7 @@ pub fn notes(node: &Node) -> Vec<String> {
     let limited = |pool: &&Pool| pool.options.memory_limits || !pool.mechanism.uses_mig();
     if pools.iter().filter(shared).any(limited) {
         let driver = node.nvml().and_then(|session| session.driver_version());
-        let missing = driver.map(|version| doors::memory_limits_missing(&version));
+        let missing = driver.map(|version| memory_limit::missing(&version));
         notes.push(match missing {
             Ok(None) => {
                 "memory limits of control groups: this node has them (`memory_limits`)".to_owned()
@@ -86,7 +86,7 @@ fn gpus(
     let gpus = session.gpus()?;
     let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, count);
-    placeholders(node, &devices, found);
+    placeholders(node, &gpus, &devices, found);
     let mut checked = Vec::new();
     let session = &session;
     daemons(node, &devices, session, found)?;
@@ -150,7 +150,7 @@ fn daemons(
     let shares = |device: &&Device<'_>| device.pool.layout.kind != LayoutKind::Whole;
     let uses_mps = |device: &Device<'_>| device.pool.mechanism.uses_mps();
     if devices.iter().filter(shares).any(uses_mps) {
-        match doors::control_version(&node.mps_control) {
+        match version::of_program(&node.mps_control) {
             Ok(version) => {
                 let wanted = devices.iter().any(|d| d.pool.options.sm_chunks.is_some());
                 if wanted && !version.has_partitions() {
@@ -166,11 +166,13 @@ fn daemons(
             }
             Err(error) => found.push(problem(error, setup::MPS_HINT)),
         }
-        for lease in node
-            .leases()
-            .and_then(|store| store.list())
-            .unwrap_or_default()
-        {
+        // Only root can see whose daemon a process is.
+        let leases = match nix::unistd::geteuid().is_root() {
+            true => node.leases().and_then(|store| store.list()),
+            false => Ok(Vec::new()),
+        };
+        // Leases that cannot be read were reported above.
+        for lease in leases.unwrap_or_default() {
             let Some(mps) = &lease.slice.mps else {
                 continue;
             };
@@ -198,7 +200,7 @@ fn daemons(
         .iter()
         .any(|device| device.pool.options.memory_limits)
     {
-        let missing = doors::memory_limits_missing(&session.driver_version()?);
+        let missing = memory_limit::missing(&session.driver_version()?);
         found.extend(missing.map(|what| {
             problem(
                 what,
@@ -245,7 +247,7 @@ fn recorded(
     }
 }
 
-fn placeholders(node: &Node, devices: &[Device<'_>], found: &mut Vec<Problem>) {
+fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &mut Vec<Problem>) {
     let dir = match RootDir::open(&node.devices) {
         Ok(dir) => dir,
         Err(error) => {
@@ -254,9 +256,12 @@ fn placeholders(node: &Node, devices: &[Device<'_>], found: &mut Vec<Problem>) {
         }
     };
     for device in devices {
-        let wanted = DeviceNumber {
-            major: PLACEHOLDER_MAJOR,
-            minor: device.index,
+        let wanted = match setup::placeholder(node, gpus, device) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                found.push(problem(error, "is the NVIDIA driver loaded?"));
+                continue;
+            }
         };
         let name = device.file_name();
         match dir.device(&name) {

@@ -253,6 +253,15 @@ impl RootDir {
         Ok(self.stat(name)?.is_some())
     }
 
+    /// Whether there is a plain file of that name; an error if anybody but root could change it.
+    pub fn has_file(&self, name: &str) -> Result<bool, FileError> {
+        match self.open_file(name, OFlag::O_RDONLY) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes a file whole: whoever reads it sees the old text or the new one, also after a
     /// crash at any instruction.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
@@ -371,6 +380,22 @@ impl RootDir {
             .map_err(|e| FileError::io("set the owner of", &path, e))?;
         fchmod(&file, Mode::from_bits_truncate(0o600))
             .map_err(|e| FileError::io("set the mode of", &path, e))
+    }
+
+    /// Empties a file that is longer than `limit`. Who writes it must append.
+    pub fn trim(&self, name: &str, limit: u64) -> Result<(), FileError> {
+        let file = match self.open_file(name, OFlag::O_WRONLY) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let long = file.metadata().is_ok_and(|data| data.len() > limit);
+        match long {
+            true => file
+                .set_len(0)
+                .map_err(|e| FileError::io("empty", &self.at(name), e)),
+            false => Ok(()),
+        }
     }
 
     /// Removes a directory below this one with the files in it; says whether there was one. Users may own

@@ -30,13 +30,16 @@ impl From<&JobInfo> for Asked {
 
 impl Asked {
     /// Whether it is any part of a GPU. A job that asks for none can hold devices all the same: Slurm
-    /// gives a job with `--exclusive` every GRES of the node but the shared ones.
-    pub fn is_for_gpu(&self) -> bool {
+    /// gives a job with `--exclusive` every GRES of the node but the shared ones. GPUs of a Type that no pool
+    /// has are not meant.
+    pub fn is_for_gpu(&self, config: &Config) -> bool {
+        let own = |type_name: Option<&str>| type_name.is_none_or(|name| config.has_type(name));
         let any = |text| {
             // What cannot be understood is no reason to leave a fraction out.
             request::names_fraction(text)
                 || items(text).any(|item| match &item.kind {
-                    Kind::Gpu(count) | Kind::Shard(count) => count.count != Some(0),
+                    Kind::Gpu(count) => count.count != Some(0) && own(count.type_name),
+                    Kind::Shard(count) => count.count != Some(0),
                     _ => false,
                 })
         };
@@ -194,9 +197,18 @@ mod tests {
 
     #[test]
     fn who_asks_for_no_gpu_is_known() {
-        for tres in ["", "gres:tmpdisk:5", "gres:gpu:0", "cpu:1", "gres/none"] {
-            assert!(!asked(tres, "").is_for_gpu(), "{tres}");
-            assert!(!asked("", tres).is_for_gpu(), "{tres}");
+        let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n";
+        let config = Config::parse(text, "test").unwrap();
+        for tres in [
+            "",
+            "gres:tmpdisk:5",
+            "gres:gpu:0",
+            "cpu:1",
+            "gres/none",
+            "gres:gpu:t4:1",
+        ] {
+            assert!(!asked(tres, "").is_for_gpu(&config), "{tres}");
+            assert!(!asked("", tres).is_for_gpu(&config), "{tres}");
         }
         for tres in [
             "gres:gpu:1",
@@ -205,8 +217,8 @@ mod tests {
             "gres/gpufrac:25",
             "gres:gpufrac:x",
         ] {
-            assert!(asked(tres, "").is_for_gpu(), "{tres}");
-            assert!(asked("", tres).is_for_gpu(), "{tres}");
+            assert!(asked(tres, "").is_for_gpu(&config), "{tres}");
+            assert!(asked("", tres).is_for_gpu(&config), "{tres}");
         }
     }
 

@@ -17,12 +17,14 @@ pub struct GresLines {
 /// Lines for the devices of `node`, whose placeholders lie in `folder`.
 ///
 /// Every gpu line has a Type: without one Slurm before 23.11.5 lets whole-GPU jobs onto shared
-/// devices. Shard lines name their files, because whole devices must have none.
+/// devices. Shard lines name their files, because whole devices must have none, and the Type: without
+/// it Slurm 22.05 forgets the Type of shares that a job asked for and refuses the steps of the job.
 pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
     let mut gres_conf = Vec::new();
     let mut shard_lines = Vec::new();
     let mut gpu_counts: Vec<(&str, usize)> = Vec::new();
-    let (mut shards, mut fractions) = (0, 0);
+    let mut shards: Vec<(&str, u32)> = Vec::new();
+    let mut fractions = 0;
     for run in devices.chunk_by(|a, b| a.type_name == b.type_name) {
         let (Some(first), Some(last)) = (run.first(), run.last()) else {
             continue;
@@ -47,9 +49,10 @@ pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
         let units: u32 = run.iter().map(|device| device.pool.layout.capacity.0).sum();
         fractions += units;
         if first.pool.layout.kind != LayoutKind::Whole {
-            shards += units;
+            shards.push((first.type_name, units));
             shard_lines.push(format!(
-                "NodeName={node} Name=shard Count={units} File={file}"
+                "NodeName={node} Name=shard Type={} Count={units} File={file}",
+                first.type_name
             ));
         }
     }
@@ -61,9 +64,11 @@ pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
         .iter()
         .map(|(name, count)| format!("gpu:{name}:{count}"))
         .collect();
-    if shards > 0 {
-        gres.push(format!("shard:{shards}"));
-    }
+    gres.extend(
+        shards
+            .iter()
+            .map(|(name, units)| format!("shard:{name}:{units}")),
+    );
     if fractions > 0 {
         gres.push(format!("gpufrac:{fractions}"));
     }
@@ -101,11 +106,11 @@ mod tests {
             lines.gres_conf,
             [
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-15]",
-                "NodeName=n1 Name=shard Count=800 File=/dev/gpufrac/half[0-15]",
+                "NodeName=n1 Name=shard Type=half Count=800 File=/dev/gpufrac/half[0-15]",
                 "NodeName=n1 Name=gpufrac Count=800",
             ]
         );
-        assert_eq!(lines.gres, "gpu:half:16,shard:800,gpufrac:800");
+        assert_eq!(lines.gres, "gpu:half:16,shard:half:800,gpufrac:800");
     }
 
     #[test]
@@ -119,11 +124,14 @@ mod tests {
             [
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-1]",
                 "NodeName=n1 Name=gpu Type=whole File=/dev/gpufrac/whole2",
-                "NodeName=n1 Name=shard Count=100 File=/dev/gpufrac/half[0-1]",
+                "NodeName=n1 Name=shard Type=half Count=100 File=/dev/gpufrac/half[0-1]",
                 "NodeName=n1 Name=gpufrac Count=200",
             ]
         );
-        assert_eq!(lines.gres, "gpu:half:2,gpu:whole:1,shard:100,gpufrac:200");
+        assert_eq!(
+            lines.gres,
+            "gpu:half:2,gpu:whole:1,shard:half:100,gpufrac:200"
+        );
     }
 
     #[test]
@@ -143,6 +151,9 @@ mod tests {
                 "NodeName=n1 Name=gpu Type=slices File=/dev/gpufrac/slices4",
             ]
         );
-        assert_eq!(lines.gres, "gpu:half:4,gpu:slices:1,shard:300,gpufrac:300");
+        assert_eq!(
+            lines.gres,
+            "gpu:half:4,gpu:slices:1,shard:half:200,shard:slices:100,gpufrac:300"
+        );
     }
 }

@@ -5,6 +5,7 @@
 //! versions 535 to 555 really behave.
 
 pub mod process;
+pub mod version;
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -24,6 +25,8 @@ use process::Role;
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long killed processes may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// Logs are in the memory of a tmpfs.
+const LOG_BYTES: u64 = 4 << 20;
 /// The environment of a daemon holds these and nothing of ours.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
@@ -78,6 +81,17 @@ pub enum MpsError {
         /// What it says.
         found: String,
     },
+    /// No static partition was made: chunks may be in one that a killed prolog left; it goes with the
+    /// daemon.
+    #[error("the control daemon of `{}` made no partition of {chunks} chunks: `{found}`", folder.display())]
+    Partition {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// How many were wanted.
+        chunks: u32,
+        /// What it says.
+        found: String,
+    },
     /// It must be replaced, and others use it.
     #[error(
         "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
@@ -102,6 +116,7 @@ impl MpsError {
         match self {
             MpsError::Silent { .. }
             | MpsError::Absent { .. }
+            | MpsError::Partition { .. }
             | MpsError::Occupied { .. }
             | MpsError::Undead { .. } => Severity::Transient,
             _ => Severity::Broken,
@@ -223,7 +238,7 @@ impl ControlDaemon {
         command.args(&options);
         let outcome = run(&mut command, "", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { success: true, .. } => Ok(()),
+            Outcome::Ended { success: true, .. } => self.write_pid(),
             Outcome::Ended { text, .. } => Err(MpsError::Start {
                 program: self.program.clone(),
                 options: options.join(" "),
@@ -234,6 +249,18 @@ impl ControlDaemon {
                 command: "-d".into(),
             }),
         }
+    }
+
+    /// For people: users can write the daemon's own file, and so nothing of ours reads either.
+    fn write_pid(&self) -> Result<(), MpsError> {
+        let found = process::of(&self.pipe());
+        let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
+            return Err(MpsError::Absent {
+                folder: self.folder.clone(),
+            });
+        };
+        let folder = RootDir::open(&self.folder)?;
+        Ok(folder.write("pid", &format!("{}\n", control.pid), 0o644)?)
     }
 
     /// Lets these users connect, and nobody else.
@@ -286,9 +313,24 @@ impl ControlDaemon {
 
     /// The default limits as the daemon says them: `30.0`, `19G`.
     pub fn limits(&self) -> Result<(String, String), MpsError> {
-        let percentage = self.ask("get_default_active_thread_percentage")?;
-        let memory = self.ask("get_default_device_pinned_mem_limit 0")?;
-        Ok((percentage.trim().to_owned(), memory.trim().to_owned()))
+        let said = self
+            .ask("get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0")?;
+        let mut lines = said.lines().map(|line| line.trim().to_owned());
+        let mut next = || lines.next().unwrap_or_default();
+        Ok((next(), next()))
+    }
+
+    /// Empties logs that have become long: a daemon that always has a job never ends.
+    pub fn trim_logs(&self) -> Result<(), MpsError> {
+        let dir = match RootDir::open(&self.log()) {
+            Ok(dir) => dir,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for name in ["control.log", "server.log"] {
+            dir.trim(name, LOG_BYTES)?;
+        }
+        Ok(())
     }
 
     fn server_pids(&self) -> Result<Vec<i32>, MpsError> {
@@ -342,10 +384,9 @@ impl ControlDaemon {
     pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, MpsError> {
         let answer = self.ask(&format!("sm_partition add {device} {chunks}"))?;
         let name = answer.split_whitespace().find(|word| word.contains('/'));
-        name.map(str::to_owned).ok_or_else(|| MpsError::Limit {
+        name.map(str::to_owned).ok_or_else(|| MpsError::Partition {
             folder: self.folder.clone(),
-            what: "a static partition of chunks",
-            wanted: chunks.to_string(),
+            chunks,
             found: answer.trim().to_owned(),
         })
     }

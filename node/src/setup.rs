@@ -122,7 +122,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         record.gpus.len(),
         run.path().join(crate::record::FILE).display()
     ));
-    placeholders(node, &devices, &mut report)?;
+    placeholders(node, &gpus, &devices, &mut report)?;
     repair(node, &session, &gpus, &devices)?;
     let mut pools = devices.iter().map(|device| device.pool.mechanism);
     if pools.any(Mechanism::uses_mig) && node.caps().driver_modifies_files() == Some(true) {
@@ -310,7 +310,7 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
 pub(crate) fn unsafe_library(library: &str) -> Option<Problem> {
     let path = Path::new(library);
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
-    let what = match RootDir::open(folder).and_then(|dir| dir.exists(name)) {
+    let what = match RootDir::open(folder).and_then(|dir| dir.has_file(name)) {
         Ok(true) => return None,
         Ok(false) => format!("`{library}` does not exist"),
         Err(error) => error.to_string(),
@@ -428,8 +428,26 @@ fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeR
     )?)
 }
 
+/// The device number of a placeholder. A GPU that is shared without MIG has its own: then Slurm fences
+/// the GPU itself, whatever the version of its control groups.
+pub(crate) fn placeholder(
+    node: &Node,
+    gpus: &[Gpu<'_>],
+    device: &Device<'_>,
+) -> Result<DeviceNumber, CapsError> {
+    let gpu = gpus.iter().find(|gpu| gpu.index == device.gpu_index);
+    match gpu.filter(|_| !device.pool.mechanism.uses_mig()) {
+        Some(gpu) => node.caps().gpu_device(gpu.minor),
+        None => Ok(DeviceNumber {
+            major: PLACEHOLDER_MAJOR,
+            minor: device.index,
+        }),
+    }
+}
+
 fn placeholders(
     node: &Node,
+    gpus: &[Gpu<'_>],
     devices: &[Device<'_>],
     report: &mut Report,
 ) -> Result<(), SetupError> {
@@ -440,10 +458,7 @@ fn placeholders(
             .push(format!("made `{}`", node.devices.display()));
     }
     for device in devices {
-        let number = DeviceNumber {
-            major: PLACEHOLDER_MAJOR,
-            minor: device.index,
-        };
+        let number = placeholder(node, gpus, device)?;
         let name = device.file_name();
         // Slurm opens it to see that it exists; which job may is for its own cgroup to say.
         if dir.ensure_device(&name, number, 0, 0o666)? != Made::Kept {
@@ -459,8 +474,8 @@ fn placeholders(
     // count devices that do not exist.
     for name in dir.names()? {
         let known = devices.iter().any(|device| device.file_name() == name);
-        let ours = |number: DeviceNumber| number.major == PLACEHOLDER_MAJOR;
-        if !known && matches!(dir.device(&name), Ok(Some(number)) if ours(number)) {
+        let was = Device::is_file_name(&name) && matches!(dir.device(&name), Ok(Some(_)));
+        if !known && was {
             dir.remove(&name)?;
             report.done.push(format!(
                 "removed `{}`, which no pool has any more",

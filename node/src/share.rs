@@ -2,7 +2,7 @@
 //! GPU's lock held.
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::lease::{Instance, Lease, MpsSlice};
+use gpufrac_core::lease::{Lease, MpsSlice};
 
 use crate::lease_store::{LeaseStore, StoreError};
 use crate::log::JobLog;
@@ -68,6 +68,9 @@ impl<'a> Tenants<'a> {
     /// Lets the job in: the daemon runs, has its limits, and the job's user may connect. A daemon
     /// that died, hangs, or has a server that a client brought down is replaced.
     pub fn enter(&self, start: Start<'_>) -> Result<(), ShareError> {
+        if let Err(error) = self.daemon.trim_logs() {
+            self.log.warning(error);
+        }
         match self.daemon.health()? {
             Health::Good(servers) => self.replace_faulty(&servers)?,
             Health::Absent if self.others.is_empty() => self.start(start)?,
@@ -94,6 +97,10 @@ impl<'a> Tenants<'a> {
             }
         }
         if self.others.is_empty() {
+            if matches!(health, Health::Hung(_)) {
+                // It would be asked to quit, and waited for.
+                self.daemon.kill()?;
+            }
             return Ok(self.daemon.end()?);
         }
         match health {
@@ -186,16 +193,15 @@ impl<'a> Tenants<'a> {
     }
 }
 
-/// The users of all leases on an instance.
-pub fn users_of_instance(store: &LeaseStore, own: &Instance) -> Result<Vec<u32>, StoreError> {
-    let leases = store.list()?;
-    let sharing = leases.iter().filter(|lease| {
-        lease
-            .slice
-            .instance()
-            .is_some_and(|i| i.mig_uuid == own.mig_uuid)
+/// The users of the other leases on a lease's instance.
+pub fn others_of_instance(store: &LeaseStore, lease: &Lease) -> Result<Vec<u32>, StoreError> {
+    let own = lease.slice.instance().map(|instance| &instance.mig_uuid);
+    let others = store.list()?;
+    let others = others.iter().filter(|other| {
+        other.job_id != lease.job_id
+            && other.slice.instance().map(|instance| &instance.mig_uuid) == own
     });
-    Ok(sharing.map(|lease| lease.user_id).collect())
+    Ok(others.map(|other| other.user_id).collect())
 }
 
 /// What a client may have that unset its variables: no more than the largest share here.

@@ -116,7 +116,7 @@ impl<'a> Teardown<'a> {
         let mut gpu = gpu_of(session, lease)?;
         let found = self.dismantle(&mut gpu, lease, log)?;
         reached("release.gpu_instance_gone");
-        // A slice that was never made is no usage.
+        // An instance that was never made is no usage; a share is the job's from the intent on.
         if lease.slice.cuda_device().is_some() {
             let record = UsageRecord::of(lease, now_unix());
             if let Err(error) = usage::append(&self.node.state, &record, retried) {

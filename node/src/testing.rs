@@ -33,6 +33,7 @@ pub(crate) fn lease(job_id: u32) -> Lease {
             gpu_minor: 0,
             memory_mib: MemoryMib(20096),
             hints: false,
+            group_limit: false,
             mig: Some(MigSlice {
                 profile_id: 14,
                 profile_name: "2g.20gb".into(),

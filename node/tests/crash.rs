@@ -1,8 +1,15 @@
 //! Prolog and epilog killed at every step, and every call of NVML failing once: nothing leaks,
 //! nothing foreign is touched, the next run repairs.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::shares::{Control, Kind};
 use common::{Job, World, job, may_run};
 use gpufrac_node::failpoint;
 use nvidia_ml::disturb::{Rule, What};
@@ -14,13 +21,39 @@ fn child() {
 
 const VICTIM: u32 = 7;
 
-/// A node with a running job and a foreign instance.
-fn busy_node() -> (World, Vec<u32>, Job) {
-    let world = World::new();
+/// A node with a running job.
+struct Scene {
+    world: World,
+    foreign: Vec<u32>,
+    victim: Job,
+}
+
+/// With a foreign instance.
+fn mig() -> Option<Scene> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        let foreign = vec![world.foreign(19, 0, 1, Some(0))];
+        world.prolog(job(1, 1, 25)).ok();
+        Scene {
+            world,
+            foreign,
+            victim: job(VICTIM, 0, 25),
+        }
+    })
+}
+
+/// The running job is on the victim's device, or on another one.
+fn shared(kind: Kind, beside: bool) -> Option<Scene> {
+    let world = World::shared(kind, Control::Real)?;
     world.setup().ok();
-    let foreign = vec![world.foreign(19, 0, 1, Some(0))];
-    world.prolog(job(1, 1, 25)).ok();
-    (world, foreign, job(VICTIM, 0, 25))
+    world.prolog(job(1, u32::from(!beside), 12)).ok();
+    world.check(&[]);
+    Some(Scene {
+        world,
+        foreign: Vec::new(),
+        victim: job(VICTIM, 0, 25),
+    })
 }
 
 /// The ways in which life goes on after a death.
@@ -30,9 +63,9 @@ enum Next {
     Epilog,
     /// Slurm runs the prolog again, then the epilog.
     Again,
-    /// Another job comes first, to the same half.
+    /// Another job comes first, to the same device.
     Another,
-    /// To the other half of the GPU.
+    /// To the other half of the GPU, or to another GPU.
     Other,
     /// The node is set up again.
     Setup,
@@ -46,116 +79,159 @@ const NEXT: [Next; 5] = [
     Next::Setup,
 ];
 
-/// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
-fn recover(world: &World, foreign: &[u32], victim: Job, next: Next) {
-    match next {
-        Next::Epilog => drop(world.epilog(victim).ok()),
-        Next::Again => {
-            world.prolog(victim).ok();
-            world.check(foreign);
-            assert!(world.lease(victim).is_some());
+impl Scene {
+    /// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
+    #[track_caller]
+    fn recover(&self, victim: Job, next: Next) {
+        let (world, foreign) = (&self.world, &self.foreign);
+        match next {
+            Next::Epilog => drop(world.epilog(victim).ok()),
+            Next::Again => {
+                world.prolog(victim).ok();
+                world.check(foreign);
+                assert!(world.lease(victim).is_some());
+            }
+            Next::Another | Next::Other => {
+                let device = u32::from(matches!(next, Next::Other));
+                world.prolog(job(8, device, 13)).ok();
+                // Without MIG a job on another GPU repairs nothing here.
+                if matches!(next, Next::Another) || world.kind.uses_mig() {
+                    world.check(foreign);
+                }
+                world.epilog(job(8, device, 13)).ok();
+            }
+            Next::Setup => drop(world.setup().ok()),
         }
-        Next::Another | Next::Other => {
-            let device = u32::from(matches!(next, Next::Other));
-            world.prolog(job(8, device, 13)).ok();
+        if !matches!(next, Next::Other) || world.kind.uses_mig() {
             world.check(foreign);
-            world.epilog(job(8, device, 13)).ok();
         }
-        Next::Setup => drop(world.setup().ok()),
+        world.epilog(victim).ok();
+        world.check(foreign);
+        assert_eq!(world.leases().len(), 1, "only the running job is left");
+        assert!(world.slurm_was_told().is_empty());
     }
-    world.check(foreign);
-    world.epilog(victim).ok();
-    world.check(foreign);
-    assert_eq!(world.leases().len(), 1, "only the running job is left");
-    assert!(world.slurm_was_told().is_empty());
+
+    fn carving_killed_at(&self, points: &[&str]) {
+        for point in points {
+            for next in NEXT {
+                self.world.killed_at(point, "prolog", self.victim);
+                self.recover(self.victim, next);
+            }
+        }
+    }
+
+    fn release_killed_at(&self, points: &[&str]) {
+        let mut ended = 0;
+        for point in points {
+            for next in NEXT {
+                // Without the way that carves the victim anew: Slurm never does.
+                if matches!(next, Next::Again) {
+                    continue;
+                }
+                // A new life each time, as usage records are told apart by job and start.
+                let victim = Job {
+                    id: self.victim.id + 10 * (1 + ended),
+                    ..self.victim
+                };
+                self.world.prolog(victim).ok();
+                self.world.killed_at(point, "epilog", victim);
+                self.recover(victim, next);
+                ended += 1;
+                let records = self
+                    .world
+                    .usage()
+                    .iter()
+                    .filter(|record| record["job"] == victim.id)
+                    .count();
+                assert_eq!(records, 1, "{point} {next:?}");
+            }
+        }
+    }
+
+    /// How many calls a run makes.
+    fn calls_of(&self, run: impl FnOnce()) -> u64 {
+        self.world.count_calls();
+        let before = self.world.calls();
+        run();
+        self.world.calls() - before
+    }
+
+    fn calls_of_carving(&self) -> u64 {
+        let calls = self.calls_of(|| drop(self.world.prolog(self.victim).ok()));
+        self.world.epilog(self.victim).ok();
+        calls
+    }
+
+    fn every_call_of_carving(&self, what: What, least: u64) {
+        let calls = self.calls_of_carving();
+        assert!(calls > least, "{calls}");
+        for nth in 1..=calls {
+            self.world.nth_call(nth, what);
+            self.world.prolog(self.victim);
+            self.world.calm();
+            self.recover(self.victim, NEXT[(nth % 5) as usize]);
+        }
+    }
+
+    fn every_call_of_release(&self, what: What, least: u64) {
+        let (world, victim) = (&self.world, self.victim);
+        world.prolog(victim).ok();
+        let calls = self.calls_of(|| drop(world.epilog(victim).ok()));
+        assert!(calls > least, "{calls}");
+        for nth in 1..=calls {
+            world.prolog(victim).ok();
+            world.nth_call(nth, what);
+            world.epilog(victim);
+            world.calm();
+            self.recover(victim, Next::Another);
+        }
+    }
+
+    /// The GPU goes away for good at any call: also the cleaning up fails, and the lease keeps what
+    /// is to be done.
+    fn gpu_goes_away(&self) {
+        let (world, victim) = (&self.world, self.victim);
+        let calls = self.calls_of_carving();
+        for nth in 1..=calls {
+            let first = world.calls() + nth;
+            world.disturb(|d| {
+                d.rules = vec![Rule {
+                    call: None,
+                    first,
+                    count: 0,
+                    what: What::Fail(15),
+                }];
+            });
+            let ended = world.prolog(victim);
+            // nvmlShutdown is the last call, and nobody minds its answer.
+            let code = if nth == calls { 0 } else { 1 };
+            assert_eq!(ended.code, Some(code), "{nth} of {calls}: {}", ended.stderr);
+            world.calm();
+            self.recover(victim, NEXT[(nth % 5) as usize]);
+        }
+    }
 }
 
 #[test]
 fn prolog_killed_at_every_step() {
-    if !may_run() {
-        return;
-    }
-    let (world, foreign, victim) = busy_node();
-    for point in failpoint::CARVE {
-        for next in NEXT {
-            world.killed_at(point, "prolog", victim);
-            recover(&world, &foreign, victim, next);
-        }
-    }
+    let Some(scene) = mig() else { return };
+    scene.carving_killed_at(failpoint::CARVE);
 }
 
 #[test]
 fn epilog_killed_at_every_step() {
-    if !may_run() {
-        return;
-    }
-    let (world, foreign, victim) = busy_node();
-    let mut ended = 0;
-    for point in failpoint::RELEASE {
-        for next in NEXT {
-            // Without the way that carves the victim anew: Slurm never does.
-            if matches!(next, Next::Again) {
-                continue;
-            }
-            // A new life each time, as usage records are told apart by job and start.
-            let victim = Job {
-                id: victim.id + 10 * (1 + ended),
-                ..victim
-            };
-            world.prolog(victim).ok();
-            world.killed_at(point, "epilog", victim);
-            recover(&world, &foreign, victim, next);
-            ended += 1;
-            let records = world
-                .usage()
-                .iter()
-                .filter(|record| record["job"] == victim.id)
-                .count();
-            assert_eq!(records, 1, "{point} {next:?}");
-        }
-    }
-}
-
-/// How many calls a run makes.
-fn calls_of(world: &World, run: impl FnOnce()) -> u64 {
-    world.count_calls();
-    let before = world.calls();
-    run();
-    world.calls() - before
+    let Some(scene) = mig() else { return };
+    scene.release_killed_at(failpoint::RELEASE);
 }
 
 fn every_call_of_carving(what: What) {
-    if !may_run() {
-        return;
-    }
-    let (world, foreign, victim) = busy_node();
-    let calls = calls_of(&world, || drop(world.prolog(victim).ok()));
-    world.epilog(victim).ok();
-    assert!(calls > 30, "{calls}");
-    for nth in 1..=calls {
-        world.nth_call(nth, what);
-        world.prolog(victim);
-        world.calm();
-        let next = NEXT[(nth % 5) as usize];
-        recover(&world, &foreign, victim, next);
-    }
+    let Some(scene) = mig() else { return };
+    scene.every_call_of_carving(what, 30);
 }
 
 fn every_call_of_release(what: What) {
-    if !may_run() {
-        return;
-    }
-    let (world, foreign, victim) = busy_node();
-    world.prolog(victim).ok();
-    let calls = calls_of(&world, || drop(world.epilog(victim).ok()));
-    assert!(calls > 5, "{calls}");
-    for nth in 1..=calls {
-        world.prolog(victim).ok();
-        world.nth_call(nth, what);
-        world.epilog(victim);
-        world.calm();
-        recover(&world, &foreign, victim, Next::Another);
-    }
+    let Some(scene) = mig() else { return };
+    scene.every_call_of_release(what, 5);
 }
 
 #[test]
@@ -193,31 +269,319 @@ fn release_when_any_call_kills() {
     every_call_of_release(What::KillAfter);
 }
 
-/// The GPU goes away for good at any call: also the cleaning up fails, and the lease keeps what
-/// is to be done.
 #[test]
 fn carving_when_the_gpu_goes_away() {
-    if !may_run() {
+    let Some(scene) = mig() else { return };
+    scene.gpu_goes_away();
+}
+
+/// The points that a mechanism comes to, out of all. `beside`: another job is on the same device, so
+/// what they share stays.
+fn points(kind: Kind, beside: bool, all: [&[&'static str]; 2]) -> Vec<&'static str> {
+    let comes_to = |point: &str| match point.split_once('.').unwrap().1 {
+        // Jobs join an instance that stands.
+        "gpu_instance_made" | "compute_instance_made" | "instance_recorded" => {
+            kind == Kind::MigMps && !beside
+        }
+        "caps_revoked" | "compute_instance_gone" => kind == Kind::MigMps && !beside,
+        "caps_granted" => kind == Kind::MigMps,
+        "mode_held" => !kind.uses_mig(),
+        "mode_restored" => !kind.uses_mig() && !beside,
+        "daemon_entered" | "daemon_left" => kind.uses_mps(),
+        "cache_made" | "cache_removed" => kind == Kind::Hami,
+        _ => true,
+    };
+    all.concat().into_iter().filter(|p| comes_to(p)).collect()
+}
+
+fn killed_at_every_step(kind: Kind) {
+    for beside in [false, true] {
+        let Some(scene) = shared(kind, beside) else {
+            return;
+        };
+        let carve = [failpoint::CARVE, failpoint::CARVE_SHARED];
+        scene.carving_killed_at(&points(kind, beside, carve));
+        let release = [failpoint::RELEASE, failpoint::RELEASE_SHARED];
+        scene.release_killed_at(&points(kind, beside, release));
+    }
+}
+
+#[test]
+fn killed_at_every_step_with_a_shared_daemon() {
+    killed_at_every_step(Kind::MpsShared);
+}
+
+#[test]
+fn killed_at_every_step_with_a_daemon_for_each_job() {
+    killed_at_every_step(Kind::MpsPrivate);
+}
+
+#[test]
+fn killed_at_every_step_with_a_daemon_in_an_instance() {
+    killed_at_every_step(Kind::MigMps);
+}
+
+#[test]
+fn killed_at_every_step_with_time_slices() {
+    killed_at_every_step(Kind::Timeslice);
+}
+
+#[test]
+fn killed_at_every_step_with_a_library() {
+    killed_at_every_step(Kind::Hami);
+}
+
+/// What befalls calls of NVML, by one mechanism.
+fn any_call(kind: Kind, beside: bool, befalls: &[What]) -> Option<Scene> {
+    let scene = shared(kind, beside)?;
+    for what in befalls {
+        scene.every_call_of_carving(*what, 5);
+        scene.every_call_of_release(*what, 3);
+    }
+    Some(scene)
+}
+
+const FAILS: What = What::Fail(999);
+const FAILS_AFTER: What = What::FailAfter(999);
+
+#[test]
+fn any_call_with_a_shared_daemon() {
+    let befalls = [FAILS, FAILS_AFTER, What::KillAfter];
+    let Some(scene) = any_call(Kind::MpsShared, false, &befalls) else {
         return;
+    };
+    scene.every_call_of_carving(What::Fail(15), 5);
+    scene.gpu_goes_away();
+}
+
+#[test]
+fn any_call_with_a_shared_daemon_that_others_use() {
+    any_call(Kind::MpsShared, true, &[FAILS_AFTER, What::KillAfter]);
+}
+
+#[test]
+fn any_call_with_a_daemon_for_each_job() {
+    any_call(Kind::MpsPrivate, false, &[FAILS, What::KillAfter]);
+}
+
+#[test]
+fn any_call_with_a_daemon_in_an_instance() {
+    any_call(Kind::MigMps, false, &[FAILS_AFTER, What::KillAfter]);
+}
+
+#[test]
+fn any_call_with_a_library() {
+    any_call(Kind::Hami, false, &[FAILS_AFTER, What::KillAfter]);
+}
+
+/// Before it was made there is none, and what a lease names goes with the lease.
+#[test]
+fn a_partition_goes_with_its_lease() {
+    let Some(world) = World::shared(Kind::MpsShared, Control::Standin("{}")) else {
+        return;
+    };
+    let keys = format!("{}\nsm_chunks = 15", Kind::MpsShared.keys(world.root()));
+    world.configure("shares", "H100-80", &keys);
+    world.setup().ok();
+    let (running, victim, next) = (job(1, 0, 20), job(VICTIM, 0, 20), job(8, 0, 30));
+    world.prolog(running).ok();
+    let pipe = world.pipe(running);
+    let before = world.partitions(&pipe);
+    assert_eq!(before.len(), 1);
+    for point in ["carve.daemon_entered", "carve.active"] {
+        world.killed_at(point, "prolog", victim);
+        let made = usize::from(point == "carve.active");
+        assert_eq!(world.partitions(&pipe).len(), 1 + made, "{point}");
+        world.prolog(next).ok();
+        world.epilog(victim).ok();
+        world.epilog(next).ok();
+        assert_eq!(world.partitions(&pipe), before, "{point}");
     }
-    let (world, foreign, victim) = busy_node();
-    let calls = calls_of(&world, || drop(world.prolog(victim).ok()));
+    world.prolog(victim).ok();
+    world.killed_at("release.daemon_left", "epilog", victim);
+    assert_eq!(world.partitions(&pipe), before);
     world.epilog(victim).ok();
-    for nth in 1..=calls {
-        let first = world.calls() + nth;
-        world.disturb(|d| {
-            d.rules = vec![Rule {
-                call: None,
-                first,
-                count: 0,
-                what: What::Fail(15),
-            }];
-        });
-        let ended = world.prolog(victim);
-        // nvmlShutdown is the last call, and nobody minds its answer.
-        let code = if nth == calls { 0 } else { 1 };
-        assert_eq!(ended.code, Some(code), "{nth} of {calls}: {}", ended.stderr);
-        world.calm();
-        recover(&world, &foreign, victim, NEXT[(nth % 5) as usize]);
+    world.check(&[]);
+}
+
+/// Numbers that look random, the same in each run (xorshift64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
     }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// A node to which jobs of three users come and from which they go, and where anything may be killed.
+struct Traffic {
+    world: World,
+    dice: Dice,
+    /// All whose epilog did not end: to Slurm their units are taken.
+    jobs: Vec<Job>,
+    /// Those of which something was killed: what is left of them shows when they are repaired.
+    torn: Vec<u32>,
+    /// Daemons that were killed; the next job replaces them.
+    killed: BTreeMap<PathBuf, i32>,
+    came: u32,
+}
+
+const POINTS: [&[&str]; 4] = [
+    failpoint::CARVE,
+    failpoint::CARVE_SHARED,
+    failpoint::RELEASE,
+    failpoint::RELEASE_SHARED,
+];
+
+impl Traffic {
+    /// Runs it to its end, or kills it somewhere; whether it ended.
+    fn run(&mut self, action: &str, job: Job) -> bool {
+        let mut command = self.world.job_command(action, job);
+        let how = self.dice.below(8);
+        if how == 0 {
+            let points = POINTS.concat();
+            let point = points[self.dice.below(points.len())];
+            eprintln!("until {point}");
+            command.env(failpoint::ENV, point);
+        }
+        if how == 1 {
+            let pause = Duration::from_millis(self.dice.below(40) as u64);
+            eprintln!("for {pause:?}");
+            let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(pause);
+            child.kill().unwrap();
+            return child.wait().unwrap().success();
+        }
+        let output = command.output().unwrap();
+        let killed = output.status.code().is_none();
+        assert!(killed || output.status.success(), "{output:?}");
+        !killed
+    }
+
+    fn come(&mut self) {
+        let device = self.dice.below(2) as u32;
+        let capacity = self.world.kind.capacity();
+        let here = self.jobs.iter().filter(|job| job.device == device);
+        let free = capacity - here.map(|job| job.units).sum::<u32>();
+        if free < 3 {
+            return;
+        }
+        let units = match self.dice.one_in(3) {
+            true => free,
+            false => 3 + self.dice.below(free as usize - 2) as u32,
+        };
+        self.came += 1;
+        let job = Job {
+            uid: 2000 + self.dice.below(3) as u32,
+            ..job(self.came, device, units)
+        };
+        eprintln!("job {} of {} to {device}: {units}", job.id, job.uid);
+        self.jobs.push(job);
+        if !self.run("prolog", job) {
+            self.torn.push(job.id);
+        }
+    }
+
+    fn go(&mut self) {
+        if self.jobs.is_empty() {
+            return;
+        }
+        let torn = self.jobs.iter().position(|job| self.torn.contains(&job.id));
+        let index = match torn {
+            Some(index) if !self.dice.one_in(3) => index,
+            _ => self.dice.below(self.jobs.len()),
+        };
+        let job = self.jobs[index];
+        eprintln!("job {} ends", job.id);
+        self.torn.retain(|torn| *torn != job.id);
+        match self.run("epilog", job) {
+            true => drop(self.jobs.remove(index)),
+            false => self.torn.push(job.id),
+        }
+    }
+
+    fn kill_a_daemon(&mut self) {
+        let mut daemons = self.world.mps();
+        daemons.retain(|process| process.control);
+        if daemons.is_empty() {
+            return;
+        }
+        let victim = daemons.swap_remove(self.dice.below(daemons.len()));
+        eprintln!("daemon of {} dies", victim.pipe.display());
+        let pid = victim.pid.to_string();
+        assert!(
+            Command::new("kill")
+                .args(["-9", &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+        self.killed.insert(victim.pipe, victim.pid);
+    }
+
+    fn check(&mut self) {
+        self.world.check_units();
+        let found = self.world.mps();
+        self.killed.retain(|pipe, pid| {
+            let replaced = found.iter().any(|p| p.pipe == *pipe && p.pid != *pid);
+            pipe.exists() && !replaced
+        });
+        if self.torn.is_empty() && self.killed.is_empty() {
+            self.world.check(&[]);
+            assert_eq!(self.world.leases().len(), self.jobs.len());
+        }
+    }
+}
+
+fn traffic(kind: Kind, seed: u64) {
+    let Some(world) = World::shared(kind, Control::Real) else {
+        return;
+    };
+    world.setup().ok();
+    let mut traffic = Traffic {
+        world,
+        dice: Dice(seed),
+        jobs: Vec::new(),
+        torn: Vec::new(),
+        killed: BTreeMap::new(),
+        came: 0,
+    };
+    for step in 0..200 {
+        eprint!("{step}: ");
+        match traffic.dice.below(20) {
+            0 => traffic.kill_a_daemon(),
+            1 => drop(traffic.world.setup().ok()),
+            2..11 => traffic.come(),
+            _ => traffic.go(),
+        }
+        traffic.check();
+    }
+    for job in traffic.jobs {
+        traffic.world.epilog(job).ok();
+    }
+    traffic.world.check(&[]);
+    assert_eq!(traffic.world.leases(), []);
+    assert_eq!(traffic.world.slurm_was_told(), [""; 0]);
+}
+
+#[test]
+fn traffic_with_a_shared_daemon() {
+    traffic(Kind::MpsShared, 0x9E37_79B9_7F4A_7C15);
+}
+
+#[test]
+fn traffic_with_a_daemon_for_each_job() {
+    traffic(Kind::MpsPrivate, 0xBF58_476D_1CE4_E5B9);
+}
+
+#[test]
+fn traffic_with_a_daemon_in_an_instance() {
+    traffic(Kind::MigMps, 0x94D0_49BB_1331_11EB);
 }

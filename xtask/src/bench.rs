@@ -4,21 +4,34 @@
 //! and compares medians.
 
 mod cluster;
+mod mps;
 mod node;
 mod table;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::cargo::{cargo, root, run as run_command};
 use crate::setup;
 use table::Table;
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Prolog and epilog on a node
+    Node,
+    /// Submission and start on a cluster
+    Cluster,
+    /// Start of jobs that share a GPU by MPS
+    Mps,
+}
+
 #[derive(Args)]
 pub(crate) struct BenchArguments {
+    /// What to measure; all of it unless said
+    only: Option<Part>,
     /// How often each side of a comparison on a node runs
     #[arg(long, default_value_t = 200)]
     rounds: usize,
@@ -31,6 +44,8 @@ pub(crate) struct BenchArguments {
     nvidia_smi: Option<PathBuf>,
 }
 
+type Measure = fn(&BenchArguments, &Path, &mut Table) -> Result<()>;
+
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     setup::run()?;
     println!("building gpufrac for release ...");
@@ -42,8 +57,15 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     ]))?;
     let build = root().join("target/release");
     let mut table = Table::new();
-    node::measure(arguments, &build, &mut table)?;
-    cluster::measure(arguments, &build, &mut table)?;
+    for (part, measure) in [
+        (Part::Node, node::measure as Measure),
+        (Part::Cluster, cluster::measure),
+        (Part::Mps, mps::measure),
+    ] {
+        if arguments.only.is_none_or(|only| only == part) {
+            measure(arguments, &build, &mut table)?;
+        }
+    }
     println!("{table}");
     Ok(())
 }
@@ -62,6 +84,15 @@ impl Pair {
         mut ours: impl FnMut() -> Result<()>,
         mut theirs: impl FnMut() -> Result<()>,
     ) -> Result<Self> {
+        Self::measure_timed(rounds, || time(&mut ours), || time(&mut theirs))
+    }
+
+    /// The same with sides that say themselves how long they took.
+    fn measure_timed(
+        rounds: usize,
+        mut ours: impl FnMut() -> Result<Duration>,
+        mut theirs: impl FnMut() -> Result<Duration>,
+    ) -> Result<Self> {
         let mut pair = Self {
             ours: Vec::new(),
             theirs: Vec::new(),
@@ -69,11 +100,11 @@ impl Pair {
         for round in 0..=rounds {
             let (one, two);
             if round % 2 == 0 {
-                one = time(&mut ours)?;
-                two = time(&mut theirs)?;
+                one = ours()?;
+                two = theirs()?;
             } else {
-                two = time(&mut theirs)?;
-                one = time(&mut ours)?;
+                two = theirs()?;
+                one = ours()?;
             }
             if round > 0 {
                 pair.ours.push(one);

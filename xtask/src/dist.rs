@@ -66,9 +66,9 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         let name = sample.strip_prefix(root().join("etc"))?;
         tree.install(&sample, &doc.join("examples").join(name), 0o644)?;
     }
-    for name in ["README.md", "LICENSE", "CHANGELOG.md"] {
-        let path = root().join(name);
-        if path.exists() {
+    for page in ["README.md", "LICENSE", "CHANGELOG.md", "docs/isolation.md"] {
+        let path = root().join(page);
+        if let Some(name) = path.file_name().filter(|_| path.exists()) {
             tree.install(&path, &doc.join(name), 0o644)?;
         }
     }

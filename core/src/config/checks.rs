@@ -89,7 +89,9 @@ fn same_type(config: &Config, partition: &str, pools: &[&Pool]) -> Option<Proble
     let other = [(parts, None), (whole, type_name)]
         .into_iter()
         .filter(|(pools, _)| !pools.is_empty())
-        .find_map(|(pools, name)| types::of_pools(config, &[partition], &pools, name).err())?;
+        .find_map(|(pools, name)| {
+            types::of_pools(config, &[partition], &pools, name, false).err()
+        })?;
     Some(Problem::SameType {
         other: other.name.clone(),
         partition: partition.to_owned(),

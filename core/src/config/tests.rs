@@ -207,3 +207,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn placeholders_are_known_by_their_names() {
+    for mechanism in ["mig\"\nlayout = \"halves", "mig+mps", "timeslice"] {
+        let text = format!(
+            "version = 1\n[pool.p]\nmechanism = \"{mechanism}\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n"
+        );
+        let config = Config::parse(&text, "test").unwrap();
+        for device in config.devices_of_node("n1", 2) {
+            assert!(Device::is_file_name(&device.file_name()));
+        }
+    }
+    for other in ["null", "half", "nvidia0", "tty1", "7"] {
+        assert!(!Device::is_file_name(other), "{other}");
+    }
+}

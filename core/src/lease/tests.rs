@@ -30,6 +30,7 @@ fn lease() -> Lease {
             gpu_minor: 1,
             memory_mib: MemoryMib(20096),
             hints: false,
+            group_limit: false,
             mig: Some(mig(None)),
             mps: None,
             hami: None,

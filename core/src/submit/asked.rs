@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{JobRequest, Refusal};
-use crate::config::Pool;
+use crate::config::{Config, Pool};
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
@@ -19,7 +19,7 @@ pub(super) enum Asked {
         name: &'static str,
         reason: RawReason,
     },
-    /// No GPU; `none` when it says so.
+    /// No GPU of a pool; `none` when it says so, or names another.
     Nothing { none: bool },
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for RawReason {
 }
 
 /// Reads the items of `tres_per_node`.
-pub(super) fn read(items: &[Item<'_>], pools: &[&Pool]) -> Result<Asked, Refusal> {
+pub(super) fn read(items: &[Item<'_>], pools: &[&Pool], config: &Config) -> Result<Asked, Refusal> {
     let mut fractions = Vec::new();
     let (mut shards, mut gpus): (Vec<Count<'_>>, Vec<Count<'_>>) = (Vec::new(), Vec::new());
     let mut none = false;
@@ -71,7 +71,7 @@ pub(super) fn read(items: &[Item<'_>], pools: &[&Pool]) -> Result<Asked, Refusal
         }
     }
     let (position, mechanism, amount) = match fractions.as_slice() {
-        [] => return Ok(raw_or_nothing(&shards, &gpus, none)),
+        [] => return Ok(raw_or_nothing(&shards, &gpus, none, config)),
         [one] => *one,
         _ => return Err(Refusal::TwoFractions),
     };
@@ -148,11 +148,9 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
     }
 }
 
-fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool) -> Asked {
-    if let Some(gpu) = gpus.first() {
-        // Slurm takes `gpu:0.25` for a type named 0.25.
-        let number = |name: &str| name.starts_with(|c: char| c.is_ascii_digit() || c == '.');
-        let meant = gpu.count.is_none() || gpu.type_name.is_some_and(number);
+fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool, config: &Config) -> Asked {
+    if let Some(gpu) = gpus.iter().find(|gpu| !is_of_no_pool(gpu, config)) {
+        let meant = gpu.count.is_none() || gpu.type_name.is_some_and(is_number);
         return Asked::Raw {
             name: "gpu",
             reason: if meant {
@@ -168,7 +166,21 @@ fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool) -> Asked
             reason: RawReason::Plain,
         };
     }
-    Asked::Nothing { none }
+    Asked::Nothing {
+        none: none || !gpus.is_empty(),
+    }
+}
+
+/// Slurm takes `gpu:0.25` for a type named 0.25.
+fn is_number(type_name: &str) -> bool {
+    type_name.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+}
+
+/// Whether GPUs of a Type are asked for that no pool has. Slurm gives devices of that Type alone, which are
+/// not ours to share.
+fn is_of_no_pool(gpus: &Count<'_>, config: &Config) -> bool {
+    let other = |name: &str| !is_number(name) && !config.has_type(name);
+    gpus.count.is_some() && gpus.type_name.is_some_and(other)
 }
 
 /// What the options ask for that do not count per node.
@@ -176,7 +188,7 @@ fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool) -> Asked
 pub(super) struct Elsewhere {
     /// The option that asks for a GPU.
     pub(super) gpu: Option<&'static str>,
-    /// `gpu` or `shard`, when one is asked for.
+    /// `gpu` or `shard`, when one is asked for that may be of a pool.
     pub(super) raw: Option<&'static str>,
     /// Whether one of them says anything of a GPU, `gpu:0` included.
     pub(super) any: bool,
@@ -184,7 +196,7 @@ pub(super) struct Elsewhere {
 
 /// Reads the texts that do not count per node. A fraction there is refused: it could not
 /// be kept apart from one GPU for the whole job.
-pub(super) fn elsewhere(request: &JobRequest<'_>) -> Result<Elsewhere, Refusal> {
+pub(super) fn elsewhere(request: &JobRequest<'_>, config: &Config) -> Result<Elsewhere, Refusal> {
     let texts = [
         ("--gpus", request.tres_per_job),
         ("--gpus-per-socket", request.tres_per_socket),
@@ -209,7 +221,9 @@ pub(super) fn elsewhere(request: &JobRequest<'_>) -> Result<Elsewhere, Refusal> 
             found.any = true;
             if count.count != Some(0) {
                 found.gpu = found.gpu.or(Some(option));
-                found.raw = found.raw.or(Some(name));
+                if name != "gpu" || !is_of_no_pool(&count, config) {
+                    found.raw = found.raw.or(Some(name));
+                }
             }
         }
     }

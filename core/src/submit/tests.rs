@@ -449,6 +449,38 @@ fn raw_requests_in_partitions_with_pools() {
 }
 
 #[test]
+fn gpus_of_a_type_that_no_pool_has_are_slurms_own() {
+    for tres in ["gpu:t4:1", "gres:gpu:t4:2", "gpu:t4", "gpu:t4:1,tmpdisk:1"] {
+        for partition in ["gpu", "ruled", "cpu"] {
+            for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
+                untouched(&job(partition, tres), occasion);
+            }
+        }
+    }
+    let option = JobRequest {
+        tres_per_job: Some("gres:gpu:t4:1"),
+        ..job("ruled", "")
+    };
+    untouched(&option, Occasion::Submit);
+    // A Type of a pool, in whatever letters, or something beside the other Type.
+    for tres in [
+        "gpu:HALF:1",
+        "gpu:0.25:1",
+        "gpu:t4:1,gpu:1",
+        "gpu:t4:1,shard:5",
+        "gpu:t4:1,gpufrac:0.25",
+        "gpu:t4:1,gpufrac:25,shard:25",
+    ] {
+        refusal("gpu", tres);
+    }
+    let both = JobRequest {
+        tres_per_job: Some("gres:gpu:t4:1"),
+        ..job("gpu", "gpufrac:0.25")
+    };
+    refused(&both, Occasion::Submit);
+}
+
+#[test]
 fn exclusive_jobs_get_no_shares_and_no_default() {
     let exclusive = |partition, tres| JobRequest {
         exclusive: true,

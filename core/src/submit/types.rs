@@ -23,7 +23,9 @@ pub(super) fn needed(
         alike.all(|pool| Some(pool.mechanism) == grant.entry.mechanism)
     };
     let of_mechanism = only_type(&grant.pools).filter(|name| same(name));
-    match of_pools(config, &scope.partitions, &grant.pools, grant.whole) {
+    // Who names several partitions will have a GPU of any of them, wherever the job starts.
+    let any = scope.named;
+    match of_pools(config, &scope.partitions, &grant.pools, grant.whole, any) {
         Ok(found) => Ok(found),
         // A client that does not know where the job will go leaves it to the controller, and says
         // no more than the mechanism.
@@ -43,12 +45,14 @@ pub(super) fn needed(
 
 /// The Type that keeps jobs of `partitions` to `pools`: to shares of their devices, or to whole
 /// ones of the Type `whole`. None if there is nothing to keep them from; else, where no Type
-/// does it, a pool that they could get a device of.
+/// does it, a pool that they could get a device of. `any`: each of the partitions may get what the others
+/// have.
 pub(crate) fn of_pools<'a>(
     config: &'a Config,
     partitions: &[&str],
     pools: &[&Pool],
     whole: Option<&str>,
+    any: bool,
 ) -> Result<Option<&'static str>, &'a Pool> {
     let competes = |other: &&Pool| match whole {
         Some(name) => other.lends_whole() && other.type_name() == name,
@@ -59,7 +63,7 @@ pub(crate) fn of_pools<'a>(
         let serves = |pool: &Pool| pool.partitions.iter().any(|name| name == partition);
         let there = config.pools_of_partition(partition);
         let strange = |other: &&Pool| {
-            let meant = |pool: &&Pool| pool.name == other.name && serves(pool);
+            let meant = |pool: &&Pool| pool.name == other.name && (any || serves(pool));
             let near = |pool: &&Pool| pool.nodes.common(&other.nodes).is_some();
             !pools.iter().any(meant) && there.iter().any(near)
         };

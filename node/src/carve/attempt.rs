@@ -17,6 +17,7 @@ use crate::failpoint::reached;
 use crate::job_env::JobEnv;
 use crate::lease_store::LeaseStore;
 use crate::log::JobLog;
+use crate::memory_limit;
 use crate::mps::Start;
 use crate::node::{Node, now_unix};
 use crate::nvml::{self, ComputeMode, Gpu, MigMode, Session};
@@ -74,7 +75,7 @@ impl Attempt<'_> {
             Some(geometry) => self.instance_slice(session, &gpu, geometry)?,
             None => {
                 self.make_room(session, &gpu)?;
-                self.share_slice(&gpu, memory)
+                self.share_slice(&gpu, memory, self.group_limit(session)?)
             }
         };
         let mut lease = self.intent(slice);
@@ -357,7 +358,7 @@ impl Attempt<'_> {
     }
 
     /// A share of a GPU without MIG, or all of it.
-    fn share_slice(&self, gpu: &Gpu<'_>, gpu_memory: MemoryMib) -> Slice {
+    fn share_slice(&self, gpu: &Gpu<'_>, gpu_memory: MemoryMib, group_limit: bool) -> Slice {
         let (pool, bare) = (self.device.pool, self.bare_slice(gpu));
         let (percentage, memory) = self.share_of(gpu_memory);
         // The whole GPU is the job's alone: nothing is shared, nothing limited.
@@ -382,10 +383,26 @@ impl Attempt<'_> {
         Slice {
             memory_mib: memory,
             hints: pool.options.framework_hints,
+            group_limit,
             mps,
             hami,
             ..bare
         }
+    }
+
+    /// Whether the driver is to limit the job's memory. Where it can not, the pool's other limits are all
+    /// there is; `gpufrac check` says so.
+    fn group_limit(&self, session: &Session) -> Result<bool, CarveError> {
+        if !self.device.pool.options.memory_limits {
+            return Ok(false);
+        }
+        let missing = memory_limit::missing(&session.driver_version()?);
+        if let Some(why) = &missing {
+            self.log.warning(format!(
+                "no memory limit for the job's control group: {why}"
+            ));
+        }
+        Ok(missing.is_none())
     }
 
     /// What the job's units are of its device: percent, and memory rounded down.
@@ -415,6 +432,7 @@ impl Attempt<'_> {
             gpu_minor: gpu.minor,
             memory_mib: MemoryMib(0),
             hints: self.device.pool.options.framework_hints,
+            group_limit: false,
             mig: None,
             mps: None,
             hami: None,
@@ -496,7 +514,10 @@ impl Attempt<'_> {
             match &lease.slice.mps {
                 None => caps.grant(minors, lease.user_id)?,
                 Some(_) => {
-                    let mut users = share::users_of_instance(self.store, instance)?;
+                    let mut users = share::others_of_instance(self.store, lease)?;
+                    if users.is_empty() {
+                        caps.revoke(minors)?;
+                    }
                     users.push(lease.user_id);
                     caps.share(minors, &users)?;
                 }

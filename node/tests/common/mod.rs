@@ -5,6 +5,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+pub mod shares;
+
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -19,13 +22,14 @@ use gpufrac_node::lease_store::LeaseStore;
 use gpufrac_node::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::slurm::{Slurm, SlurmError};
-use gpufrac_node::{carve, failpoint, release, setup};
+use gpufrac_node::{carve, check, failpoint, release, setup};
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
 use nvidia_ml::model::Model;
 use nvidia_ml::node as sim;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
 use nvidia_ml::store::Store;
+use shares::{Control, Kind};
 use slurm_sys::client::{ClientError, JobInfo, JobState};
 
 pub const NODE: &str = "n1";
@@ -45,6 +49,11 @@ pub fn may_run() -> bool {
 pub struct World {
     folder: tempfile::TempDir,
     pub sim: Store,
+    pub kind: Kind,
+    /// The control program of MPS.
+    control: PathBuf,
+    /// The compute mode that GPUs have when nobody shares them.
+    pub mode: Cell<u32>,
 }
 
 /// A job as Slurm starts it.
@@ -120,15 +129,40 @@ impl World {
         fs::create_dir_all(root.join("gpus/lib")).unwrap();
         fs::copy(&built, root.join("gpus/lib/libnvidia-ml.so.1")).unwrap();
         fs::create_dir(root.join("slurm")).unwrap();
-        let world = World { folder, sim };
+        let world = World {
+            folder,
+            sim,
+            kind: Kind::Mig,
+            control: "/nonexistent".into(),
+            mode: Cell::new(sim::compute_mode::DEFAULT),
+        };
         world.configure(layout, names[0], "");
         world
     }
 
+    /// Two H100 that are shared without MIG, or one in halves; None where the control program cannot be had.
+    pub fn shared(kind: Kind, control: Control) -> Option<World> {
+        World::shared_on(&["H100-80", "H100-80"], kind, control)
+    }
+
+    pub fn shared_on(names: &[&str], kind: Kind, control: Control) -> Option<World> {
+        if !may_run() {
+            return None;
+        }
+        let names = if kind.uses_mig() { &names[..1] } else { names };
+        let mut world = World::with(names, "halves", kind.uses_mig());
+        world.control = control.install(world.root())?;
+        world.kind = kind;
+        world.configure(kind.layout(), names[0], &kind.keys(world.root()));
+        Some(world)
+    }
+
     pub fn configure(&self, layout: &str, model: &str, more: &str) {
         let root = self.root();
+        let control = self.control.display();
+        let mechanism = self.kind.mechanism();
         let text = format!(
-            "version = 1\n[paths]\nrun = \"{0}/run\"\nstate = \"{0}/state\"\ndevices = \"{0}/dev\"\ndriver_root = \"{0}/gpus\"\nnvml = \"{0}/gpus/lib/libnvidia-ml.so.1\"\n[pool.p]\nmechanism = \"mig\"\nlayout = \"{layout}\"\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n{more}\n",
+            "version = 1\n[paths]\nrun = \"{0}/run\"\nstate = \"{0}/state\"\ndevices = \"{0}/dev\"\ndriver_root = \"{0}/gpus\"\nnvml = \"{0}/gpus/lib/libnvidia-ml.so.1\"\nmps_control = \"{control}\"\nnvidia_smi = \"{0}/nvidia-smi\"\n[pool.p]\nmechanism = \"{mechanism}\"\nlayout = \"{layout}\"\ngpu = \"{model}\"\npartitions = [\"gpu\"]\nnodes = \"{NODE}\"\n{more}\n",
             root.display()
         );
         fs::write(self.config(), text).unwrap();
@@ -169,12 +203,20 @@ impl World {
             .env("SLURM_JOB_ACCOUNT", "physics")
             .env("SLURM_JOB_RESTART_COUNT", job.restarts.to_string())
             .env("SLURM_JOB_GPUS", job.device.to_string())
-            .env("SPANK_GPUFRAC", format!("v1:units={}:mech=mig", job.units));
+            .env(
+                "SPANK_GPUFRAC",
+                format!("v1:units={}:mech={}", job.units, self.kind.mechanism()),
+            );
         command
     }
 
     pub fn setup(&self) -> Ended {
         Ended::of(self.command("setup").output().unwrap())
+    }
+
+    /// `gpufrac check` on the node.
+    pub fn look(&self) -> Ended {
+        Ended::of(self.command("check").output().unwrap())
     }
 
     pub fn prolog(&self, job: Job) -> Ended {
@@ -308,9 +350,13 @@ impl World {
     }
 
     /// The invariants: the active leases are the instances, but those in `foreign`, which all
-    /// stand; nothing overlaps; each active slice's files are its user's alone.
+    /// stand; nothing overlaps; each active slice's files are its user's alone. Without MIG, or with MPS
+    /// inside it: [`World::check_shares`].
     #[track_caller]
     pub fn check(&self, foreign: &[u32]) {
+        if self.kind != Kind::Mig {
+            return self.check_shares(foreign);
+        }
         let node = self.sim.node().unwrap();
         let leases = self.leases();
         for (index, gpu) in node.gpus.iter().enumerate() {
@@ -405,6 +451,14 @@ pub fn child() {
                 Exit::Broken
             }
         },
+        Ok(node) if action == "check" => {
+            let problems = check::check(&node);
+            eprintln!("{problems:#?}");
+            match problems.is_empty() {
+                true => Exit::Done,
+                false => Exit::Broken,
+            }
+        }
         Ok(node) => {
             let job = JobEnv::read(lookup).unwrap();
             let log = JobLog::new(job.job_id);

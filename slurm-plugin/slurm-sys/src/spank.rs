@@ -9,8 +9,10 @@ pub const OK: c_int = 0;
 /// Failure, for a hook: negative, as only that is an error to every release.
 pub const FAILED: c_int = -1;
 
-/// The longest value that is read from a job's environment, in bytes.
-const VALUE_MAX: usize = 4096;
+/// Enough for nearly every value in a job's environment, in bytes.
+const VALUE_USUAL: usize = 4096;
+/// The kernel takes no longer one (`MAX_ARG_STRLEN`).
+const VALUE_MAX: usize = 128 << 10;
 
 /// What kind of step this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,20 +83,23 @@ impl Spank {
         self.number(raw::S_TASK_PID)
     }
 
-    /// A variable of the job's environment. Longer values than 4 KiB are not read.
+    /// A variable of the job's environment.
     #[must_use]
     pub fn variable(self, name: &str) -> Option<String> {
         let name = CString::new(name).ok()?;
-        let mut value = [0 as c_char; VALUE_MAX];
-        // SAFETY: by the contract of `new`; the buffer is as long as stated, and Slurm
-        // terminates what it writes.
-        unsafe {
-            let length = c_int::try_from(VALUE_MAX).ok()?;
-            let code = raw::spank_getenv(self.0, name.as_ptr(), value.as_mut_ptr(), length);
-            if code != raw::SLURM_SUCCESS {
-                return None;
+        let mut size = VALUE_USUAL;
+        loop {
+            let mut value = vec![0 as c_char; size];
+            let length = c_int::try_from(size).ok()?;
+            // SAFETY: by the contract of `new`; the buffer is as long as stated.
+            let code =
+                unsafe { raw::spank_getenv(self.0, name.as_ptr(), value.as_mut_ptr(), length) };
+            match code {
+                // SAFETY: Slurm terminates what it writes.
+                raw::SLURM_SUCCESS => return unsafe { text::read(value.as_ptr()) },
+                raw::ESPANK_NOSPACE if size < VALUE_MAX => size = VALUE_MAX,
+                _ => return None,
             }
-            text::read(value.as_ptr())
         }
     }
 

@@ -109,7 +109,10 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
         // The extern step has no task that it could name, but slurmstepd is in the job's group.
         let pid = task_pid(spank).unwrap_or_else(std::process::id);
         with_slice(|slice| match slice {
-            Ok(slice) => slice.fence(pid),
+            Ok(slice) => {
+                slice.fence(pid)?;
+                task_pid(spank).map_or(Ok(()), |pid| slice.limit_memory(pid))
+            }
             // An unfenced job is worse than a failed one, but only where there are pools, and
             // that is not known: the error was logged, and the capability files are closed.
             Err(_) => Ok(()),

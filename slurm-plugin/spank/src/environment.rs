@@ -135,16 +135,18 @@ pub fn clear(spank: Spank, libraries: &[String]) {
     for name in OWN {
         spank.unset_variable(name);
     }
-    let preloaded = spank.variable(PRELOAD).unwrap_or_default();
-    let kept: Vec<&str> = preloaded
-        .split([':', ' '])
-        .filter(|library| !libraries.iter().any(|own| own == library))
-        .collect();
-    let kept = kept.join(":");
+    let Some(preloaded) = spank.variable(PRELOAD) else {
+        return;
+    };
+    let own = |library: &&str| libraries.iter().any(|own| own == library);
+    let (inherited, kept): (Vec<&str>, Vec<&str>) = preloaded.split([':', ' ']).partition(own);
+    if inherited.is_empty() {
+        return;
+    }
     if kept.is_empty() {
         spank.unset_variable(c"LD_PRELOAD");
-    } else if kept != preloaded {
-        // What cannot be set stays as the user had it.
-        let _ = spank.set_variable(PRELOAD, &kept);
+    } else {
+        // What cannot be set stays as it was.
+        let _ = spank.set_variable(PRELOAD, &kept.join(":"));
     }
 }

@@ -1,10 +1,11 @@
 //! What this node knows of the job: its lease, and what is to be closed to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::devcgroup::{self, Fenced};
+use gpufrac_node::memory_limit;
 use gpufrac_node::node::Node;
 use gpufrac_node::record::NodeRecord;
 use slurm_sys::log;
@@ -19,8 +20,9 @@ pub struct JobSlice {
     pub lease: Option<Lease>,
     /// What `gpufrac node-setup` found; `None` on a node without pools.
     record: Option<NodeRecord>,
-    /// What pools of this node preload.
+    /// What pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
+    nvidia_smi: PathBuf,
 }
 
 /// Why a task must not start.
@@ -53,26 +55,29 @@ impl JobSlice {
     /// Reads configuration, lease and record, all of which only root can write.
     pub fn read(config: &Path, node_name: &str, job_id: u32, user_id: u32) -> Result<Self, String> {
         let node = Node::load(config, node_name).map_err(|error| error.to_string())?;
+        let pools = node.config.pools.iter();
+        let libraries = pools.filter_map(|pool| pool.options.library.clone());
+        let libraries = libraries.collect();
         if !node.has_pools() {
             return Ok(Self {
                 job_id,
                 lease: None,
                 record: None,
-                libraries: Vec::new(),
+                libraries,
+                nvidia_smi: node.nvidia_smi,
             });
         }
         let leases = node.leases().map_err(|error| error.to_string())?;
         let lease = leases.read(job_id).map_err(|error| error.to_string())?;
         // Ids begin anew where Slurm lost its state: another user's lease is another job's.
         let lease = lease.filter(|lease| lease.user_id == user_id);
-        let pools = node.config.pools.iter();
-        let libraries = pools.filter_map(|pool| pool.options.library.clone());
         let record = node.record().map_err(|error| error.to_string())?;
         Ok(Self {
             job_id,
             lease,
             record: Some(record),
-            libraries: libraries.collect(),
+            libraries,
+            nvidia_smi: node.nvidia_smi,
         })
     }
 
@@ -102,6 +107,18 @@ impl JobSlice {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Has the driver limit the memory of a task's control group, where the lease says so.
+    pub fn limit_memory(&self, pid: u32) -> Result<(), String> {
+        let Some(slice) = self.lease.as_ref().map(|lease| &lease.slice) else {
+            return Ok(());
+        };
+        if !slice.group_limit {
+            return Ok(());
+        }
+        memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, slice.memory_mib)
+            .map_err(|why| format!("job {}: no memory limit: {why}", self.job_id))
     }
 
     /// Closes every GPU and capability of the pools but the job's own to the whole job.

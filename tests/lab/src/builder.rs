@@ -41,6 +41,8 @@ pub struct LabBuilder {
     /// Of gpufrac.toml, beside those of every lab.
     paths: Vec<(&'static str, PathBuf)>,
     mps_standin: bool,
+    /// Types, and positions in the node's list of GPUs.
+    plain_gpus: Vec<(String, u32)>,
 }
 
 impl Default for LabBuilder {
@@ -62,6 +64,7 @@ impl Default for LabBuilder {
             plugin_folder: None,
             paths: Vec::new(),
             mps_standin: false,
+            plain_gpus: Vec::new(),
         }
     }
 }
@@ -112,15 +115,22 @@ impl LabBuilder {
         self
     }
 
-    /// The part of gpufrac.toml after `[paths]`, with `@NODES@` for the node list. Without it one pool
-    /// of halves serves the first partition.
+    /// The part of gpufrac.toml after `[paths]`, with `@NODES@` for the node list and `@NODE1@` for a node. Without it
+    /// one pool of halves serves the first partition.
     #[must_use]
     pub fn pools(mut self, toml: &str) -> Self {
         self.pools = Some(toml.into());
         self
     }
 
-    /// One more partition, with what else its line in slurm.conf says.
+    /// A GPU of no pool, by its position on each node: Slurm lends it itself, under this Type.
+    #[must_use]
+    pub fn plain_gpu(mut self, type_name: &str, position: u32) -> Self {
+        self.plain_gpus.push((type_name.into(), position));
+        self
+    }
+
+    /// One more partition, with what else its line in slurm.conf says (`@NODE1@` for a node).
     #[must_use]
     pub fn partition(mut self, name: &str, options: &str) -> Self {
         self.partitions.push((name.into(), options.into()));
@@ -282,7 +292,7 @@ impl LabBuilder {
             }
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
             let pools = match &self.pools {
-                Some(pools) => pools.replace("@NODES@", &nodes.join(",")),
+                Some(pools) => with_nodes(pools, nodes),
                 None => conf::default_pool(self.first_model(), &self.partitions[0].0, nodes),
             };
             write(
@@ -336,6 +346,10 @@ impl LabBuilder {
         }
         let host = nix::unistd::gethostname()
             .map_err(|e| LabError::file("cannot get the name of", "this host")(e.into()))?;
+        let mut partitions = self.partitions.clone();
+        for (_, options) in &mut partitions {
+            *options = with_nodes(options, nodes);
+        }
         let slurm_conf = SlurmConf {
             folder,
             cluster: "lab",
@@ -343,7 +357,7 @@ impl LabBuilder {
             controller_port,
             nodes: &lines,
             cpus_per_node: self.cpus_per_node,
-            partitions: &self.partitions,
+            partitions: &partitions,
             plugin_path,
             gpufrac: self.gpufrac,
             extra: &self.slurm_conf_extra,
@@ -399,12 +413,20 @@ impl LabBuilder {
         }
         let args = ["conf", "--node", node, "--gpus", &gpus.to_string()];
         let text = lab.command("gpufrac").args(args).stdout()?;
-        conf::printed_gres(&text)
-            .map(Some)
-            .ok_or_else(|| LabError::Unexpected {
+        let Some(mut gres) = conf::printed_gres(&text) else {
+            return Err(LabError::Unexpected {
                 what: args.join(" "),
                 found: text,
-            })
+            });
+        };
+        for (type_name, position) in &self.plain_gpus {
+            let file = lab
+                .folder()
+                .gpus(node)
+                .join(format!("dev/nvidia{position}"));
+            gres.add_gpu(node, type_name, &file);
+        }
+        Ok(Some(gres))
     }
 
     fn prepare_devices(&self, lab: &Lab) -> Result<(), LabError> {
@@ -436,6 +458,14 @@ impl LabBuilder {
         }
         lab.wait_until_idle(START_LIMIT)
     }
+}
+
+fn with_nodes(text: &str, nodes: &[String]) -> String {
+    let mut text = text.replace("@NODES@", &nodes.join(","));
+    for (name, number) in nodes.iter().zip(1..) {
+        text = text.replace(&format!("@NODE{number}@"), name);
+    }
+    text
 }
 
 /// Where Slurm's own plugins are.

@@ -1,7 +1,7 @@
 //! The text of the lab's configuration files.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::Folder;
 
@@ -12,6 +12,18 @@ pub(crate) struct NodeGres {
     pub slurm_conf: String,
     /// Lines of gres.conf.
     pub gres_conf: String,
+}
+
+impl NodeGres {
+    /// A GPU that Slurm lends itself. After all others, so that their numbers hold.
+    pub fn add_gpu(&mut self, node: &str, type_name: &str, file: &Path) {
+        let _ = writeln!(
+            self.gres_conf,
+            "NodeName={node} Name=gpu Type={type_name} File={}",
+            file.display()
+        );
+        let _ = write!(self.slurm_conf, ",gpu:{type_name}:1");
+    }
 }
 
 /// The devices of a node of a lab without gpufrac: `gpus` GPUs, each as two halves. Jobs ask for shards.

@@ -93,7 +93,9 @@ impl Lab {
             }
             let mps = self.mps_processes(node);
             left.extend(mps.iter().map(|process| format!("{node}: {process:?}")));
-            for place in [self.folder().mps(node), self.folder().hami(node)] {
+            let folder = self.folder();
+            let modes = folder.run(node).join("modes");
+            for place in [folder.mps(node), folder.hami(node), modes] {
                 let entries = fs::read_dir(place).into_iter().flatten().flatten();
                 left.extend(entries.map(|entry| format!("{node}: {}", entry.path().display())));
             }

@@ -13,7 +13,7 @@ use super::{BenchArguments, Pair};
 use crate::cargo::root;
 
 /// A job number that the lab's Slurm has not given to anybody.
-const JOB: &str = "4000000";
+pub(super) const JOB: &str = "4000000";
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("measuring prolog and epilog ...");
@@ -192,7 +192,7 @@ impl Node<'_> {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
+pub(super) fn run(command: &mut Command) -> Result<()> {
     let output = command
         .stdin(Stdio::null())
         .stdout(Stdio::null())

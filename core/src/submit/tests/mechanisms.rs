@@ -356,11 +356,15 @@ fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
         )
     );
     assert_eq!(on("mix", "gpufrac:mps:0.2").0, "gpufrac:20,shard:mps:20");
-    // Each partition must be kept from the other's GPUs, and there is one Type to name.
+    // Who names both has a GPU of either, at the price of the dearer.
     assert_eq!(
-        no("mixmig,mixmps", "gpufrac:0.25"),
-        "gpufrac: Slurm could give a job of partitions mixmig, mixmps GPUs of pool mix-mps that are \
-         not for it; name a single partition"
+        on("mixmig,mixmps", "gpufrac:0.2"),
+        want(
+            "gpufrac:25,shard:25",
+            "25:mech=any",
+            "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB), the least that all pools of \
+             partitions mixmig, mixmps have (mix-mig, mix-mps)"
+        )
     );
     // One that needs a Type beside one that has no other.
     assert_eq!(
@@ -528,7 +532,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     /// On any cluster: what comes out stays, is as much as was asked for on every GPU that Slurm could choose,
-    /// and is of the partition's pools alone.
+    /// and is of the pools of the partitions named alone.
     #[test]
     fn on_any_cluster(
         config in any_cluster(),
@@ -580,7 +584,11 @@ proptest! {
                 near && kind && type_name.is_none_or(|name| pool.type_name() == name)
             });
             for pool in chosen {
-                let own = own.iter().any(|own| own.name == pool.name);
+                // A request for several partitions is one for the GPUs of any of them.
+                let own = match scope.named {
+                    true => scope.pools.iter().any(|own| own.name == pool.name),
+                    false => own.iter().any(|own| own.name == pool.name),
+                };
                 prop_assert!(own, "{partition} gets {tres_per_node} of {pool}");
                 prop_assert!(entry.mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));
                 prop_assert!(mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));

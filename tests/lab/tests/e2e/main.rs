@@ -4,11 +4,17 @@
 mod corners;
 mod fence;
 mod life;
+mod mig_mps;
+mod mixed;
+mod mps;
 mod panics;
 mod plain;
 mod shapes;
 mod soak;
+mod soak_tenants;
+mod soft;
 mod submission;
+mod tenants;
 
 /// For a job's script: waits until the test lets it go on, with [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";

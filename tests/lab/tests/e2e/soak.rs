@@ -10,10 +10,11 @@ use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_lab::{Instance, JobId, Lab, LabError};
 
 /// A small generator (xorshift), so that a seed gives the same jobs again.
-struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
-    fn throw(&mut self, sides: u64) -> u64 {
+    /// A number below `sides`.
+    pub fn throw(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -21,18 +22,20 @@ impl Dice {
     }
 }
 
-fn number(name: &str, default: u64) -> u64 {
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(default)
 }
 
-/// Jobs and their states by squeue; one whose prolog has not ended is PROLOG.
-fn queue(lab: &Lab) -> Result<BTreeMap<u32, String>, LabError> {
+/// Jobs and their states by squeue (`which` narrows them down); one whose prolog has not ended is PROLOG.
+pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<u32, String>, LabError> {
     let text = lab
         .command("squeue")
         .args(["-h", "-o", "%i %T %r"])
+        .args(which)
         .stdout()?;
     let entry = |line: &str| {
         let words: Vec<_> = line.split(' ').collect();
@@ -47,7 +50,7 @@ fn queue(lab: &Lab) -> Result<BTreeMap<u32, String>, LabError> {
 }
 
 /// The leases of `node` by job, and none for a lease that went away while it was read.
-fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<u32, Lease>, LabError> {
+pub fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<u32, Lease>, LabError> {
     Ok(lab
         .leases(node)?
         .into_iter()
@@ -83,11 +86,11 @@ struct Look {
 
 impl Look {
     fn take(lab: &Lab, node: &str) -> Result<Self, LabError> {
-        let first = queue(lab)?;
+        let first = queue(lab, &[])?;
         let before = leases(lab, node)?;
         let instances = lab.instances(node)?;
         let after = leases(lab, node)?;
-        let second = queue(lab)?;
+        let second = queue(lab, &[])?;
         Ok(Self {
             queues: [first, second],
             leases: [before, after],

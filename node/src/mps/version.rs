@@ -1,15 +1,10 @@
-//! What only newer drivers have: static partitions of multiprocessors (CUDA 13.1) and memory limits of control
-//! groups (driver r615, cgroup v2).
+//! What the control daemon's program can do: static partitions of multiprocessors came with CUDA 13.1.
 
-use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The version of CUDA whose control daemon has `-S` and `sm_partition`, as `-v` says it.
 const PARTITIONS_SINCE: u32 = 13_010;
-/// The driver whose `nvidia-smi memory-limits` sets limits of control groups.
-const MEMORY_LIMITS_SINCE: u32 = 615;
-const CONTROLLERS: &str = "/sys/fs/cgroup/cgroup.controllers";
 
 /// What a control daemon's program says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +21,7 @@ impl ControlVersion {
 }
 
 /// Asks the program: `nvidia-cuda-mps-control -v`. Those of drivers 535 to 555 print no number.
-pub fn control_version(program: &Path) -> Result<ControlVersion, String> {
+pub fn of_program(program: &Path) -> Result<ControlVersion, String> {
     let output = Command::new(program)
         .arg("-v")
         .env_clear()
@@ -45,24 +40,6 @@ fn version_of(text: &str) -> ControlVersion {
     ControlVersion { cuda }
 }
 
-/// Why a node has no memory limits of control groups; None if it has.
-pub fn memory_limits_missing(driver_version: &str) -> Option<String> {
-    let major: Option<u32> = driver_version
-        .split('.')
-        .next()
-        .and_then(|n| n.parse().ok());
-    if major.is_none_or(|major| major < MEMORY_LIMITS_SINCE) {
-        return Some(format!(
-            "driver {driver_version} has none (r{MEMORY_LIMITS_SINCE} and later do)"
-        ));
-    }
-    let controllers = fs::read_to_string(CONTROLLERS).unwrap_or_default();
-    let usable = controllers
-        .split_whitespace()
-        .any(|name| matches!(name, "dmem" | "misc"));
-    (!usable).then(|| format!("`{CONTROLLERS}` has neither dmem nor misc (cgroup v2 is needed)"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,12 +52,5 @@ mod tests {
         let old =
             "CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - 2024 NVIDIA Corporation.\n";
         assert_eq!(version_of(old).cuda, None);
-    }
-
-    #[test]
-    fn an_old_driver_is_named() {
-        let why = memory_limits_missing("550.163.01").unwrap();
-        assert!(why.contains("550.163.01") && why.contains("r615"), "{why}");
-        assert!(memory_limits_missing("unknown").is_some());
     }
 }

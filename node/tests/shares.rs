@@ -1,0 +1,724 @@
+//! GPUs that jobs share without MIG, or by MPS inside it, on a simulated node. The control daemon is NVIDIA's
+//! own where it needs no GPU, else a stand-in.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::shares::{Control, Kind};
+use common::{Job, World, job};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getsid};
+use nvidia_ml::node::compute_mode::{DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED};
+
+#[test]
+fn child() {
+    common::child();
+}
+
+const STANDIN: Control = Control::Standin("{}");
+
+fn ready(kind: Kind, control: Control) -> Option<World> {
+    let world = World::shared(kind, control)?;
+    world.setup().ok();
+    world.check(&[]);
+    Some(world)
+}
+
+fn signal(pid: i32, what: Signal) {
+    kill(Pid::from_raw(pid), what).unwrap();
+}
+
+fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| !state.starts_with('Z'))
+}
+
+#[track_caller]
+fn eventually(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process of a user, ended when dropped.
+struct Program(Child);
+
+impl Program {
+    fn of(user: u32) -> Program {
+        let mut command = Command::new("sleep");
+        command.arg("100").uid(user).stdin(Stdio::null());
+        Program(command.spawn().unwrap())
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn lives(&self) -> bool {
+        lives(self.pid())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server with these clients.
+fn serve(world: &World, pipe: &Path, clients: &[i32]) -> i32 {
+    let server = world.start_server(pipe);
+    for client in clients {
+        world.tell(pipe, &format!("standin client {server} {client}"));
+    }
+    server
+}
+
+#[test]
+fn the_daemons_limits_are_those_of_the_largest_share() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let jobs = [job(1, 0, 20), job(2, 0, 45), job(3, 0, 30), job(4, 1, 10)];
+    let mut said = Vec::new();
+    let mut look = || {
+        world.check(&[]);
+        if let Some(first) = world.leases().iter().find(|l| l.slice.device_index == 0) {
+            let pipe = first.slice.mps.as_ref().unwrap().pipe();
+            let text = world.tell(pipe.as_ref(), "get_default_active_thread_percentage");
+            said.push(text.trim().to_owned());
+        }
+    };
+    for one in jobs {
+        world.prolog(one).ok();
+        look();
+    }
+    let daemon = world.daemon(jobs[0]);
+    assert_eq!(daemon, world.daemon(jobs[1]));
+    assert_ne!(daemon, world.daemon(jobs[3]));
+    let lease = world.lease(jobs[1]).unwrap();
+    assert_eq!(lease.slice.memory_mib.0, 81559 * 45 / 100);
+    for one in [jobs[1], jobs[0], jobs[3], jobs[2]] {
+        world.epilog(one).ok();
+        look();
+    }
+    assert_eq!(
+        said,
+        ["20.0", "45.0", "45.0", "45.0", "30.0", "30.0", "30.0"]
+    );
+    assert_eq!(world.usage().len(), 4);
+}
+
+#[test]
+fn each_job_has_a_daemon_of_its_own() {
+    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
+        return;
+    };
+    let jobs = [job(1, 0, 20), job(2, 0, 80)];
+    for one in jobs {
+        world.prolog(one).ok();
+        world.check(&[]);
+        let said = world.tell(&world.pipe(one), "get_default_active_thread_percentage");
+        assert_eq!(said, format!("{}.0\n", one.units));
+    }
+    assert_ne!(world.daemon(jobs[0]), world.daemon(jobs[1]));
+    for one in jobs {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn jobs_of_a_half_share_its_instance_and_daemon() {
+    let Some(world) = ready(Kind::MigMps, Control::Real) else {
+        return;
+    };
+    // The first two of one user.
+    let jobs = [
+        job(1, 0, 10),
+        Job {
+            uid: 1001,
+            ..job(2, 0, 15)
+        },
+        job(3, 0, 25),
+        job(4, 1, 50),
+    ];
+    for one in jobs {
+        world.prolog(one).ok();
+        world.check(&[]);
+    }
+    assert_eq!(world.instances(0).len(), 2);
+    assert_eq!(world.daemon(jobs[0]), world.daemon(jobs[2]));
+    // 25 of 50 units are half of the half.
+    let mps = world.lease(jobs[2]).unwrap().slice.mps.unwrap();
+    assert_eq!(mps.thread_percentage, 50);
+    for one in jobs {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+    assert!(world.instances(0).is_empty());
+}
+
+#[test]
+fn time_slices_need_no_daemon() {
+    let Some(world) = ready(Kind::Timeslice, Control::None) else {
+        return;
+    };
+    for one in [job(1, 0, 1), job(2, 0, 49), job(3, 0, 50)] {
+        world.prolog(one).ok();
+        world.check(&[]);
+    }
+    world.prolog(job(2, 0, 49)).ok().says("kept");
+    for one in [job(1, 0, 1), job(2, 0, 49), job(3, 0, 50)] {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+    assert_eq!(world.usage().len(), 3);
+}
+
+#[test]
+fn a_cache_file_lives_as_long_as_its_job() {
+    let Some(world) = ready(Kind::Hami, Control::None) else {
+        return;
+    };
+    let one = job(1, 0, 30);
+    world.prolog(one).ok();
+    world.prolog(job(2, 0, 30)).ok();
+    world.check(&[]);
+    let cache = world.root().join("run/hami/1");
+    fs::write(&cache, "counters").unwrap();
+    // The prolog again, with the job's programs at work.
+    world.prolog(one).ok().says("kept");
+    assert_eq!(fs::read_to_string(&cache).unwrap(), "counters");
+    // Another run of the job does not find what the last one wrote.
+    world.prolog(Job { restarts: 1, ..one }).ok();
+    assert_eq!(fs::read_to_string(&cache).unwrap(), "");
+    world.check(&[]);
+    world.epilog(one).ok();
+    world.epilog(job(2, 0, 30)).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn the_daemon_outlives_its_prolog() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let one = job(1, 0, 25);
+    let mut prolog = world.job_command("prolog", one);
+    let mut prolog = prolog.process_group(0).spawn().unwrap();
+    let group = Pid::from_raw(prolog.id() as i32);
+    assert!(prolog.wait().unwrap().success());
+    let daemon = world.daemon(one);
+    let pid = Pid::from_raw(daemon);
+    assert_eq!(getsid(Some(pid)), Ok(pid), "a session of its own");
+    let stat = fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
+    let fields: Vec<&str> = stat
+        .rsplit_once(')')
+        .unwrap()
+        .1
+        .split_whitespace()
+        .collect();
+    assert_ne!(fields[1], group.to_string(), "parent");
+    assert_ne!(fields[2], group.to_string(), "process group");
+    // As slurmd does to a prolog that takes too long.
+    let _ = killpg(group, Signal::SIGKILL);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(lives(daemon));
+    world.check(&[]);
+    world.epilog(one).ok();
+    world.check(&[]);
+    assert!(!lives(daemon));
+}
+
+#[test]
+fn a_daemon_that_died_is_replaced_with_the_next_job() {
+    for kind in [Kind::MpsShared, Kind::MigMps] {
+        let Some(world) = ready(kind, Control::Real) else {
+            return;
+        };
+        let (one, two, three) = (job(1, 0, 20), job(2, 0, 10), job(3, 0, 10));
+        world.prolog(one).ok();
+        world.prolog(two).ok();
+        let daemon = world.daemon(one);
+        signal(daemon, Signal::SIGKILL);
+        eventually(|| !lives(daemon));
+        let ended = world.look().says("died");
+        assert_eq!(ended.code, Some(1));
+        world.prolog(three).ok().says("died; it is replaced");
+        assert_ne!(world.daemon(one), daemon);
+        world.check(&[]);
+        // One that dies before a job ends hinders nobody.
+        signal(world.daemon(one), Signal::SIGKILL);
+        world.epilog(one).ok().says("replaced with the next job");
+        // The prolog of a job that has its lease already.
+        world.prolog(two).ok().says("kept").says("it is replaced");
+        world.check(&[]);
+        world.look().ok();
+        signal(world.daemon(two), Signal::SIGKILL);
+        world.epilog(two).ok();
+        world.epilog(three).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn a_daemon_that_hangs_is_replaced_with_the_next_job() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    world.prolog(job(1, 0, 20)).ok();
+    let daemon = world.daemon(job(1, 0, 20));
+    signal(daemon, Signal::SIGSTOP);
+    world
+        .prolog(job(2, 0, 10))
+        .ok()
+        .says("does not answer")
+        .says("it is replaced");
+    assert_ne!(world.daemon(job(1, 0, 20)), daemon);
+    world.check(&[]);
+    world.epilog(job(1, 0, 20)).ok();
+    signal(world.daemon(job(2, 0, 10)), Signal::SIGSTOP);
+    world.epilog(job(2, 0, 10)).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn servers_of_others_outlive_a_daemon_that_died() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let server = serve(&world, &world.pipe(one), &[4_000_000]);
+    signal(world.daemon(one), Signal::SIGKILL);
+    world
+        .prolog(two)
+        .ok()
+        .says("its servers still have clients of jobs 1");
+    assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    assert!(lives(server) && world.lease(two).is_none());
+    // Its job ends, and with it what it alone used.
+    world.epilog(one).ok();
+    eventually(|| !lives(server));
+    world.prolog(two).ok();
+    world.check(&[]);
+    world.epilog(two).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_daemon_that_hangs_with_servers_of_others_is_left_alone() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let server = serve(&world, &world.pipe(one), &[4_000_000]);
+    let daemon = world.daemon(one);
+    signal(daemon, Signal::SIGSTOP);
+    world.prolog(two).ok().says("requeued");
+    assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    assert!(lives(server) && lives(daemon));
+    signal(daemon, Signal::SIGCONT);
+    world.prolog(two).ok();
+    assert_eq!(world.daemon(one), daemon);
+    assert!(lives(server));
+    world.check(&[]);
+}
+
+#[test]
+fn a_server_that_a_client_brought_down_is_replaced() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let (pipe, daemon) = (world.pipe(one), world.daemon(one));
+    let server = serve(&world, &pipe, &[4_000_000]);
+    world.tell(&pipe, &format!("standin status {server} FAULT"));
+    assert_eq!(world.look().says("is in FAULT").code, Some(1));
+    world.forget_commands();
+    world
+        .prolog(two)
+        .ok()
+        .says(&format!("MPS server {server} is in state FAULT"))
+        .says("one of the jobs 1 ");
+    let command = format!("shutdown_server {server} -f");
+    assert!(world.commands().contains(&command));
+    assert!(!lives(server));
+    assert_eq!(world.daemon(one), daemon, "only the server");
+    world.check(&[]);
+    world.look().ok();
+}
+
+#[test]
+fn limits_reach_servers_that_run() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 40));
+    world.prolog(one).ok();
+    let pipe = world.pipe(one);
+    let server = serve(&world, &pipe, &[4_000_000]);
+    let ask =
+        format!("get_active_thread_percentage {server}\nget_device_pinned_mem_limit {server} 0");
+    assert_eq!(world.tell(&pipe, &ask), "20.0\n15G\n");
+    world.prolog(two).ok();
+    assert_eq!(world.tell(&pipe, &ask), "40.0\n31G\n");
+    world.epilog(two).ok();
+    assert_eq!(world.tell(&pipe, &ask), "20.0\n15G\n");
+    assert!(lives(server));
+    world.check(&[]);
+}
+
+#[test]
+fn a_leftover_client_is_terminated_and_then_killed() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let (own, other) = (Program::of(one.uid), Program::of(two.uid));
+    let pipe = world.pipe(one);
+    let server = serve(&world, &pipe, &[own.pid(), other.pid()]);
+    let command = format!("terminate_client {server} {}", own.pid());
+    world.forget_commands();
+    // As long as MPS has not let go of it, it must not be killed.
+    world.standin_options(r#"{"hang": ["terminate_client"]}"#);
+    let epilog = world
+        .job_command("epilog", one)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually(|| world.commands().contains(&command));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(own.lives(), "killed before it was terminated");
+    world.standin_options("{}");
+    let output = epilog.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("is still a client of MPS"), "{said}");
+    eventually(|| !own.lives());
+    assert!(other.lives());
+    assert!(lives(server));
+    let clients = world.tell(&pipe, &format!("get_client_list {server}"));
+    assert_eq!(clients, format!("{}\n", other.pid()));
+    let terminated = world.commands();
+    let mut terminated = terminated.iter().filter(|c| c.starts_with("terminate"));
+    assert!(terminated.all(|one| *one == command));
+    assert!(world.lease(one).is_none());
+    world.check(&[]);
+}
+
+#[test]
+fn a_client_of_the_users_other_job_is_left_alone() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let one = job(1, 0, 20);
+    let two = Job {
+        uid: one.uid,
+        ..job(2, 0, 20)
+    };
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let program = Program::of(one.uid);
+    let pipe = world.pipe(one);
+    let server = serve(&world, &pipe, &[program.pid()]);
+    world.epilog(one).ok();
+    assert!(program.lives());
+    // Whose it is cannot be said, but the user may stay.
+    world.check(&[]);
+    world.epilog(two).ok();
+    eventually(|| !program.lives());
+    assert!(!lives(server));
+    world.check(&[]);
+}
+
+#[test]
+fn a_daemon_without_a_server_for_all_users() {
+    let old = Control::Standin(r#"{"version": 12020, "multiuser": false, "partitions": false}"#);
+    let Some(world) = World::shared(Kind::MpsShared, old) else {
+        return;
+    };
+    let ended = world
+        .setup()
+        .says("-multiuser-server")
+        .says("needs driver 555 or later");
+    assert_eq!(ended.code, Some(1));
+    let ended = world
+        .prolog(job(1, 0, 25))
+        .says("did not start a control daemon: Cannot find MPS control daemon process")
+        .says("hint: install the driver's nvidia-cuda-mps-control");
+    assert_eq!(ended.code, Some(1));
+    assert!(world.slurm_was_told().is_empty());
+    world.check(&[]);
+    // One for each job needs no such server.
+    world.configure("shares", "H100-80", "tenancy = \"private\"");
+    world.setup().ok();
+    world.prolog(job(1, 0, 25)).ok();
+    assert!(world.commands().iter().any(|c| c == "-d"));
+    world.epilog(job(1, 0, 25)).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn without_a_control_program() {
+    let Some(world) = World::shared(Kind::MpsShared, Control::None) else {
+        return;
+    };
+    let ended = world
+        .setup()
+        .says("cannot run")
+        .says("mps_control in [paths]");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(world.look().says("cannot run").code, Some(1));
+    let ended = world.prolog(job(1, 0, 25)).says("cannot run").says("hint:");
+    assert_eq!(ended.code, Some(1));
+    world.check(&[]);
+    // The whole GPU needs none.
+    world.prolog(job(1, 0, 100)).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    world.standin_options(r#"{"hang": ["-d"]}"#);
+    let start = Instant::now();
+    world.prolog(job(1, 0, 25)).ok().says("requeued");
+    assert!(start.elapsed() < Duration::from_secs(15));
+    assert_eq!(world.slurm_was_told(), ["requeue 1"]);
+    world.check(&[]);
+}
+
+#[test]
+fn a_prolog_that_was_killed_while_the_daemon_starts() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 25), job(2, 0, 25));
+    for by_epilog in [true, false] {
+        world.forget_commands();
+        world.standin_options(r#"{"hang": ["-d"]}"#);
+        let mut prolog = world.job_command("prolog", one).spawn().unwrap();
+        eventually(|| world.commands().iter().any(|c| c.ends_with("-d")));
+        prolog.kill().unwrap();
+        prolog.wait().unwrap();
+        assert_eq!(world.mps().len(), 1, "what hangs is still there");
+        world.standin_options("{}");
+        if by_epilog {
+            world.epilog(one).ok();
+        } else {
+            world.prolog(two).ok();
+            world.epilog(two).ok();
+        }
+        world.check(&[]);
+        assert!(world.leases().is_empty());
+    }
+}
+
+#[test]
+fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
+    let Some(world) = World::shared(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let switch = |mig| {
+        world
+            .sim
+            .update(|node| {
+                node.gpus[1].mig = mig;
+                Ok(())
+            })
+            .unwrap();
+    };
+    switch(true);
+    let ended = world
+        .setup()
+        .says("is in MIG mode, and pool `p` shares it by mps")
+        .says("nvidia-smi -i 1 -mig 0");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(world.look().says("is in MIG mode").code, Some(1));
+    let ended = world.prolog(job(1, 1, 25)).says("hint: switch MIG off");
+    assert_eq!(ended.code, Some(1));
+    // The other one can be used.
+    world.prolog(job(1, 0, 25)).ok();
+    world.epilog(job(1, 0, 25)).ok();
+    switch(false);
+    world.setup().ok();
+    world.configure("shares", "H200-141", "tenancy = \"shared\"");
+    let ended = world
+        .setup()
+        .says("has 79.6 GiB, and pool `p` expects 139.7 GiB")
+        .says("or `memory` to what it has");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(
+        world.prolog(job(1, 0, 25)).says("memory: expected").code,
+        Some(1)
+    );
+    world.configure("shares", "H200-141", "tenancy = \"shared\"\nmemory = 81559");
+    world.setup().ok();
+    world.look().ok();
+    world.check(&[]);
+}
+
+#[test]
+fn set_up_looks_at_the_library() {
+    let Some(world) = World::shared(Kind::Hami, Control::None) else {
+        return;
+    };
+    let library = world.root().join("libvgpu.so");
+    world.setup().ok();
+    world.look().ok();
+    fs::remove_file(&library).unwrap();
+    let ended = world.setup().says("libvgpu.so` does not exist");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(world.look().says("does not exist").code, Some(1));
+    // In a folder that others can change.
+    let folder = world.root().join("open");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let library = folder.join("libvgpu.so");
+    fs::write(&library, "").unwrap();
+    let key = format!("library = \"{}\"", library.display());
+    world.configure("shares", "H100-80", &key);
+    assert_eq!(world.setup().says("mode 0777").code, Some(1));
+    // The file itself.
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).unwrap();
+    world.setup().ok();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(world.setup().says("mode 0666").code, Some(1));
+}
+
+#[test]
+fn set_up_sets_the_time_slice() {
+    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
+        return;
+    };
+    let script = |text: &str| {
+        let path = world.root().join("nvidia-smi");
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    world.configure("shares", "H100-80", "timeslice = \"short\"");
+    let ended = world
+        .setup()
+        .says("cannot be set: ")
+        .says("nvidia_smi in [paths]");
+    assert_eq!(ended.code, Some(1));
+    let record = world.root().join("record");
+    script(&format!("echo \"$@\" >>{}", record.display()));
+    world.setup().ok().says("set the time slice of GPU 0");
+    let gpus = world.sim.node().unwrap().gpus.clone();
+    let lines = gpus
+        .iter()
+        .map(|gpu| format!("compute-policy -i {} --set-timeslice 1\n", gpu.uuid));
+    assert_eq!(
+        fs::read_to_string(&record).unwrap(),
+        lines.collect::<String>()
+    );
+    script("echo 'Not Supported'; exit 3");
+    let ended = world.setup().says("cannot be set: Not Supported");
+    assert_eq!(ended.code, Some(1));
+}
+
+#[test]
+fn the_compute_mode_is_what_it_was_before() {
+    for kind in [Kind::MpsShared, Kind::MpsPrivate, Kind::Timeslice] {
+        let Some(world) = ready(kind, Control::Real) else {
+            return;
+        };
+        let (one, two) = (job(1, 0, 30), job(2, 0, 30));
+        for mode in [DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS] {
+            world.set_mode(mode);
+            world.prolog(one).ok();
+            world.check(&[]);
+            world.prolog(two).ok();
+            // Slurm runs the prolog again: what was before is not what we made it.
+            world.prolog(two).ok().says("kept");
+            world.check(&[]);
+            world.epilog(one).ok();
+            world.check(&[]);
+            world.epilog(two).ok();
+            world.check(&[]);
+            assert_eq!(world.compute_mode(0), mode);
+        }
+    }
+}
+
+#[test]
+fn the_whole_gpu_is_one_jobs_alone() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    world.set_mode(PROHIBITED);
+    let (whole, share) = (job(1, 0, 100), job(2, 0, 25));
+    world.prolog(whole).ok();
+    world.check(&[]);
+    let lease = world.lease(whole).unwrap();
+    assert!(lease.slice.mps.is_none());
+    assert_eq!(lease.slice.memory_mib.0, 81559);
+    assert!(world.mps().is_empty());
+    assert_eq!(world.compute_mode(0), PROHIBITED);
+    world.slurm_says(1, "running gres:gpu:mps:1,gres:gpufrac:100 0");
+    world.prolog(share).ok().says("no room for 25 units");
+    assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    world.epilog(whole).ok();
+    world.check(&[]);
+    world.prolog(share).ok();
+    world.check(&[]);
+    // A job that is over, but whose epilog never came, is no hindrance.
+    world.slurm_says(2, "finished - 0");
+    world.prolog(whole).ok().says("no epilog came");
+    world.check(&[]);
+    assert_eq!(world.leases().len(), 1);
+}
+
+#[test]
+fn a_share_is_a_partition_of_whole_chunks() {
+    for (kind, units) in [(Kind::MpsShared, [25, 33, 7]), (Kind::MigMps, [13, 16, 7])] {
+        let Some(world) = World::shared(kind, STANDIN) else {
+            return;
+        };
+        let keys = format!("{}\nsm_chunks = 15", kind.keys(world.root()));
+        world.configure(kind.layout(), "H100-80", &keys);
+        world.setup().ok();
+        let jobs = [0, 1, 2].map(|index| job(1 + index, 0, units[index as usize]));
+        let mut wanted = Vec::new();
+        for one in jobs {
+            world.prolog(one).ok();
+            let lease = world.lease(one).unwrap();
+            let name = lease.slice.mps.as_ref().unwrap().sm_partition.clone();
+            let device = lease.slice.cuda_device().unwrap();
+            let name = name.expect("the lease names it");
+            assert!(name.starts_with(&format!("{device}/")), "{name}");
+            wanted.push((name, 15 * one.units / kind.capacity()));
+            assert_eq!(world.partitions(&world.pipe(one)), wanted);
+            world.prolog(one).ok().says("kept");
+        }
+        let pipe = world.pipe(jobs[2]);
+        assert_eq!(world.partitions(&pipe), wanted);
+        world.check(&[]);
+        world.epilog(jobs[1]).ok();
+        wanted.remove(1);
+        assert_eq!(world.partitions(&pipe), wanted);
+        world.epilog(jobs[0]).ok();
+        world.epilog(jobs[2]).ok();
+        world.check(&[]);
+    }
+}

@@ -1,0 +1,166 @@
+//! What the tests of jobs that share a device have in common.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, MpsProcess, Outcome, User};
+
+/// For a job's script: notes its environment, which devices it reaches, whether its daemon answers, then waits
+/// for [`release`].
+pub const SEE: &str = "env > seen.$SLURM_JOB_ID; bash reach.sh > reached.$SLURM_JOB_ID; \
+    perl connect.pl \"$CUDA_MPS_PIPE_DIRECTORY/control\" > connected.$SLURM_JOB_ID; \
+    touch ready.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done";
+
+/// A device that may be opened answers as one without a driver does.
+const REACH: &str = r#"for file in DEV/nvidia[0-9]* DEV/nvidia-caps/*; do
+    (exec 3<"$file") 2>&1 | grep -q 'No such device' && echo "${file##*/}"
+done; true
+"#;
+
+/// Connects to a socket as a client of MPS does.
+const CONNECT: &str = r#"use Socket;
+socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die;
+print connect($socket, pack_sockaddr_un($ARGV[0])) ? "connected" : $!;
+"#;
+
+/// NVIDIA's own control program, which the tests of gpusim keep; none where there is no way to it.
+pub fn control() -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    match gpusim::debian::mps_control(&cache) {
+        Ok(program) => Some(program),
+        Err(reason) => {
+            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// Starts a lab with the scripts of this module.
+pub fn start(builder: LabBuilder) -> Result<Lab, LabError> {
+    let lab = builder.start()?;
+    let devices = lab.folder().gpus(&lab.nodes()[0]).join("dev");
+    let reach = REACH.replace("DEV", &devices.display().to_string());
+    lab.write_work("reach.sh", &reach)?;
+    lab.write_work("connect.pl", CONNECT)?;
+    Ok(lab)
+}
+
+/// A lab with the real control program, which users can run too: `mps-control` in `work`.
+pub fn start_with_control(builder: LabBuilder, control: &Path) -> Result<Lab, LabError> {
+    let lab = start(builder.mps_control(control))?;
+    let copy = lab.folder().work().join("mps-control");
+    std::fs::copy(control, copy).expect("a copy of the control program");
+    Ok(lab)
+}
+
+/// Submits a job that runs [`SEE`].
+pub fn submit(lab: &Lab, user: &User, args: &[&str]) -> Result<JobId, LabError> {
+    let wrap = format!("--wrap={SEE}");
+    lab.sbatch(user, &[args, &[wrap.as_str()]].concat())
+}
+
+/// Waits until a job of [`submit`] has seen what there is.
+pub fn ready(lab: &Lab, job: JobId) -> Result<Seen, LabError> {
+    let work = lab.folder().work();
+    lab.wait(&format!("job {job} runs"), Duration::from_secs(60), || {
+        Ok(work.join(format!("ready.{job}")).exists().then_some(()))
+    })?;
+    let read = |name: &str| {
+        std::fs::read_to_string(work.join(format!("{name}.{job}"))).expect("what the job saw")
+    };
+    let variable = |line: &str| {
+        let (name, value) = line.split_once('=')?;
+        // The lab's own, which every client has.
+        (name != "GPUFRAC_CONFIG").then(|| (name.to_owned(), value.to_owned()))
+    };
+    Ok(Seen {
+        environment: read("seen").lines().filter_map(variable).collect(),
+        connected: read("connected"),
+        devices: read("reached").lines().map(str::to_owned).collect(),
+    })
+}
+
+/// [`submit`] and [`ready`].
+pub fn run(lab: &Lab, user: &User, args: &[&str]) -> Result<(JobId, Seen), LabError> {
+    let job = submit(lab, user, args)?;
+    Ok((job, ready(lab, job)?))
+}
+
+/// Lets a job of [`submit`] end.
+pub fn release(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    lab.write_work(&format!("go.{job}"), "").map(drop)
+}
+
+/// [`release`], and waits for a good end.
+pub fn finish(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    release(lab, job)?;
+    let ended = lab.wait_for_end(job)?;
+    assert_eq!(ended.state(), "COMPLETED", "{ended:?}");
+    Ok(())
+}
+
+/// What a job saw.
+#[derive(Debug)]
+pub struct Seen {
+    environment: BTreeMap<String, String>,
+    /// `connected`, if its control daemon lets it in.
+    pub connected: String,
+    /// Names of the device nodes that it could open.
+    pub devices: Vec<String>,
+}
+
+impl Seen {
+    /// A variable; "" when there is none.
+    pub fn get(&self, name: &str) -> &str {
+        self.environment.get(name).map_or("", String::as_str)
+    }
+
+    /// Variables that begin so, as `NAME=VALUE`.
+    pub fn starting(&self, prefix: &str) -> Vec<String> {
+        let all = self.environment.iter();
+        all.filter(|(name, _)| name.starts_with(prefix))
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+}
+
+/// The control daemons of a node, each with its servers left out.
+pub fn daemons(lab: &Lab, node: &str) -> Vec<MpsProcess> {
+    let mut found = lab.mps_processes(node);
+    found.retain(|process| process.control);
+    found
+}
+
+/// Where clients find the daemon of a folder.
+pub fn pipe(lab: &Lab, node: &str, folder: &str) -> PathBuf {
+    lab.folder().run(node).join("mps").join(folder).join("pipe")
+}
+
+/// Tells a daemon a command, and gives its answer.
+pub fn tell(lab: &Lab, user: &User, pipe: &Path, command: &str) -> Result<String, LabError> {
+    // A front end that finds nobody to talk to may wait.
+    let script = "printf '%s\\n' \"$1\" | timeout 10 ./mps-control 2>&1";
+    let told = lab.command("sh").args(["-c", script, "sh", command]);
+    told.user(user)
+        .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
+        .run()
+        .map(|Outcome { stdout, .. }| stdout.trim().to_owned())
+}
+
+/// What a user gets who connects to the daemon: `connected`, or why not.
+pub fn connect(lab: &Lab, user: &User, pipe: &Path) -> Result<String, LabError> {
+    let socket = pipe.join("control").display().to_string();
+    let connected = lab.command("perl").args(["connect.pl", &socket]).user(user);
+    connected.stdout()
+}
+
+/// The limits of a daemon: of threads, of memory.
+pub fn limits(lab: &Lab, pipe: &Path) -> Result<(String, String), LabError> {
+    let ask = |command| tell(lab, &User::root(), pipe, command);
+    Ok((
+        ask("get_default_active_thread_percentage")?,
+        ask("get_default_device_pinned_mem_limit 0")?,
+    ))
+}

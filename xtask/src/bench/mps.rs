@@ -1,0 +1,276 @@
+//! How long a job that shares a GPU by MPS takes to start: with gpufrac, with Slurm's own gres/mps, and, for comparison, a
+//! job with a GPU to itself. NVIDIA's own control daemon starts on both sides; without a GPU none of them has a server.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use gpufrac_lab::{JobId, Lab};
+use gpusim::debian;
+
+use super::node::{JOB, run};
+use super::table::{Goal, Table};
+use super::{BenchArguments, Pair, time};
+use crate::cargo::root;
+
+const POOL: &str = "\
+[pool.shared]
+mechanism = \"mps\"
+tenancy = \"shared\"
+gpu = \"L40S-48\"
+partitions = [\"gpu\"]
+nodes = \"@NODES@\"
+";
+
+/// Names the jobs that are timed.
+const NAME: &str = "timed";
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
+    let control = match debian::mps_control(&root().join("target/clients")) {
+        Ok(control) => control,
+        Err(error) => {
+            table.note(format!(
+                "jobs in MPS were not measured, as Debian's nvidia-cuda-mps-control can not be had ({error})"
+            ));
+            return Ok(());
+        }
+    };
+    println!("measuring the start of jobs in MPS on three clusters ...");
+    let rounds = (arguments.jobs / 2).max(1);
+    let ours = Lab::builder()
+        .nodes(1)
+        .gpu_list(&["L40S"])
+        .pools(POOL)
+        .mps_control(&control)
+        .run_on_tmpfs(true)
+        .build_folder(build)
+        .start()?;
+    let plain = Plain::start("plain", "gpu:1", "", None)?;
+    let slurm = Plain::start("mps", "gpu:1,mps:100", "Name=mps Count=100", Some(&control))?;
+    let quarter = "--gres=gpufrac:0.25";
+
+    for beside in [false, true] {
+        let neighbours = match beside {
+            true => Some((
+                stay(&ours, "--gres=gpufrac:0.5")?,
+                stay(&slurm.lab, "--gres=mps:50")?,
+            )),
+            false => None,
+        };
+        expect_daemon(&ours, beside)?;
+        expect_daemon(&slurm.lab, beside)?;
+        let what = match beside {
+            true => "start of gpufrac:0.25 (mps), a second job",
+            false => "start of gpufrac:0.25 (mps), the first job",
+        };
+        let pair = Pair::measure_timed(
+            rounds,
+            || start(&ours, quarter),
+            || start(&plain.lab, "--gres=gpu:1"),
+        )?;
+        table.add(what, "plain Slurm, --gres=gpu:1", &pair, Goal::None);
+        let pair = Pair::measure_timed(
+            rounds,
+            || start(&ours, quarter),
+            || start(&slurm.lab, "--gres=mps:25"),
+        )?;
+        let against = match beside {
+            true => "gres/mps and a script, a second job",
+            false => "gres/mps and a script, the first job",
+        };
+        table.add(what, against, &pair, Goal::None);
+        let pair = Pair::measure_timed(
+            arguments.rounds.min(100),
+            || {
+                let bin = ours.folder().bin();
+                prolog(&ours, &bin.join("prolog"), &bin.join("epilog"))
+            },
+            || {
+                let etc = slurm.lab.folder().etc();
+                prolog(&slurm.lab, &etc.join("Prolog"), &etc.join("Epilog"))
+            },
+        )?;
+        let what = match beside {
+            true => "Prolog of it alone, a second job",
+            false => "Prolog of it alone, the first job",
+        };
+        table.add(what, against, &pair, Goal::None);
+        if let Some((one, two)) = neighbours {
+            end(&ours, one)?;
+            end(&slurm.lab, two)?;
+        }
+        expect_daemon(&ours, false)?;
+        expect_daemon(&slurm.lab, false)?;
+    }
+    table.note(format!(
+        "jobs in MPS: {rounds} rounds, of a Prolog alone {}; to repeat: cargo xtask bench mps --jobs {}",
+        arguments.rounds.min(100),
+        arguments.jobs
+    ));
+    ours.stop()?;
+    plain.stop()?;
+    slurm.stop()
+}
+
+/// From the submission to the job's first program. The job's end and Epilog are waited for, so that they do not
+/// fall on the next one.
+fn start(lab: &Lab, option: &str) -> Result<Duration> {
+    let name = format!("--job-name={NAME}");
+    let before = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let text = lab
+        .command("srun")
+        .user(&lab.users()[0])
+        .args([&name, option, "date", "+%s%N"])
+        .stdout()?;
+    let nanoseconds = text
+        .trim()
+        .parse()
+        .with_context(|| format!("date printed `{text}`"))?;
+    lab.wait("the timed job's end", LIMIT, || {
+        let args = ["-h", "--name", NAME];
+        let left = lab.command("squeue").args(args).stdout()?;
+        Ok(left.trim().is_empty().then_some(()))
+    })?;
+    Ok(Duration::from_nanos(nanoseconds).saturating_sub(before))
+}
+
+/// A Prolog as slurmd runs it: srun asks in growing pauses whether it is done, which hides tens of milliseconds.
+/// The Epilog after it is not timed.
+fn prolog(lab: &Lab, prolog: &Path, epilog: &Path) -> Result<Duration> {
+    let hook = |path: &Path| {
+        let user = &lab.users()[0];
+        run(Command::new(path)
+            .env_clear()
+            .env("SLURM_CONF", lab.folder().slurm_conf())
+            .env("SLURMD_NODENAME", &lab.nodes()[0])
+            .env("SLURM_JOB_ID", JOB)
+            .env("SLURM_JOB_UID", user.uid.to_string())
+            .env("SLURM_JOB_GID", user.gid.to_string())
+            .env("SLURM_JOB_USER", &user.name)
+            .env("SLURM_JOB_PARTITION", "gpu")
+            .env("SLURM_JOB_RESTART_COUNT", "0")
+            .env("SLURM_JOB_GPUS", "0")
+            .env("SPANK_GPUFRAC", "v1:units=25:mech=mps")
+            .env("CUDA_VISIBLE_DEVICES", "0")
+            .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25"))
+    };
+    let took = time(&mut || hook(prolog))?;
+    hook(epilog)?;
+    Ok(took)
+}
+
+/// A job that is there meanwhile.
+fn stay(lab: &Lab, option: &str) -> Result<JobId> {
+    let job = lab.sbatch(&lab.users()[0], &[option, "--wrap=sleep 3600"])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    Ok(job)
+}
+
+/// Times of clusters that do not run MPS as they are thought to would mean nothing.
+fn expect_daemon(lab: &Lab, there: bool) -> Result<()> {
+    let found = lab.mps_processes(&lab.nodes()[0]);
+    if found.iter().any(|process| process.control) != there {
+        bail!("of MPS there runs {found:?}");
+    }
+    Ok(())
+}
+
+fn end(lab: &Lab, job: JobId) -> Result<()> {
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    Ok(lab.wait_until_empty(LIMIT)?)
+}
+
+/// A cluster without gpufrac, in a folder whose GRES are written before it starts.
+struct Plain {
+    lab: Lab,
+    folder: PathBuf,
+}
+
+impl Plain {
+    /// `more`: of gres.conf, beside one GPU. With the control program Slurm's Prolog and Epilog run MPS.
+    fn start(name: &str, gres: &str, more: &str, control: Option<&Path>) -> Result<Self> {
+        let folder = std::env::temp_dir().join(format!(
+            "gpufrac-bench-{name}-{process}",
+            process = std::process::id()
+        ));
+        let etc = folder.join("etc");
+        fs::create_dir_all(&etc)?;
+        let gpu = folder.join("gpu0");
+        // A major number for local use: no driver answers.
+        run(Command::new("mknod")
+            .arg(&gpu)
+            .args(["c", "240", "0", "--mode=666"]))?;
+        fs::write(
+            etc.join("gres.conf"),
+            format!("Name=gpu File={}\n{more}\n", gpu.display()),
+        )?;
+        let types = match control {
+            Some(_) => "gpu,mps",
+            None => "gpu",
+        };
+        let mut extra = format!("GresTypes={types}\nNodeName=DEFAULT Gres={gres}\n");
+        if let Some(control) = control {
+            // Where the lab looks for the daemons of a node.
+            let place = folder.join("run/$SLURMD_NODENAME/mps");
+            for (hook, commands) in [("Prolog", PROLOG), ("Epilog", EPILOG)] {
+                let path = etc.join(hook);
+                let text = format!(
+                    "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nplace={}\ncontrol={}\n{SETTINGS}{commands}",
+                    place.display(),
+                    control.display()
+                );
+                fs::write(&path, text)?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+                extra.push_str(&format!("{hook}={}\n", path.display()));
+            }
+        }
+        let lab = Lab::builder()
+            .nodes(1)
+            .plugins(false)
+            .gpu_list(&[])
+            .slurm_conf_extra(&extra)
+            .folder(&folder)
+            .start()?;
+        Ok(Self { lab, folder })
+    }
+
+    fn stop(self) -> Result<()> {
+        self.lab.stop()?;
+        Ok(fs::remove_dir_all(self.folder)?)
+    }
+}
+
+const SETTINGS: &str = "\
+export CUDA_MPS_PIPE_DIRECTORY=$place/pipe CUDA_MPS_LOG_DIRECTORY=$place/log
+";
+
+/// What Slurm's manual asks of a Prolog for gres/mps: a daemon for the job's GPU if the job has a share of it, none if it has
+/// all of it. It does without the pauses and checks of the usual scripts.
+const PROLOG: &str = r#"[ -n "$CUDA_VISIBLE_DEVICES" ] || exit 0
+if [ -z "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ]; then
+    [ ! -e "$place/gpu" ] || echo quit | "$control"
+    rm -f "$place/gpu"
+    exit 0
+fi
+unset CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+mkdir -p "$place/jobs" "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+: >"$place/jobs/$SLURM_JOB_ID"
+if [ ! -e "$place/gpu" ] || [ "$(cat "$place/gpu")" != "$CUDA_VISIBLE_DEVICES" ]; then
+    "$control" -d >/dev/null 2>&1 || exit 1
+    echo "$CUDA_VISIBLE_DEVICES" >"$place/gpu"
+fi
+"#;
+
+/// The daemon goes with the last job.
+const EPILOG: &str = r#"[ -e "$place/jobs/$SLURM_JOB_ID" ] || exit 0
+rm -f "$place/jobs/$SLURM_JOB_ID"
+if [ -z "$(ls "$place/jobs")" ]; then
+    rm -f "$place/gpu"
+    echo quit | "$control"
+fi
+exit 0
+"#;
