@@ -275,16 +275,27 @@ impl ControlDaemon {
             thread_percentage: percentage,
             memory: MemoryMib(memory),
         } = limits;
-        let mut commands = format!(
-            "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\n"
-        );
-        for pid in self.server_pids()? {
-            commands.push_str(&format!(
-                "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
-            ));
+        // One front end for all: starting it is most of what this costs. A server that starts after
+        // this has the new defaults.
+        let said = self.ask(&format!(
+            "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\nget_server_list\nget_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0"
+        ))?;
+        let servers = said
+            .lines()
+            .filter_map(|line| line.trim().parse::<i32>().ok());
+        let commands: String = servers
+            .map(|pid| {
+                format!(
+                    "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
+                )
+            })
+            .collect();
+        if !commands.is_empty() {
+            self.ask(&commands)?;
         }
-        self.ask(&commands)?;
-        let (said_percentage, said_memory) = self.limits()?;
+        let mut last = said.lines().rev().map(|line| line.trim().to_owned());
+        let said_memory = last.next().unwrap_or_default();
+        let said_percentage = last.next().unwrap_or_default();
         let differs = |what, wanted: String, found: &str| {
             Err(MpsError::Limit {
                 folder: self.folder.clone(),
@@ -309,15 +320,6 @@ impl ControlDaemon {
             return differs("memory limit", format!("{memory}M"), &said_memory);
         }
         Ok(())
-    }
-
-    /// The default limits as the daemon says them: `30.0`, `19G`.
-    pub fn limits(&self) -> Result<(String, String), MpsError> {
-        let said = self
-            .ask("get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0")?;
-        let mut lines = said.lines().map(|line| line.trim().to_owned());
-        let mut next = || lines.next().unwrap_or_default();
-        Ok((next(), next()))
     }
 
     /// Empties logs that have become long: a daemon that always has a job never ends.
