@@ -3,15 +3,17 @@
 
 use gpufrac_core::config::{Device, Pool};
 use gpufrac_core::layout::LayoutKind;
+use gpufrac_core::lease::LeaseState;
 
 use crate::caps::CapsError;
 use crate::files::RootDir;
 use crate::memory_limit;
-use crate::mps::{ControlDaemon, Health, Server, version};
+use crate::mps::{Health, Server, version};
 use crate::node::Node;
 use crate::nvml::{Gpu, MigMode, NvmlError, Session};
 use crate::record::NodeRecord;
 use crate::setup::{self, Problem};
+use crate::share;
 
 /// What this driver could do for the node's pools beside what they ask for, one line each.
 pub fn notes(node: &Node) -> Vec<String> {
@@ -171,12 +173,18 @@ fn daemons(
             true => node.leases().and_then(|store| store.list()),
             false => Ok(Vec::new()),
         };
+        let mut asked: Vec<String> = Vec::new();
         // Leases that cannot be read were reported above.
         for lease in leases.unwrap_or_default() {
             let Some(mps) = &lease.slice.mps else {
                 continue;
             };
-            let daemon = ControlDaemon::new(&node.mps_control, mps.folder.as_ref());
+            // While a lease is made or ended its daemon comes and goes.
+            if lease.state != LeaseState::Active || asked.contains(&mps.folder) {
+                continue;
+            }
+            asked.push(mps.folder.clone());
+            let daemon = share::daemon_of(node, lease.user_id, mps);
             let wrong = match daemon.health() {
                 Ok(Health::Good(servers)) => {
                     let faulty = servers.into_iter().find(Server::is_faulty);
@@ -234,8 +242,11 @@ fn recorded(
     let numbers = || -> Result<bool, CapsError> {
         let caps = node.caps();
         let major = caps.gpu_device(gpu.minor)?.major;
-        Ok(caps.major("nvidia-caps")? == record.caps_major
-            && entry.is_none_or(|entry| entry.major == major))
+        let caps_major = match record.caps_major {
+            0 => 0,
+            _ => caps.major("nvidia-caps")?,
+        };
+        Ok(caps_major == record.caps_major && entry.is_none_or(|entry| entry.major == major))
     };
     match numbers() {
         Ok(true) => {}

@@ -39,18 +39,25 @@ fn folder(node: &Node) -> Result<RootDir, FileError> {
     RootDir::create(&node.run.join("modes"), 0o755).map(|(dir, _)| dir)
 }
 
+/// By UUID: a GPU that falls off the bus shifts the indexes of the others.
 fn name(gpu: &Gpu<'_>) -> String {
-    format!("gpu{}", gpu.index)
+    gpu.uuid.clone()
 }
 
-/// Puts the GPU in a mode, with its lock held and a lease on it.
-pub fn hold(node: &Node, gpu: &mut Gpu<'_>, wanted: ComputeMode) -> Result<(), ModeError> {
+/// Puts the GPU in a mode, with its lock held and a lease on it. `first`: no other lease is on it, so what it
+/// is in now is what it was in before.
+pub fn hold(
+    node: &Node,
+    gpu: &mut Gpu<'_>,
+    wanted: ComputeMode,
+    first: bool,
+) -> Result<(), ModeError> {
     let found = gpu.compute_mode()?;
+    let dir = folder(node)?;
     if found == wanted {
         return Ok(());
     }
-    let dir = folder(node)?;
-    if !dir.exists(&name(gpu))? {
+    if first || !dir.exists(&name(gpu))? {
         let word = WORDS.iter().find(|(mode, _)| *mode == found);
         let word = word.map_or("default", |(_, word)| word);
         dir.write(&name(gpu), word, 0o644)?;

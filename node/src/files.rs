@@ -398,23 +398,50 @@ impl RootDir {
         }
     }
 
-    /// Removes a directory below this one with the files in it; says whether there was one. Users may own
-    /// files there, but cannot make any: no link is followed, no directory inside expected.
-    pub fn remove_dir(&self, name: &str) -> Result<bool, FileError> {
+    /// Removes a file, or a directory with all that is in it; says whether there was one. No link is
+    /// followed.
+    pub fn remove_all(&self, name: &str) -> Result<bool, FileError> {
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => return Ok(true),
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(Errno::EISDIR | Errno::EPERM) => {}
+            Err(error) => return Err(FileError::io("remove", &self.at(name), error)),
+        }
         let path = self.at(name);
-        let inside = match RootDir::open(&path) {
-            Ok(inside) => inside,
-            Err(error) if error.is_not_found() => return Ok(false),
-            Err(error) => return Err(error),
-        };
+        let inside = RootDir::open(&path)?;
         for file in inside.names()? {
-            inside.remove(&file)?;
+            inside.remove_all(&file)?;
         }
         match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(true),
             Err(Errno::ENOENT) => Ok(false),
             Err(error) => Err(FileError::io("remove", &path, error)),
         }
+    }
+
+    /// Takes everybody's rights but the owner's to a file; one that is not there is no error.
+    pub fn close(&self, name: &str) -> Result<(), FileError> {
+        let (mode, flags) = (
+            Mode::from_bits_truncate(0o600),
+            FchmodatFlags::NoFollowSymlink,
+        );
+        match fchmodat(self.fd.as_fd(), name, mode, flags) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(FileError::io("set the mode of", &self.at(name), error)),
+        }
+    }
+
+    /// A named pipe, for reading what is in it now; None if there is none.
+    pub fn fifo(&self, name: &str) -> Result<Option<File>, FileError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(error) => return Err(FileError::io("open", &self.at(name), error)),
+        };
+        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &self.at(name), e))?;
+        let is_fifo = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
+        Ok(is_fifo.then(|| File::from(fd)))
     }
 
     /// The number of a character device; None if the name does not exist.

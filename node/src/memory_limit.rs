@@ -4,9 +4,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use gpufrac_core::fraction::MemoryMib;
+
+use crate::command;
 
 /// The first driver that has it.
 const SINCE: u32 = 615;
@@ -42,16 +43,18 @@ fn missing_with(driver_version: &str, mount: &Path) -> Option<String> {
 pub fn set(nvidia_smi: &Path, pid: u32, gpu_uuid: &str, memory: MemoryMib) -> Result<(), String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|e| e.to_string())?;
     let group = group_of(&text).ok_or("it is in no group of cgroup v2")?;
-    let output = Command::new(nvidia_smi)
-        .args(["memory-limits", "--set", "-n", &format!("{MOUNT}{group}")])
-        .args(["--hard-limit", &memory.0.to_string(), "-i", gpu_uuid])
-        .output()
-        .map_err(|error| format!("cannot run `{}`: {error}", nvidia_smi.display()))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = [output.stdout, output.stderr].concat();
-    Err(String::from_utf8_lossy(&said).trim().to_owned())
+    let (group, limit) = (format!("{MOUNT}{group}"), memory.0.to_string());
+    let arguments = [
+        "memory-limits",
+        "--set",
+        "-n",
+        &group,
+        "--hard-limit",
+        &limit,
+        "-i",
+        gpu_uuid,
+    ];
+    command::nvidia_smi(nvidia_smi, &arguments)
 }
 
 /// The path in the unified hierarchy, from /proc/PID/cgroup (cgroups(7)).

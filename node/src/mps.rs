@@ -7,24 +7,23 @@
 pub mod process;
 pub mod version;
 
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::fraction::MemoryMib;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
+use crate::command::{self, Outcome, run};
 use crate::files::{FileError, RootDir};
 use crate::nvml::Severity;
-use process::Role;
+use process::{MpsProcess, Role};
 
 /// How long a daemon may take to answer a command, or to start. A healthy one takes milliseconds.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long killed processes may take to be gone.
-const KILL_LIMIT: Duration = Duration::from_secs(2);
+const KILL_LIMIT: Duration = Duration::from_secs(4);
 /// Logs are in the memory of a tmpfs.
 const LOG_BYTES: u64 = 4 << 20;
 /// The environment of a daemon holds these and nothing of ours.
@@ -176,15 +175,22 @@ pub enum Health {
 pub struct ControlDaemon {
     program: PathBuf,
     folder: PathBuf,
+    server_user: u32,
 }
 
 impl ControlDaemon {
-    /// With its program and folder.
-    pub fn new(program: &Path, folder: &Path) -> ControlDaemon {
+    /// With its program and folder. `server_user`: whose its servers are, beside root's: the job's user
+    /// where the daemon is the job's alone.
+    pub fn new(program: &Path, folder: &Path, server_user: u32) -> ControlDaemon {
         ControlDaemon {
             program: program.to_owned(),
             folder: folder.to_owned(),
+            server_user,
         }
+    }
+
+    fn processes(&self) -> Vec<MpsProcess> {
+        process::of(&self.pipe(), self.server_user)
     }
 
     /// Where clients connect.
@@ -198,32 +204,52 @@ impl ControlDaemon {
 
     /// Looks at it.
     pub fn health(&self) -> Result<Health, MpsError> {
-        let found = process::of(&self.pipe());
+        let found = self.processes();
         if !found.iter().any(|process| process.role == Role::Control) {
             return Ok(Health::Absent);
         }
         match self.servers() {
             Ok(servers) => Ok(Health::Good(servers)),
-            Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
-                Ok(Health::Hung(error))
+            Err(MpsError::Silent { .. } | MpsError::Absent { .. }) => {
+                // Any client can fill the pipe that it writes its log to, and it then waits for ever.
+                self.drain_log();
+                match self.servers() {
+                    Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
+                        Ok(Health::Hung(error))
+                    }
+                    other => other.map(Health::Good),
+                }
             }
             Err(error) => Err(error),
         }
     }
 
+    fn drain_log(&self) {
+        if let Ok(Some(mut log)) = RootDir::open(&self.pipe()).and_then(|dir| dir.fifo("log")) {
+            let mut buffer = [0; 1 << 16];
+            // A full pipe holds one buffer; a writer that goes on must not keep us.
+            for _ in 0..4 {
+                if !matches!(log.read(&mut buffer), Ok(1..)) {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Whether a server process lives, with or without its daemon.
     pub fn has_servers(&self) -> bool {
-        let found = process::of(&self.pipe());
+        let found = self.processes();
         found.iter().any(|process| process.role == Role::Server)
     }
 
-    /// Starts it, in folders that nobody can enter yet: [`ControlDaemon::admit`].
+    /// Starts it, in a folder that nobody can enter until its limits are set: [`ControlDaemon::admit`].
     pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
         RootDir::create(&self.folder, 0o711)?;
         let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
         // What an earlier daemon left is in nobody's use: it was found dead.
+        pipe.let_pass(&[])?;
         for name in pipe.names()? {
-            pipe.remove(&name)?;
+            pipe.remove_all(&name)?;
         }
         RootDir::create(&self.log(), 0o755)?;
         let mut options = vec!["-d"];
@@ -238,7 +264,13 @@ impl ControlDaemon {
         command.args(&options);
         let outcome = run(&mut command, "", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { success: true, .. } => self.write_pid(),
+            Outcome::Ended { success: true, .. } => {
+                // The daemon makes both writable for all, so anybody could fill the memory of /run.
+                for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
+                    pipe.close(name)?;
+                }
+                self.write_pid()
+            }
             Outcome::Ended { text, .. } => Err(MpsError::Start {
                 program: self.program.clone(),
                 options: options.join(" "),
@@ -253,7 +285,7 @@ impl ControlDaemon {
 
     /// For people: users can write the daemon's own file, and so nothing of ours reads either.
     fn write_pid(&self) -> Result<(), MpsError> {
-        let found = process::of(&self.pipe());
+        let found = self.processes();
         let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
             return Err(MpsError::Absent {
                 folder: self.folder.clone(),
@@ -268,9 +300,18 @@ impl ControlDaemon {
         Ok(RootDir::open(&self.pipe())?.let_pass(users)?)
     }
 
+    /// As [`ControlDaemon::admit`], where it was ever started.
+    pub fn admit_if_there(&self, users: &[u32]) -> Result<(), MpsError> {
+        match RootDir::open(&self.pipe()) {
+            Ok(pipe) => Ok(pipe.let_pass(users)?),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Sets the limits of servers that start from now on, and of new clients of those that run;
-    /// then reads them back.
-    pub fn limit(&self, limits: Limits) -> Result<(), MpsError> {
+    /// then reads them back. Gives a warning if what it says can not be understood.
+    pub fn limit(&self, limits: Limits) -> Result<Option<String>, MpsError> {
         let Limits {
             thread_percentage: percentage,
             memory: MemoryMib(memory),
@@ -304,22 +345,22 @@ impl ControlDaemon {
                 found: found.to_owned(),
             })
         };
-        let same = said_percentage
-            .parse::<f64>()
-            .is_ok_and(|said| (said - f64::from(percentage)).abs() < 0.05);
-        if !same {
-            return differs(
-                "thread percentage",
-                percentage.to_string(),
-                &said_percentage,
-            );
+        let (Ok(percent), Some(mib)) = (said_percentage.parse::<f64>(), mib(&said_memory)) else {
+            // Another version may say it in other words; what it was told it was told.
+            return Ok(Some(format!(
+                "the control daemon of `{}` says its limits in words that are not known: `{said_percentage}`, `{said_memory}`",
+                self.folder.display()
+            )));
+        };
+        if (percent - f64::from(percentage)).abs() >= 0.05 {
+            let wanted = percentage.to_string();
+            return differs("thread percentage", wanted, &said_percentage);
         }
         // Said in whole GiB from 1 GiB on, rounded down.
-        let said = mib(&said_memory);
-        if !said.is_some_and(|said| said <= memory && (said == memory || memory - said < 1024)) {
+        if mib > memory || memory - mib >= 1024 {
             return differs("memory limit", format!("{memory}M"), &said_memory);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Empties logs that have become long: a daemon that always has a job never ends.
@@ -370,16 +411,13 @@ impl ControlDaemon {
 
     /// Ends a server and whatever clients it still has.
     pub fn shut_down(&self, server: i32) -> Result<(), MpsError> {
-        self.ask(&format!("shutdown_server {server} -f"))?;
+        let told = self.ask(&format!("shutdown_server {server} -f"));
         let start = Instant::now();
         while process::is_alive(server) && start.elapsed() < KILL_LIMIT {
             sleep(Duration::from_millis(10));
         }
-        let pipe = self.pipe();
-        process::signal(server, |pid| {
-            process::of(&pipe).iter().any(|p| p.pid == pid)
-        });
-        Ok(())
+        process::signal(server, |pid| self.processes().iter().any(|p| p.pid == pid));
+        told.map(drop)
     }
 
     /// Makes a static partition of so many chunks; its name for clients, `UUID/ID`.
@@ -401,12 +439,12 @@ impl ControlDaemon {
 
     /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder.
     pub fn end(&self) -> Result<(), MpsError> {
-        let found = process::of(&self.pipe());
+        let found = self.processes();
         if found.iter().any(|process| process.role == Role::Control) {
             // Whether it obeys is seen by what is left.
             let _ = self.ask("quit -t 1");
         }
-        if !process::kill(&self.pipe(), KILL_LIMIT) {
+        if !process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
             return Err(MpsError::Undead {
                 folder: self.folder.clone(),
             });
@@ -419,19 +457,19 @@ impl ControlDaemon {
         };
         match RootDir::open(&self.folder) {
             Ok(folder) => {
-                folder.remove_dir("pipe")?;
-                folder.remove_dir("log")?;
+                folder.remove_all("pipe")?;
+                folder.remove_all("log")?;
             }
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error.into()),
         }
-        RootDir::open(parent)?.remove_dir(name)?;
+        RootDir::open(parent)?.remove_all(name)?;
         Ok(())
     }
 
     /// Kills it and its servers; the folder stays.
     pub fn kill(&self) -> Result<(), MpsError> {
-        if process::kill(&self.pipe(), KILL_LIMIT) {
+        if process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
             return Ok(());
         }
         Err(MpsError::Undead {
@@ -443,7 +481,7 @@ impl ControlDaemon {
         let mut command = Command::new(&self.program);
         command
             .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("PATH", command::PATH)
             .env(PIPE, self.pipe())
             .env(LOG, self.log());
         command
@@ -487,66 +525,6 @@ fn mib(text: &str) -> Option<u64> {
         None => (text.strip_suffix('M')?, 1),
     };
     Some(number.parse::<u64>().ok()? * scale)
-}
-
-enum Outcome {
-    Ended { success: bool, text: String },
-    Silent,
-}
-
-/// Runs a command that prints little, for as long as `limit`.
-fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // It may have ended without reading: its status says why.
-        let _ = stdin.write_all(input.as_bytes());
-    }
-    let start = Instant::now();
-    let mut pause = Duration::from_micros(200);
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(Outcome::Silent);
-        }
-        sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(10));
-    };
-    Ok(Outcome::Ended {
-        success: status.success(),
-        text: printed(&mut child),
-    })
-}
-
-/// What a child printed that has ended. A daemon that it left may hold the other ends open, so no
-/// end of them is waited for.
-fn printed(child: &mut Child) -> String {
-    let mut text = Vec::new();
-    if let Some(stream) = child.stdout.take() {
-        drain(stream, &mut text);
-    }
-    if let Some(stream) = child.stderr.take() {
-        drain(stream, &mut text);
-    }
-    String::from_utf8_lossy(&text).trim().to_owned()
-}
-
-fn drain(mut stream: impl Read + AsFd, text: &mut Vec<u8>) {
-    let flags = OFlag::O_NONBLOCK;
-    if fcntl(&stream, FcntlArg::F_SETFL(flags)).is_err() {
-        return;
-    }
-    let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = stream.read(&mut buffer) {
-        text.extend_from_slice(&buffer[..length]);
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 //! carving or releasing is under way there. An instance without a lease is somebody else's and
 //! stays.
 
+use std::time::{Duration, Instant};
+
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 use slurm_sys::client::JobState;
@@ -51,6 +53,9 @@ pub fn repair(
     Ok(left)
 }
 
+/// How long others may wait for the GPU while Slurm is asked.
+const ASK_LIMIT: Duration = Duration::from_secs(4);
+
 /// A place that a job wants.
 #[derive(Debug)]
 pub struct Wanted<'a> {
@@ -74,10 +79,17 @@ pub fn evict_finished(
     log: &JobLog,
 ) -> Result<usize, StoreError> {
     let mut gone = 0;
+    let start = Instant::now();
     for mut lease in leases_of(store, wanted.gpu_uuid)? {
         let elsewhere = lease.slice.side != wanted.side || lease.job_id == wanted.job_id;
         if elsewhere || lease.state != LeaseState::Active {
             continue;
+        }
+        if start.elapsed() > ASK_LIMIT {
+            log.warning(
+                "Slurm takes long to say which jobs are over; the rest is not asked about now",
+            );
+            break;
         }
         let job = lease.job_id;
         let over = match slurm.job(job) {

@@ -73,7 +73,7 @@ pub struct NodeRecord {
     pub node: String,
     /// Every GPU, in NVML's order.
     pub gpus: Vec<RecordedGpu>,
-    /// Major of `/dev/nvidia-caps/*`.
+    /// Major of `/dev/nvidia-caps/*`; 0 where the driver has none and no pool needs them.
     pub caps_major: u32,
     /// Capabilities that belong to no GPU (`config`, `monitor`).
     pub general_caps: Vec<u32>,
@@ -159,6 +159,9 @@ impl NodeRecord {
         // One rule for all, unless some capability has to stay open: the job's own, or those of
         // GPUs that are not ours to fence. A denied major cannot be opened again for single
         // minors.
+        if self.caps_major == 0 {
+            return rules;
+        }
         if lease.is_none() && pool().count() == self.gpus.len() {
             rules.push(Rule::Major(self.caps_major));
             return rules;

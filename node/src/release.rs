@@ -17,6 +17,8 @@ use crate::teardown::{Found, Teardown, TeardownError};
 
 /// How long dying processes are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a prolog may keep the GPU locked, and more.
+const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
@@ -41,6 +43,11 @@ pub enum ReleaseError {
 }
 
 impl ReleaseError {
+    /// Whether processes do not die: then the GPU is ill, and no next job mends it.
+    pub fn is_undead(&self) -> bool {
+        matches!(self, ReleaseError::Teardown(TeardownError::Share(error)) if error.is_undead())
+    }
+
     /// Whether waiting may help.
     pub fn severity(&self) -> Severity {
         match self {
@@ -66,7 +73,7 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<Option<Found>, ReleaseError> {
             // Held for one try only: others carve on this GPU while we wait.
-            let _lock = locks.gpu(lease.slice.gpu_index, left)?;
+            let _lock = locks.gpu(lease.slice.gpu_index, LOCK_PATIENCE)?;
             reached("release.locked");
             // A prolog's repair may have been here while we waited.
             let Some(mut lease) = store.read(job_id)? else {
@@ -86,6 +93,14 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
             Ok(Some(found))
         };
         match once() {
+            Err(error @ ReleaseError::Lock(_)) => {
+                // Nobody but us knows that the job is over. The mark needs no lock: whoever reads it may
+                // end the lease, as he should.
+                if let Some(mut lease) = store.read(job_id)? {
+                    teardown.begin(&mut lease)?;
+                }
+                return Err(error);
+            }
             Err(error) if error.severity() == Severity::Transient && !left.is_zero() => {
                 sleep(pause.min(left));
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -101,7 +116,7 @@ pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
         Ok(_) => Exit::Done,
         // Never set up: then nothing was carved here either.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
-        Err(error) if error.severity() == Severity::Transient => {
+        Err(error) if error.severity() == Severity::Transient && !error.is_undead() => {
             // Not the node's fault. The lease says what is to be done, its place stays taken, and
             // the next prolog on this GPU tries again.
             log.error(format!("the slice cannot be released yet: {error}"));

@@ -3,7 +3,6 @@
 //! that run keep their slices.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
@@ -13,12 +12,13 @@ use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 
 use crate::caps::{Caps, CapsError};
+use crate::command;
 use crate::compute_mode;
 use crate::files::{DeviceNumber, FileError, Made, RootDir};
 use crate::lease_store::StoreError;
 use crate::lock::LockError;
 use crate::log::JobLog;
-use crate::mps::{ControlDaemon, Start};
+use crate::mps::{ControlDaemon, Limits, Start};
 use crate::node::Node;
 use crate::nvml::{Gpu, MigMode, NvmlError, Session};
 use crate::reconcile;
@@ -260,14 +260,28 @@ fn prepare_mps(
     report: &mut Report,
 ) -> Result<(), SetupError> {
     let options = &device.pool.options;
-    let probe = ControlDaemon::new(&node.mps_control, node.mps_folder("probe").as_ref());
-    let started = probe.start(Start {
-        device: &gpu.uuid,
-        multi_user: options.tenancy == Tenancy::Shared,
-        partitions: options.sm_chunks.is_some(),
+    let name = format!("probe{}", gpu.index);
+    let probe = ControlDaemon::new(&node.mps_control, node.mps_folder(&name).as_ref(), 0);
+    // Another node-setup may run, or have been killed here.
+    let _lock = node.locks()?.gpu(gpu.index, LOCK_PATIENCE)?;
+    let tried = probe.kill().and_then(|()| {
+        probe.start(Start {
+            device: &gpu.uuid,
+            multi_user: options.tenancy == Tenancy::Shared,
+            partitions: options.sm_chunks.is_some(),
+        })?;
+        probe.limit(Limits {
+            thread_percentage: 50,
+            memory: MemoryMib(1024),
+        })
     });
     let ended = probe.end();
-    let Err(error) = started.and(ended) else {
+    if let Ok(Some(warning)) = &tried
+        && !report.hints.contains(warning)
+    {
+        report.hints.push(warning.clone());
+    }
+    let Err(error) = tried.and(ended) else {
         return Ok(());
     };
     let known = |problem: &Problem| problem.what == error.to_string();
@@ -286,24 +300,16 @@ pub(crate) const MPS_HINT: &str = "install the driver's nvidia-cuda-mps-control;
 /// NVML has no call for it; nvidia-smi(1), compute-policy.
 fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), String> {
     let number = length.number().to_string();
-    let mut command = Command::new(&node.nvidia_smi);
-    command.args([
-        "compute-policy",
-        "-i",
-        &gpu.uuid,
-        "--set-timeslice",
-        &number,
-    ]);
-    let output = command
-        .output()
-        .map_err(|error| format!("`{}`: {error}", node.nvidia_smi.display()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let said = [output.stdout, output.stderr].concat();
-            Err(String::from_utf8_lossy(&said).trim().to_owned())
-        }
-    }
+    command::nvidia_smi(
+        &node.nvidia_smi,
+        &[
+            "compute-policy",
+            "-i",
+            &gpu.uuid,
+            "--set-timeslice",
+            &number,
+        ],
+    )
 }
 
 /// A library that is preloaded into every job must be one that no user can change.
@@ -399,7 +405,22 @@ fn reset_needed(gpu: &Gpu<'_>) -> Problem {
 
 fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeRecord, SetupError> {
     let caps: Caps = node.caps();
-    let (general, of_gpus) = caps.minors()?;
+    // Where no pool needs MIG the driver need not know of it.
+    let uses_mig = devices
+        .iter()
+        .any(|device| device.pool.mechanism.uses_mig());
+    let or_none = |error: CapsError| {
+        if uses_mig {
+            Err(error)
+        } else {
+            Ok(Default::default())
+        }
+    };
+    let (general, of_gpus) = caps.minors().or_else(or_none)?;
+    let caps_major = caps.major("nvidia-caps").or_else(|error| match uses_mig {
+        true => Err(error),
+        false => Ok(0),
+    })?;
     let mut recorded = Vec::new();
     for gpu in gpus {
         let number = caps.gpu_device(gpu.minor)?;
@@ -420,12 +441,7 @@ fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeR
             caps: ranges(minors),
         });
     }
-    Ok(NodeRecord::new(
-        &node.name,
-        recorded,
-        caps.major("nvidia-caps")?,
-        general,
-    )?)
+    Ok(NodeRecord::new(&node.name, recorded, caps_major, general)?)
 }
 
 /// The device number of a placeholder. A GPU that is shared without MIG has its own: then Slurm fences
@@ -460,8 +476,13 @@ fn placeholders(
     for device in devices {
         let number = placeholder(node, gpus, device)?;
         let name = device.file_name();
-        // Slurm opens it to see that it exists; which job may is for its own cgroup to say.
-        if dir.ensure_device(&name, number, 0, 0o666)? != Made::Kept {
+        // Which job may open it is for its control group to say. A GPU's own number is for no one: jobs
+        // have the driver's file, whose mode is the site's.
+        let mode = match number.major {
+            PLACEHOLDER_MAJOR => 0o666,
+            _ => 0o600,
+        };
+        if dir.ensure_device(&name, number, 0, mode)? != Made::Kept {
             report.done.push(format!(
                 "made `{}` for {} of GPU {}",
                 dir.path().join(&name).display(),

@@ -2,7 +2,7 @@
 //! GPU's lock held.
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::lease::{Lease, MpsSlice};
+use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
 
 use crate::lease_store::{LeaseStore, StoreError};
 use crate::log::JobLog;
@@ -28,6 +28,11 @@ impl ShareError {
             ShareError::Mps(error) => error.severity(),
             ShareError::Store(_) => Severity::Broken,
         }
+    }
+
+    /// Whether processes do not die: then the GPU is ill.
+    pub fn is_undead(&self) -> bool {
+        matches!(self, ShareError::Mps(MpsError::Undead { .. }))
     }
 }
 
@@ -59,7 +64,7 @@ impl<'a> Tenants<'a> {
         Ok(Some(Tenants {
             lease,
             mps,
-            daemon: ControlDaemon::new(&node.mps_control, mps.folder.as_ref()),
+            daemon: daemon_of(node, lease.user_id, mps),
             others,
             log,
         }))
@@ -77,8 +82,10 @@ impl<'a> Tenants<'a> {
             Health::Absent => self.replace("the control daemon died".into(), start)?,
             Health::Hung(error) => self.replace(error.to_string(), start)?,
         }
-        self.daemon
-            .limit(ceiling(self.others.iter().chain([self.lease])))?;
+        let limits = ceiling(self.others.iter().chain([self.lease]));
+        if let Some(warning) = self.daemon.limit(limits)? {
+            self.log.warning(warning);
+        }
         self.daemon.admit(&self.users(true))?;
         Ok(())
     }
@@ -90,10 +97,17 @@ impl<'a> Tenants<'a> {
 
     /// Takes the job out: what is left of its clients is ended. The daemon goes with the last job.
     pub fn leave(&self) -> Result<(), ShareError> {
+        let entered = self.lease.state != LeaseState::Carving || self.mps.sm_partition.is_some();
+        if !entered && !self.others.is_empty() {
+            // It never ran: there is nothing to ask the daemon for, which may be why.
+            return Ok(self.daemon.admit_if_there(&self.users(false))?);
+        }
         let health = self.daemon.health()?;
         if let Health::Good(servers) = &health {
             for server in servers {
-                self.end_clients(server)?;
+                if let Err(error) = self.end_clients(server) {
+                    self.log.warning(error);
+                }
             }
         }
         if self.others.is_empty() {
@@ -105,10 +119,17 @@ impl<'a> Tenants<'a> {
         }
         match health {
             Health::Good(_) => {
-                if let Some(name) = &self.mps.sm_partition {
-                    self.daemon.remove_partition(name)?;
+                if let Some(name) = &self.mps.sm_partition
+                    && let Err(error) = self.daemon.remove_partition(name)
+                {
+                    self.log.error(error);
                 }
-                self.daemon.limit(ceiling(self.others.iter()))?;
+                // This job goes all the same; the next one sets the limits again.
+                match self.daemon.limit(ceiling(self.others.iter())) {
+                    Ok(None) => {}
+                    Ok(Some(warning)) => self.log.warning(warning),
+                    Err(error) => self.log.error(error),
+                }
             }
             // The next job replaces it.
             Health::Absent => self.log.error(format!(
@@ -119,7 +140,7 @@ impl<'a> Tenants<'a> {
                 .log
                 .error(format!("{error}; it is replaced with the next job")),
         }
-        self.daemon.admit(&self.users(false))?;
+        self.daemon.admit_if_there(&self.users(false))?;
         Ok(())
     }
 
@@ -131,11 +152,20 @@ impl<'a> Tenants<'a> {
 
     /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
     fn replace(&self, what: String, start: Start<'_>) -> Result<(), MpsError> {
-        if !self.others.is_empty() && self.daemon.has_servers() {
+        let mut shares = self
+            .others
+            .iter()
+            .filter_map(|other| other.slice.mps.as_ref());
+        // Static partitions are lost with the daemon, too.
+        let partitioned = shares.any(|mps| mps.sm_partition.is_some());
+        if !self.others.is_empty() && (partitioned || self.daemon.has_servers()) {
             let jobs = self.jobs();
             return Err(MpsError::Occupied { what, jobs });
         }
-        self.log.error(format!("{what}; it is replaced"));
+        self.log.error(match self.others.is_empty() {
+            true => format!("{what}; it is replaced"),
+            false => format!("{what}; it is replaced, jobs {} use it", self.jobs()),
+        });
         self.start(start)
     }
 
@@ -149,7 +179,9 @@ impl<'a> Tenants<'a> {
                 server.status,
                 self.jobs()
             ));
-            self.daemon.shut_down(server.pid)?;
+            if let Err(error) = self.daemon.shut_down(server.pid) {
+                self.log.warning(error);
+            }
         }
         Ok(())
     }
@@ -160,7 +192,10 @@ impl<'a> Tenants<'a> {
                 self.log.warning(format!(
                     "process {client} of the job is still a client of MPS: terminated"
                 ));
-                self.daemon.terminate(server.pid, client)?;
+                // A client in an endless kernel may keep it from answering; the signal follows anyway.
+                if let Err(error) = self.daemon.terminate(server.pid, client) {
+                    self.log.warning(error);
+                }
                 process::signal(client, |pid| self.is_own(pid));
             }
         }
@@ -202,6 +237,12 @@ pub fn others_of_instance(store: &LeaseStore, lease: &Lease) -> Result<Vec<u32>,
             && other.slice.instance().map(|instance| &instance.mig_uuid) == own
     });
     Ok(others.map(|other| other.user_id).collect())
+}
+
+/// The daemon of a lease.
+pub fn daemon_of(node: &Node, user: u32, mps: &MpsSlice) -> ControlDaemon {
+    let server_user = if mps.private { user } else { 0 };
+    ControlDaemon::new(&node.mps_control, mps.folder.as_ref(), server_user)
 }
 
 /// What a client may have that unset its variables: no more than the largest share here.

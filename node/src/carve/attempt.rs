@@ -18,13 +18,13 @@ use crate::job_env::JobEnv;
 use crate::lease_store::LeaseStore;
 use crate::log::JobLog;
 use crate::memory_limit;
-use crate::mps::Start;
+use crate::mps::{MpsError, Start};
 use crate::node::{Node, now_unix};
 use crate::nvml::{self, ComputeMode, Gpu, MigMode, Session};
 use crate::reconcile;
 use crate::record::NodeRecord;
 use crate::setup::memory_fits;
-use crate::share::{self, Tenants};
+use crate::share::{self, ShareError, Tenants};
 use crate::slurm::Slurm;
 use crate::teardown::Teardown;
 
@@ -71,6 +71,7 @@ impl Attempt<'_> {
             Some(self.job.job_id),
             self.log,
         )?;
+        self.agrees(&gpu)?;
         let slice = match &geometry {
             Some(geometry) => self.instance_slice(session, &gpu, geometry)?,
             None => {
@@ -83,7 +84,14 @@ impl Attempt<'_> {
         reached("carve.lease_written");
         match self.make(&mut gpu, geometry.as_ref(), &mut lease) {
             Ok(()) => Ok(Carved::Made(Box::new(lease))),
-            Err(error) => Err(self.unmake(&mut gpu, &lease, error)),
+            Err(error) => {
+                let error = self.unmake(&mut gpu, &lease, error);
+                if let CarveError::Share(ShareError::Mps(MpsError::Occupied { .. })) = &error {
+                    // Some of those may be over, their epilog never having come; then the next try succeeds.
+                    self.evict(session, &gpu)?;
+                }
+                Err(error)
+            }
         }
     }
 
@@ -178,15 +186,38 @@ impl Attempt<'_> {
         Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
     }
 
+    /// The leases of other jobs on the GPU.
+    fn others(&self, gpu: &Gpu<'_>) -> Result<Vec<Lease>, CarveError> {
+        let mut leases = self.store.list()?;
+        leases.retain(|lease| lease.job_id != self.job.job_id && lease.slice.gpu_uuid == gpu.uuid);
+        Ok(leases)
+    }
+
     /// Units of the device that are leased to other jobs.
     fn taken(&self, gpu: &Gpu<'_>) -> Result<u32, CarveError> {
-        let leases = self.store.list()?;
-        let here = leases.iter().filter(|lease| {
-            lease.job_id != self.job.job_id
-                && lease.slice.gpu_uuid == gpu.uuid
-                && lease.slice.side == self.device.side
-        });
+        let others = self.others(gpu)?;
+        let here = others
+            .iter()
+            .filter(|lease| lease.slice.side == self.device.side);
         Ok(here.map(|lease| lease.units.0).sum())
+    }
+
+    /// Jobs of an earlier configuration keep the GPU as it was for them: its compute mode, their daemon.
+    fn agrees(&self, gpu: &Gpu<'_>) -> Result<(), CarveError> {
+        let pool = self.device.pool;
+        let private = pool.options.tenancy == Tenancy::Private;
+        let differs = |other: &Lease| {
+            let mps = other.slice.mps.as_ref();
+            other.mechanism != pool.mechanism || mps.is_some_and(|mps| mps.private != private)
+        };
+        match self.others(gpu)?.into_iter().find(differs) {
+            None => Ok(()),
+            Some(other) => Err(CarveError::Earlier {
+                gpu: gpu.to_string(),
+                job_id: other.job_id,
+                mechanism: other.mechanism,
+            }),
+        }
     }
 
     /// Slurm counts right, but an epilog may have failed: then the leases of ended jobs go.
@@ -530,7 +561,7 @@ impl Attempt<'_> {
                 true => ComputeMode::ExclusiveProcess,
                 false => ComputeMode::Default,
             };
-            compute_mode::hold(self.node, gpu, mode)?;
+            compute_mode::hold(self.node, gpu, mode, self.others(gpu)?.is_empty())?;
             reached("carve.mode_held");
         }
         self.enter_daemon(lease)?;
@@ -550,7 +581,7 @@ impl Attempt<'_> {
             let device = lease.slice.cuda_device().unwrap_or_default();
             tenancy.enter(Start {
                 device,
-                multi_user: options.tenancy == Tenancy::Shared,
+                multi_user: lease.slice.mps.as_ref().is_some_and(|mps| !mps.private),
                 partitions: options.sm_chunks.is_some(),
             })?;
             reached("carve.daemon_entered");

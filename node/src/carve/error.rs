@@ -207,6 +207,16 @@ pub enum CarveError {
         /// All that there is.
         capacity: u32,
     },
+    /// A job of an earlier configuration has the GPU.
+    #[error("{gpu} is still shared by {mechanism} with job {job_id}, as the configuration was")]
+    Earlier {
+        /// The GPU.
+        gpu: String,
+        /// The job.
+        job_id: u32,
+        /// How it shares it.
+        mechanism: Mechanism,
+    },
     /// The compute mode cannot be changed.
     #[error(transparent)]
     Mode(#[from] ModeError),
@@ -234,7 +244,8 @@ impl CarveError {
             CarveError::Share(error) => by(error.severity()),
             CarveError::Lock(LockError::Timeout { .. })
             | CarveError::NoPlace { .. }
-            | CarveError::NoRoom { .. } => Reaction::Wait,
+            | CarveError::NoRoom { .. }
+            | CarveError::Earlier { .. } => Reaction::Wait,
             CarveError::Rule { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }

@@ -42,12 +42,14 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The daemon whose pipes are in `pipe`, and its servers.
-pub fn of(pipe: &Path) -> Vec<MpsProcess> {
-    pids().filter_map(|pid| observe(pid, pipe)).collect()
+/// The daemon whose pipes are in `pipe`, and its servers, which are root's or of `server_user`.
+pub fn of(pipe: &Path, server_user: u32) -> Vec<MpsProcess> {
+    pids()
+        .filter_map(|pid| observe(pid, pipe, server_user))
+        .collect()
 }
 
-fn observe(pid: i32, pipe: &Path) -> Option<MpsProcess> {
+fn observe(pid: i32, pipe: &Path, server_user: u32) -> Option<MpsProcess> {
     let place = proc(pid);
     // Most processes end here.
     if !fs::read(place.join("comm"))
@@ -60,17 +62,16 @@ fn observe(pid: i32, pipe: &Path) -> Option<MpsProcess> {
     let mut words = line.split(|byte| *byte == 0);
     let program = Path::new(std::str::from_utf8(words.next()?).ok()?).file_name()?;
     let role = match program.to_str()? {
-        // Only root's: a user may call a program of his anything. A front end, which hands over a command
-        // and ends, has no option -d.
-        "nvidia-cuda-mps-control"
-            if words.any(|word| word == b"-d") && fs::metadata(&place).ok()?.uid() == 0 =>
-        {
-            Role::Control
-        }
-        // Without a multi-user server it runs as the job's user.
+        // A front end, which hands over a command and ends, has no option -d.
+        "nvidia-cuda-mps-control" if words.any(|word| word == b"-d") => Role::Control,
         "nvidia-cuda-mps-server" => Role::Server,
         _ => return None,
     };
+    // A user may call a program of his anything.
+    let owner = fs::metadata(&place).ok()?.uid();
+    if owner != 0 && !(role == Role::Server && owner == server_user) {
+        return None;
+    }
     let environment = fs::read(place.join("environ")).ok()?;
     let mut own = environment.split(|byte| *byte == 0);
     let own = own.find_map(|line| line.strip_prefix(PIPE))?;
@@ -78,10 +79,10 @@ fn observe(pid: i32, pipe: &Path) -> Option<MpsProcess> {
 }
 
 /// Kills the daemon of `pipe` and its servers and waits until they are gone. False if some stay.
-pub fn kill(pipe: &Path, limit: Duration) -> bool {
+pub fn kill(pipe: &Path, server_user: u32, limit: Duration) -> bool {
     let start = Instant::now();
     loop {
-        let mut found = of(pipe);
+        let mut found = of(pipe, server_user);
         if found.is_empty() {
             return true;
         }
@@ -91,7 +92,7 @@ pub fn kill(pipe: &Path, limit: Duration) -> bool {
         // The daemon first: it would start a server again.
         found.sort_by_key(|process| process.role == Role::Server);
         for process in found {
-            signal(process.pid, |pid| observe(pid, pipe).is_some());
+            signal(process.pid, |pid| observe(pid, pipe, server_user).is_some());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

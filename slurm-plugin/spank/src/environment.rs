@@ -109,7 +109,10 @@ fn variables(lease: &Lease) -> Option<Variables> {
             Some(mps) => f64::from(mps.thread_percentage) / 100.0,
             None => f64::from(lease.units.0) / 100.0,
         };
-        variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
+        // JAX takes it of all memory that it sees, and with these that is the share itself.
+        if slice.hami.is_none() && !slice.group_limit {
+            variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
+        }
         variables.push(("TF_FORCE_GPU_ALLOW_GROWTH", "true".to_owned()));
         variables.push(("CUPY_GPU_MEMORY_LIMIT", (memory << 20).to_string()));
         variables.push(("GPUFRAC_HINTS", "1".to_owned()));

@@ -1,0 +1,95 @@
+//! Programs of others that print little, run with a deadline: what drives a GPU can hang with it.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+
+/// What a program came to.
+pub(crate) enum Outcome {
+    /// It ended, and printed this.
+    Ended { success: bool, text: String },
+    /// It did not end in time, and was killed.
+    Silent,
+}
+
+/// How long nvidia-smi may take: seconds where the driver has to wake a GPU.
+const SMI_LIMIT: Duration = Duration::from_secs(20);
+
+/// Runs nvidia-smi; on failure gives what it said.
+pub(crate) fn nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", PATH).args(arguments);
+    match run(&mut command, "", SMI_LIMIT) {
+        Ok(Outcome::Ended { success: true, .. }) => Ok(()),
+        Ok(Outcome::Ended { text, .. }) => Err(text),
+        Ok(Outcome::Silent) => Err(format!(
+            "`{}` did not end within {} s",
+            program.display(),
+            SMI_LIMIT.as_secs()
+        )),
+        Err(error) => Err(format!("cannot run `{}`: {error}", program.display())),
+    }
+}
+
+/// For programs that look for others.
+pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs a command that prints little, for as long as `limit`.
+pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // It may have ended without reading: its status says why.
+        let _ = stdin.write_all(input.as_bytes());
+    }
+    let start = Instant::now();
+    let mut pause = Duration::from_micros(200);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(Outcome::Silent);
+        }
+        sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(10));
+    };
+    Ok(Outcome::Ended {
+        success: status.success(),
+        text: printed(&mut child),
+    })
+}
+
+/// What a child printed that has ended. A daemon that it left may hold the other ends open, so no
+/// end of them is waited for.
+fn printed(child: &mut Child) -> String {
+    let mut text = Vec::new();
+    if let Some(stream) = child.stdout.take() {
+        drain(stream, &mut text);
+    }
+    if let Some(stream) = child.stderr.take() {
+        drain(stream, &mut text);
+    }
+    String::from_utf8_lossy(&text).trim().to_owned()
+}
+
+fn drain(mut stream: impl Read + AsFd, text: &mut Vec<u8>) {
+    let flags = OFlag::O_NONBLOCK;
+    if fcntl(&stream, FcntlArg::F_SETFL(flags)).is_err() {
+        return;
+    }
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        text.extend_from_slice(&buffer[..length]);
+    }
+}
