@@ -56,6 +56,10 @@ fn summary(config: &Config) {
         for line in status::columns(&menu(pool)) {
             println!("  {line}");
         }
+        let count = pool.layout.menu.len();
+        if count > MANY {
+            println!("  {count} sizes in all");
+        }
     }
 }
 

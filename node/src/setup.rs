@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::layout::LayoutKind;
+use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 
@@ -483,12 +483,12 @@ fn placeholders(
             _ => 0o600,
         };
         if dir.ensure_device(&name, number, 0, mode)? != Made::Kept {
-            report.done.push(format!(
-                "made `{}` for {} of GPU {}",
-                dir.path().join(&name).display(),
-                device.side,
-                device.gpu_index
-            ));
+            let path = dir.path().join(&name);
+            let (path, gpu) = (path.display(), device.gpu_index);
+            report.done.push(match device.side {
+                Side::Whole => format!("made `{path}` for GPU {gpu}"),
+                side => format!("made `{path}` for {side} of GPU {gpu}"),
+            });
         }
     }
     // Those of an earlier configuration: a gres.conf that still names them should fail, not
