@@ -93,3 +93,40 @@ fn drain(mut stream: impl Read + AsFd, text: &mut Vec<u8>) {
         text.extend_from_slice(&buffer[..length]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(text: &str, limit: Duration) -> Outcome {
+        run(Command::new("sh").args(["-c", text]), "", limit).unwrap()
+    }
+
+    #[test]
+    fn what_hangs_is_killed() {
+        let start = Instant::now();
+        let outcome = shell("echo begun; sleep 100; true", Duration::from_millis(50));
+        assert!(matches!(outcome, Outcome::Silent));
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn what_a_child_leaves_behind_is_not_waited_for() {
+        let start = Instant::now();
+        let outcome = shell("sleep 20 & echo said; exit 3", Duration::from_secs(10));
+        let Outcome::Ended { success, text } = outcome else {
+            panic!("it ended");
+        };
+        assert_eq!((success, text.as_str()), (false, "said"));
+        assert!(start.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let why = nvidia_smi(Path::new("/nonexistent/nvidia-smi"), &[]).unwrap_err();
+        assert!(
+            why.contains("cannot run `/nonexistent/nvidia-smi`"),
+            "{why}"
+        );
+    }
+}

@@ -5,17 +5,22 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::shares::{Control, Kind};
+use common::shares::{Control, Kind, access};
 use common::{Job, World, job};
+use gpufrac_core::lease::LeaseState;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::{Pid, getsid};
 use nvidia_ml::node::compute_mode::{DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 
 #[test]
 fn child() {
@@ -57,6 +62,14 @@ impl Program {
     fn of(user: u32) -> Program {
         let mut command = Command::new("sleep");
         command.arg("100").uid(user).stdin(Stdio::null());
+        Program(command.spawn().unwrap())
+    }
+
+    /// One that calls itself a server of the daemon of `pipe`.
+    fn impostor(user: u32, pipe: &Path, program: &Path) -> Program {
+        let mut command = Command::new(program);
+        command.arg("100").uid(user).stdin(Stdio::null());
+        command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
         Program(command.spawn().unwrap())
     }
 
@@ -658,6 +671,13 @@ fn the_compute_mode_is_what_it_was_before() {
             world.check(&[]);
             assert_eq!(world.compute_mode(0), mode);
         }
+        // A note of earlier days says nothing of the mode that an admin set since.
+        let note = world.root().join("run/modes").join(&world.gpu_uuid(0));
+        fs::write(note, "exclusive_thread").unwrap();
+        world.set_mode(PROHIBITED);
+        world.prolog(one).ok();
+        world.epilog(one).ok();
+        world.check(&[]);
     }
 }
 
@@ -721,4 +741,338 @@ fn a_share_is_a_partition_of_whole_chunks() {
         world.epilog(jobs[2]).ok();
         world.check(&[]);
     }
+}
+
+/// Fills the pipe of a daemon's log as a user can; gives what the system said at last.
+fn fill_log(pipe: &Path, user: u32) -> String {
+    let mut command = Command::new("dd");
+    command.args(["if=/dev/zero", "oflag=nonblock", "conv=nocreat", "bs=4096"]);
+    command.arg(format!("of={}", pipe.join("log").display()));
+    // More than a pipe can hold.
+    command.args(["count=4096"]).env("LC_ALL", "C").uid(user);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_full_log_pipe_keeps_nobody_out() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let (pipe, daemon) = (world.pipe(one), world.daemon(one));
+    let said = fill_log(&pipe, two.uid);
+    assert!(said.contains("Permission denied"), "{said}");
+    let said = fill_log(&pipe, one.uid);
+    assert!(said.contains("temporarily unavailable"), "{said}");
+    world.prolog(two).ok();
+    assert_eq!(world.daemon(two), daemon, "the same daemon");
+    world.check(&[]);
+    // Its server list is asked for first, and the jobs end.
+    fill_log(&pipe, one.uid);
+    world.epilog(two).ok();
+    world.check(&[]);
+    fill_log(&pipe, one.uid);
+    world.epilog(one).ok();
+    world.check(&[]);
+}
+
+/// A client that connects to a daemon and says nothing.
+fn silent_client(pipe: &Path) -> OwnedFd {
+    let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(&client, &SocketAddrUnix::new(pipe.join("control")).unwrap()).unwrap();
+    client
+}
+
+#[test]
+fn a_silent_client_costs_the_daemon_not_the_next_job() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let (one, two, three) = (job(1, 0, 20), job(2, 0, 10), job(3, 0, 10));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let daemon = world.daemon(one);
+    let _silent = silent_client(&world.pipe(one));
+    world
+        .prolog(three)
+        .ok()
+        .says("does not answer")
+        .says("it is replaced, jobs 1, 2 use it");
+    assert_ne!(world.daemon(one), daemon);
+    world.check(&[]);
+}
+
+#[test]
+fn nobody_reaches_a_replaced_daemon_before_its_limits_are_set() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let jobs = [job(1, 0, 20), job(2, 0, 10), job(3, 0, 10)];
+    world.prolog(jobs[0]).ok();
+    world.prolog(jobs[1]).ok();
+    let pipe = world.pipe(jobs[0]);
+    signal(world.daemon(jobs[0]), Signal::SIGKILL);
+    world.forget_commands();
+    let first = "set_default_active_thread_percentage";
+    world.standin_options(&format!(r#"{{"hang": ["{first}"]}}"#));
+    let mut prolog = world.job_command("prolog", jobs[2]).spawn().unwrap();
+    eventually(|| world.commands().iter().any(|c| c.starts_with(first)));
+    let meta = fs::metadata(&pipe).unwrap();
+    assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o700));
+    assert!(access(&pipe).is_empty());
+    world.standin_options("{}");
+    assert!(prolog.wait().unwrap().success());
+    // Who may pass, and to what.
+    world.check(&[]);
+    assert_eq!(access(&pipe).len(), 3);
+}
+
+#[test]
+fn jobs_of_an_earlier_configuration_keep_their_gpu() {
+    let changed = |kind: Kind| {
+        let Some(mut world) = ready(Kind::MpsShared, Control::Real) else {
+            return;
+        };
+        let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+        world.set_mode(PROHIBITED);
+        world.prolog(one).ok();
+        let daemon = world.daemon(one);
+        world.kind = kind;
+        world.configure(kind.layout(), "H100-80", &kind.keys(world.root()));
+        world.setup().ok();
+        world
+            .prolog(two)
+            .ok()
+            .says("is still shared by mps with job 1, as the configuration was");
+        assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+        assert!(world.lease(two).is_none());
+        assert_eq!(world.compute_mode(0), EXCLUSIVE_PROCESS);
+        assert_eq!(world.daemon(one), daemon);
+        // The other GPU has the new one.
+        world.prolog(job(3, 1, 10)).ok();
+        world.epilog(one).ok();
+        world.check(&[]);
+        world.prolog(two).ok();
+        world.check(&[]);
+        world.epilog(two).ok();
+        world.check(&[]);
+        assert_eq!(world.compute_mode(0), PROHIBITED);
+    };
+    // Both wait most of the time.
+    std::thread::scope(|scope| {
+        scope.spawn(|| changed(Kind::MpsPrivate));
+        scope.spawn(|| changed(Kind::Timeslice));
+    });
+}
+
+#[test]
+fn a_client_is_killed_although_terminate_client_hangs() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let (own, other) = (Program::of(one.uid), Program::of(two.uid));
+    let server = serve(&world, &world.pipe(one), &[own.pid(), other.pid()]);
+    world.standin_options(r#"{"hang": ["terminate_client"]}"#);
+    world.epilog(one).ok().says("does not answer");
+    eventually(|| !own.lives());
+    assert!(other.lives() && lives(server));
+    assert!(world.lease(one).is_none());
+    world.standin_options("{}");
+    world.check(&[]);
+}
+
+#[test]
+fn a_faulty_server_is_killed_although_shutdown_server_hangs() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let (pipe, daemon) = (world.pipe(one), world.daemon(one));
+    let server = serve(&world, &pipe, &[4_000_000]);
+    world.tell(&pipe, &format!("standin status {server} FAULT"));
+    world.standin_options(r#"{"hang": ["shutdown_server"]}"#);
+    world
+        .prolog(two)
+        .ok()
+        .says("is in state FAULT")
+        .says("does not answer `shutdown_server");
+    assert!(!lives(server));
+    assert_eq!(world.daemon(two), daemon);
+    world.check(&[]);
+}
+
+#[test]
+fn servers_of_a_job_that_is_over_keep_nobody_out() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let server = serve(&world, &world.pipe(one), &[4_000_000]);
+    let daemon = world.daemon(one);
+    signal(daemon, Signal::SIGSTOP);
+    world.slurm_says(1, "finished - 0");
+    world
+        .prolog(two)
+        .ok()
+        .says("its servers still have clients of jobs 1")
+        .says("no epilog came");
+    assert!(world.slurm_was_told().is_empty());
+    assert!(!lives(server) && !lives(daemon));
+    world.check(&[]);
+    assert_eq!(world.leases().len(), 1);
+    assert_eq!(world.usage().len(), 1);
+}
+
+#[test]
+fn a_lease_whose_epilog_got_no_lock_is_ended_by_the_next_job() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.prolog(one).ok();
+    let file = fs::File::open(world.root().join("run/locks/gpu0")).unwrap();
+    let lock = Flock::lock(file, FlockArg::LockExclusive).unwrap();
+    world.epilog(one).ok().says("stayed locked");
+    assert_eq!(world.lease(one).unwrap().state, LeaseState::Releasing);
+    drop(lock);
+    world
+        .prolog(two)
+        .ok()
+        .says("ended the lease of job 1, which was left releasing");
+    world.check(&[]);
+    assert_eq!(world.leases().len(), 1);
+    assert_eq!(world.usage().len(), 1);
+}
+
+#[test]
+fn a_users_program_that_calls_itself_a_server_is_none() {
+    // A program that may not be read has its /proc entries belong to root.
+    for mode in [0o755, 0o711] {
+        let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+            return;
+        };
+        fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
+        let program = world.root().join("nvidia-cuda-mps-server");
+        let copied = Command::new("cp").arg("/bin/sleep").arg(&program).status();
+        assert!(copied.unwrap().success());
+        fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
+        let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+        world.prolog(one).ok();
+        let impostor = Program::impostor(one.uid, &world.pipe(one), &program);
+        eventually(|| world.mps().iter().any(|p| p.pid == impostor.pid()));
+        let daemon = world.daemon(one);
+        signal(daemon, Signal::SIGKILL);
+        eventually(|| !lives(daemon));
+        world.prolog(two).ok().says("died; it is replaced");
+        world.epilog(two).ok();
+        world.epilog(one).ok();
+        assert!(impostor.lives());
+        drop(impostor);
+        world.check(&[]);
+    }
+}
+
+/// Takes away what a driver has for MIG.
+fn without_mig(world: &World) {
+    let gpus = world.root().join("gpus");
+    fs::remove_dir_all(gpus.join("proc/driver/nvidia-caps")).unwrap();
+    fs::remove_dir_all(gpus.join("dev/nvidia-caps")).unwrap();
+    let path = gpus.join("proc/devices");
+    let text = fs::read_to_string(&path).unwrap();
+    let lines = text.lines().filter(|line| !line.contains("nvidia-caps"));
+    let text: Vec<&str> = lines.collect();
+    fs::write(&path, text.join("\n")).unwrap();
+}
+
+#[test]
+fn a_driver_without_mig_can_share_by_time() {
+    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
+        return;
+    };
+    without_mig(&world);
+    world.setup().ok();
+    world.look().ok();
+    world.prolog(job(1, 0, 50)).ok();
+    world.check(&[]);
+    world.epilog(job(1, 0, 50)).ok();
+    world.check(&[]);
+    let Some(world) = World::shared(Kind::Mig, Control::None) else {
+        return;
+    };
+    without_mig(&world);
+    assert_eq!(world.setup().says("nvidia-caps").code, Some(1));
+}
+
+#[test]
+fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
+    let Some(world) = World::shared(Kind::Timeslice, Control::None) else {
+        return;
+    };
+    world.setup().ok();
+    let dev = world.root().join("dev");
+    let check = || {
+        for gpu in 0..2 {
+            let meta = fs::metadata(dev.join(format!("timeslice{gpu}"))).unwrap();
+            let gpus = world.root().join(format!("gpus/dev/nvidia{gpu}"));
+            assert_eq!(meta.rdev(), fs::metadata(gpus).unwrap().rdev());
+            assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600));
+        }
+        world.look().ok();
+    };
+    check();
+    let make = |name: &str, major, minor| {
+        let mode = Mode::from_bits_truncate(0o666);
+        mknod(&dev.join(name), SFlag::S_IFCHR, mode, makedev(major, minor)).unwrap();
+    };
+    // Of an earlier layout, and what is not ours.
+    make("half3", 60, 3);
+    make("null", 1, 3);
+    fs::write(dev.join("half4"), "mine").unwrap();
+    fs::remove_file(dev.join("timeslice1")).unwrap();
+    make("timeslice1", 60, 1);
+    let open = fs::Permissions::from_mode(0o666);
+    fs::set_permissions(dev.join("timeslice0"), open).unwrap();
+    assert_eq!(world.look().says("is device 60:1, not").code, Some(1));
+    world
+        .setup()
+        .ok()
+        .says("half3`, which no pool has any more");
+    check();
+    assert!(!dev.join("half3").exists());
+    assert!(dev.join("null").exists() && dev.join("half4").exists());
+}
+
+#[test]
+fn limits_in_unknown_words_are_a_warning() {
+    let Some(mut world) = World::shared(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let program = world.control.clone();
+    let wrapper = world.root().join("in-other-words");
+    let text = format!(
+        "#!/bin/sh\n[ $# -gt 0 ] && exec {0} \"$@\"\n{0} | sed 's/G$/ gibibytes/'\n",
+        program.display()
+    );
+    fs::write(&wrapper, text).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    world.control = wrapper;
+    world.configure("shares", "H100-80", &world.kind.keys(world.root()));
+    world.control = program;
+    world.setup().ok().says("in words that are not known");
+    let one = job(1, 0, 20);
+    world
+        .prolog(one)
+        .ok()
+        .says("in words that are not known: `20.0`, `15 gibibytes`");
+    world.check(&[]);
+    world.epilog(one).ok();
+    world.check(&[]);
 }

@@ -51,7 +51,7 @@ pub struct World {
     pub sim: Store,
     pub kind: Kind,
     /// The control program of MPS.
-    control: PathBuf,
+    pub control: PathBuf,
     /// The compute mode that GPUs have when nobody shares them.
     pub mode: Cell<u32>,
 }

@@ -156,7 +156,7 @@ fn processes_below(root: &Path) -> Vec<MpsProcess> {
 }
 
 /// The users that an access list names, and what each may do. Empty without a list.
-fn access(path: &Path) -> BTreeMap<u32, u16> {
+pub fn access(path: &Path) -> BTreeMap<u32, u16> {
     let mut bytes = [0; 4096];
     let length =
         rustix::fs::lgetxattr(path, "system.posix_acl_access", &mut bytes[..]).unwrap_or_default();
@@ -247,6 +247,10 @@ impl World {
 
     pub fn standin_options(&self, options: &str) {
         fs::write(self.root().join("control/standin.json"), options).unwrap();
+    }
+
+    pub fn gpu_uuid(&self, gpu: usize) -> String {
+        self.sim.node().unwrap().gpus[gpu].uuid.clone()
     }
 
     pub fn compute_mode(&self, gpu: usize) -> u32 {
@@ -353,6 +357,10 @@ impl World {
         assert_eq!(access(pipe), users, "{}", pipe.display());
         let mode = fs::metadata(pipe).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o710, "{}", pipe.display());
+        for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
+            let meta = fs::metadata(pipe.join(name)).unwrap();
+            assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600), "{name}");
+        }
         let shares = leases.iter().map(|lease| lease.slice.mps.as_ref().unwrap());
         let percentage = shares.clone().map(|share| share.thread_percentage).max();
         let memory = shares.map(|share| share.memory_limit_mib.0).max().unwrap();
@@ -379,7 +387,7 @@ impl World {
                     true => compute_mode::DEFAULT,
                 };
                 assert_eq!(gpu.compute_mode, wanted, "compute mode of GPU {index}");
-                let noted = self.root().join(format!("run/modes/gpu{index}")).exists();
+                let noted = self.root().join("run/modes").join(&gpu.uuid).exists();
                 assert!(!noted || here().next().is_some(), "a mode without a lease");
                 continue;
             }
