@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::Lab;
 
+use crate::cargo::root;
 use crate::{cargo, setup};
 
 #[derive(Subcommand)]
@@ -28,6 +30,9 @@ pub(crate) struct Up {
     /// Simulated GPUs of each node, as MODEL:COUNT
     #[arg(long, default_value = "H100-80:2")]
     gpus: String,
+    /// How they are shared: mig, mps, mig+mps or timeslice. MPS has NVIDIA's own control daemon
+    #[arg(long, default_value = "mig")]
+    mechanism: Mechanism,
     /// Plain Slurm, without gpufrac
     #[arg(long)]
     plain: bool,
@@ -49,6 +54,17 @@ pub(crate) fn run(task: &LabTask) -> Result<()> {
     }
 }
 
+fn pool(mechanism: Mechanism, model: &str) -> Result<String> {
+    let more = match mechanism {
+        Mechanism::Mig | Mechanism::MigMps | Mechanism::Timeslice => "",
+        Mechanism::Mps => "tenancy = \"shared\"\n",
+        Mechanism::Hami => bail!("HAMi-core's library is not here to try; see gpufrac.toml(5)"),
+    };
+    Ok(format!(
+        "[pool.shared]\nmechanism = \"{mechanism}\"\ngpu = \"{model}\"\n{more}partitions = [\"gpu\"]\nnodes = \"@NODES@\"\n"
+    ))
+}
+
 fn start(up: &Up) -> Result<()> {
     if up.folder.exists() {
         bail!(
@@ -61,13 +77,20 @@ fn start(up: &Up) -> Result<()> {
     };
     setup::run()?;
     cargo::build()?;
-    let lab = Lab::builder()
+    let mut builder = Lab::builder()
         .nodes(up.nodes)
         .node_prefix("gn")
         .gpus(model, count.parse()?)
+        .mig(up.mechanism.uses_mig())
         .plugins(!up.plain)
-        .folder(&up.folder)
-        .start()?;
+        .folder(&up.folder);
+    if up.mechanism != Mechanism::Mig {
+        builder = builder.pools(&pool(up.mechanism, model)?);
+    }
+    if up.mechanism.uses_mps() {
+        builder = builder.mps_control(gpusim::debian::mps_control(&root().join("target/clients"))?);
+    }
+    let lab = builder.start()?;
     let nodes = lab.nodes().join(" ");
     let folder = lab.detach();
     println!("a cluster is up, with the nodes {nodes}. To use it from this or another shell:\n");
@@ -82,8 +105,12 @@ fn start(up: &Up) -> Result<()> {
         println!("  sbatch --gres=gpufrac:0.25 --wrap 'env | grep -E \"CUDA|GPUFRAC\"'");
     }
     println!(
-        "\nlogs: {}\nto stop it: cargo xtask lab down",
-        folder.log().display()
+        "\nlogs: {}\nto stop it: cargo xtask lab down{}",
+        folder.log().display(),
+        match up.folder == PathBuf::from(FOLDER) {
+            true => String::new(),
+            false => format!(" --folder {}", up.folder.display()),
+        }
     );
     Ok(())
 }
