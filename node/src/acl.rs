@@ -37,7 +37,7 @@ fn list(owner: u16, permission: u16, users: &[u32]) -> Vec<u8> {
         .chain(named)
         .chain([
             (GROUP_OBJ, 0, NOBODY),
-            (MASK, permission, NOBODY),
+            (MASK, if users.is_empty() { 0 } else { permission }, NOBODY),
             (OTHER, 0, NOBODY),
         ]);
     let mut bytes = VERSION.to_le_bytes().to_vec();
@@ -70,5 +70,7 @@ mod tests {
         let mode = std::fs::metadata(keep.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o710);
         set(keep.path(), 7, 1, &[]).unwrap();
+        let mode = std::fs::metadata(keep.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
     }
 }

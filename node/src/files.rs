@@ -358,6 +358,12 @@ impl RootDir {
             .map_err(|e| FileError::io("set the access list of", &self.path, e))
     }
 
+    /// Whether anybody but root can pass, as [`RootDir::let_pass`] lets them.
+    pub fn is_passable(&self) -> Result<bool, FileError> {
+        let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
+        Ok(stat.st_mode & 0o011 != 0)
+    }
+
     /// Lets these users read the file or device `name`, and nobody else but root.
     pub fn let_read(&self, name: &str, users: &[u32]) -> Result<(), FileError> {
         acl::set(&self.place(name), 4, 4, users)

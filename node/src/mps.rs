@@ -300,10 +300,11 @@ impl ControlDaemon {
         Ok(RootDir::open(&self.pipe())?.let_pass(users)?)
     }
 
-    /// As [`ControlDaemon::admit`], where it was ever started.
-    pub fn admit_if_there(&self, users: &[u32]) -> Result<(), MpsError> {
+    /// Of those who can connect leaves these. A folder that is closed stays so: its daemon has no limits yet.
+    pub fn keep(&self, users: &[u32]) -> Result<(), MpsError> {
         match RootDir::open(&self.pipe()) {
-            Ok(pipe) => Ok(pipe.let_pass(users)?),
+            Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
+            Ok(_) => Ok(()),
             Err(error) if error.is_not_found() => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -100,7 +100,7 @@ impl<'a> Tenants<'a> {
         let entered = self.lease.state != LeaseState::Carving || self.mps.sm_partition.is_some();
         if !entered && !self.others.is_empty() {
             // It never ran: there is nothing to ask the daemon for, which may be why.
-            return Ok(self.daemon.admit_if_there(&self.users(false))?);
+            return Ok(self.daemon.keep(&self.users(false))?);
         }
         let health = self.daemon.health()?;
         if let Health::Good(servers) = &health {
@@ -126,8 +126,12 @@ impl<'a> Tenants<'a> {
                 }
                 // This job goes all the same; the next one sets the limits again.
                 match self.daemon.limit(ceiling(self.others.iter())) {
-                    Ok(None) => {}
-                    Ok(Some(warning)) => self.log.warning(warning),
+                    Ok(warning) => {
+                        if let Some(warning) = warning {
+                            self.log.warning(warning);
+                        }
+                        return Ok(self.daemon.admit(&self.users(false))?);
+                    }
                     Err(error) => self.log.error(error),
                 }
             }
@@ -140,7 +144,7 @@ impl<'a> Tenants<'a> {
                 .log
                 .error(format!("{error}; it is replaced with the next job")),
         }
-        self.daemon.admit_if_there(&self.users(false))?;
+        self.daemon.keep(&self.users(false))?;
         Ok(())
     }
 

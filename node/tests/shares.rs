@@ -672,7 +672,7 @@ fn the_compute_mode_is_what_it_was_before() {
             assert_eq!(world.compute_mode(0), mode);
         }
         // A note of earlier days says nothing of the mode that an admin set since.
-        let note = world.root().join("run/modes").join(&world.gpu_uuid(0));
+        let note = world.root().join("run/modes").join(world.gpu_uuid(0));
         fs::write(note, "exclusive_thread").unwrap();
         world.set_mode(PROHIBITED);
         world.prolog(one).ok();

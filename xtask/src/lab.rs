@@ -1,6 +1,6 @@
 //! `cargo xtask lab`: a cluster to play with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
@@ -107,7 +107,7 @@ fn start(up: &Up) -> Result<()> {
     println!(
         "\nlogs: {}\nto stop it: cargo xtask lab down{}",
         folder.log().display(),
-        match up.folder == PathBuf::from(FOLDER) {
+        match up.folder.as_path() == Path::new(FOLDER) {
             true => String::new(),
             false => format!(" --folder {}", up.folder.display()),
         }

@@ -4,7 +4,6 @@
 //! The environment in /proc does: the daemon and its servers have our folder there.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,7 +67,7 @@ fn observe(pid: i32, pipe: &Path, server_user: u32) -> Option<MpsProcess> {
         _ => return None,
     };
     // A user may call a program of his anything.
-    let owner = fs::metadata(&place).ok()?.uid();
+    let owner = owner(pid)?;
     if owner != 0 && !(role == Role::Server && owner == server_user) {
         return None;
     }
@@ -117,9 +116,12 @@ pub fn is_alive(pid: i32) -> bool {
     state.is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// The user that a process runs as.
+/// The user who started a process. Not the one with whose rights it runs, who has its folder in /proc: anybody can
+/// start set-uid programs.
 pub fn owner(pid: i32) -> Option<u32> {
-    fs::metadata(proc(pid)).ok().map(|data| data.uid())
+    let status = fs::read_to_string(proc(pid).join("status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether a process is in the control group of a Slurm job, in any hierarchy.
