@@ -264,13 +264,7 @@ impl ControlDaemon {
         command.args(&options);
         let outcome = run(&mut command, "", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { success: true, .. } => {
-                // The daemon makes both writable for all, so anybody could fill the memory of /run.
-                for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
-                    pipe.close(name)?;
-                }
-                self.write_pid()
-            }
+            Outcome::Ended { success: true, .. } => self.write_pid(),
             Outcome::Ended { text, .. } => Err(MpsError::Start {
                 program: self.program.clone(),
                 options: options.join(" "),
@@ -297,7 +291,13 @@ impl ControlDaemon {
 
     /// Lets these users connect, and nobody else.
     pub fn admit(&self, users: &[u32]) -> Result<(), MpsError> {
-        Ok(RootDir::open(&self.pipe())?.let_pass(users)?)
+        let pipe = RootDir::open(&self.pipe())?;
+        // The daemon makes both writable for all, so anybody could fill the memory of /run. Here and not at
+        // the start: the prolog that started it may have been killed right after.
+        for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
+            pipe.close(name)?;
+        }
+        Ok(pipe.let_pass(users)?)
     }
 
     /// Of those who can connect leaves these. A folder that is closed stays so: its daemon has no limits yet.
