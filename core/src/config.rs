@@ -177,7 +177,7 @@ impl Pool {
 
     /// Whether a whole GPU of it can be lent, as one of Slurm's devices.
     pub fn lends_whole(&self) -> bool {
-        self.layout.entry(Units(100)).is_some()
+        self.layout.entry(Units::WHOLE).is_some()
     }
 }
 

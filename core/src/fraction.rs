@@ -254,6 +254,11 @@ impl From<Fraction> for String {
 #[serde(transparent)]
 pub struct Units(pub u32);
 
+impl Units {
+    /// A whole GPU.
+    pub const WHOLE: Units = Units(100);
+}
+
 impl fmt::Display for Units {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
@@ -266,6 +271,15 @@ impl fmt::Display for Units {
 )]
 #[serde(transparent)]
 pub struct MemoryMib(pub u64);
+
+impl MemoryMib {
+    /// `units` of what `all` units stand for, rounded down.
+    pub fn part(self, units: Units, all: Units) -> MemoryMib {
+        let (units, all) = (u64::from(units.0), u64::from(all.0.max(1)));
+        // In two steps: any amount that a file can name is computed without overflow.
+        MemoryMib(self.0 / all * units + self.0 % all * units / all)
+    }
+}
 
 impl fmt::Display for MemoryMib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -44,21 +44,19 @@ pub(crate) enum NoGrant {
     NothingInCommon,
 }
 
-const WHOLE: Units = Units(100);
-
 /// More sizes than a person wants to read.
 pub(crate) const MANY: usize = 8;
 
 /// The least that answers `ask` and is on the menu of every pool, so that Slurm may
 /// start the job on any of them. Pools of whole GPUs give what no other pool can.
 pub(crate) fn grant<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
-    if matches!(ask, Ask::Fraction(Fraction::ONE) | Ask::Units(WHOLE)) {
+    if matches!(ask, Ask::Fraction(Fraction::ONE) | Ask::Units(Units::WHOLE)) {
         return whole(pools, ask);
     }
     let is_part = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
     let parts: Vec<&Pool> = pools.iter().filter(is_part).copied().collect();
     match common(&parts, ask) {
-        Ok((units, lifted)) if units != WHOLE => Grant::of(parts, units)
+        Ok((units, lifted)) if units != Units::WHOLE => Grant::of(parts, units)
             .map(|grant| Grant { lifted, ..grant })
             .ok_or(NoGrant::NotOnMenu),
         // Only for what no part can be: half a GPU must not become a whole one because one of
@@ -89,7 +87,7 @@ fn whole<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
     };
     let of_type = |name| {
         let same = lending.iter().filter(|pool| pool.type_name() == name);
-        let grant = Grant::of(same.copied().collect(), WHOLE)?;
+        let grant = Grant::of(same.copied().collect(), Units::WHOLE)?;
         Some(Grant {
             whole: Some(name),
             ..grant

@@ -53,10 +53,10 @@ pub fn hold(
     first: bool,
 ) -> Result<(), ModeError> {
     let found = gpu.compute_mode()?;
-    let dir = folder(node)?;
     if found == wanted {
         return Ok(());
     }
+    let dir = folder(node)?;
     if first || !dir.exists(&name(gpu))? {
         let word = WORDS.iter().find(|(mode, _)| *mode == found);
         let word = word.map_or("default", |(_, word)| word);

@@ -85,6 +85,20 @@ impl LeaseStore {
         Ok(leases)
     }
 
+    /// The leases on a GPU, by job id.
+    pub fn of_gpu(&self, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = self.list()?;
+        leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
+        Ok(leases)
+    }
+
+    /// The leases on a GPU of all jobs but one.
+    pub fn others_of_gpu(&self, gpu_uuid: &str, job_id: u32) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = self.of_gpu(gpu_uuid)?;
+        leases.retain(|lease| lease.job_id != job_id);
+        Ok(leases)
+    }
+
     /// Writes a lease whole, with the lock of its GPU held.
     pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
         let name = lease.job_id.to_string();

@@ -208,19 +208,17 @@ impl ControlDaemon {
         if !found.iter().any(|process| process.role == Role::Control) {
             return Ok(Health::Absent);
         }
-        match self.servers() {
-            Ok(servers) => Ok(Health::Good(servers)),
-            Err(MpsError::Silent { .. } | MpsError::Absent { .. }) => {
-                // Any client can fill the pipe that it writes its log to, and it then waits for ever.
-                self.drain_log();
-                match self.servers() {
-                    Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
-                        Ok(Health::Hung(error))
-                    }
-                    other => other.map(Health::Good),
-                }
+        let mut servers = self.servers();
+        if let Err(MpsError::Silent { .. } | MpsError::Absent { .. }) = servers {
+            // Any client can fill the pipe that it writes its log to, and it then waits for ever.
+            self.drain_log();
+            servers = self.servers();
+        }
+        match servers {
+            Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
+                Ok(Health::Hung(error))
             }
-            Err(error) => Err(error),
+            other => other.map(Health::Good),
         }
     }
 
@@ -322,10 +320,7 @@ impl ControlDaemon {
         let said = self.ask(&format!(
             "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\nget_server_list\nget_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0"
         ))?;
-        let servers = said
-            .lines()
-            .filter_map(|line| line.trim().parse::<i32>().ok());
-        let commands: String = servers
+        let commands: String = pids(&said)
             .map(|pid| {
                 format!(
                     "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
@@ -377,14 +372,6 @@ impl ControlDaemon {
         Ok(())
     }
 
-    fn server_pids(&self) -> Result<Vec<i32>, MpsError> {
-        let list = self.ask("get_server_list")?;
-        Ok(list
-            .lines()
-            .filter_map(|line| line.trim().parse().ok())
-            .collect())
-    }
-
     /// Its servers.
     pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
         let server = |pid| {
@@ -392,16 +379,13 @@ impl ControlDaemon {
             let status = status.trim().to_owned();
             Ok(Server { pid, status })
         };
-        self.server_pids()?.into_iter().map(server).collect()
+        pids(&self.ask("get_server_list")?).map(server).collect()
     }
 
     /// The clients of a server, by pid.
     pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
         let list = self.ask(&format!("get_client_list {server}"))?;
-        Ok(list
-            .lines()
-            .filter_map(|line| line.trim().parse().ok())
-            .collect())
+        Ok(pids(&list).collect())
     }
 
     /// Ends a client in the one way that does no harm to others with work under way (MPS guide).
@@ -517,6 +501,11 @@ impl ControlDaemon {
             source,
         }
     }
+}
+
+/// The pids in an answer, one a line; other lines are none.
+fn pids(said: &str) -> impl Iterator<Item = i32> {
+    said.lines().filter_map(|line| line.trim().parse().ok())
 }
 
 /// Memory as the daemon says it, in MiB.

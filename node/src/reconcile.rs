@@ -26,7 +26,7 @@ pub fn repair(
     log: &JobLog,
 ) -> Result<Vec<Lease>, StoreError> {
     let mut left = Vec::new();
-    for mut lease in leases_of(store, gpu_uuid)? {
+    for mut lease in store.of_gpu(gpu_uuid)? {
         if lease.state == LeaseState::Active || Some(lease.job_id) == except {
             left.push(lease);
             continue;
@@ -80,7 +80,7 @@ pub fn evict_finished(
 ) -> Result<usize, StoreError> {
     let mut gone = 0;
     let start = Instant::now();
-    for mut lease in leases_of(store, wanted.gpu_uuid)? {
+    for mut lease in store.of_gpu(wanted.gpu_uuid)? {
         let elsewhere = lease.slice.side != wanted.side || lease.job_id == wanted.job_id;
         if elsewhere || lease.state != LeaseState::Active {
             continue;
@@ -127,12 +127,6 @@ pub fn evict_finished(
         }
     }
     Ok(gone)
-}
-
-fn leases_of(store: &LeaseStore, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
-    let mut leases = store.list()?;
-    leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
-    Ok(leases)
 }
 
 /// Where a slice is, for messages.

@@ -2,7 +2,7 @@
 //! GPU's lock held.
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
+use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
 use crate::lease_store::{LeaseStore, StoreError};
 use crate::log::JobLog;
@@ -77,7 +77,7 @@ impl<'a> Tenants<'a> {
             self.log.warning(error);
         }
         match self.daemon.health()? {
-            Health::Good(servers) => self.replace_faulty(&servers)?,
+            Health::Good(servers) => self.replace_faulty(&servers),
             Health::Absent if self.others.is_empty() => self.start(start)?,
             Health::Absent => self.replace("the control daemon died".into(), start)?,
             Health::Hung(error) => self.replace(error.to_string(), start)?,
@@ -175,7 +175,7 @@ impl<'a> Tenants<'a> {
 
     /// All clients of a server in FAULT lost their contexts, and it takes no new ones before the last of
     /// them ends (MPS guide, error containment): nothing is lost by ending it.
-    fn replace_faulty(&self, servers: &[Server]) -> Result<(), MpsError> {
+    fn replace_faulty(&self, servers: &[Server]) {
         for server in servers.iter().filter(|server| server.is_faulty()) {
             self.log.error(format!(
                 "MPS server {} is in state {}: a client of one of the jobs {} brought it down, and all of them lost their contexts; it is replaced",
@@ -187,7 +187,6 @@ impl<'a> Tenants<'a> {
                 self.log.warning(error);
             }
         }
-        Ok(())
     }
 
     fn end_clients(&self, server: &Server) -> Result<(), MpsError> {
@@ -232,15 +231,13 @@ impl<'a> Tenants<'a> {
     }
 }
 
-/// The users of the other leases on a lease's instance.
-pub fn others_of_instance(store: &LeaseStore, lease: &Lease) -> Result<Vec<u32>, StoreError> {
-    let own = lease.slice.instance().map(|instance| &instance.mig_uuid);
-    let others = store.list()?;
-    let others = others.iter().filter(|other| {
-        other.job_id != lease.job_id
-            && other.slice.instance().map(|instance| &instance.mig_uuid) == own
+/// The users of those leases that are on an instance.
+pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<u32> {
+    let on_it = leases.iter().filter(|lease| {
+        let own = lease.slice.instance();
+        own.is_some_and(|own| own.mig_uuid == instance.mig_uuid)
     });
-    Ok(others.map(|other| other.user_id).collect())
+    on_it.map(|lease| lease.user_id).collect()
 }
 
 /// The daemon of a lease.

@@ -11,7 +11,7 @@ use crate::lease_store::{LeaseStore, StoreError};
 use crate::log::JobLog;
 use crate::node::{Node, now_unix};
 use crate::nvml::{Gpu, NvmlError, Session, Severity};
-use crate::share::{ShareError, Tenants};
+use crate::share::{self, ShareError, Tenants};
 use crate::usage::{self, UsageRecord};
 
 /// Why a slice could not be taken down.
@@ -149,11 +149,9 @@ impl<'a> Teardown<'a> {
             tenants.leave()?;
             reached("release.daemon_left");
         }
-        let mut others = self.store.list()?;
-        others.retain(|other| {
-            other.job_id != lease.job_id && other.slice.gpu_uuid == lease.slice.gpu_uuid
-        });
-        match &lease.slice.mig {
+        let slice = &lease.slice;
+        let others = self.store.others_of_gpu(&slice.gpu_uuid, lease.job_id)?;
+        match &slice.mig {
             Some(mig) => self.dismantle_instance(gpu, mig, &others),
             None => {
                 if others.is_empty() {
@@ -175,11 +173,7 @@ impl<'a> Teardown<'a> {
         let Some(instance) = &mig.instance else {
             return self.dismantle_intended(gpu, mig, others);
         };
-        let same = |other: &&Lease| {
-            let theirs = other.slice.instance();
-            theirs.is_some_and(|theirs| theirs.mig_uuid == instance.mig_uuid)
-        };
-        let users: Vec<u32> = others.iter().filter(same).map(|l| l.user_id).collect();
+        let users = share::users_of_instance(others, instance);
         if users.is_empty() {
             return self.dismantle_known(gpu, mig, instance);
         }

@@ -110,7 +110,7 @@ pub(super) fn plan(
         }
         // Shares have no places; see the module `shares`.
         LayoutKind::Whole | LayoutKind::Shares => {
-            fixed(geometry, kind, menu, Fraction::ONE, Units(100), all())
+            fixed(geometry, kind, menu, Fraction::ONE, Units::WHOLE, all())
         }
     }
 }
@@ -132,10 +132,23 @@ fn fixed(
     }
     Ok(Plan {
         kind,
-        capacity: Units(100),
+        capacity: Units::WHOLE,
         menu: vec![(only, units)],
         spans: vec![span],
     })
+}
+
+/// Refuses sizes that half a GPU can not hold; gives what it can.
+pub(super) fn within_a_half(menu: &[Fraction]) -> Result<Fraction, LayoutError> {
+    let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
+    match menu.iter().find(|fraction| **fraction > half) {
+        None => Ok(half),
+        Some(large) => Err(LayoutError::TooLarge {
+            fraction: *large,
+            kind: LayoutKind::Halves,
+            limit: half,
+        }),
+    }
 }
 
 fn halves(geometry: &Geometry, menu: &[Fraction]) -> Result<Plan, LayoutError> {
@@ -146,14 +159,7 @@ fn halves(geometry: &Geometry, menu: &[Fraction]) -> Result<Plan, LayoutError> {
             compute_slices: geometry.compute_slices,
         });
     }
-    let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
-    if let Some(large) = menu.iter().find(|fraction| **fraction > half) {
-        return Err(LayoutError::TooLarge {
-            fraction: *large,
-            kind: LayoutKind::Halves,
-            limit: half,
-        });
-    }
+    within_a_half(menu)?;
     let denominators: &[u32] = if geometry.compute_slices > 4 {
         &[8, 4, 2]
     } else {
@@ -340,7 +346,7 @@ impl Layout {
     ) -> Result<Layout, LayoutError> {
         let plan = Plan {
             kind: LayoutKind::Whole,
-            capacity: Units(100),
+            capacity: Units::WHOLE,
             menu: priced(menu)?,
             spans: vec![Span {
                 side: Side::Whole,

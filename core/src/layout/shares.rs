@@ -7,7 +7,6 @@ use super::{Layout, LayoutError, LayoutKind, MenuEntry, Side, candidates};
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 
-const GPU: Units = Units(100);
 const HALF: Units = Units(50);
 
 impl Layout {
@@ -26,11 +25,11 @@ impl Layout {
         if !sizes.is_empty() && !sizes.contains(&Fraction::ONE) {
             sizes.push(Fraction::ONE);
         }
-        let entries = percents(&sizes, least, GPU)?;
+        let entries = percents(&sizes, least, Units::WHOLE)?;
         let entry = |(fraction, units): (Fraction, Units)| MenuEntry {
             fraction,
             units,
-            memory: part_of(memory, units, GPU),
+            memory: memory.part(units, Units::WHOLE),
             profile_name: word.to_owned(),
         };
         Ok(Layout::of_entries(entries.into_iter().map(entry).collect()))
@@ -54,7 +53,7 @@ impl Layout {
         }
         let menu = vec![MenuEntry {
             fraction: Fraction::ONE,
-            units: GPU,
+            units: Units::WHOLE,
             memory,
             profile_name: "whole GPU".to_owned(),
         }];
@@ -68,7 +67,7 @@ impl Layout {
         Layout {
             kind: LayoutKind::Shares,
             sides: vec![Side::Whole],
-            capacity: GPU,
+            capacity: Units::WHOLE,
             menu,
             profiles: Vec::new(),
             compute_slices: 0,
@@ -89,14 +88,7 @@ impl Layout {
         equal_halves: bool,
     ) -> Result<Layout, LayoutError> {
         candidates::check_geometry(geometry)?;
-        let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
-        if let Some(large) = menu.iter().find(|fraction| **fraction > half) {
-            return Err(LayoutError::TooLarge {
-                fraction: *large,
-                kind: LayoutKind::Halves,
-                limit: half,
-            });
-        }
+        let half = candidates::within_a_half(menu)?;
         let mut layout = Layout::solve(geometry, LayoutKind::Halves, &[half], equal_halves)?;
         let Some(instance) = layout.menu.pop() else {
             return Ok(layout);
@@ -104,7 +96,7 @@ impl Layout {
         let entry = |(fraction, units): (Fraction, Units)| MenuEntry {
             fraction,
             units,
-            memory: part_of(instance.memory, units, HALF),
+            memory: instance.memory.part(units, HALF),
             profile_name: format!("{}+mps", instance.profile_name),
         };
         layout.menu = percents(menu, least, HALF)?
@@ -117,13 +109,6 @@ impl Layout {
         }
         Ok(layout)
     }
-}
-
-/// `units` of what `all` units stand for, rounded down.
-fn part_of(memory: MemoryMib, units: Units, all: Units) -> MemoryMib {
-    let (units, all) = (u64::from(units.0), u64::from(all.0.max(1)));
-    // In two steps: any amount that a file can name is computed without overflow.
-    MemoryMib(memory.0 / all * units + memory.0 % all * units / all)
 }
 
 fn percents(

@@ -28,9 +28,6 @@ use crate::share::{self, ShareError, Tenants};
 use crate::slurm::Slurm;
 use crate::teardown::Teardown;
 
-/// A whole device without MIG.
-const WHOLE: Units = Units(100);
-
 /// All that an attempt needs to know.
 pub(super) struct Attempt<'a> {
     pub job: &'a JobEnv,
@@ -188,9 +185,7 @@ impl Attempt<'_> {
 
     /// The leases of other jobs on the GPU.
     fn others(&self, gpu: &Gpu<'_>) -> Result<Vec<Lease>, CarveError> {
-        let mut leases = self.store.list()?;
-        leases.retain(|lease| lease.job_id != self.job.job_id && lease.slice.gpu_uuid == gpu.uuid);
-        Ok(leases)
+        Ok(self.store.others_of_gpu(&gpu.uuid, self.job.job_id)?)
     }
 
     /// Units of the device that are leased to other jobs.
@@ -253,10 +248,8 @@ impl Attempt<'_> {
 
     /// The instance that jobs on this half share already.
     fn joined(&self, gpu: &Gpu<'_>) -> Result<Option<MigSlice>, CarveError> {
-        for lease in self.store.list()? {
-            let here = lease.mechanism == Mechanism::MigMps
-                && lease.slice.gpu_uuid == gpu.uuid
-                && lease.slice.side == self.device.side;
+        for lease in self.others(gpu)? {
+            let here = lease.mechanism == Mechanism::MigMps && lease.slice.side == self.device.side;
             if here && self.stands(gpu, &lease)? {
                 return Ok(lease.slice.mig);
             }
@@ -296,10 +289,7 @@ impl Attempt<'_> {
     fn view(&self, gpu: &Gpu<'_>, geometry: &Geometry) -> Result<View, CarveError> {
         let mut occupied = Vec::new();
         let mut standing = Vec::new();
-        for lease in self.store.list()? {
-            if lease.slice.gpu_uuid != gpu.uuid {
-                continue;
-            }
+        for lease in self.store.of_gpu(&gpu.uuid)? {
             let Some(mig) = &lease.slice.mig else {
                 continue;
             };
@@ -438,9 +428,9 @@ impl Attempt<'_> {
 
     /// What the job's units are of its device: percent, and memory rounded down.
     fn share_of(&self, device_memory: MemoryMib) -> (u32, MemoryMib) {
-        let (units, capacity) = (self.menu.units.0, self.device.pool.layout.capacity.0);
-        let memory = device_memory.0 * u64::from(units) / u64::from(capacity);
-        (units * 100 / capacity, MemoryMib(memory))
+        let (units, capacity) = (self.menu.units, self.device.pool.layout.capacity);
+        let memory = device_memory.part(units, capacity);
+        (units.0 * 100 / capacity.0, memory)
     }
 
     fn mps_slice(&self, folder: &str, percentage: u32, memory: MemoryMib) -> MpsSlice {
@@ -545,7 +535,7 @@ impl Attempt<'_> {
             match &lease.slice.mps {
                 None => caps.grant(minors, lease.user_id)?,
                 Some(_) => {
-                    let mut users = share::others_of_instance(self.store, lease)?;
+                    let mut users = share::users_of_instance(&self.others(gpu)?, instance);
                     if users.is_empty() {
                         caps.revoke(minors)?;
                     }
@@ -554,7 +544,7 @@ impl Attempt<'_> {
                 }
             }
             reached("carve.caps_granted");
-        } else if lease.units < WHOLE {
+        } else if lease.units < Units::WHOLE {
             let alone = lease.slice.mps.as_ref().is_some_and(|mps| !mps.private);
             let mode = match alone {
                 // Nobody goes round the one daemon.
@@ -575,22 +565,18 @@ impl Attempt<'_> {
     fn enter_daemon(&self, lease: &mut Lease) -> Result<(), CarveError> {
         let options = &self.device.pool.options;
         let partition = {
-            let Some(tenancy) = Tenants::of(self.node, self.store, lease, self.log)? else {
+            let tenants = Tenants::of(self.node, self.store, lease, self.log)?;
+            let (Some(mps), Some(tenancy)) = (&lease.slice.mps, tenants) else {
                 return Ok(());
             };
             let device = lease.slice.cuda_device().unwrap_or_default();
             tenancy.enter(Start {
                 device,
-                multi_user: lease.slice.mps.as_ref().is_some_and(|mps| !mps.private),
+                multi_user: !mps.private,
                 partitions: options.sm_chunks.is_some(),
             })?;
             reached("carve.daemon_entered");
-            let known = lease
-                .slice
-                .mps
-                .as_ref()
-                .and_then(|mps| mps.sm_partition.clone());
-            match (options.sm_chunks, known) {
+            match (options.sm_chunks, &mps.sm_partition) {
                 (Some(all), None) => {
                     let capacity = self.device.pool.layout.capacity.0;
                     let chunks = (all * lease.units.0 / capacity).max(1);

@@ -10,9 +10,6 @@ use gpufrac_node::node::Node;
 use gpufrac_node::record::NodeRecord;
 use slurm_sys::log;
 
-/// A whole device, which Slurm does not count in shards.
-const WHOLE: Units = Units(100);
-
 /// What slurmstepd found when the step began.
 pub struct JobSlice {
     job_id: u32,
@@ -98,7 +95,10 @@ impl JobSlice {
             });
         }
         match shards {
-            Some(shards) if !lease.confirmed && lease.units < WHOLE && shards < lease.units.0 => {
+            // A whole device is not counted in shards.
+            Some(shards)
+                if !lease.confirmed && lease.units < Units::WHOLE && shards < lease.units.0 =>
+            {
                 Err(Unfit::Greater {
                     job_id,
                     slice: lease.units.0,
