@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nvidia_ml::code::Code;
 use nvidia_ml::model::{MODELS, Model};
-use nvidia_ml::node::{Gpu, Node};
+use nvidia_ml::node::{Gpu, GpuInstance, Node};
 use nvidia_ml::store::{Store, StoreError};
 
 /// What cannot be done to a node.
@@ -48,6 +48,17 @@ pub enum AdminError {
     /// No such instance.
     #[error("there is no instance {0}: name it by MIG UUID or by GPU/GI, such as 0/7")]
     Instance(String),
+    /// No such device.
+    #[error("there is no device {0}: name it by MIG UUID, GPU UUID or GPU index")]
+    Device(String),
+    /// More than there is.
+    #[error("{device} has {total_mib} MiB")]
+    Memory {
+        /// The device.
+        device: String,
+        /// Its memory.
+        total_mib: u64,
+    },
     /// NVML would have answered this.
     #[error("{doing}: {code}")]
     Refused {
@@ -204,6 +215,56 @@ pub fn reboot(store: &Store) -> Result<(), AdminError> {
         Ok(())
     };
     store.update(change).map_err(refused("rebooting"))
+}
+
+/// Lets memory of a GPU or an instance be held without a process; 0 for no longer.
+///
+/// # Errors
+/// A device that there is not, and more memory than it has.
+pub fn leak(store: &Store, device: &str, mib: u64) -> Result<(), AdminError> {
+    let missing = || AdminError::Device(device.to_owned());
+    let node = store.node()?;
+    let doing = format!("holding {mib} MiB of {device}");
+    if device.starts_with("MIG-") {
+        let has = |gi: &GpuInstance| gi.compute.iter().any(|ci| ci.uuid == device);
+        let mut all = node
+            .gpus
+            .iter()
+            .flat_map(|gpu| gpu.instances.iter().map(move |gi| (gpu, gi)));
+        let (gpu, gi) = all.find(|(_, gi)| has(gi)).ok_or_else(missing)?;
+        let total = gpu.profile_of(gi).map_err(refused(&*doing))?.memory_mib;
+        enough(device, mib, total)?;
+        let change = |node: &mut Node| {
+            let mut all = node.gpus.iter_mut().flat_map(|gpu| &mut gpu.instances);
+            all.find(|gi| has(gi)).ok_or(Code::NOT_FOUND)?.leaked_mib = mib;
+            Ok(())
+        };
+        return store.update(change).map_err(refused(doing));
+    }
+    let index = match device.parse() {
+        Ok(index) => index,
+        Err(_) => {
+            let mut gpus = node.gpus.iter();
+            gpus.position(|gpu| gpu.uuid == device)
+                .ok_or_else(missing)?
+        }
+    };
+    enough(device, mib, gpu(&node, index)?.usable_memory_mib())?;
+    let change = |node: &mut Node| {
+        node.gpus[index].leaked_mib = mib;
+        Ok(())
+    };
+    store.update(change).map_err(refused(doing))
+}
+
+fn enough(device: &str, mib: u64, total_mib: u64) -> Result<(), AdminError> {
+    if mib <= total_mib {
+        return Ok(());
+    }
+    Err(AdminError::Memory {
+        device: device.to_owned(),
+        total_mib,
+    })
 }
 
 /// Creates an instance behind everyone's back. Answers GPU instance id and, when it gets a

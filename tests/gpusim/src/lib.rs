@@ -5,5 +5,6 @@
 
 pub mod admin;
 pub mod debian;
+pub mod mps;
 pub mod program;
 pub mod show;

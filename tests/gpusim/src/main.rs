@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
-use gpusim::{admin, program, show};
+use gpusim::{admin, mps, program, show};
 use nvidia_ml::code::Code;
 use nvidia_ml::disturb::{self, Disturbances, Rule, What};
 use nvidia_ml::pattern::Pattern;
@@ -84,7 +84,13 @@ enum Command {
         #[arg(long, default_value_t = 0)]
         count: u64,
     },
-    /// End all faults, delays and counting.
+    /// Let GPM, utilisation rates and processes' utilisation tell of no activity.
+    DeadTelemetry {
+        /// on or off.
+        #[arg(value_parser = ["on", "off"])]
+        state: String,
+    },
+    /// End all faults, delays, counting and dead telemetry.
     Clear,
     /// Print how often each function was called since counting began.
     Calls {
@@ -120,6 +126,14 @@ enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Let memory be held without a process, as long as the instance stands or until the GPU is reset.
+    Leak {
+        /// MIG UUID, GPU UUID or GPU index.
+        device: String,
+        /// How much: bytes, or with K, M, G; 0 for none.
+        #[arg(long, value_parser = mebibytes)]
+        memory: u64,
+    },
     /// Reset a GPU: instances and compute mode are lost, a pending MIG mode comes into force.
     Reset {
         /// GPU index.
@@ -127,7 +141,8 @@ enum Command {
     },
     /// Reboot: instances and compute modes are lost; MIG mode too, from Hopper on.
     Reboot,
-    /// Run a fake CUDA program on the device that CUDA_VISIBLE_DEVICES gives.
+    /// Run a fake CUDA program on the device that CUDA_VISIBLE_DEVICES gives; as a client of MPS, where
+    /// CUDA_MPS_PIPE_DIRECTORY leads to a daemon.
     Run {
         /// Device memory to hold: bytes, or with K, M, G.
         #[arg(long, default_value = "512M", value_parser = mebibytes)]
@@ -135,7 +150,8 @@ enum Command {
         /// How long to run [default: until a signal].
         #[arg(long)]
         seconds: Option<f64>,
-        /// busy, idle or burst:PERIOD:DUTY (seconds, 0 to 1).
+        /// busy, idle, burst:PERIOD:DUTY (seconds, 0 to 1) or steps:BUSY@SECONDS,... (0 to 1), which
+        /// repeat with `,...` behind the last.
         #[arg(long, default_value = "busy")]
         pattern: Pattern,
         /// A device to try instead of CUDA_VISIBLE_DEVICES.
@@ -284,10 +300,8 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 }
                 // Rules that count from an older zero would come too late.
                 store.disturb(|all| {
-                    *all = Disturbances {
-                        counting: true,
-                        rules: Vec::new(),
-                    }
+                    all.counting = true;
+                    all.rules.clear();
                 })?;
             } else {
                 writeln!(out, "{} any", disturb::counted(&counters, None))?;
@@ -299,6 +313,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 }
             }
         }
+        Command::DeadTelemetry { state } => {
+            store.disturb(|all| all.dead_telemetry = state == "on")?;
+        }
+        Command::Leak { device, memory } => admin::leak(&store, &device, memory)?,
         Command::Mig { gpu, mode } => admin::set_mig(&store, gpu, mode == "on")?,
         Command::Create {
             gpu,
@@ -326,6 +344,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 time: seconds.map(|seconds| Duration::from_secs_f64(seconds.max(0.0))),
                 pattern,
                 name,
+                mps: mps::Settings::from_environment()?,
             };
             let signal = program::run(&store, &plan, |line| {
                 let _ = writeln!(std::io::stdout(), "{line}");

@@ -10,9 +10,11 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nvidia_ml::node::compute_mode::{EXCLUSIVE_PROCESS, PROHIBITED};
 use nvidia_ml::node::{ComputeInstance, Gpu, GpuInstance, Node};
 use nvidia_ml::pattern::Pattern;
-use nvidia_ml::processes::{self, Process};
+use nvidia_ml::processes::{self, Process, Record, Role};
 use nvidia_ml::store::{Store, StoreError};
 use nvidia_ml::tree::{self, Access, Capability};
+
+use crate::mps::{self, Connection};
 
 /// Why the program cannot run; each has its exit status.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +39,9 @@ pub enum ProgramError {
     /// CUDA error 46.
     #[error("all CUDA-capable devices are busy or unavailable ({0})")]
     Unavailable(String),
+    /// CUDA errors 806, 807 and 810.
+    #[error(transparent)]
+    Mps(#[from] mps::MpsError),
     /// The node's folder.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -49,13 +54,14 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// The exit status: CUDA's error number where there is one.
+    /// The exit status: CUDA's error number where there is one, of a high one the last eight bits.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
             ProgramError::NoDevice(_) => 100,
             ProgramError::OutOfMemory { .. } => 2,
             ProgramError::Unavailable(_) => 46,
+            ProgramError::Mps(error) => error.status(),
             ProgramError::Store(_) | ProgramError::Signals(_) | ProgramError::NoProc => 1,
         }
     }
@@ -74,9 +80,15 @@ pub struct Plan {
     pub pattern: Pattern,
     /// Command that NVML reports.
     pub name: String,
+    /// Where it finds MPS.
+    pub mps: mps::Settings,
 }
 
+/// What the context of an MPS server takes.
+const SERVER_MEMORY_MIB: u64 = 30;
+
 /// The device that the program got.
+#[derive(Clone, Copy)]
 struct Found<'a> {
     gpu: &'a Gpu,
     mig: Option<(&'a GpuInstance, &'a ComputeInstance)>,
@@ -249,32 +261,137 @@ fn measure(found: &Found<'_>) -> Result<Size, ProgramError> {
     })
 }
 
+impl Found<'_> {
+    fn serials(&self) -> Option<(u64, u64)> {
+        self.mig.map(|(gi, ci)| (gi.serial, ci.serial))
+    }
+
+    /// Whether a process has memory of the same GPU or GPU instance.
+    fn shares_with(&self, process: &Process) -> bool {
+        match (self.mig, process.instance) {
+            (Some((gi, _)), Some((other, _))) => gi.serial == other,
+            (None, None) => process.gpu_uuid == self.gpu.uuid,
+            _ => false,
+        }
+    }
+
+    fn leaked_mib(&self) -> u64 {
+        self.mig
+            .map_or(self.gpu.leaked_mib, |(gi, _)| gi.leaked_mib)
+    }
+}
+
+/// The device that a client of MPS makes number 0, and the number that the server has for it. What the
+/// client names is one of the server's devices, or their number.
+fn choose_of_server<'a>(
+    root: &Path,
+    node: &'a Node,
+    visible: Option<&str>,
+    devices: &[String],
+) -> Result<(Found<'a>, usize), ProgramError> {
+    let of_server = |number: usize| choose(root, node, Some(&devices[number]));
+    let first = visible.map(|text| text.split(',').next().unwrap_or_default().trim());
+    if let Some(number) = first.map_or(Some(0), |first| first.parse().ok()) {
+        if number >= devices.len() {
+            return Err(no_device(format!("the MPS server has no device {number}")));
+        }
+        return Ok((of_server(number)?, number));
+    }
+    let wanted = choose(root, node, visible)?;
+    let is_it =
+        |found: Found<'_>| found.gpu.uuid == wanted.gpu.uuid && found.serials() == wanted.serials();
+    let number = (0..devices.len()).find(|number| of_server(*number).is_ok_and(is_it));
+    let number = number.ok_or_else(|| no_device("the MPS server does not have this device"))?;
+    Ok((wanted, number))
+}
+
+/// The device, and the number that limits of memory have for it.
+fn take<'a>(
+    root: &Path,
+    node: &'a Node,
+    plan: &Plan,
+    server: Option<&mps::Server>,
+) -> Result<(Found<'a>, usize), ProgramError> {
+    let visible = plan.visible.as_deref();
+    match server {
+        Some(server) if !server.devices.is_empty() => {
+            choose_of_server(root, node, visible, &server.devices)
+        }
+        _ => {
+            let found = choose(root, node, visible)?;
+            let mut gpus = node.gpus.iter();
+            let number = gpus.position(|gpu| gpu.uuid == found.gpu.uuid);
+            Ok((found, number.unwrap_or_default()))
+        }
+    }
+}
+
+/// Whether the compute mode lets the program in beside those who are there.
+fn admitted(found: &Found<'_>, others: &[&Record], server: Option<&mps::Server>) -> bool {
+    let is_other = |record: &&Record| server.is_none_or(|server| record.worker() != server.pid);
+    match found.gpu.compute_mode {
+        PROHIBITED => false,
+        // The server is the one process that has the GPU.
+        EXCLUSIVE_PROCESS => !others.iter().copied().any(|other| is_other(&other)),
+        _ => true,
+    }
+}
+
+/// A process on the device, not registered yet.
+fn process(
+    pid: u32,
+    name: &str,
+    found: &Found<'_>,
+    memory_mib: u64,
+    pattern: Pattern,
+) -> Result<Process, ProgramError> {
+    Ok(Process {
+        pid,
+        start_ticks: processes::start_ticks(pid).ok_or(ProgramError::NoProc)?,
+        name: name.to_owned(),
+        gpu_uuid: found.gpu.uuid.clone(),
+        instance: found.serials(),
+        memory_mib,
+        pattern,
+        began_us: processes::now_us(),
+    })
+}
+
 /// Takes a device and memory on it. The answer is the registered process and the line that
 /// tells what it got.
-fn start(store: &Store, plan: &Plan) -> Result<(Process, String), ProgramError> {
+fn start(
+    store: &Store,
+    plan: &Plan,
+    server: Option<&mps::Server>,
+) -> Result<(Process, String), ProgramError> {
     let root = store.root();
     // No instance comes or goes from the look at it until the process is on the list.
     let lock = store.lock()?;
     let node = store.node()?;
-    let found = choose(root, &node, plan.visible.as_deref())?;
+    let (found, number) = take(root, &node, plan, server)?;
     let size = measure(&found)?;
-    let live = processes::live(root)?;
-    let serials = found.mig.map(|(gi, ci)| (gi.serial, ci.serial));
-    let on_it = |process: &&Process| match (serials, process.instance) {
-        (Some((gi, _)), Some((other, _))) => gi == other,
-        (None, None) => process.gpu_uuid == found.gpu.uuid,
-        _ => false,
-    };
-    let others: Vec<&Process> = live.iter().filter(on_it).collect();
-    let mode = found.gpu.compute_mode;
-    if mode == PROHIBITED || (mode == EXCLUSIVE_PROCESS && !others.is_empty()) {
+    let present = processes::present(root)?;
+    let others: Vec<&Record> = present
+        .iter()
+        .filter(|record| found.shares_with(&record.process))
+        .collect();
+    if !admitted(&found, &others, server) {
         return Err(ProgramError::Unavailable(format!(
             "compute mode of {}",
             found.gpu.uuid
         )));
     }
-    let used: u64 = others.iter().map(|process| process.memory_mib).sum();
-    let free_mib = size.memory_mib.saturating_sub(used);
+    // The daemon knows nothing of simulated GPUs, so its server is put on the list by its first client.
+    let new_server = server.filter(|server| {
+        let mut known = present.iter();
+        !known.any(|record| record.role == Role::Server && record.process.pid == server.pid)
+    });
+    let of_server = new_server.map_or(0, |_| SERVER_MEMORY_MIB);
+    let used: u64 = others.iter().map(|record| record.process.memory_mib).sum();
+    let used = used + found.leaked_mib() + of_server;
+    let free = size.memory_mib.saturating_sub(used);
+    let limit = server.and_then(|server| plan.mps.limit_mib(server, number));
+    let free_mib = limit.map_or(free, |limit| limit.min(free));
     if plan.memory_mib > free_mib {
         return Err(ProgramError::OutOfMemory {
             device: size.uuid,
@@ -283,23 +400,27 @@ fn start(store: &Store, plan: &Plan) -> Result<(Process, String), ProgramError> 
             total_mib: size.memory_mib,
         });
     }
+    if let Some(server) = new_server {
+        process(server.pid, mps::SERVER, &found, of_server, Pattern::Idle)?
+            .register_as(root, Role::Server)?;
+    }
     let pid = std::process::id();
-    let process = Process {
+    let process = process(
         pid,
-        start_ticks: processes::start_ticks(pid).ok_or(ProgramError::NoProc)?,
-        name: plan.name.clone(),
-        gpu_uuid: found.gpu.uuid.clone(),
-        instance: serials,
-        memory_mib: plan.memory_mib,
-        pattern: plan.pattern.clone(),
-        began_us: processes::now_us(),
-    };
-    process.register(root)?;
+        &plan.name,
+        &found,
+        plan.memory_mib,
+        plan.pattern.clone(),
+    )?;
+    process.register_as(root, server.map_or(Role::Alone, |it| Role::Client(it.pid)))?;
     drop(lock);
-    let line = format!(
+    let mut line = format!(
         "device=\"{}\" uuid={} memory_mib={} sms={} holding_mib={} pid={pid}",
         size.name, size.uuid, size.memory_mib, size.multiprocessors, plan.memory_mib
     );
+    if let Some(server) = server {
+        line.push_str(&format!(" mps_server={}", server.pid));
+    }
     Ok((process, line))
 }
 
@@ -313,34 +434,46 @@ pub fn run(
     plan: &Plan,
     report: impl FnOnce(&str),
 ) -> Result<Option<i32>, ProgramError> {
+    // This may wait for long, and a signal then ends it as it ends any program.
+    let mps = Connection::open(&plan.mps)?;
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         signals.add(signal);
     }
     signals.thread_block()?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
-    let (process, line) = start(store, plan)?;
+    let server = mps.as_ref().map(Connection::server);
+    let (process, line) = start(store, plan, server)?;
     report(&line);
     let end = plan.time.map(|time| Instant::now() + time);
-    let signal = wait(&signals, end);
+    let signal = wait(&signals, end, || {
+        if let Some(mps) = &mps {
+            mps.check()?;
+        }
+        // The node may have been made anew, which is no reason to end.
+        let _ = process.beat(store.root());
+        Ok(())
+    });
     process.remove(store.root())?;
     signal
 }
 
-fn wait(signals: &SignalFd, end: Option<Instant>) -> Result<Option<i32>, ProgramError> {
+/// Waits for a signal or the end, with a look around every [`processes::BEAT`].
+fn wait(
+    signals: &SignalFd,
+    end: Option<Instant>,
+    look: impl Fn() -> Result<(), ProgramError>,
+) -> Result<Option<i32>, ProgramError> {
     loop {
-        let timeout = match end {
-            None => PollTimeout::NONE,
-            Some(end) => {
-                let left = end.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Ok(None);
-                }
-                // Rounded up, so as not to spin through the last millisecond.
-                let ms = left.as_millis().saturating_add(1).min(i32::MAX as u128);
-                PollTimeout::try_from(ms as i32).unwrap_or(PollTimeout::MAX)
-            }
-        };
+        let left = end.map_or(processes::BEAT, |end| {
+            end.saturating_duration_since(Instant::now())
+        });
+        if left.is_zero() {
+            return Ok(None);
+        }
+        // Rounded up, so as not to spin through the last millisecond.
+        let ms = left.min(processes::BEAT).as_millis() as i32 + 1;
+        let timeout = PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];
         match poll(&mut fds, timeout) {
             Ok(0) | Err(nix::Error::EINTR) => {}
@@ -351,5 +484,6 @@ fn wait(signals: &SignalFd, end: Option<Instant>) -> Result<Option<i32>, Program
             }
             Err(error) => return Err(error.into()),
         }
+        look()?;
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use nvidia_ml::code::Code;
 use nvidia_ml::node::compute_mode;
-use nvidia_ml::processes::{self, Process};
+use nvidia_ml::processes::{self, Process, Record, Role};
 use nvidia_ml::store::{Store, StoreError};
 use nvidia_ml::tree::Capability;
 use serde::Serialize;
@@ -57,6 +57,8 @@ pub struct GpuView {
     pub mig_pending: bool,
     /// Compute mode, in nvidia-smi's words.
     pub compute_mode: &'static str,
+    /// Memory that is held without a process, on instances too.
+    pub leaked_mib: u64,
     /// Memory slices of the GPU, 0 without MIG.
     pub memory_slices: u32,
     /// GPU instances by id.
@@ -112,6 +114,8 @@ pub struct ProcessView {
     pub memory_mib: u64,
     /// How busy it is.
     pub pattern: String,
+    /// Pid of its MPS server, for a client of one.
+    pub mps_server: Option<u32>,
 }
 
 const DEFAULT_NAME: &str = "Default";
@@ -131,7 +135,7 @@ fn compute_mode_name(mode: u32) -> &'static str {
 /// What the file system answers.
 pub fn view(store: &Store) -> Result<NodeView, ShowError> {
     let node = store.node()?;
-    let live = processes::live(store.root())?;
+    let present = processes::present(store.root())?;
     let mut gpus = Vec::new();
     for (index, gpu) in node.gpus.iter().enumerate() {
         let mut instances = Vec::new();
@@ -164,13 +168,19 @@ pub fn view(store: &Store) -> Result<NodeView, ShowError> {
             let found = devices.find(|(gi, ci)| (gi.serial, ci.serial) == serials)?;
             Some(found.1.uuid.clone())
         };
-        let own = live.iter().filter(|process| process.gpu_uuid == gpu.uuid);
-        let processes = own.map(|process| ProcessView {
+        let own = present
+            .iter()
+            .filter(|record| record.process.gpu_uuid == gpu.uuid);
+        let processes = own.map(|Record { process, role, .. }| ProcessView {
             pid: process.pid,
             name: process.name.clone(),
             mig_uuid: mig_uuid(process),
             memory_mib: process.memory_mib,
             pattern: process.pattern.to_string(),
+            mps_server: match role {
+                Role::Client(server) => Some(*server),
+                Role::Alone | Role::Server => None,
+            },
         });
         let model = gpu.model();
         gpus.push(GpuView {
@@ -182,6 +192,7 @@ pub fn view(store: &Store) -> Result<NodeView, ShowError> {
             mig: gpu.mig,
             mig_pending: gpu.mig_pending,
             compute_mode: compute_mode_name(gpu.compute_mode),
+            leaked_mib: gpu.all_leaked_mib(),
             memory_slices: model
                 .geometry()
                 .map_or(0, |geometry| geometry.memory_slices),
@@ -224,6 +235,9 @@ pub fn text(node: &NodeView) -> String {
             }
             out.push('\n');
         }
+        if gpu.leaked_mib > 0 {
+            let _ = writeln!(out, "  {} MiB held by no process", gpu.leaked_mib);
+        }
         for process in &gpu.processes {
             let place = process.mig_uuid.as_deref().unwrap_or("the whole GPU");
             let (pid, name, memory, pattern) = (
@@ -232,10 +246,14 @@ pub fn text(node: &NodeView) -> String {
                 process.memory_mib,
                 &process.pattern,
             );
-            let _ = writeln!(
+            let _ = write!(
                 out,
                 "  process {pid} ({name}) on {place}: {memory} MiB, {pattern}"
             );
+            if let Some(server) = process.mps_server {
+                let _ = write!(out, ", by MPS server {server}");
+            }
+            out.push('\n');
         }
     }
     out

@@ -1,98 +1,15 @@
 //! The stand-in for NVIDIA's MPS control program, and the real one from Debian.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod common;
+
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
-/// An MPS control program with a pipe directory, ended when dropped.
-struct Mps {
-    folder: TempDir,
-    program: PathBuf,
-}
-
-impl Mps {
-    fn standin(options: &str) -> Mps {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("nvidia-cuda-mps-control");
-        // Another process copies: a child that another test starts must not hold the file open for writing.
-        let copied = Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_mps-standin"))
-            .arg(&program)
-            .status();
-        assert!(copied.unwrap().success());
-        fs::write(folder.path().join("standin.json"), options).unwrap();
-        Mps::with(folder, program)
-    }
-
-    fn with(folder: TempDir, program: PathBuf) -> Mps {
-        for name in ["pipe", "log"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
-        }
-        Mps { folder, program }
-    }
-
-    fn pipe(&self, name: &str) -> PathBuf {
-        self.folder.path().join("pipe").join(name)
-    }
-
-    fn run(&self, arguments: &[&str], stdin: &str) -> Output {
-        let mut child = self.spawn(arguments, stdin);
-        let begun = Instant::now();
-        while child.try_wait().unwrap().is_none() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(10),
-                "{arguments:?} {stdin}"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        child.wait_with_output().unwrap()
-    }
-
-    fn spawn(&self, arguments: &[&str], stdin: &str) -> Child {
-        let mut child = Command::new(&self.program)
-            .args(arguments)
-            .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe(""))
-            .env("CUDA_MPS_LOG_DIRECTORY", self.folder.path().join("log"))
-            .env("CUDA_VISIBLE_DEVICES", "GPU-1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A program that does not read it has ended.
-        let _ = writeln!(child.stdin.take().unwrap(), "{stdin}");
-        child
-    }
-
-    fn start(&self, arguments: &[&str]) {
-        let output = self.run(arguments, "");
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// What a command prints.
-    fn tell(&self, command: &str) -> String {
-        let output = self.run(&[], command);
-        assert!(output.status.success(), "{command}: {output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn server(&self) -> u32 {
-        self.tell("start_server -uid 1000");
-        self.tell("get_server_list").trim().parse().unwrap()
-    }
-}
-
-impl Drop for Mps {
-    fn drop(&mut self) {
-        let _ = self.run(&[], "quit -t 0");
-    }
-}
+use common::mps::Mps;
 
 fn lives(pid: u32) -> bool {
     nvidia_ml::processes::start_ticks(pid).is_some()

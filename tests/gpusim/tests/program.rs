@@ -3,37 +3,12 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{NOBODY, SimNode, told};
+use common::{NOBODY, Running, SimNode, told};
 use nvml_wrapper::error::NvmlError;
-
-/// A running fake program, killed when dropped.
-struct Running {
-    child: Child,
-    line: String,
-}
-
-impl Running {
-    fn start(mut command: Command) -> Running {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        let mut out = BufReader::new(child.stdout.take().unwrap());
-        out.read_line(&mut line).unwrap();
-        Running { child, line }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill")
@@ -42,29 +17,13 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.unwrap().success());
 }
 
-fn status(node: &SimNode, device: Option<&str>, more: &[&str]) -> Option<i32> {
-    let mut command = node.gpusim(&["run", "--seconds", "0"]);
-    command.args(more);
-    if let Some(device) = device {
-        command.env("CUDA_VISIBLE_DEVICES", device);
-    }
-    let output = command.output().unwrap();
-    println!("{device:?} {more:?}: {}", told(&output));
-    output.status.code()
-}
-
-fn create(node: &SimNode, profile: &str) -> String {
-    let made = node.ok(&["create", "0", profile]);
-    made.split_whitespace().nth(1).unwrap().to_owned()
-}
-
 #[test]
 fn it_takes_the_device_that_cuda_would() {
     let node = SimNode::new(&["H100-80:2"], &["--mig"]);
     node.ok(&["mig", "1", "off"]);
     let view: serde_json::Value = serde_json::from_str(&node.ok(&["show", "--json"])).unwrap();
     let gpu = |index: usize| view["gpus"][index]["uuid"].as_str().unwrap().to_owned();
-    let (first, second) = (create(&node, "1g.10gb"), create(&node, "2g.20gb"));
+    let (first, second) = (node.create("1g.10gb"), node.create("2g.20gb"));
     // GPU instances by id: 2g comes before 1g.
     let taken = |device: Option<&str>| {
         let mut command = node.gpusim(&["run", "--seconds", "0"]);
@@ -73,6 +32,7 @@ fn it_takes_the_device_that_cuda_would() {
         }
         let output = command.output().unwrap();
         let text = told(&output);
+        println!("{device:?}: {text}");
         let uuid = text
             .split_whitespace()
             .find_map(|word| word.strip_prefix("uuid="));
@@ -100,9 +60,9 @@ fn it_takes_the_device_that_cuda_would() {
 #[test]
 fn memory_is_the_instances() {
     let node = SimNode::new(&["A30-24"], &["--mig"]);
-    let uuid = create(&node, "1g.6gb");
-    assert_eq!(status(&node, Some(&uuid), &["--memory", "5952M"]), Some(0));
-    assert_eq!(status(&node, Some(&uuid), &["--memory", "5953M"]), Some(2));
+    let uuid = node.create("1g.6gb");
+    assert_eq!(node.status(Some(&uuid), &["--memory", "5952M"]), Some(0));
+    assert_eq!(node.status(Some(&uuid), &["--memory", "5953M"]), Some(2));
     let mut half = node.gpusim(&["run", "--memory", "4G"]);
     half.env("CUDA_VISIBLE_DEVICES", &uuid);
     let half = Running::start(half);
@@ -112,7 +72,7 @@ fn memory_is_the_instances() {
         "{}",
         half.line
     );
-    assert_eq!(status(&node, Some(&uuid), &["--memory", "2G"]), Some(2));
+    assert_eq!(node.status(Some(&uuid), &["--memory", "2G"]), Some(2));
     let nvml = node.nvml();
     let mig = nvml.device_by_uuid(uuid.as_str()).unwrap();
     assert_eq!(mig.memory_info().unwrap().used, 4096 << 20);
@@ -122,13 +82,13 @@ fn memory_is_the_instances() {
         0,
         "a killed program holds nothing"
     );
-    assert_eq!(status(&node, Some(&uuid), &["--memory", "2G"]), Some(0));
+    assert_eq!(node.status(Some(&uuid), &["--memory", "2G"]), Some(0));
 }
 
 #[test]
 fn nvml_sees_it_on_its_instance_and_will_not_destroy_that() {
     let node = SimNode::new(&["H100-80"], &["--mig"]);
-    let (busy, idle) = (create(&node, "3g.40gb"), create(&node, "1g.10gb"));
+    let (busy, idle) = (node.create("3g.40gb"), node.create("1g.10gb"));
     let mut program = node.gpusim(&["run", "--memory", "1G", "--name", "train"]);
     program.env("CUDA_VISIBLE_DEVICES", &busy);
     let mut program = Running::start(program);
@@ -158,25 +118,17 @@ fn nvml_sees_it_on_its_instance_and_will_not_destroy_that() {
     assert_eq!(program.child.wait().unwrap().code(), Some(128 + 15));
     assert_eq!(on(&busy), []);
     node.ok(&["destroy", &busy]);
-    assert_eq!(status(&node, Some(&busy), &[]), Some(100));
+    assert_eq!(node.status(Some(&busy), &[]), Some(100));
 }
 
 #[test]
 fn others_reach_what_the_nodes_let_them() {
     let node = SimNode::new(&["H100-80"], &["--mig"]);
-    let uuid = create(&node, "1g.10gb");
+    let uuid = node.create("1g.10gb");
     let as_nobody = |arguments: &[&str]| {
-        // A copy that others may run: the target folder need not be open to them.
-        let copy = node.root().join("gpusim");
-        std::fs::copy(env!("CARGO_BIN_EXE_gpusim"), &copy).unwrap();
-        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let output = Command::new(&copy)
-            .arg("--root")
-            .arg(node.root())
-            .args(arguments)
+        let output = node
+            .gpusim_of_nobody(arguments)
             .env("CUDA_VISIBLE_DEVICES", &uuid)
-            .uid(NOBODY)
-            .gid(NOBODY)
             .output()
             .unwrap();
         println!("nobody {arguments:?}: {}", told(&output));
@@ -185,7 +137,7 @@ fn others_reach_what_the_nodes_let_them() {
     let run = ["run", "--seconds", "0"];
     assert_eq!(as_nobody(&run), Some(100), "no capability nodes yet");
     // As root they are made on the way, world-readable as the driver has it.
-    assert_eq!(status(&node, Some(&uuid), &[]), Some(0));
+    assert_eq!(node.status(Some(&uuid), &[]), Some(0));
     assert_eq!(as_nobody(&run), Some(0));
     assert_eq!(as_nobody(&["destroy", &uuid]), Some(1));
     assert_eq!(as_nobody(&["show"]), Some(0));
@@ -256,6 +208,9 @@ fn utilisation_follows_the_pattern() {
     let of_process = gpu.process_utilization_stats(None).unwrap();
     assert_eq!(of_process[0].pid, program.child.id());
     drop(program);
+    // The last second was not idle.
+    assert!(gpu.utilization_rates().unwrap().gpu > 0);
+    std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(gpu.utilization_rates().unwrap().gpu, 0);
     assert!(matches!(gpu.gpm_support(), Ok(false)));
 }
@@ -264,7 +219,7 @@ fn utilisation_follows_the_pattern() {
 fn gpm_tells_the_activity_of_an_instance() {
     use nvml_wrapper::enums::gpm::GpmMetricId;
     let node = SimNode::new(&["H100-80"], &["--mig"]);
-    let (worked, rested) = (create(&node, "3g.40gb"), create(&node, "3g.40gb"));
+    let (worked, rested) = (node.create("3g.40gb"), node.create("3g.40gb"));
     let mut program = node.gpusim(&["run", "--pattern", "burst:0.05:0.3"]);
     program.env("CUDA_VISIBLE_DEVICES", &worked);
     let _program = Running::start(program);

@@ -14,6 +14,9 @@ use crate::symbols;
 pub struct Disturbances {
     /// Count calls even when no rule needs it.
     pub counting: bool,
+    /// GPM and utilisation tell of no activity, whatever there is.
+    #[serde(default)]
+    pub dead_telemetry: bool,
     /// The rules; the first that fails a call decides, delays add up.
     pub rules: Vec<Rule>,
 }

@@ -60,6 +60,9 @@ pub struct Gpu {
     /// Accounting mode.
     #[serde(default)]
     pub accounting: bool,
+    /// Memory that is held without a process, until the driver is loaded anew.
+    #[serde(default)]
+    pub leaked_mib: u64,
     /// GPU instances, by id.
     pub instances: Vec<GpuInstance>,
 }
@@ -78,6 +81,9 @@ pub struct GpuInstance {
     pub start: u32,
     /// Memory slices.
     pub size: u32,
+    /// Memory that is held without a process.
+    #[serde(default)]
+    pub leaked_mib: u64,
     /// Compute instances, by id.
     pub compute: Vec<ComputeInstance>,
 }
@@ -140,6 +146,7 @@ impl Node {
                 persistence: true,
                 compute_mode: compute_mode::DEFAULT,
                 accounting: false,
+                leaked_mib: 0,
                 instances: Vec::new(),
             }
         });
@@ -203,6 +210,7 @@ impl Node {
             profile: profile.id,
             start,
             size: profile.size,
+            leaked_mib: 0,
             compute: Vec::new(),
         };
         let instances = &mut self.gpus[gpu].instances;
@@ -339,6 +347,13 @@ impl Gpu {
         self.model().memory_mib - self.model().reserved_mib
     }
 
+    /// Memory that is held without a process, on the GPU or on its instances.
+    #[must_use]
+    pub fn all_leaked_mib(&self) -> u64 {
+        let of_instances = self.instances.iter().map(|instance| instance.leaked_mib);
+        self.leaked_mib + of_instances.sum::<u64>()
+    }
+
     fn fits(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> bool {
         let free = self
             .instances
@@ -413,6 +428,7 @@ impl Gpu {
                     profile: profile.id,
                     start,
                     size: profile.size,
+                    leaked_mib: 0,
                     compute: Vec::new(),
                 });
             }
@@ -475,6 +491,7 @@ impl Gpu {
     /// Resets the GPU: instances and compute mode are gone, the pending MIG mode comes into force.
     pub fn reset(&mut self) {
         self.instances.clear();
+        self.leaked_mib = 0;
         self.mig = self.mig_pending;
         self.compute_mode = compute_mode::DEFAULT;
     }

@@ -145,6 +145,11 @@ impl Call {
         self.session.store.root()
     }
 
+    /// Whether GPM and utilisation tell of no activity.
+    pub fn is_blind(&self) -> Answer<bool> {
+        Ok(self.session.store.disturbances()?.dead_telemetry)
+    }
+
     /// The opaque value of a handle. Serials are never used twice, so one that outlives its
     /// instance is noticed.
     pub fn handle<T>(&self, handle: Handle) -> *mut T {

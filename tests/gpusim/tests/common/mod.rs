@@ -2,9 +2,13 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub mod mps;
+
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use nvidia_ml::store::Store;
 use nvml_wrapper::Nvml;
@@ -68,6 +72,50 @@ impl SimNode {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// `gpusim` on this node as [`NOBODY`], not started yet.
+    pub fn gpusim_of_nobody(&self, arguments: &[&str]) -> Command {
+        // A copy that others may run: the target folder need not be open to them.
+        let copy = self.root().join("gpusim");
+        if !copy.exists() {
+            let copied = Command::new("cp")
+                .arg(env!("CARGO_BIN_EXE_gpusim"))
+                .arg(&copy)
+                .status();
+            assert!(copied.unwrap().success());
+        }
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let mut command = Command::new(&copy);
+        command.arg("--root").arg(self.root()).args(arguments);
+        command.env_remove("CUDA_VISIBLE_DEVICES");
+        command.uid(NOBODY).gid(NOBODY);
+        command
+    }
+
+    /// Makes an instance on GPU 0; answers its MIG UUID.
+    pub fn create(&self, profile: &str) -> String {
+        self.create_numbered(profile).1
+    }
+
+    /// As [`SimNode::create`], with the GPU instance id.
+    pub fn create_numbered(&self, profile: &str) -> (u32, String) {
+        let made = self.ok(&["create", "0", profile]);
+        let (place, uuid) = made.trim().split_once(' ').unwrap();
+        let (_, gi) = place.split_once('/').unwrap();
+        (gi.parse().unwrap(), uuid.to_owned())
+    }
+
+    /// The exit status of `gpusim run` with nothing to do.
+    pub fn status(&self, device: Option<&str>, more: &[&str]) -> Option<i32> {
+        let mut command = self.gpusim(&["run", "--seconds", "0"]);
+        command.args(more);
+        if let Some(device) = device {
+            command.env("CUDA_VISIBLE_DEVICES", device);
+        }
+        let output = command.output().unwrap();
+        println!("{device:?} {more:?}: {}", told(&output));
+        output.status.code()
+    }
+
     /// NVML from this node's library.
     pub fn nvml(&self) -> Nvml {
         Nvml::builder()
@@ -85,4 +133,37 @@ pub fn told(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+/// A running fake program, killed when dropped.
+pub struct Running {
+    pub child: Child,
+    /// What it printed when it had its device; empty if it got none.
+    pub line: String,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        Running { child, line }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end.
+    pub fn status(&mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -1,12 +1,13 @@
 //! Memory, processes and utilisation: what the clients of a device do.
 
+use std::collections::BTreeMap;
 use std::ffi::c_uint;
 
 use nvml_wrapper_sys::bindings as sys;
 
 use super::{Out, nvml};
 use crate::code::{Answer, Code};
-use crate::processes::{self, Process};
+use crate::processes::{self, Process, Record, Role};
 use crate::session::{Call, Device};
 
 type DeviceHandle = sys::nvmlDevice_t;
@@ -15,6 +16,10 @@ type DeviceHandle = sys::nvmlDevice_t;
 const SAMPLE_US: u64 = 1_000_000;
 /// Distance of the samples that NVML keeps.
 const SAMPLE_STEP_US: u64 = 100_000;
+/// How many of them it keeps.
+const SAMPLES: u64 = 100;
+/// How far back they go.
+const SAMPLED_US: u64 = SAMPLES * SAMPLE_STEP_US;
 /// NVML's word for no instance.
 const NONE: c_uint = c_uint::MAX;
 
@@ -23,40 +28,68 @@ const MIB: u64 = 1 << 20;
 /// A process with the ids of its GPU instance and compute instance, in MIG mode.
 type Client = (Process, Option<(u32, u32)>);
 
-/// The live processes of a device.
-fn clients(call: &Call, device: &Device<'_>) -> Answer<Vec<Client>> {
-    let mut all = Vec::new();
-    for process in processes::live(call.root())? {
-        if process.gpu_uuid != device.gpu.uuid {
-            continue;
-        }
-        let Some((gi_serial, ci_serial)) = process.instance else {
-            if device.mig.is_none() {
-                all.push((process, None));
-            }
-            continue;
-        };
-        let place = device
-            .gpu
-            .mig_devices()
-            .find(|(gi, ci)| gi.serial == gi_serial && ci.serial == ci_serial);
-        if let Some((gi, ci)) = place
-            && device.mig.is_none_or(|(_, own)| own.serial == ci_serial)
-        {
-            all.push((process, Some((gi.id, ci.id))));
-        }
-    }
-    Ok(all)
+/// The lists of processes that NVML has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    /// Programs that compute, and the servers of MPS.
+    Compute,
+    /// Clients of MPS.
+    Mps,
+    /// Nothing simulated draws.
+    Graphics,
 }
 
-/// As [`clients`], for callers who may see them.
-fn listed(call: &Call, device: DeviceHandle) -> Answer<Vec<Client>> {
+impl List {
+    fn has(self, role: Role) -> bool {
+        match role {
+            Role::Alone | Role::Server => self == List::Compute,
+            Role::Client(_) => self == List::Mps,
+        }
+    }
+}
+
+/// Where on a device a process is, if it is: in MIG mode, with the ids of its instances.
+fn place(device: &Device<'_>, process: &Process) -> Option<Option<(u32, u32)>> {
+    if process.gpu_uuid != device.gpu.uuid {
+        return None;
+    }
+    let Some((gi_serial, ci_serial)) = process.instance else {
+        return device.mig.is_none().then_some(None);
+    };
+    let (gi, ci) = device
+        .gpu
+        .mig_devices()
+        .find(|(gi, ci)| gi.serial == gi_serial && ci.serial == ci_serial)?;
+    let on_it = device.mig.is_none_or(|(_, own)| own.serial == ci_serial);
+    on_it.then_some(Some((gi.id, ci.id)))
+}
+
+/// What computed on a device after a moment, ended or not.
+fn active(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>> {
+    if call.is_blind()? {
+        return Ok(Vec::new());
+    }
+    busy(call, device, from_us)
+}
+
+/// As [`active`], with or without telemetry.
+fn busy(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>> {
+    let mut known = processes::since(call.root(), from_us)?;
+    known.retain(|record| place(device, &record.process).is_some());
+    Ok(known)
+}
+
+/// The live processes of a device, for callers who may see them.
+fn listed(call: &Call, device: DeviceHandle, list: List) -> Answer<Vec<Client>> {
     let device = call.device(device)?;
     // The list of the whole GPU tells of all instances' processes.
-    if device.mig.is_none() && device.gpu.mig {
+    if list != List::Graphics && device.mig.is_none() && device.gpu.mig {
         call.monitor()?;
     }
-    clients(call, &device)
+    let present = processes::present(call.root())?.into_iter();
+    let of_list = present.filter(|record| list.has(record.role));
+    let placed = |Record { process, .. }| place(&device, &process).map(|place| (process, place));
+    Ok(of_list.filter_map(placed).collect())
 }
 
 fn detailed(processes: &[Client]) -> Vec<sys::nvmlProcessInfo_v2_t> {
@@ -69,12 +102,22 @@ fn detailed(processes: &[Client]) -> Vec<sys::nvmlProcessInfo_v2_t> {
     processes.iter().map(row).collect()
 }
 
+fn brief(processes: &[Client]) -> Vec<sys::nvmlProcessInfo_v1_t> {
+    let rows = detailed(processes).into_iter();
+    rows.map(|row| sys::nvmlProcessInfo_v1_t {
+        pid: row.pid,
+        usedGpuMemory: row.usedGpuMemory,
+    })
+    .collect()
+}
+
 /// Processes with their names, for `nvidia-smi`.
 pub(super) fn details(
     call: &Call,
     device: DeviceHandle,
+    list: List,
 ) -> Answer<Vec<(sys::nvmlProcessDetail_v1_t, String)>> {
-    let listed = listed(call, device)?;
+    let listed = listed(call, device, list)?;
     let names = listed.iter().map(|(process, _)| process.name.clone());
     let rows = detailed(&listed)
         .into_iter()
@@ -102,32 +145,53 @@ fn memory(call: &Call, device: DeviceHandle) -> Answer<(u64, u64, u64)> {
             let on_it = live
                 .iter()
                 .filter(|process| process.gpu_uuid == device.gpu.uuid);
-            let used = on_it.map(|process| process.memory_mib).sum();
+            let used: u64 = on_it.map(|process| process.memory_mib).sum();
+            let used = used + device.gpu.all_leaked_mib();
             (model.memory_mib, model.reserved_mib, used)
         }
         // Compute instances share the memory of their GPU instance.
         Some((gi, _)) => {
             let on_it =
                 |process: &&Process| process.instance.is_some_and(|(own, _)| own == gi.serial);
-            let used = live
-                .iter()
-                .filter(on_it)
-                .map(|process| process.memory_mib)
-                .sum();
+            let of_processes = live.iter().filter(on_it).map(|process| process.memory_mib);
+            let used = gi.leaked_mib + of_processes.sum::<u64>();
             (device.gpu.profile_of(gi)?.memory_mib, 0, used)
         }
     };
     Ok((total * MIB, reserved * MIB, used * MIB))
 }
 
-/// Busy part of the last second, 0 to 100.
+/// Busy part of the last second, 0 to 100, with or without telemetry.
 pub(super) fn busy_percent(call: &Call, device: &Device<'_>) -> Answer<f64> {
     let now = processes::now_us();
-    let busy: f64 = clients(call, device)?
+    let from = now - SAMPLE_US;
+    let parts = busy(call, device, from)?;
+    let busy: f64 = parts
         .iter()
-        .map(|(process, _)| process.utilization(now - SAMPLE_US, now))
+        .map(|record| record.utilization(from, now))
         .sum();
     Ok((busy * 100.0).min(100.0))
+}
+
+/// Who computed after a moment, as far as samples go back, and its part of the time since then in
+/// percent: at least 1.
+fn workers(
+    call: &Call,
+    device: &Device<'_>,
+    last_seen_us: u64,
+) -> Answer<(u64, Vec<(u32, c_uint)>)> {
+    let now = processes::now_us();
+    let from = last_seen_us.max(now - SAMPLED_US).min(now - 1);
+    let mut parts = BTreeMap::<u32, f64>::new();
+    for record in active(call, device, from)? {
+        let part = record.utilization(from, now);
+        if part > 0.0 {
+            *parts.entry(record.worker()).or_default() += part;
+        }
+    }
+    let percent = |part: f64| ((part * 100.0).round() as c_uint).clamp(1, 100);
+    let rows = parts.into_iter().map(|(pid, part)| (pid, percent(part)));
+    Ok((now, rows.collect()))
 }
 
 /// Utilisation is told of whole GPUs only, and not of one in MIG mode.
@@ -141,7 +205,11 @@ fn whole<'a>(call: &'a Call, device: DeviceHandle) -> Answer<Device<'a>> {
 
 fn utilization(call: &Call, device: DeviceHandle) -> Answer<sys::nvmlUtilization_t> {
     let device = whole(call, device)?;
-    let gpu = busy_percent(call, &device)?.round() as c_uint;
+    let busy = match call.is_blind()? {
+        true => 0.0,
+        false => busy_percent(call, &device)?,
+    };
+    let gpu = busy.round() as c_uint;
     Ok(sys::nvmlUtilization_t {
         gpu,
         memory: gpu / 2,
@@ -182,7 +250,7 @@ nvml! {
         infos: Out<sys::nvmlProcessInfo_t>,
     ) {
         let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device)?))
+        infos.fill(count, &detailed(&listed(&call, device, List::Compute)?))
     }
 
     fn nvmlDeviceGetComputeRunningProcesses_v2(
@@ -191,7 +259,7 @@ nvml! {
         infos: Out<sys::nvmlProcessInfo_v2_t>,
     ) {
         let call = Call::new()?;
-        infos.fill(count, &detailed(&listed(&call, device)?))
+        infos.fill(count, &detailed(&listed(&call, device, List::Compute)?))
     }
 
     fn nvmlDeviceGetComputeRunningProcesses(
@@ -200,21 +268,16 @@ nvml! {
         infos: Out<sys::nvmlProcessInfo_v1_t>,
     ) {
         let call = Call::new()?;
-        let rows: Vec<_> = detailed(&listed(&call, device)?)
-            .iter()
-            .map(|row| sys::nvmlProcessInfo_v1_t { pid: row.pid, usedGpuMemory: row.usedGpuMemory })
-            .collect();
-        infos.fill(count, &rows)
+        infos.fill(count, &brief(&listed(&call, device, List::Compute)?))
     }
 
-    // Nothing simulated draws, and no MPS server runs.
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(
         device: DeviceHandle,
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &detailed(&listed(&call, device, List::Graphics)?))
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses_v2(
@@ -222,8 +285,8 @@ nvml! {
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_v2_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &detailed(&listed(&call, device, List::Graphics)?))
     }
 
     fn nvmlDeviceGetGraphicsRunningProcesses(
@@ -231,8 +294,8 @@ nvml! {
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_v1_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &brief(&listed(&call, device, List::Graphics)?))
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
@@ -240,8 +303,8 @@ nvml! {
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &detailed(&listed(&call, device, List::Mps)?))
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
@@ -249,8 +312,8 @@ nvml! {
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_v2_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &detailed(&listed(&call, device, List::Mps)?))
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses(
@@ -258,8 +321,8 @@ nvml! {
         count: Out<c_uint>,
         infos: Out<sys::nvmlProcessInfo_v1_t>,
     ) {
-        Call::new()?.device(device)?;
-        infos.fill(count, &[])
+        let call = Call::new()?;
+        infos.fill(count, &brief(&listed(&call, device, List::Mps)?))
     }
 
     fn nvmlDeviceGetRunningProcessDetailList(
@@ -268,15 +331,13 @@ nvml! {
     ) {
         let call = Call::new()?;
         let mut value = list.versioned(1)?;
-        // Modes: compute, graphics, MPS.
-        let rows = match value.mode {
-            0 => listed(&call, device)?,
-            1 | 2 => {
-                call.device(device)?;
-                Vec::new()
-            }
+        let mode = match value.mode {
+            0 => List::Compute,
+            1 => List::Graphics,
+            2 => List::Mps,
             _ => return Err(Code::INVALID_ARGUMENT),
         };
+        let rows = listed(&call, device, mode)?;
         let room = value.numProcArrayEntries as usize;
         value.numProcArrayEntries = rows.len() as c_uint;
         list.set(value)?;
@@ -329,18 +390,18 @@ nvml! {
             _ => return Err(Code::NOT_SUPPORTED),
         };
         value_type.set(sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT)?;
-        const KEPT: usize = 100;
         if samples.is_null() {
-            return count.set(KEPT as c_uint);
+            return count.set(SAMPLES as c_uint);
         }
-        let clients = clients(&call, &device)?;
-        let newest = processes::now_us() / SAMPLE_STEP_US;
-        let first = (newest - KEPT as u64 + 1).max(last_seen_us / SAMPLE_STEP_US + 1);
+        let now = processes::now_us();
+        let active = active(&call, &device, now - SAMPLED_US - SAMPLE_STEP_US)?;
+        let newest = now / SAMPLE_STEP_US;
+        let first = (newest - SAMPLES + 1).max(last_seen_us / SAMPLE_STEP_US + 1);
         let rows: Vec<_> = (first..=newest)
             .map(|step| {
                 let end = step * SAMPLE_STEP_US;
-                let of = |(process, _): &(Process, _)| process.utilization(end - SAMPLE_STEP_US, end);
-                let busy = clients.iter().map(of).sum::<f64>().min(1.0);
+                let of = |record: &Record| record.utilization(end - SAMPLE_STEP_US, end);
+                let busy = active.iter().map(of).sum::<f64>().min(1.0);
                 sys::nvmlSample_t {
                     timeStamp: end,
                     sampleValue: sys::nvmlValue_t { uiVal: (busy * share * 100.0).round() as c_uint },
@@ -364,20 +425,16 @@ nvml! {
     ) {
         let call = Call::new()?;
         let device = whole(&call, device)?;
-        let now = processes::now_us();
-        let from = last_seen_us.max(now - SAMPLE_US).min(now - 1);
-        let rows: Vec<_> = clients(&call, &device)?
-            .iter()
-            .map(|(process, _)| {
-                let percent = (process.utilization(from, now) * 100.0).round() as c_uint;
-                sys::nvmlProcessUtilizationSample_t {
-                    pid: process.pid,
-                    timeStamp: now,
-                    smUtil: percent,
-                    memUtil: percent / 2,
-                    encUtil: 0,
-                    decUtil: 0,
-                }
+        let (now, workers) = workers(&call, &device, last_seen_us)?;
+        let rows: Vec<_> = workers
+            .into_iter()
+            .map(|(pid, percent)| sys::nvmlProcessUtilizationSample_t {
+                pid,
+                timeStamp: now,
+                smUtil: percent,
+                memUtil: percent / 2,
+                encUtil: 0,
+                decUtil: 0,
             })
             .collect();
         if rows.is_empty() {
@@ -394,28 +451,27 @@ nvml! {
         let call = Call::new()?;
         let device = whole(&call, device)?;
         let mut value = info.versioned(1)?;
-        let now = processes::now_us();
-        let from = value.lastSeenTimeStamp.max(now - SAMPLE_US).min(now - 1);
-        let rows: Vec<_> = clients(&call, &device)?
-            .iter()
-            .map(|(process, _)| {
-                let percent = (process.utilization(from, now) * 100.0).round() as c_uint;
-                sys::nvmlProcessUtilizationInfo_v1_t {
-                    timeStamp: now,
-                    pid: process.pid,
-                    smUtil: percent,
-                    memUtil: percent / 2,
-                    encUtil: 0,
-                    decUtil: 0,
-                    jpgUtil: 0,
-                    ofaUtil: 0,
-                }
+        let (now, workers) = workers(&call, &device, value.lastSeenTimeStamp)?;
+        let rows: Vec<_> = workers
+            .into_iter()
+            .map(|(pid, percent)| sys::nvmlProcessUtilizationInfo_v1_t {
+                timeStamp: now,
+                pid,
+                smUtil: percent,
+                memUtil: percent / 2,
+                encUtil: 0,
+                decUtil: 0,
+                jpgUtil: 0,
+                ofaUtil: 0,
             })
             .collect();
         let room = value.processSamplesCount as usize;
         value.processSamplesCount = rows.len() as c_uint;
         value.lastSeenTimeStamp = now;
         info.set(value)?;
+        if rows.is_empty() {
+            return Err(Code::NOT_FOUND);
+        }
         if room < rows.len() {
             return Err(Code::INSUFFICIENT_SIZE);
         }

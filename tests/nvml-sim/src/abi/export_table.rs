@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use nvml_wrapper_sys::bindings as sys;
 
-use super::clients;
+use super::clients::{self, List};
 use super::{Out, enter, nvml};
 use crate::code::{Answer, Code};
 use crate::session::{Call, Handle};
@@ -52,12 +52,12 @@ fn answer(slot: usize, a: usize, b: usize, c: usize) -> Answer {
     }
     if PROCESSES.contains(&slot) {
         let device: sys::nvmlDevice_t = std::ptr::without_provenance_mut(a);
-        let rows = if slot == *PROCESSES.start() {
-            clients::details(&call, device)?
-        } else {
-            call.device(device)?;
-            Vec::new()
+        let list = match slot - PROCESSES.start() {
+            0 => List::Compute,
+            1 => List::Graphics,
+            _ => List::Mps,
         };
+        let rows = clients::details(&call, device, list)?;
         let rows: Vec<Entry> = rows
             .into_iter()
             .map(|(detail, name)| Entry {

@@ -1,7 +1,10 @@
 //! GPM: what Hopper and newer GPUs tell of their instances' activity.
 //!
-//! A sample holds the busy time of each process since its start; the metrics of two samples
-//! are the differences, as far as the process lived.
+//! A sample holds the busy time of each process since its start, of those that have ended too; the
+//! metrics of two samples are the differences.
+//!
+//! As with the real library nothing tells whether two samples are of the same instance: the answer
+//! is then some percentage.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_uint};
@@ -21,8 +24,8 @@ type SampleHandle = sys::nvmlGpmSample_t;
 #[derive(Debug, Default)]
 struct Sample {
     taken_us: u64,
-    /// Busy microseconds by process, where the sampled part had one.
-    busy: HashMap<(u32, u64), f64>,
+    /// Busy microseconds by life of a process, where the sampled part had one.
+    busy: HashMap<(u32, u64, u64), f64>,
 }
 
 struct Samples {
@@ -54,17 +57,14 @@ fn take(call: &Call, gpu: &Gpu, instance: Option<u64>, handle: SampleHandle) -> 
         return Err(Code::NOT_SUPPORTED);
     }
     let taken_us = processes::now_us();
-    let live = processes::live(call.root())?;
-    let busy = live
+    let known = processes::since(call.root(), 0)?;
+    let busy = known
         .iter()
-        .filter(|process| process.gpu_uuid == gpu.uuid)
-        .filter(|process| instance.is_none() || process.instance.map(|(gi, _)| gi) == instance)
-        .map(|process| {
-            (
-                (process.pid, process.start_ticks),
-                process.busy_us(taken_us),
-            )
+        .filter(|record| record.process.gpu_uuid == gpu.uuid)
+        .filter(|record| {
+            instance.is_none() || record.process.instance.map(|(gi, _)| gi) == instance
         })
+        .map(|record| (record.life(), record.busy_us(taken_us)))
         .collect();
     with(|samples| {
         let sample = samples
@@ -146,7 +146,7 @@ nvml! {
     }
 
     fn nvmlGpmMetricsGet(get: Out<sys::nvmlGpmMetricsGet_t>) {
-        Call::new()?;
+        let call = Call::new()?;
         let mut value = get.get()?;
         if value.version != 1 && value.version != super::tagged::<sys::nvmlGpmMetricsGet_t>(1) {
             return Err(Code::ARGUMENT_VERSION_MISMATCH);
@@ -160,13 +160,15 @@ nvml! {
             if from.taken_us == 0 || to.taken_us <= from.taken_us {
                 return Err(Code::INVALID_ARGUMENT);
             }
-            let worked = |(process, busy): (&(u32, u64), &f64)| {
-                busy - from.busy.get(process).unwrap_or(&0.0)
+            // Never less: the end of a process that was killed is an estimate.
+            let worked = |(life, busy): (&(u32, u64, u64), &f64)| {
+                (busy - from.busy.get(life).unwrap_or(&0.0)).max(0.0)
             };
             let length = (to.taken_us - from.taken_us) as f64;
             let busy: f64 = to.busy.iter().map(worked).sum();
             Ok((busy / length).clamp(0.0, 1.0))
         })?;
+        let busy = if call.is_blind()? { 0.0 } else { busy };
         for row in value.metrics.iter_mut().take(value.numMetrics as usize) {
             let Some((name, unit, share)) = metric(row.metricId) else {
                 row.nvmlReturn = Code::NOT_SUPPORTED.0;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{BufRead, BufReader, Write as _};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,13 +13,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use gpusim::mps::{self, Answer, CONNECT, SERVER};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use nix::sys::stat::Mode;
 use nix::unistd::{mkfifo, setsid};
 use nvidia_ml::processes::start_ticks;
 
-use crate::{Options, Place, SERVER};
+use crate::{Options, Place};
 
 /// What the background process tells the one that started it.
 pub const LISTENS: &str = "listens";
@@ -30,6 +31,8 @@ struct Client {
     pid: u32,
     /// `None` for one that a test made up: such a client stays until it is terminated.
     started: Option<u64>,
+    /// The connection, of one that came by itself.
+    stream: Option<UnixStream>,
 }
 
 struct Server {
@@ -50,6 +53,7 @@ struct Partition {
 pub struct Daemon {
     place: Place,
     partitioned: bool,
+    multiuser: bool,
     /// `CUDA_VISIBLE_DEVICES`; empty for all.
     devices: Vec<String>,
     percentage: String,
@@ -60,7 +64,7 @@ pub struct Daemon {
 }
 
 /// Serves until `quit`.
-pub fn run(place: Place, partitioned: bool) -> anyhow::Result<ExitCode> {
+pub fn run(place: Place, partitioned: bool, multiuser: bool) -> anyhow::Result<ExitCode> {
     // Fails for the leader of a group, which `-f` may be.
     let _ = setsid();
     let in_pipe = |name: &str| place.pipe.join(name);
@@ -85,8 +89,7 @@ pub fn run(place: Place, partitioned: bool) -> anyhow::Result<ExitCode> {
         Ok(listener)
     };
     let listener = bind("control_privileged", 0o755)?;
-    // Programs would come here, and find nobody.
-    drop(bind("control", 0o666)?);
+    let programs = bind("control", 0o666)?;
     let log = in_pipe("log");
     let _ = fs::remove_file(&log);
     mkfifo(&log, Mode::from_bits_truncate(0o777))?;
@@ -98,6 +101,7 @@ pub fn run(place: Place, partitioned: bool) -> anyhow::Result<ExitCode> {
     let daemon = Arc::new(Mutex::new(Daemon {
         place: place.clone(),
         partitioned,
+        multiuser,
         devices: words(&devices.replace(',', " ")),
         percentage: "100.0".into(),
         limits: BTreeMap::new(),
@@ -114,14 +118,25 @@ pub fn run(place: Place, partitioned: bool) -> anyhow::Result<ExitCode> {
             std::thread::sleep(TICK);
         }
     });
-    for stream in listener.incoming() {
-        let (daemon, stream) = (daemon.clone(), stream?);
+    let of_programs = daemon.clone();
+    std::thread::spawn(move || each(&of_programs, &programs, admit));
+    each(&daemon, &listener, serve);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Serves everyone who comes, each in a thread of its own.
+fn each(
+    daemon: &Arc<Mutex<Daemon>>,
+    listener: &UnixListener,
+    how: fn(&Mutex<Daemon>, UnixStream) -> anyhow::Result<()>,
+) {
+    for stream in listener.incoming().flatten() {
+        let daemon = daemon.clone();
         // One that goes away in the middle harms nobody.
         std::thread::spawn(move || {
-            let _ = serve(&daemon, stream);
+            let _ = how(&daemon, stream);
         });
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// A POSIX lock, as the real daemon takes it; whether nobody else had it.
@@ -142,6 +157,33 @@ fn held(daemon: &Mutex<Daemon>) -> MutexGuard<'_, Daemon> {
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Hands a program to a server.
+fn admit(daemon: &Mutex<Daemon>, mut stream: UnixStream) -> anyhow::Result<()> {
+    let mut line = String::new();
+    BufReader::new(&stream).read_line(&mut line)?;
+    let [CONNECT, pid] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+        bail!("this is no program");
+    };
+    // Its word is good enough here; the real daemon asks the kernel.
+    let pid: u32 = pid.parse()?;
+    let owner = fs::metadata(format!("/proc/{pid}"))?;
+    let place = held(daemon).place.clone();
+    loop {
+        let options = place.options()?;
+        if !options.hang.iter().any(|word| word == CONNECT)
+            && let Some(answer) =
+                held(daemon).admit(pid, (owner.uid(), owner.gid()), &options, &stream)
+        {
+            let answer = answer.unwrap_or_else(|error| Answer::NotReady(error.to_string()));
+            return Ok(writeln!(stream, "{}", serde_json::to_string(&answer)?)?);
+        }
+        std::thread::sleep(TICK);
+        if start_ticks(pid).is_none() {
+            return Ok(());
+        }
+    }
 }
 
 fn serve(daemon: &Mutex<Daemon>, mut stream: UnixStream) -> anyhow::Result<()> {
@@ -191,10 +233,7 @@ fn quit(daemon: &Mutex<Daemon>, rest: &[&str], stream: &mut UnixStream) -> ! {
     let begun = Instant::now();
     let has_clients = || {
         let daemon = held(daemon);
-        daemon
-            .servers
-            .values()
-            .any(|server| !server.clients.is_empty())
+        daemon.servers.values().any(Server::is_in_use)
     };
     while has_clients() && limit.is_none_or(|limit| begun.elapsed() < limit) {
         std::thread::sleep(TICK);
@@ -259,6 +298,10 @@ impl Daemon {
                 if !server.clients.iter().any(|client| client.pid == gone) {
                     bail!("Client {client} not found\n1");
                 }
+                let told = server.clients.iter().filter(|client| client.pid == gone);
+                for mut stream in told.filter_map(|client| client.stream.as_ref()) {
+                    let _ = stream.write_all(b"terminated\n");
+                }
                 server.keep(|client| client.pid != gone);
                 line(&0)
             }
@@ -289,7 +332,11 @@ impl Daemon {
                 for client in clients {
                     let pid = client.parse()?;
                     let started = start_ticks(pid);
-                    server.clients.push(Client { pid, started });
+                    server.clients.push(Client {
+                        pid,
+                        started,
+                        stream: None,
+                    });
                 }
                 Ok(String::new())
             }
@@ -301,9 +348,85 @@ impl Daemon {
         }
     }
 
+    /// A server for a program of this user, who is its first client or one more; `None` while it must
+    /// wait for those of another user.
+    fn admit(
+        &mut self,
+        pid: u32,
+        user: (u32, u32),
+        options: &Options,
+        stream: &UnixStream,
+    ) -> Option<anyhow::Result<Answer>> {
+        self.sweep();
+        let of_all = self.multiuser;
+        let name = user.0.to_string();
+        let mut known = self.servers.iter();
+        let own = known.find(|(_, server)| of_all || server.user == name);
+        let server = match own {
+            Some((pid, _)) => *pid,
+            None if self.servers.values().any(Server::is_in_use) => return None,
+            None => {
+                self.end_servers();
+                let (name, user) = match of_all {
+                    true => ("0", None),
+                    false => (&*name, Some(user)),
+                };
+                match self.spawn_server(name, user, options) {
+                    Ok(Some(server)) => server,
+                    Ok(None) => return Some(Err(anyhow::anyhow!("no server starts"))),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+        };
+        Some(self.take_client(server, pid, stream))
+    }
+
+    fn take_client(
+        &mut self,
+        server_pid: u32,
+        pid: u32,
+        stream: &UnixStream,
+    ) -> anyhow::Result<Answer> {
+        let devices = self.devices.clone();
+        let (_, server) = self.server(&server_pid.to_string())?;
+        if server.status == "FAULT" {
+            bail!("server {server_pid} is in FAULT");
+        }
+        let started = start_ticks(server_pid).context("the server has just ended")?;
+        server.clients.push(Client {
+            pid,
+            started: Some(start_ticks(pid).context("the program has just ended")?),
+            stream: Some(stream.try_clone()?),
+        });
+        Ok(Answer::Server(mps::Server {
+            pid: server_pid,
+            started,
+            devices,
+            limits: server.limits.clone(),
+        }))
+    }
+
+    fn end_servers(&mut self) {
+        for (_, mut server) in std::mem::take(&mut self.servers) {
+            let _ = server.child.kill();
+            let _ = server.child.wait();
+        }
+    }
+
     fn start_server(&mut self, user: &str, options: &Options) -> anyhow::Result<String> {
+        self.spawn_server(user, None, options)?;
+        Ok(String::new())
+    }
+
+    /// Starts a server, as this user and group if it may be; `None` where servers end at once.
+    fn spawn_server(
+        &mut self,
+        user: &str,
+        ids: Option<(u32, u32)>,
+        options: &Options,
+    ) -> anyhow::Result<Option<u32>> {
         if options.servers_end {
-            return Ok(String::new());
+            return Ok(None);
         }
         let program = self.place.server();
         if !program.exists() {
@@ -311,12 +434,10 @@ impl Daemon {
             fs::copy(std::env::current_exe()?, &partial)?;
             fs::rename(&partial, &program)?;
         }
-        let child = Command::new(&program)
-            .arg0(SERVER)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let own = fs::metadata("/proc/self")?.uid();
+        let ids = ids.filter(|(user, _)| *user != own);
+        let child = spawn(&program, ids)?;
+        let pid = child.id();
         let server = Server {
             user: user.to_owned(),
             status: "ACTIVE".into(),
@@ -325,8 +446,8 @@ impl Daemon {
             clients: Vec::new(),
             child,
         };
-        self.servers.insert(server.child.id(), server);
-        Ok(String::new())
+        self.servers.insert(pid, server);
+        Ok(Some(pid))
     }
 
     fn processes(&self) -> String {
@@ -394,7 +515,29 @@ impl Daemon {
     }
 }
 
+/// Starts the server's program. A user may have no way to its folder; then it stays the daemon's.
+fn spawn(program: &Path, ids: Option<(u32, u32)>) -> std::io::Result<Child> {
+    let mut command = Command::new(program);
+    command
+        .arg0(SERVER)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    match ids {
+        None => command.spawn(),
+        Some((user, group)) => command
+            .uid(user)
+            .gid(group)
+            .spawn()
+            .or_else(|_| spawn(program, None)),
+    }
+}
+
 impl Server {
+    fn is_in_use(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
     /// Keeps these clients only. A fault is over when the last one has gone.
     fn keep(&mut self, stays: impl Fn(&Client) -> bool) {
         let before = self.clients.len();
@@ -425,10 +568,7 @@ fn set_limit(
     device: &str,
     value: &str,
 ) -> anyhow::Result<String> {
-    let mib = match value.strip_suffix('G') {
-        Some(number) => number.parse::<u64>()? * 1024,
-        None => value.trim_end_matches('M').parse()?,
-    };
+    let mib = mps::parse_limit(value).context("Invalid memory limit")?;
     limits.insert(device.to_owned(), mib);
     Ok(String::new())
 }

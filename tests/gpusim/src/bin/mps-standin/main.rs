@@ -9,6 +9,9 @@
 //! standin client SERVER PID...       these processes have become clients
 //! standin status SERVER FAULT        until its last client has gone
 //! ```
+//!
+//! `gpusim run` connects as CUDA does: see [`gpusim::mps`]. A server is started for it if there is none; a
+//! daemon without `-multiuser-server` has one for one user at a time, and lets others wait.
 
 mod daemon;
 
@@ -19,11 +22,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
+use gpusim::mps::SERVER;
 use serde::Deserialize;
 
 /// Marks the process that `-d` starts in the background.
 const BACKGROUND: &str = "MPS_STANDIN_BACKGROUND";
-const SERVER: &str = "nvidia-cuda-mps-server";
 
 /// What the program can do.
 #[derive(Debug, Clone, Deserialize)]
@@ -37,7 +40,7 @@ struct Options {
     partitions: bool,
     /// Into how many chunks a GPU is partitioned.
     chunks: u32,
-    /// First words of the commands that never end; `-d` for the start.
+    /// First words of the commands that never end; `-d` for the start, `connect` for clients.
     hang: Vec<String>,
     /// Whether servers end at once, as without a GPU.
     servers_end: bool,
@@ -140,7 +143,7 @@ fn run() -> anyhow::Result<ExitCode> {
     }
     if has("-f") || std::env::var_os(BACKGROUND).is_some() {
         let partitioned = has("-S") || has("--static-partitioning");
-        return daemon::run(place, partitioned);
+        return daemon::run(place, partitioned, has("-multiuser-server"));
     }
     place.record(&arguments.join(" "))?;
     if options.hang.iter().any(|word| word == "-d") {

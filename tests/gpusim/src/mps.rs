@@ -1,0 +1,206 @@
+//! How a fake CUDA program becomes a client of `mps-standin`.
+//!
+//! It connects to the socket `control` of the pipe directory, as CUDA does, and says its pid. The daemon
+//! answers with the server that is to serve it, and puts it on this server's list of clients. The
+//! connection stays open: a line from the daemon ends the client.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use nvidia_ml::processes::start_ticks;
+use serde::{Deserialize, Serialize};
+
+/// The server's program.
+pub const SERVER: &str = "nvidia-cuda-mps-server";
+/// The word with which a client asks for a server; its pid follows.
+pub const CONNECT: &str = "connect";
+
+const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+
+/// Why MPS does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsError {
+    /// CUDA error 807.
+    #[error("the MPS server is not ready ({0})")]
+    NotReady(String),
+    /// CUDA error 806.
+    #[error("the MPS server {0} has ended")]
+    Ended(u32),
+    /// CUDA error 810.
+    #[error("the MPS client has been terminated")]
+    Terminated,
+    /// A variable that means nothing.
+    #[error("{LIMIT}=`{0}`: write NUMBER=MEMORY, such as 0=4G, and more of them behind commas")]
+    Limit(String),
+}
+
+impl MpsError {
+    /// The last eight bits of CUDA's error number.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        let number: u16 = match self {
+            MpsError::Ended(_) => 806,
+            MpsError::NotReady(_) => 807,
+            MpsError::Terminated => 810,
+            MpsError::Limit(_) => 1,
+        };
+        number as u8
+    }
+}
+
+/// Memory as MPS takes it, in MiB: `2G`, `512M` or `512`.
+#[must_use]
+pub fn parse_limit(text: &str) -> Option<u64> {
+    match text.strip_suffix('G') {
+        Some(number) => number.parse::<u64>().ok()?.checked_mul(1024),
+        None => text.strip_suffix('M').unwrap_or(text).parse().ok(),
+    }
+}
+
+/// What the environment of a program says of MPS.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// The pipe directory.
+    pub pipe: Option<PathBuf>,
+    /// The program's own limit of memory, on the device that it uses.
+    pub own_limit_mib: Option<u64>,
+}
+
+impl Settings {
+    /// Reads `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
+    ///
+    /// # Errors
+    /// A limit that is none.
+    pub fn from_environment() -> Result<Settings, MpsError> {
+        let Some(pipe) = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY") else {
+            return Ok(Settings::default());
+        };
+        let limits = std::env::var(LIMIT).unwrap_or_default();
+        Ok(Settings {
+            pipe: Some(pipe.into()),
+            own_limit_mib: limit_of_first(&limits).ok_or(MpsError::Limit(limits))?,
+        })
+    }
+
+    /// The least limit that applies to the device which the server calls `number`.
+    #[must_use]
+    pub fn limit_mib(&self, server: &Server, number: usize) -> Option<u64> {
+        let by_number = server.limits.get(&number.to_string());
+        let name = server.devices.get(number);
+        let by_name = name.and_then(|name| server.limits.get(name));
+        let all = [by_number.copied(), by_name.copied(), self.own_limit_mib];
+        all.into_iter().flatten().min()
+    }
+}
+
+/// The limit of device 0, the only one that the program uses; the outer `None` for what is no list of limits.
+fn limit_of_first(text: &str) -> Option<Option<u64>> {
+    let mut found = None;
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (number, limit) = part.split_once('=')?;
+        let limit = parse_limit(limit.trim())?;
+        if number.trim().parse::<u32>().ok()? == 0 {
+            found = Some(limit);
+        }
+    }
+    Some(found)
+}
+
+/// A server, as the daemon tells a client of it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Server {
+    /// Its pid.
+    pub pid: u32,
+    /// When it started, in ticks.
+    pub started: u64,
+    /// `CUDA_VISIBLE_DEVICES` of the daemon; empty for all.
+    pub devices: Vec<String>,
+    /// Limits of memory in MiB, by number or name of the device.
+    pub limits: BTreeMap<String, u64>,
+}
+
+/// What the daemon answers to [`CONNECT`].
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The client is served.
+    Server(Server),
+    /// It is not.
+    NotReady(String),
+}
+
+/// A client's connection.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    server: Server,
+}
+
+impl Connection {
+    /// Connects to the daemon; without one there is nothing to connect to, and CUDA does without MPS.
+    ///
+    /// # Errors
+    /// When the daemon has no server for us.
+    pub fn open(settings: &Settings) -> Result<Option<Connection>, MpsError> {
+        let Some(pipe) = &settings.pipe else {
+            return Ok(None);
+        };
+        let Ok(stream) = UnixStream::connect(pipe.join("control")) else {
+            return Ok(None);
+        };
+        let broken = |error: &dyn std::fmt::Display| MpsError::NotReady(error.to_string());
+        let answer = ask(&stream).map_err(|error| broken(&error))?;
+        stream
+            .set_nonblocking(true)
+            .map_err(|error| broken(&error))?;
+        match serde_json::from_str(&answer).map_err(|error| broken(&error))? {
+            Answer::Server(server) => Ok(Some(Connection { stream, server })),
+            Answer::NotReady(reason) => Err(MpsError::NotReady(reason)),
+        }
+    }
+
+    /// The server.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// Whether the server still serves us. It does so without its daemon, too.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn check(&self) -> Result<(), MpsError> {
+        if let Ok(1..) = (&self.stream).read(&mut [0; 16]) {
+            return Err(MpsError::Terminated);
+        }
+        if start_ticks(self.server.pid) != Some(self.server.started) {
+            return Err(MpsError::Ended(self.server.pid));
+        }
+        Ok(())
+    }
+}
+
+fn ask(mut stream: &UnixStream) -> std::io::Result<String> {
+    writeln!(stream, "{CONNECT} {}", std::process::id())?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer)?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_read() {
+        assert_eq!(limit_of_first(""), Some(None));
+        assert_eq!(limit_of_first("0=2G"), Some(Some(2048)));
+        assert_eq!(limit_of_first("1=1G,0=500M"), Some(Some(500)));
+        assert_eq!(limit_of_first("1=1G"), Some(None));
+        for wrong in ["2G", "0=", "0=x", "x=1G", "0=1T"] {
+            assert_eq!(limit_of_first(wrong), None, "{wrong}");
+        }
+    }
+}
