@@ -10,11 +10,13 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind, Side};
+use crate::reaper::Reaper;
 
 mod checks;
 mod error;
 mod options;
 mod read;
+mod reaper;
 mod sections;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
 pub const VERSION: u32 = 1;
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Where things are on a node.
     pub paths: Paths,
@@ -39,6 +41,8 @@ pub struct Config {
     pub pools: Vec<Pool>,
     /// The rules of partitions, in the order of the file.
     pub partitions: Vec<PartitionRules>,
+    /// What reclaims idle slices.
+    pub reaper: Reaper,
 }
 
 /// Where things are on a node. `%n` stands for the node's name, as in Slurm's own files.
@@ -58,6 +62,9 @@ pub struct Paths {
     pub mps_control: String,
     /// nvidia-smi, for the one thing that NVML can not set: the length of time slices.
     pub nvidia_smi: String,
+    /// A folder that all nodes share, where root alone can write: what nodes tell each other of jobs that run on
+    /// several of them.
+    pub shared: Option<String>,
 }
 
 impl Default for Paths {
@@ -70,6 +77,7 @@ impl Default for Paths {
             nvml: "libnvidia-ml.so.1".to_owned(),
             mps_control: "/usr/bin/nvidia-cuda-mps-control".to_owned(),
             nvidia_smi: "/usr/bin/nvidia-smi".to_owned(),
+            shared: None,
         }
     }
 }
@@ -86,6 +94,7 @@ impl Paths {
             nvml: expand(&self.nvml),
             mps_control: expand(&self.mps_control),
             nvidia_smi: expand(&self.nvidia_smi),
+            shared: self.shared.as_ref().map(expand),
         }
     }
 }

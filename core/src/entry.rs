@@ -10,12 +10,16 @@ use std::str::FromStr;
 
 use crate::fraction::Units;
 use crate::mechanism::Mechanism;
+use crate::reaper::IdleWish;
 
 /// The variable in which Prolog and Epilog find the entry.
 pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 
 /// The word for no mechanism in particular.
 const ANY: &str = "any";
+
+/// Before the wish of `--gpufrac-idle`, which is there only if it is not the default.
+const IDLE: &str = ":idle=";
 
 /// What a job was granted on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +28,8 @@ pub struct Entry {
     pub units: Units,
     /// How they are made; None where the partitions have several ways, and the device decides.
     pub mechanism: Option<Mechanism>,
+    /// What the user may and does wish when the slice is idle.
+    pub wish: IdleWish,
 }
 
 /// A text that is not an entry of this version.
@@ -37,8 +43,10 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// Not the exact form `v1:units=N:mech=WORD`.
-    #[error("entry {text:?} is not of the form v1:units=25:mech=mig")]
+    /// Not the exact form `v1:units=N:mech=WORD`, with or without `:idle=WORD`.
+    #[error(
+        "entry {text:?} is not of the form v1:units=25:mech=mig or v1:units=25:mech=mig:idle=long"
+    )]
     Form {
         /// The text as found.
         text: String,
@@ -48,7 +56,11 @@ pub enum EntryError {
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mechanism = self.mechanism.map_or(ANY, Mechanism::name);
-        write!(f, "v1:units={}:mech={mechanism}", self.units)
+        write!(f, "v1:units={}:mech={mechanism}", self.units)?;
+        match self.wish {
+            IdleWish::Default => Ok(()),
+            wish => write!(f, "{IDLE}{wish}"),
+        }
     }
 }
 
@@ -72,18 +84,23 @@ impl FromStr for Entry {
                 form()
             });
         };
-        let (units, mechanism) = fields
+        let (units, rest) = fields
             .strip_prefix("units=")
             .and_then(|rest| rest.split_once(":mech="))
             .ok_or_else(form)?;
+        let (mechanism, wish) = match rest.split_once(IDLE) {
+            Some((mechanism, wish)) => (mechanism, wish.parse().map_err(|_| form())?),
+            None => (rest, IdleWish::Default),
+        };
         let entry = Entry {
             units: Units(units.parse().map_err(|_| form())?),
             mechanism: match mechanism {
                 ANY => None,
                 word => Some(word.parse().map_err(|_| form())?),
             },
+            wish,
         };
-        // Only the one spelling: no `+25`, no `025`.
+        // Only the one spelling: no `+25`, no `025`, no `:idle=default`.
         if entry.to_string() != text || entry.units.0 == 0 || entry.units.0 > 100 {
             return Err(form());
         }
@@ -93,33 +110,46 @@ impl FromStr for Entry {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn entries() -> impl Iterator<Item = Entry> {
+        let any = std::iter::once(None);
+        let mechanisms = Mechanism::ALL.into_iter().map(Some).chain(any);
+        mechanisms.flat_map(|mechanism| {
+            IdleWish::ALL.into_iter().flat_map(move |wish| {
+                (1..=100).map(move |units| Entry {
+                    units: Units(units),
+                    mechanism,
+                    wish,
+                })
+            })
+        })
+    }
 
     #[test]
     fn reads_what_it_writes() {
-        let any = std::iter::once(None);
-        for mechanism in Mechanism::ALL.into_iter().map(Some).chain(any) {
-            for units in 1..=100 {
-                let entry = Entry {
-                    units: Units(units),
-                    mechanism,
-                };
-                assert_eq!(entry.to_string().parse(), Ok(entry));
-            }
+        for entry in entries() {
+            assert_eq!(entry.to_string().parse(), Ok(entry));
         }
         let entry = Entry {
             units: Units(25),
             mechanism: Some(Mechanism::Mig),
+            wish: IdleWish::Default,
         };
         assert_eq!(entry.to_string(), "v1:units=25:mech=mig");
-        assert_eq!(
-            Entry {
-                mechanism: None,
-                ..entry
-            }
-            .to_string(),
-            "v1:units=25:mech=any"
-        );
+        let any = Entry {
+            mechanism: None,
+            ..entry
+        };
+        assert_eq!(any.to_string(), "v1:units=25:mech=any");
+        for (wish, text) in [
+            (IdleWish::Long, "v1:units=25:mech=mig:idle=long"),
+            (IdleWish::Off, "v1:units=25:mech=mig:idle=off"),
+        ] {
+            assert_eq!(Entry { wish, ..entry }.to_string(), text);
+        }
     }
 
     #[test]
@@ -139,6 +169,15 @@ mod tests {
             "v1:units=25:mech=mig:units=50",
             "v1:mech=mig:units=25",
             "units=25:mech=mig",
+            "v1:units=25:mech=mig:idle=",
+            "v1:units=25:mech=mig:idle=default",
+            "v1:units=25:mech=mig:idle=LONG",
+            "v1:units=25:mech=mig:idle=long ",
+            "v1:units=25:mech=mig:idle=long:idle=long",
+            "v1:units=25:mech=mig:idle=long:idle=off",
+            "v1:units=25:idle=long:mech=mig",
+            "v1:idle=long:units=25:mech=mig",
+            "v1:units=25:mech=:idle=long",
         ] {
             assert!(
                 matches!(text.parse::<Entry>(), Err(EntryError::Form { .. })),
@@ -149,5 +188,42 @@ mod tests {
             "v2:units=25:mech=mig".parse::<Entry>(),
             Err(EntryError::Version { .. })
         ));
+    }
+
+    proptest! {
+        /// Parts of entries, put together in any way: what is taken is written exactly so.
+        #[test]
+        fn takes_only_what_it_would_write(
+            parts in proptest::collection::vec(
+                proptest::sample::select(vec![
+                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":idle=", "long", "off",
+                    "default", ":", "=", " ", "+", "v2:",
+                ]),
+                0..10,
+            )
+        ) {
+            let text = parts.concat();
+            if let Ok(entry) = text.parse::<Entry>() {
+                prop_assert_eq!(entry.to_string(), text);
+            }
+        }
+
+        /// One character changed, added or left out.
+        #[test]
+        fn a_damaged_entry_is_refused_or_another_one(
+            entry in proptest::sample::select(entries().collect::<Vec<_>>()),
+            at in any::<proptest::sample::Index>(),
+            put in proptest::option::of(any::<char>()),
+            keep in any::<bool>(),
+        ) {
+            let mut text: Vec<char> = entry.to_string().chars().collect();
+            let at = at.index(text.len());
+            let end = if keep { at } else { at + 1 };
+            text.splice(at..end, put);
+            let text: String = text.into_iter().collect();
+            if let Ok(read) = text.parse::<Entry>() {
+                prop_assert_eq!(read.to_string(), text);
+            }
+        }
     }
 }

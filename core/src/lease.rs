@@ -10,6 +10,7 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Placement;
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
+use crate::reaper::IdleWish;
 
 mod checksum;
 #[cfg(test)]
@@ -89,6 +90,9 @@ pub struct Lease {
     /// Whether Slurm itself said how much the job holds. Where it could not be asked the size is
     /// the entry's, and a job that was changed while it waited may hold less.
     pub confirmed: bool,
+    /// What the user asked for with `--gpufrac-idle`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub idle_wish: IdleWish,
     /// When the lease was first written: seconds since 1970.
     pub created_unix: u64,
     /// Where the slice is.
@@ -134,6 +138,14 @@ pub struct Slice {
 )]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_default(wish: &IdleWish) -> bool {
+    *wish == IdleWish::Default
 }
 
 impl Slice {

@@ -4,6 +4,7 @@ use crate::config::Pool;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::layout::{LayoutKind, MenuEntry};
+use crate::reaper::IdleWish;
 
 /// What a user wants of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +120,8 @@ impl<'a> Grant<'a> {
             entry: Entry {
                 units,
                 mechanism: mechanism.filter(|_| same),
+                // A wish is no matter of size; who knows it puts it in.
+                wish: IdleWish::Default,
             },
             size,
             pools,

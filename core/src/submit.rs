@@ -10,6 +10,7 @@ use crate::request::{self, GresForm};
 
 mod asked;
 mod granted;
+pub mod idle;
 mod refusal;
 #[cfg(test)]
 mod tests;

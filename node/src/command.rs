@@ -10,9 +10,14 @@ use std::time::{Duration, Instant};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 /// What a program came to.
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// It ended, and printed this.
-    Ended { success: bool, text: String },
+    Ended {
+        /// Whether with status 0.
+        success: bool,
+        /// stdout, then stderr.
+        text: String,
+    },
     /// It did not end in time, and was killed.
     Silent,
 }
@@ -37,10 +42,10 @@ pub(crate) fn nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), Strin
 }
 
 /// For programs that look for others.
-pub(crate) const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs a command that prints little, for as long as `limit`.
-pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
+pub fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -145,6 +145,7 @@ pub fn menu_entry<'a>(device: &Device<'a>, granted: Units) -> Option<&'a MenuEnt
 mod tests {
     use gpufrac_core::config::Config;
     use gpufrac_core::mechanism::Mechanism;
+    use gpufrac_core::reaper::IdleWish;
 
     use super::*;
 
@@ -169,6 +170,7 @@ mod tests {
         let entry = Some(Entry {
             units: Units(50),
             mechanism: Some(Mechanism::Mig),
+            wish: IdleWish::Default,
         });
         let units = |tres: Option<&str>| {
             let asked = tres.map(|tres| asked(tres, ""));

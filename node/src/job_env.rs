@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
 use gpufrac_core::lease::Lease;
+use gpufrac_core::reaper::IdleWish;
 
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -82,6 +83,12 @@ impl JobEnv {
         lease.user_id == self.user_id && lease.restart_count == self.restart_count
     }
 
+    /// What the user asked for with `--gpufrac-idle`: only the entry is believed.
+    pub fn idle_wish(&self) -> IdleWish {
+        let entry = self.entry.as_ref().ok().copied().flatten();
+        entry.map_or(IdleWish::Default, |entry| entry.wish)
+    }
+
     /// Reads the variables through `lookup`, for a program [`std::env::var_os`].
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<JobEnv, JobEnvError> {
         let text = |name: &str| lookup(name).map(|value| value.to_string_lossy().into_owned());
@@ -154,6 +161,19 @@ mod tests {
         assert_eq!(job.node, "gn01");
         assert_eq!((job.restart_count, job.account), (0, None));
         assert_eq!(job.config, PathBuf::from(config::PATH));
+    }
+
+    #[test]
+    fn the_wish_is_the_entrys_and_not_the_users() {
+        let wish = |entry: &'static str| {
+            // What the client leaves of the option reaches the prolog too.
+            let option = ("SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle", "off");
+            let pairs = [&[("SPANK_GPUFRAC", entry), option], JOB].concat();
+            JobEnv::read(lookup(&pairs)).unwrap().idle_wish()
+        };
+        assert_eq!(wish("v1:units=25:mech=mig"), IdleWish::Default);
+        assert_eq!(wish("v1:units=25:mech=mig:idle=long"), IdleWish::Long);
+        assert_eq!(wish("v1:units=25:mech=mig:idle=forever"), IdleWish::Default);
     }
 
     #[test]

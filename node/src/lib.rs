@@ -6,7 +6,7 @@ mod acl;
 pub mod caps;
 pub mod carve;
 pub mod check;
-mod command;
+pub mod command;
 pub mod compute_mode;
 pub mod devcgroup;
 pub mod exit;

@@ -25,6 +25,11 @@ impl JobLog {
         Self::about("node-setup".into())
     }
 
+    /// For `gpufrac-reaperd`.
+    pub fn reaper() -> JobLog {
+        Self::about("reaper".into())
+    }
+
     fn about(about: String) -> JobLog {
         let formatter = Formatter3164 {
             facility: Facility::LOG_DAEMON,

@@ -50,6 +50,8 @@ pub struct Node {
     pub mps_control: PathBuf,
     /// nvidia-smi.
     pub nvidia_smi: PathBuf,
+    /// What all nodes share.
+    pub shared: Option<PathBuf>,
 }
 
 impl Node {
@@ -85,6 +87,7 @@ impl Node {
             nvml: paths.nvml.into(),
             mps_control: paths.mps_control.into(),
             nvidia_smi: paths.nvidia_smi.into(),
+            shared: paths.shared.map(PathBuf::from),
             config,
         }
     }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 mod error;
+pub mod telemetry;
 
 use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
@@ -176,6 +177,7 @@ macro_rules! call {
         }
     }};
 }
+use call;
 
 impl Gpu<'_> {
     fn check(&self, call: &'static str, code: u32) -> Result<(), NvmlError> {

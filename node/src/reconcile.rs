@@ -106,27 +106,36 @@ pub fn evict_finished(
                 break;
             }
         };
-        if !over {
-            continue;
-        }
-        let teardown = Teardown::new(node, store);
-        let ended = teardown
-            .begin(&mut lease)
-            .and_then(|retried| teardown.end(session, &mut lease, retried, log));
-        match ended {
-            Ok(_) => {
-                gone += 1;
-                log.warning(format!(
-                    "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
-                    place(&lease)
-                ));
-            }
-            Err(error) => log.warning(format!(
-                "the lease of job {job}, which is over, cannot be ended yet: {error}"
-            )),
+        if over && end_finished(node, store, session, &mut lease, log) {
+            gone += 1;
         }
     }
     Ok(gone)
+}
+
+/// Ends the lease of a job that is over by Slurm's own word, with the GPU's lock held. Says whether it went.
+pub fn end_finished(
+    node: &Node,
+    store: &LeaseStore,
+    session: &Session,
+    lease: &mut Lease,
+    log: &JobLog,
+) -> bool {
+    let job = lease.job_id;
+    let teardown = Teardown::new(node, store);
+    let ended = teardown
+        .begin(lease)
+        .and_then(|retried| teardown.end(session, lease, retried, log));
+    match &ended {
+        Ok(_) => log.warning(format!(
+            "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
+            place(lease)
+        )),
+        Err(error) => log.warning(format!(
+            "the lease of job {job}, which is over, cannot be ended yet: {error}"
+        )),
+    }
+    ended.is_ok()
 }
 
 /// Where a slice is, for messages.

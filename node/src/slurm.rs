@@ -40,9 +40,9 @@ pub trait Slurm {
     fn expect(&self, job_id: u32);
     /// What Slurm knows of a job; None if it knows none of this id.
     fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError>;
-    /// Puts a batch job back in the queue, held or not.
+    /// Puts a batch job back in the queue, held or not; of an array this task alone, of a het job all of it.
     fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError>;
-    /// Ends a job.
+    /// Ends a job; of an array this task alone.
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
     fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError>;
@@ -103,6 +103,15 @@ impl Controller {
         answer
     }
 
+    /// Does something to one job. It is asked for first: a task of an array is not known by its number alone.
+    fn tell(
+        &self,
+        job_id: u32,
+        act: impl FnOnce(&Client, &JobInfo) -> Result<(), ClientError> + Send + 'static,
+    ) -> Result<(), SlurmError> {
+        Self::wait(&self.send(move |client| act(client, &client.known_job(job_id)?)))
+    }
+
     fn wait<T>(answer: &Receiver<Result<T, SlurmError>>) -> Result<T, SlurmError> {
         match answer.recv_timeout(PATIENCE) {
             Ok(result) => result,
@@ -129,15 +138,15 @@ impl Slurm for Controller {
     }
 
     fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
-        Self::wait(&self.send(move |client| client.requeue(job_id, hold)))
+        self.tell(job_id, move |client, job| client.requeue(job, hold))
     }
 
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
-        Self::wait(&self.send(move |client| client.cancel(job_id)))
+        self.tell(job_id, Client::cancel)
     }
 
     fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
         let line = line.to_owned();
-        Self::wait(&self.send(move |client| client.notify(job_id, &line)))
+        self.tell(job_id, move |client, job| client.notify(job, &line))
     }
 }

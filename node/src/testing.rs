@@ -5,6 +5,7 @@ use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::reaper::IdleWish;
 
 /// An active quarter of GPU 0.
 pub(crate) fn lease(job_id: u32) -> Lease {
@@ -24,6 +25,7 @@ pub(crate) fn lease(job_id: u32) -> Lease {
         units: Units(25),
         fraction: Fraction::new(1, 4).unwrap(),
         confirmed: true,
+        idle_wish: IdleWish::Default,
         created_unix: 1_000,
         slice: Slice {
             device_index: 0,

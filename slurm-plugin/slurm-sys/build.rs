@@ -17,6 +17,7 @@ const HOST_FUNCTIONS: &[&str] = &[
     "spank_context",
     "spank_get_item",
     "spank_getenv",
+    "spank_option_register",
     "spank_remote",
     "spank_setenv",
     "spank_unsetenv",
@@ -28,11 +29,13 @@ const CLIENT_FUNCTIONS: &[&str] = &[
     "slurm_free_job_array_resp",
     "slurm_free_job_info_msg",
     "slurm_init",
+    "slurm_init_job_desc_msg",
     "slurm_kill_job2",
     "slurm_load_job",
     "slurm_notify_job",
     "slurm_requeue2",
     "slurm_strerror",
+    "slurm_update_job2",
 ];
 
 const TYPES: &[&str] = &[
@@ -48,6 +51,7 @@ const TYPES: &[&str] = &[
     "spank_err_t",
     "spank_f",
     "spank_item",
+    "spank_option",
     "spank_t",
 ];
 

@@ -255,6 +255,80 @@ pub enum Problem {
         /// Why not.
         reason: String,
     },
+    /// Not a length of time.
+    #[error(
+        "{value:?} is no length of time; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
+    )]
+    Duration {
+        /// As written.
+        value: String,
+    },
+    /// Not a percentage.
+    #[error("{value} is no percentage; write a number from 0 to 100")]
+    Percentage {
+        /// As written.
+        value: String,
+    },
+    /// Samples too close together or too far apart.
+    #[error("{value} can not be the time between samples; write 200ms to 5m")]
+    Interval {
+        /// As written.
+        value: String,
+    },
+    /// Not an address to listen at.
+    #[error(
+        "{value:?} is no address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
+    )]
+    Address {
+        /// As written.
+        value: String,
+    },
+    /// Not an address to read from.
+    #[error("{value:?} is no address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
+    Url {
+        /// As written.
+        value: String,
+    },
+    /// What can not be in the header of a mail.
+    #[error(
+        "{value:?} can not be in an address; write it without blanks, and not with - at its start"
+    )]
+    MailWord {
+        /// As written.
+        value: String,
+    },
+    /// A rule without conditions.
+    #[error(
+        "a rule must say for whom it is, by one of {known}; what holds for everybody belongs in [reaper]"
+    )]
+    ForEverybody {
+        /// The conditions.
+        known: String,
+    },
+    /// A window that can not hold enough samples.
+    #[error(
+        "{key} is {window}, and samples are {interval} apart: too few to judge by; make it longer"
+    )]
+    ShortWindow {
+        /// Which window.
+        key: String,
+        /// Its length.
+        window: String,
+        /// Time between samples.
+        interval: String,
+    },
+    /// A warning that would come before the window begins.
+    #[error(
+        "{key} is {window}, and the first warning is {warning} before its end; make the warning shorter or the window longer"
+    )]
+    LateWarning {
+        /// Which window.
+        key: String,
+        /// Its length.
+        window: String,
+        /// The warning.
+        warning: String,
+    },
     /// Pools of a partition that have no size in common.
     #[error(
         "pools {pools} of partition {partition} have no size in common, so no fraction could be asked for there; give them menus that share a size, or partitions of their own"

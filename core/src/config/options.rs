@@ -112,7 +112,11 @@ pub(super) fn read(
     (source.errors.len() == before).then_some(options)
 }
 
-fn one_of<T: Copy>(source: &mut Source<'_>, item: &Item<'_, '_>, words: &[(&str, T)]) -> Option<T> {
+pub(super) fn one_of<T: Copy>(
+    source: &mut Source<'_>,
+    item: &Item<'_, '_>,
+    words: &[(&str, T)],
+) -> Option<T> {
     let word = item.text(source)?;
     let found = words.iter().find(|(known, _)| *known == word);
     if found.is_none() {

@@ -6,12 +6,14 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::checks::{self, Places};
 use super::options;
 use super::read::{Item, Section, Source};
+use super::reaper;
 use super::{Config, ConfigErrors, PartitionRules, Paths, Pool, Problem, VERSION};
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind};
 use crate::mechanism::Mechanism;
+use crate::reaper::Reaper;
 
 pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     let mut source = Source {
@@ -28,7 +30,14 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
         }
     };
     let root = Section::root(table.get_ref());
-    let known = ["version", "paths", "pool", "partition", "geometry"];
+    let known = [
+        "version",
+        "paths",
+        "pool",
+        "partition",
+        "geometry",
+        "reaper",
+    ];
     root.only(&mut source, &known);
     if !version(&mut source, &root) {
         // What another version means by the rest is not ours to judge.
@@ -59,10 +68,15 @@ pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
             partitions.push(rules);
         }
     }
+    let reaper = match root.get("reaper").and_then(|item| item.table(&mut source)) {
+        Some(section) => reaper::read(&mut source, &section),
+        None => Reaper::default(),
+    };
     let config = Config {
         paths,
         pools,
         partitions,
+        reaper,
     };
     // Contradictions between tables are only looked for among tables that could all be read:
     // else a mistake in a pool would be reported again at its partitions.
@@ -112,6 +126,7 @@ fn version(source: &mut Source<'_>, root: &Section<'_, '_>) -> bool {
 
 fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
     let mut paths = Paths::default();
+    let mut shared = String::new();
     let known = [
         "run",
         "state",
@@ -120,6 +135,7 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
         "nvml",
         "mps_control",
         "nvidia_smi",
+        "shared",
     ];
     section.only(source, &known);
     let targets = [
@@ -130,6 +146,7 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
         &mut paths.nvml,
         &mut paths.mps_control,
         &mut paths.nvidia_smi,
+        &mut shared,
     ];
     for (key, target) in known.into_iter().zip(targets) {
         let Some(item) = section.get(key) else {
@@ -149,6 +166,7 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
             *target = value;
         }
     }
+    paths.shared = (!shared.is_empty()).then_some(shared);
     paths
 }
 

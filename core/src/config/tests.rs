@@ -2,12 +2,17 @@
 
 use proptest::prelude::*;
 
+use std::time::Duration;
+
 use super::*;
 use crate::fraction::Units;
 use crate::layout::LayoutKind;
+use crate::reaper::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Stall};
 
 const FULL: &str = include_str!("../../tests/config/valid/full.toml");
 const SMALLEST: &str = include_str!("../../tests/config/valid/smallest.toml");
+const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
+const REAPER: &str = include_str!("../../tests/config/valid/reaper.toml");
 
 fn full() -> Config {
     Config::parse(FULL, "gpufrac.toml").unwrap()
@@ -144,6 +149,7 @@ fn shares_that_fit_by_counting_have_room_at_the_daemon() {
 fn what_is_left_out_has_its_default() {
     let config = Config::parse(SMALLEST, "gpufrac.toml").unwrap();
     assert_eq!(config.paths, Paths::default());
+    assert_eq!(config.reaper, Reaper::default());
     assert_eq!(config.pools[0].gpus, None);
     let units: Vec<Units> = config.pools[0]
         .layout
@@ -159,6 +165,138 @@ fn paths_of_a_node() {
     let paths = full().paths.for_node("gn07");
     assert_eq!(paths.state, "/var/lib/gpufrac/gn07");
     assert_eq!(paths.run, "/run/gpufrac");
+    assert_eq!(paths.shared.as_deref(), Some("/shared/gpufrac/gn07"));
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn the_reaper_is_read() {
+    let reaper = full().reaper;
+    assert_eq!(reaper.interval, Duration::from_secs(5));
+    assert_eq!(reaper.metrics, "[::1]:9836".parse().ok());
+    let exporter = reaper.dcgm_exporter.as_deref();
+    assert_eq!(exporter, Some("http://127.0.0.1:9400/metrics"));
+    assert_eq!(reaper.keep, 30 * 24 * HOUR);
+    assert_eq!(reaper.reaps_per_hour, 10);
+    let breaker = Breaker {
+        node_share: 50,
+        cluster_share: 20,
+        least: 2,
+    };
+    assert_eq!(reaper.breaker, breaker);
+    let mail = Mail {
+        sendmail: None,
+        program: Some("/usr/bin/mail".into()),
+        from: Some("gpufrac@example.org".into()),
+        domain: Some("example.org".into()),
+        admins: vec!["root".into(), "hpc@example.org".into()],
+        contact: Some("Write to hpc@example.org.".into()),
+    };
+    assert_eq!(reaper.mail, mail);
+}
+
+#[test]
+fn the_general_policy_is_read() {
+    let policy = full().reaper.general;
+    assert_eq!((policy.name.as_str(), policy.mode), ("", Mode::On));
+    assert_eq!(policy.grace, 10 * MINUTE);
+    let windows = Stall::ALL.map(|stall| policy.window(stall, IdleWish::Default));
+    let expected = [Some(3 * HOUR), Some(30 * HOUR), Some(90 * MINUTE), None];
+    assert_eq!(windows, expected);
+    let long = policy.window(Stall::Idle, IdleWish::Long);
+    assert_eq!(long, Some(90 * HOUR));
+    assert_eq!((policy.busy_above, policy.cpu_busy_above), (0.5, 2.0));
+    // The longest first, however they are written.
+    assert_eq!(policy.warn, [HOUR, 15 * MINUTE]);
+    assert_eq!(policy.signal, Some(("USR1".parse().unwrap(), 2 * MINUTE)));
+    assert_eq!(policy.action, Action::Requeue);
+    // The windows of the policy can always be had.
+    assert_eq!(policy.idle_option, IdleWish::ALL);
+}
+
+#[test]
+fn rules_have_what_they_say_and_else_what_holds_for_everybody() {
+    let reaper = full().reaper;
+    let names = reaper.policies().map(|policy| policy.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["", "notebooks", "chess"]);
+    let facts = Facts {
+        pool: Some("h100"),
+        partition: Some("jupyter"),
+        qos: Some("high"),
+        account: Some("chess1"),
+        user: Some("ada"),
+        reservation: Some("course"),
+        name: Some("train-7"),
+        interactive: Some(true),
+    };
+    let notebooks = reaper.policy(&facts);
+    assert_eq!(notebooks.name, "notebooks");
+    assert_eq!(notebooks.idle, Some(2 * HOUR));
+    assert_eq!(notebooks.signal, None);
+    assert_eq!(notebooks.action, Action::Cancel);
+    assert_eq!((notebooks.mode, notebooks.grace), (Mode::On, 10 * MINUTE));
+    let batch = Facts {
+        interactive: Some(false),
+        ..facts
+    };
+    let chess = reaper.policy(&batch);
+    assert_eq!((chess.name.as_str(), chess.mode), ("chess", Mode::Off));
+    // The signal is the general policy's.
+    assert_eq!(chess.signal, Some(("USR1".parse().unwrap(), 20 * MINUTE)));
+    let other = Facts {
+        reservation: Some(""),
+        ..batch
+    };
+    assert_eq!(reaper.policy(&other).name, "");
+}
+
+/// The sample with everything that is commented out: its values are the defaults.
+#[test]
+fn the_sample_of_the_reaper_shows_the_defaults() {
+    let (pools, reaper) = SAMPLE.split_at(SAMPLE.find("\n[reaper]").unwrap());
+    let shown: String = reaper
+        .lines()
+        .map(|line| match line.strip_prefix("# ") {
+            Some(shown) if shown.starts_with('[') || shown.contains(" = ") => format!("{shown}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let shown = Config::parse(&format!("{pools}{shown}"), "shown").unwrap();
+    let default = Reaper::default();
+    let reaper = Reaper {
+        dcgm_exporter: default.dcgm_exporter.clone(),
+        mail: default.mail.clone(),
+        rules: Vec::new(),
+        general: Policy {
+            signal: None,
+            ..shown.reaper.general
+        },
+        ..shown.reaper
+    };
+    assert_eq!(reaper, default);
+    assert_eq!(shown.reaper.rules.len(), 2);
+    assert_eq!(
+        Config::parse(SAMPLE, "sample").unwrap().reaper.general,
+        default.general
+    );
+}
+
+#[test]
+fn a_reaper_at_the_edges() {
+    let reaper = Config::parse(REAPER, "gpufrac.toml").unwrap().reaper;
+    assert_eq!(reaper.metrics, None);
+    let windows = Stall::ALL.map(|stall| reaper.general.window(stall, IdleWish::Default));
+    let idle = Some(Duration::from_millis(601));
+    assert_eq!(windows, [None, idle, None, None]);
+    assert_eq!(reaper.general.grace, Duration::ZERO);
+    let (signal, checkpoint) = reaper.general.signal.unwrap();
+    assert_eq!((signal.number(), checkpoint), (15, 5 * MINUTE));
+    let students = &reaper.rules[0].policy;
+    assert_eq!(students.signal, Some((signal, MINUTE)));
+    assert_eq!(students.action, Action::RequeueHold);
+    assert_eq!(students.idle_option, [IdleWish::Default]);
 }
 
 #[test]

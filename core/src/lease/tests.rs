@@ -21,6 +21,7 @@ fn lease() -> Lease {
         units: Units(25),
         fraction: Fraction::parse("1/4").unwrap(),
         confirmed: true,
+        idle_wish: IdleWish::Default,
         created_unix: 1_795_000_000,
         slice: Slice {
             device_index: 3,
@@ -190,6 +191,22 @@ fn every_mechanism_has_its_sections() {
 }
 
 #[test]
+fn a_wish_is_written_only_where_there_is_one() {
+    let plain = lease().to_text().unwrap();
+    assert!(!plain.contains("idle_wish"), "{plain}");
+    for wish in [IdleWish::Long, IdleWish::Off] {
+        let lease = Lease {
+            idle_wish: wish,
+            ..lease()
+        };
+        let text = lease.to_text().unwrap();
+        let line = format!("idle_wish = \"{wish}\"");
+        assert!(text.lines().any(|l| l == line), "{text}");
+        assert_eq!(Lease::parse(&text).unwrap(), lease);
+    }
+}
+
+#[test]
 fn other_versions_and_unknown_fields_are_refused() {
     let text = lease().to_text().unwrap();
     let body = checksum::open(&text).unwrap();
@@ -265,31 +282,35 @@ fn any_lease() -> impl Strategy<Value = Lease> {
         any::<u64>(),
     );
     let way = proptest::sample::select(ways());
-    (who, texts, what, way, any::<bool>()).prop_map(|(who, texts, what, way, carved)| {
-        let mut lease = lease();
-        (lease.mechanism, lease.slice) = (way.0, way.1);
-        (
-            lease.job_id,
-            lease.user_id,
-            lease.group_id,
-            lease.restart_count,
-        ) = who;
-        (lease.user, lease.account, lease.partition) = texts;
-        lease.units = Units(what.0);
-        lease.fraction = Fraction::new(what.0.min(what.1), what.0.max(what.1)).unwrap();
-        lease.created_unix = what.2;
-        lease.slice.memory_mib = MemoryMib(what.3 >> 1);
-        if let Some(mps) = &mut lease.slice.mps {
-            mps.thread_percentage = what.0;
-            mps.memory_limit_mib = lease.slice.memory_mib;
-        }
-        if carved {
-            lease.state = LeaseState::Active;
-        } else if let Some(mig) = &mut lease.slice.mig {
-            mig.instance = None;
-        }
-        lease
-    })
+    let wish = proptest::sample::select(IdleWish::ALL.to_vec());
+    (who, texts, what, way, wish, any::<bool>()).prop_map(
+        |(who, texts, what, way, wish, carved)| {
+            let mut lease = lease();
+            lease.idle_wish = wish;
+            (lease.mechanism, lease.slice) = (way.0, way.1);
+            (
+                lease.job_id,
+                lease.user_id,
+                lease.group_id,
+                lease.restart_count,
+            ) = who;
+            (lease.user, lease.account, lease.partition) = texts;
+            lease.units = Units(what.0);
+            lease.fraction = Fraction::new(what.0.min(what.1), what.0.max(what.1)).unwrap();
+            lease.created_unix = what.2;
+            lease.slice.memory_mib = MemoryMib(what.3 >> 1);
+            if let Some(mps) = &mut lease.slice.mps {
+                mps.thread_percentage = what.0;
+                mps.memory_limit_mib = lease.slice.memory_mib;
+            }
+            if carved {
+                lease.state = LeaseState::Active;
+            } else if let Some(mig) = &mut lease.slice.mig {
+                mig.instance = None;
+            }
+            lease
+        },
+    )
 }
 
 proptest! {

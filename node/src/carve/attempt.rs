@@ -477,6 +477,7 @@ impl Attempt<'_> {
             units: self.menu.units,
             fraction: self.menu.fraction,
             confirmed: self.confirmed,
+            idle_wish: self.job.idle_wish(),
             created_unix: now_unix(),
             slice,
         }

@@ -126,9 +126,18 @@ pub fn owner(pid: i32) -> Option<u32> {
 
 /// Whether a process is in the control group of a Slurm job, in any hierarchy.
 pub fn is_of_job(pid: i32, job_id: u32) -> bool {
-    let groups = fs::read_to_string(proc(pid).join("cgroup")).unwrap_or_default();
-    let own = format!("job_{job_id}");
-    groups
-        .lines()
-        .any(|line| line.split('/').any(|part| part == own))
+    job_of(pid) == Some(job_id)
+}
+
+/// The Slurm job in whose control group a process is.
+pub fn job_of(pid: i32) -> Option<u32> {
+    let groups = fs::read_to_string(proc(pid).join("cgroup")).ok()?;
+    let mut parts = groups.lines().flat_map(|line| line.split('/'));
+    parts.find_map(|part| part.strip_prefix("job_")?.parse().ok())
+}
+
+/// Whether a process is one of MPS's own, run by root or by `user`.
+pub fn is_mps(pid: i32, user: u32) -> bool {
+    let comm = fs::read(proc(pid).join("comm")).unwrap_or_default();
+    comm.starts_with(COMM.as_bytes()) && owner(pid).is_some_and(|owner| [0, user].contains(&owner))
 }

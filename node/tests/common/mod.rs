@@ -519,6 +519,20 @@ impl Slurm for Files {
             tres_elsewhere: Vec::new(),
             batch: !self.0.join("interactive").exists(),
             restart_count: words.next().map_or(0, |n| n.parse().unwrap()),
+            name: String::new(),
+            qos: String::new(),
+            account: String::new(),
+            reservation: String::new(),
+            nodes: "n1".into(),
+            node_count: 1,
+            array: None,
+            het_job_id: 0,
+            start_unix: 0,
+            end_unix: 0,
+            suspend_unix: 0,
+            can_requeue: true,
+            mail_user: String::new(),
+            admin_comment: String::new(),
         }))
     }
 

@@ -3,8 +3,9 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
+use gpufrac_core::reaper::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
-use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, idle};
 use slurm_sys::{boundary, host, log, raw, text};
 
 use crate::{job_environment, settings};
@@ -168,6 +169,12 @@ unsafe fn handle(
         exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
     };
 
+    // What is there was said at submission; an update does not touch it.
+    let asked = match occasion {
+        Occasion::Submit => idle::asked(&environment).map_err(|refusal| refusal.to_string())?,
+        Occasion::Modify | Occasion::Step => None,
+    };
+
     let settings = settings::current();
     let verdict = match settings.as_deref() {
         Some(Ok(config)) => {
@@ -186,12 +193,17 @@ unsafe fn handle(
     };
 
     let (entry, note) = match verdict {
-        Verdict::Untouched => (None, None),
+        Verdict::Untouched => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
         Verdict::Rewritten {
             tres_per_node,
-            entry,
+            mut entry,
             note,
         } => {
+            if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
+                // SAFETY: by the contract of this function.
+                unsafe { allow(job, &request, &config.reaper, wish) }?;
+                entry.wish = wish;
+            }
             // SAFETY: by the contract of this function.
             unsafe { text::replace(&raw mut job.tres_per_node, Some(&tres_per_node)) };
             (Some(entry), note)
@@ -209,6 +221,49 @@ unsafe fn handle(
         }
     }
     Ok(note)
+}
+
+/// Whether the job may have what it says with `--gpufrac-idle`, by what is known of it now. The user's name is
+/// not asked for: that may wait for a directory server.
+///
+/// # Safety
+/// The strings in `job` are NULL or Slurm's.
+unsafe fn allow(
+    job: &raw::job_desc_msg_t,
+    request: &JobRequest<'_>,
+    reaper: &Reaper,
+    wish: IdleWish,
+) -> Result<(), String> {
+    // SAFETY: by the contract of this function.
+    let field = |text| unsafe { text::read(text) }.filter(|text: &String| !text.is_empty());
+    let partitions = request.partitions.filter(|names| !names.is_empty());
+    let partition = partitions.or(request.default_partition);
+    let (qos, account) = (field(job.qos), field(job.account));
+    let reservation = field(job.reservation).unwrap_or_default();
+    let name = field(job.name).unwrap_or_default();
+    let facts = Facts {
+        pool: None,
+        partition: single(partition),
+        // Those of accounting's defaults are filled in later.
+        qos: qos.as_deref(),
+        account: account.as_deref(),
+        user: None,
+        reservation: single(Some(&reservation)),
+        name: Some(&name),
+        interactive: interactive(job),
+    };
+    idle::allow(reaper, &facts, wish).map_err(|refusal| refusal.to_string())
+}
+
+/// Where several are named it is not known which it will be.
+fn single(names: Option<&str>) -> Option<&str> {
+    names.filter(|names| !names.contains(','))
+}
+
+/// Whether the job has no batch script. Of a het job only the first component brings the script.
+fn interactive(job: &raw::job_desc_msg_t) -> Option<bool> {
+    let part = ![raw::GPUFRAC_NO_VAL, 0].contains(&job.het_job_offset);
+    (!part).then_some(job.script.is_null())
 }
 
 const fn form() -> GresForm {

@@ -7,6 +7,7 @@
 //! Never call this from a plugin inside slurmctld: an RPC to oneself under locks hangs.
 
 use std::ffi::{CString, c_char};
+use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::raw;
@@ -84,7 +85,7 @@ pub enum JobState {
     Finished,
 }
 
-/// What slurmctld says of a job.
+/// What slurmctld says of a job. A text that there is not is empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobInfo {
     /// The job.
@@ -104,6 +105,68 @@ pub struct JobInfo {
     pub batch: bool,
     /// How many times it was requeued.
     pub restart_count: u32,
+    /// Its name.
+    pub name: String,
+    /// Its quality of service; without accounting Slurm knows none.
+    pub qos: String,
+    /// Its account.
+    pub account: String,
+    /// Its reservation.
+    pub reservation: String,
+    /// The nodes that it has, as Slurm's hostlist; of a pending job none.
+    pub nodes: String,
+    /// How many nodes it has, or asks for while it is pending.
+    pub node_count: u32,
+    /// The array and the number in it, of an array's task. None also for the record of those tasks
+    /// that still wait: it has the array's number, and none of its own.
+    pub array: Option<(u32, u32)>,
+    /// The het job of which it is a component: the first component's number. 0 if none.
+    pub het_job_id: u32,
+    /// When it started, or is expected to: seconds since 1970.
+    pub start_unix: u64,
+    /// When its time limit ends it; for a job without one a time far off.
+    pub end_unix: u64,
+    /// When it was last suspended or resumed; 0 if never.
+    pub suspend_unix: u64,
+    /// Whether its user lets it be requeued.
+    pub can_requeue: bool,
+    /// Whom Slurm writes to. Where the user names nobody slurmctld puts the user's name there, with
+    /// `MailDomain`; it may be empty all the same.
+    pub mail_user: String,
+    /// What admins wrote on it.
+    pub admin_comment: String,
+}
+
+impl JobInfo {
+    /// What slurmctld takes for this job alone.
+    ///
+    /// The last task of an array that starts has the array's own number, and that number alone
+    /// means all tasks; the numbers of other tasks are refused (`job_str_signal` of Slurm 22.05) or
+    /// taken, depending on the call. `ARRAY_TASK` is the one form that all of them understand.
+    fn title(&self) -> String {
+        match self.array {
+            Some((array, task)) => format!("{array}_{task}"),
+            None => self.job_id.to_string(),
+        }
+    }
+
+    /// As [`JobInfo::title`] for an update: the number of a het job's first component means all
+    /// components there.
+    fn title_for_update(&self) -> String {
+        match self.het_job_id == self.job_id {
+            true => format!("{}+0", self.job_id),
+            false => self.title(),
+        }
+    }
+
+    /// As [`JobInfo::title`] for a requeue: components go back together or not at all, and only by
+    /// the number of the first.
+    fn title_for_requeue(&self) -> String {
+        match self.het_job_id {
+            0 => self.title(),
+            first => first.to_string(),
+        }
+    }
 }
 
 /// A connection to the API of libslurm. One per process.
@@ -145,13 +208,58 @@ impl Client {
         let code = std::io::Error::last_os_error()
             .raw_os_error()
             .unwrap_or(code);
+        Err(self.failure(call, code))
+    }
+
+    fn failure(&self, call: &'static str, code: i32) -> ClientError {
         // SAFETY: the text is static inside libslurm.
         let message = unsafe { text::read(self.library.slurm_strerror(code)) }.unwrap_or_default();
-        Err(ClientError::Call {
+        ClientError::Call {
             call,
             code,
             message,
-        })
+        }
+    }
+
+    /// The result of a call that may answer for each task of an array, or with one code.
+    ///
+    /// # Safety
+    /// `answer` is NULL or what libslurm gave; it is freed here.
+    unsafe fn check_answer(
+        &self,
+        call: &'static str,
+        code: i32,
+        answer: *mut raw::job_array_resp_msg_t,
+    ) -> Result<(), ClientError> {
+        // Before anything else that could set errno.
+        let result = self.check(call, code);
+        // SAFETY: by the contract of this function; the array has as many codes as it says.
+        unsafe {
+            let codes = match answer.as_ref() {
+                Some(answer) if !answer.error_code.is_null() => {
+                    std::slice::from_raw_parts(answer.error_code, answer.job_array_count as usize)
+                }
+                _ => &[],
+            };
+            let refused = codes.iter().find(|code| **code != raw::SLURM_SUCCESS);
+            let result = result.and(match refused {
+                Some(code) => Err(self.failure(call, code.cast_signed())),
+                None => Ok(()),
+            });
+            if !answer.is_null() {
+                self.library.slurm_free_job_array_resp(answer);
+            }
+            result
+        }
+    }
+
+    /// As [`Client::job`] for a job that must be there.
+    ///
+    /// # Errors
+    /// As [`Client::job`], and when Slurm does not know the job.
+    pub fn known_job(&self, job_id: u32) -> Result<JobInfo, ClientError> {
+        self.job(job_id)?
+            .ok_or_else(|| self.failure("slurm_load_job", raw::ESLURM_INVALID_JOB_ID as i32))
     }
 
     /// Asks for one job. `None`: Slurm does not know it (any more).
@@ -183,22 +291,9 @@ impl Client {
             } else {
                 std::slice::from_raw_parts(message.job_array, message.record_count as usize)
             };
-            let found = records
-                .iter()
-                .find(|job| record_id(job) == job_id)
-                .map(|job| JobInfo {
-                    job_id,
-                    user_id: job.user_id,
-                    state: state_of(job.job_state),
-                    partition: text::read(job.partition).unwrap_or_default(),
-                    tres_per_node: text::read(job.tres_per_node),
-                    tres_elsewhere: [job.tres_per_job, job.tres_per_socket, job.tres_per_task]
-                        .into_iter()
-                        .filter_map(|tres| text::read(tres))
-                        .collect(),
-                    batch: job.batch_flag != 0,
-                    restart_count: u32::from(job.restart_cnt),
-                });
+            let mut records = records.iter();
+            let found = records.find(|job| record_id(job) == job_id);
+            let found = found.map(|job| read_record(job_id, job));
             self.library.slurm_free_job_info_msg(answer);
             Ok(found)
         }
@@ -206,10 +301,13 @@ impl Client {
 
     /// Puts a batch job back in the queue, held or not. Its epilog runs on this node.
     ///
+    /// Of a het job all components go back, whichever is given: slurmctld refuses the number of any
+    /// but the first (`ESLURM_NOT_HET_JOB_LEADER`, `_job_requeue` of 22.05), and that one stands for all.
+    ///
     /// # Errors
     /// As [`ClientError::cannot_requeue`] tells for interactive jobs, or slurmctld did not answer.
-    pub fn requeue(&self, job_id: u32, hold: bool) -> Result<(), ClientError> {
-        let id = number(job_id);
+    pub fn requeue(&self, job: &JobInfo, hold: bool) -> Result<(), ClientError> {
+        let id = c_text(&job.title_for_requeue());
         let flags = if hold {
             raw::GPUFRAC_JOB_REQUEUE_HOLD
         } else {
@@ -221,54 +319,96 @@ impl Client {
             let code = self
                 .library
                 .slurm_requeue2(id.as_ptr().cast_mut(), flags, &raw mut answer);
-            let result = self.check("slurm_requeue2", code).and_then(|()| {
-                let answer = answer.as_ref();
-                let refused = answer
-                    .filter(|answer| answer.job_array_count > 0 && !answer.error_code.is_null())
-                    .map_or(0, |answer| *answer.error_code);
-                if refused == 0 {
-                    return Ok(());
-                }
-                let code = refused.cast_signed();
-                let message = text::read(self.library.slurm_strerror(code)).unwrap_or_default();
-                Err(ClientError::Call {
-                    call: "slurm_requeue2",
-                    code,
-                    message,
-                })
-            });
-            if !answer.is_null() {
-                self.library.slurm_free_job_array_resp(answer);
-            }
-            result
+            self.check_answer("slurm_requeue2", code, answer)
         }
     }
 
     /// Cancels a job as scancel does.
     ///
+    /// Of a het job that runs this component alone ends, unless it is the first, with which all
+    /// end, or `SchedulerParameters` has `whole_hetjob`.
+    ///
     /// # Errors
     /// slurmctld refused or did not answer.
-    pub fn cancel(&self, job_id: u32) -> Result<(), ClientError> {
-        let id = number(job_id);
-        let signal = libc::SIGKILL as u16;
+    pub fn cancel(&self, job: &JobInfo) -> Result<(), ClientError> {
+        self.kill(job, libc::SIGKILL as u16, 0)
+    }
+
+    /// Sends a signal to a running job: to the shell of its batch script alone (not to what the
+    /// script started; `scancel --batch`), or to all its steps but the script (plain
+    /// `scancel --signal`). SIGKILL ends those processes and not the job as such. Components of a het
+    /// job as in [`Client::cancel`].
+    ///
+    /// # Errors
+    /// slurmctld refused (`ESLURM_JOB_SCRIPT_MISSING`: there is no script) or did not answer. That the
+    /// signal arrived is not known: slurmctld sends it on after it answered.
+    pub fn signal(&self, job: &JobInfo, signal: u8, batch_only: bool) -> Result<(), ClientError> {
+        let flags = if batch_only {
+            raw::GPUFRAC_KILL_JOB_BATCH
+        } else {
+            raw::GPUFRAC_KILL_STEPS_ONLY
+        };
+        let sent = self.kill(job, u16::from(signal), flags);
+        match sent {
+            // With other tasks of the array still pending, slurmctld sends the signal and answers
+            // this all the same (`job_str_signal`, 22.05 to 25.11); it is true only of a task that does not run.
+            Err(ClientError::Call { code, .. })
+                if code == raw::ESLURM_TRANSITION_STATE_NO_UPDATE as i32
+                    && job.array.is_some()
+                    && self.known_job(job.job_id)?.state == JobState::Running =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn kill(&self, job: &JobInfo, signal: u16, flags: u16) -> Result<(), ClientError> {
+        let id = c_text(&job.title());
         // SAFETY: `id` outlives the call; no sibling cluster.
         let code = unsafe {
             self.library
-                .slurm_kill_job2(id.as_ptr(), signal, 0, ptr::null())
+                .slurm_kill_job2(id.as_ptr(), signal, flags, ptr::null())
         };
         self.check("slurm_kill_job2", code)
+    }
+
+    /// Writes what admins see of a job (`AdminComment`), instead of what was there; only root may. It goes
+    /// before what ends the job.
+    ///
+    /// # Errors
+    /// slurmctld refused (the job is over: `ESLURM_JOB_FINISHED`) or did not answer.
+    pub fn set_admin_comment(&self, job: &JobInfo, comment: &str) -> Result<(), ClientError> {
+        let id = c_text(&job.title_for_update());
+        let comment = c_text(comment);
+        let mut change = MaybeUninit::<raw::job_desc_msg_t>::zeroed();
+        let mut answer: *mut raw::job_array_resp_msg_t = ptr::null_mut();
+        // SAFETY: all zeros are a job description, and libslurm then sets every field to "no
+        // change". Both texts outlive the call, which reads them; nothing of the description is
+        // freed by it. The answer is freed.
+        unsafe {
+            self.library.slurm_init_job_desc_msg(change.as_mut_ptr());
+            let change = change.assume_init_mut();
+            change.job_id_str = id.as_ptr().cast_mut();
+            change.admin_comment = comment.as_ptr().cast_mut();
+            let code = self
+                .library
+                .slurm_update_job2(&raw mut *change, &raw mut answer);
+            self.check_answer("slurm_update_job2", code, answer)
+        }
     }
 
     /// Writes a line to the terminal of an interactive job, or to the output of a batch job.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
-    pub fn notify(&self, job_id: u32, line: &str) -> Result<(), ClientError> {
-        let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
-        // SAFETY: libslurm copies the text into the message before it returns.
+    pub fn notify(&self, job: &JobInfo, line: &str) -> Result<(), ClientError> {
+        let line = c_text(line);
+        // SAFETY: libslurm copies the text into the message before it returns. This call looks for
+        // the one record of that number, also in an array.
         let code = unsafe {
             self.library.slurm_notify_job(
-                job_argument(job_id),
+                job_argument(job.job_id),
                 line.as_ptr().cast_mut().cast::<c_char>(),
             )
         };
@@ -276,8 +416,46 @@ impl Client {
     }
 }
 
-fn number(job_id: u32) -> CString {
-    CString::new(job_id.to_string()).unwrap_or_default()
+fn c_text(text: &str) -> CString {
+    CString::new(text.replace('\0', " ")).unwrap_or_default()
+}
+
+/// # Safety
+/// The texts of `job` are NULL or NUL-terminated.
+unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
+    // SAFETY: by the contract of this function.
+    let optional = |text| unsafe { text::read(text) };
+    let text = |text| optional(text).unwrap_or_default();
+    let elsewhere = [job.tres_per_job, job.tres_per_socket, job.tres_per_task];
+    let time = |seconds: i64| u64::try_from(seconds).unwrap_or(0);
+    let is_task = job.array_job_id != 0 && job.array_task_id != raw::GPUFRAC_NO_VAL;
+    JobInfo {
+        job_id,
+        user_id: job.user_id,
+        state: state_of(job.job_state),
+        partition: text(job.partition),
+        tres_per_node: optional(job.tres_per_node),
+        tres_elsewhere: elsewhere
+            .into_iter()
+            .filter_map(|tres| optional(tres))
+            .collect(),
+        batch: job.batch_flag != 0,
+        restart_count: u32::from(job.restart_cnt),
+        name: text(job.name),
+        qos: text(job.qos),
+        account: text(job.account),
+        reservation: text(job.resv_name),
+        nodes: text(job.nodes),
+        node_count: job.num_nodes,
+        array: is_task.then_some((job.array_job_id, job.array_task_id)),
+        het_job_id: job.het_job_id,
+        start_unix: time(job.start_time),
+        end_unix: time(job.end_time),
+        suspend_unix: time(job.suspend_time),
+        can_requeue: job.requeue != 0,
+        mail_user: text(job.mail_user),
+        admin_comment: text(job.admin_comment),
+    }
 }
 
 fn job_argument(job_id: u32) -> u32 {

@@ -14,6 +14,20 @@ const VALUE_USUAL: usize = 4096;
 /// The kernel takes no longer one (`MAX_ARG_STRLEN`).
 const VALUE_MAX: usize = 128 << 10;
 
+/// An option of srun, sbatch and salloc.
+#[derive(Debug, Clone, Copy)]
+pub struct CommandOption {
+    /// Its name, without `--`.
+    pub name: &'static CStr,
+    /// What its values are called in the help.
+    pub argument: &'static CStr,
+    /// A line of the help.
+    pub usage: &'static CStr,
+    /// Is given the value: in the client, where an answer other than [`OK`] ends the command, and in
+    /// slurmstepd.
+    pub check: unsafe extern "C" fn(value: c_int, argument: *const c_char, remote: c_int) -> c_int,
+}
+
 /// What kind of step this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -44,6 +58,31 @@ impl Spank {
     pub fn is_remote(self) -> bool {
         // SAFETY: by the contract of `new`.
         unsafe { raw::spank_remote(self.0) == 1 }
+    }
+
+    /// Is this slurmd itself? Most of the API answers nothing there.
+    #[must_use]
+    pub fn is_slurmd() -> bool {
+        // SAFETY: a plain question about this process.
+        unsafe { raw::spank_context() == raw::S_CTX_SLURMD }
+    }
+
+    /// Adds an option to the commands. Only in `slurm_spank_init`, in every process that has it.
+    ///
+    /// # Errors
+    /// Slurm's text for why it did not.
+    pub fn register(self, option: &CommandOption) -> Result<(), String> {
+        let mut option = raw::spank_option {
+            name: option.name.as_ptr().cast_mut(),
+            arginfo: option.argument.as_ptr().cast_mut(),
+            usage: option.usage.as_ptr().cast_mut(),
+            has_arg: 1,
+            val: 0,
+            cb: Some(option.check),
+        };
+        // SAFETY: by the contract of `new`; Slurm copies the option and its texts.
+        let code = unsafe { raw::spank_option_register(self.0, &raw mut option) };
+        succeeded(code)
     }
 
     fn number(self, item: raw::spank_item) -> Option<u32> {
@@ -113,12 +152,7 @@ impl Spank {
         };
         // SAFETY: by the contract of `new`; Slurm copies both texts.
         let code = unsafe { raw::spank_setenv(self.0, name.as_ptr(), value.as_ptr(), 1) };
-        if code == raw::SLURM_SUCCESS {
-            return Ok(());
-        }
-        // SAFETY: Slurm's texts for errors are static.
-        let reason = unsafe { text::read(raw::spank_strerror(code)) };
-        Err(reason.unwrap_or_default())
+        succeeded(code)
     }
 
     /// Removes a variable from the job's environment; one that is not there is no error.
@@ -126,6 +160,15 @@ impl Spank {
         // SAFETY: by the contract of `new`.
         unsafe { raw::spank_unsetenv(self.0, name.as_ptr()) };
     }
+}
+
+fn succeeded(code: raw::spank_err_t) -> Result<(), String> {
+    if code == raw::SLURM_SUCCESS {
+        return Ok(());
+    }
+    // SAFETY: Slurm's texts for errors are static.
+    let reason = unsafe { text::read(raw::spank_strerror(code)) };
+    Err(reason.unwrap_or_default())
 }
 
 /// The arguments of the plugin's line in plugstack.conf.

@@ -1,16 +1,18 @@
-//! The hooks that slurmstepd calls (`spank.h`).
+//! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init_post_opt` runs as root before anything of the job, `task_init_privileged` (root) and
-//! `task_init` (the user) in the child that becomes the task, `task_post_fork` as root in
-//! slurmstepd while that child waits. srun, sbatch and salloc call the first one too; there
-//! is nothing to do for them.
+//! `init` only makes the option `--gpufrac-idle` known, which `job_submit` reads; it runs in the clients,
+//! in slurmstepd and in slurmd. The others are slurmstepd's: `init_post_opt` runs as root before anything
+//! of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
+//! `task_post_fork` as root in slurmstepd while that child waits. srun, sbatch and salloc call
+//! `init_post_opt` too; there is nothing to do for them.
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use slurm_sys::spank::{self, FAILED, OK, Spank, Step};
-use slurm_sys::{boundary, log, raw};
+use gpufrac_core::reaper::{IdleWish, UnknownWish};
+use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
+use slurm_sys::{boundary, log, raw, text};
 
 use crate::environment;
 use crate::slice::JobSlice;
@@ -19,6 +21,61 @@ const ARGUMENT: &str = "config=";
 
 /// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
 static SLICE: Mutex<Option<Result<JobSlice, String>>> = Mutex::new(None);
+
+/// What the user of a slice wishes when it is idle.
+const IDLE_OPTION: CommandOption = CommandOption {
+    name: c"gpufrac-idle",
+    argument: c"default|long|off",
+    usage: c"reclaiming of an idle gpufrac slice: default, long (longer windows) or off",
+    check: check_idle,
+};
+
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_init(
+    handle: raw::spank_t,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    // Never an error from here: it would drain the node, or keep every command from running.
+    boundary::guard("slurm_spank_init", OK, || {
+        boundary::plant("slurm_spank_init");
+        if Spank::is_slurmd() {
+            return OK;
+        }
+        // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
+        let spank = unsafe { Spank::new(handle) };
+        // slurmstepd has to know it too: it would complain about an option that no plugin has.
+        if let Err(reason) = spank.register(&IDLE_OPTION) {
+            log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
+        }
+        OK
+    })
+}
+
+/// The value of `--gpufrac-idle`. Whether the job may have it is job_submit's to say, which reads it
+/// from what the client sends.
+///
+/// # Safety
+/// As SPANK calls it: `argument` is NULL or NUL-terminated.
+unsafe extern "C" fn check_idle(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    boundary::guard("--gpufrac-idle", FAILED, || {
+        if remote != 0 {
+            return OK;
+        }
+        // SAFETY: by the contract of this function.
+        let argument = unsafe { text::read(argument) }.unwrap_or_default();
+        let wish: Result<IdleWish, UnknownWish> = argument.parse();
+        match wish {
+            Ok(_) => OK,
+            Err(unknown) => {
+                log::error(&format!("gpufrac: {unknown}"));
+                FAILED
+            }
+        }
+    })
+}
 
 /// # Safety
 /// As SPANK calls it.

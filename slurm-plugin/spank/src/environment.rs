@@ -17,6 +17,10 @@ const OWN: [&CStr; 5] = [
 /// Says that the variables of [`HINTS`] are ours and not the user's.
 const HINTED: &CStr = c"GPUFRAC_HINTS";
 
+/// The option `--gpufrac-idle` of the job itself, as sbatch and salloc leave it for srun. It would count for every
+/// job that is submitted from inside, whatever that asks for.
+const OPTION: &CStr = c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle";
+
 /// Of MPS: a job in another pool must not look for a daemon where its submitter had one, and nobody
 /// profits from limits of another job.
 const MPS: [&CStr; 5] = [
@@ -124,6 +128,7 @@ fn variables(lease: &Lease) -> Option<Variables> {
 /// his own, say. Slurm sets or removes `CUDA_VISIBLE_DEVICES` itself, but not the variable of the
 /// container runtimes.
 pub fn clear(spank: Spank, libraries: &[String]) {
+    spank.unset_variable(OPTION);
     if spank.variable("GPUFRAC_HINTS").is_some() {
         for name in HINTS {
             spank.unset_variable(name);

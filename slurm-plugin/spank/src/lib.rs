@@ -4,9 +4,11 @@
 //! environment, and closes every other GPU and capability of the pools to the job. It makes
 //! nothing and asks nobody: no NVML, no RPC.
 //!
+//! In srun, sbatch and salloc it adds the option `--gpufrac-idle`.
+//!
 //! Only the hooks that are used are exported: with a prolog or epilog hook slurmd would start
-//! a helper process for every job. `init` is not among them, as a
-//! failing `init` drains the node.
+//! a helper process for every job. `init`, which registers the option, never fails, as that would
+//! drain the node.
 
 #![allow(unsafe_code)]
 

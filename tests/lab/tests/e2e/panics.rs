@@ -10,7 +10,7 @@ use gpufrac_lab::{Lab, LabError};
 use nix::sys::signal::Signal;
 
 /// Plugins with the feature, in a folder of their own.
-fn planted() -> &'static Path {
+pub(crate) fn planted() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -33,7 +33,7 @@ fn planted() -> &'static Path {
     })
 }
 
-fn logged(lab: &Lab, file: &str, words: &str) -> bool {
+pub(crate) fn logged(lab: &Lab, file: &str, words: &str) -> bool {
     let log = std::fs::read_to_string(lab.folder().log().join(file)).unwrap_or_default();
     log.contains(words)
 }

@@ -9,7 +9,7 @@ use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
 use crate::{HOLD, go};
 
 /// Builds the C program that submits through libslurm.
-fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
+pub(crate) fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/submit_by_api.c");
     let program = lab.folder().bin().join("submit_by_api");
     let output = Command::new("gcc")
@@ -28,7 +28,7 @@ fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
     Ok(program)
 }
 
-fn submit_by_api(
+pub(crate) fn submit_by_api(
     lab: &Lab,
     program: &Path,
     user: &User,
@@ -40,7 +40,7 @@ fn submit_by_api(
         .run()
 }
 
-fn job_of(outcome: Outcome) -> Result<JobId, LabError> {
+pub(crate) fn job_of(outcome: Outcome) -> Result<JobId, LabError> {
     let outcome = outcome.success()?;
     Ok(JobId(
         outcome.stdout.trim().parse().expect("a job's number"),

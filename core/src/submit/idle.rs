@@ -1,0 +1,177 @@
+//! What a job says with `--gpufrac-idle`, and whether it may.
+
+use crate::reaper::{Facts, IdleWish, Reaper, UnknownWish};
+
+/// How clients hand an option of the SPANK plugin to the controller: in `spank_job_env`, under a
+/// name made of the plugin's and the option's, with `_` for what is no letter or digit
+/// (`_opt_env_name` of Slurm's plugstack.c).
+const VARIABLE: &str = "_SLURM_SPANK_OPTION_gpufrac_gpufrac_idle=";
+/// Slurm adds it to names that lack it, so a client may have as well.
+const PREFIX: &str = "SPANK_";
+
+/// What a user is told who has the option where there is nothing to reclaim.
+pub const NO_EFFECT: &str =
+    "gpufrac: --gpufrac-idle has no effect here: this job asks for no fraction of a GPU";
+
+/// Why a value of `--gpufrac-idle` is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdleRefusal {
+    /// There is no such value.
+    #[error("gpufrac: {0}")]
+    Unknown(#[from] UnknownWish),
+    /// The rules of `[reaper]` do not allow it.
+    #[error(
+        "gpufrac: this job may not have --gpufrac-idle={wish}, only {}{}",
+        words(allowed),
+        contact.iter().map(|contact| format!("; for an exemption: {contact}")).collect::<String>()
+    )]
+    NotAllowed {
+        /// The value asked for.
+        wish: IdleWish,
+        /// The values that may be used.
+        allowed: Vec<IdleWish>,
+        /// Where to ask for more.
+        contact: Option<String>,
+    },
+}
+
+/// `default or long`.
+fn words(wishes: &[IdleWish]) -> String {
+    let names: Vec<&str> = wishes.iter().map(|wish| wish.name()).collect();
+    match names.split_last() {
+        Some((last, [])) => (*last).to_owned(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// The option's value in a job's `spank_job_env`, if it has one. Clients put one there; of several
+/// the last counts, as it does for them.
+///
+/// # Errors
+/// A value that is none. Clients refuse those themselves, but not all clients have the plugin.
+pub fn asked(environment: &[String]) -> Result<Option<IdleWish>, IdleRefusal> {
+    let value = environment.iter().rev().find_map(|variable| {
+        let mut name = variable.as_str();
+        while let Some(rest) = name.strip_prefix(PREFIX) {
+            name = rest;
+        }
+        name.strip_prefix(VARIABLE)
+    });
+    Ok(value.map(str::parse).transpose()?)
+}
+
+/// Whether a job of which `facts` are known may have `wish`. The default may always be had: it is
+/// what a job without the option gets.
+///
+/// # Errors
+/// When no rule that can turn out to hold for the job allows it.
+pub fn allow(reaper: &Reaper, facts: &Facts<'_>, wish: IdleWish) -> Result<(), IdleRefusal> {
+    if wish == IdleWish::Default || reaper.allows(facts, wish) {
+        return Ok(());
+    }
+    let mut allowed = reaper.allowed(facts);
+    if !allowed.contains(&IdleWish::Default) {
+        allowed.insert(0, IdleWish::Default);
+    }
+    Err(IdleRefusal::NotAllowed {
+        wish,
+        allowed,
+        contact: reaper.mail.contact.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn environment(variables: &[&str]) -> Vec<String> {
+        variables.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn finds_the_option_among_what_clients_send() {
+        let asked = |variables: &[&str]| asked(&environment(variables));
+        let plain = "_SLURM_SPANK_OPTION_gpufrac_gpufrac_idle=";
+        for wish in IdleWish::ALL {
+            for prefix in ["", "SPANK_", "SPANK_SPANK_"] {
+                let variable = format!("{prefix}{plain}{wish}");
+                assert_eq!(asked(&["A=b", &variable, "C"]), Ok(Some(wish)));
+            }
+        }
+        for none in [
+            &[][..],
+            &["SPANK_GPUFRAC=v1:units=25:mech=mig:idle=off"],
+            &["gpufrac-idle=off"],
+            &["_SLURM_SPANK_OPTION_other_gpufrac_idle=off"],
+            &["_SLURM_SPANK_OPTION_gpufrac_gpufrac_idle"],
+        ] {
+            assert_eq!(asked(none), Ok(None), "{none:?}");
+        }
+        let twice = [format!("{plain}off"), format!("{plain}long")];
+        assert_eq!(asked(&[&twice[0], &twice[1]]), Ok(Some(IdleWish::Long)));
+        for wrong in ["", "Off", "4h", "long ", "off,long"] {
+            let refusal = asked(&[&format!("{plain}{wrong}")]).unwrap_err();
+            let text = refusal.to_string();
+            assert!(text.starts_with("gpufrac: --gpufrac-idle="), "{text}");
+            assert!(text.contains("write default, long or off"), "{text}");
+        }
+    }
+
+    const CONFIG: &str = r#"
+version = 1
+[pool.p]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "n1"
+[reaper.mail]
+contact = "gpu-help@example.org"
+[reaper.rule.phys]
+accounts = ["phys"]
+idle_option = ["default", "long", "off"]
+[reaper.rule.teaching]
+accounts = ["teaching"]
+idle_option = ["default"]
+"#;
+
+    #[test]
+    fn what_the_rules_do_not_allow_is_refused_with_what_they_do() {
+        let config = Config::parse(CONFIG, "test").unwrap();
+        let try_as = |account, wish| {
+            let facts = Facts {
+                account,
+                ..Facts::default()
+            };
+            allow(&config.reaper, &facts, wish).map_err(|refusal| refusal.to_string())
+        };
+        for wish in IdleWish::ALL {
+            assert_eq!(try_as(Some("phys"), wish), Ok(()));
+            // It may turn out to be phys.
+            assert_eq!(try_as(None, wish), Ok(()));
+        }
+        assert_eq!(
+            try_as(Some("bio"), IdleWish::Off).unwrap_err(),
+            "gpufrac: this job may not have --gpufrac-idle=off, only default or long; \
+             for an exemption: gpu-help@example.org"
+        );
+        assert_eq!(try_as(Some("bio"), IdleWish::Long), Ok(()));
+        assert_eq!(
+            try_as(Some("teaching"), IdleWish::Long).unwrap_err(),
+            "gpufrac: this job may not have --gpufrac-idle=long, only default; \
+             for an exemption: gpu-help@example.org"
+        );
+        assert_eq!(try_as(Some("teaching"), IdleWish::Default), Ok(()));
+    }
+
+    #[test]
+    fn nobody_is_named_where_nobody_is_set() {
+        let text = allow(&Reaper::default(), &Facts::default(), IdleWish::Off);
+        assert_eq!(
+            text.unwrap_err().to_string(),
+            "gpufrac: this job may not have --gpufrac-idle=off, only default or long"
+        );
+    }
+}
