@@ -26,6 +26,8 @@ pub enum Command {
     Status(ConfigArgs),
     /// List the leases of this node
     Leases(ConfigArgs),
+    /// Tell why a job was warned or ended for an idle slice
+    Why(WhyArgs),
 }
 
 /// Which configuration, which node.
@@ -59,4 +61,18 @@ pub struct ConfArgs {
     /// How many GPUs each node has [default: what NVML shows here]
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
+}
+
+/// Which job, and what of it.
+#[derive(Debug, clap::Args)]
+pub struct WhyArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The job, as `squeue -o %A` and `sacct -o JobIDRaw` print it
+    #[arg(value_name = "JOBID")]
+    pub job: String,
+    /// Write a chart of the last record; `-` for stdout, then without the text
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }

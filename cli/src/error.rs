@@ -9,6 +9,7 @@ use gpufrac_node::node::NodeError;
 use gpufrac_node::nvml::NvmlError;
 use gpufrac_node::setup::SetupError;
 use gpufrac_node::status::StatusError;
+use gpufrac_reaper::why::WhyError;
 
 /// What ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +59,27 @@ pub enum CliError {
         /// Why.
         source: NvmlError,
     },
+    /// Not the id of a job.
+    #[error(transparent)]
+    Why(#[from] WhyError),
+    /// A file could not be written.
+    #[error("cannot write `{}`: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Nothing is known of a job.
+    #[error("no record of job {job} for node `{node}` in {places}")]
+    NoRecord {
+        /// The job.
+        job: u32,
+        /// The node that was asked about.
+        node: String,
+        /// The folders, as a list.
+        places: String,
+    },
 }
 
 impl CliError {
@@ -71,6 +93,10 @@ impl CliError {
                 Some("the `nodes` of the pools decide; name another node with `--node NAME`")
             }
             CliError::GpuCount { .. } => Some("say it with `--gpus N`"),
+            CliError::NoRecord { .. } => Some(
+                "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
+                 without `shared` in `[paths]` records are only on the node where the job ran",
+            ),
             CliError::Setup(SetupError::Nvml(_)) => Some("is the NVIDIA driver loaded?"),
             _ => None,
         }

@@ -6,6 +6,7 @@ mod check;
 mod conf;
 mod error;
 mod names;
+mod why;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Command::Conf(conf) => conf::run(&conf),
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
+        Command::Why(why) => why::run(&why),
     };
     match done {
         Ok(exit) => exit.into(),

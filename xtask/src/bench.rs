@@ -6,6 +6,7 @@
 mod cluster;
 mod mps;
 mod node;
+mod reaper;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ enum Part {
     Cluster,
     /// Start of jobs that share a GPU by MPS
     Mps,
+    /// What the reaper costs a node
+    Reaper,
 }
 
 #[derive(Args)]
@@ -38,6 +41,9 @@ pub(crate) struct BenchArguments {
     /// How often each side of a comparison on a cluster runs
     #[arg(long, default_value_t = 60)]
     jobs: usize,
+    /// For how many rounds the reaper is watched; 8640, half an hour, are those of a day
+    #[arg(long, default_value_t = 300)]
+    reaper_rounds: u64,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]
@@ -61,6 +67,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Node, node::measure as Measure),
         (Part::Cluster, cluster::measure),
         (Part::Mps, mps::measure),
+        (Part::Reaper, reaper::measure),
     ] {
         if arguments.only.is_none_or(|only| only == part) {
             measure(arguments, &build, &mut table)?;

@@ -10,12 +10,13 @@ use anyhow::{Context, Result, bail};
 use crate::DistArguments;
 use crate::cargo::{cargo, root, run as run_command};
 
-const PACKAGES: [&str; 6] = [
+const PACKAGES: [&str; 7] = [
     "job_submit_gpufrac",
     "cli_filter_gpufrac",
     "spank_gpufrac",
     "gpufrac-prolog",
     "gpufrac-epilog",
+    "gpufrac-reaper",
     "gpufrac",
 ];
 
@@ -53,7 +54,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         tree.install(&built.join(name), &plugins.join(installed), 0o644)?;
     }
     let prefix = &arguments.prefix;
-    for program in ["gpufrac-prolog", "gpufrac-epilog"] {
+    for program in ["gpufrac-prolog", "gpufrac-epilog", "gpufrac-reaperd"] {
         tree.install(
             &built.join(program),
             &prefix.join("sbin").join(program),

@@ -128,14 +128,15 @@ fn version_of(nvidia_smi: &Path) -> Result<String> {
         .with_context(|| format!("{} does not say its version", nvidia_smi.display()))
 }
 
-struct Node<'a> {
-    lab: &'a Lab,
-    name: &'a str,
+/// A node of a lab, whose hooks are run as its slurmd runs them.
+pub(super) struct Node<'a> {
+    pub lab: &'a Lab,
+    pub name: &'a str,
 }
 
 impl Node<'_> {
     /// gpufrac's prolog or epilog with the environment that slurmd gives it.
-    fn hook(&self, program: &str, fraction: bool) -> Command {
+    pub fn hook(&self, program: &str, fraction: bool) -> Command {
         let folder = self.lab.folder();
         let user = &self.lab.users()[0];
         let mut command = Command::new(folder.bin().join(program));

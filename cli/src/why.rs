@@ -1,0 +1,101 @@
+//! `gpufrac why`: why a job was warned or ended.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::Config;
+use gpufrac_node::exit::Exit;
+use gpufrac_reaper::evidence::Record;
+use gpufrac_reaper::{chart, why};
+
+use crate::args::WhyArgs;
+use crate::error::CliError;
+
+/// Characters of a line.
+const WIDTH: usize = 80;
+/// Stands for stdout.
+const STDOUT: &str = "-";
+
+pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
+    let job = why::job_id(&args.job)?;
+    let config = args.config.read()?;
+    let node = args.config.node_name();
+    let places = places(&config, &node);
+    let found = why::find(job, &places);
+    for problem in &found.problems {
+        eprintln!("gpufrac: {problem}");
+    }
+    let Some(last) = found.records.last() else {
+        return Err(CliError::NoRecord {
+            job,
+            node,
+            places: list(&places),
+        });
+    };
+    match &args.svg {
+        // stdout is the picture alone.
+        Some(file) if file == Path::new(STDOUT) => say(&chart::svg(last))?,
+        Some(file) => {
+            say(&text(&found.records))?;
+            write(file, &chart::svg(last))?;
+        }
+        None => say(&text(&found.records))?,
+    }
+    if args.svg.is_some() && found.records.len() > 1 {
+        eprintln!(
+            "gpufrac: the chart is that of the last record, of node {:?}",
+            last.node
+        );
+    }
+    match found.problems.is_empty() {
+        true => Ok(Exit::Done),
+        false => Ok(Exit::Broken),
+    }
+}
+
+/// Where records are: of jobs that run on this node, of those that ran, and of all nodes.
+fn places(config: &Config, node: &str) -> Vec<PathBuf> {
+    let paths = config.paths.for_node(node);
+    let own = [
+        PathBuf::from(paths.run).join("reaper/jobs"),
+        PathBuf::from(paths.state).join("reaper"),
+    ];
+    let shared = paths
+        .shared
+        .map(|shared| PathBuf::from(shared).join("records"));
+    own.into_iter().chain(shared).collect()
+}
+
+fn list(places: &[PathBuf]) -> String {
+    let names = places.iter().map(|place| format!("`{}`", place.display()));
+    names.collect::<Vec<_>>().join(", ")
+}
+
+fn text(records: &[Record]) -> String {
+    let told = records
+        .iter()
+        .map(|record| why::explain(record, WIDTH).join("\n") + "\n");
+    told.collect::<Vec<_>>().join("\n\n")
+}
+
+/// Prints data; who stops reading has read enough.
+fn say(text: &str) -> Result<(), CliError> {
+    let mut stdout = std::io::stdout().lock();
+    let done = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+    match done {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.map_err(|source| CliError::Write {
+            path: "stdout".into(),
+            source,
+        }),
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(path, text).map_err(|source| CliError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}

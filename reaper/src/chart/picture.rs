@@ -1,0 +1,417 @@
+//! The chart as SVG.
+
+use std::ops::Range;
+
+use plotters::coord::types::RangedCoordf64;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::scale::{Known, activity, life, seconds, step, unit};
+use crate::evidence::{Decision, Event, Point, Record};
+use crate::words::{clipped, done, utc};
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
+type Panel<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+const SIZE: (u32, u32) = (900, 520);
+/// Pixels left of the axes and right of them.
+const LEFT: i32 = 78;
+const RIGHT: i32 = 22;
+/// Pixels left of everything.
+const EDGE: i32 = 14;
+/// Where the panels begin and end, from the top.
+const ACTIVITY: Range<i32> = 128..316;
+const MEMORY: Range<i32> = 330..476;
+/// Of the labels of times.
+const BELOW: i32 = 24;
+/// The lowest lane of the marks' labels, and how far the next is above it.
+const LANE: (i32, i32) = (120, 15);
+const LANES: usize = 5;
+/// What one character of a label is wide; no browser's sans-serif is wider on average.
+const CHARACTER: i32 = 7;
+
+const INK: RGBColor = RGBColor(40, 40, 40);
+const PALE: RGBColor = RGBColor(228, 228, 228);
+const GREY: RGBColor = RGBColor(150, 150, 150);
+const BLUE: RGBColor = RGBColor(31, 100, 180);
+const GREEN: RGBColor = RGBColor(30, 130, 76);
+const ORANGE: RGBColor = RGBColor(196, 98, 0);
+const PURPLE: RGBColor = RGBColor(120, 60, 170);
+const RED: RGBColor = RGBColor(190, 25, 35);
+
+/// Activity and memory of a job's slice over its life, with what was decided about it.
+pub fn svg(record: &Record) -> String {
+    let mut text = String::new();
+    // Writing to memory does not fail; if it did, half a picture says more than none.
+    let _ = draw(&mut text, record);
+    text
+}
+
+fn draw<'a>(text: &'a mut String, record: &Record) -> Result<(), Failed<'a>> {
+    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    root.fill(&WHITE)?;
+    titles(&root, record)?;
+    let axis = Axis::new(record);
+    let upper = root
+        .clone()
+        .shrink((0, ACTIVITY.start), (SIZE.0, height(&ACTIVITY)));
+    let unknown = runs(record, |point| Known::of(point) == Known::Unknown);
+    let mut panel = panel(&upper, &axis, 100.0, 0)?;
+    mesh(&mut panel, &axis, "GPU busy, %")?;
+    for run in &unknown {
+        hatch(&root, &axis.columns(record, run), &ACTIVITY)?;
+    }
+    let measured = runs(record, |point| Known::of(point) == Known::Measured);
+    for run in measured {
+        steps(&mut panel, record, &axis, run, BLUE, |point| {
+            100.0 * activity(point)
+        })?;
+    }
+    let row = memory(&root, record, &axis)?;
+    marks(&root, record, &axis)?;
+    share(&root, record, row)?;
+    legend(&root, record)?;
+    root.present()
+}
+
+fn height(panel: &Range<i32>) -> u32 {
+    (panel.end - panel.start) as u32
+}
+
+/// Time, from left to right.
+struct Axis {
+    /// Seconds from left to right.
+    life: f64,
+    /// Seconds of the unit in which labels are.
+    unit: f64,
+    name: &'static str,
+}
+
+impl Axis {
+    fn new(record: &Record) -> Axis {
+        let life = life(record);
+        let (unit, name) = unit(life);
+        Axis { life, unit, name }
+    }
+
+    /// The pixel of a time.
+    fn pixel(&self, seconds: f64) -> i32 {
+        let wide = f64::from(SIZE.0 as i32 - LEFT - RIGHT);
+        LEFT + ((seconds / self.life).clamp(0.0, 1.0) * wide).round() as i32
+    }
+
+    /// The pixels of a run of points.
+    fn columns(&self, record: &Record, run: &Range<usize>) -> Range<i32> {
+        let step = step(record);
+        self.pixel(run.start as f64 * step)..self.pixel(run.end as f64 * step)
+    }
+}
+
+fn font<'a>(size: i32, color: &RGBColor) -> TextStyle<'a> {
+    // plotters makes every size smaller by this.
+    let size = f64::from(size) * 1.24;
+    ("sans-serif", size).into_font().color(color)
+}
+
+fn titles<'a>(root: &Area<'a>, record: &Record) -> Result<(), Failed<'a>> {
+    let title = format!(
+        "Job {} of {}: {} GPU ({}) on {}",
+        record.job,
+        clipped(&record.user, 24),
+        clipped(&record.fraction, 8),
+        clipped(&record.profile, 16),
+        clipped(&record.node, 32),
+    );
+    let style = ("sans-serif", 17.0 * 1.24, FontStyle::Bold);
+    let style = style.into_font().color(&INK);
+    root.draw(&Text::new(title, (EDGE, 12), style))?;
+    let since = format!("from {}", utc(record.began_unix));
+    root.draw(&Text::new(since, (EDGE, 36), font(13, &INK)))
+}
+
+fn panel<'a, 'b>(
+    area: &'b Area<'a>,
+    axis: &Axis,
+    top: f64,
+    below: i32,
+) -> Result<Panel<'a, 'b>, Failed<'a>> {
+    ChartBuilder::on(area)
+        .margin_right(RIGHT)
+        .margin_left(EDGE)
+        .set_label_area_size(LabelAreaPosition::Left, LEFT - EDGE)
+        .set_label_area_size(LabelAreaPosition::Bottom, below)
+        .build_cartesian_2d(0.0..axis.life / axis.unit, 0.0..top)
+}
+
+fn mesh<'a>(panel: &mut Panel<'a, '_>, axis: &Axis, what: &str) -> Result<(), Failed<'a>> {
+    let time = |value: &f64| format!("{} {}", decimal(*value), axis.name);
+    let amount = |value: &f64| decimal(*value);
+    panel
+        .configure_mesh()
+        .x_labels(10)
+        .y_labels(5)
+        .x_label_formatter(&time)
+        .y_label_formatter(&amount)
+        .y_desc(what)
+        .axis_desc_style(font(12, &INK))
+        .label_style(font(11, &INK))
+        .axis_style(INK)
+        .bold_line_style(PALE)
+        .light_line_style(TRANSPARENT)
+        .draw()
+}
+
+/// A label without the dust of binary fractions.
+fn decimal(value: f64) -> String {
+    let rounded = (value * 100.0).round() / 100.0;
+    // Also -0 is 0.
+    format!("{}", rounded + 0.0)
+}
+
+/// Ranges of neighbours among the points that are wanted.
+fn runs(record: &Record, wanted: impl Fn(&Point) -> bool) -> Vec<Range<usize>> {
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (at, point) in record.series.points.iter().enumerate() {
+        if !wanted(point) {
+            continue;
+        }
+        match runs.last_mut() {
+            Some(run) if run.end == at => run.end = at + 1,
+            _ => runs.push(at..at + 1),
+        }
+    }
+    runs
+}
+
+/// A run of points as a filled stairway.
+fn steps<'a>(
+    panel: &mut Panel<'a, '_>,
+    record: &Record,
+    axis: &Axis,
+    run: Range<usize>,
+    color: RGBColor,
+    value: impl Fn(&Point) -> f64,
+) -> Result<(), Failed<'a>> {
+    let step = step(record) / axis.unit;
+    let first = run.start;
+    let points = record.series.points.get(run).unwrap_or_default();
+    let stairs = points.iter().zip(first..).flat_map(|(point, at)| {
+        let height = value(point);
+        [(at as f64 * step, height), ((at + 1) as f64 * step, height)]
+    });
+    let area = AreaSeries::new(stairs, 0.0, color.mix(0.25));
+    panel.draw_series(area.border_style(color.stroke_width(1)))?;
+    Ok(())
+}
+
+/// Grey with oblique lines: samples that could not tell.
+fn hatch<'a>(root: &Area<'a>, columns: &Range<i32>, rows: &Range<i32>) -> Result<(), Failed<'a>> {
+    let corners = [(columns.start, rows.start), (columns.end, rows.end)];
+    root.draw(&Rectangle::new(corners, PALE.filled()))?;
+    let high = rows.end - rows.start;
+    for from in (columns.start - high..columns.end).step_by(8) {
+        let ends = [from.max(columns.start), (from + high).min(columns.end)];
+        if ends[0] < ends[1] {
+            let line = ends.map(|x| (x, rows.end - (x - from)));
+            root.draw(&PathElement::new(line.to_vec(), GREY.stroke_width(1)))?;
+        }
+    }
+    Ok(())
+}
+
+/// The lower panel; gives the row of the share.
+fn memory<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<i32, Failed<'a>> {
+    let rows = height(&MEMORY) + BELOW as u32;
+    let area = root.clone().shrink((0, MEMORY.start), (SIZE.0, rows));
+    let gib = |mib: f64| mib / 1024.0;
+    let share = gib(record.memory_mib as f64);
+    let held = |point: &Point| gib(f64::from(point.memory_mib));
+    let most = record.series.points.iter().map(held).fold(share, f64::max);
+    let top = (most * 1.25).max(0.1);
+    let mut panel = panel(&area, axis, top, BELOW)?;
+    mesh(&mut panel, axis, "memory, GiB")?;
+    for run in runs(record, |point| point.samples > 0) {
+        steps(&mut panel, record, axis, run, GREEN, held)?;
+    }
+    let row = panel.backend_coord(&(0.0, share)).1;
+    dashes(root, (LEFT, row), (SIZE.0 as i32 - RIGHT, row), &INK)?;
+    Ok(row)
+}
+
+/// Says what the dashed line is.
+fn share<'a>(root: &Area<'a>, record: &Record, row: i32) -> Result<(), Failed<'a>> {
+    let gib = record.memory_mib as f64 / 1024.0;
+    let said = format!("share {} GiB", (gib * 10.0).floor() / 10.0);
+    let end = LEFT + 10 + said.chars().count() as i32 * CHARACTER;
+    root.draw(&Rectangle::new(
+        [(LEFT + 5, row - 16), (end, row - 3)],
+        WHITE.filled(),
+    ))?;
+    let style = font(11, &INK).pos(Pos::new(HPos::Left, VPos::Center));
+    root.draw(&Text::new(said, (LEFT + 8, row - 10), style))
+}
+
+/// A dashed line, level or upright.
+fn dashes<'a>(
+    area: &Area<'a>,
+    from: (i32, i32),
+    to: (i32, i32),
+    color: &RGBColor,
+) -> Result<(), Failed<'a>> {
+    let length = (to.0 - from.0) + (to.1 - from.1);
+    for start in (0..length).step_by(9) {
+        let end = (start + 5).min(length);
+        let place = |at: i32| match to.0 > from.0 {
+            true => (from.0 + at, from.1),
+            false => (from.0, from.1 + at),
+        };
+        let ends = vec![place(start), place(end)];
+        area.draw(&PathElement::new(ends, color.stroke_width(1)))?;
+    }
+    Ok(())
+}
+
+/// An upright line through both panels.
+struct Mark {
+    x: i32,
+    label: String,
+    color: RGBColor,
+    dry_run: bool,
+    /// Who gets a label first where there is no room for all.
+    weight: u8,
+}
+
+impl Mark {
+    fn of(event: &Event, axis: &Axis) -> Mark {
+        let (color, weight) = match event.decision {
+            Decision::Requeue | Decision::Cancel => (RED, 5),
+            Decision::Signal => (PURPLE, 4),
+            Decision::Warn => (ORANGE, 3),
+            Decision::Clear => (GREEN, 1),
+            Decision::Refuse => (GREY, 2),
+        };
+        let dry = if event.dry_run { " (dry-run)" } else { "" };
+        Mark {
+            x: axis.pixel(seconds(event.at_ms)),
+            label: format!("{}{dry}", done(event.decision)),
+            color,
+            dry_run: event.dry_run,
+            weight,
+        }
+    }
+
+    fn end(ended_ms: u64, axis: &Axis) -> Mark {
+        Mark {
+            x: axis.pixel(seconds(ended_ms)),
+            label: "job over".to_owned(),
+            color: INK,
+            dry_run: false,
+            weight: 0,
+        }
+    }
+
+    /// The columns of its label: right of the line, and left of it at the right edge.
+    fn columns(&self) -> Range<i32> {
+        let wide = self.label.chars().count() as i32 * CHARACTER + 6;
+        match self.x + wide > SIZE.0 as i32 - 4 {
+            true => self.x - wide..self.x,
+            false => self.x..self.x + wide,
+        }
+    }
+}
+
+fn marks<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<(), Failed<'a>> {
+    let events = record.events.iter().map(|event| Mark::of(event, axis));
+    let end = record.ended_ms.map(|ended| Mark::end(ended, axis));
+    let mut marks: Vec<Mark> = events.chain(end).collect();
+    // From right to left: then the line of a label in a higher lane passes left of the labels below.
+    marks.sort_by_key(|mark| std::cmp::Reverse((mark.weight, mark.x)));
+    let lanes = lanes(&marks);
+    for (mark, lane) in marks.iter().zip(&lanes) {
+        let top = lane.map_or(ACTIVITY.start, row);
+        let (from, to) = ((mark.x, top), (mark.x, MEMORY.end));
+        match mark.dry_run {
+            true => dashes(root, from, to, &mark.color)?,
+            false => root.draw(&PathElement::new(
+                vec![from, to],
+                mark.color.stroke_width(1),
+            ))?,
+        }
+    }
+    for (mark, lane) in marks.iter().zip(&lanes) {
+        if let Some(lane) = lane {
+            label(root, mark, row(*lane))?;
+        }
+    }
+    Ok(())
+}
+
+/// The middle of a lane.
+fn row(lane: usize) -> i32 {
+    LANE.0 - LANE.1 * lane as i32
+}
+
+/// For each mark the lowest lane where its label meets no other; None where there is none.
+fn lanes(marks: &[Mark]) -> Vec<Option<usize>> {
+    let mut taken: Vec<Vec<Range<i32>>> = vec![Vec::new(); LANES];
+    let place = |mark: &Mark| {
+        let wanted = mark.columns();
+        let free = |labels: &Vec<Range<i32>>| {
+            let clear = |other: &Range<i32>| other.end <= wanted.start || wanted.end <= other.start;
+            labels.iter().all(clear)
+        };
+        let lane = taken.iter().position(free)?;
+        taken.get_mut(lane)?.push(wanted);
+        Some(lane)
+    };
+    marks.iter().map(place).collect()
+}
+
+fn label<'a>(root: &Area<'a>, mark: &Mark, row: i32) -> Result<(), Failed<'a>> {
+    let columns = mark.columns();
+    // Lines of other marks stay behind it.
+    let corners = [(columns.start + 1, row - 6), (columns.end - 1, row + 6)];
+    root.draw(&Rectangle::new(corners, WHITE.filled()))?;
+    let (x, side) = match columns.start == mark.x {
+        true => (mark.x + 4, HPos::Left),
+        false => (mark.x - 4, HPos::Right),
+    };
+    let style = font(12, &mark.color).pos(Pos::new(side, VPos::Center));
+    root.draw(&Text::new(mark.label.clone(), (x, row), style))
+}
+
+/// The last line: what the colours mean.
+fn legend<'a>(root: &Area<'a>, record: &Record) -> Result<(), Failed<'a>> {
+    const ROW: i32 = 508;
+    let points = &record.series.points;
+    let sum = |of: fn(&Point) -> u32| points.iter().map(|point| u64::from(of(point))).sum::<u64>();
+    let (samples, unknown) = (sum(|point| point.samples), sum(|point| point.unknown));
+    let mut x = LEFT;
+    let mut say = |text: String, swatch: Option<RGBColor>| {
+        let columns = x..x + 14;
+        let rows = ROW - 6..ROW + 6;
+        match swatch {
+            Some(color) => {
+                let corners = [(columns.start, rows.start), (columns.end, rows.end)];
+                root.draw(&Rectangle::new(corners, color.mix(0.25).filled()))?;
+                let border = if color == WHITE { GREY } else { color };
+                root.draw(&Rectangle::new(corners, border.stroke_width(1)))?;
+            }
+            None => hatch(root, &columns, &rows)?,
+        }
+        let style = font(12, &INK).pos(Pos::new(HPos::Left, VPos::Center));
+        x = columns.end + 6 + text.chars().count() as i32 * CHARACTER + 16;
+        root.draw(&Text::new(text, (columns.end + 6, ROW), style))
+    };
+    say("activity (peak)".to_owned(), Some(BLUE))?;
+    say("memory held".to_owned(), Some(GREEN))?;
+    if unknown > 0 {
+        let percent = (100 * unknown).div_ceil(samples.max(1)).min(100);
+        say(format!("could not be told ({percent} % of samples)"), None)?;
+    }
+    if points.iter().any(|point| point.samples == 0) {
+        say("blank: no samples".to_owned(), Some(WHITE))?;
+    }
+    Ok(())
+}

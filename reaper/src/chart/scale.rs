@@ -1,0 +1,67 @@
+//! The time that a chart covers, and what was measured in a part of it.
+
+use crate::evidence::{Point, Record};
+
+/// Seconds from the beginning of a record to its last sample, event or the job's end; never nothing.
+pub(super) fn life(record: &Record) -> f64 {
+    let step = step(record);
+    let sampled = record.series.points.len() as f64 * step;
+    let told = record.events.iter().map(|event| seconds(event.at_ms));
+    let ended = record.ended_ms.map(seconds);
+    let last = told.chain(ended).fold(sampled, f64::max);
+    last.max(1.0)
+}
+
+/// Seconds from one point to the next.
+pub(super) fn step(record: &Record) -> f64 {
+    seconds(record.series.step_ms.max(1))
+}
+
+pub(super) fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+/// What the points of a series say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    /// No sample was taken.
+    Gap,
+    /// Samples were taken, none could tell whether the slice was used.
+    Unknown,
+    /// At least one could.
+    Measured,
+}
+
+impl Known {
+    pub(super) fn of(point: &Point) -> Known {
+        match point.samples {
+            0 => Known::Gap,
+            samples if point.unknown >= samples => Known::Unknown,
+            _ => Known::Measured,
+        }
+    }
+}
+
+/// Activity, 0 to 1, whatever was written.
+pub(super) fn activity(point: &Point) -> f64 {
+    match f64::from(point.peak) {
+        peak if peak.is_finite() => peak.clamp(0.0, 1.0),
+        _ => 0.0,
+    }
+}
+
+/// The unit in which a length of time is told, and its name.
+pub(super) fn unit(life: f64) -> (f64, &'static str) {
+    const MINUTE: f64 = 60.0;
+    const HOUR: f64 = 60.0 * MINUTE;
+    const DAY: f64 = 24.0 * HOUR;
+    if life < 3.0 * MINUTE {
+        (1.0, "s")
+    } else if life < 3.0 * HOUR {
+        (MINUTE, "min")
+    } else if life < 4.0 * DAY {
+        (HOUR, "h")
+    } else {
+        (DAY, "d")
+    }
+}

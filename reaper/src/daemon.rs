@@ -1,0 +1,562 @@
+//! One round after the other: leases, samples, judgement, deeds, what is told of it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::reaper::{Facts, Mode, Policy};
+use gpufrac_node::files::{FileError, RootDir};
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::Node;
+
+use crate::evidence::{Decision, Event, Record};
+use crate::ladder::Ladder;
+use crate::metrics::{Slice, Snapshot};
+use crate::moment::Moment;
+use crate::overdue;
+use crate::peers::{Count, Peers};
+use crate::post::Post;
+use crate::records::Records;
+use crate::sample::{Sample, Use};
+use crate::slurm::{Job, Slurm};
+use crate::state::State;
+use crate::telemetry::Telemetry;
+use crate::watch::{GAP, Key, Stalled, Watch};
+
+/// Between two looks at the counters of an instance at least (nvml.h, GPM).
+pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+/// A point of a record's series is made of so many samples at first.
+const SAMPLES_OF_POINT: u32 = 6;
+/// Rounds between two looks for what other runs left.
+const OVERDUE_ROUNDS: u64 = 6;
+/// Rounds between two questions to Slurm about a lease whose job seems to be gone, or that was not answered.
+const PATIENT_ROUNDS: u64 = 30;
+/// Rounds between two clearings of old records.
+const PURGE_ROUNDS: u64 = 360;
+
+/// All that the daemon knows of one lease.
+pub(crate) struct Watched {
+    pub(crate) lease: Lease,
+    pub(crate) watch: Watch,
+    pub(crate) record: Record,
+    pub(crate) last: Option<Sample>,
+    /// What Slurm said of the job when it was last asked.
+    pub(crate) job: Option<Job>,
+    /// The round in which Slurm is asked at the earliest.
+    ask_in: u64,
+    /// Why nothing was done although it was due; said once.
+    pub(crate) refused: Option<String>,
+    /// Points and events when the record was last written.
+    written: (usize, usize),
+}
+
+/// The daemon without its loop.
+pub struct Daemon {
+    pub(crate) node: Node,
+    pub(crate) log: JobLog,
+    pub(crate) slurm: Box<dyn Slurm>,
+    pub(crate) peers: Peers,
+    pub(crate) post: Post,
+    pub(crate) state: State,
+    /// The active leases.
+    pub(crate) watched: BTreeMap<u32, Watched>,
+    /// All of them.
+    leases: Vec<Lease>,
+    pub(crate) breakers: [bool; 2],
+    telemetry: Telemetry,
+    records: Records,
+    dir: RootDir,
+    snapshot: Arc<Mutex<Snapshot>>,
+    round: u64,
+    unleased: Vec<String>,
+    overdue: u32,
+    /// Errors that were logged and still hold.
+    told: HashMap<&'static str, String>,
+}
+
+/// How long one look at the counters takes, by what is at stake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rhythm {
+    /// From the beginning of a round to the next.
+    pub interval: Duration,
+    /// How long activity is measured in it.
+    pub look: Duration,
+}
+
+impl Daemon {
+    /// Takes up what an earlier run left.
+    ///
+    /// # Errors
+    /// A folder is not there, or not root's alone.
+    pub fn start(
+        node: Node,
+        slurm: Box<dyn Slurm>,
+        snapshot: Arc<Mutex<Snapshot>>,
+    ) -> Result<Daemon, FileError> {
+        let log = JobLog::reaper();
+        let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755)?;
+        let (state, unusable) = State::load(&dir)?;
+        if let Some(why) = unusable {
+            log.warning(format!(
+                "the state of before is not used, as {why}: every slice counts as used now"
+            ));
+        }
+        let daemon = Daemon {
+            peers: Peers::new(node.shared.as_deref(), &node.name),
+            post: Post::new(),
+            telemetry: Telemetry::new(&node),
+            records: Records::open(&node.run, &node.state)?,
+            watched: BTreeMap::new(),
+            leases: Vec::new(),
+            breakers: [false; 2],
+            round: 0,
+            unleased: Vec::new(),
+            overdue: 0,
+            told: HashMap::new(),
+            node,
+            log,
+            slurm,
+            state,
+            dir,
+            snapshot,
+        };
+        Ok(daemon)
+    }
+
+    /// Takes another configuration; windows, warnings and history stay.
+    pub fn reload(&mut self, node: Node) {
+        self.peers = Peers::new(node.shared.as_deref(), &node.name);
+        self.telemetry = Telemetry::new(&node);
+        self.node = node;
+        for watched in self.watched.values_mut() {
+            watched.refused = None;
+        }
+    }
+
+    /// How the next round is to be. A slice that has been stalled for half of its time is watched without gaps.
+    pub fn rhythm(&self) -> Rhythm {
+        let interval = self.node.config.reaper.interval;
+        let now = Moment::now();
+        let mut watched = self.watched.values();
+        let suspect = watched.any(|watched| {
+            let policy = self.policy(watched);
+            policy.mode != Mode::Off
+                && watched
+                    .watch
+                    .is_suspect(policy, watched.lease.idle_wish, now)
+        });
+        let look = match suspect {
+            true => interval.mul_f64(0.95),
+            false => interval / 10,
+        };
+        Rhythm {
+            interval,
+            look: look.max(SHORTEST_LOOK),
+        }
+    }
+
+    /// One round. `observe` waits while activity is measured, and says whether it was long enough to tell.
+    pub fn round(&mut self, observe: impl FnOnce() -> bool) {
+        self.round += 1;
+        self.state.totals.rounds += 1;
+        match self.node.leases().and_then(|store| store.list()) {
+            Ok(leases) => self.meet(leases),
+            Err(error) => {
+                // Whom a damaged file names is not known: nothing is decided.
+                self.tell_once("leases", Some(error.to_string()));
+                return self.publish();
+            }
+        }
+        self.tell_once("leases", None);
+        self.look(observe);
+        let now = Moment::now();
+        self.ask(now);
+        self.reap(now);
+        if self.round % OVERDUE_ROUNDS == 1 {
+            self.overdue();
+        }
+        if self.round % PURGE_ROUNDS == 1 {
+            let keep = self.node.config.reaper.keep;
+            let purged = self.records.purge(keep, &self.node.name, &self.peers);
+            self.tell_once("purge", purged.err().map(|error| error.to_string()));
+        }
+        self.publish();
+        self.save();
+    }
+
+    /// Keeps everything: the daemon ends.
+    pub fn stop(&mut self) {
+        for watched in self.watched.values_mut() {
+            watched.written = (usize::MAX, usize::MAX);
+        }
+        self.save();
+        self.post.finish();
+    }
+
+    pub(crate) fn policy(&self, watched: &Watched) -> &Policy {
+        self.node
+            .config
+            .reaper
+            .policy(&facts(&watched.lease, watched.job.as_ref()))
+    }
+
+    /// New leases are watched from now on, or taken up from the state of before; those that are gone are done with.
+    fn meet(&mut self, leases: Vec<Lease>) {
+        let now = Moment::now();
+        self.leases = leases;
+        let active = self.leases.iter();
+        let active = active.filter(|lease| lease.state == LeaseState::Active);
+        let active: Vec<Lease> = active.cloned().collect();
+        let keys: HashMap<u32, Key> = active.iter().map(|l| (l.job_id, Key::of(l))).collect();
+        let gone: Vec<u32> = self
+            .watched
+            .iter()
+            .filter(|(job, watched)| keys.get(job) != Some(&watched.watch.key))
+            .map(|(job, _)| *job)
+            .collect();
+        for job in gone {
+            self.part(job, now);
+        }
+        let first = self.round == 1;
+        for lease in active {
+            if let Some(known) = self.watched.get_mut(&lease.job_id) {
+                known.lease = lease;
+                continue;
+            }
+            let watched = self.take_up(lease, now);
+            self.watched.insert(watched.lease.job_id, watched);
+        }
+        if first {
+            let watched = &self.watched;
+            let is_here = |job: u32| watched.contains_key(&job);
+            let tidied = self.records.tidy(is_here);
+            self.tell_once("records", tidied.err().map(|error| error.to_string()));
+            let watched = &self.watched;
+            let is_here = |job: u32| watched.contains_key(&job);
+            if self.node.shared.is_some() {
+                let tidied = self.peers.tidy(is_here);
+                self.tell_once("shared", tidied.err().map(|error| error.to_string()));
+            }
+            // What is left of it is of jobs that ended meanwhile.
+            self.state.watches.clear();
+        }
+    }
+
+    fn take_up(&mut self, lease: Lease, now: Moment) -> Watched {
+        let key = Key::of(&lease);
+        let known = self.state.watches.iter().position(|watch| watch.key == key);
+        let watch = match known {
+            Some(place) => self.state.watches.swap_remove(place),
+            None => Watch::new(key, now),
+        };
+        let record = self.records.read(key).unwrap_or_else(|error| {
+            self.log.warning(error);
+            None
+        });
+        let step = self.node.config.reaper.interval * SAMPLES_OF_POINT;
+        let record = record.unwrap_or_else(|| {
+            let mut record = Record::new(&lease, watch.began.unix(), step);
+            record.wish = lease.idle_wish;
+            record
+        });
+        Watched {
+            lease,
+            watch,
+            record,
+            last: None,
+            job: None,
+            ask_in: 0,
+            refused: None,
+            written: (0, 0),
+        }
+    }
+
+    /// The lease is gone.
+    fn part(&mut self, job: u32, now: Moment) {
+        let Some(mut watched) = self.watched.remove(&job) else {
+            return;
+        };
+        watched.record.ended_ms = Some(now.since(watched.watch.began).as_millis() as u64);
+        if self.node.shared.is_some() {
+            let withdrawn = self.peers.withdraw(job);
+            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
+        }
+        if !watched.record.events.is_empty() {
+            let kept = self.records.keep(&watched.record, &self.peers);
+            self.tell_once("records", kept.err().map(|error| error.to_string()));
+        }
+        if let Err(error) = self.records.end(job) {
+            self.log.warning(error);
+        }
+    }
+
+    fn look(&mut self, observe: impl FnOnce() -> bool) {
+        let leases: Vec<Lease> = self.watched.values().map(|w| w.lease.clone()).collect();
+        let policies: HashMap<u32, Policy> = self
+            .watched
+            .iter()
+            .map(|(job, watched)| (*job, self.policy(watched).clone()))
+            .collect();
+        let general = &self.node.config.reaper.general;
+        let policy = |lease: &Lease| policies.get(&lease.job_id).unwrap_or(general);
+        let look = self.telemetry.look(&self.node, &leases, observe, policy);
+        self.state.totals.driver_errors += look.errors.len() as u64;
+        self.tell_once("driver", look.errors.first().cloned());
+        let now = Moment::now();
+        let interval = self.node.config.reaper.interval;
+        for (job, sample) in look.samples {
+            let Some(watched) = self.watched.get_mut(&job) else {
+                continue;
+            };
+            if matches!(sample.usage, Use::Unknown(_)) {
+                self.state.totals.unknown_samples += 1;
+            }
+            watched.watch.observe(now, &sample, interval);
+            let at = now.since(watched.watch.began);
+            watched.record.series.add(at, &sample);
+            watched.last = Some(sample);
+        }
+    }
+
+    /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
+    fn ask(&mut self, now: Moment) {
+        let reaper = &self.node.config.reaper;
+        let unknown: Vec<u32> = self
+            .watched
+            .iter()
+            .filter(|(_, watched)| watched.job.is_none() && watched.ask_in <= self.round)
+            .filter(|(_, watched)| {
+                // Any rule may turn out to hold.
+                let wish = watched.lease.idle_wish;
+                let mut policies = reaper.policies().filter(|policy| policy.mode != Mode::Off);
+                policies.any(|policy| watched.watch.is_suspect(policy, wish, now))
+            })
+            .map(|(job, _)| *job)
+            .collect();
+        for job in unknown {
+            if self.fresh(job).is_none() {
+                // Who does not answer once is not asked for the others now.
+                break;
+            }
+        }
+    }
+
+    /// What Slurm says of a job now; None where it does not answer, or knows no such job.
+    pub(crate) fn fresh(&mut self, job: u32) -> Option<Job> {
+        let answer = self.slurm.job(job);
+        let watched = self.watched.get_mut(&job)?;
+        watched.ask_in = self.round + GAP as u64;
+        let (answer, error) = match answer {
+            Ok(answer) => (answer, None),
+            Err(error) => {
+                self.state.totals.slurm_errors += 1;
+                (None, Some(error.to_string()))
+            }
+        };
+        if let Some(answer) = &answer {
+            watched.job = Some(answer.clone());
+        }
+        self.tell_once("slurm", error);
+        answer
+    }
+
+    /// What was decided, in the record and in the log.
+    pub(crate) fn decide(
+        &mut self,
+        job: u32,
+        decision: Decision,
+        stalled: &Stalled,
+        policy: &Policy,
+        detail: &str,
+    ) -> Option<Event> {
+        let now = Moment::now();
+        let watched = self.watched.get_mut(&job)?;
+        let event = Event {
+            at_ms: now.since(watched.watch.began).as_millis() as u64,
+            decision,
+            dry_run: policy.mode != Mode::On,
+            stall: stalled.stall,
+            stalled_ms: now.since(stalled.since).as_millis() as u64,
+            window_ms: stalled.window.as_millis() as u64,
+            rule: policy.name.clone(),
+            source: watched
+                .last
+                .as_ref()
+                .map_or(crate::sample::Source::Missing, |sample| sample.source),
+            detail: detail.to_owned(),
+        };
+        watched.record.events.push(event.clone());
+        let record = &watched.record;
+        self.log.info(format!(
+            "decision={} dry_run={} job={job} user={} account={} partition={} pool={} device={} fraction={} stall={} stalled_s={:.1} window_s={:.1} rule={:?} source={} detail={detail:?}",
+            decision.name(),
+            event.dry_run,
+            record.user,
+            record.account.as_deref().unwrap_or("-"),
+            record.partition,
+            record.pool,
+            record.device,
+            record.fraction,
+            event.stall,
+            event.stalled_ms as f64 / 1000.0,
+            event.window_ms as f64 / 1000.0,
+            event.rule,
+            event.source,
+        ));
+        // At once: the node may go down with its /run.
+        let kept = self.records.keep(record, &self.peers);
+        let written = self.records.write(record);
+        let error = kept.err().map(|error| error.to_string());
+        let error = error.or(written.err().map(|error| error.to_string()));
+        self.tell_once("records", error);
+        Some(event)
+    }
+
+    /// Warnings do not hold any more.
+    pub(crate) fn forget_warnings(&mut self, job: u32) {
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.watch.ladder = Ladder::default();
+            watched.refused = None;
+        }
+    }
+
+    fn overdue(&mut self) {
+        let leases = self.leases.clone();
+        let repaired = overdue::repair(&self.node, &leases, &self.log);
+        self.tell_once("overdue", repaired.err());
+        let mut overdue = 0;
+        for lease in &leases {
+            if lease.state != LeaseState::Active {
+                overdue += u32::from(lease.state == LeaseState::Releasing);
+                continue;
+            }
+            let seems_gone = !self.telemetry.has_processes(lease);
+            let may_ask = self
+                .watched
+                .get(&lease.job_id)
+                .is_some_and(|watched| watched.ask_in <= self.round);
+            if !seems_gone || !may_ask {
+                continue;
+            }
+            if let Some(watched) = self.watched.get_mut(&lease.job_id) {
+                watched.ask_in = self.round + PATIENT_ROUNDS;
+            }
+            match overdue::end_if_over(&self.node, lease, self.slurm.as_ref(), &self.log) {
+                Ok(over) => overdue += u32::from(over),
+                Err(error) => {
+                    self.tell_once("overdue", Some(error));
+                    break;
+                }
+            }
+        }
+        self.overdue = overdue;
+        match overdue::unleased(&self.node) {
+            Ok(unleased) => {
+                for instance in unleased.iter().filter(|i| !self.unleased.contains(i)) {
+                    self.log.warning(format!(
+                        "{instance}: no lease names it; it is not gpufrac's, and stays"
+                    ));
+                }
+                self.unleased = unleased;
+            }
+            Err(error) => self.tell_once("unleased", Some(error)),
+        }
+    }
+
+    /// Logs an error when it comes, or changes, and once more when it is over.
+    pub(crate) fn tell_once(&mut self, about: &'static str, error: Option<String>) {
+        match (error, self.told.get(about)) {
+            (Some(error), Some(told)) if error == *told => {}
+            (Some(error), _) => {
+                self.log.error(format!("{about}: {error}"));
+                self.told.insert(about, error);
+            }
+            (None, Some(_)) => {
+                self.log.info(format!("{about}: works again"));
+                self.told.remove(about);
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The leases here, and those whose jobs are due for a warning or had one.
+    pub(crate) fn count(&self, stalled: u32) -> Count {
+        Count::new(self.watched.len() as u32, stalled)
+    }
+
+    fn publish(&mut self) {
+        self.state.totals.mail_errors += self.post.failed();
+        let now = Moment::now();
+        let slices = self.watched.values().map(|watched| slice(watched, now));
+        let snapshot = Snapshot {
+            slices: slices.collect(),
+            totals: self.state.totals.clone(),
+            node_breaker: self.breakers[0],
+            cluster_breaker: self.breakers[1],
+            unleased_instances: self.unleased.len() as u32,
+            overdue_leases: self.overdue,
+        };
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
+    }
+
+    fn save(&mut self) {
+        let watches = self.watched.values().map(|watched| watched.watch.clone());
+        self.state.watches = watches.collect();
+        let saved = self.state.save(&self.dir);
+        self.tell_once("state", saved.err().map(|error| error.to_string()));
+        for watched in self.watched.values_mut() {
+            let size = (
+                watched.record.series.points.len(),
+                watched.record.events.len(),
+            );
+            if size == watched.written {
+                continue;
+            }
+            match self.records.write(&watched.record) {
+                Ok(()) => watched.written = size,
+                Err(error) => self.log.warning(error),
+            }
+        }
+    }
+}
+
+/// What is known of a job for the choice of its rule.
+pub(crate) fn facts<'a>(lease: &'a Lease, job: Option<&'a Job>) -> Facts<'a> {
+    Facts {
+        pool: Some(&lease.pool),
+        partition: Some(&lease.partition),
+        account: Some(match (&lease.account, job) {
+            (Some(account), _) => account,
+            (None, Some(job)) => &job.account,
+            (None, None) => "",
+        }),
+        user: Some(&lease.user),
+        qos: job.map(|job| job.qos.as_str()),
+        reservation: job.map(|job| job.reservation.as_str()),
+        name: job.map(|job| job.name.as_str()),
+        interactive: job.map(|job| !job.batch),
+    }
+}
+
+fn slice(watched: &Watched, now: Moment) -> Slice {
+    let lease = &watched.lease;
+    let last = watched.last.as_ref();
+    Slice {
+        job: lease.job_id,
+        user: lease.user.clone(),
+        account: lease.account.clone().unwrap_or_default(),
+        partition: lease.partition.clone(),
+        pool: lease.pool.clone(),
+        gpu: lease.slice.gpu_uuid.clone(),
+        device: lease.slice.cuda_device().unwrap_or("").to_owned(),
+        fraction: f64::from(lease.fraction.numerator()) / f64::from(lease.fraction.denominator()),
+        activity: last.and_then(|sample| sample.activity),
+        memory_bytes: last
+            .and_then(|sample| sample.memory)
+            .map(|memory| memory.0 << 20),
+        memory_limit_bytes: lease.slice.memory_mib.0 << 20,
+        idle_seconds: now.since(watched.watch.last_use).as_secs_f64(),
+        source: last.map_or(crate::sample::Source::Missing, |sample| sample.source),
+    }
+}

@@ -1,0 +1,289 @@
+//! From a warning to the end of a job. No I/O, no clock of its own.
+//!
+//! ```text
+//! since              due - w0            due - w1        due           due + checkpoint
+//!   |------ window ----+-------------------+--------------|- - - - - - - - - |
+//!   stalled            first warning       second         signal, or end     end
+//! ```
+//! A warning that could not be given in time moves all that follows: the end is never less than `w`
+//! after the warning for `w`.
+
+use std::time::Duration;
+
+use gpufrac_core::reaper::{Mode, Policy, Stall};
+use serde::{Deserialize, Serialize};
+
+use crate::moment::Moment;
+use crate::watch::{Stalled, Watch};
+
+/// How far it has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ladder {
+    /// What the first warning was about.
+    stall: Option<Stall>,
+    /// When each warning was given.
+    warned: Vec<Moment>,
+    /// When the signal was sent.
+    signalled: Option<Moment>,
+    /// Whether the end was carried out.
+    ended: bool,
+    /// Whether all this was only said.
+    dry_run: bool,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    None,
+    /// A warning; the job ends then.
+    Warn {
+        /// When the job will end at the earliest.
+        end: Moment,
+    },
+    /// The signal of the policy.
+    Signal {
+        /// When the job will end at the earliest.
+        end: Moment,
+    },
+    /// The end.
+    End,
+}
+
+impl Ladder {
+    /// Whether a warning was given that still stands.
+    pub fn is_warned(&self) -> bool {
+        !self.warned.is_empty()
+    }
+
+    /// What the warnings were about.
+    pub fn stall(&self) -> Option<Stall> {
+        self.stall
+    }
+
+    /// What is due for a slice that is stalled.
+    pub fn step(&self, stalled: &Stalled, policy: &Policy, now: Moment) -> Step {
+        if self.ended {
+            return Step::None;
+        }
+        let end = self.end(stalled, policy);
+        if let Some(before) = policy.warn.get(self.warned.len()) {
+            let end = end.max(now + *before);
+            return match now + *before >= self.end(stalled, policy) {
+                true => Step::Warn {
+                    end: end + grace(policy),
+                },
+                false => Step::None,
+            };
+        }
+        if now < end {
+            return Step::None;
+        }
+        match (policy.signal, self.signalled) {
+            (Some((_, checkpoint)), None) => Step::Signal {
+                end: now + checkpoint,
+            },
+            (Some((_, checkpoint)), Some(sent)) if now < sent + checkpoint => Step::None,
+            _ => Step::End,
+        }
+    }
+
+    /// When the window ends, or later if a warning came late.
+    fn end(&self, stalled: &Stalled, policy: &Policy) -> Moment {
+        let warned = self.warned.iter().zip(&policy.warn);
+        let after = warned.map(|(at, before)| *at + *before);
+        after.fold(stalled.due(), Moment::max)
+    }
+
+    /// A warning was given.
+    pub fn warned(&mut self, stall: Stall, now: Moment, mode: Mode) {
+        self.stall.get_or_insert(stall);
+        self.warned.push(now);
+        self.dry_run = mode != Mode::On;
+    }
+
+    /// The signal was sent.
+    pub fn signalled(&mut self, now: Moment) {
+        self.signalled = Some(now);
+    }
+
+    /// The end was carried out.
+    pub fn ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Whether the warnings do not hold any more: they were only said and now count, or the other way.
+    pub fn is_of_other_mode(&self, mode: Mode) -> bool {
+        self.is_warned() && self.dry_run != (mode != Mode::On)
+    }
+}
+
+/// What the signal adds.
+fn grace(policy: &Policy) -> Duration {
+    policy
+        .signal
+        .map_or(Duration::ZERO, |(_, checkpoint)| checkpoint)
+}
+
+impl Watch {
+    /// Whether the slice was used again after a warning, or the job keeps to its share again.
+    pub fn is_cleared(&self) -> bool {
+        let Some(first) = self.ladder.warned.first() else {
+            return false;
+        };
+        let again = |since: Option<Moment>| since.is_none_or(|since| since > *first);
+        match self.ladder.stall {
+            Some(stall @ (Stall::OverShare | Stall::Finished)) => {
+                again(self.since(stall, Duration::ZERO))
+            }
+            _ => self.last_use > *first,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::reaper::{Action, IdleWish, Signal};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::sample::Use;
+    use crate::watch::tests::{KEY, at, sample};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn policy(warn: &[u32], checkpoint: Option<u32>) -> Policy {
+        Policy {
+            mode: Mode::On,
+            grace: Duration::ZERO,
+            never_used: Some(100 * SECOND),
+            idle: Some(100 * SECOND),
+            finished: None,
+            warn: warn.iter().map(|before| *before * SECOND).collect(),
+            signal: checkpoint.map(|time| ("USR1".parse::<Signal>().unwrap(), time * SECOND)),
+            action: Action::Cancel,
+            ..Policy::default()
+        }
+    }
+
+    /// Every step at the seconds at which `look` says so, with the outcome carried out.
+    fn play(policy: &Policy, look: impl Fn(u64) -> Option<Use>, seconds: u64) -> Vec<(u64, Step)> {
+        let mut watch = Watch::new(KEY, at(0));
+        let mut steps = Vec::new();
+        for second in 1..=seconds {
+            let Some(usage) = look(second) else { continue };
+            let now = at(second);
+            watch.observe(now, &sample(usage, 0, 0), 20 * SECOND);
+            if watch.is_cleared() {
+                watch.ladder = Ladder::default();
+            }
+            let Some(stalled) = watch.stalled(policy, IdleWish::Default) else {
+                continue;
+            };
+            let step = watch.ladder.step(&stalled, policy, now);
+            match step {
+                Step::None => continue,
+                Step::Warn { .. } => watch.ladder.warned(stalled.stall, now, Mode::On),
+                Step::Signal { .. } => watch.ladder.signalled(now),
+                Step::End => watch.ladder.ended(),
+            }
+            steps.push((second, step));
+        }
+        steps
+    }
+
+    #[test]
+    fn warnings_the_signal_and_the_end_come_in_time() {
+        let steps = play(&policy(&[30, 10], Some(5)), |_| Some(Use::Idle), 300);
+        let end = at(105);
+        assert_eq!(
+            steps,
+            [
+                (70, Step::Warn { end }),
+                (90, Step::Warn { end }),
+                (100, Step::Signal { end }),
+                (105, Step::End)
+            ]
+        );
+    }
+
+    #[test]
+    fn a_late_warning_moves_the_end() {
+        // Nobody looked in time (but not for so long that what happened is unknown).
+        let look = |second: u64| {
+            let there = !(69..95).contains(&second);
+            there.then_some(Use::Idle)
+        };
+        let steps = play(&policy(&[30, 10], None), look, 300);
+        assert_eq!(
+            steps,
+            [
+                (95, Step::Warn { end: at(125) }),
+                (115, Step::Warn { end: at(125) }),
+                (125, Step::End)
+            ]
+        );
+    }
+
+    #[test]
+    fn one_use_a_second_before_the_end_begins_anew() {
+        let look = |second| Some(if second == 99 { Use::Busy } else { Use::Idle });
+        let steps = play(&policy(&[30], None), look, 198);
+        assert_eq!(
+            steps,
+            [
+                (70, Step::Warn { end: at(100) }),
+                (169, Step::Warn { end: at(199) })
+            ]
+        );
+    }
+
+    #[test]
+    fn a_dry_run_does_not_count_when_it_becomes_serious() {
+        let mut ladder = Ladder::default();
+        assert!(!ladder.is_of_other_mode(Mode::On));
+        ladder.warned(Stall::Idle, at(1), Mode::DryRun);
+        assert!(ladder.is_of_other_mode(Mode::On) && !ladder.is_of_other_mode(Mode::DryRun));
+    }
+
+    proptest! {
+        /// Whatever is seen and whenever: each end has a window without use before it, and every warning at
+        /// least its time before, after the last use.
+        #[test]
+        fn every_end_was_earned(
+            warn in proptest::collection::btree_set(1_u32..90, 1..4),
+            checkpoint in proptest::option::of(1_u32..30),
+            looks in proptest::collection::vec(0_u8..40, 600),
+        ) {
+            let warn: Vec<u32> = warn.into_iter().rev().collect();
+            let policy = policy(&warn, checkpoint);
+            // 0: busy, 1-3: nobody looks, 4: no answer, else idle.
+            let look = |second: u64| match looks[second as usize - 1] {
+                0 => Some(Use::Busy),
+                1..=3 => None,
+                4 => Some(Use::Unknown(String::new())),
+                _ => Some(Use::Idle),
+            };
+            let steps = play(&policy, look, looks.len() as u64);
+            let used = |second: &u64| matches!(look(*second), Some(Use::Busy | Use::Unknown(_)));
+            for (index, (end, step)) in steps.iter().enumerate() {
+                if *step != Step::End {
+                    continue;
+                }
+                prop_assert_eq!((end - 99..=*end).find(used), None);
+                let before: Vec<u64> = steps[..index]
+                    .iter()
+                    .rev()
+                    .take_while(|(second, step)| *step != Step::End && (*second..=*end).all(|s| !used(&s)))
+                    .filter(|(_, step)| matches!(step, Step::Warn { .. }))
+                    .map(|(second, _)| *second)
+                    .collect();
+                prop_assert_eq!(before.len(), warn.len());
+                for (given, time) in before.iter().rev().zip(&warn) {
+                    prop_assert!(end - given >= u64::from(*time));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Letters: to a user whose job is about to end, and to the admins when nothing is ended although it looks so.
+
+use std::time::Duration;
+
+use gpufrac_core::reaper::{Action, IdleWish, Mail, Policy, Stall};
+
+mod message;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use crate::chart;
+use crate::evidence::{Event, Record};
+use crate::words::{
+    self, clipped, listed, moment, plain, remedies, rule, span, span_ms, utc, wrapped,
+};
+
+pub use send::{MailError, send};
+
+/// As wide as mail usually is.
+const WIDTH: usize = 72;
+/// Longer addresses are refused (RFC 5321, 4.5.3.1.3).
+const LONGEST_ADDRESS: usize = 254;
+
+/// What is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Addresses.
+    pub to: Vec<String>,
+    /// One line.
+    pub subject: String,
+    /// Lines of text.
+    pub text: String,
+    /// A picture to go with it, where it can.
+    pub chart_svg: Option<String>,
+}
+
+/// What a user is told beside the event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Notice<'a> {
+    /// Addresses, as [`recipient`] gives them.
+    pub to: Vec<String>,
+    /// What will be done to this job.
+    pub action: Action,
+    /// How long after the event.
+    pub ends_in: Duration,
+    /// What holds for the job.
+    pub policy: &'a Policy,
+}
+
+/// Why a breaker is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breach {
+    /// The node that says so.
+    pub node: String,
+    /// Whether the leases of all nodes were counted.
+    pub cluster: bool,
+    /// Leases that look stalled.
+    pub stalled: u32,
+    /// Of so many.
+    pub leases: u32,
+    /// Percent of them from which nothing is ended.
+    pub share: u8,
+    /// Since when: seconds since 1970.
+    pub since_unix: u64,
+}
+
+/// Where a job's user is written to: MailUser of the job if it is one address, else the user. MailUser is the
+/// user's own text; what could be read as an option, a list, a file or a program by what delivers mail is no address.
+pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<String> {
+    let whole = |name: &str| match domain {
+        Some(domain) if !name.contains('@') => format!("{name}@{domain}"),
+        _ => name.to_owned(),
+    };
+    let names = [mail_user, user]
+        .into_iter()
+        .filter(|name| !name.is_empty());
+    names.map(whole).find(|address| is_address(address))
+}
+
+/// A user name, or a name and a host.
+fn is_address(text: &str) -> bool {
+    let name = |text: &str| {
+        let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=".contains(c);
+        !text.is_empty() && !text.starts_with(['-', '.']) && text.chars().all(usual)
+    };
+    let host = |text: &str| {
+        let usual = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+        !text.is_empty() && !text.starts_with(['-', '.']) && text.chars().all(usual)
+    };
+    text.len() <= LONGEST_ADDRESS
+        && match text.split_once('@') {
+            Some((local, domain)) => name(local) && host(domain),
+            None => name(text),
+        }
+}
+
+/// To a user: the job will end.
+pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Letter {
+    let dry_run = if event.dry_run { " (dry-run)" } else { "" };
+    let subject = format!(
+        "Job {} on {} will be {} in {}: {}{dry_run}",
+        record.job,
+        clipped(&record.node, 64),
+        words::end(notice.action),
+        span(notice.ends_in),
+        in_short(event.stall)
+    );
+    let attached = mail.sendmail.is_some();
+    let mut lines = announcement(record, event, notice);
+    lines.push(String::new());
+    lines.push("What you can do:".to_owned());
+    for remedy in options(record, event, notice, mail) {
+        lines.extend(listed(&remedy, WIDTH));
+    }
+    lines.push(String::new());
+    lines.extend(chart::terminal(record, WIDTH));
+    lines.push(String::new());
+    lines.extend(wrapped(&closing(record, attached), WIDTH, ""));
+    Letter {
+        to: notice.to.clone(),
+        subject,
+        text: lines.join("\n") + "\n",
+        chart_svg: attached.then(|| chart::svg(record)),
+    }
+}
+
+fn in_short(stall: Stall) -> &'static str {
+    match stall {
+        Stall::NeverUsed => "its GPU was never used",
+        Stall::Idle => "its GPU is idle",
+        Stall::Finished => "it holds GPU memory without a process",
+        Stall::OverShare => "it takes more than its share of the GPU",
+    }
+}
+
+/// What happens, when and why.
+fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<String> {
+    let end_ms = event
+        .at_ms
+        .saturating_add(notice.ends_in.as_millis() as u64);
+    let what = format!(
+        "Your job {} holds {} of a GPU ({}) on node {}. It will be {} at {}, in {} from when this was written, if nothing changes.",
+        record.job,
+        plain(&record.fraction),
+        plain(&record.profile),
+        plain(&record.node),
+        words::end(notice.action),
+        moment(record, end_ms),
+        span(notice.ends_in),
+    );
+    let why = format!(
+        "Why: {} ({}). That has lasted for {}; {} ends jobs after {}. Measured by: {}.",
+        words::stall(event.stall),
+        event.stall,
+        span_ms(event.stalled_ms),
+        rule(event),
+        span_ms(event.window_ms),
+        event.source,
+    );
+    let dry_run = "This is a dry-run: nothing will be done to the job.".to_owned();
+    let said = [what, why]
+        .into_iter()
+        .chain(event.dry_run.then_some(dry_run));
+    let paragraphs: Vec<String> = said
+        .map(|text| wrapped(&text, WIDTH, "").join("\n"))
+        .collect();
+    vec![paragraphs.join("\n\n")]
+}
+
+/// The remedies, the checkpoint, and whom to ask for more time.
+fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Vec<String> {
+    let mut options = remedies(Some(record.job), event.stall);
+    if let Some((signal, before)) = notice.policy.signal {
+        let at = notice.ends_in.saturating_sub(before);
+        let at_ms = event.at_ms.saturating_add(at.as_millis() as u64);
+        options.push(format!(
+            "Catch {signal} in the batch script and write a checkpoint: it comes at {}, {} before the end.",
+            moment(record, at_ms),
+            span(before.min(notice.ends_in)),
+        ));
+    }
+    options.extend(exemption(record, event, notice.policy));
+    let contact = mail.contact.as_deref().map(plain);
+    options.extend(contact.filter(|contact| !contact.trim().is_empty()));
+    options
+}
+
+/// What the user may ask for when the next job is submitted.
+fn exemption(record: &Record, event: &Event, policy: &Policy) -> Option<String> {
+    if event.stall == Stall::OverShare {
+        // No wish changes this window.
+        return None;
+    }
+    let asked = policy.granted(record.wish);
+    let may = |wish: IdleWish| asked != wish && policy.idle_option.contains(&wish);
+    let long = may(IdleWish::Long) && asked != IdleWish::Off && policy.long_factor > 1;
+    let long = long.then(|| {
+        let factor = policy.long_factor;
+        format!("`--gpufrac-idle=long` ({factor} times as long)")
+    });
+    let off = may(IdleWish::Off).then(|| "`--gpufrac-idle=off` (never)".to_owned());
+    let words: Vec<String> = long.into_iter().chain(off).collect();
+    (!words.is_empty()).then(|| {
+        let words = words.join(" or ");
+        format!("If your next job has to wait longer for its work, submit it with {words}.")
+    })
+}
+
+fn closing(record: &Record, attached: bool) -> String {
+    let job = record.job;
+    match attached {
+        true => format!(
+            "The attached chart shows the job's whole life. `gpufrac why {job}` shows what was measured and decided."
+        ),
+        false => format!(
+            "`gpufrac why {job}` shows what was measured and decided, `gpufrac why {job} --svg FILE` writes a chart \
+             of it."
+        ),
+    }
+}
+
+/// To the admins: nothing is ended any more. None where nobody is to be told.
+pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Letter> {
+    let node = plain(&breach.node);
+    let place = match breach.cluster {
+        true => "the cluster".to_owned(),
+        false => format!("node {node}"),
+    };
+    let cause = format!(
+        "{} of {} slices of {place} look stalled, more than {} % of them. Rather the measurement is wrong than all of \
+         these jobs, so node {node} ends no job and warns no user until that changes. This holds since {}.",
+        breach.stalled,
+        breach.leases,
+        breach.share,
+        utc(breach.since_unix),
+    );
+    let advice = "Look at the log of gpufrac-reaperd and at its metrics: where samples come from, how many could not \
+                  tell. `gpufrac why JOB` shows a job's samples. If the slices are idle indeed, a larger share in \
+                  `[reaper.breaker]` lets them be taken back.";
+    let paragraphs = [cause.as_str(), advice].map(|text| wrapped(text, WIDTH, "").join("\n"));
+    let admins = mail.admins.iter().filter(|address| is_address(address));
+    let to: Vec<String> = admins.cloned().collect();
+    (!to.is_empty()).then(|| Letter {
+        to,
+        subject: format!(
+            "gpufrac: no job is ended, {} of {} slices of {place} look stalled",
+            breach.stalled, breach.leases
+        ),
+        text: paragraphs.join("\n\n") + "\n",
+        chart_svg: None,
+    })
+}

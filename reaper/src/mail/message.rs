@@ -1,0 +1,61 @@
+//! A letter as a MIME message.
+
+use std::time::SystemTime;
+
+use gpufrac_core::reaper::Mail;
+use lettre::message::header::{
+    self, ContentTransferEncoding, ContentType, Date, HeaderName, HeaderValue,
+};
+use lettre::message::{Attachment, Body, MultiPart, SinglePart};
+
+use super::Letter;
+use crate::words::plain;
+
+/// The whole message, as what delivers mail on a node takes it. Without a sender of ours that program writes its own.
+pub(super) fn message(mail: &Mail, letter: &Letter) -> Vec<u8> {
+    let mut parts = MultiPart::mixed().singlepart(SinglePart::plain(letter.text.clone()));
+    if let Some(chart) = &letter.chart_svg {
+        parts = parts.singlepart(picture(chart));
+    }
+    let headers = parts.headers_mut();
+    headers.set(header::MIME_VERSION_1_0);
+    headers.set(Date::new(SystemTime::now()));
+    let mut put = |name: &'static str, value: String| {
+        let name = HeaderName::new_from_ascii_str(name);
+        headers.insert_raw(HeaderValue::new(name, plain(&value)));
+    };
+    if let Some(from) = &mail.from {
+        put("From", from.clone());
+    }
+    put("To", letter.to.join(", "));
+    put("Subject", letter.subject.clone());
+    // Nobody's absence is to be answered (RFC 3834).
+    put("Auto-Submitted", "auto-generated".to_owned());
+    lines(&parts.formatted())
+}
+
+/// With the line ends of files, which every such program takes; no body has other bytes than text.
+fn lines(message: &[u8]) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(message.len());
+    for line in message.split_inclusive(|&byte| byte == b'\n') {
+        match line.strip_suffix(b"\r\n") {
+            Some(text) => {
+                lines.extend_from_slice(text);
+                lines.push(b'\n');
+            }
+            None => lines.extend_from_slice(line),
+        }
+    }
+    lines
+}
+
+fn picture(chart: &str) -> SinglePart {
+    let name = Attachment::new("chart.svg".to_owned());
+    let kind = ContentType::parse("image/svg+xml").unwrap_or(ContentType::TEXT_PLAIN);
+    let bytes = chart.as_bytes().to_vec();
+    match Body::new_with_encoding(bytes, ContentTransferEncoding::Base64) {
+        Ok(body) => name.body(body, kind),
+        // Base64 takes every text.
+        Err(text) => name.body(text, kind),
+    }
+}

@@ -1,0 +1,372 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use gpufrac_core::reaper::Signal;
+use mail_parser::{MessageParser, MimeHeaders};
+
+use super::*;
+use crate::evidence::Decision;
+use crate::words::example::{event, record};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A program of the site that writes down what it is given.
+struct Site {
+    keep: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Site {
+        let keep = tempfile::tempdir().unwrap();
+        Site { keep }
+    }
+
+    fn program(&self, text: &str) -> String {
+        let path = self.path("program");
+        let folder = self.keep.path().display();
+        fs::write(&path, format!("#!/bin/sh\ncd {folder}\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+
+    /// One that keeps arguments, stdin and environment of each call.
+    fn recorder(&self) -> String {
+        self.program(
+            "for a in \"$@\"; do printf '<%s>' \"$a\" >>args; done\necho >>args\ncat >>input\nenv >environment",
+        )
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.keep.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+}
+
+fn sendmail(program: String) -> Mail {
+    Mail {
+        sendmail: Some(program),
+        from: Some("gpufrac@cluster.example.org".to_owned()),
+        ..Mail::default()
+    }
+}
+
+fn mail_prog(program: String) -> Mail {
+    Mail {
+        program: Some(program),
+        ..Mail::default()
+    }
+}
+
+fn letter(mail: &Mail) -> Letter {
+    let policy = Policy {
+        signal: "USR1"
+            .parse()
+            .ok()
+            .map(|s: Signal| (s, Duration::from_secs(300))),
+        ..Policy::default()
+    };
+    let notice = Notice {
+        to: vec!["alice@example.org".to_owned()],
+        action: Action::Requeue,
+        ends_in: Duration::from_secs(1200),
+        policy: &policy,
+    };
+    warning(
+        &record(),
+        &event(560, Decision::Warn, Stall::Idle),
+        &notice,
+        mail,
+    )
+}
+
+/// A text without its line breaks.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn a_warning_says_what_when_why_and_what_to_do() {
+    let mail = Mail {
+        contact: Some("Ask hpc@example.org for an exemption.".to_owned()),
+        ..sendmail("/x".to_owned())
+    };
+    let letter = letter(&mail);
+    assert_eq!(
+        letter.subject,
+        "Job 4242 on gn07 will be put back in the queue in 20m: its GPU is idle"
+    );
+    let text = flat(&letter.text);
+    for wanted in [
+        "Your job 4242 holds 0.25 of a GPU (2g.20gb) on node gn07.",
+        "It will be put back in the queue at 2026-11-18 20:46:44 UTC, in 20m from",
+        "Why: the slice was used, and then not any more (idle). That has lasted for 3h 40m; [reaper] ends jobs after 4h. \
+         Measured by: gpm.",
+        "- Use the GPU",
+        "`scancel 4242`",
+        "Catch SIGUSR1 in the batch script and write a checkpoint: it comes at 2026-11-18 20:41:44 UTC, 5m before the \
+         end.",
+        "submit it with `--gpufrac-idle=long` (4 times as long).",
+        "Ask hpc@example.org for an exemption.",
+        "`gpufrac why 4242`",
+        "100 % ┤",
+    ] {
+        assert!(text.contains(wanted), "{wanted}\n{}", letter.text);
+    }
+    assert!(
+        !text.contains("idle=off") && !text.contains("dry-run:"),
+        "{text}"
+    );
+    assert!(letter.chart_svg.unwrap().starts_with("<svg"));
+    for line in letter.text.lines() {
+        assert!(line.chars().count() <= WIDTH, "{line}");
+    }
+}
+
+#[test]
+fn what_may_be_asked_for_depends_on_rules_and_wish() {
+    let said = |wish: IdleWish, stall: Stall, allowed: &[IdleWish]| {
+        let policy = Policy {
+            idle_option: allowed.to_vec(),
+            ..Policy::default()
+        };
+        let mut record = record();
+        record.wish = wish;
+        exemption(&record, &event(1, Decision::Warn, stall), &policy).unwrap_or_default()
+    };
+    let all = IdleWish::ALL;
+    let both = said(IdleWish::Default, Stall::Idle, &all);
+    assert!(
+        both.contains("idle=long") && both.contains("idle=off"),
+        "{both}"
+    );
+    let off = said(IdleWish::Long, Stall::NeverUsed, &all);
+    assert!(
+        !off.contains("idle=long") && off.contains("idle=off"),
+        "{off}"
+    );
+    assert_eq!(
+        said(IdleWish::Default, Stall::Idle, &[IdleWish::Default]),
+        ""
+    );
+    assert_eq!(said(IdleWish::Default, Stall::OverShare, &all), "");
+}
+
+#[test]
+fn a_dry_run_says_so() {
+    let mut event = event(560, Decision::Warn, Stall::OverShare);
+    event.dry_run = true;
+    let notice = Notice {
+        to: Vec::new(),
+        action: Action::Cancel,
+        ends_in: Duration::from_secs(60),
+        policy: &Policy::default(),
+    };
+    let letter = warning(&record(), &event, &notice, &mail_prog("/x".to_owned()));
+    assert!(letter.subject.ends_with("(dry-run)"), "{}", letter.subject);
+    assert!(letter.text.contains("nothing will be done to the job"));
+    assert!(flat(&letter.text).contains("`gpufrac why 4242 --svg FILE`"));
+    assert_eq!(letter.chart_svg, None);
+}
+
+#[test]
+fn the_message_is_what_a_mail_program_reads() {
+    let site = Site::new();
+    let mail = sendmail(site.recorder());
+    let letter = letter(&mail);
+    send(&mail, &letter, LIMIT).unwrap();
+    assert_eq!(
+        site.text("args"),
+        "<-i><-f><gpufrac@cluster.example.org><--><alice@example.org>\n"
+    );
+    let environment = site.text("environment");
+    let names: Vec<&str> = environment
+        .lines()
+        .filter_map(|line| line.split('=').next())
+        .collect();
+    // A shell adds the others itself.
+    assert!(
+        names
+            .iter()
+            .all(|name| ["PATH", "PWD", "OLDPWD", "SHLVL", "_"].contains(name)),
+        "{names:?}"
+    );
+    let input = site.text("input");
+    assert!(!input.contains('\r') && input.is_ascii());
+    let message = MessageParser::default().parse(input.as_bytes()).unwrap();
+    let address = |list: Option<&mail_parser::Address<'_>>| {
+        list.unwrap().first().unwrap().address().unwrap().to_owned()
+    };
+    assert_eq!(address(message.from()), "gpufrac@cluster.example.org");
+    assert_eq!(address(message.to()), "alice@example.org");
+    assert_eq!(message.subject(), Some(letter.subject.as_str()));
+    assert!(message.date().is_some());
+    assert_eq!(message.body_text(0).unwrap().trim(), letter.text.trim());
+    assert_eq!(message.attachment_count(), 1);
+    let chart = message.attachment(0).unwrap();
+    assert_eq!(chart.attachment_name(), Some("chart.svg"));
+    assert_eq!(chart.content_type().unwrap().subtype(), Some("svg+xml"));
+    assert_eq!(chart.contents(), letter.chart_svg.unwrap().as_bytes());
+}
+
+#[test]
+fn a_header_can_not_be_added() {
+    let site = Site::new();
+    let mail = sendmail(site.recorder());
+    let mut letter = letter(&mail);
+    letter.subject = "a\r\nBcc: eve@example.org\n\nb ü".to_owned();
+    send(&mail, &letter, LIMIT).unwrap();
+    let input = site.text("input");
+    let message = MessageParser::default().parse(input.as_bytes()).unwrap();
+    assert!(message.bcc().is_none());
+    assert_eq!(message.subject(), Some("a??Bcc: eve@example.org??b ü"));
+    for wrong in [
+        "-Cfile",
+        "a@b\nBcc: c",
+        "a,b",
+        "|cat",
+        "/etc/x",
+        "a@b@c",
+        "",
+    ] {
+        letter.to = vec![wrong.to_owned()];
+        let error = send(&mail, &letter, LIMIT).unwrap_err();
+        assert!(matches!(error, MailError::Address(_)), "{wrong}: {error}");
+    }
+}
+
+#[test]
+fn mail_prog_is_called_as_slurm_does() {
+    let site = Site::new();
+    let mail = mail_prog(site.recorder());
+    let mut letter = letter(&mail);
+    letter.subject = "of `id` $(id)".to_owned();
+    letter.to = vec!["alice@example.org".to_owned(), "bob".to_owned()];
+    send(&mail, &letter, LIMIT).unwrap();
+    assert_eq!(
+        site.text("args"),
+        "<-s><of `id` $(id)><alice@example.org>\n<-s><of `id` $(id)><bob>\n"
+    );
+    assert_eq!(site.text("input"), letter.text.repeat(2));
+}
+
+#[test]
+fn without_a_program_nothing_is_sent() {
+    let mail = Mail::default();
+    send(&mail, &letter(&mail), LIMIT).unwrap();
+    let mail = mail_prog("/x".to_owned());
+    let nobody = Letter {
+        to: Vec::new(),
+        ..letter(&mail)
+    };
+    assert!(matches!(
+        send(&mail, &nobody, LIMIT),
+        Err(MailError::NoRecipient)
+    ));
+}
+
+#[test]
+fn a_hung_program_is_killed_with_its_children() {
+    let site = Site::new();
+    // It reads nothing, and the letter is more than a pipe holds.
+    let mail = sendmail(site.program("sleep 100 & echo $! >child\nwait"));
+    let mut letter = letter(&mail);
+    letter.text = "long ".repeat(100_000);
+    let start = Instant::now();
+    let error = send(&mail, &letter, Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(error, MailError::Hung { .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(15));
+    let child: i32 = site.text("child").trim().parse().unwrap();
+    let gone = || {
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        // Nobody may have waited for it yet.
+        stat.is_empty() || stat.contains(") Z ")
+    };
+    while !gone() {
+        assert!(start.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_failed_and_why_is_told() {
+    let site = Site::new();
+    let mail = sendmail(site.program("echo said >&2; echo why >&2; sleep 30 & exit 75"));
+    let said = send(&mail, &letter(&mail), LIMIT).unwrap_err().to_string();
+    assert!(
+        said.ends_with("/program` failed with exit status: 75: said / why"),
+        "{said}"
+    );
+    let mail = sendmail("/nonexistent/sendmail".to_owned());
+    let said = send(&mail, &letter(&mail), LIMIT).unwrap_err().to_string();
+    assert!(
+        said.starts_with("cannot run `/nonexistent/sendmail`: "),
+        "{said}"
+    );
+}
+
+#[test]
+fn only_one_sane_address_is_a_recipient() {
+    let domain = Some("example.org");
+    for (mail_user, user, wanted) in [
+        ("", "alice", Some("alice@example.org")),
+        (
+            "al.ice+hpc@uni.example",
+            "alice",
+            Some("al.ice+hpc@uni.example"),
+        ),
+        ("bob", "alice", Some("bob@example.org")),
+        ("a@b,c@d", "alice", Some("alice@example.org")),
+        ("a@b;c@d", "alice", Some("alice@example.org")),
+        ("a@b c@d", "alice", Some("alice@example.org")),
+        ("-oQ/tmp", "alice", Some("alice@example.org")),
+        ("|id", "alice", Some("alice@example.org")),
+        ("/home/alice/file", "alice", Some("alice@example.org")),
+        (":include:/etc/shadow", "alice", Some("alice@example.org")),
+        ("a%b@c", "alice", Some("alice@example.org")),
+        ("a!b@c", "alice", Some("alice@example.org")),
+        ("a@b\r\nBcc: c@d", "alice", Some("alice@example.org")),
+        ("\"a b\"@c", "alice", Some("alice@example.org")),
+        ("A <a@b>", "alice", Some("alice@example.org")),
+        ("a@-b", "alice", Some("alice@example.org")),
+        ("@", "ali ce", None),
+    ] {
+        let found = recipient(mail_user, user, domain);
+        assert_eq!(found.as_deref(), wanted, "{mail_user}");
+    }
+    assert_eq!(recipient("", "alice", None).as_deref(), Some("alice"));
+    assert_eq!(
+        recipient(&"a".repeat(300), "alice", None).as_deref(),
+        Some("alice")
+    );
+}
+
+#[test]
+fn admins_are_told_of_a_breaker() {
+    let breach = Breach {
+        node: "gn07".to_owned(),
+        cluster: false,
+        stalled: 7,
+        leases: 8,
+        share: 60,
+        since_unix: 1_795_000_000,
+    };
+    assert_eq!(breaker(&breach, &Mail::default()), None);
+    let mail = Mail {
+        admins: vec!["root".to_owned(), "-x".to_owned()],
+        ..Mail::default()
+    };
+    let letter = breaker(&breach, &mail).unwrap();
+    assert_eq!(letter.to, ["root"]);
+    assert_eq!(
+        letter.subject,
+        "gpufrac: no job is ended, 7 of 8 slices of node gn07 look stalled"
+    );
+    let text = flat(&letter.text);
+    assert!(text.contains("more than 60 % of them"), "{text}");
+    assert!(text.contains("since 2026-11-18 11:06:40 UTC."), "{text}");
+}

@@ -1,0 +1,162 @@
+//! `gpufrac-reaperd`: arguments, signals, the loop.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+use clap::Parser;
+use gpufrac_core::config;
+use gpufrac_node::exit::Exit;
+use gpufrac_node::files::RootDir;
+use gpufrac_node::job_env;
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::Node;
+use gpufrac_reaper::daemon::Daemon;
+use gpufrac_reaper::metrics::{Server, Snapshot};
+use gpufrac_reaper::slurm;
+use gpufrac_reaper::wait::{Event, Waiter};
+use nix::fcntl::{Flock, FlockArg};
+
+/// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
+#[derive(Debug, Parser)]
+#[command(name = "gpufrac-reaperd", version)]
+struct Args {
+    /// The configuration [default: $GPUFRAC_CONFIG, else /etc/gpufrac/gpufrac.toml]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The node's name in Slurm [default: $SLURMD_NODENAME, else this host's short name]
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(slurm::ARGUMENT) {
+        return match slurm::serve() {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => {
+                eprintln!("{error}");
+                Exit::Broken.into()
+            }
+        };
+    }
+    // clap ends with 2 on a wrong command line, which is Exit::Usage.
+    let args = Args::parse();
+    let log = JobLog::reaper();
+    match run(&args, &log) {
+        Ok(()) => Exit::Done.into(),
+        Err(error) => {
+            log.error(error);
+            Exit::Broken.into()
+        }
+    }
+}
+
+impl Args {
+    fn load(&self) -> Result<Node, String> {
+        let lookup = |name: &str| std::env::var_os(name);
+        let path = self
+            .config
+            .clone()
+            .unwrap_or_else(|| job_env::config_path(lookup));
+        let name = self
+            .node
+            .clone()
+            .unwrap_or_else(|| job_env::node_name(lookup));
+        Node::load(&path, &name).map_err(|error| {
+            format!(
+                "{error}; name the file with `--config FILE` or `{}`",
+                config::PATH_ENV
+            )
+        })
+    }
+}
+
+fn run(args: &Args, log: &JobLog) -> Result<(), String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let node = args.load()?;
+    if !node.has_pools() {
+        // The unit may be enabled on every node of a cluster.
+        log.info(format!(
+            "no pool has GPUs on node {}: nothing to do",
+            node.name
+        ));
+        return Ok(());
+    }
+    let _alone = alone(&node)?;
+    let mut waiter = Waiter::new(&node.run.join("leases")).map_err(|e| text(&e))?;
+    let snapshot = Arc::new(Mutex::new(Snapshot::default()));
+    let mut server = serve(&node, &snapshot, log);
+    let mut address = node.config.reaper.metrics;
+    let name = node.name.clone();
+    let slurm = Box::new(slurm::Process);
+    let mut daemon = Daemon::start(node, slurm, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
+    log.info(format!("watches the slices of node {name}"));
+    notify(&[sd_notify::NotifyState::Ready]);
+    loop {
+        let rhythm = daemon.rhythm();
+        waiter.begin(rhythm);
+        daemon.round(|| waiter.observe());
+        notify(&[sd_notify::NotifyState::Watchdog]);
+        match waiter.rest() {
+            Event::None => {}
+            Event::End => break,
+            Event::Reload => {
+                notify(&[sd_notify::NotifyState::Reloading]);
+                match args.load() {
+                    Ok(node) => {
+                        if node.config.reaper.metrics != address {
+                            address = node.config.reaper.metrics;
+                            drop(server);
+                            server = serve(&node, &snapshot, log);
+                        }
+                        daemon.reload(node);
+                        log.info("read its configuration again");
+                    }
+                    Err(error) => {
+                        log.error(format!("goes on with the configuration of before: {error}"))
+                    }
+                }
+                notify(&[sd_notify::NotifyState::Ready]);
+            }
+        }
+    }
+    notify(&[sd_notify::NotifyState::Stopping]);
+    daemon.stop();
+    drop(server);
+    log.info("ends");
+    Ok(())
+}
+
+/// One daemon a node.
+fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
+    let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755).map_err(|e| e.to_string())?;
+    let file = dir.lock_file("lock").map_err(|e| e.to_string())?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
+        format!(
+            "another gpufrac-reaperd runs on node {} (`{}` is locked: {error})",
+            node.name,
+            dir.path().join("lock").display()
+        )
+    })
+}
+
+/// Prometheus' endpoint; without it the daemon does its work all the same.
+fn serve(node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Option<Server> {
+    let address = node.config.reaper.metrics?;
+    match Server::start(address, node.name.clone(), Arc::clone(snapshot)) {
+        Ok(server) => {
+            log.info(format!("metrics at http://{}/metrics", server.address()));
+            Some(server)
+        }
+        Err(error) => {
+            log.error(format!("no metrics at {address}: {error}"));
+            None
+        }
+    }
+}
+
+/// Tells systemd, where there is one.
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    // Without systemd there is nobody to tell.
+    let _ = sd_notify::notify(states);
+}

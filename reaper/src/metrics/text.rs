@@ -1,0 +1,265 @@
+//! A [`Snapshot`] in the text format of OpenMetrics.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::fmt;
+
+use gpufrac_core::reaper::Stall;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, text,
+};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::{Slice, Snapshot, Totals};
+
+/// Its `Content-Type`.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Before every name.
+const PREFIX: &str = "gpufrac";
+/// Of metrics that are not told apart by labels.
+const NO_LABELS: [(&str, &str); 0] = [];
+
+/// The metrics of a node, each with the label `node`. Slurm's job id is `jobid`: Prometheus itself says
+/// with `job` which of its targets a series comes from.
+pub fn render(snapshot: &Snapshot, node: &str) -> String {
+    let labels = [(Cow::from("node"), Cow::from(node.to_owned()))];
+    let mut registry = Registry::with_prefix_and_labels(PREFIX, labels.into_iter());
+    registry.register_collector(Box::new(Moment(snapshot.clone())));
+    let mut written = String::new();
+    match text::encode(&mut written, &registry) {
+        Ok(()) => written,
+        // A text without its end is no answer for Prometheus either.
+        Err(fmt::Error) => String::new(),
+    }
+}
+
+#[derive(Debug)]
+struct Moment(Snapshot);
+
+impl Collector for Moment {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut metrics = Metrics(&mut encoder);
+        metrics.slices(&self.0.slices)?;
+        metrics.node(&self.0)?;
+        metrics.totals(&self.0.totals)
+    }
+}
+
+/// What stands above the lines of a metric.
+struct Head<'a> {
+    /// Without prefix, unit and the suffix of its type.
+    name: &'a str,
+    unit: Option<Unit>,
+    help: &'a str,
+}
+
+impl<'a> Head<'a> {
+    fn new(name: &'a str, help: &'a str) -> Head<'a> {
+        let unit = None;
+        Head { name, unit, help }
+    }
+
+    fn with(self, unit: Unit) -> Head<'a> {
+        let unit = Some(unit);
+        Head { unit, ..self }
+    }
+}
+
+/// Prometheus' word for a part of one, `Unit::Ratios` is "ratios".
+fn ratio() -> Unit {
+    Unit::Other("ratio".to_owned())
+}
+
+struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
+
+impl Metrics<'_, '_> {
+    fn slices(&mut self, all: &[Slice]) -> fmt::Result {
+        let slices = distinct(all);
+        self.info(&slices)?;
+        let head = Head::new("slice_fraction", "Part of the GPU that the job holds");
+        self.of_slices(head.with(ratio()), &slices, |slice| Some(slice.fraction))?;
+        let head = Head::new(
+            "slice_activity",
+            "Busy part of the time of the last sample; absent where the source has no figure",
+        );
+        self.of_slices(head.with(ratio()), &slices, |slice| slice.activity)?;
+        let head = Head::new("slice_memory", "GPU memory that the job holds");
+        self.of_slices(head.with(Unit::Bytes), &slices, |slice| slice.memory_bytes)?;
+        let head = Head::new("slice_memory_limit", "GPU memory that the job may hold");
+        self.of_slices(head.with(Unit::Bytes), &slices, |slice| {
+            Some(slice.memory_limit_bytes)
+        })?;
+        let head = Head::new(
+            "slice_idle",
+            "Time since the slice was last used, or may have been",
+        );
+        self.of_slices(head.with(Unit::Seconds), &slices, |slice| {
+            Some(slice.idle_seconds)
+        })
+    }
+
+    fn info(&mut self, slices: &[(String, &Slice)]) -> fmt::Result {
+        let help = "Whose slice it is; source is where its last sample comes from";
+        let kind = MetricType::Info;
+        let mut lines = self.0.encode_descriptor("slice", help, None, kind)?;
+        for (job, slice) in slices {
+            lines.encode_info(&[
+                ("jobid", job.as_str()),
+                ("device", &slice.device),
+                ("user", &slice.user),
+                ("account", &slice.account),
+                ("partition", &slice.partition),
+                ("pool", &slice.pool),
+                ("gpu", &slice.gpu),
+                ("source", slice.source.name()),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, snapshot: &Snapshot) -> fmt::Result {
+        let leases = snapshot.slices.len() as u64;
+        let head = Head::new("leases", "Leases of the node");
+        self.gauge(head, [(NO_LABELS, leases)])?;
+        let head = Head::new(
+            "overdue_leases",
+            "Leases of jobs that are over, in any state",
+        );
+        self.gauge(head, [(NO_LABELS, snapshot.overdue_leases)])?;
+        let head = Head::new(
+            "unleased_instances",
+            "MIG instances on GPUs of the pools that no lease names",
+        );
+        self.gauge(head, [(NO_LABELS, snapshot.unleased_instances)])?;
+        let open = [
+            ("node", snapshot.node_breaker),
+            ("cluster", snapshot.cluster_breaker),
+        ];
+        let head = Head::new(
+            "reaper_breaker_open",
+            "1 while so many slices look stalled that none is reaped",
+        );
+        let open = open.map(|(scope, open)| ([("scope", scope)], u32::from(open)));
+        self.gauge(head, open)
+    }
+
+    fn totals(&mut self, totals: &Totals) -> fmt::Result {
+        for (name, help, value) in [
+            ("rounds", "Rounds of samples", totals.rounds),
+            (
+                "unknown_samples",
+                "Samples that could not tell whether the slice was used",
+                totals.unknown_samples,
+            ),
+            ("signals", "Signals for a checkpoint", totals.signals),
+            (
+                "dry_run_decisions",
+                "Warnings, signals and ends that dry-run only logged",
+                totals.dry_run,
+            ),
+        ] {
+            let name = format!("reaper_{name}");
+            self.counter(Head::new(&name, help), [(NO_LABELS, value)])?;
+        }
+        let help = "Time that reaped jobs would have held their slices until their limits";
+        let head = Head::new("reaper_reclaimed_slice", help).with(Unit::Seconds);
+        self.counter(head, [(NO_LABELS, totals.reclaimed_slice_seconds)])?;
+        let warnings = Stall::ALL.into_iter().zip(totals.warnings);
+        let warnings = warnings.map(|(stall, count)| ([("stall", stall.name())], count));
+        self.counter(Head::new("reaper_warnings", "Warnings to users"), warnings)?;
+        for (name, help, label, values) in [
+            (
+                "reaps",
+                "Jobs that were ended",
+                "action",
+                &[("requeue", totals.requeued), ("cancel", totals.cancelled)][..],
+            ),
+            (
+                "refused_reaps",
+                "Ends of jobs that were due and not done: the limit of an hour, or a breaker",
+                "reason",
+                &[
+                    ("rate", totals.refused_rate),
+                    ("breaker", totals.refused_breaker),
+                ],
+            ),
+            (
+                "errors",
+                "Questions to the driver, calls to Slurm and mails that failed",
+                "kind",
+                &[
+                    ("driver", totals.driver_errors),
+                    ("slurm", totals.slurm_errors),
+                    ("mail", totals.mail_errors),
+                ],
+            ),
+        ] {
+            let name = format!("reaper_{name}");
+            let values = values
+                .iter()
+                .map(|(word, count)| ([(label, *word)], *count));
+            self.counter(Head::new(&name, help), values)?;
+        }
+        Ok(())
+    }
+
+    /// A gauge with the two labels by which slices differ.
+    fn of_slices<V: EncodeGaugeValue>(
+        &mut self,
+        head: Head<'_>,
+        slices: &[(String, &Slice)],
+        value: impl Fn(&Slice) -> Option<V>,
+    ) -> fmt::Result {
+        let lines = slices.iter().filter_map(|(job, slice)| {
+            let labels = [("jobid", job.as_str()), ("device", slice.device.as_str())];
+            Some((labels, value(slice)?))
+        });
+        self.gauge(head, lines)
+    }
+
+    fn gauge<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        head: Head<'_>,
+        lines: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let lines = lines.into_iter();
+        let lines = lines.map(|(labels, value)| (labels, ConstGauge::new(value)));
+        self.metric(head, MetricType::Gauge, lines)
+    }
+
+    fn counter<L: EncodeLabelSet, V: EncodeCounterValue>(
+        &mut self,
+        head: Head<'_>,
+        lines: impl IntoIterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let lines = lines.into_iter();
+        let lines = lines.map(|(labels, value)| (labels, ConstCounter::new(value)));
+        self.metric(head, MetricType::Counter, lines)
+    }
+
+    fn metric<L: EncodeLabelSet, V: EncodeMetric>(
+        &mut self,
+        head: Head<'_>,
+        kind: MetricType,
+        lines: impl Iterator<Item = (L, V)>,
+    ) -> fmt::Result {
+        let unit = head.unit.as_ref();
+        let mut encoder = self.0.encode_descriptor(head.name, head.help, unit, kind)?;
+        for (labels, value) in lines {
+            value.encode(encoder.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Each slice once, with its job's id as text: of a text with the same line twice Prometheus takes nothing.
+fn distinct(slices: &[Slice]) -> Vec<(String, &Slice)> {
+    let mut seen = HashSet::new();
+    let slices = slices.iter();
+    let once = slices.filter(|slice| seen.insert((slice.job, &slice.device)));
+    once.map(|slice| (slice.job.to_string(), slice)).collect()
+}

@@ -1,0 +1,116 @@
+//! What other runs left: leases that are being released and do not come to an end, leases of jobs
+//! that are over, instances that no lease names. Whatever is not known for certain stays.
+
+use std::time::Duration;
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_node::lock::LockError;
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::Node;
+use gpufrac_node::nvml::MigMode;
+use gpufrac_node::reconcile;
+
+use crate::slurm::{Job, Slurm, SlurmError};
+use crate::watch::Key;
+
+/// A prolog or epilog that holds the lock is at work there: the next round will do.
+const PATIENCE: Duration = Duration::ZERO;
+
+/// Ends what runs that died left on the GPUs of `leases` in `carving` or `releasing`.
+pub fn repair(node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), String> {
+    let unfinished = leases
+        .iter()
+        .filter(|lease| lease.state != LeaseState::Active);
+    let mut gpus: Vec<(&str, u32)> = unfinished
+        .map(|lease| (lease.slice.gpu_uuid.as_str(), lease.slice.gpu_index))
+        .collect();
+    gpus.sort_unstable();
+    gpus.dedup();
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    for (uuid, index) in gpus {
+        let locks = node.locks().map_err(|e| text(&e))?;
+        let _lock = match locks.gpu(index, PATIENCE) {
+            Err(LockError::Timeout { .. }) => continue,
+            other => other.map_err(|e| text(&e))?,
+        };
+        let session = node.nvml().map_err(|e| text(&e))?;
+        let store = node.leases().map_err(|e| text(&e))?;
+        reconcile::repair(node, &store, &session, uuid, None, log).map_err(|e| text(&e))?;
+    }
+    Ok(())
+}
+
+/// Ends the active lease of a job that Slurm says is over, or is another run of. Says whether it was.
+pub fn end_if_over(
+    node: &Node,
+    lease: &Lease,
+    slurm: &dyn Slurm,
+    log: &JobLog,
+) -> Result<bool, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let is_over = |answer: Result<Option<Job>, SlurmError>| {
+        let over = |job: Job| job.over || job.restart_count > lease.restart_count;
+        answer.map(|job| job.is_none_or(over)).map_err(|e| text(&e))
+    };
+    // Asked without the lock: an answer can take long.
+    if !is_over(slurm.job(lease.job_id))? {
+        return Ok(false);
+    }
+    let locks = node.locks().map_err(|e| text(&e))?;
+    let _lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
+        Err(LockError::Timeout { .. }) => return Ok(true),
+        other => other.map_err(|e| text(&e))?,
+    };
+    let store = node.leases().map_err(|e| text(&e))?;
+    // The answer was about this run alone.
+    let now = store.read(lease.job_id).map_err(|e| text(&e))?;
+    let Some(mut same) = now.filter(|now| Key::of(now) == Key::of(lease)) else {
+        return Ok(false);
+    };
+    let session = node.nvml().map_err(|e| text(&e))?;
+    reconcile::end_finished(node, &store, &session, &mut same, log);
+    Ok(true)
+}
+
+/// GPU instances on the GPUs of pools that no lease names: an admin's own, or what is left of a
+/// lease that was removed by hand. They are shown and stay.
+pub fn unleased(node: &Node) -> Result<Vec<String>, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let session = node.nvml().map_err(|e| text(&e))?;
+    let count = session.gpu_count().map_err(|e| text(&e))?;
+    let mut found = Vec::new();
+    let mut seen = Vec::new();
+    for device in node.config.devices_of_node(&node.name, count) {
+        let index = device.gpu_index;
+        if !device.pool.mechanism.uses_mig() || index >= count || seen.contains(&index) {
+            continue;
+        }
+        seen.push(index);
+        let gpu = session.gpu(index).map_err(|e| text(&e))?;
+        if gpu.mig_mode().map_err(|e| text(&e))? != MigMode::On {
+            continue;
+        }
+        let locks = node.locks().map_err(|e| text(&e))?;
+        // While somebody carves, instances stand that no lease names yet.
+        let _lock = match locks.gpu(index, PATIENCE) {
+            Err(LockError::Timeout { .. }) => continue,
+            other => other.map_err(|e| text(&e))?,
+        };
+        let standing = gpu.instances(&device.pool.geometry).map_err(|e| text(&e))?;
+        let store = node.leases().map_err(|e| text(&e))?;
+        let leases = store.of_gpu(&gpu.uuid).map_err(|e| text(&e))?;
+        for instance in standing {
+            let named = |lease: &Lease| {
+                let mig = lease.slice.mig.as_ref();
+                mig.is_some_and(|mig| mig.placement == instance.placement)
+            };
+            if !leases.iter().any(named) {
+                found.push(format!(
+                    "{gpu}, GPU instance {} at {}:{}",
+                    instance.gi_id, instance.placement.start, instance.placement.size
+                ));
+            }
+        }
+    }
+    Ok(found)
+}

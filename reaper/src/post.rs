@@ -1,0 +1,80 @@
+//! Letters on their way, on a thread of their own: a mail system that hangs must not stop the rounds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use gpufrac_core::reaper::Mail;
+use gpufrac_node::log::JobLog;
+
+use crate::mail::{self, Letter};
+
+/// How long one letter may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Letters that wait at most.
+const WAITING: usize = 200;
+
+/// Where letters are put.
+pub struct Post {
+    out: Option<SyncSender<(Mail, Letter)>>,
+    thread: Option<JoinHandle<()>>,
+    failed: Arc<AtomicU64>,
+}
+
+impl Default for Post {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Post {
+    /// Opens.
+    pub fn new() -> Post {
+        let (out, inbox) = sync_channel::<(Mail, Letter)>(WAITING);
+        let failed = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&failed);
+        let thread = std::thread::spawn(move || {
+            let log = JobLog::reaper();
+            for (mail, letter) in inbox {
+                if let Err(error) = mail::send(&mail, &letter, LIMIT) {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    log.error(format!("a mail ({}) was not sent: {error}", letter.subject));
+                }
+            }
+        });
+        Post {
+            out: Some(out),
+            thread: Some(thread),
+            failed,
+        }
+    }
+
+    /// Takes a letter.
+    pub fn send(&self, mail: &Mail, letter: Letter) {
+        let Some(out) = &self.out else { return };
+        match out.try_send((mail.clone(), letter)) {
+            Ok(()) => {}
+            Err(TrySendError::Full((_, letter)) | TrySendError::Disconnected((_, letter))) => {
+                self.failed.fetch_add(1, Ordering::Relaxed);
+                let lost = format!("a mail ({}) was not sent: too many wait", letter.subject);
+                JobLog::reaper().error(lost);
+            }
+        }
+    }
+
+    /// How many were not sent since the last call.
+    pub fn failed(&self) -> u64 {
+        self.failed.swap(0, Ordering::Relaxed)
+    }
+
+    /// Waits until those that were taken are sent, or failed.
+    pub fn finish(&mut self) {
+        self.out = None;
+        if let Some(thread) = self.thread.take() {
+            // It has panicked: nothing is left to wait for.
+            let _ = thread.join();
+        }
+    }
+}

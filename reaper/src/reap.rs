@@ -1,0 +1,505 @@
+//! From a stalled slice to what is done about it.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use gpufrac_core::reaper::{Action, Mode, Policy, Stall};
+
+use crate::breaker::{self, Scope};
+use crate::daemon::{Daemon, Watched, facts};
+use crate::evidence::{Decision, Event};
+use crate::ladder::Step;
+use crate::mail::{self, Breach, Notice};
+use crate::moment::{Moment, unix_now};
+use crate::peers::PeerError;
+use crate::slurm::{Deed, Job};
+use crate::watch::{GAP, Stalled};
+use crate::words;
+
+const HOUR: Duration = Duration::from_secs(3600);
+/// Limits of jobs beyond this are no limits.
+const YEAR: u64 = 366 * 24 * 3600;
+
+/// A job, and what is due for it.
+struct Due {
+    job: u32,
+    stalled: Stalled,
+    policy: Policy,
+    step: Step,
+}
+
+impl Daemon {
+    /// Judges every lease and does what is due.
+    pub(crate) fn reap(&mut self, now: Moment) {
+        self.state.reaped.retain(|at| now.since(*at) < HOUR);
+        let jobs: Vec<u32> = self.watched.keys().copied().collect();
+        let mut due = Vec::new();
+        let mut stalled = 0;
+        for job in jobs {
+            let found = self.judge(job, now);
+            let Some(watched) = self.watched.get(&job) else {
+                continue;
+            };
+            stalled += u32::from(found.is_some() || watched.watch.ladder.is_warned());
+            due.extend(found);
+        }
+        let open = self.check_breakers(stalled, now, !due.is_empty());
+        for due in due {
+            let done = match open {
+                Some(scope) => {
+                    self.state.totals.refused_breaker += u64::from(due.step == Step::End);
+                    self.refuse(&due, format!("the breaker of the {} is open", scope.name()));
+                    Ok(())
+                }
+                None => self.carry_out(due, now),
+            };
+            if let Err(error) = done {
+                self.state.totals.slurm_errors += 1;
+                self.tell_once("slurm", Some(error));
+                // Who does not answer once is not asked for the others now.
+                break;
+            }
+        }
+    }
+
+    /// What is due for a job, after what is not true any more was taken back.
+    fn judge(&mut self, job: u32, now: Moment) -> Option<Due> {
+        let watched = self.watched.get(&job)?;
+        let policy = self.policy(watched).clone();
+        let ladder = &watched.watch.ladder;
+        if policy.mode == Mode::Off || ladder.is_of_other_mode(policy.mode) {
+            self.forget_warnings(job);
+        } else if watched.watch.is_cleared() {
+            self.clear(job, &policy, "");
+        }
+        let watched = self.watched.get(&job)?;
+        if policy.mode == Mode::Off {
+            return None;
+        }
+        // Only what was seen just now: a job whose samples stay out is not judged.
+        if now.since(watched.watch.sampled) > self.node.config.reaper.interval * 2 {
+            return None;
+        }
+        let own = watched.watch.stalled(&policy, watched.lease.idle_wish)?;
+        let stalled = self.of_all_nodes(job, own, &policy, now)?;
+        let watched = self.watched.get(&job)?;
+        let step = watched.watch.ladder.step(&stalled, &policy, now);
+        (step != Step::None).then_some(Due {
+            job,
+            stalled,
+            policy,
+            step,
+        })
+    }
+
+    /// The stall of a job that may run on several nodes: as long as on the node where it is shortest. None where it is
+    /// not this node that decides, or not all of them say so.
+    fn of_all_nodes(
+        &mut self,
+        job: u32,
+        own: Stalled,
+        policy: &Policy,
+        now: Moment,
+    ) -> Option<Stalled> {
+        let first_warning = policy.warn.first().copied().unwrap_or_default();
+        let interval = self.node.config.reaper.interval;
+        let watched = self.watched.get(&job)?;
+        let key = watched.watch.key;
+        let is_due = now + first_warning + interval * GAP >= own.due();
+        let on_several = watched.job.as_ref().is_some_and(|job| job.node_count > 1);
+        if !on_several {
+            return Some(own);
+        }
+        let length = now.since(own.since);
+        if !is_due && !watched.watch.ladder.is_warned() {
+            // Cheap where it never said so.
+            let withdrawn = match self.node.shared {
+                Some(_) => self.peers.withdraw(job),
+                None => Ok(()),
+            };
+            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
+            return None;
+        }
+        let nodes = watched.job.as_ref()?.nodes.clone();
+        let claimed = self.peers.claim(key, length, now);
+        let answer = claimed.and_then(|()| {
+            // Twice as long as a round, as the folder may be a cache's.
+            self.peers
+                .stalled(key, &nodes, length, now, interval * GAP * 2)
+        });
+        match answer {
+            Ok(shortest) => Some(Stalled {
+                since: now.before(shortest),
+                ..own
+            }),
+            Err(PeerError::Follower(_)) => None,
+            Err(error @ PeerError::Busy(_)) => {
+                if self.watched.get(&job)?.watch.ladder.is_warned() {
+                    self.clear(job, policy, &error.to_string());
+                }
+                None
+            }
+            Err(error) => {
+                if now + first_warning >= own.due() {
+                    self.refuse(
+                        &Due {
+                            job,
+                            stalled: own,
+                            policy: policy.clone(),
+                            step: Step::None,
+                        },
+                        error.to_string(),
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    /// The warnings of a job do not hold any more.
+    fn clear(&mut self, job: u32, policy: &Policy, detail: &str) {
+        let Some(watched) = self.watched.get(&job) else {
+            return;
+        };
+        let stall = watched.watch.ladder.stall().unwrap_or(Stall::Idle);
+        let wish = policy.granted(watched.lease.idle_wish);
+        let stalled = Stalled {
+            stall,
+            since: watched.watch.last_use,
+            window: policy.window(stall, wish).unwrap_or_default(),
+        };
+        self.decide(job, Decision::Clear, &stalled, policy, detail);
+        self.forget_warnings(job);
+    }
+
+    /// Whether too many slices look stalled; said when that changes.
+    fn check_breakers(&mut self, stalled: u32, now: Moment, acts: bool) -> Option<Scope> {
+        let reaper = &self.node.config.reaper;
+        let (limits, interval) = (reaper.breaker, reaper.interval);
+        let own = self.count(stalled);
+        let told = self.peers.tell(own, now, interval);
+        self.tell_once("shared", told.err().map(|error| error.to_string()));
+        let mut counts = [Some(own), None];
+        // All nodes are only asked for when something is to be done.
+        if acts || self.breakers[1] {
+            match self.peers.cluster(interval) {
+                Ok(count) => counts[1] = count,
+                Err(error) => self.tell_once("shared", Some(error.to_string())),
+            }
+        }
+        let scopes = [Scope::Node, Scope::Cluster];
+        for (place, scope) in scopes.into_iter().enumerate() {
+            let count = counts[place];
+            let open = count.is_some_and(|count| breaker::is_open(&limits, scope, count));
+            if open == self.breakers[place] {
+                continue;
+            }
+            self.breakers[place] = open;
+            let count = count.unwrap_or(own);
+            let name = scope.name();
+            if !open {
+                self.log.warning(format!(
+                    "the breaker of the {name} is closed again: jobs are warned and ended"
+                ));
+                continue;
+            }
+            let share = match scope {
+                Scope::Node => limits.node_share,
+                Scope::Cluster => limits.cluster_share,
+            };
+            self.log.error(format!(
+                "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
+                name.to_uppercase(), count.stalled, count.leases
+            ));
+            let breach = Breach {
+                node: self.node.name.clone(),
+                cluster: scope == Scope::Cluster,
+                stalled: count.stalled,
+                leases: count.leases,
+                share,
+                since_unix: unix_now(),
+            };
+            let mail = &self.node.config.reaper.mail;
+            if let Some(letter) = mail::breaker(&breach, mail) {
+                self.post.send(mail, letter);
+            }
+        }
+        let mut open = scopes.into_iter().zip(self.breakers);
+        open.find(|(_, open)| *open).map(|(scope, _)| scope)
+    }
+
+    /// Nothing is done although it is due; said once.
+    fn refuse(&mut self, due: &Due, why: String) {
+        let Some(watched) = self.watched.get_mut(&due.job) else {
+            return;
+        };
+        if watched.refused.as_ref() != Some(&why) {
+            watched.refused = Some(why.clone());
+            self.decide(due.job, Decision::Refuse, &due.stalled, &due.policy, &why);
+        }
+    }
+
+    /// Does what is due. An error is Slurm's, which then does not answer for others either.
+    fn carry_out(&mut self, due: Due, now: Moment) -> Result<(), String> {
+        let Some(job) = self.fresh(due.job) else {
+            // It said so, or does not know the job.
+            return Ok(());
+        };
+        let Some(watched) = self.watched.get_mut(&due.job) else {
+            return Ok(());
+        };
+        let same = job.restart_count == watched.lease.restart_count;
+        if !same || !job.running {
+            // Suspended, or on its way out: that is not the user's idleness.
+            watched.watch.use_at(now);
+            return Ok(());
+        }
+        if job.suspend_unix > 0 {
+            let resumed = Duration::from_secs(unix_now().saturating_sub(job.suspend_unix));
+            let resumed = now.before(resumed);
+            if resumed > watched.watch.last_use && resumed > watched.watch.began {
+                watched.watch.use_at(resumed);
+            }
+        }
+        // What Slurm says now may choose another rule, or move the beginning.
+        let policy = self
+            .node
+            .config
+            .reaper
+            .policy(&facts(&watched.lease, Some(&job)))
+            .clone();
+        let wish = watched.lease.idle_wish;
+        if policy != due.policy
+            || watched
+                .watch
+                .stalled(&policy, wish)
+                .is_none_or(|own| own.since > due.stalled.since)
+        {
+            return Ok(());
+        }
+        if job.het {
+            self.refuse(
+                &due,
+                "it is part of a het job, whose parts are not judged together".into(),
+            );
+            return Ok(());
+        }
+        if job.node_count > 1 && watched.job.is_none() {
+            return Ok(());
+        }
+        match due.step {
+            Step::None => Ok(()),
+            Step::Warn { end } => self.warn(&due, &job, end, now),
+            Step::Signal { end } => self.signal(&due, &job, end, now),
+            Step::End => self.end(&due, &job, now),
+        }
+    }
+
+    fn warn(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
+        let on = due.policy.mode == Mode::On;
+        let action = action(&due.policy, job);
+        let ends_in = end.since(now);
+        if on {
+            let text = self.announcement(due, action, ends_in);
+            let comment = self.comment(job, &text);
+            let results = self.act(due.job, vec![Deed::Notify(text), Deed::Comment(comment)])?;
+            // Who was not told was not warned.
+            results.into_iter().next().unwrap_or(Ok(()))?;
+        }
+        let detail = match action {
+            Action::Cancel => format!("to be cancelled in {}", words::span(ends_in)),
+            _ => format!("to be requeued in {}", words::span(ends_in)),
+        };
+        let Some(event) = self.decide(due.job, Decision::Warn, &due.stalled, &due.policy, &detail)
+        else {
+            return Ok(());
+        };
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched
+                .watch
+                .ladder
+                .warned(due.stalled.stall, now, due.policy.mode);
+        }
+        if on {
+            let place = Stall::ALL
+                .iter()
+                .position(|stall| *stall == due.stalled.stall);
+            self.state.totals.warnings[place.unwrap_or(0)] += 1;
+            self.write_to_user(due, job, &event, action, ends_in);
+        } else {
+            self.state.totals.dry_run += 1;
+        }
+        Ok(())
+    }
+
+    fn write_to_user(
+        &self,
+        due: &Due,
+        job: &Job,
+        event: &Event,
+        action: Action,
+        ends_in: Duration,
+    ) {
+        let mail = &self.node.config.reaper.mail;
+        let Some(watched) = self.watched.get(&due.job) else {
+            return;
+        };
+        let Some(to) = mail::recipient(&job.mail_user, &watched.lease.user, mail.domain.as_deref())
+        else {
+            return;
+        };
+        if mail.sendmail.is_none() && mail.program.is_none() {
+            return;
+        }
+        let notice = Notice {
+            to: vec![to],
+            action,
+            ends_in,
+            policy: &due.policy,
+        };
+        let letter = mail::warning(&watched.record, event, &notice, mail);
+        self.post.send(mail, letter);
+    }
+
+    fn signal(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
+        let Some((signal, _)) = due.policy.signal else {
+            return Ok(());
+        };
+        let on = due.policy.mode == Mode::On;
+        if on {
+            let results = self.act(due.job, vec![Deed::Signal(signal.number())])?;
+            if let Some(Err(error)) = results.into_iter().next() {
+                // A script that is not there any more can not be helped; the end has its time all the same.
+                self.log
+                    .warning(format!("job {}: {signal} was not sent: {error}", due.job));
+            }
+            self.state.totals.signals += 1;
+        } else {
+            self.state.totals.dry_run += 1;
+        }
+        let whom = if job.batch {
+            "the batch script"
+        } else {
+            "its steps"
+        };
+        let detail = format!(
+            "{signal} to {whom}, {} for a checkpoint",
+            words::span(end.since(now))
+        );
+        self.decide(
+            due.job,
+            Decision::Signal,
+            &due.stalled,
+            &due.policy,
+            &detail,
+        );
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched.watch.ladder.signalled(now);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, due: &Due, job: &Job, now: Moment) -> Result<(), String> {
+        let action = action(&due.policy, job);
+        let (decision, deed, said) = match action {
+            Action::Requeue => (
+                Decision::Requeue,
+                Deed::Requeue { hold: false },
+                "put back in the queue",
+            ),
+            Action::RequeueHold => (
+                Decision::Requeue,
+                Deed::Requeue { hold: true },
+                "put back in the queue and held there",
+            ),
+            Action::Cancel => (Decision::Cancel, Deed::Cancel, "cancelled"),
+        };
+        if due.policy.mode != Mode::On {
+            self.state.totals.dry_run += 1;
+            self.decide(due.job, decision, &due.stalled, &due.policy, said);
+            if let Some(watched) = self.watched.get_mut(&due.job) {
+                watched.watch.ladder.ended();
+            }
+            return Ok(());
+        }
+        let most = self.node.config.reaper.reaps_per_hour;
+        if self.state.reaped.len() >= most as usize {
+            if self
+                .watched
+                .get(&due.job)
+                .is_some_and(|watched| watched.refused.is_none())
+            {
+                self.state.totals.refused_rate += 1;
+            }
+            self.refuse(due, format!("this node ended {most} jobs in the last hour"));
+            return Ok(());
+        }
+        let text = format!(
+            "gpufrac: job {} is {said}: {}, for {}; `gpufrac why {}` shows it",
+            due.job,
+            words::stall(due.stalled.stall),
+            words::span(now.since(due.stalled.since)),
+            due.job
+        );
+        let comment = self.comment(job, &text);
+        let deeds = vec![Deed::Notify(text), Deed::Comment(comment), deed];
+        let results = self.act(due.job, deeds)?;
+        if let Some(Err(error)) = results.into_iter().nth(2) {
+            self.refuse(due, format!("Slurm refused: {error}"));
+            return Ok(());
+        }
+        self.state.reaped.push(now);
+        let left = job.end_unix.saturating_sub(unix_now());
+        let left = if left < YEAR { left as f64 } else { 0.0 };
+        self.state.totals.reaped(action, left);
+        self.decide(due.job, decision, &due.stalled, &due.policy, said);
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched.watch.ladder.ended();
+        }
+        Ok(())
+    }
+
+    fn act(&mut self, job: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, String> {
+        self.slurm
+            .act(job, deeds)
+            .map_err(|error| error.to_string())
+    }
+
+    /// What the user reads on the terminal or in the output.
+    fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
+        let at = unix_now() + ends_in.as_secs();
+        let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at));
+        let job = due.job;
+        let watched: Option<&Watched> = self.watched.get(&job);
+        let excess = watched
+            .and_then(|w| w.last.as_ref())
+            .and_then(|s| s.excess.as_ref());
+        let reason = match (due.stalled.stall, excess) {
+            (Stall::OverShare, Some(excess)) => format!("the job {excess}"),
+            (stall, _) => words::stall(stall).to_owned(),
+        };
+        format!(
+            "gpufrac: job {job} will be {} in {} (at {at}): {reason}. `gpufrac why {job}` shows what was measured",
+            words::end(action),
+            words::span(ends_in),
+        )
+    }
+
+    /// The admin comment with what is said, after what others wrote there.
+    fn comment(&self, job: &Job, text: &str) -> String {
+        let others = job
+            .admin_comment
+            .split(" | ")
+            .filter(|part| !part.starts_with("gpufrac: "));
+        let mut parts: Vec<&str> = others.filter(|part| !part.is_empty()).collect();
+        parts.push(text);
+        parts.join(" | ")
+    }
+}
+
+/// What can be done to this job: one without a script can not be requeued.
+fn action(policy: &Policy, job: &Job) -> Action {
+    match job.can_requeue {
+        true => policy.action,
+        false => Action::Cancel,
+    }
+}

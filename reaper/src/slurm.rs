@@ -1,0 +1,213 @@
+//! Slurm, asked and told by a process of its own: libslurm ends the process that it is in where
+//! slurm.conf is wrong, waits for minutes where slurmctld is silent, and takes memory.
+
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use gpufrac_node::command::{self, Outcome};
+use serde::{Deserialize, Serialize};
+use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
+
+/// The argument that makes the daemon's program that process.
+pub const ARGUMENT: &str = "slurm-call";
+/// How long it may take.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Why Slurm gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SlurmError {
+    /// The process could not be run.
+    #[error("cannot ask Slurm: {0}")]
+    Run(#[from] std::io::Error),
+    /// It did not end in time.
+    #[error("slurmctld did not answer within {} s", LIMIT.as_secs())]
+    TooSlow,
+    /// It ended without an answer, and said this.
+    #[error("libslurm ended: {0}")]
+    Ended(String),
+    /// slurmctld refused, or was not reached.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A job as far as it matters here; texts that there are not are empty.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Whether its processes run: not pending, suspended or over.
+    pub running: bool,
+    /// Whether it is over on every node.
+    pub over: bool,
+    /// How often it was requeued.
+    pub restart_count: u32,
+    /// Whether it has a batch script.
+    pub batch: bool,
+    /// Whether it can be requeued.
+    pub can_requeue: bool,
+    /// Its name.
+    pub name: String,
+    /// Its quality of service.
+    pub qos: String,
+    /// Its account.
+    pub account: String,
+    /// Its reservation.
+    pub reservation: String,
+    /// Its nodes, as Slurm's hostlist.
+    pub nodes: String,
+    /// How many.
+    pub node_count: u32,
+    /// Whether it is a component of a het job.
+    pub het: bool,
+    /// When its time limit ends it: seconds since 1970, 0 for never.
+    pub end_unix: u64,
+    /// When it was last suspended or resumed; 0 for never.
+    pub suspend_unix: u64,
+    /// Whom Slurm writes to; empty for its user.
+    pub mail_user: String,
+    /// What admins wrote on it.
+    pub admin_comment: String,
+}
+
+/// Something to be done to a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Deed {
+    /// A line on its terminal or in its output.
+    Notify(String),
+    /// Its admin comment.
+    Comment(String),
+    /// A signal to its batch script, or to the steps of a job that has none.
+    Signal(u8),
+    /// Back to the queue, held or not.
+    Requeue {
+        /// Held.
+        hold: bool,
+    },
+    /// Its end.
+    Cancel,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Request {
+    job_id: u32,
+    deeds: Vec<Deed>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Answer {
+    job: Option<Job>,
+    /// Of the deeds, in order.
+    results: Vec<Result<(), String>>,
+}
+
+/// Slurm, as the daemon knows it.
+pub trait Slurm {
+    /// A job; None if Slurm knows none of this id.
+    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError>;
+    /// Does something to a job; what came of each.
+    fn act(&self, job_id: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, SlurmError>;
+}
+
+/// The real one.
+pub struct Process;
+
+impl Process {
+    fn ask(request: &Request) -> Result<Answer, SlurmError> {
+        // Also where the program was replaced meanwhile.
+        let mut child = Command::new(Path::new("/proc/self/exe"));
+        child.arg(ARGUMENT);
+        let text = serde_json::to_string(request).map_err(std::io::Error::from)?;
+        match command::run(&mut child, &text, LIMIT)? {
+            Outcome::Silent => Err(SlurmError::TooSlow),
+            Outcome::Ended {
+                success: false,
+                text,
+            } => Err(SlurmError::Ended(text)),
+            Outcome::Ended { text, .. } => {
+                let answer = text.lines().last().unwrap_or_default();
+                let answer: Result<Answer, String> =
+                    serde_json::from_str(answer).map_err(|_| SlurmError::Ended(text.clone()))?;
+                answer.map_err(SlurmError::Refused)
+            }
+        }
+    }
+}
+
+impl Slurm for Process {
+    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
+        let deeds = Vec::new();
+        Ok(Process::ask(&Request { job_id, deeds })?.job)
+    }
+
+    fn act(&self, job_id: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, SlurmError> {
+        Ok(Process::ask(&Request { job_id, deeds })?.results)
+    }
+}
+
+/// The process: a request on stdin, its answer as the last line of stdout.
+///
+/// # Errors
+/// When the request can not be read or the answer not be written.
+pub fn serve() -> std::io::Result<()> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text)?;
+    let request: Request = serde_json::from_str(&text)?;
+    let answer = answer(request).map_err(|error| error.to_string());
+    let text = serde_json::to_string(&answer)?;
+    std::io::stdout().write_all(format!("{text}\n").as_bytes())
+}
+
+fn answer(request: Request) -> Result<Answer, ClientError> {
+    let client = Client::connect()?;
+    let Some(info) = client.job(request.job_id)? else {
+        let gone = request.deeds.iter();
+        return Ok(Answer {
+            job: None,
+            results: gone
+                .map(|_| Err("there is no such job".to_owned()))
+                .collect(),
+        });
+    };
+    let results = request.deeds.into_iter().map(|deed| {
+        let done = perform(&client, &info, deed);
+        done.map_err(|error| error.to_string())
+    });
+    Ok(Answer {
+        results: results.collect(),
+        job: Some(job(info)),
+    })
+}
+
+fn perform(client: &Client, job: &JobInfo, deed: Deed) -> Result<(), ClientError> {
+    match deed {
+        Deed::Notify(line) => client.notify(job, &line),
+        Deed::Comment(text) => client.set_admin_comment(job, &text),
+        Deed::Signal(signal) => client.signal(job, signal, job.batch),
+        Deed::Requeue { hold } => match client.requeue(job, hold) {
+            Err(error) if error.cannot_requeue() => client.cancel(job),
+            other => other,
+        },
+        Deed::Cancel => client.cancel(job),
+    }
+}
+
+fn job(info: JobInfo) -> Job {
+    Job {
+        running: info.state == JobState::Running,
+        over: info.state == JobState::Finished,
+        restart_count: info.restart_count,
+        batch: info.batch,
+        can_requeue: info.batch && info.can_requeue,
+        name: info.name,
+        qos: info.qos,
+        account: info.account,
+        reservation: info.reservation,
+        nodes: info.nodes,
+        node_count: info.node_count,
+        het: info.het_job_id != 0,
+        end_unix: info.end_unix,
+        suspend_unix: info.suspend_unix,
+        mail_user: info.mail_user,
+        admin_comment: info.admin_comment,
+    }
+}

@@ -1,0 +1,108 @@
+//! What outlives the daemon: when each slice was last used, which warnings were given, the counters. It
+//! lies beside the leases on a tmpfs and goes with the boot, as they do.
+
+use gpufrac_node::files::{FileError, RootDir};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::Totals;
+use crate::moment::{Moment, boot_id};
+use crate::watch::Watch;
+
+/// Of the text.
+const VERSION: u32 = 1;
+const FILE: &str = "state.json";
+
+/// Everything that outlives the daemon.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    version: u32,
+    boot_id: String,
+    /// The leases that are watched.
+    pub watches: Vec<Watch>,
+    /// When jobs were ended, in the last hour.
+    pub reaped: Vec<Moment>,
+    /// The counters.
+    pub totals: Totals,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    version: u32,
+    boot_id: String,
+}
+
+impl State {
+    fn new() -> State {
+        State {
+            version: VERSION,
+            boot_id: boot_id(),
+            watches: Vec::new(),
+            reaped: Vec::new(),
+            totals: Totals::default(),
+        }
+    }
+
+    /// Reads what was kept; the reason if that is nothing although there is a file. Then every slice
+    /// counts as used now.
+    ///
+    /// # Errors
+    /// The file can not be read.
+    pub fn load(dir: &RootDir) -> Result<(State, Option<String>), FileError> {
+        let Some(text) = dir.read(FILE)? else {
+            return Ok((State::new(), None));
+        };
+        let unusable = match serde_json::from_str::<Header>(&text) {
+            Err(error) => format!("it is damaged ({error})"),
+            Ok(header) if header.version != VERSION => {
+                format!("it is of version {}, this is {VERSION}", header.version)
+            }
+            Ok(header) if header.boot_id != boot_id() => "it is of another boot".to_owned(),
+            Ok(_) => match serde_json::from_str(&text) {
+                Ok(state) => return Ok((state, None)),
+                Err(error) => format!("it is damaged ({error})"),
+            },
+        };
+        Ok((State::new(), Some(unusable)))
+    }
+
+    /// Keeps it.
+    ///
+    /// # Errors
+    /// The file can not be written.
+    pub fn save(&self, dir: &RootDir) -> Result<(), FileError> {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        dir.write(FILE, &text, 0o600)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::tests::{KEY, at};
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_else() {
+        let keep = tempfile::tempdir().unwrap();
+        let dir = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
+        let (mut state, unusable) = State::load(&dir).unwrap();
+        assert_eq!(unusable, None);
+        state.watches.push(Watch::new(KEY, at(3)));
+        state.reaped.push(at(4));
+        state.totals.cancelled = 2;
+        state.save(&dir).unwrap();
+        assert_eq!(State::load(&dir).unwrap(), (state.clone(), None));
+        let text = serde_json::to_string(&state).unwrap();
+        for (text, reason) in [
+            (text.replace("\"version\":1", "\"version\":2"), "version 2"),
+            (text.replace(&boot_id(), "other"), "another boot"),
+            (text[..text.len() / 2].to_owned(), "damaged"),
+            (text.replace("watches", "others"), "damaged"),
+        ] {
+            dir.write(FILE, &text, 0o600).unwrap();
+            let (state, unusable) = State::load(&dir).unwrap();
+            assert_eq!(state, State::new());
+            assert!(unusable.unwrap().contains(reason), "{reason}");
+        }
+    }
+}

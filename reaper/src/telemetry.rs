@@ -1,0 +1,478 @@
+//! From the driver to samples. A session with the driver is opened for each look and closed at its end,
+//! before anything else is asked, and instances are asked about through their GPU: nothing stays open
+//! that could keep an instance from being destroyed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use gpufrac_core::fraction::{Fraction, MemoryMib};
+use gpufrac_core::lease::Lease;
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::reaper::Policy;
+use gpufrac_node::mps::process;
+use gpufrac_node::node::Node;
+use gpufrac_node::nvml::telemetry::{Counters, MigDevice, Process, Utilization};
+use gpufrac_node::nvml::{Gpu, NvmlError, Session};
+
+use crate::cpu::JobGroups;
+use crate::dcgm::{Dcgm, Instance};
+use crate::moment::{Moment, unix_now};
+use crate::sample::{Excess, Sample, Source, Use};
+use crate::watch::Key;
+
+/// What a context takes beside what its program asks for: NVML counts it, the limits of MPS do not.
+const CONTEXT: MemoryMib = MemoryMib(600);
+/// Wall clock and boot clock may drift apart by so much between two looks.
+const DRIFT: Duration = Duration::from_secs(1);
+
+/// What lasts from look to look.
+pub struct Telemetry {
+    groups: JobGroups,
+    dcgm: Option<Dcgm>,
+    /// The last look by both clocks.
+    last: Option<(Moment, u64)>,
+}
+
+/// One look at all slices of a node.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// By job.
+    pub samples: HashMap<u32, Sample>,
+    /// What the driver or the exporter refused.
+    pub errors: Vec<String>,
+}
+
+/// What was seen of one GPU.
+struct View {
+    /// Activity of its leased instances.
+    activity: HashMap<u32, Result<f64, String>>,
+    has_gpm: bool,
+    processes: Vec<Process>,
+    mig_devices: Vec<MigDevice>,
+    /// None where the driver has none: MIG.
+    utilization: Option<Result<Vec<Utilization>, String>>,
+}
+
+impl Telemetry {
+    /// For a node.
+    pub fn new(node: &Node) -> Telemetry {
+        let exporter = node.config.reaper.dcgm_exporter.as_deref();
+        Telemetry {
+            groups: JobGroups::find(&node.name),
+            dcgm: exporter.map(Dcgm::new),
+            last: None,
+        }
+    }
+
+    /// Looks at active leases. `observe` waits for as long as activity is to be measured; `policy` is that of
+    /// each lease.
+    pub fn look<'p>(
+        &mut self,
+        node: &Node,
+        leases: &[Lease],
+        observe: impl FnOnce() -> bool,
+        policy: impl Fn(&Lease) -> &'p Policy,
+    ) -> Look {
+        let mut look = Look::default();
+        let leases: Vec<&Lease> = leases.iter().collect();
+        let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
+        self.groups.retain(|key| keys.contains(key));
+        if leases.is_empty() {
+            self.last = None;
+            return look;
+        }
+        let interval = self.interval();
+        let views = views(node, &leases, observe, interval, &mut look.errors);
+        let Some(views) = views else {
+            return look;
+        };
+        let now = Moment::now();
+        let dcgm = self.read_dcgm(now, &mut look.errors);
+        for lease in &leases {
+            let gpu = &lease.slice.gpu_uuid;
+            let neighbours: Vec<&Lease> = leases
+                .iter()
+                .filter(|other| other.slice.gpu_uuid == *gpu)
+                .copied()
+                .collect();
+            let sample = match views.get(gpu) {
+                None => Sample::missing("the driver does not answer for its GPU"),
+                Some(view) => Judge {
+                    lease,
+                    view,
+                    neighbours: &neighbours,
+                    dcgm: dcgm.as_ref(),
+                    policy: policy(lease),
+                    cores: self.groups.cores(lease, now),
+                }
+                .sample(),
+            };
+            look.samples.insert(lease.job_id, sample);
+        }
+        look
+    }
+
+    /// Whether a job has a control group, and so processes.
+    pub fn has_processes(&self, lease: &Lease) -> bool {
+        self.groups.exists(lease)
+    }
+
+    /// Since when the driver's own records are to be read: microseconds by the wall clock, which the driver uses. An
+    /// error when the clock was set since the last look: then its records can not be told apart.
+    fn interval(&mut self) -> Result<u64, &'static str> {
+        let (now, wall) = (Moment::now(), unix_now());
+        let Some((then, wall_then)) = self.last.replace((now, wall)) else {
+            return Err("the first look");
+        };
+        let passed = now.since(then);
+        let by_wall = Duration::from_secs(wall.saturating_sub(wall_then));
+        let by_wall = match wall < wall_then {
+            true => return Err("the clock was set back"),
+            false => by_wall,
+        };
+        // Whole seconds of the wall clock are off by one either way.
+        if by_wall.abs_diff(passed) > DRIFT + Duration::from_secs(1) {
+            return Err("the clock was set");
+        }
+        let passed = passed.as_micros() as u64;
+        Ok((wall * 1_000_000).saturating_sub(passed))
+    }
+
+    fn read_dcgm(
+        &mut self,
+        now: Moment,
+        errors: &mut Vec<String>,
+    ) -> Option<HashMap<Instance, f64>> {
+        let read = self.dcgm.as_mut()?.read(now);
+        Some(read.unwrap_or_else(|error| {
+            errors.push(format!("dcgm-exporter: {error}"));
+            HashMap::new()
+        }))
+    }
+}
+
+/// What was seen of each GPU by its UUID; a GPU is missing where the driver did not answer. None: the look was cut
+/// short, and says nothing.
+fn views(
+    node: &Node,
+    leases: &[&Lease],
+    observe: impl FnOnce() -> bool,
+    since_us: Result<u64, &'static str>,
+    errors: &mut Vec<String>,
+) -> Option<HashMap<String, View>> {
+    let opened = node.nvml().and_then(|session| {
+        let count = session.gpu_count()?;
+        Ok((session, count))
+    });
+    let (session, count) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            errors.push(error.to_string());
+            return Some(HashMap::new());
+        }
+    };
+    let mut gpus = Vec::new();
+    for gpu in (0..count).map(|index| session.gpu(index)) {
+        match gpu {
+            Ok(gpu) => gpus.push(gpu),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    gpus.retain(|gpu| leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid));
+    let begun: Vec<_> = gpus.iter().map(|gpu| (gpu, begin(gpu, leases))).collect();
+    let measures = begun.iter().any(|(_, begun)| matches!(begun, Ok(Some(_))));
+    if measures && !observe() {
+        return None;
+    }
+    let mut views = HashMap::new();
+    for (gpu, begun) in begun {
+        match begun.and_then(|begun| end(&session, gpu, begun, since_us)) {
+            Ok(view) => drop(views.insert(gpu.uuid.clone(), view)),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    Some(views)
+}
+
+/// The first look at the counters of each leased instance.
+type Begun<'s> = HashMap<u32, Result<Counters<'s>, String>>;
+
+/// None where the GPU has no such counters.
+fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, NvmlError> {
+    let mine = leases
+        .iter()
+        .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
+    let mut ids: Vec<u32> = mine
+        .filter_map(|lease| lease.slice.instance().map(|instance| instance.gi_id))
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.is_empty() || !gpu.has_gpm()? {
+        return Ok(None);
+    }
+    let counters = ids.into_iter().map(|id| {
+        let counters = gpu.counters(id).map_err(|error| error.to_string());
+        (id, counters)
+    });
+    Ok(Some(counters.collect()))
+}
+
+fn end(
+    session: &Session,
+    gpu: &Gpu<'_>,
+    begun: Option<Begun<'_>>,
+    since_us: Result<u64, &'static str>,
+) -> Result<View, NvmlError> {
+    let has_gpm = begun.is_some();
+    let mut activity = HashMap::new();
+    for (id, first) in begun.into_iter().flatten() {
+        let measured = first.and_then(|first| {
+            let second = gpu.counters(id).map_err(|error| error.to_string())?;
+            let activity = session.activity(&first, &second);
+            activity.map_err(|error| error.to_string())
+        });
+        activity.insert(id, measured);
+    }
+    let has_mig = gpu.mig_mode()? == gpufrac_node::nvml::MigMode::On;
+    Ok(View {
+        activity,
+        has_gpm,
+        processes: gpu.processes()?,
+        mig_devices: match has_mig {
+            true => gpu.mig_devices()?,
+            false => Vec::new(),
+        },
+        utilization: (!has_mig).then(|| utilization(gpu, since_us)),
+    })
+}
+
+fn utilization(
+    gpu: &Gpu<'_>,
+    since_us: Result<u64, &'static str>,
+) -> Result<Vec<Utilization>, String> {
+    let since = since_us.map_err(str::to_owned)?;
+    let mut used = gpu
+        .utilization_since(since)
+        .map_err(|error| error.to_string())?;
+    used.retain(|process| process.percent > 0);
+    let total = gpu.utilization().map_err(|error| error.to_string())?;
+    if used.is_empty() && total > 0 {
+        return Err(format!("the GPU was busy ({total} %), by no process"));
+    }
+    Ok(used)
+}
+
+/// One lease and all that was seen.
+struct Judge<'a> {
+    lease: &'a Lease,
+    view: &'a View,
+    /// All leases on the GPU, itself among them.
+    neighbours: &'a [&'a Lease],
+    dcgm: Option<&'a HashMap<Instance, f64>>,
+    policy: &'a Policy,
+    /// Cores that the job kept busy.
+    cores: Option<f64>,
+}
+
+impl Judge<'_> {
+    fn sample(&self) -> Sample {
+        let own = self.own_processes();
+        let contexts = own.as_ref().map(|own| own.len() as u32);
+        let by_processes = own.as_ref().and_then(|own| {
+            let memory = own.iter().map(|process| Some(process.memory?.0));
+            memory.sum::<Option<u64>>().map(MemoryMib)
+        });
+        let (source, activity, usage) = match self.lease.slice.instance() {
+            Some(instance) => {
+                let stands = self
+                    .view
+                    .mig_devices
+                    .iter()
+                    .find(|d| d.uuid == instance.mig_uuid);
+                if stands.is_none_or(|device| device.gi_id != instance.gi_id) {
+                    // Ids are used again, UUIDs are not: whatever was measured is another's.
+                    return Sample::missing("its instance does not stand");
+                }
+                self.instance(instance.gi_id, contexts)
+            }
+            None => self.whole(contexts),
+        };
+        Sample {
+            source,
+            usage,
+            activity,
+            contexts,
+            memory: match contexts {
+                // Who holds it then is not known to the driver either.
+                Some(0) => self.left_behind().or(by_processes),
+                _ => by_processes,
+            },
+            excess: own.as_ref().and_then(|own| self.excess(own, by_processes)),
+        }
+    }
+
+    /// The job's processes with a context; None when there are some of whom nobody knows whose they are.
+    fn own_processes(&self) -> Option<Vec<Process>> {
+        let instance = self.lease.slice.instance();
+        let on_it = self.view.processes.iter().filter(|process| match instance {
+            Some(instance) => process.gi_id == Some(instance.gi_id),
+            None => true,
+        });
+        let alone = instance.is_some() && self.lease.slice.mps.is_none();
+        let mut own = Vec::new();
+        for process in on_it {
+            let pid = process.pid as i32;
+            let owner = if alone {
+                Some(self.lease.job_id)
+            } else if process::is_mps(pid, self.lease.user_id) {
+                continue;
+            } else {
+                process::job_of(pid)
+            };
+            match owner {
+                Some(job) if job == self.lease.job_id => own.push(*process),
+                Some(_) => {}
+                // It ended since, or hides in a group of its own.
+                None if process::is_alive(pid) => return None,
+                None => {}
+            }
+        }
+        Some(own)
+    }
+
+    /// Memory in use on an instance that is the job's alone.
+    fn left_behind(&self) -> Option<MemoryMib> {
+        let instance = self.lease.slice.instance()?;
+        let alone = self.lease.slice.mps.is_none();
+        let mut devices = self.view.mig_devices.iter().filter(|_| alone);
+        let device = devices.find(|device| device.uuid == instance.mig_uuid)?;
+        Some(device.used)
+    }
+
+    /// A slice with MIG.
+    fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Use) {
+        let (source, measured) = match (self.view.activity.get(&gi_id), self.dcgm) {
+            (Some(activity), _) if self.view.has_gpm => (Source::Gpm, activity.clone()),
+            (_, Some(dcgm)) => {
+                let gpu = self.lease.slice.gpu_uuid.clone();
+                let value = dcgm.get(&(gpu, gi_id)).copied();
+                let missing = || "dcgm-exporter has no fresh value for it".to_owned();
+                (Source::Dcgm, value.ok_or_else(missing))
+            }
+            _ => return (Source::Processes, None, self.by_processes(contexts)),
+        };
+        let activity = match measured {
+            Ok(activity) => activity,
+            Err(why) => return (source, None, Use::Unknown(why)),
+        };
+        if !self.is_busy(activity) {
+            return (source, Some(activity), Use::Idle);
+        }
+        if self.lease.slice.mps.is_some() && self.tenants(Some(gi_id)) > 1 {
+            return (Source::MpsClients, None, self.among_tenants(contexts));
+        }
+        (source, Some(activity), Use::Busy)
+    }
+
+    /// A slice of a GPU without MIG.
+    fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Use) {
+        let source = match self.lease.slice.mps {
+            Some(_) => Source::MpsClients,
+            None => Source::ProcessUtilization,
+        };
+        let used = match &self.view.utilization {
+            Some(Ok(used)) => used,
+            Some(Err(why)) => return (source, None, Use::Unknown(why.clone())),
+            None => return (source, None, Use::Unknown("the GPU is in MIG mode".into())),
+        };
+        let mine = |process: &&Utilization| self.is_mine(process.pid as i32) == Some(true);
+        let own = used
+            .iter()
+            .filter(mine)
+            .map(|process| process.percent)
+            .max();
+        let activity = f64::from(own.unwrap_or(0).min(100)) / 100.0;
+        if self.is_busy(activity) {
+            return (source, Some(activity), Use::Busy);
+        }
+        let whose = |process: &Utilization| self.is_mine(process.pid as i32).is_none();
+        match used.iter().any(whose) {
+            // A server of MPS, or a process that has ended.
+            true => (source, None, self.among_tenants(contexts)),
+            false => (source, Some(activity), Use::Idle),
+        }
+    }
+
+    /// Whether what a process computed is the job's; None where nobody knows.
+    fn is_mine(&self, pid: i32) -> Option<bool> {
+        if self.neighbours.len() == 1 {
+            return Some(true);
+        }
+        if let Some(job) = process::job_of(pid) {
+            return Some(job == self.lease.job_id);
+        }
+        // A server of a daemon that is one job's alone runs as this job's user.
+        let user = process::owner(pid).filter(|user| *user != 0)?;
+        let mut private = self.neighbours.iter().filter(|lease| {
+            let mps = lease.slice.mps.as_ref();
+            lease.user_id == user && mps.is_some_and(|mps| mps.private)
+        });
+        match (private.next(), private.next()) {
+            (Some(lease), None) => Some(lease.job_id == self.lease.job_id),
+            _ => None,
+        }
+    }
+
+    /// Somebody computed, and the driver does not say who: only who has no context and did nothing on the CPU was
+    /// surely not it.
+    fn among_tenants(&self, contexts: Option<u32>) -> Use {
+        match (contexts, self.by_processes(contexts)) {
+            (Some(0), Use::Idle) => Use::Idle,
+            (_, Use::Busy) => Use::Busy,
+            _ => {
+                Use::Unknown("its GPU is busy, and the driver does not say whose work it is".into())
+            }
+        }
+    }
+
+    /// What can be said without any figure of the driver.
+    fn by_processes(&self, contexts: Option<u32>) -> Use {
+        let Some(cores) = self.cores else {
+            return Use::Unknown("the CPU time of the job is not known yet".into());
+        };
+        match contexts {
+            None => Use::Unknown("not all processes on the GPU are known".into()),
+            Some(_) if cores * 100.0 > self.policy.cpu_busy_above => Use::Busy,
+            Some(_) => Use::Idle,
+        }
+    }
+
+    fn is_busy(&self, activity: f64) -> bool {
+        activity * 100.0 > self.policy.busy_above
+    }
+
+    /// Leases on the instance, or on the GPU.
+    fn tenants(&self, gi_id: Option<u32>) -> usize {
+        let same = |lease: &&&Lease| lease.slice.instance().map(|i| i.gi_id) == gi_id;
+        self.neighbours.iter().filter(same).count()
+    }
+
+    fn excess(&self, own: &[Process], memory: Option<MemoryMib>) -> Option<Excess> {
+        let slice = &self.lease.slice;
+        let shares = self.lease.mechanism != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
+        if !shares {
+            return None;
+        }
+        if slice.mps.is_some() {
+            let outside = own.iter().filter(|process| !process.mps_client);
+            let pids: Vec<u32> = outside.map(|process| process.pid).collect();
+            if !pids.is_empty() {
+                return Some(Excess::OutsideMps { pids });
+            }
+        }
+        let held = memory?;
+        let share = slice.memory_mib;
+        let contexts = CONTEXT.0 * own.len() as u64;
+        (held.0 > share.0 + contexts).then_some(Excess::Memory { held, share })
+    }
+}

@@ -1,0 +1,143 @@
+//! Waiting: for the next round, for signals, and for leases that are about to end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use crate::daemon::{Rhythm, SHORTEST_LOOK};
+
+/// Why waiting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The time is over, or a lease changed.
+    None,
+    /// SIGHUP.
+    Reload,
+    /// SIGTERM or SIGINT.
+    End,
+}
+
+/// The clock of the rounds.
+pub struct Waiter {
+    signals: SignalFd,
+    leases: Inotify,
+    rhythm: Rhythm,
+    began: Instant,
+    event: Event,
+}
+
+impl Waiter {
+    /// Catches the signals, and watches the folder of leases.
+    ///
+    /// # Errors
+    /// The folder is not there: `gpufrac node-setup` makes it.
+    pub fn new(leases: &Path) -> io::Result<Waiter> {
+        let mut mask = SigSet::empty();
+        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            mask.add(signal);
+        }
+        mask.thread_block()?;
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let flags = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(leases, flags).map_err(|error| {
+            let why = io::Error::from(error);
+            let hint = "run `gpufrac node-setup` first";
+            io::Error::new(why.kind(), format!("`{}`: {why}; {hint}", leases.display()))
+        })?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        Ok(Waiter {
+            signals: SignalFd::with_flags(&mask, flags)?,
+            leases: inotify,
+            rhythm: Rhythm {
+                interval: SHORTEST_LOOK,
+                look: SHORTEST_LOOK,
+            },
+            began: Instant::now(),
+            event: Event::None,
+        })
+    }
+
+    /// A round begins.
+    pub fn begin(&mut self, rhythm: Rhythm) {
+        self.rhythm = rhythm;
+        self.began = Instant::now();
+        self.event = Event::None;
+        self.forget_changes();
+    }
+
+    /// Waits while activity is measured. A lease that changes may be one that ends, and a signal does not wait: then the
+    /// driver is let go of at once. Says whether the measurement was long enough.
+    pub fn observe(&mut self) -> bool {
+        let began = Instant::now();
+        self.wait(began + self.rhythm.look, true);
+        began.elapsed() >= SHORTEST_LOOK
+    }
+
+    /// Waits until the next round is due.
+    pub fn rest(&mut self) -> Event {
+        // Not at the same moment of each interval: a job may have a rhythm of its own.
+        let phase = 0.9 + 0.2 * fastrand::f64();
+        let next = self.began + self.rhythm.interval.mul_f64(phase);
+        // After a look that was cut short, or took long, the rest must not be none.
+        let least = Instant::now() + self.rhythm.interval / 20;
+        if self.event == Event::None {
+            self.wait(next.max(least), false);
+        }
+        self.event
+    }
+
+    fn wait(&mut self, end: Instant, for_leases: bool) {
+        while self.event == Event::None {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+            if for_leases {
+                fds.push(PollFd::new(self.leases.as_fd(), PollFlags::POLLIN));
+            }
+            let ready = poll(&mut fds, timeout(left));
+            let is_ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
+            let (signal, lease) = (is_ready(fds.first()), is_ready(fds.get(1)));
+            if ready.is_err() {
+                // Interrupted: look at the clock again.
+                continue;
+            }
+            if signal {
+                self.take_signal();
+            }
+            if lease {
+                return;
+            }
+        }
+    }
+
+    fn take_signal(&mut self) {
+        if let Ok(Some(info)) = self.signals.read_signal() {
+            self.event = match Signal::try_from(info.ssi_signo as i32) {
+                Ok(Signal::SIGHUP) => Event::Reload,
+                _ => Event::End,
+            };
+        }
+    }
+
+    fn forget_changes(&self) {
+        while self
+            .leases
+            .read_events()
+            .is_ok_and(|events| !events.is_empty())
+        {}
+    }
+}
+
+/// Rounded up, so as not to spin through the last millisecond.
+fn timeout(left: Duration) -> PollTimeout {
+    let ms = left.as_millis().saturating_add(1).min(i32::MAX as u128);
+    PollTimeout::try_from(ms as i32).unwrap_or(PollTimeout::MAX)
+}

@@ -1,0 +1,284 @@
+//! What is remembered of a lease from sample to sample, and since when its slice is stalled. No I/O,
+//! no clock of its own.
+
+use std::time::Duration;
+
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::Lease;
+use gpufrac_core::reaper::{IdleWish, Policy, Stall};
+use serde::{Deserialize, Serialize};
+
+use crate::ladder::Ladder;
+use crate::moment::Moment;
+use crate::sample::{Sample, Use};
+
+/// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
+pub const GAP: u32 = 6;
+/// Memory of an instance that the driver itself may hold.
+const DRIVERS_OWN: MemoryMib = MemoryMib(256);
+
+/// Which run of which job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    /// The job.
+    pub job_id: u32,
+    /// How often it was requeued.
+    pub restart_count: u32,
+    /// When the lease was written: ids begin anew where Slurm lost its state.
+    pub created_unix: u64,
+}
+
+impl Key {
+    /// Of a lease.
+    pub fn of(lease: &Lease) -> Key {
+        Key {
+            job_id: lease.job_id,
+            restart_count: lease.restart_count,
+            created_unix: lease.created_unix,
+        }
+    }
+}
+
+/// What is remembered of a lease.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// Whose.
+    pub key: Key,
+    /// When it was first seen.
+    pub began: Moment,
+    /// When it was last looked at with an answer or without.
+    pub sampled: Moment,
+    /// Whether it was ever used, or may have been.
+    pub used: bool,
+    /// When it was last used, or may have been; `began` before.
+    pub last_use: Moment,
+    /// The job's processes at the last look.
+    contexts: u32,
+    /// Since when memory is held and no process is left.
+    held_since: Option<Moment>,
+    /// Since when the job takes more than its share.
+    over_since: Option<Moment>,
+    /// What has been done about it.
+    pub ladder: Ladder,
+}
+
+/// A stall and its end by the policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// How.
+    pub stall: Stall,
+    /// Since when, the grace after the start not counted.
+    pub since: Moment,
+    /// How long it may be so.
+    pub window: Duration,
+}
+
+impl Stalled {
+    /// When the window ends.
+    pub fn due(&self) -> Moment {
+        self.since + self.window
+    }
+}
+
+impl Watch {
+    /// Begins to watch.
+    pub fn new(key: Key, now: Moment) -> Watch {
+        Watch {
+            key,
+            began: now,
+            sampled: now,
+            used: false,
+            last_use: now,
+            contexts: 0,
+            held_since: None,
+            over_since: None,
+            ladder: Ladder::default(),
+        }
+    }
+
+    /// Takes in a sample. `interval`: the time between two.
+    pub fn observe(&mut self, now: Moment, sample: &Sample, interval: Duration) {
+        if now.since(self.sampled) > interval * GAP {
+            // Nobody looked for so long: it may have been used meanwhile.
+            self.use_at(now);
+            self.over_since = None;
+        }
+        self.sampled = now;
+        if sample.usage != Use::Idle {
+            self.use_at(now);
+        }
+        if let Some(contexts) = sample.contexts {
+            // Whoever makes a context means to use it.
+            if contexts > self.contexts {
+                self.use_at(now);
+            }
+            self.contexts = contexts;
+        }
+        let held = sample.contexts == Some(0) && sample.memory >= Some(DRIVERS_OWN);
+        self.held_since = match (held && self.used, self.held_since) {
+            (false, _) => None,
+            (true, None) => Some(now),
+            (true, since) => since,
+        };
+        self.over_since = match (&sample.excess, self.over_since) {
+            (None, _) => None,
+            (Some(_), None) => Some(now),
+            (Some(_), since) => since,
+        };
+    }
+
+    /// The slice was used now, or that can not be ruled out.
+    pub fn use_at(&mut self, now: Moment) {
+        self.used = true;
+        self.last_use = self.last_use.max(now);
+        self.held_since = None;
+    }
+
+    /// Since when the slice is stalled in this way; None if it is not.
+    pub fn since(&self, stall: Stall, grace: Duration) -> Option<Moment> {
+        let after_grace = |moment: Moment| moment.max(self.began + grace);
+        match stall {
+            Stall::NeverUsed => (!self.used).then(|| after_grace(self.began)),
+            Stall::Idle => self.used.then(|| after_grace(self.last_use)),
+            Stall::Finished => self.held_since.map(after_grace),
+            Stall::OverShare => self.over_since,
+        }
+    }
+
+    /// The stall whose window ends first.
+    pub fn stalled(&self, policy: &Policy, wish: IdleWish) -> Option<Stalled> {
+        let wish = policy.granted(wish);
+        let stalls = Stall::ALL.into_iter().filter_map(|stall| {
+            Some(Stalled {
+                stall,
+                since: self.since(stall, policy.grace)?,
+                window: policy.window(stall, wish)?,
+            })
+        });
+        stalls.min_by_key(Stalled::due)
+    }
+
+    /// Whether the slice has been stalled for half of a window: it is looked at without gaps then.
+    pub fn is_suspect(&self, policy: &Policy, wish: IdleWish, now: Moment) -> bool {
+        let half = |stalled: Stalled| now.since(stalled.since) * 2 >= stalled.window;
+        self.stalled(policy, wish).is_some_and(half)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::sample::{Excess, Source};
+
+    pub(crate) const KEY: Key = Key {
+        job_id: 7,
+        restart_count: 0,
+        created_unix: 0,
+    };
+
+    pub(crate) fn at(seconds: u64) -> Moment {
+        Moment::after_boot(Duration::from_secs(1000 + seconds))
+    }
+
+    pub(crate) fn sample(usage: Use, contexts: u32, memory: u64) -> Sample {
+        Sample {
+            source: Source::Gpm,
+            usage,
+            activity: None,
+            contexts: Some(contexts),
+            memory: Some(MemoryMib(memory)),
+            excess: None,
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn policy() -> Policy {
+        Policy {
+            grace: 5 * SECOND,
+            never_used: Some(30 * SECOND),
+            idle: Some(60 * SECOND),
+            finished: Some(10 * SECOND),
+            over_share: Some(10 * SECOND),
+            ..Policy::default()
+        }
+    }
+
+    fn stalled(watch: &Watch) -> Option<(Stall, Moment)> {
+        let stalled = watch.stalled(&policy(), IdleWish::Default)?;
+        Some((stalled.stall, stalled.since))
+    }
+
+    #[test]
+    fn each_stall_has_its_beginning() {
+        let mut watch = Watch::new(KEY, at(0));
+        let mut look = |second, sample: &Sample| {
+            watch.observe(at(second), sample, SECOND);
+            stalled(&watch)
+        };
+        // The grace does not count.
+        let never = Some((Stall::NeverUsed, at(5)));
+        assert_eq!(look(1, &sample(Use::Idle, 0, 0)), never);
+        assert_eq!(look(2, &sample(Use::Idle, 0, 0)), never);
+        // A context that computes nothing is a use once, not for ever.
+        let once = Some((Stall::Idle, at(7)));
+        assert_eq!(look(7, &sample(Use::Idle, 1, 300)), once);
+        assert_eq!(look(8, &sample(Use::Idle, 1, 300)), once);
+        assert_eq!(
+            look(9, &sample(Use::Busy, 1, 300)),
+            Some((Stall::Idle, at(9)))
+        );
+        assert_eq!(
+            look(10, &sample(Use::Idle, 0, 300)),
+            Some((Stall::Finished, at(10)))
+        );
+        assert_eq!(
+            look(11, &sample(Use::Idle, 0, 300)),
+            Some((Stall::Finished, at(10)))
+        );
+        assert_eq!(
+            look(12, &sample(Use::Idle, 0, 12)),
+            Some((Stall::Idle, at(9)))
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_counts_as_use() {
+        let mut watch = Watch::new(KEY, at(0));
+        watch.observe(at(1), &Sample::missing("no driver"), SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
+        watch.observe(at(7), &sample(Use::Idle, 0, 0), SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))), "six intervals");
+        watch.observe(at(14), &sample(Use::Idle, 0, 0), SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::Idle, at(14))), "seven");
+    }
+
+    #[test]
+    fn too_much_must_last_without_a_gap() {
+        let mut watch = Watch::new(KEY, at(0));
+        let over = Sample {
+            excess: Some(Excess::OutsideMps { pids: vec![1] }),
+            ..sample(Use::Busy, 1, 0)
+        };
+        watch.observe(at(1), &over, SECOND);
+        watch.observe(at(2), &over, SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::OverShare, at(1))));
+        watch.observe(at(3), &sample(Use::Busy, 1, 0), SECOND);
+        watch.observe(at(4), &over, SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::OverShare, at(4))));
+    }
+
+    #[test]
+    fn what_the_user_asked_for_counts_where_it_is_allowed() {
+        let mut watch = Watch::new(KEY, at(0));
+        watch.observe(at(1), &sample(Use::Idle, 0, 0), SECOND);
+        let mut policy = policy();
+        let window = |policy: &Policy, wish| watch.stalled(policy, wish).map(|s| s.window);
+        assert_eq!(window(&policy, IdleWish::Long), Some(120 * SECOND));
+        assert_eq!(window(&policy, IdleWish::Off), Some(30 * SECOND));
+        policy.idle_option = IdleWish::ALL.to_vec();
+        assert_eq!(window(&policy, IdleWish::Off), None);
+    }
+}

@@ -1,0 +1,282 @@
+//! What mail, chart and `gpufrac why` say in the same words.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use gpufrac_core::reaper::{Action, Stall};
+
+use crate::evidence::{Decision, Event, Record};
+
+/// The first second that has no date with a year of four digits.
+const YEAR_10000: u64 = 253_402_300_800;
+
+/// `2026-11-21 10:46:08 UTC`.
+pub(crate) fn utc(unix: u64) -> String {
+    if unix >= YEAR_10000 {
+        return format!("second {unix} since 1970");
+    }
+    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(unix));
+    text.to_string().replace('T', " ").replace('Z', " UTC")
+}
+
+/// When an event was.
+pub(crate) fn moment(record: &Record, at_ms: u64) -> String {
+    utc(record.began_unix.saturating_add(at_ms / 1000))
+}
+
+/// `1h 20m`, in whole seconds, and in whole minutes from an hour on.
+pub(crate) fn span(length: Duration) -> String {
+    let seconds = match length.as_secs() {
+        long @ 3600.. => long / 60 * 60,
+        short => short,
+    };
+    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+}
+
+/// As [`span`].
+pub(crate) fn span_ms(length: u64) -> String {
+    span(Duration::from_millis(length))
+}
+
+/// Text of others on one line: what would move a terminal's cursor or end a header becomes `?`, as does
+/// what XML can not say.
+pub(crate) fn plain(text: &str) -> String {
+    let odd = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    let safe = text.chars().map(|c| if odd(c) { '?' } else { c });
+    safe.collect()
+}
+
+/// The beginning of a text that is too long.
+pub(crate) fn clipped(text: &str, most: usize) -> String {
+    let plain = plain(text);
+    if plain.chars().count() <= most {
+        return plain;
+    }
+    let start: String = plain.chars().take(most.saturating_sub(3)).collect();
+    format!("{start}...")
+}
+
+/// What is wrong with the slice, for its user.
+pub(crate) fn stall(stall: Stall) -> &'static str {
+    match stall {
+        Stall::NeverUsed => "nothing has used the slice since the job started",
+        Stall::Idle => "the slice was used, and then not any more",
+        Stall::Finished => "the last process on the slice is gone, but its memory is still held",
+        Stall::OverShare => "the job takes more of the GPU than its share",
+    }
+}
+
+/// What was done, in one or two words.
+pub(crate) fn done(decision: Decision) -> &'static str {
+    match decision {
+        Decision::Warn => "warned",
+        Decision::Signal => "signalled",
+        Decision::Requeue => "requeued",
+        Decision::Cancel => "cancelled",
+        Decision::Clear => "used again",
+        Decision::Refuse => "not done",
+    }
+}
+
+/// What will be done to a job: "it will be ...".
+pub(crate) fn end(action: Action) -> &'static str {
+    match action {
+        Action::Requeue => "put back in the queue",
+        Action::RequeueHold => "put back in the queue and held there",
+        Action::Cancel => "cancelled",
+    }
+}
+
+/// The policy that decided, as it is called in the configuration.
+pub(crate) fn rule(event: &Event) -> String {
+    match event.rule.as_str() {
+        "" => "[reaper]".to_owned(),
+        name => format!("[reaper.rule.{}]", plain(name)),
+    }
+}
+
+/// What a user can do whose slice is stalled; without a job, whose job is over.
+pub(crate) fn remedies(job: Option<u32>, stall: Stall) -> Vec<String> {
+    let end = |rest: &str| job.map(|job| format!("{rest}: `scancel {job}`."));
+    let mut said: Vec<String> = Vec::new();
+    let mut say = |text: &str| said.push(text.to_owned());
+    match stall {
+        Stall::OverShare => {
+            say(
+                "Stay within the share: limit the memory that your framework takes, and start no process outside of \
+                 the job's environment.",
+            );
+            say("Or ask for a larger fraction.");
+            said.extend(end("If the job is not needed any more, end it"));
+        }
+        Stall::Finished => {
+            said.extend(end("If the work is done, end the job"));
+            let batch = "Let the batch script end with its last GPU program; what follows can be a job without a GPU.";
+            said.push(batch.to_owned());
+        }
+        Stall::NeverUsed | Stall::Idle => {
+            say("Use the GPU: any work on it counts.");
+            say(
+                "If the program should be on the GPU and is not, look at its output: a framework without CUDA goes on \
+                 with the CPU alone and says so only there.",
+            );
+            say(
+                "If it works in bursts, ask for a smaller fraction, or prepare the data in a job without a GPU.",
+            );
+            said.extend(end("If the job is not needed any more, end it"));
+        }
+    }
+    said
+}
+
+/// [`wrapped`] as one of a list.
+pub(crate) fn listed(text: &str, width: usize) -> Vec<String> {
+    let item = format!("- {text}");
+    wrapped(&item, width, "  ")
+}
+
+/// A paragraph in lines of at most `width` characters; the second and later ones begin with `indent`. Words longer than
+/// a line are left whole: they are paths and options, to be copied.
+pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let length = line.chars().count();
+        if length > 0 && length + 1 + word.chars().count() > width {
+            lines.push(std::mem::replace(&mut line, indent.to_owned()));
+        } else if length > 0 {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(line);
+    lines
+}
+
+/// A record for the tests of what is drawn and said.
+#[cfg(test)]
+pub(crate) mod example {
+    use gpufrac_core::reaper::IdleWish;
+
+    use super::*;
+    use crate::evidence::{Point, Series, VERSION};
+    use crate::sample::Source;
+
+    const MINUTE: u64 = 60_000;
+
+    fn point(samples: u32, unknown: u32, peak: f32, memory_mib: u32) -> Point {
+        Point {
+            samples,
+            unknown,
+            busy: if peak > 0.0 { samples } else { 0 },
+            peak,
+            memory_mib,
+            source: Source::Gpm,
+        }
+    }
+
+    pub(crate) fn event(minute: u64, decision: Decision, stall: Stall) -> Event {
+        Event {
+            at_ms: minute * MINUTE,
+            decision,
+            dry_run: false,
+            stall,
+            stalled_ms: 220 * MINUTE,
+            window_ms: 240 * MINUTE,
+            rule: String::new(),
+            source: Source::Gpm,
+            detail: String::new(),
+        }
+    }
+
+    /// Ten hours: work, a gap, samples that could not tell, idle until the end; every kind of event.
+    pub(crate) fn record() -> Record {
+        let points = (0..120).map(|at| match at {
+            0..5 => point(30, 0, 0.0, 0),
+            5..40 => point(30, 0, 0.55 + (at % 7) as f32 * 0.07, 14_000 + 40 * at),
+            40..50 => point(0, 0, 0.0, 0),
+            50..58 => point(30, 30, 0.0, 12_000),
+            58..64 => point(30, 3, 0.3, 12_000),
+            _ => point(30, 0, 0.0, 9_000),
+        });
+        let told = |minute, decision| event(minute, decision, Stall::Idle);
+        Record {
+            version: VERSION,
+            job: 4242,
+            restart_count: 0,
+            user: "alice".to_owned(),
+            uid: 1000,
+            account: Some("physics".to_owned()),
+            partition: "gpu".to_owned(),
+            node: "gn07".to_owned(),
+            pool: "h100".to_owned(),
+            fraction: "0.25".to_owned(),
+            profile: "2g.20gb".to_owned(),
+            device: "MIG-11111111-2222-3333-4444-555555555555".to_owned(),
+            memory_mib: 20_096,
+            wish: IdleWish::Default,
+            created_unix: 1_795_000_000,
+            began_unix: 1_795_000_004,
+            series: Series {
+                step_ms: 5 * MINUTE,
+                points: points.collect(),
+            },
+            events: vec![
+                Event {
+                    dry_run: true,
+                    stall: Stall::NeverUsed,
+                    stalled_ms: 20 * MINUTE,
+                    window_ms: 120 * MINUTE,
+                    rule: "interactive".to_owned(),
+                    ..told(20, Decision::Warn)
+                },
+                told(26, Decision::Clear),
+                told(560, Decision::Warn),
+                Event {
+                    detail: "SIGUSR1 to the batch script".to_owned(),
+                    ..told(590, Decision::Signal)
+                },
+                Event {
+                    detail: "the breaker of the node is open".to_owned(),
+                    ..told(594, Decision::Refuse)
+                },
+                told(599, Decision::Requeue),
+            ],
+            ended_ms: Some(600 * MINUTE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_no_end_at_which_they_panic() {
+        assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(YEAR_10000 - 1), "9999-12-31 23:59:59 UTC");
+        assert_eq!(
+            utc(u64::MAX),
+            "second 18446744073709551615 since 1970".to_owned()
+        );
+        assert_eq!(span_ms(59_999), "59s");
+        assert_eq!(span_ms(4_859_000), "1h 20m");
+        assert!(!span_ms(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn what_others_wrote_stays_on_its_line() {
+        assert_eq!(plain("a\r\nBcc: b\u{1b}[2J\u{202e}"), "a??Bcc: b?[2J?");
+        assert_eq!(clipped("abcdefgh", 6), "abc...");
+    }
+
+    #[test]
+    fn paragraphs_are_wrapped() {
+        assert_eq!(
+            wrapped("one two  three averyverylongword x", 9, "  "),
+            ["one two", "  three", "  averyverylongword", "  x"]
+        );
+    }
+}

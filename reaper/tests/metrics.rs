@@ -1,0 +1,461 @@
+//! The metrics as their readers see them: the text, the server, Prometheus itself with the rules of `etc`, and
+//! the dashboard.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use gpufrac_reaper::metrics::{Server, ServerError, Slice, Snapshot, Totals, render};
+use gpufrac_reaper::sample::Source;
+use serde_json::Value;
+
+#[path = "metrics/tools.rs"]
+mod tools;
+
+use tools::{Prometheus, etc, or_skip};
+
+fn slice(job: u32) -> Slice {
+    Slice {
+        job,
+        user: "ada".to_owned(),
+        account: "physics".to_owned(),
+        partition: "gpu".to_owned(),
+        pool: "h100".to_owned(),
+        gpu: "GPU-5a".to_owned(),
+        device: format!("MIG-{job}"),
+        fraction: 0.5,
+        activity: Some(0.25),
+        memory_bytes: Some(1 << 30),
+        memory_limit_bytes: 40 << 30,
+        idle_seconds: 0.0,
+        source: Source::Gpm,
+    }
+}
+
+/// A slice with figures and one without, and every counter another number.
+fn snapshot() -> Snapshot {
+    Snapshot {
+        slices: vec![
+            slice(17),
+            Slice {
+                account: String::new(),
+                fraction: 0.03,
+                activity: None,
+                memory_bytes: None,
+                idle_seconds: 1234.5,
+                source: Source::Processes,
+                ..slice(18)
+            },
+        ],
+        totals: Totals {
+            rounds: 1001,
+            reclaimed_slice_seconds: 7200.5,
+            warnings: [1, 2, 3, 4],
+            signals: 5,
+            requeued: 6,
+            cancelled: 7,
+            refused_rate: 8,
+            refused_breaker: 9,
+            dry_run: 10,
+            unknown_samples: 11,
+            driver_errors: 12,
+            slurm_errors: 13,
+            mail_errors: 14,
+        },
+        node_breaker: true,
+        cluster_breaker: false,
+        unleased_instances: 15,
+        overdue_leases: 16,
+    }
+}
+
+#[test]
+fn the_text_of_a_snapshot() {
+    let expected = include_str!("metrics/expected.txt");
+    assert_eq!(render(&snapshot(), "gn01"), expected);
+}
+
+#[test]
+fn a_slice_that_is_there_twice_is_told_once() {
+    let twice = Snapshot {
+        slices: vec![slice(17), slice(17)],
+        ..Snapshot::default()
+    };
+    let text = render(&twice, "gn01");
+    let lines = text.lines().filter(|line| line.contains("jobid=\"17\""));
+    let names: Vec<&str> = lines.filter_map(|line| line.split('{').next()).collect();
+    let once: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), once.len(), "{text}");
+    assert!(!names.is_empty());
+}
+
+fn serve(snapshot: Snapshot) -> (Server, Arc<Mutex<Snapshot>>) {
+    let snapshot = Arc::new(Mutex::new(snapshot));
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    let server = Server::start(anywhere, "gn01".to_owned(), Arc::clone(&snapshot));
+    (server.unwrap(), snapshot)
+}
+
+/// The answer to these bytes.
+fn send(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    read(stream)
+}
+
+fn read(mut stream: TcpStream) -> String {
+    let patience = Some(Duration::from_secs(20));
+    stream.set_read_timeout(patience).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn get(server: &Server) -> String {
+    send(server, "GET /metrics HTTP/1.1\r\nHost: gn01\r\n\r\n")
+}
+
+#[test]
+fn what_is_answered() {
+    let (server, shared) = serve(snapshot());
+    let answer = get(&server);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
+    let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert!(head.contains(kind), "{head}");
+    assert_eq!(body, render(&snapshot(), "gn01"));
+    // Always what is now.
+    shared.lock().unwrap().slices.clear();
+    assert!(get(&server).contains("\ngpufrac_leases{node=\"gn01\"} 0\n"));
+
+    let answer = send(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.0 200 OK\r\n") && body.is_empty());
+    assert!(head.contains("Content-Length: "), "{head}");
+
+    let body = "x".repeat(100_000);
+    let long = format!("GET /metrics HTTP/1.1\r\nX: {body}\r\n\r\n");
+    let post = format!("POST /metrics HTTP/1.1\r\nContent-Length: 100000\r\n\r\n{body}");
+    for (request, status, hint) in [
+        ("GET /metrics?x=1 HTTP/1.0\r\n\r\n", "200 OK", "# EOF"),
+        ("GET / HTTP/1.1\r\n\r\n", "404 Not Found", "at /metrics"),
+        (&post, "405 Method Not Allowed", "Allow: GET, HEAD"),
+        ("GRAB /metrics HTTP/1.1\r\n\r\n", "405", "GRAB does nothing"),
+        (
+            "GET /metrics\r\n\r\n",
+            "400 Bad Request",
+            "no request of HTTP",
+        ),
+        ("\r\n\r\n", "400 Bad Request", "no request of HTTP"),
+        ("GET /metrics HTTP/2.0\r\n\r\n", "400", "no request of HTTP"),
+        (&long, "431", "too long"),
+    ] {
+        let answer = send(&server, request);
+        let start = format!("HTTP/1.0 {status}");
+        assert!(answer.starts_with(&start), "{request:.40}: {answer}");
+        assert!(answer.contains(hint), "{request:.40}: {answer}");
+    }
+}
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn clients_that_say_nothing_or_never_read_stop_nobody() {
+    let many: Vec<Slice> = (0..6000).map(slice).collect();
+    let (server, shared) = serve(Snapshot {
+        slices: many,
+        ..Snapshot::default()
+    });
+    let before = threads();
+    let mut idlers = Vec::new();
+    for number in 0..150 {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        match number % 3 {
+            0 => {}
+            1 => stream.write_all(b"GET /met").unwrap(),
+            _ => stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap(),
+        }
+        idlers.push(stream);
+    }
+    let begin = Instant::now();
+    assert!(get(&server).ends_with("# EOF\n"));
+    assert!(begin.elapsed() < Duration::from_secs(15));
+    // Other tests run beside this one: a few may have come.
+    assert!(threads() < before + 20);
+    assert!(shared.try_lock().is_ok());
+    // In the end nobody is left.
+    for mut stream in idlers {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        let mut rest = Vec::new();
+        let kind = stream.read_to_end(&mut rest).map_err(|error| error.kind());
+        assert!(matches!(kind, Ok(_) | Err(ErrorKind::ConnectionReset)));
+    }
+}
+
+#[test]
+fn a_request_without_end_is_ended() {
+    let (server, _shared) = serve(snapshot());
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let header = [b'x'; 4096];
+    let begin = Instant::now();
+    // Answered after 8 KiB, closed after another MiB.
+    while stream.write_all(&header).is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    // One byte a second is no way to stay.
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    let begin = Instant::now();
+    while stream.write_all(b"x").is_ok() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert!(begin.elapsed() > Duration::from_secs(4));
+}
+
+#[test]
+fn a_client_that_stops_sending_is_answered() {
+    let (server, _shared) = serve(snapshot());
+    let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.0\n\n").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert!(read(stream).ends_with("# EOF\n"));
+}
+
+#[test]
+fn a_server_that_is_dropped_is_gone() {
+    let (server, shared) = serve(snapshot());
+    let address = server.address();
+    let taken = Server::start(address, String::new(), Arc::clone(&shared));
+    let error = taken.unwrap_err();
+    assert!(matches!(error, ServerError::Listen { .. }));
+    assert!(error.to_string().contains(&address.to_string()));
+    let _silent = TcpStream::connect(address).unwrap();
+    drop(server);
+    assert!(TcpStream::connect(address).is_err());
+    assert_eq!(Arc::strong_count(&shared), 1);
+}
+
+/// Names of metrics in a text: those that are rendered, and those of recording rules, which have a colon.
+fn names(text: &str) -> BTreeSet<String> {
+    let part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    text.split(|c| !part(c))
+        .map(|word| word.trim_end_matches(':'))
+        .filter(|word| word.contains("gpufrac_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn rendered() -> BTreeSet<String> {
+    let text = render(&snapshot(), "gn01");
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names = lines.filter_map(|line| line.split('{').next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn prometheus_reads_what_is_served() {
+    let names = "a \"b\" \\ c\nd é";
+    let other = Slice {
+        user: names.to_owned(),
+        idle_seconds: 1e9,
+        ..slice(19)
+    };
+    let mut all = snapshot();
+    all.slices.push(other);
+    let (server, shared) = serve(all);
+    let mut prometheus = or_skip!(Prometheus::start(&[server.address()]));
+    let value = |prometheus: &Prometheus, query: &str| -> Option<f64> {
+        let result = prometheus.query(query).unwrap();
+        let text = result.first()?["value"][1].as_str().unwrap().to_owned();
+        Some(text.parse().unwrap())
+    };
+    prometheus.wait("it was read", |prometheus| {
+        value(prometheus, "up{job=\"gpufrac\"}") == Some(1.0)
+    });
+    for (query, expected) in [
+        ("gpufrac_leases", Some(3.0)),
+        ("gpufrac_slice_fraction_ratio{jobid=\"17\"}", Some(0.5)),
+        ("gpufrac_slice_activity_ratio{jobid=\"18\"}", None),
+        (
+            "gpufrac_slice_memory_bytes{device=\"MIG-17\"}",
+            Some(1073741824.0),
+        ),
+        ("gpufrac_slice_idle_seconds{jobid=\"18\"}", Some(1234.5)),
+        ("gpufrac_reaper_reclaimed_slice_seconds_total", Some(7200.5)),
+        (
+            "gpufrac_reaper_warnings_total{stall=\"over-share\"}",
+            Some(4.0),
+        ),
+        ("gpufrac_reaper_breaker_open{scope=\"node\"}", Some(1.0)),
+    ] {
+        assert_eq!(value(&prometheus, query), expected, "{query}");
+    }
+    let info = prometheus
+        .query("gpufrac_slice_info{jobid=\"19\"}")
+        .unwrap();
+    let labels = &info[0]["metric"];
+    assert_eq!(labels["user"], names);
+    // The target's own label and Slurm's job do not meet.
+    assert_eq!(labels["job"], "gpufrac");
+    assert_eq!(labels["node"], "gn01");
+    let told = prometheus.query("{__name__=~\"gpufrac_.*\"}").unwrap();
+    let told = told
+        .iter()
+        .map(|series| series["metric"]["__name__"].as_str());
+    let told: BTreeSet<String> = told.flatten().map(str::to_owned).collect();
+    assert_eq!(told, rendered());
+    types_and_units_are_known(&prometheus);
+    rules_are_evaluated(&mut prometheus);
+
+    // A job that ended is not told any more.
+    shared.lock().unwrap().slices.clear();
+    prometheus.wait("the slices are gone", |prometheus| {
+        value(prometheus, "gpufrac_slice_idle_seconds").is_none()
+    });
+}
+
+fn types_and_units_are_known(prometheus: &Prometheus) {
+    let metadata = prometheus.ask("metadata").unwrap();
+    for (name, kind, unit) in [
+        ("gpufrac_slice", "info", ""),
+        ("gpufrac_slice_activity_ratio", "gauge", "ratio"),
+        ("gpufrac_slice_memory_limit_bytes", "gauge", "bytes"),
+        (
+            "gpufrac_reaper_reclaimed_slice_seconds",
+            "counter",
+            "seconds",
+        ),
+        ("gpufrac_reaper_rounds", "counter", ""),
+    ] {
+        let told = &metadata[name][0];
+        assert_eq!(told["type"], kind, "{name}");
+        assert_eq!(told["unit"], unit, "{name}");
+    }
+}
+
+fn rules_are_evaluated(prometheus: &mut Prometheus) {
+    let rules = |prometheus: &Prometheus| -> Vec<Value> {
+        let data = prometheus.ask("rules").unwrap();
+        let groups = data["groups"].as_array().unwrap().iter();
+        let rules = groups.flat_map(|group| group["rules"].as_array().unwrap().clone());
+        rules.collect()
+    };
+    prometheus.wait("the rules were evaluated", |prometheus| {
+        let rules = rules(prometheus);
+        rules.iter().all(|rule| rule["health"] != "unknown")
+    });
+    let mut known = rendered();
+    for rule in rules(prometheus) {
+        assert_eq!(rule["health"], "ok", "{rule}");
+        if rule["type"] == "recording" {
+            known.insert(rule["name"].as_str().unwrap().to_owned());
+        }
+    }
+    let text = fs::read_to_string(etc("prometheus-rules.yml")).unwrap();
+    assert_eq!(names(&text).difference(&known).next(), None);
+    let test = fs::read_to_string(etc("prometheus-rules.test.yml")).unwrap();
+    assert_eq!(names(&test).difference(&known).next(), None);
+}
+
+#[test]
+fn alerts_fire_when_they_should() {
+    let promtool = or_skip!(tools::program("promtool"));
+    let in_etc = |words: [&str; 3]| {
+        let mut command = Command::new(&promtool);
+        tools::run(command.args(words).current_dir(etc("")))
+    };
+    in_etc(["check", "rules", "prometheus-rules.yml"]).unwrap();
+    in_etc(["test", "rules", "prometheus-rules.test.yml"]).unwrap();
+    // Each alert is tested: once with what it says, once with nothing.
+    let rules = fs::read_to_string(etc("prometheus-rules.yml")).unwrap();
+    let test = fs::read_to_string(etc("prometheus-rules.test.yml")).unwrap();
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in alerts {
+        let name = format!("alertname: {alert}\n");
+        let after = test.split(name.as_str()).skip(1);
+        let mut fires = after.map(|text| {
+            let case = text.split("- alertname: ").next().unwrap();
+            case.contains("exp_alerts:")
+        });
+        assert!(fires.clone().any(|fires| fires), "{alert}");
+        assert!(fires.any(|fires| !fires), "{alert}");
+    }
+}
+
+/// Every query of the dashboard, with values for its variables.
+fn queries(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels
+        .filter_map(|panel| panel["targets"].as_array())
+        .flatten();
+    let queries = targets.map(|target| {
+        let query = target["expr"].as_str().unwrap();
+        let query = query.replace("$__rate_interval", "5m");
+        let query = query.replace("$__range", "1h");
+        let query = query.replace("$node", ".*").replace("$top", "10");
+        query.replace("$idle", "900")
+    });
+    queries.collect()
+}
+
+fn dashboard() -> Value {
+    serde_json::from_str(&fs::read_to_string(etc("grafana-dashboard.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let dashboard = dashboard();
+    let mut asked = BTreeSet::new();
+    for query in queries(&dashboard) {
+        assert!(!query.contains('$'), "an unknown variable: {query}");
+        asked.extend(names(&query));
+    }
+    let rendered = rendered();
+    assert_eq!(asked.difference(&rendered).next(), None);
+    // And there is nothing that it does not show.
+    assert_eq!(rendered.difference(&asked).next(), None);
+    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    for variable in variables.filter(|variable| variable["type"] == "query") {
+        let names = names(variable["query"].as_str().unwrap());
+        assert!(!names.is_empty() && names.is_subset(&rendered));
+    }
+}
+
+#[test]
+fn prometheus_answers_every_query_of_the_dashboard() {
+    let mut idle = snapshot();
+    // Something for those that show only what is idle.
+    idle.slices[0].idle_seconds = 1000.0;
+    let (server, shared) = serve(idle);
+    let mut prometheus = or_skip!(Prometheus::start(&[server.address()]));
+    // A rate needs two scrapes.
+    prometheus.wait("it was read twice", |prometheus| {
+        shared.lock().unwrap().totals.rounds += 1;
+        let read = prometheus.query("count_over_time(gpufrac_leases[1h]) > 1");
+        !read.unwrap().is_empty()
+    });
+    for query in queries(&dashboard()) {
+        let result = prometheus.query(&query).unwrap();
+        assert!(!result.is_empty(), "nothing to show: {query}");
+    }
+}
+
+#[test]
+fn grafanas_own_types_take_the_dashboard() {
+    let python = or_skip!(tools::python());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/metrics/dashboard.py");
+    let mut command = Command::new(python);
+    tools::run(command.arg(script).arg(etc("grafana-dashboard.json"))).unwrap();
+}

@@ -1,0 +1,175 @@
+//! What other people's programs say of ours: Prometheus of Debian, Grafana's types for Python. Each is downloaded
+//! once, into the build folder.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpusim::debian::{self, DebianError, Release};
+use serde_json::Value;
+
+/// The value, or the reason why the test is skipped.
+macro_rules! or_skip {
+    ($got:expr) => {
+        match $got {
+            Ok(value) => value,
+            Err(reason) => {
+                assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
+                eprintln!("skipped: {reason}");
+                return;
+            }
+        }
+    };
+}
+pub(crate) use or_skip;
+
+/// A version whose schema is that of Grafana 10.1, and the oldest that has every panel of ours.
+const GRAFANA_TYPES: &str = "grafana-foundation-sdk==1769699998!10.1.0";
+/// Longer than any answer takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
+}
+
+/// A file of `etc`.
+pub fn etc(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    root.join("etc").join(name)
+}
+
+/// `promtool` or `prometheus`.
+pub fn program(name: &str) -> Result<PathBuf, DebianError> {
+    let folder = cache().join("bookworm/prometheus");
+    let programs = folder.join("usr/bin");
+    // Held from here on: the tests of this file begin at the same time.
+    let release = Release::open(&cache(), "bookworm")?;
+    if !programs.join("complete").exists() {
+        debian::extract(&release.package("prometheus")?, &folder)?;
+        fs::write(programs.join("complete"), "").unwrap();
+    }
+    Ok(programs.join(name))
+}
+
+/// A Python that has Grafana's types.
+pub fn python() -> Result<PathBuf, String> {
+    let folder = cache().join("grafana");
+    let python = folder.join("bin/python");
+    let import = "import grafana_foundation_sdk";
+    if run(Command::new(&python).args(["-c", import])).is_err() {
+        run(Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&folder))?;
+        run(Command::new(&python).args(["-m", "pip", "install", "-q", GRAFANA_TYPES]))?;
+    }
+    Ok(python)
+}
+
+/// What a program prints; an error if it fails.
+pub fn run(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{command:?}: {error}"))?;
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    match output.status.success() {
+        true => Ok(told),
+        false => Err(format!("{command:?}: {told}")),
+    }
+}
+
+/// Where nobody listens.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// A Prometheus that runs.
+pub struct Prometheus {
+    process: Child,
+    address: SocketAddr,
+    folder: tempfile::TempDir,
+}
+
+impl Prometheus {
+    /// Reads these targets each second, and the rules of `etc`.
+    pub fn start(targets: &[SocketAddr]) -> Result<Prometheus, DebianError> {
+        let program = program("prometheus")?;
+        let folder = tempfile::tempdir().unwrap();
+        let configuration = folder.path().join("prometheus.yml");
+        let rules = etc("prometheus-rules.yml");
+        let targets: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
+        // JSON is YAML.
+        let text = serde_json::json!({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [rules],
+            "scrape_configs": [{"job_name": "gpufrac", "static_configs": [{"targets": targets}]}],
+        });
+        fs::write(&configuration, text.to_string()).unwrap();
+        let address = free_address();
+        let process = Command::new(program)
+            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!("--storage.tsdb.path={}", folder.path().display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(folder.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let mut prometheus = Prometheus {
+            process,
+            address,
+            folder,
+        };
+        prometheus.wait("it is ready", |prometheus| {
+            let ready = prometheus.get("/-/ready").send();
+            ready.is_ok_and(|answer| answer.status_code == 200)
+        });
+        Ok(prometheus)
+    }
+
+    fn get(&self, path: &str) -> minreq::Request {
+        minreq::get(format!("http://{}{path}", self.address)).with_timeout(20)
+    }
+
+    /// Until something is so.
+    pub fn wait(&mut self, what: &str, so: impl Fn(&Prometheus) -> bool) {
+        let begin = Instant::now();
+        while !so(self) {
+            let ended = self.process.try_wait().unwrap();
+            if ended.is_some() || begin.elapsed() > PATIENCE {
+                let log = fs::read_to_string(self.folder.path().join("log"));
+                panic!("not so: {what}; ended: {ended:?}; {}", log.unwrap());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// `data` of an answer of its API, or its error.
+    pub fn ask(&self, path: &str) -> Result<Value, String> {
+        let answer = self.get(&format!("/api/v1/{path}")).send();
+        let answer = answer.map_err(|error| error.to_string())?;
+        let text = answer.as_str().unwrap();
+        let answer: Value = serde_json::from_str(text).map_err(|_| text.to_owned())?;
+        match answer["status"] == "success" {
+            true => Ok(answer["data"].clone()),
+            false => Err(answer["error"].to_string()),
+        }
+    }
+
+    /// The vector that a query gives.
+    pub fn query(&self, text: &str) -> Result<Vec<Value>, String> {
+        let bytes = text.bytes();
+        let text: String = bytes.map(|byte| format!("%{byte:02x}")).collect();
+        let data = self.ask(&format!("query?query={text}"))?;
+        Ok(data["result"].as_array().unwrap().clone())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
