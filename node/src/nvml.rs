@@ -12,6 +12,7 @@ use std::ptr::null_mut;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement, Profile};
+use libloading::os::unix::Library;
 pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings as ffi;
@@ -78,6 +79,19 @@ pub struct ComputeInstance {
     pub ci_id: u32,
     /// `MIG-...`, never used twice.
     pub mig_uuid: String,
+}
+
+/// Keeps the library loaded between sessions, for who has many of them: loading and unloading takes
+/// longer than all that is asked.
+pub struct Loaded(#[expect(dead_code, reason = "held until it is dropped")] Library);
+
+impl Loaded {
+    /// Loads the library at `path` (or by soname) without starting it; None if that fails, as the
+    /// next session will say why.
+    pub fn keep(path: &Path) -> Option<Loaded> {
+        // SAFETY: NVML's initialisers have no preconditions (every session runs them).
+        unsafe { Library::new(path) }.ok().map(Loaded)
+    }
 }
 
 impl Session {

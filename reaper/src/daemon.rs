@@ -156,13 +156,17 @@ impl Daemon {
         }
     }
 
-    /// One round. `observe` waits while activity is measured, and says whether it was long enough to tell.
-    pub fn round(&mut self, observe: impl FnOnce() -> bool) {
+    /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
+    /// measured, and says whether it was long enough to tell.
+    pub fn round(&mut self, changed: bool, observe: impl FnOnce() -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
-        match self.node.leases().and_then(|store| store.list()) {
-            Ok(leases) => self.meet(leases),
-            Err(error) => {
+        // Events can be lost, so not by them alone; and what could not be read is read again.
+        let read = changed || self.told.contains_key("leases") || self.round % OVERDUE_ROUNDS == 1;
+        match read.then(|| self.node.leases().and_then(|store| store.list())) {
+            None => {}
+            Some(Ok(leases)) => self.meet(leases),
+            Some(Err(error)) => {
                 // Whom a damaged file names is not known: nothing is decided.
                 self.tell_once("leases", Some(error.to_string()));
                 return self.publish();

@@ -113,6 +113,11 @@ impl Ladder {
         self.ended = true;
     }
 
+    /// Whether the job was ended, in earnest.
+    pub fn has_ended(&self) -> bool {
+        self.ended && !self.dry_run
+    }
+
     /// Whether the warnings do not hold any more: they were only said and now count, or the other way.
     pub fn is_of_other_mode(&self, mode: Mode) -> bool {
         self.is_warned() && self.dry_run != (mode != Mode::On)

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use clap::Parser;
 use gpufrac_core::config;
@@ -88,14 +89,15 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
     let mut server = serve(&node, &snapshot, log);
     let mut address = node.config.reaper.metrics;
     let name = node.name.clone();
+    set_watchdog(node.config.reaper.interval);
     let slurm = Box::new(slurm::Process);
     let mut daemon = Daemon::start(node, slurm, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
     log.info(format!("watches the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
         let rhythm = daemon.rhythm();
-        waiter.begin(rhythm);
-        daemon.round(|| waiter.observe());
+        let changed = waiter.begin(rhythm);
+        daemon.round(changed, || waiter.observe());
         notify(&[sd_notify::NotifyState::Watchdog]);
         match waiter.rest() {
             Event::None => {}
@@ -109,6 +111,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
                             drop(server);
                             server = serve(&node, &snapshot, log);
                         }
+                        set_watchdog(node.config.reaper.interval);
                         daemon.reload(node);
                         log.info("read its configuration again");
                     }
@@ -152,6 +155,16 @@ fn serve(node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Option<S
             log.error(format!("no metrics at {address}: {error}"));
             None
         }
+    }
+}
+
+/// The unit says how long a round may take beside what the configuration lets it wait: from the end of one to
+/// that of the next it may measure and rest for nearly two intervals.
+fn set_watchdog(interval: Duration) {
+    if let Some(unit) = sd_notify::watchdog_enabled() {
+        let limit = (unit + 2 * interval).as_micros();
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        notify(&[sd_notify::NotifyState::WatchdogUsec(limit)]);
     }
 }
 

@@ -77,6 +77,9 @@ pub enum PeerError {
     /// Another node decides.
     #[error("node {0} decides")]
     Follower(String),
+    /// What a node said may be old: it has not said it again yet.
+    #[error("node {0} has not said anew that its part is idle")]
+    Unheard(String),
     /// A node does not say that its part is stalled.
     #[error("node {0} does not say that its part is idle")]
     Busy(String),
@@ -194,7 +197,10 @@ impl Peers {
                 .unwrap_or((claim.number, Moment::default()));
             let changed = if number == claim.number { changed } else { now };
             self.seen.insert(name, (claim.number, changed));
-            if changed == Moment::default() || now.since(changed) > valid {
+            if changed == Moment::default() {
+                return Err(PeerError::Unheard(node.clone()));
+            }
+            if now.since(changed) > valid {
                 return Err(PeerError::Busy(node.clone()));
             }
             stalled = stalled.min(Duration::from_millis(claim.stalled_ms));
@@ -289,7 +295,8 @@ mod tests {
         let busy = Err("node n2 does not say that its part is idle".to_owned());
         assert_eq!(asked(&mut one, 0), busy);
         two.claim(KEY, 50 * SECOND, at(1)).unwrap();
-        assert_eq!(asked(&mut one, 1), busy, "it may be an old one");
+        let unheard = Err("node n2 has not said anew that its part is idle".to_owned());
+        assert_eq!(asked(&mut one, 1), unheard, "it may be an old one");
         two.claim(KEY, 51 * SECOND, at(2)).unwrap();
         assert_eq!(asked(&mut one, 2), Ok(51 * SECOND));
         assert_eq!(asked(&mut one, 12), Ok(51 * SECOND));

@@ -16,8 +16,8 @@ use crate::watch::{GAP, Stalled};
 use crate::words;
 
 const HOUR: Duration = Duration::from_secs(3600);
-/// Limits of jobs beyond this are no limits.
-const YEAR: u64 = 366 * 24 * 3600;
+/// Slurm lets a job without a limit end a year after its start: that is none.
+const YEAR: u64 = 364 * 24 * 3600;
 
 /// A job, and what is due for it.
 struct Due {
@@ -44,6 +44,7 @@ impl Daemon {
         }
         let open = self.check_breakers(stalled, now, !due.is_empty());
         for due in due {
+            let errors = self.state.totals.slurm_errors;
             let done = match open {
                 Some(scope) => {
                     self.state.totals.refused_breaker += u64::from(due.step == Step::End);
@@ -55,6 +56,8 @@ impl Daemon {
             if let Err(error) = done {
                 self.state.totals.slurm_errors += 1;
                 self.tell_once("slurm", Some(error));
+            }
+            if self.state.totals.slurm_errors > errors {
                 // Who does not answer once is not asked for the others now.
                 break;
             }
@@ -66,6 +69,10 @@ impl Daemon {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let ladder = &watched.watch.ladder;
+        if ladder.has_ended() {
+            // It is on its way out: what is seen of it now tells nothing.
+            return None;
+        }
         if policy.mode == Mode::Off || ladder.is_of_other_mode(policy.mode) {
             self.forget_warnings(job);
         } else if watched.watch.is_cleared() {
@@ -73,13 +80,17 @@ impl Daemon {
         }
         let watched = self.watched.get(&job)?;
         if policy.mode == Mode::Off {
+            self.withdraw(job);
             return None;
         }
         // Only what was seen just now: a job whose samples stay out is not judged.
         if now.since(watched.watch.sampled) > self.node.config.reaper.interval * 2 {
             return None;
         }
-        let own = watched.watch.stalled(&policy, watched.lease.idle_wish)?;
+        let Some(own) = watched.watch.stalled(&policy, watched.lease.idle_wish) else {
+            self.withdraw(job);
+            return None;
+        };
         let stalled = self.of_all_nodes(job, own, &policy, now)?;
         let watched = self.watched.get(&job)?;
         let step = watched.watch.ladder.step(&stalled, &policy, now);
@@ -105,18 +116,12 @@ impl Daemon {
         let watched = self.watched.get(&job)?;
         let key = watched.watch.key;
         let is_due = now + first_warning + interval * GAP >= own.due();
-        let on_several = watched.job.as_ref().is_some_and(|job| job.node_count > 1);
-        if !on_several {
+        if !is_on_several(watched) {
             return Some(own);
         }
         let length = now.since(own.since);
         if !is_due && !watched.watch.ladder.is_warned() {
-            // Cheap where it never said so.
-            let withdrawn = match self.node.shared {
-                Some(_) => self.peers.withdraw(job),
-                None => Ok(()),
-            };
-            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
+            self.withdraw(job);
             return None;
         }
         let nodes = watched.job.as_ref()?.nodes.clone();
@@ -131,7 +136,7 @@ impl Daemon {
                 since: now.before(shortest),
                 ..own
             }),
-            Err(PeerError::Follower(_)) => None,
+            Err(PeerError::Follower(_) | PeerError::Unheard(_)) => None,
             Err(error @ PeerError::Busy(_)) => {
                 if self.watched.get(&job)?.watch.ladder.is_warned() {
                     self.clear(job, policy, &error.to_string());
@@ -152,6 +157,15 @@ impl Daemon {
                 }
                 None
             }
+        }
+    }
+
+    /// This node's part of a job is not stalled. Cheap where it never said so.
+    fn withdraw(&mut self, job: u32) {
+        let on_several = self.watched.get(&job).is_some_and(is_on_several);
+        if on_several && self.node.shared.is_some() {
+            let withdrawn = self.peers.withdraw(job);
+            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
         }
     }
 
@@ -179,15 +193,23 @@ impl Daemon {
         let told = self.peers.tell(own, now, interval);
         self.tell_once("shared", told.err().map(|error| error.to_string()));
         let mut counts = [Some(own), None];
+        let mut unknown = false;
         // All nodes are only asked for when something is to be done.
         if acts || self.breakers[1] {
             match self.peers.cluster(interval) {
                 Ok(count) => counts[1] = count,
-                Err(error) => self.tell_once("shared", Some(error.to_string())),
+                Err(error) => {
+                    unknown = true;
+                    self.tell_once("shared", Some(error.to_string()));
+                }
             }
         }
         let scopes = [Scope::Node, Scope::Cluster];
         for (place, scope) in scopes.into_iter().enumerate() {
+            if scope == Scope::Cluster && unknown {
+                // Who can not count must not close it.
+                continue;
+            }
             let count = counts[place];
             let open = count.is_some_and(|count| breaker::is_open(&limits, scope, count));
             if open == self.breakers[place] {
@@ -240,10 +262,20 @@ impl Daemon {
 
     /// Does what is due. An error is Slurm's, which then does not answer for others either.
     fn carry_out(&mut self, due: Due, now: Moment) -> Result<(), String> {
+        if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
+            return Ok(());
+        }
+        let was_known = self
+            .watched
+            .get(&due.job)
+            .is_some_and(|watched| watched.job.is_some());
         let Some(job) = self.fresh(due.job) else {
             // It said so, or does not know the job.
             return Ok(());
         };
+        if self.is_out_of_date(due.job) {
+            return Ok(());
+        }
         let Some(watched) = self.watched.get_mut(&due.job) else {
             return Ok(());
         };
@@ -283,7 +315,8 @@ impl Daemon {
             );
             return Ok(());
         }
-        if job.node_count > 1 && watched.job.is_none() {
+        if job.node_count > 1 && !was_known {
+            // It was judged as if it were here alone.
             return Ok(());
         }
         match due.step {
@@ -292,6 +325,29 @@ impl Daemon {
             Step::Signal { end } => self.signal(&due, &job, end, now),
             Step::End => self.end(&due, &job, now),
         }
+    }
+
+    /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
+    fn is_out_of_date(&self, job: u32) -> bool {
+        let longest = self.node.config.reaper.interval * GAP;
+        let watched = self.watched.get(&job);
+        watched.is_none_or(|watched| Moment::now().since(watched.watch.sampled) > longest)
+    }
+
+    /// Whether this was refused before for a reason that Slurm need not be asked about again.
+    fn is_still_refused(&self, due: &Due) -> bool {
+        let Some(watched) = self.watched.get(&due.job) else {
+            return false;
+        };
+        let is_het = watched.job.as_ref().is_some_and(|job| job.het);
+        watched.refused.is_some() && (is_het || self.is_over_limit(due))
+    }
+
+    /// Whether this would end more jobs than a node may in an hour.
+    fn is_over_limit(&self, due: &Due) -> bool {
+        let most = self.node.config.reaper.reaps_per_hour as usize;
+        let ends = due.step == Step::End && due.policy.mode == Mode::On;
+        ends && self.state.reaped.len() >= most
     }
 
     fn warn(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
@@ -314,10 +370,10 @@ impl Daemon {
             return Ok(());
         };
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched
-                .watch
-                .ladder
-                .warned(due.stalled.stall, now, due.policy.mode);
+            // Slurm may have taken long to deliver it.
+            let given = Moment::now();
+            let ladder = &mut watched.watch.ladder;
+            ladder.warned(due.stalled.stall, given, due.policy.mode);
         }
         if on {
             let place = Stall::ALL
@@ -393,7 +449,7 @@ impl Daemon {
             &detail,
         );
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched.watch.ladder.signalled(now);
+            watched.watch.ladder.signalled(Moment::now());
         }
         Ok(())
     }
@@ -421,8 +477,8 @@ impl Daemon {
             }
             return Ok(());
         }
-        let most = self.node.config.reaper.reaps_per_hour;
-        if self.state.reaped.len() >= most as usize {
+        if self.is_over_limit(due) {
+            let most = self.node.config.reaper.reaps_per_hour;
             if self
                 .watched
                 .get(&due.job)
@@ -494,6 +550,11 @@ impl Daemon {
         parts.push(text);
         parts.join(" | ")
     }
+}
+
+/// Whether a job has other nodes, as far as Slurm was asked.
+fn is_on_several(watched: &Watched) -> bool {
+    watched.job.as_ref().is_some_and(|job| job.node_count > 1)
 }
 
 /// What can be done to this job: one without a script can not be requeued.

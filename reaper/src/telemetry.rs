@@ -2,7 +2,7 @@
 //! before anything else is asked, and instances are asked about through their GPU: nothing stays open
 //! that could keep an instance from being destroyed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib};
@@ -12,7 +12,7 @@ use gpufrac_core::reaper::Policy;
 use gpufrac_node::mps::process;
 use gpufrac_node::node::Node;
 use gpufrac_node::nvml::telemetry::{Counters, MigDevice, Process, Utilization};
-use gpufrac_node::nvml::{Gpu, NvmlError, Session};
+use gpufrac_node::nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
 use crate::cpu::JobGroups;
 use crate::dcgm::{Dcgm, Instance};
@@ -27,10 +27,16 @@ const DRIFT: Duration = Duration::from_secs(1);
 
 /// What lasts from look to look.
 pub struct Telemetry {
+    /// The driver's library, but no session with it.
+    _library: Option<Loaded>,
     groups: JobGroups,
     dcgm: Option<Dcgm>,
     /// The last look by both clocks.
     last: Option<(Moment, u64)>,
+    /// Leases that were looked at.
+    met: HashSet<Key>,
+    /// Jobs of the processes that were seen, by pid, and when: the driver also tells what those did that have ended.
+    owners: HashMap<u32, (u32, Moment)>,
 }
 
 /// One look at all slices of a node.
@@ -49,8 +55,17 @@ struct View {
     has_gpm: bool,
     processes: Vec<Process>,
     mig_devices: Vec<MigDevice>,
+    /// Memory in use on leased instances without a process, by their UUIDs.
+    left_behind: HashMap<String, MemoryMib>,
     /// None where the driver has none: MIG.
     utilization: Option<Result<Vec<Utilization>, String>>,
+}
+
+impl View {
+    /// Whether the activity of the lease's instance has a figure of its own.
+    fn measures(&self, lease: &Lease, has_dcgm: bool) -> bool {
+        lease.slice.mig.is_some() && (self.has_gpm || has_dcgm)
+    }
 }
 
 impl Telemetry {
@@ -58,9 +73,12 @@ impl Telemetry {
     pub fn new(node: &Node) -> Telemetry {
         let exporter = node.config.reaper.dcgm_exporter.as_deref();
         Telemetry {
+            _library: Loaded::keep(&node.nvml),
             groups: JobGroups::find(&node.name),
             dcgm: exporter.map(Dcgm::new),
             last: None,
+            met: HashSet::new(),
+            owners: HashMap::new(),
         }
     }
 
@@ -77,13 +95,17 @@ impl Telemetry {
         let leases: Vec<&Lease> = leases.iter().collect();
         let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
         self.groups.retain(|key| keys.contains(key));
+        self.met.retain(|key| keys.contains(key));
         if leases.is_empty() {
             self.last = None;
             return look;
         }
+        let before = self.last;
         let interval = self.interval();
         let views = views(node, &leases, observe, interval, &mut look.errors);
         let Some(views) = views else {
+            // The driver's records since then were not read.
+            self.last = before;
             return look;
         };
         let now = Moment::now();
@@ -102,13 +124,25 @@ impl Telemetry {
                     view,
                     neighbours: &neighbours,
                     dcgm: dcgm.as_ref(),
+                    owners: &self.owners,
                     policy: policy(lease),
-                    cores: self.groups.cores(lease, now),
+                    cores: match lease.slice.mps.is_none() && view.measures(lease, dcgm.is_some()) {
+                        // Not looked at: reading it takes longer than all the rest.
+                        true => None,
+                        false => self.groups.cores(lease, now),
+                    },
                 }
                 .sample(),
             };
-            look.samples.insert(lease.job_id, sample);
+            let is_first = self.met.insert(Key::of(lease));
+            if !(is_first && compares_looks(&sample)) {
+                look.samples.insert(lease.job_id, sample);
+            }
         }
+        // A process may end right after a look, and as looks overlap by up to a second two of them tell of it then.
+        let kept = node.config.reaper.interval * 2 + DRIFT * 2;
+        self.owners.retain(|_, (_, seen)| now.since(*seen) < kept);
+        self.owners.extend(owners(&views, now));
         look
     }
 
@@ -151,6 +185,30 @@ impl Telemetry {
     }
 }
 
+/// Whether a sample says nothing for want of an earlier look to compare with. That is no sign of use: else no job
+/// would ever be one that did not use its slice.
+fn compares_looks(sample: &Sample) -> bool {
+    let compares = match sample.source {
+        Source::Processes | Source::ProcessUtilization | Source::MpsClients => true,
+        Source::Gpm | Source::Dcgm | Source::Missing => false,
+    };
+    compares && matches!(sample.usage, Use::Unknown(_))
+}
+
+/// The jobs of processes that are there now, by pid.
+fn owners(
+    views: &HashMap<String, View>,
+    now: Moment,
+) -> impl Iterator<Item = (u32, (u32, Moment))> {
+    // Only what they computed on a GPU without MIG is told by process.
+    let views = views.values().filter(|view| view.utilization.is_some());
+    let processes = views.flat_map(|view| &view.processes);
+    processes.filter_map(move |process| {
+        let job = process::job_of(process.pid as i32)?;
+        Some((process.pid, (job, now)))
+    })
+}
+
 /// What was seen of each GPU by its UUID; a GPU is missing where the driver did not answer. None: the look was cut
 /// short, and says nothing.
 fn views(
@@ -186,7 +244,7 @@ fn views(
     }
     let mut views = HashMap::new();
     for (gpu, begun) in begun {
-        match begun.and_then(|begun| end(&session, gpu, begun, since_us)) {
+        match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(view) => drop(views.insert(gpu.uuid.clone(), view)),
             Err(error) => errors.push(error.to_string()),
         }
@@ -221,6 +279,7 @@ fn end(
     session: &Session,
     gpu: &Gpu<'_>,
     begun: Option<Begun<'_>>,
+    leases: &[&Lease],
     since_us: Result<u64, &'static str>,
 ) -> Result<View, NvmlError> {
     let has_gpm = begun.is_some();
@@ -233,15 +292,32 @@ fn end(
         });
         activity.insert(id, measured);
     }
-    let has_mig = gpu.mig_mode()? == gpufrac_node::nvml::MigMode::On;
+    let has_mig = gpu.mig_mode()? == MigMode::On;
+    let processes = gpu.processes()?;
+    let mig_devices = match has_mig {
+        true => gpu.mig_devices()?,
+        false => Vec::new(),
+    };
+    let mut left_behind = HashMap::new();
+    for lease in leases {
+        // One that is its job's alone, and on which nothing runs.
+        let Some(instance) = lease.slice.instance().filter(|_| lease.slice.mps.is_none()) else {
+            continue;
+        };
+        let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
+        if stands && processes.iter().all(|p| p.gi_id != Some(instance.gi_id)) {
+            // One that ends under our eyes says nothing of the others.
+            if let Ok(used) = gpu.memory_used(&instance.mig_uuid) {
+                left_behind.insert(instance.mig_uuid.clone(), used);
+            }
+        }
+    }
     Ok(View {
         activity,
         has_gpm,
-        processes: gpu.processes()?,
-        mig_devices: match has_mig {
-            true => gpu.mig_devices()?,
-            false => Vec::new(),
-        },
+        processes,
+        mig_devices,
+        left_behind,
         utilization: (!has_mig).then(|| utilization(gpu, since_us)),
     })
 }
@@ -269,6 +345,8 @@ struct Judge<'a> {
     /// All leases on the GPU, itself among them.
     neighbours: &'a [&'a Lease],
     dcgm: Option<&'a HashMap<Instance, f64>>,
+    /// Jobs of processes that were seen before.
+    owners: &'a HashMap<u32, (u32, Moment)>,
     policy: &'a Policy,
     /// Cores that the job kept busy.
     cores: Option<f64>,
@@ -324,7 +402,7 @@ impl Judge<'_> {
             let pid = process.pid as i32;
             let owner = if alone {
                 Some(self.lease.job_id)
-            } else if process::is_mps(pid, self.lease.user_id) {
+            } else if self.is_server(pid) {
                 continue;
             } else {
                 process::job_of(pid)
@@ -340,13 +418,16 @@ impl Judge<'_> {
         Some(own)
     }
 
-    /// Memory in use on an instance that is the job's alone.
+    /// Whether a process is a server of MPS on a GPU that is shared by it: of root, or of any tenant, as private
+    /// daemons have one each. Where there is no MPS nobody hides behind its name.
+    fn is_server(&self, pid: i32) -> bool {
+        let mut neighbours = self.neighbours.iter();
+        neighbours.any(|lease| lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id))
+    }
+
     fn left_behind(&self) -> Option<MemoryMib> {
         let instance = self.lease.slice.instance()?;
-        let alone = self.lease.slice.mps.is_none();
-        let mut devices = self.view.mig_devices.iter().filter(|_| alone);
-        let device = devices.find(|device| device.uuid == instance.mig_uuid)?;
-        Some(device.used)
+        self.view.left_behind.get(&instance.mig_uuid).copied()
     }
 
     /// A slice with MIG.
@@ -385,7 +466,7 @@ impl Judge<'_> {
             Some(Err(why)) => return (source, None, Use::Unknown(why.clone())),
             None => return (source, None, Use::Unknown("the GPU is in MIG mode".into())),
         };
-        let mine = |process: &&Utilization| self.is_mine(process.pid as i32) == Some(true);
+        let mine = |process: &&Utilization| self.is_mine(process.pid) == Some(true);
         let own = used
             .iter()
             .filter(mine)
@@ -395,20 +476,22 @@ impl Judge<'_> {
         if self.is_busy(activity) {
             return (source, Some(activity), Use::Busy);
         }
-        let whose = |process: &Utilization| self.is_mine(process.pid as i32).is_none();
+        let whose = |process: &Utilization| self.is_mine(process.pid).is_none();
         match used.iter().any(whose) {
-            // A server of MPS, or a process that has ended.
+            // A server of MPS, or a process that came and went between two looks.
             true => (source, None, self.among_tenants(contexts)),
             false => (source, Some(activity), Use::Idle),
         }
     }
 
     /// Whether what a process computed is the job's; None where nobody knows.
-    fn is_mine(&self, pid: i32) -> Option<bool> {
+    fn is_mine(&self, pid: u32) -> Option<bool> {
         if self.neighbours.len() == 1 {
             return Some(true);
         }
-        if let Some(job) = process::job_of(pid) {
+        let known = self.owners.get(&pid).map(|(job, _)| *job);
+        let pid = pid as i32;
+        if let Some(job) = process::job_of(pid).or(known) {
             return Some(job == self.lease.job_id);
         }
         // A server of a daemon that is one job's alone runs as this job's user.

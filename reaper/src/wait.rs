@@ -1,12 +1,13 @@
 //! Waiting: for the next round, for signals, and for leases that are about to end.
 
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -27,8 +28,13 @@ pub enum Event {
 pub struct Waiter {
     signals: SignalFd,
     leases: Inotify,
+    folder: PathBuf,
     rhythm: Rhythm,
     began: Instant,
+    /// Whether the look of this round was cut short.
+    cut: bool,
+    /// Whether a lease changed since the last round began.
+    changed: bool,
     event: Event,
 }
 
@@ -44,7 +50,8 @@ impl Waiter {
         }
         mask.thread_block()?;
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-        let flags = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
+        let changes = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
+        let flags = changes | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_ONLYDIR;
         inotify.add_watch(leases, flags).map_err(|error| {
             let why = io::Error::from(error);
             let hint = "run `gpufrac node-setup` first";
@@ -54,28 +61,35 @@ impl Waiter {
         Ok(Waiter {
             signals: SignalFd::with_flags(&mask, flags)?,
             leases: inotify,
+            folder: leases.to_owned(),
             rhythm: Rhythm {
                 interval: SHORTEST_LOOK,
                 look: SHORTEST_LOOK,
             },
             began: Instant::now(),
+            cut: false,
+            changed: true,
             event: Event::None,
         })
     }
 
-    /// A round begins.
-    pub fn begin(&mut self, rhythm: Rhythm) {
+    /// A round begins; whether a lease changed since the last one did.
+    pub fn begin(&mut self, rhythm: Rhythm) -> bool {
         self.rhythm = rhythm;
         self.began = Instant::now();
         self.event = Event::None;
-        self.forget_changes();
+        self.cut = false;
+        self.is_one_ending();
+        std::mem::replace(&mut self.changed, false)
     }
 
-    /// Waits while activity is measured. A lease that changes may be one that ends, and a signal does not wait: then the
-    /// driver is let go of at once. Says whether the measurement was long enough.
+    /// Waits while activity is measured. When a lease is about to end the driver is let go of at once, as for a signal.
+    /// Says whether the measurement was long enough.
     pub fn observe(&mut self) -> bool {
         let began = Instant::now();
-        self.wait(began + self.rhythm.look, true);
+        let end = began + self.rhythm.look;
+        self.wait(end, true);
+        self.cut = Instant::now() < end;
         began.elapsed() >= SHORTEST_LOOK
     }
 
@@ -84,10 +98,11 @@ impl Waiter {
         // Not at the same moment of each interval: a job may have a rhythm of its own.
         let phase = 0.9 + 0.2 * fastrand::f64();
         let next = self.began + self.rhythm.interval.mul_f64(phase);
-        // After a look that was cut short, or took long, the rest must not be none.
-        let least = Instant::now() + self.rhythm.interval / 20;
+        // What was cut short is taken up again soon, but not without a rest.
+        let soon = Instant::now() + self.rhythm.interval / 20;
+        let next = if self.cut { soon } else { next.max(soon) };
         if self.event == Event::None {
-            self.wait(next.max(least), false);
+            self.wait(next, false);
         }
         self.event
     }
@@ -112,7 +127,7 @@ impl Waiter {
             if signal {
                 self.take_signal();
             }
-            if lease {
+            if lease && self.is_one_ending() {
                 return;
             }
         }
@@ -127,12 +142,22 @@ impl Waiter {
         }
     }
 
-    fn forget_changes(&self) {
-        while self
-            .leases
-            .read_events()
-            .is_ok_and(|events| !events.is_empty())
-        {}
+    /// Whether one of the leases that changed since the last call is being released.
+    fn is_one_ending(&mut self) -> bool {
+        let mut ending = false;
+        while let Ok(events) = self.leases.read_events() {
+            self.changed = true;
+            let whole = |event: &&InotifyEvent| event.mask.contains(AddWatchFlags::IN_MOVED_TO);
+            for name in events
+                .iter()
+                .filter(whole)
+                .filter_map(|event| event.name.as_ref())
+            {
+                let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+                ending |= text.contains("state = \"releasing\"");
+            }
+        }
+        ending
     }
 }
 

@@ -262,6 +262,8 @@ pub enum Problem {
     Duration {
         /// As written.
         value: String,
+        /// Whether there may be none.
+        or_off: bool,
     },
     /// Not a percentage.
     #[error("{value} is no percentage; write a number from 0 to 100")]
@@ -269,8 +271,14 @@ pub enum Problem {
         /// As written.
         value: String,
     },
+    /// A percentage with decimals.
+    #[error("{value} has decimals; write a whole number from 0 to 100")]
+    WholePercentage {
+        /// As written.
+        value: String,
+    },
     /// Samples too close together or too far apart.
-    #[error("{value} can not be the time between samples; write 200ms to 5m")]
+    #[error("{value} can not be the time between samples; write 200ms to 1m")]
     Interval {
         /// As written.
         value: String,

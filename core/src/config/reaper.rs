@@ -59,7 +59,8 @@ const CONDITIONS: [&str; 8] = [
 const CHECKPOINT: Duration = Duration::from_secs(300);
 /// A sample needs two looks at the counters, 100 ms apart (nvml.h, GPM).
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(300);
+/// The service manager ends a daemon that it does not hear of for two minutes.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// Fewer samples say nothing of a window.
 const SAMPLES: u32 = 3;
 
@@ -151,8 +152,8 @@ fn url(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<String> {
 fn breaker(source: &mut Source<'_>, section: &Section<'_, '_>, unless_said: Breaker) -> Breaker {
     section.only(source, &["node_share", "cluster_share", "least"]);
     let mut share = |key: &str, unless_said: u8| {
-        let value = section.get(key).and_then(|item| item.percent(source));
-        value.map_or(unless_said, |percent| percent as u8)
+        let value = section.get(key).and_then(|item| item.whole_percent(source));
+        value.unwrap_or(unless_said)
     };
     Breaker {
         node_share: share("node_share", unless_said.node_share),
@@ -302,7 +303,13 @@ fn warnings(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<Duration
         let length = item.duration(source)?;
         let value = humantime::format_duration(length).to_string();
         if length.is_zero() {
-            item.wrong(source, Problem::Duration { value });
+            item.wrong(
+                source,
+                Problem::Duration {
+                    value,
+                    or_off: false,
+                },
+            );
         } else if warnings.contains(&length) {
             item.wrong(source, Problem::Twice { value });
         }
@@ -400,15 +407,7 @@ fn consistent(
 impl Item<'_, '_> {
     /// A length of time with its unit.
     fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
-        let text = match self.value.get_ref() {
-            DeValue::Integer(number) => number.to_string(),
-            _ => self.text(source)?.to_owned(),
-        };
-        let parsed = humantime::parse_duration(&text);
-        if parsed.is_err() {
-            self.wrong(source, Problem::Duration { value: text });
-        }
-        parsed.ok()
+        self.length(source, false)
     }
 
     /// As `duration`; the inner None is `"off"`.
@@ -416,7 +415,19 @@ impl Item<'_, '_> {
         if self.value.get_ref().as_str() == Some("off") {
             return Some(None);
         }
-        self.duration(source).map(Some)
+        self.length(source, true).map(Some)
+    }
+
+    fn length(&self, source: &mut Source<'_>, or_off: bool) -> Option<Duration> {
+        let value = match self.value.get_ref() {
+            DeValue::Integer(number) => number.to_string(),
+            _ => self.text(source)?.to_owned(),
+        };
+        let parsed = humantime::parse_duration(&value).ok();
+        if parsed.is_none() {
+            self.wrong(source, Problem::Duration { value, or_off });
+        }
+        parsed
     }
 
     fn percent(&self, source: &mut Source<'_>) -> Option<f64> {
@@ -432,5 +443,15 @@ impl Item<'_, '_> {
                 None
             }
         }
+    }
+
+    fn whole_percent(&self, source: &mut Source<'_>) -> Option<u8> {
+        let percent = self.percent(source)?;
+        if percent.fract() == 0.0 {
+            return Some(percent as u8);
+        }
+        let value = percent.to_string();
+        self.wrong(source, Problem::WholePercentage { value });
+        None
     }
 }

@@ -42,8 +42,6 @@ pub struct MigDevice {
     pub gi_id: u32,
     /// `MIG-...`
     pub uuid: String,
-    /// Memory in use, by whomever.
-    pub used: MemoryMib,
 }
 
 /// One end of an interval over which activity is measured.
@@ -151,19 +149,20 @@ impl<'s> Gpu<'s> {
     fn seen(&self, handle: ffi::nvmlDevice_t, gi_id: u32) -> Result<Option<MigDevice>, NvmlError> {
         // SAFETY: NVML gave the handle a moment ago; one that is stale by now is answered with an error.
         let device = unsafe { Device::new(handle, &self.session.nvml) };
-        let uuid = match device.uuid() {
-            Err(WrapperError::NotFound | WrapperError::InvalidArg) => return Ok(None),
-            other => other.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?,
-        };
-        let memory = match device.memory_info() {
-            Err(WrapperError::NotFound | WrapperError::InvalidArg) => return Ok(None),
-            other => other.map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))?,
-        };
-        Ok(Some(MigDevice {
-            gi_id,
-            uuid,
-            used: MemoryMib(memory.used >> 20),
-        }))
+        match device.uuid() {
+            Err(WrapperError::NotFound | WrapperError::InvalidArg) => Ok(None),
+            Err(error) => Err(self.failed("nvmlDeviceGetUUID", &error)),
+            Ok(uuid) => Ok(Some(MigDevice { gi_id, uuid })),
+        }
+    }
+
+    /// Memory in use on a MIG device, by whomever.
+    pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
+        let device = self.session.nvml.device_by_uuid(mig_uuid);
+        let memory = device.and_then(|device| device.memory_info());
+        memory
+            .map(|memory| MemoryMib(memory.used >> 20))
+            .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
     }
 
     /// What computed on a GPU without MIG after a moment of the driver's clock. The driver lists those alone

@@ -6,7 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::{Folder, LabError};
 
-const PROGRAMS: [&str; 4] = ["gpufrac", "gpufrac-prolog", "gpufrac-epilog", "gpusim"];
+const PROGRAMS: [&str; 5] = [
+    "gpufrac",
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac-reaperd",
+    "gpusim",
+];
 
 /// What cargo calls it, and what Slurm wants it to be called.
 const PLUGINS: [(&str, &str); 3] = [

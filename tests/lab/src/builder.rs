@@ -41,6 +41,9 @@ pub struct LabBuilder {
     /// Of gpufrac.toml, beside those of every lab.
     paths: Vec<(&'static str, PathBuf)>,
     mps_standin: bool,
+    /// `[reaper]` and what else comes after the pools.
+    reaper: Option<String>,
+    shared: bool,
     /// Types, and positions in the node's list of GPUs.
     plain_gpus: Vec<(String, u32)>,
 }
@@ -64,6 +67,8 @@ impl Default for LabBuilder {
             plugin_folder: None,
             paths: Vec::new(),
             mps_standin: false,
+            reaper: None,
+            shared: false,
             plain_gpus: Vec::new(),
         }
     }
@@ -202,6 +207,20 @@ impl LabBuilder {
         self
     }
 
+    /// Starts a reaper on every node, with this part of gpufrac.toml: `[reaper]` and its tables.
+    #[must_use]
+    pub fn reaper(mut self, toml: &str) -> Self {
+        self.reaper = Some(toml.into());
+        self
+    }
+
+    /// A folder that all nodes share, in `[paths]` of gpufrac.toml.
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.shared = true;
+        self
+    }
+
     /// nvidia-smi, in `[paths]` of gpufrac.toml.
     #[must_use]
     pub fn nvidia_smi(mut self, path: impl Into<PathBuf>) -> Self {
@@ -291,10 +310,19 @@ impl LabBuilder {
                 paths.push(("mps_control", folder.mps_standin()));
             }
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
-            let pools = match &self.pools {
+            if self.shared {
+                let shared = folder.shared();
+                fs::create_dir_all(&shared).map_err(LabError::file("cannot make", &shared))?;
+                paths.push(("shared", shared));
+            }
+            let mut pools = match &self.pools {
                 Some(pools) => with_nodes(pools, nodes),
                 None => conf::default_pool(self.first_model(), &self.partitions[0].0, nodes),
             };
+            if let Some(reaper) = &self.reaper {
+                pools.push('\n');
+                pools.push_str(&with_nodes(reaper, nodes));
+            }
             write(
                 &folder.gpufrac_conf(),
                 &conf::gpufrac_conf(folder, &paths, &pools),
@@ -456,7 +484,13 @@ impl LabBuilder {
         for node in lab.nodes().to_vec() {
             lab.adopt(daemons::slurmd(&folder, &Environment::new(), &node)?)?;
         }
-        lab.wait_until_idle(START_LIMIT)
+        lab.wait_until_idle(START_LIMIT)?;
+        if self.reaper.is_some() {
+            for node in lab.nodes().to_vec() {
+                lab.start_reaper(&node)?;
+            }
+        }
+        Ok(())
     }
 }
 

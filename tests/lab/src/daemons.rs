@@ -61,7 +61,10 @@ fn start(
         program: program.into(),
         reason,
     };
-    let child = Command::new(program)
+    // The lab's own programs are found by the path of the command, not by that of this process.
+    let own = folder.bin().join(program);
+    let path = if own.exists() { own } else { program.into() };
+    let child = Command::new(path)
         .args(args)
         .env_clear()
         .env("PATH", search_path(folder))
@@ -148,4 +151,25 @@ pub(crate) fn slurmd(
 ) -> Result<Daemon, LabError> {
     let name = format!("slurmd.{node}");
     start(folder, environment, &name, "slurmd", &["-D", "-N", node])
+}
+
+/// The name of a node's reaper, also of its log.
+pub(crate) fn reaper_name(node: &str) -> String {
+    format!("reaperd.{node}")
+}
+
+/// Starts the reaper of `node`.
+pub(crate) fn reaper(
+    folder: &Folder,
+    environment: &Environment,
+    node: &str,
+) -> Result<Daemon, LabError> {
+    let name = reaper_name(node);
+    start(
+        folder,
+        environment,
+        &name,
+        "gpufrac-reaperd",
+        &["--node", node],
+    )
 }

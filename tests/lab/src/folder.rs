@@ -71,6 +71,16 @@ impl Folder {
         self.0.join("run").join(node)
     }
 
+    /// A node's `/var/lib/gpufrac`.
+    pub fn var(&self, node: &str) -> PathBuf {
+        self.0.join("var").join(node)
+    }
+
+    /// The folder that all nodes share.
+    pub fn shared(&self) -> PathBuf {
+        self.0.join("shared")
+    }
+
     /// A node's folders of MPS daemons.
     pub(crate) fn mps(&self, node: &str) -> PathBuf {
         self.run(node).join("mps")

@@ -176,6 +176,45 @@ impl Lab {
         self.adopt(daemons::slurmd(&self.folder, &self.environment, node)?)
     }
 
+    /// Starts the reaper of a node, again.
+    ///
+    /// # Errors
+    /// When it can not be started.
+    pub fn start_reaper(&mut self, node: &str) -> Result<(), LabError> {
+        self.adopt(daemons::reaper(&self.folder, &self.environment, node)?)
+    }
+
+    /// Stops the reaper of a node with a signal and waits for its end.
+    ///
+    /// # Errors
+    /// When the lab's record can not be written.
+    pub fn stop_reaper(&mut self, node: &str, signal: Signal) -> Result<(), LabError> {
+        self.stop_daemon(&daemons::reaper_name(node), signal)
+    }
+
+    /// What the reaper of a node wrote.
+    ///
+    /// # Errors
+    /// When there is no such file.
+    pub fn reaper_log(&self, node: &str) -> Result<String, LabError> {
+        let path = self
+            .folder
+            .log()
+            .join(format!("{}.out", daemons::reaper_name(node)));
+        fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))
+    }
+
+    /// Sends a signal to a daemon and goes on.
+    pub fn signal_daemon(&self, name: &str, signal: Signal) {
+        for daemon in self
+            .daemons
+            .iter()
+            .filter(|daemon| daemon.process.name == name)
+        {
+            daemon.process.signal(signal);
+        }
+    }
+
     /// Lets the lab run on after this program; [`stop_folder`] ends it.
     pub fn detach(mut self) -> Folder {
         self.up = false;

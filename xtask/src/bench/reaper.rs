@@ -64,7 +64,7 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
         // Half of them idle, so that all are watched without gaps at last.
         let pattern = if job % 2 == 0 { "burst:3:0.5" } else { "idle" };
         let script = format!("gpusim --root {root} run --memory 1G --pattern {pattern}");
-        lab.sbatch(user, &["--gres=gpufrac:1/7", "--wrap", &script])?;
+        lab.sbatch(user, &["--gres=gpufrac:0.14", "--wrap", &script])?;
     }
     lab.wait("every slice is leased", Duration::from_secs(120), || {
         Ok((lab.leases(node)?.len() == SLICES).then_some(()))
@@ -174,9 +174,10 @@ fn rounds(lab: &Lab, node: &str, more: u64) -> Result<u64> {
         let mut text = String::new();
         stream.read_to_string(&mut text)?;
         let mut lines = text.lines();
-        let value = lines.find_map(|line| line.strip_prefix("gpufrac_reaper_rounds_total "));
+        let line = lines.find(|line| line.starts_with("gpufrac_reaper_rounds_total{"));
+        let value = line.and_then(|line| line.rsplit(' ').next());
         let value = value.with_context(|| format!("no count of rounds in: {text}"))?;
-        Ok(value.trim().parse::<f64>()? as u64)
+        Ok(value.parse::<f64>()? as u64)
     };
     let first = count()?;
     let limit = Instant::now() + INTERVAL * (more as u32 + 50) * 4;

@@ -3,12 +3,14 @@
 
 mod corners;
 mod fence;
+mod idle_option;
 mod life;
 mod mig_mps;
 mod mixed;
 mod mps;
 mod panics;
 mod plain;
+mod reaper;
 mod shapes;
 mod soak;
 mod soak_tenants;

@@ -86,9 +86,11 @@ fn listed(call: &Call, device: DeviceHandle, list: List) -> Answer<Vec<Client>> 
     if list != List::Graphics && device.mig.is_none() && device.gpu.mig {
         call.monitor()?;
     }
-    let present = processes::present(call.root())?.into_iter();
-    let of_list = present.filter(|record| list.has(record.role));
-    let placed = |Record { process, .. }| place(&device, &process).map(|place| (process, place));
+    let recent = processes::recent(call.root())?;
+    let living = recent.iter().filter(|record| record.ended_us.is_none());
+    let of_list = living.filter(|record| list.has(record.role));
+    let placed =
+        |record: &Record| place(&device, &record.process).map(|p| (record.process.clone(), p));
     Ok(of_list.filter_map(placed).collect())
 }
 

@@ -57,7 +57,7 @@ fn take(call: &Call, gpu: &Gpu, instance: Option<u64>, handle: SampleHandle) -> 
         return Err(Code::NOT_SUPPORTED);
     }
     let taken_us = processes::now_us();
-    let known = processes::since(call.root(), 0)?;
+    let known = processes::recent(call.root())?;
     let busy = known
         .iter()
         .filter(|record| record.process.gpu_uuid == gpu.uuid)

@@ -1,0 +1,462 @@
+//! The daemon itself: its ends and beginnings, and what it does when others fail.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpufrac_core::lease::LeaseState;
+use gpufrac_lab::{JobId, Lab, LabError};
+use nix::sys::signal::Signal;
+
+use super::{
+    configure, decisions, expect_spared, failed, kept_once, lab, quick, reload, scontrol, submit,
+    wait_for_decision, wait_for_log, words, write_reaper,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const QUARTER: &str = "--gres=gpufrac:0.25";
+const BEGINS: &str = "watches the slices of node";
+
+/// Waits until this stands so often in the log.
+fn wait_for_count(lab: &Lab, node: &str, words: &str, count: usize) -> Result<(), LabError> {
+    let what = format!("{count} times: {words}");
+    lab.wait(&what, Duration::from_secs(60), || {
+        let found = lab.reaper_log(node)?.matches(words).count();
+        Ok((found >= count).then_some(()))
+    })
+}
+
+#[test]
+fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
+    let slower = [
+        ("interval", "\"500ms\""),
+        ("never_used", "\"10s\""),
+        ("idle", "\"10s\""),
+        ("over_share", "\"10s\""),
+        ("warn", "[\"7s\"]"),
+    ];
+    let mut lab = lab(&slower, "").start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    wait_for_decision(&lab, &node, job, "warn")?;
+    let asked = Instant::now();
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    let took = asked.elapsed();
+    lab.start_reaper(&node)?;
+    wait_for_count(&lab, &node, BEGINS, 2)?;
+    lab.stop_reaper(&node, Signal::SIGKILL)?;
+    lab.start_reaper(&node)?;
+    wait_for_count(&lab, &node, BEGINS, 3)?;
+
+    let second = lab
+        .command("gpufrac-reaperd")
+        .args(["--node", &node])
+        .run()?;
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    let said = format!("another gpufrac-reaperd runs on node {node}");
+    assert!(second.stderr.contains(&said), "{second:?}");
+
+    write_reaper(&lab, "[reaper]\nmode = \"sideways\"\n")?;
+    reload(&lab, &node, "goes on with the configuration of before")?;
+    let log = lab.reaper_log(&node)?;
+    assert!(log.contains("\"sideways\""), "{log}");
+    write_reaper(&lab, &quick(&slower, ""))?;
+    let running = lab.job(job)?.state() == "RUNNING";
+
+    let ended = lab.wait_for_end(job)?;
+    let log = lab.reaper_log(&node)?;
+    assert_eq!(ended.state(), "CANCELLED", "{log}");
+    assert!(running, "this took too long to tell anything\n{log}");
+    assert!(took < 2 * SECOND, "the daemon took {took:?} to end\n{log}");
+    let told = kept_once(&lab, &node, job)?;
+    assert_eq!(words(&told), ["warn", "cancel"], "{log}");
+    assert!(told[1].at - told[0].at >= 7 * SECOND, "{told:?}\n{log}");
+    assert!(told[1].stalled >= 10 * SECOND, "{told:?}\n{log}");
+    assert!(lab.folder().run(&node).join("reaper/state.json").exists());
+
+    let chart = lab.folder().work().join("chart.svg");
+    let svg = chart.display().to_string();
+    let why = ["why", &job.to_string(), "--node", &node, "--svg", &svg];
+    let why = lab.command("gpufrac").user(&user).args(why).stdout()?;
+    assert!(why.contains("cancelled"), "{why}");
+    let svg = fs::read_to_string(&chart).map_err(failed(&chart))?;
+    assert!(svg.contains("<svg"), "{svg}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn what_a_daemon_that_did_not_run_can_not_know_counts_as_use() -> Result<(), LabError> {
+    let mut lab = lab(&[], "").start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    wait_for_decision(&lab, &node, job, "warn")?;
+    let daemon = format!("reaperd.{node}");
+    lab.signal_daemon(&daemon, Signal::SIGSTOP);
+    std::thread::sleep(3 * SECOND);
+    lab.signal_daemon(&daemon, Signal::SIGCONT);
+    wait_for_count(&lab, &node, "decision=warn", 2)?;
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    std::thread::sleep(3 * SECOND);
+    lab.start_reaper(&node)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    let told = kept_once(&lab, &node, job)?;
+    let log = lab.reaper_log(&node)?;
+    let steps = ["warn", "clear", "warn", "clear", "warn", "cancel"];
+    assert_eq!(words(&told), steps, "{log}");
+    assert!(told[5].stalled >= 6 * SECOND, "{told:?}\n{log}");
+    assert!(told[5].at >= told[3].at + 5 * SECOND, "{told:?}\n{log}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn nobody_is_warned_while_slurmctld_is_silent() -> Result<(), LabError> {
+    let mut lab = lab(&[], "").start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    wait_for_log(&lab, &node, "slurm: ")?;
+    std::thread::sleep(3 * SECOND);
+    let log = lab.reaper_log(&node)?;
+    assert_eq!(decisions(&lab, &node, job)?, Vec::<String>::new(), "{log}");
+    lab.start_slurmctld()?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    let told = kept_once(&lab, &node, job)?;
+    let log = lab.reaper_log(&node)?;
+    assert_eq!(words(&told), ["warn", "cancel"], "{log}");
+    assert!(told[1].at - told[0].at >= 3 * SECOND, "{told:?}\n{log}");
+    assert!(log.contains("slurm: works again"), "{log}");
+    lab.expect_nothing_left()
+}
+
+/// What Prometheus reads.
+fn metrics(lab: &Lab, node: &str) -> Result<String, LabError> {
+    let log = lab.reaper_log(node)?;
+    let address = log.split("metrics at http://").nth(1).unwrap_or_default();
+    let address = address.split('/').next().unwrap_or_default();
+    let read = || {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(10 * SECOND))?;
+        write!(
+            stream,
+            "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
+    };
+    read().map_err(failed(Path::new(address)))
+}
+
+fn wait_for_gauge(lab: &Lab, node: &str, open: u8) -> Result<(), LabError> {
+    lab.wait("the breaker's gauge", Duration::from_secs(20), || {
+        let text = metrics(lab, node)?;
+        let mut lines = text.lines();
+        let gauge = lines.find(|line| line.contains("breaker_open{") && line.contains("\"node\""));
+        let value = gauge.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        Ok((value == Some(f64::from(open))).then_some(()))
+    })
+}
+
+fn expect_all_run(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError> {
+    let log = lab.reaper_log(node)?;
+    for job in jobs {
+        assert_eq!(lab.job(*job)?.state(), "RUNNING", "job {job}\n{log}");
+        let told = decisions(lab, node, *job)?;
+        assert!(!told.contains(&"cancel".to_owned()), "job {job}\n{log}");
+    }
+    Ok(())
+}
+
+#[test]
+fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
+    let breaker = [
+        (
+            "breaker",
+            "{ node_share = 50, cluster_share = 100, least = 3 }",
+        ),
+        ("metrics", "\"127.0.0.1:0\""),
+    ];
+    let lab = lab(&breaker, "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = "while [ ! -e use ]; do sleep 0.1; done; gpu busy";
+    let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], script));
+    let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
+    let (open, closed) = (
+        "THE BREAKER OF THE NODE IS OPEN",
+        "the breaker of the node is closed again",
+    );
+    wait_for_count(&lab, node, open, 1)?;
+    wait_for_gauge(&lab, node, 1)?;
+    std::thread::sleep(6 * SECOND);
+    expect_all_run(&lab, node, &jobs)?;
+    for job in &jobs {
+        let log = lab.reaper_log(node)?;
+        let told = decisions(&lab, node, *job)?;
+        assert!(told.contains(&"refuse".to_owned()), "job {job}\n{log}");
+    }
+    assert_eq!(lab.reaper_log(node)?.matches(open).count(), 1);
+    lab.write_work("use", "")?;
+    wait_for_count(&lab, node, closed, 1)?;
+    wait_for_gauge(&lab, node, 0)?;
+
+    lab.gpusim(node, &["dead-telemetry", "on"])?;
+    wait_for_count(&lab, node, open, 2)?;
+    std::thread::sleep(6 * SECOND);
+    expect_all_run(&lab, node, &jobs)?;
+    lab.gpusim(node, &["dead-telemetry", "off"])?;
+    wait_for_count(&lab, node, closed, 2)?;
+    expect_all_run(&lab, node, &jobs)?;
+    for job in jobs {
+        expect_spared(&lab, node, job)?;
+    }
+    lab.expect_nothing_left()
+}
+
+/// Gives another program for the lab's epilog; the answer is the right one.
+fn replace_epilog(lab: &Lab, text: &str) -> Result<String, LabError> {
+    let path = lab.folder().bin().join("epilog");
+    let before = fs::read_to_string(&path).map_err(failed(&path))?;
+    fs::write(&path, text).map_err(failed(&path))?;
+    Ok(before)
+}
+
+fn wait_for_no_lease(lab: &Lab, node: &str) -> Result<(), LabError> {
+    lab.wait("the lease is gone", Duration::from_secs(90), || {
+        Ok(lab.leases(node)?.is_empty().then_some(()))
+    })
+}
+
+#[test]
+fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
+    let mut lab = lab(&[("mode", "\"off\"")], "").start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+
+    // The driver refuses while the epilog runs.
+    let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let refuse = ["--nth", "1", "--count", "0", "--code", "IN_USE"];
+    let fault = [&["fault", "--call", "nvmlGpuInstanceDestroy"][..], &refuse].concat();
+    lab.gpusim(&node, &fault)?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
+    wait_for_log(&lab, &node, "cannot be ended yet")?;
+    let lease = lab.lease(&node, job)?;
+    let state = lease.map(|lease| lease.state);
+    assert_eq!(state, Some(LeaseState::Releasing));
+    lab.gpusim(&node, &["clear"])?;
+    wait_for_no_lease(&lab, &node)?;
+    assert_eq!(lab.instances(&node)?, [], "{}", lab.reaper_log(&node)?);
+    if !lab.drained_nodes()?.is_empty() {
+        let node = format!("NodeName={node}");
+        scontrol(&lab, &["update", &node, "State=RESUME"])?;
+    }
+
+    // The epilog never came, and slurmctld can not say whether the job is over.
+    let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    let epilog = replace_epilog(&lab, "#!/bin/sh\nexit 0\n")?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_reaper(&node)?;
+    wait_for_log(&lab, &node, "overdue: ")?;
+    std::thread::sleep(2 * SECOND);
+    lab.slice(&node, job)?;
+    replace_epilog(&lab, &epilog)?;
+    lab.start_slurmctld()?;
+    wait_for_no_lease(&lab, &node)?;
+    let log = lab.reaper_log(&node)?;
+    let said = "Slurm says the job is over, but no epilog came";
+    assert!(log.contains(said), "{log}");
+    assert_eq!(lab.instances(&node)?, [], "{log}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
+    let lab = lab(&[], "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let name = lab.gpusim(node, &["create", "1", "1g.10gb"])?;
+    let name = name
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let job = submit(&lab, user, &[QUARTER], "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    wait_for_log(
+        &lab,
+        node,
+        "no lease names it; it is not gpufrac's, and stays",
+    )?;
+    let damaged = lab.folder().run(node).join("leases/999999");
+    fs::write(&damaged, "version = 1\nsta").map_err(failed(&damaged))?;
+    wait_for_log(&lab, node, "leases: ")?;
+    std::thread::sleep(8 * SECOND);
+    let log = lab.reaper_log(node)?;
+    assert_eq!(decisions(&lab, node, job)?, Vec::<String>::new(), "{log}");
+    assert_eq!(lab.instances(node)?.len(), 2, "{log}");
+    assert!(damaged.exists());
+    fs::remove_file(&damaged).map_err(failed(&damaged))?;
+    wait_for_log(&lab, node, "leases: works again")?;
+
+    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    lab.wait_until_empty(Duration::from_secs(30))?;
+    let left = lab.instances(node)?;
+    assert_eq!(left.len(), 1, "{left:?}\n{}", lab.reaper_log(node)?);
+    lab.gpusim(node, &["destroy", &name])?;
+    lab.expect_nothing_left()
+}
+
+/// A library that shows a program another wall clock; none where there is no way to it.
+fn other_clock() -> Option<PathBuf> {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
+    let library = gpusim::debian::Release::open(&cache, "bookworm").and_then(|release| {
+        let folder = cache.join("libfaketime");
+        gpusim::debian::extract(&release.package("libfaketime")?, &folder)?;
+        Ok(folder)
+    });
+    let folder = match library {
+        Ok(folder) => folder.join("usr/lib"),
+        Err(reason) => {
+            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+    };
+    let machines = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths = machines.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
+    paths.find(|path| path.exists())
+}
+
+/// An instance, and a GPU whose use the driver tells by the wall clock.
+const CLOCKED: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+gpus = [0]
+partitions = ["gpu"]
+nodes = "@NODES@"
+
+[pool.shared]
+mechanism = "timeslice"
+gpu = "L40S-48"
+gpus = [1]
+partitions = ["shared"]
+nodes = "@NODES@"
+"#;
+
+#[test]
+fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
+    let Some(library) = other_clock() else {
+        return Ok(());
+    };
+    let warned = [
+        ("warn", "[\"5s\"]"),
+        ("over_share", "\"off\""),
+        ("idle", "\"8s\""),
+        ("never_used", "\"8s\""),
+    ];
+    let mut lab = lab(&warned, "")
+        .gpu_list(&["H100-80:mig", "L40S"])
+        .partition("shared", "")
+        .pools(CLOCKED)
+        .start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let clock = lab.write_work("clock", "+0\n")?;
+    wait_for_log(&lab, &node, BEGINS)?;
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    let path = |path: &Path| path.display().to_string();
+    let (library, file) = (path(&library), path(&clock));
+    let environment = [
+        ("LD_PRELOAD", &*library),
+        ("FAKETIME_TIMESTAMP_FILE", &file),
+        ("FAKETIME_NO_CACHE", "1"),
+        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
+    ];
+    lab.set_daemon_environment(&environment);
+    lab.start_reaper(&node)?;
+    wait_for_count(&lab, &node, BEGINS, 2)?;
+
+    let shared = ["--partition=shared", QUARTER];
+    let busy = submit(&lab, &user, &shared, "gpu busy")?;
+    let unused = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
+    wait_for_decision(&lab, &node, unused, "warn")?;
+    for shift in [3600, 0, -3600, 0] {
+        fs::write(&clock, format!("{shift:+}\n")).map_err(failed(&clock))?;
+        let shown = environment
+            .iter()
+            .fold(lab.command("date"), |date, (name, value)| {
+                date.env(name, value)
+            });
+        let shown: i64 = shown.args(["+%s"]).stdout()?.trim().parse().unwrap_or(0);
+        let real: i64 = lab
+            .command("date")
+            .args(["+%s"])
+            .stdout()?
+            .trim()
+            .parse()
+            .unwrap_or(0);
+        assert!(
+            (shown - real - shift).abs() < 60,
+            "{shown} is not {real} {shift:+}"
+        );
+        std::thread::sleep(SECOND);
+    }
+    assert_eq!(lab.wait_for_end(unused)?.state(), "CANCELLED");
+    let told = kept_once(&lab, &node, unused)?;
+    let log = lab.reaper_log(&node)?;
+    // The simulator's counters go by the wall clock, so that a step of it may look like use.
+    let [.., warned, ended] = &told[..] else {
+        panic!("{told:?}\n{log}")
+    };
+    let last = [&*warned.word, &*ended.word];
+    assert_eq!(last, ["warn", "cancel"], "{told:?}\n{log}");
+    assert!(ended.stalled >= 8 * SECOND, "{told:?}\n{log}");
+    assert!(ended.at - warned.at >= 5 * SECOND, "{told:?}\n{log}");
+    std::thread::sleep(4 * SECOND);
+    let log = lab.reaper_log(&node)?;
+    assert_eq!(decisions(&lab, &node, busy)?, Vec::<String>::new(), "{log}");
+    expect_spared(&lab, &node, busy)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn systemd_hears_of_every_round_and_how_long_one_may_take() -> Result<(), LabError> {
+    let mut lab = lab(&[], "").start()?;
+    let node = lab.nodes()[0].clone();
+    wait_for_log(&lab, &node, BEGINS)?;
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    let path = lab.folder().root().join("notify");
+    let socket = UnixDatagram::bind(&path).map_err(failed(&path))?;
+    let limit = socket.set_read_timeout(Some(20 * SECOND));
+    limit.map_err(failed(&path))?;
+    let name = path.display().to_string();
+    lab.set_daemon_environment(&[("NOTIFY_SOCKET", &name), ("WATCHDOG_USEC", "60000000")]);
+    lab.start_reaper(&node)?;
+    let said = || {
+        let mut text = [0; 200];
+        let length = socket.recv(&mut text).map_err(failed(&path))?;
+        let text = String::from_utf8_lossy(&text[..length]).into_owned();
+        Ok::<_, LabError>(text.trim().to_owned())
+    };
+    // Two intervals more than the unit's own limit.
+    for word in ["WATCHDOG_USEC=60500000", "READY=1", "WATCHDOG=1"] {
+        assert_eq!(said()?, word, "{}", lab.reaper_log(&node)?);
+    }
+    configure(&lab, &quick(&[("interval", "\"1s\"")], ""))?;
+    let mut later = Vec::new();
+    while later.last().is_none_or(|word| word != "READY=1") {
+        later.push(said()?);
+    }
+    later.retain(|word| word != "WATCHDOG=1");
+    let reload = ["RELOADING=1", "WATCHDOG_USEC=62000000", "READY=1"];
+    assert_eq!(later, reload, "{}", lab.reaper_log(&node)?);
+    Ok(())
+}

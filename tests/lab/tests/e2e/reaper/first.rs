@@ -1,0 +1,31 @@
+//! The whole way once.
+
+use super::{decisions, expect_spared, lab, submit};
+use gpufrac_lab::LabError;
+
+#[test]
+fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
+    let lab = lab(&[], "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
+    let busy = submit(&lab, user, &["--gres=gpufrac:0.25"], "gpu busy")?;
+    let ended = lab.wait_for_end(unused)?;
+    assert_eq!(ended.state(), "CANCELLED", "{}", lab.reaper_log(node)?);
+    assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
+    let output = lab.output(unused)?;
+    assert!(output.contains("will be cancelled in 3s"), "{output}");
+    assert!(output.contains("nothing has used the slice"), "{output}");
+    let shown = lab
+        .command("scontrol")
+        .args(["show", "job", &unused.to_string()])
+        .stdout()?;
+    assert!(shown.contains("AdminComment=gpufrac: job"), "{shown}");
+    let why = lab
+        .command("gpufrac")
+        .args(["why", &unused.to_string(), "--node", node])
+        .stdout()?;
+    assert!(why.contains("cancelled"), "{why}");
+    assert_eq!(decisions(&lab, node, busy)?, Vec::<String>::new());
+    expect_spared(&lab, node, busy)?;
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,262 @@
+//! The reaper on real Slurm. Hours are seconds here, by configuration alone.
+
+use std::path::Path;
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, User};
+use nix::sys::signal::Signal;
+
+mod daemon;
+mod first;
+mod ladder;
+mod nodes;
+mod patterns;
+mod policy;
+mod spared;
+mod stalls;
+
+/// Windows of a few seconds. Breaker and limits are out of the way.
+const QUICK: &str = "\
+[reaper]
+mode = \"on\"
+interval = \"250ms\"
+metrics = \"off\"
+grace = \"1s\"
+never_used = \"6s\"
+idle = \"6s\"
+finished = \"off\"
+over_share = \"4s\"
+warn = [\"3s\"]
+reaps_per_hour = 100
+breaker = { node_share = 100, cluster_share = 100 }
+";
+
+/// [`QUICK`] with other values for some keys of `[reaper]`, then more tables.
+fn quick(changes: &[(&str, &str)], more: &str) -> String {
+    let mut text = QUICK.to_owned();
+    for (key, value) in changes {
+        let is_key = |line: &str| line.split(" = ").next() == Some(key);
+        let lines = text.lines().filter(|line| !is_key(line));
+        let kept: Vec<&str> = lines.collect();
+        text = format!("{}\n{key} = {value}\n", kept.join("\n"));
+    }
+    format!("{text}\n{more}")
+}
+
+/// A lab with a reaper on each node.
+fn lab(changes: &[(&str, &str)], more: &str) -> LabBuilder {
+    Lab::builder().reaper(&quick(changes, more))
+}
+
+/// Submits a batch job whose script can start CUDA programs with `gpu PATTERN [SECONDS] [MEMORY]`.
+fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, LabError> {
+    let gpus = lab.folder().root().join("gpus");
+    let text = format!(
+        "gpu() {{ gpusim --root {}/$SLURMD_NODENAME run --pattern \"$1\" ${{2:+--seconds $2}} --memory ${{3:-500M}}; }}\n{script}\n",
+        gpus.display()
+    );
+    let mut all = args.to_vec();
+    all.extend(["--wrap", &text]);
+    lab.sbatch(user, &all)
+}
+
+/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ...
+fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
+    let log = lab.reaper_log(node)?;
+    let own = format!(" job={job} ");
+    let lines = log.lines().filter(|line| line.contains(&own));
+    let words = lines.filter_map(|line| line.split("decision=").nth(1)?.split(' ').next());
+    Ok(words.map(str::to_owned).collect())
+}
+
+/// Waits until a decision about a job is in the log.
+fn wait_for_decision(lab: &Lab, node: &str, job: JobId, word: &str) -> Result<(), LabError> {
+    let what = format!("decision {word} about job {job}");
+    lab.wait(&what, Duration::from_secs(60), || {
+        let found = decisions(lab, node, job)?.iter().any(|found| found == word);
+        Ok(found.then_some(()))
+    })
+}
+
+/// Ends a job that the reaper spared, after a look that it still runs.
+fn expect_spared(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
+    let log = lab.reaper_log(node)?;
+    assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job).map(drop)
+}
+
+/// Decisions about a job, each with its stall and the source: `warn idle gpm`.
+fn findings(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
+    let log = lab.reaper_log(node)?;
+    let own = format!(" job={job} ");
+    let lines = log.lines().filter(|line| line.contains(&own));
+    let value = |line: &str, key: &str| {
+        let rest = line.split(key).nth(1)?;
+        rest.split(' ').next().map(str::to_owned)
+    };
+    let found = lines.filter_map(|line| {
+        let words = ["decision=", " stall=", " source="].map(|key| value(line, key));
+        let words: Option<Vec<String>> = words.into_iter().collect();
+        Some(words?.join(" "))
+    });
+    Ok(found.collect())
+}
+
+/// Waits until a job was cancelled, and looks why. A machine that stood still meanwhile may have cost a warning.
+fn expect_reclaimed(lab: &Lab, node: &str, job: JobId, why: &str) -> Result<(), LabError> {
+    let ended = lab.wait_for_end(job)?;
+    let log = lab.reaper_log(node)?;
+    assert_eq!(ended.state(), "CANCELLED", "job {job}, {why}: {log}");
+    let found = findings(lab, node, job)?;
+    let last = found.len().saturating_sub(2);
+    let expected = [format!("warn {why}"), format!("cancel {why}")];
+    assert_eq!(found[last..], expected, "job {job}, of {found:?}: {log}");
+    Ok(())
+}
+
+/// Looks that nothing was decided about a job that runs.
+fn expect_unnoticed(lab: &Lab, node: &str, job: JobId, what: &str) -> Result<(), LabError> {
+    let log = lab.reaper_log(node)?;
+    let found = decisions(lab, node, job)?;
+    assert_eq!(found, Vec::<String>::new(), "job {job}, {what}: {log}");
+    assert_eq!(lab.job(job)?.state(), "RUNNING", "job {job}, {what}: {log}");
+    Ok(())
+}
+
+/// A decision as a node's reaper keeps it.
+#[derive(Debug)]
+struct Decided {
+    word: String,
+    dry_run: bool,
+    rule: String,
+    /// After the beginning of the record.
+    at: Duration,
+    /// For how long the slice was stalled then.
+    stalled: Duration,
+}
+
+/// What was decided about each run of a job on a node, from the records that outlive it.
+fn kept(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Vec<Decided>>, LabError> {
+    let place = lab.folder().var(node).join("reaper");
+    let entries = std::fs::read_dir(&place).map_err(failed(&place))?;
+    let names = entries.flatten().map(|entry| entry.file_name());
+    let mut names: Vec<String> = names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with(&format!("{job}-")) && name.ends_with(".json"))
+        .collect();
+    names.sort();
+    let records = names.into_iter().map(|name| {
+        let path = place.join(name);
+        let text = std::fs::read(&path).map_err(failed(&path))?;
+        let record: serde_json::Value =
+            serde_json::from_slice(&text).map_err(|error| failed(&path)(error.into()))?;
+        let events = record["events"].as_array().cloned().unwrap_or_default();
+        Ok(events.iter().map(decided).collect())
+    });
+    records.collect()
+}
+
+fn decided(event: &serde_json::Value) -> Decided {
+    let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+    let time = |key: &str| Duration::from_millis(event[key].as_u64().unwrap_or_default());
+    Decided {
+        word: text("decision"),
+        dry_run: event["dry_run"] == true,
+        rule: text("rule"),
+        at: time("at_ms"),
+        stalled: time("stalled_ms"),
+    }
+}
+
+/// As [`kept`], of a job that ran once.
+fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
+    let mut runs = kept(lab, node, job)?;
+    let log = lab.reaper_log(node)?;
+    assert_eq!(runs.len(), 1, "records of job {job}: {runs:?}\n{log}");
+    Ok(runs.remove(0))
+}
+
+/// As [`kept_once`], once a decision is among them.
+fn wait_until_kept(
+    lab: &Lab,
+    node: &str,
+    job: JobId,
+    word: &str,
+) -> Result<Vec<Decided>, LabError> {
+    wait_for_decision(lab, node, job, word)?;
+    lab.wait("the record", Duration::from_secs(10), || {
+        let last = kept(lab, node, job)?.pop();
+        Ok(last.filter(|told| words(told).contains(&word)))
+    })
+}
+
+/// The words of decisions.
+fn words(decided: &[Decided]) -> Vec<&str> {
+    let words = decided.iter().map(|decided| decided.word.as_str());
+    words.collect()
+}
+
+/// Writes another `[reaper]` with what follows it, for daemons that are told of it later.
+fn write_reaper(lab: &Lab, toml: &str) -> Result<(), LabError> {
+    let path = lab.folder().gpufrac_conf();
+    let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
+    let pools = text.split("[reaper]").next().unwrap_or_default();
+    std::fs::write(&path, format!("{pools}{toml}")).map_err(failed(&path))
+}
+
+/// Lets a node's daemon read its configuration again, and waits until it said this.
+fn reload(lab: &Lab, node: &str, answer: &str) -> Result<(), LabError> {
+    // Who has not begun yet would end of the signal.
+    wait_for_log(lab, node, "watches the slices of node")?;
+    let said = |log: String| log.matches(answer).count();
+    let before = said(lab.reaper_log(node)?);
+    lab.signal_daemon(&format!("reaperd.{node}"), Signal::SIGHUP);
+    lab.wait(answer, Duration::from_secs(30), || {
+        Ok((said(lab.reaper_log(node)?) > before).then_some(()))
+    })
+}
+
+/// Gives all daemons another `[reaper]` with what follows it.
+fn configure(lab: &Lab, toml: &str) -> Result<(), LabError> {
+    write_reaper(lab, toml)?;
+    let mut nodes = lab.nodes().iter();
+    nodes.try_for_each(|node| reload(lab, node, "read its configuration again"))
+}
+
+/// What admins wrote on a job.
+fn admin_comment(lab: &Lab, job: JobId) -> Result<String, LabError> {
+    let shown = scontrol(lab, &["show", "job", &job.to_string()])?;
+    let mut lines = shown.lines();
+    let comment = lines.find_map(|line| line.trim().strip_prefix("AdminComment="));
+    Ok(comment.unwrap_or_default().to_owned())
+}
+
+fn scontrol(lab: &Lab, args: &[&str]) -> Result<String, LabError> {
+    lab.command("scontrol").args(args).stdout()
+}
+
+/// Waits for a job that another command than sbatch made.
+fn job_named(lab: &Lab, name: &str) -> Result<JobId, LabError> {
+    lab.wait(&format!("job {name} runs"), Duration::from_secs(60), || {
+        let mut jobs = lab.jobs()?.into_iter();
+        let found = jobs.find(|job| job.field("JobName") == name && job.state() == "RUNNING");
+        Ok(found.map(|job| job.id()))
+    })
+}
+
+/// Waits until a node's reaper wrote this.
+fn wait_for_log(lab: &Lab, node: &str, words: &str) -> Result<(), LabError> {
+    lab.wait(words, Duration::from_secs(60), || {
+        Ok(lab.reaper_log(node)?.contains(words).then_some(()))
+    })
+}
+
+/// A file that can not be read or written.
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> LabError {
+    let what = path.display().to_string();
+    move |error| LabError::Unexpected {
+        what,
+        found: error.to_string(),
+    }
+}

@@ -1,0 +1,236 @@
+//! Jobs on several nodes, and the leases of all nodes together.
+
+use std::fs;
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, User};
+use nix::sys::signal::Signal;
+
+use super::{
+    decisions, expect_spared, failed, kept_once, lab, reload, submit, wait_for_decision,
+    wait_for_log, words,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const BOTH: [&str; 2] = ["-N2", "--gres=gpufrac:0.25"];
+/// On the second node of a job alone.
+const SECOND_NODE: &str = "srun -N1 -n1 --overlap -w $(scontrol show hostnames | tail -1)";
+
+const POOL: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "early"]
+nodes = "@NODES@"
+"#;
+
+/// The warning is due before Slurm was asked about the job.
+const EARLY: &str = r#"
+[reaper.rule.early]
+partitions = ["early"]
+warn = ["5s"]
+over_share = "off"
+"#;
+
+fn two(changes: &[(&str, &str)], more: &str) -> LabBuilder {
+    lab(changes, more).nodes(2)
+}
+
+/// A job on both nodes that is busy on one (`first` or `second`), or on none.
+fn on_both(lab: &Lab, user: &User, busy: &str, partition: &str) -> Result<JobId, LabError> {
+    let gpus = lab.folder().root().join("gpus");
+    let run = format!(
+        "gpusim --root {}/'$SLURMD_NODENAME' run --pattern busy --memory 500M",
+        gpus.display()
+    );
+    let script = match busy {
+        "first" => "gpu busy".to_owned(),
+        "second" => format!("{SECOND_NODE} sh -c '{}'", run.replace('\'', "")),
+        _ => "sleep 1000".to_owned(),
+    };
+    let partition = format!("--partition={partition}");
+    submit(lab, user, &[&BOTH[..], &[&partition]].concat(), &script)
+}
+
+fn expect_untouched(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    for node in lab.nodes() {
+        let log = lab.reaper_log(node)?;
+        let told = decisions(lab, node, job)?;
+        assert_eq!(told, Vec::<String>::new(), "job {job} on {node}\n{log}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError> {
+    let lab = two(&[], EARLY)
+        .partition("early", "")
+        .pools(POOL)
+        .shared()
+        .start()?;
+    let user = &lab.users()[0];
+    let idle = on_both(&lab, user, "none", "gpu")?;
+    let spared = [
+        on_both(&lab, user, "first", "gpu")?,
+        on_both(&lab, user, "second", "gpu")?,
+        on_both(&lab, user, "first", "early")?,
+        on_both(&lab, user, "second", "early")?,
+    ];
+    for job in spared {
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    // Who reads its configuration again knows of the others when they speak again.
+    wait_for_decision(&lab, &lab.nodes()[0], idle, "warn")?;
+    reload(&lab, &lab.nodes()[0], "read its configuration again")?;
+    let ended = lab.wait_for_end(idle)?;
+    let logs = format!(
+        "{}\n{}",
+        lab.reaper_log(&lab.nodes()[0])?,
+        lab.reaper_log(&lab.nodes()[1])?
+    );
+    assert_eq!(ended.state(), "CANCELLED", "{logs}");
+    let told = kept_once(&lab, &lab.nodes()[0], idle)?;
+    assert_eq!(words(&told), ["warn", "cancel"], "{logs}");
+    assert!(told[1].at - told[0].at >= 3 * SECOND, "{told:?}\n{logs}");
+    assert!(told[1].stalled >= 6 * SECOND, "{told:?}\n{logs}");
+    let second = decisions(&lab, &lab.nodes()[1], idle)?;
+    assert_eq!(second, Vec::<String>::new(), "{logs}");
+    let output = lab.output(idle)?;
+    assert_eq!(output.matches("will be cancelled").count(), 1, "{output}");
+    // The shared record is found from everywhere.
+    let why = ["why", &idle.to_string(), "--node", &lab.nodes()[1]];
+    let why = lab.command("gpufrac").user(user).args(why).stdout()?;
+    assert!(why.contains("cancelled"), "{why}\n{logs}");
+
+    std::thread::sleep(5 * SECOND);
+    for job in spared {
+        expect_untouched(&lab, job)?;
+        expect_spared(&lab, &lab.nodes()[0], job)?;
+    }
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
+    let mut lab = two(&[], "").shared().start()?;
+    let (first, second) = (lab.nodes()[0].clone(), lab.nodes()[1].clone());
+    let user = lab.users()[0].clone();
+    let job = on_both(&lab, &user, "none", "gpu")?;
+    wait_for_decision(&lab, &first, job, "warn")?;
+    // What it last said is believed for 3 s; the job has a warning of 3 s.
+    lab.stop_reaper(&second, Signal::SIGKILL)?;
+    std::thread::sleep(10 * SECOND);
+    let log = lab.reaper_log(&first)?;
+    let told = decisions(&lab, &first, job)?;
+    assert!(!told.contains(&"cancel".to_owned()), "{told:?}\n{log}");
+    assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
+    // It has not seen the slice for long, so it begins anew.
+    lab.start_reaper(&second)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    let told = kept_once(&lab, &first, job)?;
+    let log = lab.reaper_log(&first)?;
+    let last: Vec<&str> = words(&told).into_iter().rev().take(3).collect();
+    assert_eq!(last, ["cancel", "warn", "clear"], "{told:?}\n{log}");
+    assert_eq!(decisions(&lab, &second, job)?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn what_a_node_said_is_taken_back_when_its_slice_is_used() -> Result<(), LabError> {
+    // Once used, a slice is not judged any more.
+    let changes = [("idle", "\"off\""), ("interval", "\"1s\"")];
+    let windows = [("never_used", "\"12s\""), ("warn", "[\"5s\"]")];
+    let over = [("over_share", "\"off\"")];
+    let lab = two(&[&changes[..], &windows, &over].concat(), "")
+        .shared()
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = format!(
+        "while [ ! -e use ]; do sleep 0.1; done; {SECOND_NODE} gpusim --root {}/{} run --pattern busy --memory 500M",
+        lab.folder().root().join("gpus").display(),
+        lab.nodes()[1]
+    );
+    let job = submit(&lab, user, &BOTH, &script)?;
+    wait_for_decision(&lab, node, job, "warn")?;
+    lab.write_work("use", "")?;
+    std::thread::sleep(10 * SECOND);
+    let told = decisions(&lab, node, job)?;
+    let log = lab.reaper_log(node)?;
+    assert_eq!(told, ["warn", "clear"], "{log}");
+    expect_spared(&lab, node, job)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn without_a_shared_folder_jobs_on_several_nodes_live() -> Result<(), LabError> {
+    let lab = two(&[], "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let both = on_both(&lab, user, "none", "gpu")?;
+    let one = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
+    wait_for_decision(&lab, node, both, "refuse")?;
+    assert_eq!(lab.wait_for_end(one)?.state(), "CANCELLED");
+    std::thread::sleep(3 * SECOND);
+    for node in lab.nodes() {
+        let log = lab.reaper_log(node)?;
+        assert_eq!(decisions(&lab, node, both)?, ["refuse"], "{log}");
+        assert!(log.contains("names no folder that they share"), "{log}");
+    }
+    expect_spared(&lab, node, both)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
+    let breaker = (
+        "breaker",
+        "{ node_share = 100, cluster_share = 40, least = 4 }",
+    );
+    let lab = two(&[breaker], "").shared().start()?;
+    let user = &lab.users()[0];
+    let script = "while [ ! -e use ]; do sleep 0.1; done; gpu busy";
+    let jobs: Vec<JobId> = (0..6)
+        .map(|number| {
+            let node = &lab.nodes()[number % 2];
+            submit(&lab, user, &["-w", node, "--gres=gpufrac:0.25"], script)
+        })
+        .collect::<Result<_, _>>()?;
+    for node in lab.nodes() {
+        wait_for_log(&lab, node, "THE BREAKER OF THE CLUSTER IS OPEN")?;
+    }
+    std::thread::sleep(6 * SECOND);
+    expect_no_end(&lab, &jobs)?;
+    // Without the folder nobody can count, and it stays open.
+    let (shared, away) = (lab.folder().shared(), lab.folder().root().join("away"));
+    fs::rename(&shared, &away).map_err(failed(&shared))?;
+    for node in lab.nodes() {
+        wait_for_log(&lab, node, "shared: ")?;
+    }
+    std::thread::sleep(2 * SECOND);
+    expect_no_end(&lab, &jobs)?;
+    for node in lab.nodes() {
+        let log = lab.reaper_log(node)?;
+        assert!(!log.contains("is closed again"), "{log}");
+    }
+    fs::rename(&away, &shared).map_err(failed(&shared))?;
+    lab.write_work("use", "")?;
+    for node in lab.nodes() {
+        wait_for_log(&lab, node, "the breaker of the cluster is closed again")?;
+    }
+    expect_no_end(&lab, &jobs)?;
+    for job in jobs {
+        expect_spared(&lab, &lab.nodes()[0], job)?;
+    }
+    lab.expect_nothing_left()
+}
+
+fn expect_no_end(lab: &Lab, jobs: &[JobId]) -> Result<(), LabError> {
+    for node in lab.nodes() {
+        let log = lab.reaper_log(node)?;
+        for job in jobs {
+            let told = decisions(lab, node, *job)?;
+            assert!(!told.contains(&"cancel".to_owned()), "job {job}\n{log}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,317 @@
+//! A thousand jobs of random activity, judged by what they themselves wrote down.
+//!
+//! The oracle knows nothing of samples, windows' beginnings or ladders: it has the times at which each job
+//! started its programs, what these were told to do, and when the job was ended.
+//!
+//! `GPUFRAC_PATTERN_JOBS` and `GPUFRAC_PATTERN_SEED` set how many and which.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use gpufrac_lab::{Lab, LabError};
+use serde_json::Value;
+
+use super::lab;
+use crate::soak::{Dice, number};
+
+/// `never_used` and `idle` of the policy.
+const WINDOW: f64 = 10.0;
+/// The warning before the end.
+const WARNING_MS: u64 = 4000;
+/// Times are whole seconds in Slurm, and programs start some time after their job wrote so.
+const TOLERANCE: f64 = 2.0;
+/// What a machine with much to do may be late.
+const LATE: f64 = 10.0;
+
+const POOLS: &str = "\
+[pool.slices]
+mechanism = \"mig\"
+layout = \"slices\"
+gpu = \"H100-80\"
+partitions = [\"gpu\"]
+nodes = \"@NODES@\"
+";
+
+/// What a job does for a while.
+enum Part {
+    /// No program.
+    Pause(f64),
+    /// A program: how busy, for how long.
+    Program(Vec<(f64, f64)>),
+}
+
+impl Part {
+    fn seconds(&self) -> f64 {
+        match self {
+            Part::Pause(seconds) => *seconds,
+            Part::Program(steps) => steps.iter().map(|(_, seconds)| seconds).sum(),
+        }
+    }
+}
+
+/// A tenth of seconds from `least` to `most`.
+fn seconds(dice: &mut Dice, least: u64, most: u64) -> f64 {
+    (least * 10 + dice.throw((most - least) * 10 + 1)) as f64 / 10.0
+}
+
+fn plan(dice: &mut Dice) -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut left = seconds(dice, 8, 36);
+    while left > 0.0 {
+        let part = match dice.throw(5) {
+            0 => Part::Pause(seconds(dice, 0, 22) + 0.2),
+            // Short programs and pauses in turns.
+            1 => Part::Program(vec![(1.0, 0.1 + seconds(dice, 0, 1))]),
+            _ => Part::Program(
+                (0..1 + dice.throw(4))
+                    .map(|_| {
+                        let busy = [0.0, 0.0, 0.01, 0.3, 1.0][dice.throw(5) as usize];
+                        (busy, 0.1 + seconds(dice, 0, 9))
+                    })
+                    .collect(),
+            ),
+        };
+        left -= part.seconds();
+        parts.push(part);
+    }
+    parts
+}
+
+/// The script of a plan: before each program it writes the time.
+fn script(plan: &[Part], number: usize) -> String {
+    let mut text = format!("plan{number}() {{\n");
+    for (position, part) in plan.iter().enumerate() {
+        let seconds = part.seconds();
+        let _ = match part {
+            Part::Pause(_) => writeln!(text, "sleep {seconds:.1}"),
+            Part::Program(steps) => {
+                let steps: Vec<String> = steps.iter().map(|(b, s)| format!("{b}@{s:.1}")).collect();
+                writeln!(
+                    text,
+                    "echo AT {position} $EPOCHREALTIME; gpusim --root $GPUS/$SLURMD_NODENAME run --memory 100M --pattern steps:{} --seconds {seconds:.1} || echo FAILED",
+                    steps.join(",")
+                )
+            }
+        };
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// From when to when a job computed, and when it started programs: seconds since 1970, as its output and plan say.
+struct Truth {
+    busy: Vec<(f64, f64)>,
+    starts: Vec<f64>,
+}
+
+fn truth(plan: &[Part], output: &str) -> Truth {
+    let mut truth = Truth {
+        busy: Vec::new(),
+        starts: Vec::new(),
+    };
+    for line in output.lines().filter_map(|line| line.strip_prefix("AT ")) {
+        let mut words = line.split(' ');
+        let position: Option<usize> = words.next().and_then(|word| word.parse().ok());
+        let at: Option<f64> = words.next().and_then(|word| word.parse().ok());
+        let (Some(position), Some(mut at)) = (position, at) else {
+            continue;
+        };
+        truth.starts.push(at);
+        if let Some(Part::Program(steps)) = plan.get(position) {
+            for (busy, seconds) in steps {
+                if *busy > 0.0 {
+                    truth.busy.push((at, at + seconds));
+                }
+                at += seconds;
+            }
+        }
+    }
+    truth
+}
+
+impl Truth {
+    /// The last moment before `end` at which it computed; None if it never did.
+    fn last_use(&self, end: f64) -> Option<f64> {
+        let before = self.busy.iter().filter(|(from, _)| *from < end);
+        before.map(|(_, to)| to.min(end)).reduce(f64::max)
+    }
+
+    /// The longest time from `begin` to `end` in which it neither computed nor started a program.
+    fn longest_pause(&self, begin: f64, end: f64) -> f64 {
+        let mut times = self.busy.clone();
+        times.extend(self.starts.iter().map(|at| (*at, *at)));
+        times.push((end, end));
+        times.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut last = begin;
+        let mut longest = 0.0_f64;
+        for (from, to) in times {
+            longest = longest.max(from.min(end) - last);
+            last = last.max(to);
+        }
+        longest
+    }
+}
+
+/// What became of a job.
+struct Outcome {
+    job: u32,
+    state: String,
+    begin: f64,
+    end: f64,
+}
+
+#[test]
+fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
+    let count = number("GPUFRAC_PATTERN_JOBS", 1000) as usize;
+    let seed = number("GPUFRAC_PATTERN_SEED", 20_261_121);
+    println!("GPUFRAC_PATTERN_JOBS={count} GPUFRAC_PATTERN_SEED={seed}");
+    let mut dice = Dice(seed);
+    let warning = format!("[\"{WARNING_MS}ms\"]");
+    let window = format!("\"{WINDOW}s\"");
+    let lab = lab(
+        &[
+            ("warn", &warning),
+            ("never_used", &window),
+            ("idle", &window),
+            ("reaps_per_hour", "255"),
+            ("interval", "\"500ms\""),
+            ("over_share", "\"off\""),
+        ],
+        "",
+    )
+    .nodes(2)
+    .gpus("H100-80", 8)
+    .cpus_per_node(128)
+    .slurm_conf_extra("MaxArraySize=20000")
+    .pools(POOLS)
+    .start()?;
+    let plans: Vec<Vec<Part>> = (0..count).map(|_| plan(&mut dice)).collect();
+    run(&lab, &plans)?;
+
+    let outcomes = outcomes(&lab)?;
+    let records = records(&lab)?;
+    let (mut ended, mut spared) = (0, 0);
+    let mut wrong = Vec::new();
+    for (number, plan) in plans.iter().enumerate() {
+        let output = lab.folder().work().join(format!("plan-{number}.out"));
+        let output = std::fs::read_to_string(&output).unwrap_or_default();
+        let Some(outcome) = outcomes.get(&number) else {
+            wrong.push(format!("task {number}: Slurm does not know it"));
+            continue;
+        };
+        match outcome.state.as_str() {
+            "CANCELLED" => ended += 1,
+            _ => spared += 1,
+        }
+        if output.contains("FAILED") {
+            wrong.push(format!("task {number}: a program failed: {output}"));
+        }
+        let record = records.get(&outcome.job);
+        let verdict = judge(&truth(plan, &output), outcome, record);
+        wrong.extend(verdict.map(|why| format!("task {number}: {why}\n{output}\n{record:?}")));
+    }
+    println!(
+        "{count} jobs: {ended} ended, {spared} spared, {} wrong",
+        wrong.len()
+    );
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+    // Else nothing was tried.
+    assert!(
+        ended * 20 > count && spared * 20 > count,
+        "{ended} ended, {spared} spared"
+    );
+    assert!(lab.drained_nodes()?.is_empty());
+    lab.expect_nothing_left()
+}
+
+/// Runs the plans as one array and waits for its end.
+fn run(lab: &Lab, plans: &[Vec<Part>]) -> Result<(), LabError> {
+    let user = &lab.users()[0];
+    let mut text = format!(
+        "#!/bin/bash\nGPUS={}\n",
+        lab.folder().root().join("gpus").display()
+    );
+    for (number, plan) in plans.iter().enumerate() {
+        text.push_str(&script(plan, number));
+    }
+    text.push_str("plan$SLURM_ARRAY_TASK_ID\n");
+    let path = lab.write_work("plans.sh", &text)?;
+    let array = format!("--array=0-{}", plans.len() - 1);
+    let path = path.display().to_string();
+    lab.sbatch(
+        user,
+        &[&array, "--gres=gpufrac:0.14", "--output=plan-%a.out", &path],
+    )?;
+    let limit = Duration::from_secs(120 + plans.len() as u64);
+    lab.wait("all tasks are over", limit, || {
+        let left = lab
+            .command("squeue")
+            .args(["-h", "-r", "-o", "%i"])
+            .stdout()?;
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(left.trim().is_empty().then_some(()))
+    })
+}
+
+/// By task.
+fn outcomes(lab: &Lab) -> Result<BTreeMap<usize, Outcome>, LabError> {
+    let command = lab.command("scontrol").env("SLURM_TIME_FORMAT", "%s");
+    let text = command.args(["-o", "show", "jobs"]).stdout()?;
+    let task = |line: &str| {
+        let field = |name: &str| {
+            line.split_whitespace()
+                .find_map(|word| word.strip_prefix(name))
+        };
+        let outcome = Outcome {
+            job: field("JobId=")?.parse().ok()?,
+            state: field("JobState=")?.to_owned(),
+            begin: field("StartTime=")?.parse().ok()?,
+            end: field("EndTime=")?.parse().ok()?,
+        };
+        Some((field("ArrayTaskId=")?.parse().ok()?, outcome))
+    };
+    Ok(text.lines().filter_map(task).collect())
+}
+
+/// What the nodes keep of the jobs about which something was decided.
+fn records(lab: &Lab) -> Result<BTreeMap<u32, Value>, LabError> {
+    let mut records = BTreeMap::new();
+    for node in lab.nodes() {
+        let place = lab.folder().var(node).join("reaper");
+        for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            let record: Value = serde_json::from_str(&text).unwrap_or_default();
+            let job = record["job"].as_u64().unwrap_or_default() as u32;
+            records.insert(job, record);
+        }
+    }
+    Ok(records)
+}
+
+/// What is wrong with the end of a job, or with its not having one.
+fn judge(truth: &Truth, outcome: &Outcome, record: Option<&Value>) -> Option<String> {
+    if outcome.state == "CANCELLED" {
+        let since = truth.last_use(outcome.end).unwrap_or(outcome.begin);
+        let idle = outcome.end - since;
+        if idle < WINDOW - TOLERANCE {
+            return Some(format!("ended though it computed {idle:.1} s before"));
+        }
+        return match notice_ms(record) {
+            Some(notice) if notice >= WARNING_MS => None,
+            other => Some(format!("warned {other:?} ms before")),
+        };
+    }
+    let pause = truth.longest_pause(outcome.begin, outcome.end);
+    (pause > WINDOW + LATE).then(|| format!("not ended though idle for {pause:.1} s"))
+}
+
+/// How long before the end the last warning was given.
+fn notice_ms(record: Option<&Value>) -> Option<u64> {
+    let events = record?["events"].as_array()?;
+    let at = |decision: &str| {
+        let event = events.iter().rfind(|event| event["decision"] == decision);
+        event?["at_ms"].as_u64()
+    };
+    at("cancel")?.checked_sub(at("warn")?)
+}

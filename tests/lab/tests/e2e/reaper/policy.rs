@@ -1,0 +1,176 @@
+//! Which rule holds for a job. Rules on a QOS are not tried here: Slurm knows none without its accounting.
+
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use super::{
+    configure, decisions, job_named, lab, quick, scontrol, submit, wait_for_decision,
+    wait_until_kept,
+};
+
+const EIGHTH: &str = "--gres=gpufrac:0.125";
+
+const POOL: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "fast"]
+nodes = "@NODES@"
+"#;
+
+/// A rule of each kind. The windows of all others are long.
+const RULES: &str = r#"
+[reaper.rule.exempt]
+names = ["keep-*"]
+mode = "off"
+
+[reaper.rule.mine]
+users = ["@USER@"]
+never_used = "6s"
+
+[reaper.rule.fast]
+partitions = ["fa*"]
+never_used = "6s"
+
+[reaper.rule.physics]
+accounts = ["phys"]
+never_used = "6s"
+
+[reaper.rule.training]
+names = ["train-?"]
+never_used = "6s"
+
+[reaper.rule.terminals]
+interactive = true
+never_used = "6s"
+
+[reaper.rule.course]
+reservations = ["course*"]
+never_used = "6s"
+"#;
+
+#[test]
+fn the_first_rule_that_matches_holds() -> Result<(), LabError> {
+    let general = [("mode", "\"dry-run\""), ("never_used", "\"1h\"")];
+    let lab = lab(&general, "")
+        .partition("fast", "")
+        .pools(POOL)
+        .start()?;
+    let (user, other, node) = (&lab.users()[0], &lab.users()[1], &lab.nodes()[0]);
+    let rules = RULES.replace("@USER@", &other.name);
+    configure(&lab, &quick(&general, &rules))?;
+    let idle = |args: &[&str]| submit(&lab, user, &[&[EIGHTH], args].concat(), "sleep 1000");
+    let theirs = |args: &[&str]| submit(&lab, other, &[&[EIGHTH], args].concat(), "sleep 1000");
+    let judged = [
+        (theirs(&[])?, "mine"),
+        (theirs(&["--account=phys"])?, "mine"),
+        (idle(&["--partition=fast"])?, "fast"),
+        (idle(&["--account=phys"])?, "physics"),
+        (idle(&["--job-name=train-1"])?, "training"),
+        (idle(&["--account=phys", "--job-name=train-2"])?, "physics"),
+    ];
+    let free = [
+        theirs(&["--job-name=keep-1"])?,
+        idle(&["--job-name=train-11"])?,
+        idle(&["--account=physics"])?,
+        idle(&[])?,
+    ];
+    let salloc = [
+        EIGHTH,
+        "--job-name=terminal",
+        "--kill-command",
+        "sleep",
+        "60",
+    ];
+    let terminal = lab.command("salloc").user(user).args(salloc).spawn()?;
+    let interactive = job_named(&lab, "terminal")?;
+    for job in free {
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    scontrol(
+        &lab,
+        &[
+            "create",
+            "reservation",
+            "ReservationName=course1",
+            "StartTime=now",
+            "Duration=60",
+            &format!("Users={}", user.name),
+            "Nodes=ALL",
+            "Flags=IGNORE_JOBS",
+        ],
+    )?;
+    let reserved = idle(&["--reservation=course1"])?;
+    let judged = judged.iter().copied();
+    for (job, rule) in judged.chain([(interactive, "terminals"), (reserved, "course")]) {
+        expect_rule(&lab, node, job, rule)?;
+    }
+    for job in free {
+        let log = lab.reaper_log(node)?;
+        assert_eq!(decisions(&lab, node, job)?, Vec::<String>::new(), "{log}");
+    }
+    end_all(&lab)?;
+    drop(terminal.wait()?);
+    scontrol(&lab, &["delete", "ReservationName=course1"])?;
+    lab.expect_nothing_left()
+}
+
+fn expect_rule(lab: &Lab, node: &str, job: JobId, rule: &str) -> Result<(), LabError> {
+    let told = wait_until_kept(lab, node, job, "warn")?;
+    let log = lab.reaper_log(node)?;
+    let rules: Vec<&str> = told.iter().map(|told| &*told.rule).collect();
+    let right = rules.iter().all(|found| *found == rule);
+    assert!(right, "job {job}: {rules:?}, not {rule}\n{log}");
+    Ok(())
+}
+
+fn end_all(lab: &Lab) -> Result<(), LabError> {
+    let jobs = lab.jobs()?.into_iter().filter(|job| job.is_active());
+    let ids: Vec<String> = jobs.map(|job| job.id().to_string()).collect();
+    lab.command("scancel").args(ids).stdout().map(drop)
+}
+
+#[test]
+fn what_the_user_asked_for_holds_as_long_as_a_rule_allows_it() -> Result<(), LabError> {
+    let physics = |allowed: &str| {
+        let rule =
+            format!("[reaper.rule.physics]\naccounts = [\"phys\"]\nidle_option = {allowed}\n");
+        let general = [
+            ("mode", "\"dry-run\""),
+            ("long_factor", "2"),
+            ("idle_option", "[\"default\"]"),
+        ];
+        (general, rule)
+    };
+    let (general, rule) = physics("[\"default\", \"long\", \"off\"]");
+    let lab = lab(&general, &rule).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let idle = |wish: &str| {
+        let wish = format!("--gpufrac-idle={wish}");
+        submit(&lab, user, &[EIGHTH, "--account=phys", &wish], "sleep 1000")
+    };
+    let (plain, long, off) = (idle("default")?, idle("long")?, idle("off")?);
+    let told = [
+        wait_until_kept(&lab, node, plain, "warn")?,
+        wait_until_kept(&lab, node, long, "warn")?,
+    ];
+    let log = lab.reaper_log(node)?;
+    // Windows of 6 s and twice that; each is warned 3 s before.
+    assert!(told[0][0].stalled >= Duration::from_secs(3), "{log}");
+    assert!(told[1][0].stalled >= Duration::from_secs(9), "{log}");
+    assert_eq!(decisions(&lab, node, off)?, Vec::<String>::new(), "{log}");
+
+    // Not allowed any more: it counts as if nothing had been asked for.
+    let later = idle("long")?;
+    lab.wait_for_state(later, &["RUNNING"])?;
+    let (general, rule) = physics("[\"default\"]");
+    configure(&lab, &quick(&general, &rule))?;
+    wait_for_decision(&lab, node, off, "warn")?;
+    let told = wait_until_kept(&lab, node, later, "cancel")?;
+    let log = lab.reaper_log(node)?;
+    assert!(told[0].stalled < Duration::from_secs(9), "{told:?}\n{log}");
+    end_all(&lab)?;
+    lab.expect_nothing_left()
+}
