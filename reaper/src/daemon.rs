@@ -22,7 +22,7 @@ use crate::sample::{Sample, Use};
 use crate::slurm::{Job, Slurm};
 use crate::state::State;
 use crate::telemetry::Telemetry;
-use crate::watch::{GAP, Key, Stalled, Watch};
+use crate::watch::{GAP, Key, SUSPECT_GAP, Stalled, Watch};
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
@@ -49,6 +49,21 @@ pub(crate) struct Watched {
     pub(crate) refused: Option<String>,
     /// Points and events when the record was last written.
     written: (usize, usize),
+}
+
+impl Watched {
+    /// Takes in a sample.
+    fn take(&mut self, now: Moment, sample: Sample, policy: &Policy, interval: Duration) {
+        let wish = self.lease.idle_wish;
+        let gap = match self.watch.is_suspect(policy, wish, self.watch.sampled) {
+            true => SUSPECT_GAP,
+            false => GAP,
+        };
+        self.watch.observe(now, &sample, interval * gap);
+        let at = now.since(self.watch.began);
+        self.record.series.add(at, &sample);
+        self.last = Some(sample);
+    }
 }
 
 /// The daemon without its loop.
@@ -302,8 +317,14 @@ impl Daemon {
             .iter()
             .map(|(job, watched)| (*job, self.policy(watched).clone()))
             .collect();
-        let general = &self.node.config.reaper.general;
-        let policy = |lease: &Lease| policies.get(&lease.job_id).unwrap_or(general);
+        let general = self.node.config.reaper.general.clone();
+        let policy = |lease: &Lease| policies.get(&lease.job_id).unwrap_or(&general);
+        // An instance that is about to go must not be looked at again after it was let go of.
+        let ending = self.leases.iter();
+        let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
+        let ending: Vec<&str> = ending.map(|lease| lease.slice.gpu_uuid.as_str()).collect();
+        let seen = |lease: &Lease| !ending.contains(&lease.slice.gpu_uuid.as_str());
+        let leases: Vec<Lease> = leases.into_iter().filter(seen).collect();
         let look = self.telemetry.look(&self.node, &leases, observe, policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
         self.tell_once("driver", look.errors.first().cloned());
@@ -316,10 +337,37 @@ impl Daemon {
             if matches!(sample.usage, Use::Unknown(_)) {
                 self.state.totals.unknown_samples += 1;
             }
-            watched.watch.observe(now, &sample, interval);
-            let at = now.since(watched.watch.began);
-            watched.record.series.add(at, &sample);
-            watched.last = Some(sample);
+            let policy = policies.get(&job).unwrap_or(&general);
+            watched.take(now, sample, policy, interval);
+        }
+    }
+
+    /// One more look at a slice whose job is about to end. It takes the time of a shortest look.
+    pub(crate) fn look_again(&mut self, job: u32) {
+        let Some(lease) = self.watched.get(&job).map(|watched| watched.lease.clone()) else {
+            return;
+        };
+        let gpu = &lease.slice.gpu_uuid;
+        let neighbours = self.watched.values().map(|watched| &watched.lease);
+        let neighbours: Vec<&Lease> = neighbours
+            .filter(|other| other.slice.gpu_uuid == *gpu)
+            .collect();
+        let reaper = &self.node.config.reaper;
+        let policy = self
+            .watched
+            .get(&job)
+            .map(|watched| self.policy(watched).clone());
+        let policy = policy.unwrap_or_default();
+        let observe = || {
+            std::thread::sleep(SHORTEST_LOOK);
+            true
+        };
+        let sample = self
+            .telemetry
+            .look_at(&self.node, &lease, &neighbours, observe, &policy);
+        let interval = reaper.interval;
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.take(Moment::now(), sample, &policy, interval);
         }
     }
 
@@ -339,11 +387,17 @@ impl Daemon {
             .map(|(job, _)| *job)
             .collect();
         for job in unknown {
-            if self.fresh(job).is_none() {
+            self.fresh(job);
+            if self.told.contains_key("slurm") || self.is_late(now) {
                 // Who does not answer once is not asked for the others now.
                 break;
             }
         }
+    }
+
+    /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
+    pub(crate) fn is_late(&self, began: Moment) -> bool {
+        Moment::now().since(began) > self.node.config.reaper.interval / 2
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
@@ -456,7 +510,9 @@ impl Daemon {
         }
         self.overdue = overdue;
         match overdue::unleased(&self.node) {
-            Ok(unleased) => {
+            // Somebody is at work on a GPU: the next time will do.
+            Ok(None) => {}
+            Ok(Some(unleased)) => {
                 for instance in unleased.iter().filter(|i| !self.unleased.contains(i)) {
                     self.log.warning(format!(
                         "{instance}: no lease names it; it is not gpufrac's, and stays"

@@ -179,7 +179,7 @@ mod tests {
         for second in 1..=seconds {
             let Some(usage) = look(second) else { continue };
             let now = at(second);
-            watch.observe(now, &sample(usage, 0, 0), 20 * SECOND);
+            watch.observe(now, &sample(usage, 0, 0), 120 * SECOND);
             if watch.is_cleared() {
                 watch.ladder = Ladder::default();
             }

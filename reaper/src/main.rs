@@ -15,7 +15,7 @@ use gpufrac_node::node::Node;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::metrics::{Server, Snapshot};
 use gpufrac_reaper::slurm;
-use gpufrac_reaper::wait::{Event, Waiter};
+use gpufrac_reaper::wait::{self, Event, Waiter};
 use nix::fcntl::{Flock, FlockArg};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
@@ -74,6 +74,8 @@ impl Args {
 
 fn run(args: &Args, log: &JobLog) -> Result<(), String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
+    // First of all: a SIGHUP that comes now must not end the daemon. Threads that start later inherit this.
+    let signals = wait::block_signals().map_err(|e| text(&e))?;
     let node = args.load()?;
     if !node.has_pools() {
         // The unit may be enabled on every node of a cluster.
@@ -81,10 +83,11 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
             "no pool has GPUs on node {}: nothing to do",
             node.name
         ));
+        notify(&[sd_notify::NotifyState::Ready]);
         return Ok(());
     }
     let _alone = alone(&node)?;
-    let mut waiter = Waiter::new(&node.run.join("leases")).map_err(|e| text(&e))?;
+    let mut waiter = Waiter::new(signals, &node.run.join("leases")).map_err(|e| text(&e))?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
     let mut server = serve(&node, &snapshot, log);
     let mut address = node.config.reaper.metrics;

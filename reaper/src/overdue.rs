@@ -73,8 +73,8 @@ pub fn end_if_over(
 }
 
 /// GPU instances on the GPUs of pools that no lease names: an admin's own, or what is left of a
-/// lease that was removed by hand. They are shown and stay.
-pub fn unleased(node: &Node) -> Result<Vec<String>, String> {
+/// lease that was removed by hand. They are shown and stay. None while somebody works on one of the GPUs.
+pub fn unleased(node: &Node) -> Result<Option<Vec<String>>, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let session = node.nvml().map_err(|e| text(&e))?;
     let count = session.gpu_count().map_err(|e| text(&e))?;
@@ -93,7 +93,7 @@ pub fn unleased(node: &Node) -> Result<Vec<String>, String> {
         let locks = node.locks().map_err(|e| text(&e))?;
         // While somebody carves, instances stand that no lease names yet.
         let _lock = match locks.gpu(index, PATIENCE) {
-            Err(LockError::Timeout { .. }) => continue,
+            Err(LockError::Timeout { .. }) => return Ok(None),
             other => other.map_err(|e| text(&e))?,
         };
         let standing = gpu.instances(&device.pool.geometry).map_err(|e| text(&e))?;
@@ -112,5 +112,5 @@ pub fn unleased(node: &Node) -> Result<Vec<String>, String> {
             }
         }
     }
-    Ok(found)
+    Ok(Some(found))
 }

@@ -1,7 +1,7 @@
 //! Letters on their way, on a thread of their own: a mail system that hangs must not stop the rounds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,6 +21,7 @@ pub struct Post {
     out: Option<SyncSender<(Mail, Letter)>>,
     thread: Option<JoinHandle<()>>,
     failed: Arc<AtomicU64>,
+    closing: Arc<AtomicBool>,
 }
 
 impl Default for Post {
@@ -35,10 +36,16 @@ impl Post {
         let (out, inbox) = sync_channel::<(Mail, Letter)>(WAITING);
         let failed = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&failed);
+        let closing = Arc::new(AtomicBool::new(false));
+        let closed = Arc::clone(&closing);
         let thread = std::thread::spawn(move || {
             let log = JobLog::reaper();
             for (mail, letter) in inbox {
-                if let Err(error) = mail::send(&mail, &letter, LIMIT) {
+                let sent = match closed.load(Ordering::Relaxed) {
+                    true => Err("the daemon ends".to_owned()),
+                    false => mail::send(&mail, &letter, LIMIT).map_err(|error| error.to_string()),
+                };
+                if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);
                     log.error(format!("a mail ({}) was not sent: {error}", letter.subject));
                 }
@@ -48,6 +55,7 @@ impl Post {
             out: Some(out),
             thread: Some(thread),
             failed,
+            closing,
         }
     }
 
@@ -69,8 +77,9 @@ impl Post {
         self.failed.swap(0, Ordering::Relaxed)
     }
 
-    /// Waits until those that were taken are sent, or failed.
+    /// Waits for the letter that is on its way; the others are not sent any more.
     pub fn finish(&mut self) {
+        self.closing.store(true, Ordering::Relaxed);
         self.out = None;
         if let Some(thread) = self.thread.take() {
             // It has panicked: nothing is left to wait for.

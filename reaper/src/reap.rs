@@ -44,6 +44,9 @@ impl Daemon {
         }
         let open = self.check_breakers(stalled, now, !due.is_empty());
         for due in due {
+            if self.is_late(now) {
+                break;
+            }
             let errors = self.state.totals.slurm_errors;
             let done = match open {
                 Some(scope) => {
@@ -69,7 +72,7 @@ impl Daemon {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let ladder = &watched.watch.ladder;
-        if ladder.has_ended() {
+        if ladder.has_ended() && policy.mode == Mode::On {
             // It is on its way out: what is seen of it now tells nothing.
             return None;
         }
@@ -319,6 +322,15 @@ impl Daemon {
             // It was judged as if it were here alone.
             return Ok(());
         }
+        if !matches!(due.step, Step::Warn { .. }) && policy.mode == Mode::On {
+            // Slurm took its time to answer, for others too: the job may have woken up meanwhile.
+            self.look_again(due.job);
+            let watched = self.watched.get(&due.job);
+            let own = watched.and_then(|watched| watched.watch.stalled(&policy, wish));
+            if own.is_none_or(|own| own.since > due.stalled.since) {
+                return Ok(());
+            }
+        }
         match due.step {
             Step::None => Ok(()),
             Step::Warn { end } => self.warn(&due, &job, end, now),
@@ -496,10 +508,18 @@ impl Daemon {
             words::span(now.since(due.stalled.since)),
             due.job
         );
-        let comment = self.comment(job, &text);
-        let deeds = vec![Deed::Notify(text), Deed::Comment(comment), deed];
+        let was_refused = self
+            .watched
+            .get(&due.job)
+            .is_some_and(|w| w.refused.is_some());
+        let mut deeds = vec![deed];
+        if !was_refused {
+            // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
+            deeds.insert(0, Deed::Notify(text.clone()));
+            deeds.insert(1, Deed::Comment(self.comment(job, &text)));
+        }
         let results = self.act(due.job, deeds)?;
-        if let Some(Err(error)) = results.into_iter().nth(2) {
+        if let Some(Err(error)) = results.into_iter().next_back() {
             self.refuse(due, format!("Slurm refused: {error}"));
             return Ok(());
         }

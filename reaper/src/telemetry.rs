@@ -117,23 +117,8 @@ impl Telemetry {
                 .filter(|other| other.slice.gpu_uuid == *gpu)
                 .copied()
                 .collect();
-            let sample = match views.get(gpu) {
-                None => Sample::missing("the driver does not answer for its GPU"),
-                Some(view) => Judge {
-                    lease,
-                    view,
-                    neighbours: &neighbours,
-                    dcgm: dcgm.as_ref(),
-                    owners: &self.owners,
-                    policy: policy(lease),
-                    cores: match lease.slice.mps.is_none() && view.measures(lease, dcgm.is_some()) {
-                        // Not looked at: reading it takes longer than all the rest.
-                        true => None,
-                        false => self.groups.cores(lease, now),
-                    },
-                }
-                .sample(),
-            };
+            let view = views.get(gpu);
+            let sample = self.judge(lease, view, &neighbours, dcgm.as_ref(), policy(lease));
             let is_first = self.met.insert(Key::of(lease));
             if !(is_first && compares_looks(&sample)) {
                 look.samples.insert(lease.job_id, sample);
@@ -144,6 +129,54 @@ impl Telemetry {
         self.owners.retain(|_, (_, seen)| now.since(*seen) < kept);
         self.owners.extend(owners(&views, now));
         look
+    }
+
+    /// Looks at one lease once more. `neighbours`: all leases on its GPU.
+    pub fn look_at(
+        &mut self,
+        node: &Node,
+        lease: &Lease,
+        neighbours: &[&Lease],
+        observe: impl FnOnce() -> bool,
+        policy: &Policy,
+    ) -> Sample {
+        let before = self.last;
+        let interval = self.interval();
+        // The next look at all of them is to begin where the last one ended.
+        self.last = before;
+        let mut errors = Vec::new();
+        let views = views(node, neighbours, observe, interval, &mut errors).unwrap_or_default();
+        let dcgm = self.read_dcgm(Moment::now(), &mut errors);
+        let view = views.get(&lease.slice.gpu_uuid);
+        self.judge(lease, view, neighbours, dcgm.as_ref(), policy)
+    }
+
+    fn judge(
+        &mut self,
+        lease: &Lease,
+        view: Option<&View>,
+        neighbours: &[&Lease],
+        dcgm: Option<&HashMap<Instance, f64>>,
+        policy: &Policy,
+    ) -> Sample {
+        let Some(view) = view else {
+            return Sample::missing("the driver does not answer for its GPU");
+        };
+        let measured = lease.slice.mps.is_none() && view.measures(lease, dcgm.is_some());
+        Judge {
+            lease,
+            view,
+            neighbours,
+            dcgm,
+            owners: &self.owners,
+            policy,
+            cores: match measured {
+                // Not looked at: reading it takes longer than all the rest.
+                true => None,
+                false => self.groups.cores(lease, Moment::now()),
+            },
+        }
+        .sample()
     }
 
     /// Whether a job has a control group, and so processes.
@@ -245,7 +278,11 @@ fn views(
     let mut views = HashMap::new();
     for (gpu, begun) in begun {
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
-            Ok(view) => drop(views.insert(gpu.uuid.clone(), view)),
+            Ok(view) => {
+                let refused = view.activity.values().filter_map(|a| a.as_ref().err());
+                errors.extend(refused.cloned());
+                views.insert(gpu.uuid.clone(), view);
+            }
             Err(error) => errors.push(error.to_string()),
         }
     }

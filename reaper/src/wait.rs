@@ -24,6 +24,19 @@ pub enum Event {
     End,
 }
 
+/// Blocks the signals that a [`Waiter`] waits for, in this thread and those that it starts.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn block_signals() -> io::Result<SigSet> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    Ok(signals)
+}
+
 /// The clock of the rounds.
 pub struct Waiter {
     signals: SignalFd,
@@ -39,16 +52,11 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Catches the signals, and watches the folder of leases.
+    /// Takes the signals that were blocked, and watches the folder of leases.
     ///
     /// # Errors
     /// The folder is not there: `gpufrac node-setup` makes it.
-    pub fn new(leases: &Path) -> io::Result<Waiter> {
-        let mut mask = SigSet::empty();
-        for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
-            mask.add(signal);
-        }
-        mask.thread_block()?;
+    pub fn new(signals: SigSet, leases: &Path) -> io::Result<Waiter> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let changes = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
         let flags = changes | AddWatchFlags::IN_DELETE | AddWatchFlags::IN_ONLYDIR;
@@ -59,7 +67,7 @@ impl Waiter {
         })?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Waiter {
-            signals: SignalFd::with_flags(&mask, flags)?,
+            signals: SignalFd::with_flags(&signals, flags)?,
             leases: inotify,
             folder: leases.to_owned(),
             rhythm: Rhythm {

@@ -14,6 +14,8 @@ use crate::sample::{Sample, Use};
 
 /// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
 pub const GAP: u32 = 6;
+/// As [`GAP`] for a slice that is looked at all the time, as its job may end by what is seen.
+pub const SUSPECT_GAP: u32 = 3;
 /// Memory of an instance that the driver itself may hold.
 const DRIVERS_OWN: MemoryMib = MemoryMib(256);
 
@@ -98,9 +100,9 @@ impl Watch {
         }
     }
 
-    /// Takes in a sample. `interval`: the time between two.
-    pub fn observe(&mut self, now: Moment, sample: &Sample, interval: Duration) {
-        if now.since(self.sampled) > interval * GAP {
+    /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
+    pub fn observe(&mut self, now: Moment, sample: &Sample, longest_gap: Duration) {
+        if now.since(self.sampled) > longest_gap {
             // Nobody looked for so long: it may have been used meanwhile.
             self.use_at(now);
             self.over_since = None;
@@ -215,7 +217,7 @@ pub(crate) mod tests {
     fn each_stall_has_its_beginning() {
         let mut watch = Watch::new(KEY, at(0));
         let mut look = |second, sample: &Sample| {
-            watch.observe(at(second), sample, SECOND);
+            watch.observe(at(second), sample, 6 * SECOND);
             stalled(&watch)
         };
         // The grace does not count.
@@ -247,11 +249,11 @@ pub(crate) mod tests {
     #[test]
     fn what_is_not_known_counts_as_use() {
         let mut watch = Watch::new(KEY, at(0));
-        watch.observe(at(1), &Sample::missing("no driver"), SECOND);
+        watch.observe(at(1), &Sample::missing("no driver"), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
-        watch.observe(at(7), &sample(Use::Idle, 0, 0), SECOND);
+        watch.observe(at(7), &sample(Use::Idle, 0, 0), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))), "six intervals");
-        watch.observe(at(14), &sample(Use::Idle, 0, 0), SECOND);
+        watch.observe(at(14), &sample(Use::Idle, 0, 0), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(14))), "seven");
     }
 
@@ -262,18 +264,18 @@ pub(crate) mod tests {
             excess: Some(Excess::OutsideMps { pids: vec![1] }),
             ..sample(Use::Busy, 1, 0)
         };
-        watch.observe(at(1), &over, SECOND);
-        watch.observe(at(2), &over, SECOND);
+        watch.observe(at(1), &over, 6 * SECOND);
+        watch.observe(at(2), &over, 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(1))));
-        watch.observe(at(3), &sample(Use::Busy, 1, 0), SECOND);
-        watch.observe(at(4), &over, SECOND);
+        watch.observe(at(3), &sample(Use::Busy, 1, 0), 6 * SECOND);
+        watch.observe(at(4), &over, 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(4))));
     }
 
     #[test]
     fn what_the_user_asked_for_counts_where_it_is_allowed() {
         let mut watch = Watch::new(KEY, at(0));
-        watch.observe(at(1), &sample(Use::Idle, 0, 0), SECOND);
+        watch.observe(at(1), &sample(Use::Idle, 0, 0), 6 * SECOND);
         let mut policy = policy();
         let window = |policy: &Policy, wish| watch.stalled(policy, wish).map(|s| s.window);
         assert_eq!(window(&policy, IdleWish::Long), Some(120 * SECOND));

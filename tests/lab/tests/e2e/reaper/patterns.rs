@@ -19,10 +19,14 @@ use crate::soak::{Dice, number};
 const WINDOW: f64 = 10.0;
 /// The warning before the end.
 const WARNING_MS: u64 = 4000;
-/// Times are whole seconds in Slurm, and programs start some time after their job wrote so.
+/// Times are whole seconds in Slurm, and programs start some time after their job wrote so: what began less than this
+/// before the end may not have begun.
 const TOLERANCE: f64 = 2.0;
 /// What a machine with much to do may be late.
 const LATE: f64 = 10.0;
+
+/// The shortest activity that is seen however busy the machine: looks at a suspect may be three intervals apart.
+const SHORTEST: f64 = 1.6;
 
 const POOLS: &str = "\
 [pool.slices]
@@ -62,12 +66,12 @@ fn plan(dice: &mut Dice) -> Vec<Part> {
         let part = match dice.throw(5) {
             0 => Part::Pause(seconds(dice, 0, 22) + 0.2),
             // Short programs and pauses in turns.
-            1 => Part::Program(vec![(1.0, 0.1 + seconds(dice, 0, 1))]),
+            1 => Part::Program(vec![(1.0, SHORTEST + seconds(dice, 0, 1))]),
             _ => Part::Program(
                 (0..1 + dice.throw(4))
                     .map(|_| {
                         let busy = [0.0, 0.0, 0.01, 0.3, 1.0][dice.throw(5) as usize];
-                        (busy, 0.1 + seconds(dice, 0, 9))
+                        (busy, SHORTEST + seconds(dice, 0, 8))
                     })
                     .collect(),
             ),
@@ -133,7 +137,7 @@ fn truth(plan: &[Part], output: &str) -> Truth {
 impl Truth {
     /// The last moment before `end` at which it computed; None if it never did.
     fn last_use(&self, end: f64) -> Option<f64> {
-        let before = self.busy.iter().filter(|(from, _)| *from < end);
+        let before = self.busy.iter().filter(|(from, _)| *from < end - TOLERANCE);
         before.map(|(_, to)| to.min(end)).reduce(f64::max)
     }
 
