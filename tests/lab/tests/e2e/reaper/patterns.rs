@@ -195,7 +195,7 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
 
     let outcomes = outcomes(&lab)?;
     let records = records(&lab)?;
-    let (mut ended, mut spared) = (0, 0);
+    let (mut ended, mut spared, mut late) = (0, 0, 0);
     let mut wrong = Vec::new();
     for (number, plan) in plans.iter().enumerate() {
         let output = lab.folder().work().join(format!("plan-{number}.out"));
@@ -212,18 +212,23 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
             wrong.push(format!("task {number}: a program failed: {output}"));
         }
         let record = records.get(&outcome.job);
-        let verdict = judge(&truth(plan, &output), outcome, record);
-        wrong.extend(verdict.map(|why| format!("task {number}: {why}\n{output}\n{record:?}")));
+        match judge(&truth(plan, &output), outcome, record) {
+            Verdict::Right => {}
+            Verdict::Late => late += 1,
+            Verdict::Wrong(why) => {
+                wrong.push(format!("task {number}: {why}\n{output}\n{record:?}"))
+            }
+        }
     }
     println!(
-        "{count} jobs: {ended} ended, {spared} spared, {} wrong",
+        "{count} jobs: {ended} ended, {spared} spared, {late} of them late, {} wrong",
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    // Else nothing was tried.
+    // Else nothing was tried. On a machine with too much to do looks fall out, and an end comes late; never early.
     assert!(
-        ended * 20 > count && spared * 20 > count,
-        "{ended} ended, {spared} spared"
+        ended * 10 > count && spared * 10 > count && late * 5 < ended,
+        "{ended} ended, {spared} spared, {late} late"
     );
     assert!(lab.drained_nodes()?.is_empty());
     lab.expect_nothing_left()
@@ -293,21 +298,31 @@ fn records(lab: &Lab) -> Result<BTreeMap<u32, Value>, LabError> {
     Ok(records)
 }
 
-/// What is wrong with the end of a job, or with its not having one.
-fn judge(truth: &Truth, outcome: &Outcome, record: Option<&Value>) -> Option<String> {
+/// What the oracle says.
+enum Verdict {
+    Right,
+    /// It should have ended.
+    Late,
+    /// It should not have ended, or not so.
+    Wrong(String),
+}
+
+fn judge(truth: &Truth, outcome: &Outcome, record: Option<&Value>) -> Verdict {
     if outcome.state == "CANCELLED" {
         let since = truth.last_use(outcome.end).unwrap_or(outcome.begin);
         let idle = outcome.end - since;
         if idle < WINDOW - TOLERANCE {
-            return Some(format!("ended though it computed {idle:.1} s before"));
+            return Verdict::Wrong(format!("ended though it computed {idle:.1} s before"));
         }
         return match notice_ms(record) {
-            Some(notice) if notice >= WARNING_MS => None,
-            other => Some(format!("warned {other:?} ms before")),
+            Some(notice) if notice >= WARNING_MS => Verdict::Right,
+            other => Verdict::Wrong(format!("warned {other:?} ms before")),
         };
     }
-    let pause = truth.longest_pause(outcome.begin, outcome.end);
-    (pause > WINDOW + LATE).then(|| format!("not ended though idle for {pause:.1} s"))
+    match truth.longest_pause(outcome.begin, outcome.end) > WINDOW + LATE {
+        true => Verdict::Late,
+        false => Verdict::Right,
+    }
 }
 
 /// How long before the end the last warning was given.
