@@ -1,20 +1,25 @@
 //! Programs of others that print little, run with a deadline: what drives a GPU can hang with it.
 
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 
 /// What a program came to.
 pub enum Outcome {
     /// It ended, and printed this.
     Ended {
-        /// Whether with status 0.
-        success: bool,
+        /// How.
+        status: ExitStatus,
         /// stdout, then stderr.
         text: String,
     },
@@ -29,8 +34,8 @@ const SMI_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) fn nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).args(arguments);
-    match run(&mut command, "", SMI_LIMIT) {
-        Ok(Outcome::Ended { success: true, .. }) => Ok(()),
+    match run(&mut command, b"", SMI_LIMIT) {
+        Ok(Outcome::Ended { status, .. }) if status.success() => Ok(()),
         Ok(Outcome::Ended { text, .. }) => Err(text),
         Ok(Outcome::Silent) => Err(format!(
             "`{}` did not end within {} s",
@@ -45,16 +50,13 @@ pub(crate) fn nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), Strin
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Runs a command that prints little, for as long as `limit`.
-pub fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Result<Outcome> {
+pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<Outcome> {
     let mut child = command
-        .stdin(Stdio::piped())
+        .stdin(stored(input)?)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
+        .process_group(0)
         .spawn()?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // It may have ended without reading: its status says why.
-        let _ = stdin.write_all(input.as_bytes());
-    }
     let start = Instant::now();
     let mut pause = Duration::from_micros(200);
     let status = loop {
@@ -62,6 +64,8 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Resu
             break status;
         }
         if start.elapsed() > limit {
+            // Its group has its own number, as it was started.
+            let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             child.kill()?;
             child.wait()?;
             return Ok(Outcome::Silent);
@@ -70,9 +74,17 @@ pub fn run(command: &mut Command, input: &str, limit: Duration) -> std::io::Resu
         pause = (pause * 2).min(Duration::from_millis(10));
     };
     Ok(Outcome::Ended {
-        success: status.success(),
+        status,
         text: printed(&mut child),
     })
+}
+
+/// A file in memory: a program that reads nothing of it holds nobody up, as it would with a pipe.
+fn stored(input: &[u8]) -> std::io::Result<File> {
+    let mut file = File::from(memfd_create(c"gpufrac-input", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(input)?;
+    file.rewind()?;
+    Ok(file)
 }
 
 /// What a child printed that has ended. A daemon that it left may hold the other ends open, so no
@@ -104,7 +116,7 @@ mod tests {
     use super::*;
 
     fn shell(text: &str, limit: Duration) -> Outcome {
-        run(Command::new("sh").args(["-c", text]), "", limit).unwrap()
+        run(Command::new("sh").args(["-c", text]), b"", limit).unwrap()
     }
 
     #[test]
@@ -119,10 +131,10 @@ mod tests {
     fn what_a_child_leaves_behind_is_not_waited_for() {
         let start = Instant::now();
         let outcome = shell("sleep 20 & echo said; exit 3", Duration::from_secs(10));
-        let Outcome::Ended { success, text } = outcome else {
+        let Outcome::Ended { status, text } = outcome else {
             panic!("it ended");
         };
-        assert_eq!((success, text.as_str()), (false, "said"));
+        assert_eq!((status.code(), text.as_str()), (Some(3), "said"));
         assert!(start.elapsed() < Duration::from_secs(10));
     }
 

@@ -260,9 +260,9 @@ impl ControlDaemon {
         let mut command = self.command();
         command.env("CUDA_VISIBLE_DEVICES", start.device);
         command.args(&options);
-        let outcome = run(&mut command, "", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
+        let outcome = run(&mut command, b"", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { success: true, .. } => self.write_pid(),
+            Outcome::Ended { status, .. } if status.success() => self.write_pid(),
             Outcome::Ended { text, .. } => Err(MpsError::Start {
                 program: self.program.clone(),
                 options: options.join(" "),
@@ -478,13 +478,10 @@ impl ControlDaemon {
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        let outcome =
-            run(&mut self.command(), &text, ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
+        let outcome = run(&mut self.command(), text.as_bytes(), ANSWER_LIMIT)
+            .map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended {
-                success: true,
-                text,
-            } => Ok(text),
+            Outcome::Ended { status, text } if status.success() => Ok(text),
             Outcome::Ended { .. } => Err(MpsError::Absent {
                 folder: self.folder.clone(),
             }),

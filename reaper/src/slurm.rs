@@ -117,12 +117,9 @@ impl Process {
         let mut child = Command::new(Path::new("/proc/self/exe"));
         child.arg(ARGUMENT);
         let text = serde_json::to_string(request).map_err(std::io::Error::from)?;
-        match command::run(&mut child, &text, LIMIT)? {
+        match command::run(&mut child, text.as_bytes(), LIMIT)? {
             Outcome::Silent => Err(SlurmError::TooSlow),
-            Outcome::Ended {
-                success: false,
-                text,
-            } => Err(SlurmError::Ended(text)),
+            Outcome::Ended { status, text } if !status.success() => Err(SlurmError::Ended(text)),
             Outcome::Ended { text, .. } => {
                 let answer = text.lines().last().unwrap_or_default();
                 let answer: Result<Answer, String> =

@@ -103,12 +103,19 @@ impl Waiter {
 
     /// Waits until the next round is due.
     pub fn rest(&mut self) -> Event {
-        // Not at the same moment of each interval: a job may have a rhythm of its own.
-        let phase = 0.9 + 0.2 * fastrand::f64();
-        let next = self.began + self.rhythm.interval.mul_f64(phase);
-        // What was cut short is taken up again soon, but not without a rest.
-        let soon = Instant::now() + self.rhythm.interval / 20;
-        let next = if self.cut { soon } else { next.max(soon) };
+        let interval = self.rhythm.interval;
+        let now = Instant::now();
+        let next = if self.cut {
+            // What was cut short is taken up again soon, but not without a rest.
+            now + interval / 20
+        } else if self.rhythm.look > interval / 2 {
+            // No gap in which a suspect could do something unseen.
+            now + interval / 100
+        } else {
+            // Not at the same moment of each interval: a job may have a rhythm of its own.
+            let phase = 0.9 + 0.2 * fastrand::f64();
+            (self.began + interval.mul_f64(phase)).max(now + interval / 20)
+        };
         if self.event == Event::None {
             self.wait(next, false);
         }

@@ -58,8 +58,24 @@ pub(crate) fn test(slurm: &str, name: Option<&str>) -> Result<()> {
             counts += tests(&[["-p", "gpufrac-node"].as_slice(), &feature].concat())?;
             Ok(())
         })?;
+        let crowds = ["reaper::patterns", "reaper::replay"];
         stage("end-to-end tests", || {
-            counts += tests(&["-p", "gpufrac-lab", "--", "--test-threads=3"])?;
+            let mut args = vec!["-p", "gpufrac-lab", "--", "--test-threads=3"];
+            args.extend(crowds.iter().flat_map(|name| ["--skip", name]));
+            counts += tests(&args)?;
+            Ok(())
+        })?;
+        // Alone: hundreds of jobs at a time need the whole machine to be in time.
+        stage("crowds of jobs", || {
+            let args = [
+                "-p",
+                "gpufrac-lab",
+                "--test",
+                "e2e",
+                "--",
+                "--test-threads=1",
+            ];
+            counts += tests(&[args.as_slice(), &crowds].concat())?;
             Ok(())
         })?;
         stage("documentation", || {

@@ -1,28 +1,18 @@
 //! Letters leave the node through programs of the site.
 
-use std::fs::File;
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::thread::sleep;
+use std::io;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::reaper::Mail;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use gpufrac_node::command::{self, Outcome, PATH};
 
 use super::message::message;
 use super::{Letter, is_address};
 use crate::words::{clipped, plain};
 
-/// Where programs look for others.
-const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// How much of what a program complains of is told.
 const COMPLAINT: usize = 400;
-/// A pipe holds no more.
-const MOST_COMPLAINT: u64 = 64 << 10;
 
 /// Why a letter was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +38,7 @@ pub enum MailError {
         program: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said on stderr.
+        /// What it said.
         said: String,
     },
     /// It did not end in time, and was killed.
@@ -121,69 +111,20 @@ fn run(
         // Others before it took all the time. What is killed at once may have sent half a letter.
         return Err(hung());
     }
-    let failed = |source| MailError::Run {
+    let mut command = Command::new(program);
+    command.args(arguments).env_clear().env("PATH", PATH);
+    let outcome = command::run(command.current_dir("/"), input, limit);
+    let outcome = outcome.map_err(|source| MailError::Run {
         program: program.to_owned(),
         source,
-    };
-    let input = stored(input).map_err(failed)?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .env("PATH", PATH)
-        .current_dir("/")
-        .stdin(input)
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
-    match wait(&mut child, limit).map_err(failed)? {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => Err(MailError::Failed {
+    })?;
+    match outcome {
+        Outcome::Silent => Err(hung()),
+        Outcome::Ended { status, .. } if status.success() => Ok(()),
+        Outcome::Ended { status, text } => Err(MailError::Failed {
             program: program.to_owned(),
             status,
-            said: child.stderr.take().map(said).unwrap_or_default(),
+            said: clipped(&text.replace('\n', " / "), COMPLAINT),
         }),
-        None => Err(hung()),
     }
-}
-
-/// A file in memory: a program that reads nothing of it holds nobody up, as it would with a pipe.
-fn stored(text: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create(c"gpufrac-mail", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(text)?;
-    file.rewind()?;
-    Ok(file)
-}
-
-/// How the program ended; None if it had to be killed, with what it started.
-fn wait(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let start = Instant::now();
-    let mut pause = Duration::from_millis(1);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() >= limit {
-            break;
-        }
-        sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
-    // Its group has its own number, as it was started.
-    let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
-    child.kill()?;
-    child.wait()?;
-    Ok(None)
-}
-
-/// What has been said. Something that the program left behind may hold the pipe open: its end is not waited for.
-fn said(stderr: ChildStderr) -> String {
-    let mut text = Vec::new();
-    if fcntl(&stderr, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
-        // Where there is nothing more to read now, what was read is in `text`.
-        let _ = stderr.take(MOST_COMPLAINT).read_to_end(&mut text);
-    }
-    let text = String::from_utf8_lossy(&text);
-    clipped(&text.trim().replace('\n', " / "), COMPLAINT)
 }

@@ -43,7 +43,7 @@ pub struct Process {
 /// How often a program is to call [`Process::beat`].
 pub const BEAT: Duration = Duration::from_millis(50);
 /// How long it is known what a process did that has ended.
-const KEPT: Duration = Duration::from_secs(60);
+const KEPT: Duration = Duration::from_secs(20);
 /// How long one reading of all files serves those who ask for one instance after the other.
 const RECENT: Duration = Duration::from_millis(2);
 

@@ -12,6 +12,7 @@ mod ladder;
 mod nodes;
 mod patterns;
 mod policy;
+mod replay;
 mod spared;
 mod stalls;
 

@@ -16,9 +16,9 @@ use super::lab;
 use crate::soak::{Dice, number};
 
 /// `never_used` and `idle` of the policy.
-const WINDOW: f64 = 10.0;
+const WINDOW: f64 = 8.0;
 /// The warning before the end.
-const WARNING_MS: u64 = 4000;
+const WARNING_MS: u64 = 3000;
 /// Times are whole seconds in Slurm, and programs start some time after their job wrote so: what began less than this
 /// before the end may not have begun.
 const TOLERANCE: f64 = 2.0;
@@ -26,7 +26,7 @@ const TOLERANCE: f64 = 2.0;
 const LATE: f64 = 10.0;
 
 /// The shortest activity that is seen however busy the machine: looks at a suspect may be three intervals apart.
-const SHORTEST: f64 = 1.6;
+const SHORTEST: f64 = 1.3;
 
 const POOLS: &str = "\
 [pool.slices]
@@ -61,17 +61,17 @@ fn seconds(dice: &mut Dice, least: u64, most: u64) -> f64 {
 
 fn plan(dice: &mut Dice) -> Vec<Part> {
     let mut parts = Vec::new();
-    let mut left = seconds(dice, 8, 36);
+    let mut left = seconds(dice, 6, 28);
     while left > 0.0 {
         let part = match dice.throw(5) {
-            0 => Part::Pause(seconds(dice, 0, 22) + 0.2),
+            0 => Part::Pause(seconds(dice, 0, 18) + 0.2),
             // Short programs and pauses in turns.
             1 => Part::Program(vec![(1.0, SHORTEST + seconds(dice, 0, 1))]),
             _ => Part::Program(
                 (0..1 + dice.throw(4))
                     .map(|_| {
                         let busy = [0.0, 0.0, 0.01, 0.3, 1.0][dice.throw(5) as usize];
-                        (busy, SHORTEST + seconds(dice, 0, 8))
+                        (busy, SHORTEST + seconds(dice, 0, 7))
                     })
                     .collect(),
             ),
@@ -179,13 +179,13 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
             ("never_used", &window),
             ("idle", &window),
             ("reaps_per_hour", "255"),
-            ("interval", "\"500ms\""),
+            ("interval", "\"400ms\""),
             ("over_share", "\"off\""),
         ],
         "",
     )
     .nodes(2)
-    .gpus("H100-80", 8)
+    .gpus("H100-80", 4)
     .cpus_per_node(128)
     .slurm_conf_extra("MaxArraySize=20000")
     .pools(POOLS)
