@@ -64,7 +64,7 @@ impl JobLog {
         send: impl FnOnce(&mut Logger<LoggerBackend, Formatter3164>, &str),
     ) {
         // One line each, so that no text of a user can look like another entry.
-        let text = text.to_string().replace(['\n', '\r'], " ");
+        let text = text.to_string().replace(char::is_control, " ");
         let line = format!("{}: {text}", self.about);
         // In one write: prologs of several jobs share slurmd's log.
         let _ = std::io::stderr().write_all(format!("gpufrac: {line}\n").as_bytes());

@@ -13,7 +13,7 @@ use gpufrac_node::node::Node;
 use crate::evidence::{Decision, Event, Record};
 use crate::ladder::Ladder;
 use crate::metrics::{Slice, Snapshot};
-use crate::moment::Moment;
+use crate::moment::{Moment, unix_now};
 use crate::overdue;
 use crate::peers::{Count, Peers};
 use crate::post::Post;
@@ -32,6 +32,8 @@ const SAMPLES_OF_POINT: u32 = 6;
 const OVERDUE_ROUNDS: u64 = 6;
 /// Rounds between two questions to Slurm about a lease whose job seems to be gone, or that was not answered.
 const PATIENT_ROUNDS: u64 = 30;
+/// Seconds that a prolog may take from the lease to the start of its job.
+const LONGEST_START: u64 = 30;
 /// Rounds between two clearings of old records.
 const PURGE_ROUNDS: u64 = 360;
 
@@ -265,20 +267,27 @@ impl Daemon {
     fn take_up(&mut self, lease: Lease, now: Moment) -> Watched {
         let key = Key::of(&lease);
         let known = self.state.watches.iter().position(|watch| watch.key == key);
+        let interval = self.node.config.reaper.interval;
+        let mut record = None;
         let watch = match known {
-            Some(place) => self.state.watches.swap_remove(place),
-            None => Watch::new(key, now),
+            Some(place) => {
+                record = self.records.read(key).unwrap_or_else(|error| {
+                    self.log.warning(error);
+                    None
+                });
+                self.state.watches.swap_remove(place)
+            }
+            None => {
+                let mut watch = Watch::new(key, now);
+                let age = unix_now().abs_diff(lease.created_unix);
+                if age > (interval * GAP).as_secs().max(LONGEST_START) {
+                    watch.use_at(now, "what it did before is not known");
+                }
+                watch
+            }
         };
-        let record = self.records.read(key).unwrap_or_else(|error| {
-            self.log.warning(error);
-            None
-        });
-        let step = self.node.config.reaper.interval * SAMPLES_OF_POINT;
-        let record = record.unwrap_or_else(|| {
-            let mut record = Record::new(&lease, watch.began.unix(), step);
-            record.wish = lease.idle_wish;
-            record
-        });
+        let step = interval * SAMPLES_OF_POINT;
+        let record = record.unwrap_or_else(|| Record::new(&lease, watch.began.unix(), step));
         Watched {
             lease,
             watch,
@@ -323,7 +332,9 @@ impl Daemon {
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
         let ending: Vec<&str> = ending.map(|lease| lease.slice.gpu_uuid.as_str()).collect();
-        let seen = |lease: &Lease| !ending.contains(&lease.slice.gpu_uuid.as_str());
+        let seen = |lease: &Lease| {
+            lease.slice.mig.is_none() || !ending.contains(&lease.slice.gpu_uuid.as_str())
+        };
         let leases: Vec<Lease> = leases.into_iter().filter(seen).collect();
         let look = self.telemetry.look(&self.node, &leases, observe, policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
@@ -480,6 +491,7 @@ impl Daemon {
     }
 
     fn overdue(&mut self) {
+        let began = Moment::now();
         let leases = self.leases.clone();
         let repaired = overdue::repair(&self.node, &leases, &self.log);
         self.tell_once("overdue", repaired.err());
@@ -503,9 +515,12 @@ impl Daemon {
             match overdue::end_if_over(&self.node, lease, self.slurm.as_ref(), &self.log) {
                 Ok(over) => overdue += u32::from(over),
                 Err(error) => {
-                    self.tell_once("overdue", Some(error));
+                    self.tell_once("jobs that seem to be over", Some(error));
                     break;
                 }
+            }
+            if self.is_late(began) {
+                break;
             }
         }
         self.overdue = overdue;

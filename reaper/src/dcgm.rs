@@ -1,6 +1,7 @@
 //! dcgm-exporter's text endpoint: the only one that knows the activity of instances before Hopper.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io::Read;
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ const MOST_BYTES: u64 = 4 << 20;
 /// The exporter reads the driver every 30 s unless told otherwise, and something always changes: energy,
 /// power, temperature.
 const STALE: Duration = Duration::from_secs(120);
+
+/// The first number of a person's account (login.defs(5), `UID_MIN`).
+const FIRST_USER: u32 = 1000;
 
 /// A GPU instance: UUID of the GPU, id of the instance.
 pub type Instance = (String, u32);
@@ -50,7 +54,10 @@ impl Dcgm {
 
     fn fetch(&self) -> Result<String, String> {
         let failed = |error: minreq::Error| format!("`{}`: {error}", self.url);
-        let request = minreq::get(&self.url).with_timeout(LIMIT_S);
+        self.check_listener()?;
+        let request = minreq::get(&self.url)
+            .with_timeout(LIMIT_S)
+            .with_follow_redirects(false);
         let response = request.send_lazy().map_err(failed)?;
         if response.status_code != 200 {
             return Err(format!("`{}` answered {}", self.url, response.status_code));
@@ -62,6 +69,26 @@ impl Dcgm {
             return Err(format!("`{}` does not end", self.url));
         }
         String::from_utf8(text).map_err(|_| format!("`{}` is no text", self.url))
+    }
+
+    /// Any user may take a port while the exporter is down, and say that the jobs of others are idle.
+    fn check_listener(&self) -> Result<(), String> {
+        let host = self.url.trim_start_matches("http://");
+        let host = host.split('/').next().unwrap_or_default();
+        let (name, port) = host.rsplit_once(':').unwrap_or((host, "80"));
+        if !["localhost", "127.0.0.1", "[::1]"].contains(&name) {
+            // Not this node: its admin's.
+            return Ok(());
+        }
+        let owner = port.parse().ok().and_then(listener);
+        match owner {
+            Some(owner) if owner >= FIRST_USER => Err(format!(
+                "`{}`: user {owner} listens there, and not a service of the system",
+                self.url
+            )),
+            // Nobody, or in a namespace of its own: the connection will tell.
+            _ => Ok(()),
+        }
     }
 
     fn take(&mut self, text: &str, now: Moment) -> HashMap<Instance, f64> {
@@ -92,8 +119,29 @@ impl Dcgm {
                 // Values a little over 1 are seen (rounding of the counters).
                 known.then(|| ((uuid.to_owned(), id), line.value.min(1.0)))
             })
-            .collect()
+            .fold(HashMap::new(), |mut all, (instance, value)| {
+                // Compute instances have a line each.
+                let greatest = all.entry(instance).or_insert(value);
+                *greatest = value.max(*greatest);
+                all
+            })
     }
+}
+
+/// The user whose socket listens at a port of this node (proc(5), `/proc/net/tcp`).
+fn listener(port: u16) -> Option<u32> {
+    const LISTENS: &str = "0A";
+    let wanted = format!(":{port:04X}");
+    ["/proc/net/tcp", "/proc/net/tcp6"]
+        .into_iter()
+        .find_map(|table| {
+            let text = fs::read_to_string(table).ok()?;
+            text.lines().skip(1).find_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let is_it = words.get(1)?.ends_with(&wanted) && *words.get(3)? == LISTENS;
+                is_it.then(|| words.get(7)?.parse().ok()).flatten()
+            })
+        })
 }
 
 /// A line of the text format; None for comments and what is no such line. There are parsers on
@@ -159,6 +207,16 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         assert_eq!(count("2", 130), 2);
         assert_eq!(count("2", 249), 2);
         assert_eq!(count("2", 250), 0);
+    }
+
+    #[test]
+    fn whoever_listens_is_known() {
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let own = nix::unistd::getuid().as_raw();
+        assert_eq!(listener(port), Some(own));
+        drop(socket);
+        assert_eq!(listener(port), None);
     }
 
     #[test]

@@ -227,7 +227,7 @@ impl Record {
             profile: lease.kind(),
             device: lease.slice.cuda_device().unwrap_or("-").to_owned(),
             memory_mib: lease.slice.memory_mib.0,
-            wish: IdleWish::default(),
+            wish: lease.idle_wish,
             created_unix: lease.created_unix,
             began_unix,
             series: Series::new(step),

@@ -24,6 +24,8 @@ pub struct Ladder {
     stall: Option<Stall>,
     /// When each warning was given.
     warned: Vec<Moment>,
+    /// The end that was announced, without the time for a checkpoint: it does not come earlier, whatever the policy becomes.
+    promised: Moment,
     /// When the signal was sent.
     signalled: Option<Moment>,
     /// Whether the end was carried out.
@@ -67,12 +69,11 @@ impl Ladder {
         if self.ended {
             return Step::None;
         }
-        let end = self.end(stalled, policy);
+        let end = self.end(stalled);
         if let Some(before) = policy.warn.get(self.warned.len()) {
-            let end = end.max(now + *before);
-            return match now + *before >= self.end(stalled, policy) {
+            return match now + *before >= end {
                 true => Step::Warn {
-                    end: end + grace(policy),
+                    end: end.max(now + *before) + grace(policy),
                 },
                 false => Step::None,
             };
@@ -90,17 +91,18 @@ impl Ladder {
     }
 
     /// When the window ends, or later if a warning came late.
-    fn end(&self, stalled: &Stalled, policy: &Policy) -> Moment {
-        let warned = self.warned.iter().zip(&policy.warn);
-        let after = warned.map(|(at, before)| *at + *before);
-        after.fold(stalled.due(), Moment::max)
+    fn end(&self, stalled: &Stalled) -> Moment {
+        stalled.due().max(self.promised)
     }
 
-    /// A warning was given.
-    pub fn warned(&mut self, stall: Stall, now: Moment, mode: Mode) {
-        self.stall.get_or_insert(stall);
+    /// The next warning of the policy was given.
+    pub fn warned(&mut self, stalled: &Stalled, policy: &Policy, now: Moment) {
+        let before = policy.warn.get(self.warned.len());
+        let end = now + before.copied().unwrap_or_default();
+        self.promised = self.end(stalled).max(end);
+        self.stall.get_or_insert(stalled.stall);
         self.warned.push(now);
-        self.dry_run = mode != Mode::On;
+        self.dry_run = policy.mode != Mode::On;
     }
 
     /// The signal was sent.
@@ -189,7 +191,7 @@ mod tests {
             let step = watch.ladder.step(&stalled, policy, now);
             match step {
                 Step::None => continue,
-                Step::Warn { .. } => watch.ladder.warned(stalled.stall, now, Mode::On),
+                Step::Warn { .. } => watch.ladder.warned(&stalled, policy, now),
                 Step::Signal { .. } => watch.ladder.signalled(now),
                 Step::End => watch.ladder.ended(),
             }
@@ -248,8 +250,31 @@ mod tests {
     fn a_dry_run_does_not_count_when_it_becomes_serious() {
         let mut ladder = Ladder::default();
         assert!(!ladder.is_of_other_mode(Mode::On));
-        ladder.warned(Stall::Idle, at(1), Mode::DryRun);
+        let stalled = Stalled {
+            stall: Stall::Idle,
+            since: at(0),
+            window: SECOND,
+        };
+        ladder.warned(&stalled, &Policy::default(), at(1));
         assert!(ladder.is_of_other_mode(Mode::On) && !ladder.is_of_other_mode(Mode::DryRun));
+    }
+
+    #[test]
+    fn what_was_announced_holds_whatever_the_policy_becomes() {
+        let mut ladder = Ladder::default();
+        let stalled = Stalled {
+            stall: Stall::Idle,
+            since: at(0),
+            window: 100 * SECOND,
+        };
+        ladder.warned(&stalled, &policy(&[60], None), at(40));
+        let shorter = policy(&[5], None);
+        let sooner = Stalled {
+            window: 50 * SECOND,
+            ..stalled
+        };
+        assert_eq!(ladder.step(&sooner, &shorter, at(99)), Step::None);
+        assert_eq!(ladder.step(&sooner, &shorter, at(100)), Step::End);
     }
 
     proptest! {

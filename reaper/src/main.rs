@@ -31,7 +31,10 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(slurm::ARGUMENT) {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == slurm::ARGUMENT)
+    {
         return match slurm::serve() {
             Ok(()) => Exit::Done.into(),
             Err(error) => {
@@ -92,6 +95,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
     let mut server = serve(&node, &snapshot, log);
     let mut address = node.config.reaper.metrics;
     let name = node.name.clone();
+    let run = node.run.clone();
     set_watchdog(node.config.reaper.interval);
     let slurm = Box::new(slurm::Process);
     let mut daemon = Daemon::start(node, slurm, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
@@ -108,8 +112,11 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
             Event::Reload => {
                 notify(&[sd_notify::NotifyState::Reloading]);
                 match args.load() {
+                    Ok(node) if node.run != run => log.error(
+                        "goes on with the configuration of before: `[paths] run` is another, which needs a restart",
+                    ),
                     Ok(node) => {
-                        if node.config.reaper.metrics != address {
+                        if node.config.reaper.metrics != address || server.is_none() {
                             address = node.config.reaper.metrics;
                             drop(server);
                             server = serve(&node, &snapshot, log);

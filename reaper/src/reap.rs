@@ -1,6 +1,6 @@
 //! From a stalled slice to what is done about it.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use gpufrac_core::reaper::{Action, Mode, Policy, Stall};
 
@@ -42,19 +42,19 @@ impl Daemon {
             stalled += u32::from(found.is_some() || watched.watch.ladder.is_warned());
             due.extend(found);
         }
-        let open = self.check_breakers(stalled, now, !due.is_empty());
+        let closed = self.check_breakers(stalled, now, !due.is_empty());
         for due in due {
             if self.is_late(now) {
                 break;
             }
             let errors = self.state.totals.slurm_errors;
-            let done = match open {
-                Some(scope) => {
+            let done = match closed {
+                Err(why) => {
                     self.state.totals.refused_breaker += u64::from(due.step == Step::End);
-                    self.refuse(&due, format!("the breaker of the {} is open", scope.name()));
+                    self.refuse(&due, why.to_owned());
                     Ok(())
                 }
-                None => self.carry_out(due, now),
+                Ok(()) => self.carry_out(due, now),
             };
             if let Err(error) = done {
                 self.state.totals.slurm_errors += 1;
@@ -79,7 +79,8 @@ impl Daemon {
         if policy.mode == Mode::Off || ladder.is_of_other_mode(policy.mode) {
             self.forget_warnings(job);
         } else if watched.watch.is_cleared() {
-            self.clear(job, &policy, "");
+            let reason = watched.watch.reason.clone();
+            self.clear(job, &policy, &reason);
         }
         let watched = self.watched.get(&job)?;
         if policy.mode == Mode::Off {
@@ -188,8 +189,13 @@ impl Daemon {
         self.forget_warnings(job);
     }
 
-    /// Whether too many slices look stalled; said when that changes.
-    fn check_breakers(&mut self, stalled: u32, now: Moment, acts: bool) -> Option<Scope> {
+    /// Whether so few slices look stalled that it may be true, else why nothing is done; said when that changes.
+    fn check_breakers(
+        &mut self,
+        stalled: u32,
+        now: Moment,
+        acts: bool,
+    ) -> Result<(), &'static str> {
         let reaper = &self.node.config.reaper;
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
@@ -200,10 +206,13 @@ impl Daemon {
         // All nodes are only asked for when something is to be done.
         if acts || self.breakers[1] {
             match self.peers.cluster(interval) {
-                Ok(count) => counts[1] = count,
+                Ok(count) => {
+                    counts[1] = count;
+                    self.tell_once("cluster", None);
+                }
                 Err(error) => {
                     unknown = true;
-                    self.tell_once("shared", Some(error.to_string()));
+                    self.tell_once("cluster", Some(error.to_string()));
                 }
             }
         }
@@ -248,8 +257,12 @@ impl Daemon {
                 self.post.send(mail, letter);
             }
         }
-        let mut open = scopes.into_iter().zip(self.breakers);
-        open.find(|(_, open)| *open).map(|(scope, _)| scope)
+        match self.breakers {
+            [true, _] => Err("the breaker of the node is open"),
+            [_, true] => Err("the breaker of the cluster is open"),
+            _ if unknown => Err("the slices of the cluster can not be counted"),
+            _ => Ok(()),
+        }
     }
 
     /// Nothing is done although it is due; said once.
@@ -268,10 +281,7 @@ impl Daemon {
         if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
             return Ok(());
         }
-        let was_known = self
-            .watched
-            .get(&due.job)
-            .is_some_and(|watched| watched.job.is_some());
+        let was_known = self.watched.get(&due.job).is_some_and(is_on_several);
         let Some(job) = self.fresh(due.job) else {
             // It said so, or does not know the job.
             return Ok(());
@@ -284,15 +294,16 @@ impl Daemon {
         };
         let same = job.restart_count == watched.lease.restart_count;
         if !same || !job.running {
-            // Suspended, or on its way out: that is not the user's idleness.
-            watched.watch.use_at(now);
+            // That is not the user's idleness.
+            let reason = "it is suspended, or on its way out";
+            watched.watch.use_at(now, reason);
             return Ok(());
         }
         if job.suspend_unix > 0 {
             let resumed = Duration::from_secs(unix_now().saturating_sub(job.suspend_unix));
             let resumed = now.before(resumed);
             if resumed > watched.watch.last_use && resumed > watched.watch.began {
-                watched.watch.use_at(resumed);
+                watched.watch.use_at(resumed, "it was suspended until then");
             }
         }
         // What Slurm says now may choose another rule, or move the beginning.
@@ -327,7 +338,14 @@ impl Daemon {
             self.look_again(due.job);
             let watched = self.watched.get(&due.job);
             let own = watched.and_then(|watched| watched.watch.stalled(&policy, wish));
-            if own.is_none_or(|own| own.since > due.stalled.since) {
+            let Some(own) = own.filter(|own| own.since <= due.stalled.since) else {
+                return Ok(());
+            };
+            // Other nodes may have taken their word back.
+            if self
+                .of_all_nodes(due.job, own, &policy, Moment::now())
+                .is_none()
+            {
                 return Ok(());
             }
         }
@@ -369,9 +387,15 @@ impl Daemon {
         if on {
             let text = self.announcement(due, action, ends_in);
             let comment = self.comment(job, &text);
-            let results = self.act(due.job, vec![Deed::Notify(text), Deed::Comment(comment)])?;
-            // Who was not told was not warned.
-            results.into_iter().next().unwrap_or(Ok(()))?;
+            let deeds = vec![Deed::Notify(text), Deed::Comment(comment)];
+            let results = self.act(due, deeds)?;
+            if let Some(Err(error)) = results.into_iter().next()
+                && self.recipient(due, job).is_none()
+            {
+                // Who was not told was not warned.
+                self.refuse(due, format!("its user could not be told: {error}"));
+                return Ok(());
+            }
         }
         let detail = match action {
             Action::Cancel => format!("to be cancelled in {}", words::span(ends_in)),
@@ -385,7 +409,7 @@ impl Daemon {
             // Slurm may have taken long to deliver it.
             let given = Moment::now();
             let ladder = &mut watched.watch.ladder;
-            ladder.warned(due.stalled.stall, given, due.policy.mode);
+            ladder.warned(&due.stalled, &due.policy, given);
         }
         if on {
             let place = Stall::ALL
@@ -408,16 +432,10 @@ impl Daemon {
         ends_in: Duration,
     ) {
         let mail = &self.node.config.reaper.mail;
-        let Some(watched) = self.watched.get(&due.job) else {
-            return;
-        };
-        let Some(to) = mail::recipient(&job.mail_user, &watched.lease.user, mail.domain.as_deref())
+        let (Some(watched), Some(to)) = (self.watched.get(&due.job), self.recipient(due, job))
         else {
             return;
         };
-        if mail.sendmail.is_none() && mail.program.is_none() {
-            return;
-        }
         let notice = Notice {
             to: vec![to],
             action,
@@ -428,13 +446,21 @@ impl Daemon {
         self.post.send(mail, letter);
     }
 
+    /// Whom to write to; None where there is no mail.
+    fn recipient(&self, due: &Due, job: &Job) -> Option<String> {
+        let mail = &self.node.config.reaper.mail;
+        mail.sendmail.as_ref().or(mail.program.as_ref())?;
+        let user = &self.watched.get(&due.job)?.lease.user;
+        mail::recipient(&job.mail_user, user, mail.domain.as_deref())
+    }
+
     fn signal(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
         let Some((signal, _)) = due.policy.signal else {
             return Ok(());
         };
         let on = due.policy.mode == Mode::On;
         if on {
-            let results = self.act(due.job, vec![Deed::Signal(signal.number())])?;
+            let results = self.act(due, vec![Deed::Signal(signal.number())])?;
             if let Some(Err(error)) = results.into_iter().next() {
                 // A script that is not there any more can not be helped; the end has its time all the same.
                 self.log
@@ -518,7 +544,15 @@ impl Daemon {
             deeds.insert(0, Deed::Notify(text.clone()));
             deeds.insert(1, Deed::Comment(self.comment(job, &text)));
         }
-        let results = self.act(due.job, deeds)?;
+        let results = match self.act(due, deeds) {
+            Ok(results) => results,
+            Err(error) => {
+                // It may have been done all the same.
+                self.state.reaped.push(now);
+                self.refuse(due, format!("what came of it is not known: {error}"));
+                return Err(error);
+            }
+        };
         if let Some(Err(error)) = results.into_iter().next_back() {
             self.refuse(due, format!("Slurm refused: {error}"));
             return Ok(());
@@ -534,16 +568,20 @@ impl Daemon {
         Ok(())
     }
 
-    fn act(&mut self, job: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, String> {
+    /// Does something to this run of the job, and to no later one.
+    fn act(&mut self, due: &Due, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, String> {
+        let run = self
+            .watched
+            .get(&due.job)
+            .map(|w| w.watch.key.restart_count);
         self.slurm
-            .act(job, deeds)
+            .act(due.job, run.unwrap_or_default(), deeds)
             .map_err(|error| error.to_string())
     }
 
     /// What the user reads on the terminal or in the output.
     fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
-        let at = unix_now() + ends_in.as_secs();
-        let at = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(at));
+        let at = words::utc(unix_now() + ends_in.as_secs());
         let job = due.job;
         let watched: Option<&Watched> = self.watched.get(&job);
         let excess = watched

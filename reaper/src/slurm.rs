@@ -13,7 +13,7 @@ use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
 /// The argument that makes the daemon's program that process.
 pub const ARGUMENT: &str = "slurm-call";
 /// How long it may take.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// Why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +90,8 @@ pub enum Deed {
 #[derive(Serialize, Deserialize)]
 struct Request {
     job_id: u32,
+    /// Which run of it is meant; deeds are for no other.
+    restart_count: Option<u32>,
     deeds: Vec<Deed>,
 }
 
@@ -104,8 +106,13 @@ struct Answer {
 pub trait Slurm {
     /// A job; None if Slurm knows none of this id.
     fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError>;
-    /// Does something to a job; what came of each.
-    fn act(&self, job_id: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, SlurmError>;
+    /// Does something to a run of a job; what came of each.
+    fn act(
+        &self,
+        job_id: u32,
+        restart_count: u32,
+        deeds: Vec<Deed>,
+    ) -> Result<Vec<Result<(), String>>, SlurmError>;
 }
 
 /// The real one.
@@ -121,9 +128,11 @@ impl Process {
             Outcome::Silent => Err(SlurmError::TooSlow),
             Outcome::Ended { status, text } if !status.success() => Err(SlurmError::Ended(text)),
             Outcome::Ended { text, .. } => {
-                let answer = text.lines().last().unwrap_or_default();
-                let answer: Result<Answer, String> =
-                    serde_json::from_str(answer).map_err(|_| SlurmError::Ended(text.clone()))?;
+                // libslurm may have something to say, too.
+                let mut lines = text.lines();
+                let answer: Option<Result<Answer, String>> =
+                    lines.find_map(|line| serde_json::from_str(line).ok());
+                let answer = answer.ok_or_else(|| SlurmError::Ended(text.clone()))?;
                 answer.map_err(SlurmError::Refused)
             }
         }
@@ -132,16 +141,30 @@ impl Process {
 
 impl Slurm for Process {
     fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
-        let deeds = Vec::new();
-        Ok(Process::ask(&Request { job_id, deeds })?.job)
+        let request = Request {
+            job_id,
+            restart_count: None,
+            deeds: Vec::new(),
+        };
+        Ok(Process::ask(&request)?.job)
     }
 
-    fn act(&self, job_id: u32, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, SlurmError> {
-        Ok(Process::ask(&Request { job_id, deeds })?.results)
+    fn act(
+        &self,
+        job_id: u32,
+        restart_count: u32,
+        deeds: Vec<Deed>,
+    ) -> Result<Vec<Result<(), String>>, SlurmError> {
+        let request = Request {
+            job_id,
+            restart_count: Some(restart_count),
+            deeds,
+        };
+        Ok(Process::ask(&request)?.results)
     }
 }
 
-/// The process: a request on stdin, its answer as the last line of stdout.
+/// The process: a request on stdin, its answer as a line of stdout.
 ///
 /// # Errors
 /// When the request can not be read or the answer not be written.
@@ -156,15 +179,17 @@ pub fn serve() -> std::io::Result<()> {
 
 fn answer(request: Request) -> Result<Answer, ClientError> {
     let client = Client::connect()?;
-    let Some(info) = client.job(request.job_id)? else {
-        let gone = request.deeds.iter();
-        return Ok(Answer {
-            job: None,
-            results: gone
-                .map(|_| Err("there is no such job".to_owned()))
-                .collect(),
-        });
+    let none = |job: Option<Job>, why: &str| Answer {
+        job,
+        results: vec![Err(why.to_owned()); request.deeds.len()],
     };
+    let Some(info) = client.job(request.job_id)? else {
+        return Ok(none(None, "there is no such job"));
+    };
+    let mut runs = request.restart_count.into_iter();
+    if runs.any(|run| run != info.restart_count) {
+        return Ok(none(Some(job(info)), "it was requeued meanwhile"));
+    }
     let results = request.deeds.into_iter().map(|deed| {
         let done = perform(&client, &info, deed);
         done.map_err(|error| error.to_string())
@@ -180,10 +205,7 @@ fn perform(client: &Client, job: &JobInfo, deed: Deed) -> Result<(), ClientError
         Deed::Notify(line) => client.notify(job, &line),
         Deed::Comment(text) => client.set_admin_comment(job, &text),
         Deed::Signal(signal) => client.signal(job, signal, job.batch),
-        Deed::Requeue { hold } => match client.requeue(job, hold) {
-            Err(error) if error.cannot_requeue() => client.cancel(job),
-            other => other,
-        },
+        Deed::Requeue { hold } => client.requeue(job, hold),
         Deed::Cancel => client.cancel(job),
     }
 }

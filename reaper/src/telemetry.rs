@@ -25,6 +25,9 @@ const CONTEXT: MemoryMib = MemoryMib(600);
 /// Wall clock and boot clock may drift apart by so much between two looks.
 const DRIFT: Duration = Duration::from_secs(1);
 
+/// The driver keeps what processes computed for so long at least. nvml.h does not say how long: this is cautious.
+const RECORDS: Duration = Duration::from_secs(20);
+
 /// What lasts from look to look.
 pub struct Telemetry {
     /// The driver's library, but no session with it.
@@ -145,7 +148,8 @@ impl Telemetry {
         // The next look at all of them is to begin where the last one ended.
         self.last = before;
         let mut errors = Vec::new();
-        let views = views(node, neighbours, observe, interval, &mut errors).unwrap_or_default();
+        // Its instance alone: one beside it may be about to go.
+        let views = views(node, &[lease], observe, interval, &mut errors).unwrap_or_default();
         let dcgm = self.read_dcgm(Moment::now(), &mut errors);
         let view = views.get(&lease.slice.gpu_uuid);
         self.judge(lease, view, neighbours, dcgm.as_ref(), policy)
@@ -200,6 +204,9 @@ impl Telemetry {
         // Whole seconds of the wall clock are off by one either way.
         if by_wall.abs_diff(passed) > DRIFT + Duration::from_secs(1) {
             return Err("the clock was set");
+        }
+        if passed > RECORDS {
+            return Err("the driver's records do not reach back to the last look");
         }
         let passed = passed.as_micros() as u64;
         Ok((wall * 1_000_000).saturating_sub(passed))
@@ -445,6 +452,11 @@ impl Judge<'_> {
                 process::job_of(pid)
             };
             match owner {
+                // A group of that name is easily made where users have groups of their own.
+                Some(job)
+                    if job == self.lease.job_id
+                        && !alone
+                        && process::owner(pid) != Some(self.lease.user_id) => {}
                 Some(job) if job == self.lease.job_id => own.push(*process),
                 Some(_) => {}
                 // It ended since, or hides in a group of its own.
@@ -459,7 +471,11 @@ impl Judge<'_> {
     /// daemons have one each. Where there is no MPS nobody hides behind its name.
     fn is_server(&self, pid: i32) -> bool {
         let mut neighbours = self.neighbours.iter();
-        neighbours.any(|lease| lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id))
+        // What runs in a job is a program of its user, whatever it is called.
+        let outside = || process::owner(pid) == Some(0) || process::job_of(pid).is_none();
+        neighbours.any(|lease| {
+            lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id) && outside()
+        })
     }
 
     fn left_behind(&self) -> Option<MemoryMib> {

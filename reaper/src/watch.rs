@@ -56,8 +56,12 @@ pub struct Watch {
     pub used: bool,
     /// When it was last used, or may have been; `began` before.
     pub last_use: Moment,
+    /// Why that counts as use.
+    pub reason: String,
     /// The job's processes at the last look.
     contexts: u32,
+    /// Its memory at the last look.
+    memory: Option<MemoryMib>,
     /// Since when memory is held and no process is left.
     held_since: Option<Moment>,
     /// Since when the job takes more than its share.
@@ -93,7 +97,9 @@ impl Watch {
             sampled: now,
             used: false,
             last_use: now,
+            reason: String::new(),
             contexts: 0,
+            memory: None,
             held_since: None,
             over_since: None,
             ladder: Ladder::default(),
@@ -103,21 +109,29 @@ impl Watch {
     /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
     pub fn observe(&mut self, now: Moment, sample: &Sample, longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
-            // Nobody looked for so long: it may have been used meanwhile.
-            self.use_at(now);
+            self.use_at(now, "nobody looked for too long");
             self.over_since = None;
         }
         self.sampled = now;
-        if sample.usage != Use::Idle {
-            self.use_at(now);
+        match &sample.usage {
+            Use::Idle => {}
+            Use::Busy => self.use_at(now, "it was used"),
+            Use::Unknown(why) => self.use_at(now, why),
         }
         if let Some(contexts) = sample.contexts {
             // Whoever makes a context means to use it.
             if contexts > self.contexts {
-                self.use_at(now);
+                self.use_at(now, "a new context");
             }
             self.contexts = contexts;
         }
+        // Idle programs neither take nor give: whatever the counters say.
+        if let (Some(before), Some(memory)) = (self.memory, sample.memory)
+            && before != memory
+        {
+            self.use_at(now, "its memory changed");
+        }
+        self.memory = sample.memory;
         let held = sample.contexts == Some(0) && sample.memory >= Some(DRIVERS_OWN);
         self.held_since = match (held && self.used, self.held_since) {
             (false, _) => None,
@@ -132,9 +146,10 @@ impl Watch {
     }
 
     /// The slice was used now, or that can not be ruled out.
-    pub fn use_at(&mut self, now: Moment) {
+    pub fn use_at(&mut self, now: Moment, reason: &str) {
         self.used = true;
         self.last_use = self.last_use.max(now);
+        reason.clone_into(&mut self.reason);
         self.held_since = None;
     }
 
@@ -242,7 +257,7 @@ pub(crate) mod tests {
         );
         assert_eq!(
             look(12, &sample(Use::Idle, 0, 12)),
-            Some((Stall::Idle, at(9)))
+            Some((Stall::Idle, at(12)))
         );
     }
 

@@ -29,8 +29,6 @@ pub struct Process {
 pub struct Utilization {
     /// Its pid; it may have ended since.
     pub pid: u32,
-    /// When, by the driver's clock: microseconds since 1970.
-    pub timestamp_us: u64,
     /// Percent of the time in which it used the multiprocessors, the encoder or the decoder: the greatest.
     pub percent: u32,
 }
@@ -174,7 +172,6 @@ impl<'s> Gpu<'s> {
         };
         let samples = samples.into_iter().map(|sample| Utilization {
             pid: sample.pid,
-            timestamp_us: sample.timestamp,
             percent: sample.sm_util.max(sample.enc_util).max(sample.dec_util),
         });
         Ok(samples.collect())
