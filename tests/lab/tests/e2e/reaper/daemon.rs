@@ -264,7 +264,7 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
     lab.wait_for_end(job)?;
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_reaper(&node)?;
-    wait_for_log(&lab, &node, "overdue: ")?;
+    wait_for_log(&lab, &node, "jobs that seem to be over: ")?;
     std::thread::sleep(2 * SECOND);
     lab.slice(&node, job)?;
     replace_epilog(&lab, &epilog)?;

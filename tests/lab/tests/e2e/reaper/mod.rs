@@ -261,3 +261,33 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> LabError {
         found: error.to_string(),
     }
 }
+
+/// What became of a job; times in seconds since 1970, cut off.
+struct Lifetime {
+    job: u32,
+    /// Its number in an array.
+    task: Option<usize>,
+    state: String,
+    begin: f64,
+    end: f64,
+}
+
+/// Of every job that Slurm still knows.
+fn lifetimes(lab: &Lab) -> Result<Vec<Lifetime>, LabError> {
+    let command = lab.command("scontrol").env("SLURM_TIME_FORMAT", "%s");
+    let text = command.args(["-o", "show", "jobs"]).stdout()?;
+    let lifetime = |line: &str| {
+        let field = |name: &str| {
+            let mut words = line.split_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        Some(Lifetime {
+            job: field("JobId=")?.parse().ok()?,
+            task: field("ArrayTaskId=").and_then(|task| task.parse().ok()),
+            state: field("JobState=")?.to_owned(),
+            begin: field("StartTime=")?.parse().ok()?,
+            end: field("EndTime=")?.parse().ok()?,
+        })
+    };
+    Ok(text.lines().filter_map(lifetime).collect())
+}

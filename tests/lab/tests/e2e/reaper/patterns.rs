@@ -12,7 +12,7 @@ use std::time::Duration;
 use gpufrac_lab::{Lab, LabError};
 use serde_json::Value;
 
-use super::lab;
+use super::{Lifetime, lab, lifetimes};
 use crate::soak::{Dice, number};
 
 /// `never_used` and `idle` of the policy.
@@ -157,14 +157,6 @@ impl Truth {
     }
 }
 
-/// What became of a job.
-struct Outcome {
-    job: u32,
-    state: String,
-    begin: f64,
-    end: f64,
-}
-
 #[test]
 fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
     let count = number("GPUFRAC_PATTERN_JOBS", 1000) as usize;
@@ -193,7 +185,9 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
     let plans: Vec<Vec<Part>> = (0..count).map(|_| plan(&mut dice)).collect();
     run(&lab, &plans)?;
 
-    let outcomes = outcomes(&lab)?;
+    let lifetimes = lifetimes(&lab)?.into_iter();
+    let outcomes: BTreeMap<usize, Lifetime> =
+        lifetimes.filter_map(|l| Some((l.task?, l))).collect();
     let records = records(&lab)?;
     let (mut ended, mut spared, mut late) = (0, 0, 0);
     let mut wrong = Vec::new();
@@ -263,26 +257,6 @@ fn run(lab: &Lab, plans: &[Vec<Part>]) -> Result<(), LabError> {
     })
 }
 
-/// By task.
-fn outcomes(lab: &Lab) -> Result<BTreeMap<usize, Outcome>, LabError> {
-    let command = lab.command("scontrol").env("SLURM_TIME_FORMAT", "%s");
-    let text = command.args(["-o", "show", "jobs"]).stdout()?;
-    let task = |line: &str| {
-        let field = |name: &str| {
-            line.split_whitespace()
-                .find_map(|word| word.strip_prefix(name))
-        };
-        let outcome = Outcome {
-            job: field("JobId=")?.parse().ok()?,
-            state: field("JobState=")?.to_owned(),
-            begin: field("StartTime=")?.parse().ok()?,
-            end: field("EndTime=")?.parse().ok()?,
-        };
-        Some((field("ArrayTaskId=")?.parse().ok()?, outcome))
-    };
-    Ok(text.lines().filter_map(task).collect())
-}
-
 /// What the nodes keep of the jobs about which something was decided.
 fn records(lab: &Lab) -> Result<BTreeMap<u32, Value>, LabError> {
     let mut records = BTreeMap::new();
@@ -307,7 +281,7 @@ enum Verdict {
     Wrong(String),
 }
 
-fn judge(truth: &Truth, outcome: &Outcome, record: Option<&Value>) -> Verdict {
+fn judge(truth: &Truth, outcome: &Lifetime, record: Option<&Value>) -> Verdict {
     if outcome.state == "CANCELLED" {
         let since = truth.last_use(outcome.end).unwrap_or(outcome.begin);
         let idle = outcome.end - since;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpufrac_lab::{JobId, Lab, LabError};
 
-use super::{lab, submit};
+use super::{Lifetime, lab, lifetimes, submit};
 use crate::soak::{Dice, number};
 
 /// A minute of the day.
@@ -39,7 +39,7 @@ fn work(dice: &mut Dice, minutes: f64) -> String {
     let program = |pattern: &str, seconds: f64| format!("gpu {pattern} {seconds:.2}\n");
     match dice.throw(5) {
         0 => program("busy", seconds),
-        1 => program("burst:5:0.01", seconds),
+        1 => program("burst:4:0.05", seconds),
         // Twenty minutes on the CPU in between.
         2 => {
             let pause = 20.0 * MINUTE;
@@ -134,9 +134,13 @@ fn a_day_of_jobs() -> Result<(), LabError> {
 
     let (mut held, mut stalled, mut planned) = (0.0, 0.0, 0.0);
     let mut killed = Vec::new();
-    let ended = ends(&lab)?;
+    let lifetimes = lifetimes(&lab)?.into_iter();
+    let ended: BTreeMap<u32, Lifetime> = lifetimes.map(|l| (l.job, l)).collect();
     for (plan, job) in plans.iter().zip(&jobs) {
-        let Some((state, begin, end)) = ended.get(&job.0) else {
+        let Some(Lifetime {
+            state, begin, end, ..
+        }) = ended.get(&job.0)
+        else {
             panic!("Slurm does not know job {job}");
         };
         let output = lab.output(*job)?;
@@ -177,24 +181,4 @@ fn submit_all(lab: &Lab, plans: &[Plan]) -> Result<Vec<JobId>, LabError> {
         jobs.push(submit(lab, user, &[&gres], &plan.script)?);
     }
     Ok(jobs)
-}
-
-/// State, begin and end of every job: seconds since 1970.
-fn ends(lab: &Lab) -> Result<BTreeMap<u32, (String, f64, f64)>, LabError> {
-    let command = lab.command("scontrol").env("SLURM_TIME_FORMAT", "%s");
-    let text = command.args(["-o", "show", "jobs"]).stdout()?;
-    let job = |line: &str| {
-        let field = |name: &str| {
-            let mut words = line.split_whitespace();
-            words.find_map(|word| word.strip_prefix(name))
-        };
-        let time = |name: &str| field(name)?.parse::<f64>().ok();
-        let end = (
-            field("JobState=")?.to_owned(),
-            time("StartTime=")?,
-            time("EndTime=")?,
-        );
-        Some((field("JobId=")?.parse().ok()?, end))
-    };
-    Ok(text.lines().filter_map(job).collect())
 }

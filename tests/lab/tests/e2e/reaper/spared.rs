@@ -11,16 +11,17 @@ use super::{decisions, expect_reclaimed, expect_spared, expect_unnoticed, findin
 /// Windows in which a job with a slow rhythm does something at least twice.
 const WINDOWS: [(&str, &str); 5] = [
     ("interval", "\"250ms\""),
-    ("never_used", "\"12s\""),
-    ("idle", "\"12s\""),
-    ("over_share", "\"12s\""),
+    ("never_used", "\"20s\""),
+    ("idle", "\"20s\""),
+    ("over_share", "\"20s\""),
     ("warn", "[\"3s\"]"),
 ];
 /// More than three of them.
-const LONG: Duration = Duration::from_secs(40);
+const LONG: Duration = Duration::from_secs(65);
 const QUARTER: &str = "--gres=gpufrac:0.25";
-/// 50 ms of work in five seconds.
-const BURST: &str = "gpu burst:5:0.01";
+/// 90 ms of work in nine seconds: more than the time between two looks at a suspect, which does not shrink with the
+/// windows.
+const BURST: &str = "gpu burst:9:0.01";
 
 const LOADING: &str = r#"
 [reaper.rule.grace]
@@ -49,12 +50,12 @@ fn on_instances() -> Result<(), LabError> {
         ("gpu", "gpu steps:1@1,0@8,..."),
         ("gpu", "while :; do gpu busy 1; sleep 7; done"),
         ("gpu", "while :; do gpu busy 0.05; sleep 1; done"),
-        ("grace", "sleep 19; gpu busy"),
-        ("patient", "sleep 35; gpu busy"),
+        ("grace", "sleep 27; gpu busy"),
+        ("patient", "sleep 55; gpu busy"),
     ];
     let jobs = jobs.map(|(partition, script)| (run(partition, script), script));
-    // It would be ended after 13 s.
-    let late = run("gpu", "gpu steps:1@1,0@11,1@1000")?;
+    // It would be ended after 21 s.
+    let late = run("gpu", "gpu steps:1@1,0@19,1@1000")?;
     lab.wait_for_state(late, &["RUNNING"])?;
     std::thread::sleep(LONG);
     for (job, script) in jobs {
