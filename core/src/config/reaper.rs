@@ -256,13 +256,7 @@ fn policy(
         let Some(length) = item.duration_or_off(source) else {
             continue;
         };
-        let target = match stall {
-            Stall::NeverUsed => &mut policy.never_used,
-            Stall::Idle => &mut policy.idle,
-            Stall::Finished => &mut policy.finished,
-            Stall::OverShare => &mut policy.over_share,
-        };
-        *target = length;
+        *window_of(&mut policy, stall) = length;
     }
     for (key, target) in [
         ("busy_above", &mut policy.busy_above),
@@ -274,6 +268,17 @@ fn policy(
     }
     if let Some(item) = section.get("warn") {
         policy.warn = warnings(source, &item).unwrap_or(policy.warn);
+    }
+    // Nobody has to name windows that he does not mind because he wants earlier warnings.
+    let first_warning = policy.warn.first().copied().unwrap_or_default();
+    let unsaid = Policy::default();
+    for stall in Stall::ALL {
+        let window = policy.window(stall, IdleWish::Default);
+        let is_unsaid = section.get(&stall.name().replace('-', "_")).is_none()
+            && window == unsaid.window(stall, IdleWish::Default);
+        if is_unsaid && window.is_some_and(|window| window <= first_warning) {
+            *window_of(&mut policy, stall) = Some(first_warning * 2);
+        }
     }
     signal(source, section, &mut policy);
     if let Some(item) = section.get("action") {
@@ -295,6 +300,15 @@ fn policy(
         consistent(source, section, &policy, interval);
     }
     policy
+}
+
+fn window_of(policy: &mut Policy, stall: Stall) -> &mut Option<Duration> {
+    match stall {
+        Stall::NeverUsed => &mut policy.never_used,
+        Stall::Idle => &mut policy.idle,
+        Stall::Finished => &mut policy.finished,
+        Stall::OverShare => &mut policy.over_share,
+    }
 }
 
 fn warnings(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<Duration>> {

@@ -361,3 +361,13 @@ fn placeholders_are_known_by_their_names() {
         assert!(!Device::is_file_name(other), "{other}");
     }
 }
+
+#[test]
+fn windows_that_nobody_named_make_room_for_warnings() {
+    let reaper = "\n[reaper]\nwarn = [\"1h\", \"15m\"]\n";
+    let config = Config::parse(&format!("{SMALLEST}{reaper}"), "gpufrac.toml").unwrap();
+    let general = config.reaper.general;
+    let hours = |count: u64| Some(std::time::Duration::from_secs(3600 * count));
+    assert_eq!((general.finished, general.over_share), (hours(2), hours(2)));
+    assert_eq!((general.never_used, general.idle), (hours(2), hours(4)));
+}

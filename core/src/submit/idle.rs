@@ -23,7 +23,7 @@ pub enum IdleRefusal {
     #[error(
         "gpufrac: this job may not have --gpufrac-idle={wish}, only {}{}",
         words(allowed),
-        contact.iter().map(|contact| format!("; for an exemption: {contact}")).collect::<String>()
+        contact.iter().map(|contact| format!(". {contact}")).collect::<String>()
     )]
     NotAllowed {
         /// The value asked for.
@@ -154,14 +154,14 @@ idle_option = ["default"]
         }
         assert_eq!(
             try_as(Some("bio"), IdleWish::Off).unwrap_err(),
-            "gpufrac: this job may not have --gpufrac-idle=off, only default or long; \
-             for an exemption: gpu-help@example.org"
+            "gpufrac: this job may not have --gpufrac-idle=off, only default or long. \
+             gpu-help@example.org"
         );
         assert_eq!(try_as(Some("bio"), IdleWish::Long), Ok(()));
         assert_eq!(
             try_as(Some("teaching"), IdleWish::Long).unwrap_err(),
-            "gpufrac: this job may not have --gpufrac-idle=long, only default; \
-             for an exemption: gpu-help@example.org"
+            "gpufrac: this job may not have --gpufrac-idle=long, only default. \
+             gpu-help@example.org"
         );
         assert_eq!(try_as(Some("teaching"), IdleWish::Default), Ok(()));
     }

@@ -180,8 +180,8 @@ fn what_the_rules_do_not_allow_is_refused() -> Result<(), LabError> {
     let lab = lab()?;
     let user = &lab.users()[0];
     let off = "--gpufrac-idle=off";
-    let told = "gpufrac: this job may not have --gpufrac-idle=off, only default or long; \
-                for an exemption: gpu-help@example.org";
+    let told = "gpufrac: this job may not have --gpufrac-idle=off, only default or long. \
+             gpu-help@example.org";
     let bio = "--account=bio";
     for (program, last) in [
         ("sbatch", "--wrap=true"),
