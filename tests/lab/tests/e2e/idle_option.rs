@@ -204,7 +204,7 @@ fn what_the_rules_do_not_allow_is_refused() -> Result<(), LabError> {
     let long = ["-p", "small", bio, QUARTER, "--gpufrac-idle=long"];
     let refused = run(&lab, user, "srun", &[&long[..], &["true"]].concat())?;
     assert!(!refused.status.success(), "{refused:?}");
-    assert!(refused.stderr.contains("only default;"), "{refused:?}");
+    assert!(refused.stderr.contains("only default."), "{refused:?}");
     run(
         &lab,
         user,

@@ -32,11 +32,11 @@ fn wait_for_count(lab: &Lab, node: &str, words: &str, count: usize) -> Result<()
 #[test]
 fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
     let slower = [
-        ("interval", "\"500ms\""),
-        ("never_used", "\"10s\""),
-        ("idle", "\"10s\""),
-        ("over_share", "\"10s\""),
-        ("warn", "[\"7s\"]"),
+        ("interval", "\"1s\""),
+        ("never_used", "\"14s\""),
+        ("idle", "\"14s\""),
+        ("over_share", "\"14s\""),
+        ("warn", "[\"10s\"]"),
     ];
     let mut lab = lab(&slower, "").start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
@@ -70,11 +70,11 @@ fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
     let log = lab.reaper_log(&node)?;
     assert_eq!(ended.state(), "CANCELLED", "{log}");
     assert!(running, "this took too long to tell anything\n{log}");
-    assert!(took < 2 * SECOND, "the daemon took {took:?} to end\n{log}");
+    assert!(took < 5 * SECOND, "the daemon took {took:?} to end\n{log}");
     let told = kept_once(&lab, &node, job)?;
     assert_eq!(words(&told), ["warn", "cancel"], "{log}");
-    assert!(told[1].at - told[0].at >= 7 * SECOND, "{told:?}\n{log}");
-    assert!(told[1].stalled >= 10 * SECOND, "{told:?}\n{log}");
+    assert!(told[1].at - told[0].at >= 10 * SECOND, "{told:?}\n{log}");
+    assert!(told[1].stalled >= 14 * SECOND, "{told:?}\n{log}");
     assert!(lab.folder().run(&node).join("reaper/state.json").exists());
 
     let chart = lab.folder().work().join("chart.svg");
