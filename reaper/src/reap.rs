@@ -19,6 +19,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Slurm lets a job without a limit end a year after its start: that is none.
 const YEAR: u64 = 364 * 24 * 3600;
 
+/// Why an end was not carried out.
+const SLURM_REFUSED: &str = "Slurm refused";
+
 /// A job, and what is due for it.
 struct Due {
     job: u32,
@@ -410,6 +413,7 @@ impl Daemon {
             let given = Moment::now();
             let ladder = &mut watched.watch.ladder;
             ladder.warned(&due.stalled, &due.policy, given);
+            watched.refused = None;
         }
         if on {
             let place = Stall::ALL
@@ -534,10 +538,8 @@ impl Daemon {
             words::span(now.since(due.stalled.since)),
             due.job
         );
-        let was_refused = self
-            .watched
-            .get(&due.job)
-            .is_some_and(|w| w.refused.is_some());
+        let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
+        let was_refused = refused.is_some_and(|why| why.starts_with(SLURM_REFUSED));
         let mut deeds = vec![deed];
         if !was_refused {
             // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
@@ -554,7 +556,7 @@ impl Daemon {
             }
         };
         if let Some(Err(error)) = results.into_iter().next_back() {
-            self.refuse(due, format!("Slurm refused: {error}"));
+            self.refuse(due, format!("{SLURM_REFUSED}: {error}"));
             return Ok(());
         }
         self.state.reaped.push(now);
