@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gpufrac_core::config;
@@ -29,6 +29,9 @@ struct Args {
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
 }
+
+/// How long what is left of a daemon that was killed, a child that just began, may hold its lock.
+const LETTING_GO: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -143,14 +146,22 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
 /// One daemon a node.
 fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
     let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755).map_err(|e| e.to_string())?;
-    let file = dir.lock_file("lock").map_err(|e| e.to_string())?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| {
-        format!(
-            "another gpufrac-reaperd runs on node {} (`{}` is locked: {error})",
-            node.name,
-            dir.path().join("lock").display()
-        )
-    })
+    let mut file = dir.lock_file("lock").map_err(|e| e.to_string())?;
+    let began = Instant::now();
+    loop {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((back, _)) if began.elapsed() < LETTING_GO => file = back,
+            Err((_, error)) => {
+                return Err(format!(
+                    "another gpufrac-reaperd runs on node {} (`{}` is locked: {error})",
+                    node.name,
+                    dir.path().join("lock").display()
+                ));
+            }
+        }
+        std::thread::sleep(LETTING_GO / 20);
+    }
 }
 
 /// Prometheus' endpoint; without it the daemon does its work all the same.

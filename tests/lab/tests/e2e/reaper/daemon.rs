@@ -271,8 +271,11 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
     lab.start_slurmctld()?;
     wait_for_no_lease(&lab, &node)?;
     let log = lab.reaper_log(&node)?;
-    let said = "Slurm says the job is over, but no epilog came";
-    assert!(log.contains(said), "{log}");
+    wait_for_log(
+        &lab,
+        &node,
+        "Slurm says the job is over, but no epilog came",
+    )?;
     assert_eq!(lab.instances(&node)?, [], "{log}");
     lab.expect_nothing_left()
 }

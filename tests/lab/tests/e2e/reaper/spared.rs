@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::LeaseState;
 use gpufrac_lab::{JobId, Lab, LabError};
+use nix::sys::signal::Signal;
 
 use super::{decisions, expect_reclaimed, expect_spared, expect_unnoticed, findings, lab, submit};
 
@@ -299,9 +300,13 @@ fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
         ("idle", "\"10s\""),
         ("over_share", "\"10s\""),
     ];
-    let lab = lab(&changes, "").gpus("H100-80", 1).start()?;
+    let mut lab = lab(&changes, "").gpus("H100-80", 1).start()?;
+    let name = lab.nodes()[0].clone();
+    // A session that is open now would be counted when it is closed alone.
+    lab.stop_reaper(&name, Signal::SIGTERM)?;
+    lab.gpusim(&name, &["calls", "--start"])?;
+    lab.start_reaper(&name)?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    lab.gpusim(node, &["calls", "--start"])?;
     let suspect = submit(&lab, user, &[QUARTER], "sleep 1000")?;
     super::wait_for_decision(&lab, node, suspect, "cancel")?;
     // So that it can be seen what the daemon does meanwhile.
