@@ -39,7 +39,8 @@ fn work(dice: &mut Dice, minutes: f64) -> String {
     let program = |pattern: &str, seconds: f64| format!("gpu {pattern} {seconds:.2}\n");
     match dice.throw(5) {
         0 => program("busy", seconds),
-        1 => program("burst:4:0.05", seconds),
+        // Slurm takes its time to be told, and that does not shrink with the day: shorter bursts could fall in it.
+        1 => program("burst:4:0.2", seconds),
         // Twenty minutes on the CPU in between.
         2 => {
             let pause = 20.0 * MINUTE;
