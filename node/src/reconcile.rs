@@ -13,7 +13,7 @@ use crate::log::JobLog;
 use crate::node::Node;
 use crate::nvml::Session;
 use crate::slurm::Slurm;
-use crate::teardown::Teardown;
+use crate::teardown::{Teardown, TeardownError};
 
 /// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
 /// `except`. What cannot be ended now stays, with its place taken. Gives the leases left.
@@ -32,12 +32,8 @@ pub fn repair(
             continue;
         }
         let (job, was) = (lease.job_id, lease.state);
-        let teardown = Teardown::new(node, store);
-        let ended = teardown
-            .begin(&mut lease)
-            .and_then(|retried| teardown.end(session, &mut lease, retried, log));
-        match ended {
-            Ok(_) => log.info(format!(
+        match end(node, store, session, &mut lease, log) {
+            Ok(()) => log.info(format!(
                 "ended the lease of job {job}, which was left {was} on {}",
                 place(&lease)
             )),
@@ -122,12 +118,9 @@ pub fn end_finished(
     log: &JobLog,
 ) -> bool {
     let job = lease.job_id;
-    let teardown = Teardown::new(node, store);
-    let ended = teardown
-        .begin(lease)
-        .and_then(|retried| teardown.end(session, lease, retried, log));
+    let ended = end(node, store, session, lease, log);
     match &ended {
-        Ok(_) => log.warning(format!(
+        Ok(()) => log.warning(format!(
             "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
             place(lease)
         )),
@@ -136,6 +129,20 @@ pub fn end_finished(
         )),
     }
     ended.is_ok()
+}
+
+/// Ends a lease in whatever state it is, with the GPU's lock held.
+fn end(
+    node: &Node,
+    store: &LeaseStore,
+    session: &Session,
+    lease: &mut Lease,
+    log: &JobLog,
+) -> Result<(), TeardownError> {
+    let teardown = Teardown::new(node, store);
+    let retried = teardown.begin(lease)?;
+    teardown.end(session, lease, retried, log)?;
+    Ok(())
 }
 
 /// Where a slice is, for messages.

@@ -1,6 +1,7 @@
 //! One round after the other: leases, samples, judgement, deeds, what is told of it.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -185,11 +186,11 @@ impl Daemon {
             Some(Ok(leases)) => self.meet(leases),
             Some(Err(error)) => {
                 // Whom a damaged file names is not known: nothing is decided.
-                self.tell_once("leases", Some(error.to_string()));
+                self.tell_once("leases", Some(error));
                 return self.publish();
             }
         }
-        self.tell_once("leases", None);
+        self.tell_once("leases", None::<String>);
         self.look(observe);
         let now = Moment::now();
         self.ask(now);
@@ -200,7 +201,7 @@ impl Daemon {
         if self.round % PURGE_ROUNDS == 1 {
             let keep = self.node.config.reaper.keep;
             let purged = self.records.purge(keep, &self.node.name, &self.peers);
-            self.tell_once("purge", purged.err().map(|error| error.to_string()));
+            self.tell_once("purge", purged.err());
         }
         self.publish();
         self.save();
@@ -249,15 +250,11 @@ impl Daemon {
             self.watched.insert(watched.lease.job_id, watched);
         }
         if first {
-            let watched = &self.watched;
-            let is_here = |job: u32| watched.contains_key(&job);
-            let tidied = self.records.tidy(is_here);
-            self.tell_once("records", tidied.err().map(|error| error.to_string()));
-            let watched = &self.watched;
-            let is_here = |job: u32| watched.contains_key(&job);
+            let tidied = self.records.tidy(|job| self.watched.contains_key(&job));
+            self.tell_once("records", tidied.err());
             if self.node.shared.is_some() {
-                let tidied = self.peers.tidy(is_here);
-                self.tell_once("shared", tidied.err().map(|error| error.to_string()));
+                let tidied = self.peers.tidy(|job| self.watched.contains_key(&job));
+                self.tell_once("shared", tidied.err());
             }
             // What is left of it is of jobs that ended meanwhile.
             self.state.watches.clear();
@@ -308,11 +305,11 @@ impl Daemon {
         watched.record.ended_ms = Some(now.since(watched.watch.began).as_millis() as u64);
         if self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
+            self.tell_once("shared", withdrawn.err());
         }
         if !watched.record.events.is_empty() {
             let kept = self.records.keep(&watched.record, &self.peers);
-            self.tell_once("records", kept.err().map(|error| error.to_string()));
+            self.tell_once("records", kept.err());
         }
         if let Err(error) = self.records.end(job) {
             self.log.warning(error);
@@ -355,20 +352,16 @@ impl Daemon {
 
     /// One more look at a slice whose job is about to end. It takes the time of a shortest look.
     pub(crate) fn look_again(&mut self, job: u32) {
-        let Some(lease) = self.watched.get(&job).map(|watched| watched.lease.clone()) else {
+        let Some(watched) = self.watched.get(&job) else {
             return;
         };
+        let lease = watched.lease.clone();
+        let policy = self.policy(watched).clone();
         let gpu = &lease.slice.gpu_uuid;
         let neighbours = self.watched.values().map(|watched| &watched.lease);
         let neighbours: Vec<&Lease> = neighbours
             .filter(|other| other.slice.gpu_uuid == *gpu)
             .collect();
-        let reaper = &self.node.config.reaper;
-        let policy = self
-            .watched
-            .get(&job)
-            .map(|watched| self.policy(watched).clone());
-        let policy = policy.unwrap_or_default();
         let observe = || {
             std::thread::sleep(SHORTEST_LOOK);
             true
@@ -376,7 +369,7 @@ impl Daemon {
         let sample = self
             .telemetry
             .look_at(&self.node, &lease, &neighbours, observe, &policy);
-        let interval = reaper.interval;
+        let interval = self.node.config.reaper.interval;
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.take(Moment::now(), sample, &policy, interval);
         }
@@ -540,7 +533,8 @@ impl Daemon {
     }
 
     /// Logs an error when it comes, or changes, and once more when it is over.
-    pub(crate) fn tell_once(&mut self, about: &'static str, error: Option<String>) {
+    pub(crate) fn tell_once(&mut self, about: &'static str, error: Option<impl Display>) {
+        let error = error.map(|error| error.to_string());
         match (error, self.told.get(about)) {
             (Some(error), Some(told)) if error == *told => {}
             (Some(error), _) => {
@@ -579,7 +573,7 @@ impl Daemon {
         let watches = self.watched.values().map(|watched| watched.watch.clone());
         self.state.watches = watches.collect();
         let saved = self.state.save(&self.dir);
-        self.tell_once("state", saved.err().map(|error| error.to_string()));
+        self.tell_once("state", saved.err());
         for watched in self.watched.values_mut() {
             let size = (
                 watched.record.series.points.len(),

@@ -172,7 +172,7 @@ impl Daemon {
         let on_several = self.watched.get(&job).is_some_and(is_on_several);
         if on_several && self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.tell_once("shared", withdrawn.err().map(|error| error.to_string()));
+            self.tell_once("shared", withdrawn.err());
         }
     }
 
@@ -203,7 +203,7 @@ impl Daemon {
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
         let told = self.peers.tell(own, now, interval);
-        self.tell_once("shared", told.err().map(|error| error.to_string()));
+        self.tell_once("shared", told.err());
         let mut counts = [Some(own), None];
         let mut unknown = false;
         // All nodes are only asked for when something is to be done.
@@ -211,11 +211,11 @@ impl Daemon {
             match self.peers.cluster(interval) {
                 Ok(count) => {
                     counts[1] = count;
-                    self.tell_once("cluster", None);
+                    self.tell_once("cluster", None::<String>);
                 }
                 Err(error) => {
                     unknown = true;
-                    self.tell_once("cluster", Some(error.to_string()));
+                    self.tell_once("cluster", Some(error));
                 }
             }
         }
