@@ -317,27 +317,28 @@ impl Daemon {
     }
 
     fn look(&mut self, observe: impl FnOnce() -> bool) {
-        let leases: Vec<Lease> = self.watched.values().map(|w| w.lease.clone()).collect();
-        let policies: HashMap<u32, Policy> = self
-            .watched
-            .iter()
-            .map(|(job, watched)| (*job, self.policy(watched).clone()))
-            .collect();
-        let general = self.node.config.reaper.general.clone();
-        let policy = |lease: &Lease| policies.get(&lease.job_id).unwrap_or(&general);
         // An instance that is about to go must not be looked at again after it was let go of.
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
         let ending: Vec<&str> = ending.map(|lease| lease.slice.gpu_uuid.as_str()).collect();
-        let seen = |lease: &Lease| {
+        let seen = |lease: &&Lease| {
             lease.slice.mig.is_none() || !ending.contains(&lease.slice.gpu_uuid.as_str())
         };
-        let leases: Vec<Lease> = leases.into_iter().filter(seen).collect();
+        let leases = self.watched.values().map(|watched| &watched.lease);
+        let leases: Vec<&Lease> = leases.filter(seen).collect();
+        let reaper = &self.node.config.reaper;
+        let policy = |lease: &Lease| {
+            let watched = self.watched.get(&lease.job_id);
+            reaper.policy(&facts(
+                lease,
+                watched.and_then(|watched| watched.job.as_ref()),
+            ))
+        };
         let look = self.telemetry.look(&self.node, &leases, observe, policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
         self.tell_once("driver", look.errors.first().cloned());
         let now = Moment::now();
-        let interval = self.node.config.reaper.interval;
+        let reaper = &self.node.config.reaper;
         for (job, sample) in look.samples {
             let Some(watched) = self.watched.get_mut(&job) else {
                 continue;
@@ -345,8 +346,8 @@ impl Daemon {
             if matches!(sample.usage, Use::Unknown(_)) {
                 self.state.totals.unknown_samples += 1;
             }
-            let policy = policies.get(&job).unwrap_or(&general);
-            watched.take(now, sample, policy, interval);
+            let policy = reaper.policy(&facts(&watched.lease, watched.job.as_ref()));
+            watched.take(now, sample, policy, reaper.interval);
         }
     }
 

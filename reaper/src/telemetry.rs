@@ -90,12 +90,11 @@ impl Telemetry {
     pub fn look<'p>(
         &mut self,
         node: &Node,
-        leases: &[Lease],
+        leases: &[&Lease],
         observe: impl FnOnce() -> bool,
         policy: impl Fn(&Lease) -> &'p Policy,
     ) -> Look {
         let mut look = Look::default();
-        let leases: Vec<&Lease> = leases.iter().collect();
         let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
         self.groups.retain(|key| keys.contains(key));
         self.met.retain(|key| keys.contains(key));
@@ -105,7 +104,7 @@ impl Telemetry {
         }
         let before = self.last;
         let interval = self.interval();
-        let views = views(node, &leases, observe, interval, &mut look.errors);
+        let views = views(node, leases, observe, interval, &mut look.errors);
         let Some(views) = views else {
             // The driver's records since then were not read.
             self.last = before;
@@ -113,7 +112,7 @@ impl Telemetry {
         };
         let now = Moment::now();
         let dcgm = self.read_dcgm(now, &mut look.errors);
-        for lease in &leases {
+        for lease in leases {
             let gpu = &lease.slice.gpu_uuid;
             let neighbours: Vec<&Lease> = leases
                 .iter()
