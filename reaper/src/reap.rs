@@ -498,19 +498,12 @@ impl Daemon {
 
     fn end(&mut self, due: &Due, job: &Job, now: Moment) -> Result<(), String> {
         let action = action(&due.policy, job);
-        let (decision, deed, said) = match action {
-            Action::Requeue => (
-                Decision::Requeue,
-                Deed::Requeue { hold: false },
-                "put back in the queue",
-            ),
-            Action::RequeueHold => (
-                Decision::Requeue,
-                Deed::Requeue { hold: true },
-                "put back in the queue and held there",
-            ),
-            Action::Cancel => (Decision::Cancel, Deed::Cancel, "cancelled"),
+        let (decision, deed) = match action {
+            Action::Requeue => (Decision::Requeue, Deed::Requeue { hold: false }),
+            Action::RequeueHold => (Decision::Requeue, Deed::Requeue { hold: true }),
+            Action::Cancel => (Decision::Cancel, Deed::Cancel),
         };
+        let said = words::end(action);
         if due.policy.mode != Mode::On {
             self.state.totals.dry_run += 1;
             self.decide(due.job, decision, &due.stalled, &due.policy, said);
