@@ -1,5 +1,6 @@
-/* Submits COUNT held jobs through libslurm from one process: what is left is the controller's time.
- * usage: submit COUNT TRES_PER_NODE; gcc submit.c -lslurm */
+/* Submits COUNT jobs through libslurm from one process: what is left is the controller's time. They are held, or
+ * have a time limit of MINUTES. An empty TRES_PER_NODE is none.
+ * usage: submit COUNT TRES_PER_NODE [MINUTES]; gcc submit.c -lslurm */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 int main(int argc, char **argv)
 {
 	char *environment[] = { "PATH=/usr/bin:/bin" };
-	int count = argc == 3 ? atoi(argv[1]) : 0;
+	int count = argc >= 3 ? atoi(argv[1]) : 0;
 
 	slurm_init(NULL);
 	while (count-- > 0) {
@@ -22,12 +23,16 @@ int main(int argc, char **argv)
 		job.user_id = getuid();
 		job.group_id = getgid();
 		job.min_nodes = 1;
-		job.priority = 0;
+		if (argc > 3)
+			job.time_limit = atoi(argv[3]);
+		else
+			job.priority = 0;
 		job.work_dir = "/tmp";
 		job.script = "#!/bin/sh\n";
 		job.environment = environment;
 		job.env_size = 1;
-		job.tres_per_node = argv[2];
+		if (argv[2][0])
+			job.tres_per_node = argv[2];
 		if (slurm_submit_batch_job(&job, &response) != SLURM_SUCCESS) {
 			fprintf(stderr, "%s\n", slurm_strerror(errno));
 			return 1;

@@ -6,7 +6,9 @@
 mod cluster;
 mod mps;
 mod node;
+mod plain;
 mod reaper;
+mod scale;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +31,8 @@ enum Part {
     Mps,
     /// What the reaper costs a node
     Reaper,
+    /// What many nodes and jobs cost the controller; only when it is named, as it takes long
+    Scale,
 }
 
 #[derive(Args)]
@@ -44,6 +48,12 @@ pub(crate) struct BenchArguments {
     /// For how many rounds the reaper is watched; 8640, half an hour, are those of a day
     #[arg(long, default_value_t = 300)]
     reaper_rounds: u64,
+    /// Nodes of each cluster where the controller is measured
+    #[arg(long, default_value_t = 64)]
+    scale_nodes: usize,
+    /// Jobs that wait there
+    #[arg(long, default_value_t = 5000)]
+    scale_jobs: usize,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]
@@ -68,8 +78,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Cluster, cluster::measure),
         (Part::Mps, mps::measure),
         (Part::Reaper, reaper::measure),
+        (Part::Scale, scale::measure),
     ] {
-        if arguments.only.is_none_or(|only| only == part) {
+        if arguments.only.map_or(part != Part::Scale, |only| only == part) {
             measure(arguments, &build, &mut table)?;
         }
     }

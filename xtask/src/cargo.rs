@@ -7,6 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::matrix::{Results, result_of};
+
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
     // xtask is a folder of the root.
@@ -57,7 +59,13 @@ impl std::ops::AddAssign for Counts {
 /// test (a test that does not compile) counts as one.
 pub(crate) fn tests(args: &[&str]) -> Result<Counts> {
     let mut command = cargo(&["test", "--no-fail-fast"]);
-    command.args(args).stdout(Stdio::piped());
+    command.args(args);
+    Ok(run_tests(command)?.0)
+}
+
+/// Runs a command of `cargo test`; what it counted, and the result of each test of which it printed a line.
+pub(crate) fn run_tests(mut command: Command) -> Result<(Counts, Results)> {
+    command.stdout(Stdio::piped());
     // What NVIDIA's own programs are needed for must not pass without them.
     if std::env::var_os("GPUFRAC_MAY_SKIP").is_none() {
         command.env("GPUFRAC_NO_SKIP", "1");
@@ -67,6 +75,7 @@ pub(crate) fn tests(args: &[&str]) -> Result<Counts> {
         .spawn()
         .with_context(|| format!("cannot start `{line}`"))?;
     let mut counts = Counts::default();
+    let mut results = Results::new();
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).split(b'\n') {
             let line = line?;
@@ -74,13 +83,14 @@ pub(crate) fn tests(args: &[&str]) -> Result<Counts> {
             if let Some(found) = result_line(&line) {
                 counts += found;
             }
+            results.extend(result_of(&line));
             writeln!(std::io::stdout(), "{line}")?;
         }
     }
     if !child.wait()?.success() && counts.failed == 0 {
         counts.failed = 1;
     }
-    Ok(counts)
+    Ok((counts, results))
 }
 
 /// Reads `test result: ok. 3 passed; 0 failed; ...`.

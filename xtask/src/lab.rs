@@ -8,7 +8,8 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::Lab;
 
 use crate::cargo::root;
-use crate::{cargo, setup};
+use crate::series::Series;
+use crate::setup;
 
 #[derive(Subcommand)]
 pub(crate) enum LabTask {
@@ -33,6 +34,9 @@ pub(crate) struct Up {
     /// How they are shared: mig, mps, mig+mps or timeslice. MPS has NVIDIA's own control daemon
     #[arg(long, default_value = "mig")]
     mechanism: Mechanism,
+    /// The series of Slurm (22.05, 24.11, 26.05); the machine's own unless said
+    #[arg(long)]
+    slurm: Option<String>,
     /// Plain Slurm, without gpufrac
     #[arg(long)]
     plain: bool,
@@ -76,13 +80,19 @@ fn start(up: &Up) -> Result<()> {
         bail!("`{}` is not MODEL:COUNT, for example H100-80:2", up.gpus);
     };
     setup::run()?;
-    cargo::build()?;
+    let series = match &up.slurm {
+        Some(name) => Series::prepare(name)?,
+        None => Series::own()?,
+    };
+    series.build()?;
     let mut builder = Lab::builder()
         .nodes(up.nodes)
         .node_prefix("gn")
         .gpus(model, count.parse()?)
         .mig(up.mechanism.uses_mig())
         .plugins(!up.plain)
+        .slurm(series.slurm()?)
+        .build_folder(series.target().join("debug"))
         .folder(&up.folder);
     if up.mechanism != Mechanism::Mig {
         builder = builder.pools(&pool(up.mechanism, model)?);
@@ -100,7 +110,14 @@ fn start(up: &Up) -> Result<()> {
         folder.gpufrac_conf().display()
     );
     println!("  export PATH={}:$PATH", folder.bin().display());
-    println!("  cd {}", folder.work().display());
+    match folder.namespace() {
+        namespace if namespace.exists() => println!(
+            "  nsenter --mount={} --wdns={}",
+            namespace.display(),
+            folder.work().display()
+        ),
+        _ => println!("  cd {}", folder.work().display()),
+    }
     if !up.plain {
         println!("  sbatch --gres=gpufrac:0.25 --wrap 'env | grep -E \"CUDA|GPUFRAC\"'");
     }

@@ -7,6 +7,8 @@ mod deny;
 mod dist;
 mod lab;
 mod map;
+mod matrix;
+mod series;
 mod setup;
 mod suite;
 
@@ -32,9 +34,10 @@ enum Task {
     Setup,
     /// Everything that a change must pass: format, clippy, tests on real Slurm, documentation
     Test {
-        /// The Slurm to test with; the installed one must be of this series
-        #[arg(long, default_value = suite::SLURM)]
-        slurm: String,
+        /// The series of Slurm for the end-to-end tests (22.05, 24.11, 26.05); all of them unless said, with
+        /// NAME the machine's own
+        #[arg(long)]
+        slurm: Option<String>,
         /// Only the end-to-end tests whose names contain this
         #[arg(last = true)]
         name: Option<String>,
@@ -73,7 +76,7 @@ pub(crate) struct DistArguments {
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Setup => setup::run(),
-        Task::Test { slurm, name } => suite::test(&slurm, name.as_deref()),
+        Task::Test { slurm, name } => suite::test(slurm.as_deref(), name.as_deref()),
         Task::Unit => suite::unit(),
         Task::Lab(task) => lab::run(&task),
         Task::Demo => demo::run(),

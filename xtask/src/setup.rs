@@ -9,16 +9,21 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::run as run_command;
 
-/// What is needed, and for what: real Slurm, its headers, bindgen's libclang, a linker.
-const PACKAGES: [&str; 8] = [
+/// What is needed, and for what: real Slurm, a database for its accounting, its headers, bindgen's libclang, a
+/// linker, other releases of Slurm.
+const PACKAGES: [&str; 12] = [
     "slurmctld",
     "slurmd",
     "slurm-client",
+    "slurmdbd",
+    "slurmrestd",
+    "mariadb-server",
     "munge",
     "libslurm-dev",
     "libclang-dev",
     "gcc",
     "libc6-dev",
+    "debootstrap",
 ];
 
 /// A Debian program: services are not started while it is there and says 101.
@@ -75,7 +80,7 @@ fn is_root() -> Result<bool> {
     Ok(output.stdout.trim_ascii() == b"0")
 }
 
-/// Keeps Debian from starting slurmctld, slurmd and munged when they are installed: the lab runs its own.
+/// Keeps Debian from starting slurmctld, MariaDB and the other daemons when they are installed: the lab runs its own.
 struct Policy {
     ours: bool,
 }

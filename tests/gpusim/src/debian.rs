@@ -67,8 +67,18 @@ fn run(command: &mut Command) -> Result<String, DebianError> {
 /// Debian's own keys, where the package debian-archive-keyring puts them.
 const KEY_RING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
+/// The proxy that the machine's apt uses, if any.
+pub fn proxy() -> Option<String> {
+    let line = run(Command::new("apt-config").args(["dump", "Acquire::http::Proxy"])).ok()?;
+    let value = line.split('"').nth(1)?;
+    (!value.is_empty() && value != "DIRECT").then(|| value.to_owned())
+}
+
 /// The machine's mirror.
-fn mirror() -> Result<String, DebianError> {
+///
+/// # Errors
+/// When apt has no source with the component main.
+pub fn mirror() -> Result<String, DebianError> {
     let format = "$(COMPONENT) $(SUITE) $(REPO_URI)";
     let sources = run(Command::new("apt-get").args([
         "indextargets",

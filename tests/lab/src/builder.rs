@@ -1,7 +1,7 @@
 //! What a lab shall be like, and its start.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::config::Config;
@@ -11,14 +11,18 @@ use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
 use crate::daemons::Environment;
 use crate::folder::write;
 use crate::lab::{Lab, Record};
-use crate::{Folder, LabError, artifacts, cgroups, daemons, gpus, ports, users};
+use crate::{Folder, LabError, Slurm, accounting, artifacts, cgroups, daemons, gpus, ports, users};
 
 /// Major number of the placeholders of a lab without gpufrac: "local or experimental" in the kernel's
 /// list, so that no driver answers.
 const PLACEHOLDER_MAJOR: u64 = 240;
 
-/// How long the cluster may take until every node is idle.
+/// `ClusterName`.
+const CLUSTER: &str = "lab";
+
+/// How long the cluster may take until every node is idle: of one node, and of each more.
 const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT_MORE: Duration = Duration::from_secs(2);
 
 /// What a lab shall be like.
 #[derive(Debug, Clone)]
@@ -46,6 +50,11 @@ pub struct LabBuilder {
     shared: bool,
     /// Types, and positions in the node's list of GPUs.
     plain_gpus: Vec<(String, u32)>,
+    accounting: bool,
+    slurm: Option<Slurm>,
+    powered_down: bool,
+    /// Names, and texts.
+    scripts: Vec<(String, String)>,
 }
 
 impl Default for LabBuilder {
@@ -70,6 +79,10 @@ impl Default for LabBuilder {
             reaper: None,
             shared: false,
             plain_gpus: Vec::new(),
+            accounting: false,
+            slurm: None,
+            powered_down: false,
+            scripts: Vec::new(),
         }
     }
 }
@@ -142,10 +155,25 @@ impl LabBuilder {
         self
     }
 
+    /// These partitions and no others, the first one being the default.
+    #[must_use]
+    pub fn only_partitions(mut self, partitions: &[(&str, &str)]) -> Self {
+        let owned = |(name, options): &(&str, &str)| ((*name).to_owned(), (*options).to_owned());
+        self.partitions = partitions.iter().map(owned).collect();
+        self
+    }
+
     /// Whether gpufrac's plugins, Prolog and Epilog are installed (they are unless said).
     #[must_use]
     pub fn plugins(mut self, on: bool) -> Self {
         self.gpufrac = on;
+        self
+    }
+
+    /// Another Slurm than that of the environment.
+    #[must_use]
+    pub fn slurm(mut self, slurm: Slurm) -> Self {
+        self.slurm = Some(slurm);
         self
     }
 
@@ -156,7 +184,22 @@ impl LabBuilder {
         self
     }
 
-    /// Lines to add to slurm.conf.
+    /// Whether nodes are machines of a cloud that are off: neither set up nor with a slurmd, until Slurm's
+    /// ResumeProgram sees to it.
+    #[must_use]
+    pub fn powered_down(mut self) -> Self {
+        self.powered_down = true;
+        self
+    }
+
+    /// A script in the lab's `bin`, with `@ROOT@` for the lab's folder.
+    #[must_use]
+    pub fn script(mut self, name: &str, text: &str) -> Self {
+        self.scripts.push((name.into(), text.into()));
+        self
+    }
+
+    /// Lines to add to slurm.conf, with `@ROOT@` for the lab's folder.
     #[must_use]
     pub fn slurm_conf_extra(mut self, lines: &str) -> Self {
         self.slurm_conf_extra.push_str(lines);
@@ -214,6 +257,14 @@ impl LabBuilder {
         self
     }
 
+    /// Starts a slurmdbd with a database of its own; all of the lab's users are of the account `lab`. What is
+    /// enforced is up to [`slurm_conf_extra`](Self::slurm_conf_extra).
+    #[must_use]
+    pub fn accounting(mut self) -> Self {
+        self.accounting = true;
+        self
+    }
+
     /// A folder that all nodes share, in `[paths]` of gpufrac.toml.
     #[must_use]
     pub fn shared(mut self) -> Self {
@@ -250,14 +301,19 @@ impl LabBuilder {
             temporary,
             Record::new(nodes),
             users::unprivileged()?,
+            match &self.slurm {
+                Some(slurm) => slurm.clone(),
+                None => Slurm::of_environment()?,
+            },
         );
         if self.run_on_tmpfs {
             lab.mount_tmpfs(lab.folder().root().join("run"))?;
         }
         lab.folder().create(lab.nodes())?;
-        self.write_configuration(&lab)?;
+        let slurmdbd = self.accounting.then(|| ports::free(1)[0]);
+        self.write_configuration(&lab, slurmdbd)?;
         self.prepare_devices(&lab)?;
-        self.start_daemons(&mut lab)?;
+        self.start_daemons(&mut lab, slurmdbd)?;
         Ok(lab)
     }
 
@@ -290,11 +346,11 @@ impl LabBuilder {
         }
     }
 
-    fn write_configuration(&self, lab: &Lab) -> Result<(), LabError> {
+    fn write_configuration(&self, lab: &Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
         let folder = lab.folder();
         let etc = folder.etc();
         let nodes = lab.nodes();
-        let mut plugin_path = stock_plugins()?;
+        let mut plugin_path = lab.slurm().plugins()?.display().to_string();
         if self.gpufrac {
             let build = match &self.build_folder {
                 Some(build) => build.clone(),
@@ -372,6 +428,11 @@ impl LabBuilder {
         if !gres_conf.is_empty() {
             write(&etc.join("gres.conf"), &gres_conf, 0o644)?;
         }
+        let root = folder.root().display().to_string();
+        for (name, text) in &self.scripts {
+            let text = text.replace("@ROOT@", &root);
+            write(&folder.bin().join(name), &text, 0o755)?;
+        }
         let host = nix::unistd::gethostname()
             .map_err(|e| LabError::file("cannot get the name of", "this host")(e.into()))?;
         let mut partitions = self.partitions.clone();
@@ -380,7 +441,7 @@ impl LabBuilder {
         }
         let slurm_conf = SlurmConf {
             folder,
-            cluster: "lab",
+            cluster: CLUSTER,
             host: &host.to_string_lossy(),
             controller_port,
             nodes: &lines,
@@ -388,7 +449,9 @@ impl LabBuilder {
             partitions: &partitions,
             plugin_path,
             gpufrac: self.gpufrac,
-            extra: &self.slurm_conf_extra,
+            accounting: slurmdbd,
+            powered_down: self.powered_down,
+            extra: &self.slurm_conf_extra.replace("@ROOT@", &root),
         };
         write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
     }
@@ -462,7 +525,7 @@ impl LabBuilder {
         for node in lab.nodes() {
             if let Some(config) = &config {
                 gpus::init(lab, node, &self.gpus, self.mig, self.driver.as_deref())?;
-                if !config.pools_of_node(node).is_empty() {
+                if !config.pools_of_node(node).is_empty() && !self.powered_down {
                     gpus::node_setup(lab, node)?;
                 }
                 continue;
@@ -477,14 +540,30 @@ impl LabBuilder {
         Ok(())
     }
 
-    fn start_daemons(&self, lab: &mut Lab) -> Result<(), LabError> {
+    fn start_daemons(&self, lab: &mut Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
         let folder = lab.folder().clone();
+        if slurmdbd.is_some() {
+            // Before there is a namespace: the database is the machine's.
+            lab.mount_tmpfs(folder.database())?;
+            lab.adopt(accounting::mariadb(&folder)?)?;
+        }
+        if let Some(namespace) = lab.slurm().enter(&folder)? {
+            lab.adopt(namespace)?;
+        }
         lab.adopt(daemons::munged(&folder)?)?;
+        if let Some(port) = slurmdbd {
+            lab.adopt(accounting::slurmdbd(&folder, port)?)?;
+            lab.open_accounts(CLUSTER)?;
+        }
         lab.adopt(daemons::slurmctld(&folder, &Environment::new())?)?;
+        if self.powered_down {
+            return lab.wait_for_slurmctld();
+        }
         for node in lab.nodes().to_vec() {
             lab.adopt(daemons::slurmd(&folder, &Environment::new(), &node)?)?;
         }
-        lab.wait_until_idle(START_LIMIT)?;
+        let more = u32::try_from(lab.nodes().len()).unwrap_or(u32::MAX);
+        lab.wait_until_idle(START_LIMIT + START_LIMIT_MORE.saturating_mul(more))?;
         if self.reaper.is_some() {
             for node in lab.nodes().to_vec() {
                 lab.start_reaper(&node)?;
@@ -500,21 +579,6 @@ fn with_nodes(text: &str, nodes: &[String]) -> String {
         text = text.replace(&format!("@NODE{number}@"), name);
     }
     text
-}
-
-/// Where Slurm's own plugins are.
-fn stock_plugins() -> Result<String, LabError> {
-    let place = Path::new("/usr/lib");
-    let entries = fs::read_dir(place).map_err(LabError::file("cannot read", place))?;
-    entries
-        .flatten()
-        .map(|entry| entry.path().join("slurm-wlm"))
-        .find(|path| path.join("select_cons_tres.so").exists())
-        .map(|path| path.display().to_string())
-        .ok_or_else(|| LabError::Machine {
-            what: "Slurm's plugins are not under /usr/lib/*/slurm-wlm".into(),
-            hint: "cargo xtask setup".into(),
-        })
 }
 
 impl Lab {

@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use crate::{Folder, LabError, User};
+use crate::{Folder, LabError, User, slurm};
 
 /// How long a client command may take unless its caller says otherwise.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -16,60 +16,56 @@ const LIMIT: Duration = Duration::from_secs(90);
 /// A client command that is put together.
 #[derive(Debug)]
 pub struct SlurmCommand {
-    command: Command,
+    folder: Folder,
     words: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+    place: PathBuf,
+    user: Option<(u32, u32)>,
     limit: Duration,
 }
 
 impl SlurmCommand {
     pub(crate) fn new(folder: &Folder, program: impl AsRef<OsStr>) -> Self {
-        let mut command = Command::new(program.as_ref());
+        let command = Self {
+            folder: folder.clone(),
+            words: vec![program.as_ref().into()],
+            variables: Vec::new(),
+            place: folder.work(),
+            user: None,
+            limit: LIMIT,
+        };
         command
-            .env_clear()
             .env("PATH", search_path(folder))
             .env("SLURM_CONF", folder.slurm_conf())
             .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
             .env("LC_ALL", "C.UTF-8")
-            .current_dir(folder.work())
-            .stdin(Stdio::null());
-        Self {
-            command,
-            words: vec![program.as_ref().into()],
-            limit: LIMIT,
-        }
     }
 
     /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        for arg in args {
-            self.words.push(arg.as_ref().into());
-            self.command.arg(arg);
-        }
+        self.words.extend(args.into_iter().map(|arg| arg.as_ref().into()));
         self
     }
 
     /// Runs it as `user`, with no supplementary groups.
     #[must_use]
     pub fn user(mut self, user: &User) -> Self {
-        self.command.env("USER", &user.name).env("HOME", "/");
-        if user.uid != 0 {
-            self.command.uid(user.uid).gid(user.gid);
-        }
-        self
+        self.user = (user.uid != 0).then_some((user.uid, user.gid));
+        self.env("USER", &user.name).env("HOME", "/")
     }
 
     /// Sets a variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
-        self.command.env(name, value);
+        self.variables.push((name.into(), value.as_ref().into()));
         self
     }
 
     /// Runs it elsewhere than in the lab's `work`.
     #[must_use]
     pub fn current_dir(mut self, path: impl Into<PathBuf>) -> Self {
-        self.command.current_dir(path.into());
+        self.place = path.into();
         self
     }
 
@@ -93,13 +89,17 @@ impl SlurmCommand {
     ///
     /// # Errors
     /// When the program can not be started.
-    pub fn spawn(mut self) -> Result<Running, LabError> {
+    pub fn spawn(self) -> Result<Running, LabError> {
         let line = self.line();
-        self.command
+        let mut child = slurm::command(&self.folder, &self.words[0], &self.place, self.user)
+            .args(&self.words[1..])
+            .env_clear()
+            .envs(self.variables)
+            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0);
-        let mut child = self.command.spawn().map_err(|reason| LabError::Start {
+            .process_group(0)
+            .spawn().map_err(|reason| LabError::Start {
             program: self.words[0].to_string_lossy().into_owned(),
             reason,
         })?;
@@ -135,6 +135,13 @@ impl SlurmCommand {
 /// The lab's programs first, then the system's.
 pub(crate) fn search_path(folder: &Folder) -> OsString {
     let mut path = folder.bin().into_os_string();
+    let prefix = folder.prefix();
+    for programs in ["bin", "sbin"].map(|name| prefix.join(name)) {
+        if programs.exists() {
+            path.push(":");
+            path.push(programs);
+        }
+    }
     path.push(":/usr/sbin:/usr/bin:/sbin:/bin");
     path
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use crate::Folder;
+use crate::{Folder, accounting};
 
 /// A node's part of the GRES configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,12 +17,14 @@ pub(crate) struct NodeGres {
 impl NodeGres {
     /// A GPU that Slurm lends itself. After all others, so that their numbers hold.
     pub fn add_gpu(&mut self, node: &str, type_name: &str, file: &Path) {
-        let _ = writeln!(
+        let file = file.display();
+        // The one share is for Slurm since 23.11: it wants some of each Type, or no Types.
+        let _ = write!(
             self.gres_conf,
-            "NodeName={node} Name=gpu Type={type_name} File={}",
-            file.display()
+            "NodeName={node} Name=gpu Type={type_name} File={file}\n\
+             NodeName={node} Name=shard Type={type_name} Count=1 File={file}\n"
         );
-        let _ = write!(self.slurm_conf, ",gpu:{type_name}:1");
+        let _ = write!(self.slurm_conf, ",gpu:{type_name}:1,shard:{type_name}:1");
     }
 }
 
@@ -83,6 +85,9 @@ pub(crate) struct SlurmConf<'a> {
     pub partitions: &'a [(String, String)],
     pub plugin_path: String,
     pub gpufrac: bool,
+    /// slurmdbd's port, if there is one.
+    pub accounting: Option<u16>,
+    pub powered_down: bool,
     pub extra: &'a str,
 }
 
@@ -121,7 +126,6 @@ MailProg=/bin/true
 ProctrackType=proctrack/cgroup
 TaskPlugin=task/cgroup
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
 MpiDefault=none
 SwitchType=switch/none
 SelectType=select/cons_tres
@@ -147,6 +151,10 @@ SlurmdParameters=config_overrides
         if self.nodes.iter().any(|node| node.gres.is_some()) {
             text.push_str("GresTypes=gpu,shard,gpufrac\n");
         }
+        text.push_str(&match self.accounting {
+            Some(port) => accounting::slurm_conf(self.folder, port),
+            None => "AccountingStorageType=accounting_storage/none\n".into(),
+        });
         if !self.extra.is_empty() {
             let _ = writeln!(text, "{}", self.extra.trim_end());
         }
@@ -158,6 +166,9 @@ SlurmdParameters=config_overrides
             );
             if let Some(gres) = gres {
                 let _ = write!(text, " Gres={gres}");
+            }
+            if self.powered_down {
+                text.push_str(" State=CLOUD");
             }
             text.push('\n');
         }

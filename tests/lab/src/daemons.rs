@@ -3,7 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use crate::clients::search_path;
 use crate::folder::write;
 use crate::process::Process;
-use crate::{Folder, LabError};
+use crate::{Folder, LabError, slurm};
 
 /// A daemon that this program started.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) fn stop(process: &Process, signal: Signal) {
 /// Variables that the daemons get beside those of every lab.
 pub(crate) type Environment = Vec<(String, String)>;
 
-fn start(
+pub(crate) fn start(
     folder: &Folder,
     environment: &Environment,
     name: &str,
@@ -64,7 +64,7 @@ fn start(
     // The lab's own programs are found by the path of the command, not by that of this process.
     let own = folder.bin().join(program);
     let path = if own.exists() { own } else { program.into() };
-    let child = Command::new(path)
+    let child = slurm::command(folder, path.as_os_str(), &folder.log(), None)
         .args(args)
         .env_clear()
         .env("PATH", search_path(folder))
@@ -72,7 +72,6 @@ fn start(
         .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
         .env("LC_ALL", "C.UTF-8")
         .envs(environment.iter().map(|(name, value)| (name, value)))
-        .current_dir(folder.log())
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)

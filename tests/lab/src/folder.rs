@@ -102,12 +102,27 @@ impl Folder {
         self.0.join("lab.json")
     }
 
+    /// The mount namespace of a lab whose Slurm is not the machine's own.
+    pub fn namespace(&self) -> PathBuf {
+        self.0.join("namespace")
+    }
+
+    /// The prefix of a lab whose Slurm is not where the system's programs are.
+    pub(crate) fn prefix(&self) -> PathBuf {
+        self.0.join("prefix")
+    }
+
     pub(crate) fn munge(&self) -> PathBuf {
         self.0.join("munge")
     }
 
     pub(crate) fn spool(&self, node: &str) -> PathBuf {
         self.0.join("spool").join(node)
+    }
+
+    /// MariaDB's files and socket, in a lab with accounting.
+    pub(crate) fn database(&self) -> PathBuf {
+        self.0.join("database")
     }
 
     /// slurmctld's state.

@@ -1,9 +1,9 @@
 //! The simulated GPUs of a lab's nodes, the instances on them, and the leases for these.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, read_name};
 use serde::Deserialize;
 
 use crate::{JobId, Lab, LabError};
@@ -137,7 +137,7 @@ impl Lab {
             .collect())
     }
 
-    /// The leases of a node, by job.
+    /// The leases of a node, by job and number.
     ///
     /// # Errors
     /// When there is one that can not be read.
@@ -150,17 +150,12 @@ impl Lab {
             Err(error) => return Err(LabError::file("cannot read", place)(error)),
         };
         for entry in entries.flatten() {
-            // Only whole files: one that is being written has a name that is no number.
-            let Some(job) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| name.parse().ok())
-            else {
-                continue;
-            };
-            leases.extend(self.lease(node, JobId(job))?);
+            // Only whole files: one that is being written has a name that is no lease's.
+            if entry.file_name().to_str().and_then(read_name).is_some() {
+                leases.extend(read_lease(&entry.path())?);
+            }
         }
-        leases.sort_by_key(|lease| lease.job_id);
+        leases.sort_by_key(|lease| (lease.job_id, lease.number));
         Ok(leases)
     }
 
@@ -169,18 +164,17 @@ impl Lab {
     /// # Errors
     /// When there is one that can not be read.
     pub fn lease(&self, node: &str, job: JobId) -> Result<Option<Lease>, LabError> {
-        let path = self.lease_path(node, job);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(LabError::file("cannot read", path)(error)),
-        };
-        Lease::parse(&text)
-            .map(Some)
-            .map_err(|error| LabError::Unexpected {
-                what: path.display().to_string(),
-                found: error.to_string(),
-            })
+        read_lease(&self.lease_path(node, job))
+    }
+
+    /// The leases of a job on a node, by number.
+    ///
+    /// # Errors
+    /// As [`Lab::leases`].
+    pub fn leases_of(&self, node: &str, job: JobId) -> Result<Vec<Lease>, LabError> {
+        let mut leases = self.leases(node)?;
+        leases.retain(|lease| lease.job_id == job.0);
+        Ok(leases)
     }
 
     /// Where a job's lease on a node is.
@@ -200,6 +194,20 @@ impl Lab {
             .args([root])
             .stdout()
     }
+}
+
+fn read_lease(path: &Path) -> Result<Option<Lease>, LabError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(LabError::file("cannot read", path)(error)),
+    };
+    Lease::parse(&text)
+        .map(Some)
+        .map_err(|error| LabError::Unexpected {
+            what: path.display().to_string(),
+            found: error.to_string(),
+        })
 }
 
 /// Makes the simulated GPUs of `node`, written as gpusim reads them.

@@ -72,9 +72,12 @@ impl NodeView {
 
     /// Whether new jobs may come.
     pub fn is_drained(&self) -> bool {
-        ["DRAIN", "DOWN", "FAIL", "INVAL"]
-            .iter()
-            .any(|word| self.state().contains(word))
+        // Words that begin so: a node that is POWERED_DOWN is one that new jobs switch on.
+        self.state().split('+').any(|word| {
+            ["DRAIN", "DOWN", "FAIL", "INVAL"]
+                .iter()
+                .any(|bad| word.starts_with(bad))
+        })
     }
 }
 
@@ -116,6 +119,26 @@ impl Lab {
             .args(["--parsable"])
             .args(args)
             .run()
+    }
+
+    /// `scontrol update` as root, `JobId=7 Partition=small`.
+    ///
+    /// slurmctld without accounting may take an old `errno` of its own for the result of a change of partition
+    /// (`_update_job` of 24.11 and 26.05, after `_retrieve_new_assoc`); then it is tried again.
+    ///
+    /// # Errors
+    /// When Slurm refuses it.
+    pub fn update(&self, change: &[&str]) -> Result<Outcome, LabError> {
+        self.wait("scontrol update", Duration::from_secs(20), || {
+            let outcome = self
+                .command("scontrol")
+                .args(["update"])
+                .args(change)
+                .run()?;
+            let stale = outcome.stderr.contains("Resource temporarily unavailable");
+            Ok((!stale).then_some(outcome))
+        })?
+        .success()
     }
 
     /// What `scontrol show job -d` says of a job: one record, or one for each member of an array

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::daemons::{self, Daemon, Environment};
 use crate::folder::write;
 use crate::process::Process;
-use crate::{Folder, LabBuilder, LabError, SlurmCommand, User, cgroups, leftovers, mps};
+use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, leftovers, mps};
 
 /// What the lab's folder remembers, so that another program can stop the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -42,6 +42,7 @@ pub struct Lab {
     daemons: Vec<Daemon>,
     users: Vec<User>,
     environment: Environment,
+    slurm: Slurm,
     up: bool,
 }
 
@@ -51,8 +52,15 @@ impl Lab {
         LabBuilder::default()
     }
 
-    pub(crate) fn new(folder: Folder, temporary: bool, record: Record, users: Vec<User>) -> Self {
+    pub(crate) fn new(
+        folder: Folder,
+        temporary: bool,
+        record: Record,
+        users: Vec<User>,
+        slurm: Slurm,
+    ) -> Self {
         Self {
+            slurm,
             folder,
             temporary,
             record,
@@ -61,6 +69,11 @@ impl Lab {
             environment: Environment::new(),
             up: true,
         }
+    }
+
+    /// The Slurm that it runs.
+    pub fn slurm(&self) -> &Slurm {
+        &self.slurm
     }
 
     /// Where its files are.
@@ -162,6 +175,10 @@ impl Lab {
     /// When it does not answer in 30 s.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
         self.adopt(daemons::slurmctld(&self.folder, &self.environment)?)?;
+        self.wait_for_slurmctld()
+    }
+
+    pub(crate) fn wait_for_slurmctld(&self) -> Result<(), LabError> {
         self.wait("slurmctld answers", Duration::from_secs(30), || {
             let ping = self.command("scontrol").args(["ping"]).run()?;
             Ok(ping.stdout.contains("is UP").then_some(()))
@@ -202,6 +219,13 @@ impl Lab {
             .log()
             .join(format!("{}.out", daemons::reaper_name(node)));
         fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))
+    }
+
+    /// The process id of a daemon that the lab started.
+    pub fn daemon_pid(&self, name: &str) -> Option<i32> {
+        let mut daemons = self.daemons.iter();
+        let found = daemons.find(|daemon| daemon.process.name == name)?;
+        Some(found.process.pid)
     }
 
     /// Sends a signal to a daemon and goes on.

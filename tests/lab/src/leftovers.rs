@@ -1,5 +1,5 @@
-//! Finds processes that belong to a lab but were not started by it: slurmstepds, and prologs and epilogs whose
-//! slurmd is gone. Jobs are found by their control groups.
+//! Finds processes that belong to a lab but were not started by it: slurmstepds, slurmds that Slurm's own programs
+//! started, and prologs and epilogs whose slurmd is gone. Jobs are found by their control groups.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Folder;
 use crate::process::Process;
 
-/// slurmstepds that hold a file of the lab open, and programs that were installed in the lab.
+/// slurmds and slurmstepds that hold a file of the lab open, and programs that were installed in the lab.
 ///
 /// The environment is no mark: a person who works with the lab exports its `SLURM_CONF` too.
 pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
@@ -18,7 +18,8 @@ pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
         let name = name.trim();
         let installed =
             fs::read_link(proc.join("exe")).is_ok_and(|program| program.starts_with(folder.root()));
-        if (installed || (name == "slurmstepd" && holds_file_under(&proc, folder.root())))
+        let of_slurm = matches!(name, "slurmd" | "slurmstepd");
+        if (installed || (of_slurm && holds_file_under(&proc, folder.root())))
             && let Some(process) = Process::observe(name, pid)
         {
             found.push(process);

@@ -15,6 +15,7 @@
 //! Every process is started by the lab, recorded by pid and start time, and stopped by it. Outside
 //! of the lab's folder only control groups are written (`slurm_<node>`), and they are removed.
 
+mod accounting;
 mod artifacts;
 mod builder;
 mod cgroups;
@@ -31,6 +32,7 @@ mod mps;
 mod ports;
 mod process;
 mod slices;
+mod slurm;
 mod users;
 
 pub use builder::LabBuilder;
@@ -43,4 +45,5 @@ pub use lab::{Lab, stop_folder};
 pub use mps::MpsProcess;
 pub use process::is_running;
 pub use slices::HeldSlice;
+pub use slurm::Slurm;
 pub use users::User;

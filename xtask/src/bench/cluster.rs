@@ -49,8 +49,8 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     };
     let pair = Pair::measure(
         arguments.jobs / 2,
-        || submit_by_api(&ours, "gres:gpufrac:0.25"),
-        || submit_by_api(&theirs, "gres:shard:25"),
+        || submit_by_api(&ours, &format!("{}gpufrac:0.25", form(&ours))),
+        || submit_by_api(&theirs, &format!("{}shard:25", form(&theirs))),
     )?;
     let goal = Goal::AtMostTimes(1.0 / 0.97);
     table.add(
@@ -84,8 +84,16 @@ fn submit(lab: &Lab, option: &str) -> Result<()> {
     Ok(())
 }
 
+/// What a request begins with in Slurm's API.
+pub(super) fn form(lab: &Lab) -> &'static str {
+    match lab.slurm().since(23, 11) {
+        true => "gres/",
+        false => "gres:",
+    }
+}
+
 /// Submits without starting a client for each job.
-fn build_submitter(lab: &Lab) -> Result<PathBuf> {
+pub(super) fn build_submitter(lab: &Lab) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/submit.c");
     let program = lab.folder().bin().join("submit");
     run(Command::new("gcc")

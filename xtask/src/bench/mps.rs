@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,6 +12,7 @@ use gpufrac_lab::{JobId, Lab};
 use gpusim::debian;
 
 use super::node::{JOB, run};
+use super::plain::{self, Plain};
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, time};
 use crate::cargo::root;
@@ -49,8 +50,22 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
-    let plain = Plain::start("plain", "gpu:1", "", None)?;
-    let slurm = Plain::start("mps", "gpu:1,mps:100", "Name=mps Count=100", Some(&control))?;
+    let plain = Plain {
+        nodes: 1,
+        gpus: 1,
+        gres: "gpu:1",
+        gres_conf: "",
+        slurm_conf: "GresTypes=gpu\n",
+    };
+    let place = plain::folder("mps")?;
+    let slurm = Plain {
+        gres: "gpu:1,mps:100",
+        gres_conf: "Name=mps Count=100",
+        slurm_conf: &hooks(&place, &control)?,
+        ..plain
+    };
+    let slurm = slurm.start(&place)?;
+    let plain = plain.start(&plain::folder("plain")?)?;
     let quarter = "--gres=gpufrac:0.25";
 
     for beside in [false, true] {
@@ -184,64 +199,23 @@ fn end(lab: &Lab, job: JobId) -> Result<()> {
     Ok(lab.wait_until_empty(LIMIT)?)
 }
 
-/// A cluster without gpufrac, in a folder whose GRES are written before it starts.
-struct Plain {
-    lab: Lab,
-    folder: PathBuf,
-}
-
-impl Plain {
-    /// `more`: of gres.conf, beside one GPU. With the control program Slurm's Prolog and Epilog run MPS.
-    fn start(name: &str, gres: &str, more: &str, control: Option<&Path>) -> Result<Self> {
-        let folder = std::env::temp_dir().join(format!(
-            "gpufrac-bench-{name}-{process}",
-            process = std::process::id()
-        ));
-        let etc = folder.join("etc");
-        fs::create_dir_all(&etc)?;
-        let gpu = folder.join("gpu0");
-        // A major number for local use: no driver answers.
-        run(Command::new("mknod")
-            .arg(&gpu)
-            .args(["c", "240", "0", "--mode=666"]))?;
-        fs::write(
-            etc.join("gres.conf"),
-            format!("Name=gpu File={}\n{more}\n", gpu.display()),
-        )?;
-        let types = match control {
-            Some(_) => "gpu,mps",
-            None => "gpu",
-        };
-        let mut extra = format!("GresTypes={types}\nNodeName=DEFAULT Gres={gres}\n");
-        if let Some(control) = control {
-            // Where the lab looks for the daemons of a node.
-            let place = folder.join("run/$SLURMD_NODENAME/mps");
-            for (hook, commands) in [("Prolog", PROLOG), ("Epilog", EPILOG)] {
-                let path = etc.join(hook);
-                let text = format!(
-                    "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nplace={}\ncontrol={}\n{SETTINGS}{commands}",
-                    place.display(),
-                    control.display()
-                );
-                fs::write(&path, text)?;
-                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
-                extra.push_str(&format!("{hook}={}\n", path.display()));
-            }
-        }
-        let lab = Lab::builder()
-            .nodes(1)
-            .plugins(false)
-            .gpu_list(&[])
-            .slurm_conf_extra(&extra)
-            .folder(&folder)
-            .start()?;
-        Ok(Self { lab, folder })
+/// slurm.conf's lines for Slurm's own MPS: Prolog and Epilog that run the control program, written to the folder.
+fn hooks(folder: &Path, control: &Path) -> Result<String> {
+    // Where the lab looks for the daemons of a node.
+    let place = folder.join("run/$SLURMD_NODENAME/mps");
+    let mut lines = "GresTypes=gpu,mps\n".to_owned();
+    for (hook, commands) in [("Prolog", PROLOG), ("Epilog", EPILOG)] {
+        let path = folder.join("etc").join(hook);
+        let text = format!(
+            "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin\nplace={}\ncontrol={}\n{SETTINGS}{commands}",
+            place.display(),
+            control.display()
+        );
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        lines.push_str(&format!("{hook}={}\n", path.display()));
     }
-
-    fn stop(self) -> Result<()> {
-        self.lab.stop()?;
-        Ok(fs::remove_dir_all(self.folder)?)
-    }
+    Ok(lines)
 }
 
 const SETTINGS: &str = "\

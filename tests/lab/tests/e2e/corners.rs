@@ -130,7 +130,7 @@ fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
     )?;
     let scontrol = |arguments: &[&str]| lab.command("scontrol").args(arguments).stdout();
     let id = job.to_string();
-    scontrol(&["update", &format!("JobId={id}"), "Partition=small"])?;
+    lab.update(&[&format!("JobId={id}"), "Partition=small"])?;
     scontrol(&["release", &id])?;
     // The prolog puts it back, held, and the node stays in service.
     lab.wait("the job is held again", Duration::from_secs(60), || {

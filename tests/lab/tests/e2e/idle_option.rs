@@ -330,10 +330,7 @@ fn array_of_three(lab: &Lab, more: &[&str]) -> Result<JobId, LabError> {
         wait_for_task(lab, array, number, |job| job.state() == "RUNNING")?;
     }
     let update = [format!("JobId={array}_2"), "Partition=small".to_owned()];
-    lab.command("scontrol")
-        .args(["update".to_owned()])
-        .args(update)
-        .stdout()?;
+    lab.update(&update.each_ref().map(String::as_str))?;
     lab.write_work("go.0", "")?;
     Ok(array)
 }
@@ -390,10 +387,7 @@ fn an_arrays_first_task_is_cancelled_alone() -> Result<(), LabError> {
     let array = lab.sbatch(&lab.users()[0], &args)?;
     let first = format!("{array}_0");
     let update = [format!("JobId={first}"), "Partition=small".to_owned()];
-    lab.command("scontrol")
-        .args(["update".to_owned()])
-        .args(update)
-        .stdout()?;
+    lab.update(&update.each_ref().map(String::as_str))?;
     lab.command("scontrol").args(["release", &first]).stdout()?;
     let ended = wait_for_task(&lab, array, 0, |job| job.state() == "CANCELLED")?;
     assert_ne!(ended.id(), array);
@@ -412,7 +406,7 @@ fn a_het_job_of_which_one_component_may_not_start_goes_back_as_a_whole() -> Resu
     let first = lab.sbatch(&lab.users()[0], &args)?;
     let scontrol = |args: &[&str]| lab.command("scontrol").args(args).stdout();
     let second = format!("JobId={}", first.0 + 1);
-    scontrol(&["update", &second, "Partition=small"])?;
+    lab.update(&[&second, "Partition=small"])?;
     scontrol(&["release", &first.to_string()])?;
     lab.wait("both are held again", Duration::from_secs(60), || {
         let seen = lab.show_job(first)?;

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, Outcome, User};
+use nix::sys::signal::Signal;
 
 use crate::{HOLD, go};
 
@@ -12,9 +13,15 @@ use crate::{HOLD, go};
 pub(crate) fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/submit_by_api.c");
     let program = lab.folder().bin().join("submit_by_api");
+    let option = |name: &str, folder: PathBuf| format!("{name}{}", folder.display());
+    let slurm = lab.slurm();
     let output = Command::new("gcc")
-        .arg("-Wall")
-        .args([&source, Path::new("-o"), &program, Path::new("-lslurm")])
+        .args(["-Wall", &option("-I", slurm.include())])
+        .args([&source, Path::new("-o"), &program])
+        .arg(option("-L", slurm.libraries()?))
+        .arg(option("-Wl,-rpath,", slurm.libraries()?))
+        // Another Debian's library wants that one's libc, which it finds when it runs.
+        .args(["-lslurm", "-Wl,--allow-shlib-undefined"])
         .output()
         .map_err(|reason| LabError::Start {
             program: "gcc".into(),
@@ -226,17 +233,73 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     assert!(!refused.status.success(), "{refused:?}");
     assert!(refused.stderr.contains("0.25"), "{refused:?}");
 
-    // A mistake in the file keeps what was in force.
+    // A mistake in the file keeps what was in force, unless slurmctld started anew: this one has no other to wait for it.
     std::fs::write(&file, "version = 1\nnonsense = 2\n").expect("the broken file");
     reconfigure()?;
     let refused = submit()?;
     assert!(!refused.status.success(), "{refused:?}");
-    assert!(refused.stderr.contains("0.25"), "{refused:?}");
+    let reason = match lab.slurm().since(23, 11) {
+        true => "nonsense",
+        false => "0.25",
+    };
+    assert!(refused.stderr.contains(reason), "{refused:?}");
     assert_eq!(lab.ended_daemons(), Vec::<String>::new());
 
     std::fs::write(&file, &text).expect("the first file");
     reconfigure()?;
     assert!(submit()?.status.success());
+    lab.command("scancel").args(["-p", "gpu"]).stdout()?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_reconfigure_with_a_broken_file_is_refused_by_a_slurmctld_that_can_go_on()
+-> Result<(), LabError> {
+    let mut lab = Lab::builder().start()?;
+    if !lab.slurm().since(23, 11) {
+        // There the same slurmctld reads its configuration again; the test above has it.
+        return Ok(());
+    }
+    let user = lab.users()[0].clone();
+    let file = lab.folder().etc().join("gpufrac.toml");
+    let text = std::fs::read_to_string(&file).expect("the lab's gpufrac.toml");
+    // As under systemd: in the background.
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.command("slurmctld").run()?.success()?;
+    let ping = || {
+        Ok(lab
+            .command("scontrol")
+            .args(["ping"])
+            .run()?
+            .stdout
+            .contains("is UP")
+            .then_some(()))
+    };
+    lab.wait("slurmctld answers", Duration::from_secs(30), ping)?;
+    let submit = || lab.try_sbatch(&user, &["--hold", "--gres=gpufrac:0.5", "--wrap=true"]);
+    let reconfigure = || lab.command("scontrol").args(["reconfigure"]).run();
+
+    std::fs::write(&file, "version = 1\nnonsense = 2\n").expect("the broken file");
+    let refused = reconfigure()?;
+    assert!(!refused.status.success(), "{refused:?}");
+    lab.wait("slurmctld answers", Duration::from_secs(30), ping)?;
+    let taken = submit()?;
+    assert!(taken.status.success(), "{taken:?}");
+
+    std::fs::write(&file, format!("{text}\n[partition.gpu]\nmax = 0.25\n")).expect("a good file");
+    assert!(reconfigure()?.status.success());
+    lab.wait("the new file is in force", Duration::from_secs(30), || {
+        Ok(submit()?.stderr.contains("0.25").then_some(()))
+    })?;
+
+    let pid = std::fs::read_to_string(lab.folder().root().join("pid/slurmctld")).expect("a pid");
+    let pid: i32 = pid.trim().parse().expect("a pid");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).expect("slurmctld");
+    lab.wait("slurmctld ended", Duration::from_secs(30), || {
+        Ok((!gpufrac_lab::is_running(pid)).then_some(()))
+    })?;
+    std::fs::write(&file, &text).expect("the first file");
+    lab.start_slurmctld()?;
     lab.command("scancel").args(["-p", "gpu"]).stdout()?;
     lab.expect_nothing_left()
 }

@@ -43,6 +43,10 @@ int main(int argc, char **argv)
 	}
 	if (response->job_submit_user_msg)
 		fprintf(stderr, "%s\n", response->job_submit_user_msg);
+#if SLURM_VERSION_NUMBER >= SLURM_VERSION_NUM(25, 11, 0)
+	printf("%u\n", response->step_id.job_id);
+#else
 	printf("%u\n", response->job_id);
+#endif
 	return 0;
 }

@@ -1,0 +1,147 @@
+//! Slurm's accounting: a slurmdbd for the lab, on a MariaDB of its own that nobody else can reach.
+//!
+//! MariaDB is the machine's, whichever Slurm the lab runs: slurmdbd brings its own client library and talks to
+//! the server through a socket in the lab's folder.
+
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::daemons::{self, Daemon, Environment};
+use crate::folder::write;
+use crate::{Folder, Lab, LabError};
+
+/// The account of the lab's users.
+const ACCOUNT: &str = "lab";
+
+/// What slurm.conf and slurmdbd.conf say on slurmdbd; `port` is its own.
+pub(crate) fn slurm_conf(folder: &Folder, port: u16) -> String {
+    let munge = folder.munge().join("socket");
+    format!(
+        "AccountingStorageType=accounting_storage/slurmdbd\n\
+         AccountingStorageHost=127.0.0.1\n\
+         AccountingStoragePort={port}\n\
+         AccountingStoragePass={}\n\
+         AccountingStorageTRES=gres/gpufrac,gres/shard\n",
+        munge.display()
+    )
+}
+
+fn slurmdbd_conf(folder: &Folder, port: u16) -> String {
+    let root = folder.root().display();
+    format!(
+        "\
+AuthType=auth/munge
+AuthInfo=socket={root}/munge/socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+LogFile={root}/log/slurmdbd.log
+PidFile={root}/pid/slurmdbd
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+"
+    )
+}
+
+/// Makes an empty database and starts its server, outside of any namespace of the lab.
+pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
+    let place = folder.database();
+    let socket = place.join("socket");
+    let options = [
+        "--no-defaults".to_owned(),
+        "--user=root".to_owned(),
+        format!("--datadir={}", place.join("data").display()),
+        // A server that starts removes the temporary tables of all others from the folder that they have in common.
+        format!("--tmpdir={}", place.display()),
+        "--innodb-buffer-pool-size=16M".to_owned(),
+        "--innodb-log-file-size=8M".to_owned(),
+        "--innodb-autoextend-increment=1".to_owned(),
+        // Containers often forbid io_uring.
+        "--innodb-use-native-aio=0".to_owned(),
+    ];
+    let made = Command::new("mariadb-install-db")
+        .args(&options)
+        .args([
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            "--skip-name-resolve",
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|reason| LabError::Start {
+            program: "mariadb-install-db".into(),
+            reason,
+        })?;
+    if !made.status.success() {
+        return Err(LabError::Command {
+            command: "mariadb-install-db".into(),
+            status: made.status.to_string(),
+            stdout: String::from_utf8_lossy(&made.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&made.stderr).into_owned(),
+        });
+    }
+    let own = [
+        "--skip-networking".to_owned(),
+        format!("--socket={}", socket.display()),
+        format!("--pid-file={}", place.join("pid").display()),
+    ];
+    let args: Vec<&str> = options.iter().chain(&own).map(String::as_str).collect();
+    let daemon = daemons::start(folder, &Environment::new(), "mariadbd", "mariadbd", &args)?;
+    wait(folder, &daemon, || socket.exists())?;
+    Ok(daemon)
+}
+
+/// Starts slurmdbd, which makes its tables if there are none.
+pub(crate) fn slurmdbd(folder: &Folder, port: u16) -> Result<Daemon, LabError> {
+    let conf = folder.etc().join("slurmdbd.conf");
+    // slurmdbd takes no file that others can read.
+    write(&conf, &slurmdbd_conf(folder, port), 0o600)?;
+    let socket = folder.database().join("socket");
+    let environment = vec![("MYSQL_UNIX_PORT".to_owned(), socket.display().to_string())];
+    let daemon = daemons::start(folder, &environment, "slurmdbd", "slurmdbd", &["-D"])?;
+    wait(folder, &daemon, || {
+        TcpStream::connect(("127.0.0.1", port)).is_ok()
+    })?;
+    Ok(daemon)
+}
+
+fn wait(folder: &Folder, daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), LabError> {
+    for _ in 0..6000 {
+        if ready() {
+            return Ok(());
+        }
+        if !daemon.process.is_alive() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Err(LabError::Deadline {
+        what: format!("{} is not ready", daemon.process.name),
+        limit: Duration::from_secs(60),
+        logs: folder.log_tails(15),
+    })
+}
+
+impl Lab {
+    /// Runs `sacctmgr -i` as root and gives what it wrote.
+    ///
+    /// # Errors
+    /// When it fails; that nothing was to be changed is such a failure.
+    pub fn sacctmgr(&self, args: &[&str]) -> Result<String, LabError> {
+        self.command("sacctmgr").args(["-i"]).args(args).stdout()
+    }
+
+    /// Makes the cluster known, with one account for all of the lab's users.
+    pub(crate) fn open_accounts(&self, cluster: &str) -> Result<(), LabError> {
+        self.sacctmgr(&["add", "cluster", cluster])?;
+        self.sacctmgr(&["add", "account", ACCOUNT])?;
+        let names: Vec<&str> = self.users().iter().map(|user| &*user.name).collect();
+        let account = format!("Account={ACCOUNT}");
+        self.sacctmgr(&["add", "user", &names.join(","), &account])
+            .map(drop)
+    }
+}

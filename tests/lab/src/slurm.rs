@@ -1,0 +1,233 @@
+//! Which Slurm a lab runs: the machine's own, or one of another Debian release in a folder.
+//!
+//! The other one's `/usr` is put over the machine's in a mount namespace of the lab, and Slurm's programs run
+//! there, at the paths that they were built for. All else (the lab's folder, `/proc`, control groups, users) is
+//! the machine's, and so are the tests themselves: [`Folder::namespace`] is how they reach in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::daemons::{self, Daemon, Environment};
+use crate::{Folder, LabError};
+
+/// The folder of another Debian release, with Slurm's packages installed in it.
+const ROOT: &str = "GPUFRAC_SLURM_ROOT";
+
+/// The prefix of a Slurm that was built from its source, `/opt/slurm`.
+const PREFIX: &str = "GPUFRAC_SLURM_PREFIX";
+
+/// What the namespace's first process does; after this it only keeps the namespace. The lab's users get a shell
+/// there, as Slurm since 26.05 puts a job with `--export=NAME` back whose user can not log in.
+const MOUNTS: &str = "\
+mount --rbind \"$1/usr\" /usr &&
+sed 's#/usr/sbin/nologin$#/bin/sh#' /etc/passwd > \"$2\" &&
+mount --bind \"$2\" /etc/passwd || exit 1
+for path in etc/ld.so.cache etc/alternatives; do
+    mount --bind \"$1/$path\" \"/$path\" || exit 1
+done
+exec sleep infinity";
+
+/// A Slurm that is installed on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slurm {
+    place: Place,
+    version: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Place {
+    /// The machine's own.
+    Machine,
+    /// The folder of another Debian release.
+    Root(PathBuf),
+    /// A prefix of its own.
+    Prefix(PathBuf),
+}
+
+impl Slurm {
+    /// That of `GPUFRAC_SLURM_ROOT` or `GPUFRAC_SLURM_PREFIX`, or the machine's own.
+    ///
+    /// # Errors
+    /// When its development files are not installed.
+    pub fn of_environment() -> Result<Self, LabError> {
+        let variable = |name| std::env::var_os(name).map(PathBuf::from);
+        match variable(PREFIX) {
+            Some(prefix) => Self::at(Place::Prefix(prefix)),
+            None => Self::in_root(variable(ROOT)),
+        }
+    }
+
+    /// The one in a folder of Debian, or the machine's own.
+    ///
+    /// # Errors
+    /// When its development files are not there.
+    pub fn in_root(root: Option<PathBuf>) -> Result<Self, LabError> {
+        Self::at(root.map_or(Place::Machine, Place::Root))
+    }
+
+    fn at(place: Place) -> Result<Self, LabError> {
+        let mut slurm = Self { place, version: 0 };
+        let path = slurm.include().join("slurm/slurm_version.h");
+        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
+        slurm.version = text
+            .lines()
+            .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
+            .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok())
+            .ok_or_else(|| LabError::Unexpected {
+                what: format!("SLURM_VERSION_NUMBER in {}", path.display()),
+                found: text,
+            })?;
+        Ok(slurm)
+    }
+
+    /// Its series, `24.11`.
+    pub fn series(&self) -> String {
+        format!(
+            "{}.{:02}",
+            self.version >> 16 & 0xff,
+            self.version >> 8 & 0xff
+        )
+    }
+
+    /// Its release, `24.11.5`.
+    pub fn release(&self) -> String {
+        format!("{}.{}", self.series(), self.version & 0xff)
+    }
+
+    /// Whether it is of this series or a later one.
+    pub fn since(&self, year: u32, month: u32) -> bool {
+        self.version >> 8 >= (year << 8 | month)
+    }
+
+    /// The folder that holds `slurm/slurm.h`.
+    pub fn include(&self) -> PathBuf {
+        match &self.place {
+            Place::Machine => "/usr/include".into(),
+            Place::Root(root) => root.join("usr/include"),
+            Place::Prefix(prefix) => prefix.join("include"),
+        }
+    }
+
+    /// The folder of its libraries, as the machine sees it.
+    ///
+    /// # Errors
+    /// As [`Slurm::plugins`].
+    pub fn libraries(&self) -> Result<PathBuf, LabError> {
+        let plugins = self.plugins()?;
+        let folder = plugins.parent().unwrap_or(&plugins);
+        Ok(match &self.place {
+            Place::Root(root) => root.join(folder.strip_prefix("/").unwrap_or(folder)),
+            Place::Machine | Place::Prefix(_) => folder.to_path_buf(),
+        })
+    }
+
+    /// Where its own plugins are, as itself sees it.
+    ///
+    /// # Errors
+    /// When they are not where Debian has them.
+    pub fn plugins(&self) -> Result<PathBuf, LabError> {
+        let place = match &self.place {
+            Place::Machine => PathBuf::from("/usr/lib"),
+            Place::Root(root) => root.join("usr/lib"),
+            Place::Prefix(prefix) => return Ok(prefix.join("lib/slurm")),
+        };
+        let entries = fs::read_dir(&place).map_err(LabError::file("cannot read", &place))?;
+        entries
+            .flatten()
+            .find(|entry| entry.path().join("slurm-wlm/select_cons_tres.so").exists())
+            .map(|entry| {
+                Path::new("/usr/lib")
+                    .join(entry.file_name())
+                    .join("slurm-wlm")
+            })
+            .ok_or_else(|| LabError::Machine {
+                what: format!(
+                    "Slurm's plugins are not under {}/*/slurm-wlm",
+                    place.display()
+                ),
+                hint: "cargo xtask setup".into(),
+            })
+    }
+
+    /// Makes what a lab needs to run this Slurm: the namespace, or a link to the prefix.
+    pub(crate) fn enter(&self, folder: &Folder) -> Result<Option<Daemon>, LabError> {
+        let root = match &self.place {
+            Place::Machine => return Ok(None),
+            Place::Root(root) => root,
+            Place::Prefix(prefix) => {
+                let link = folder.prefix();
+                std::os::unix::fs::symlink(prefix, &link)
+                    .map_err(LabError::file("cannot make", &link))?;
+                return Ok(None);
+            }
+        };
+        let root = root.display().to_string();
+        let passwd = folder.etc().join("passwd").display().to_string();
+        let args = [
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            MOUNTS,
+            "sh",
+            &root,
+            &passwd,
+        ];
+        let daemon = daemons::start(folder, &Environment::new(), "namespace", "unshare", &args)?;
+        let comm = format!("/proc/{}/comm", daemon.process.pid);
+        let mut waited = 0;
+        while !fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep") {
+            if waited == 500 || !daemon.process.is_alive() {
+                return Err(LabError::Deadline {
+                    what: format!("no mount namespace with the /usr of {root}"),
+                    limit: Duration::from_secs(5),
+                    logs: folder.log_tails(15),
+                });
+            }
+            waited += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let link = folder.namespace();
+        let namespace = format!("/proc/{}/ns/mnt", daemon.process.pid);
+        std::os::unix::fs::symlink(namespace, &link)
+            .map_err(LabError::file("cannot make", &link))?;
+        Ok(Some(daemon))
+    }
+}
+
+/// A command that runs where the lab's Slurm is, in `place`, as this user and group if not as root.
+///
+/// Which program it is, is up to the `PATH` that the caller sets.
+pub(crate) fn command(
+    folder: &Folder,
+    program: &std::ffi::OsStr,
+    place: &Path,
+    user: Option<(u32, u32)>,
+) -> Command {
+    use std::os::unix::process::CommandExt;
+    let namespace = folder.namespace();
+    let mut command;
+    if namespace.exists() {
+        command = Command::new("nsenter");
+        for (option, value) in [("--mount", &*namespace), ("--wdns", place)] {
+            let mut word = std::ffi::OsString::from(option);
+            word.push("=");
+            word.push(value);
+            command.arg(word);
+        }
+        if let Some((uid, gid)) = user {
+            command.args([format!("--setuid={uid}"), format!("--setgid={gid}")]);
+        }
+        command.arg("--").arg(program);
+    } else {
+        command = Command::new(program);
+        command.current_dir(place);
+        if let Some((uid, gid)) = user {
+            command.uid(uid).gid(gid);
+        }
+    }
+    command
+}

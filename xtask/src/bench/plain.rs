@@ -1,0 +1,70 @@
+//! A cluster without gpufrac, whose GPUs Slurm lends itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Result;
+use gpufrac_lab::Lab;
+
+use super::node::run;
+
+/// What it shall be like.
+pub(super) struct Plain<'a> {
+    pub nodes: usize,
+    /// Of each node.
+    pub gpus: u32,
+    /// `Gres=` of each node.
+    pub gres: &'a str,
+    /// Of gres.conf, beside the GPUs.
+    pub gres_conf: &'a str,
+    /// Of slurm.conf; `GresTypes=` at least.
+    pub slurm_conf: &'a str,
+}
+
+/// One that runs, in a folder that was there before it.
+pub(super) struct PlainLab {
+    pub lab: Lab,
+    pub folder: PathBuf,
+}
+
+/// A folder for the cluster `name` of this run, with `etc` in it.
+pub(super) fn folder(name: &str) -> Result<PathBuf> {
+    let folder = format!("gpufrac-bench-{name}-{}", std::process::id());
+    let folder = std::env::temp_dir().join(folder);
+    fs::create_dir_all(folder.join("etc"))?;
+    Ok(folder)
+}
+
+impl Plain<'_> {
+    pub fn start(&self, folder: &Path) -> Result<PlainLab> {
+        for number in 0..self.gpus {
+            // A major number for local use: no driver answers.
+            run(Command::new("mknod")
+                .arg(folder.join(format!("gpu{number}")))
+                .args(["c", "240", &number.to_string(), "--mode=666"]))?;
+        }
+        let file = folder.join(format!("gpu[0-{}]", self.gpus - 1));
+        let text = format!("Name=gpu File={}\n{}\n", file.display(), self.gres_conf);
+        fs::write(folder.join("etc/gres.conf"), text)?;
+        let extra = format!("NodeName=DEFAULT Gres={}\n{}", self.gres, self.slurm_conf);
+        let lab = Lab::builder()
+            .nodes(self.nodes)
+            .plugins(false)
+            .gpu_list(&[])
+            .slurm_conf_extra(&extra)
+            .folder(folder)
+            .start()?;
+        Ok(PlainLab {
+            lab,
+            folder: folder.to_path_buf(),
+        })
+    }
+}
+
+impl PlainLab {
+    pub fn stop(self) -> Result<()> {
+        self.lab.stop()?;
+        Ok(fs::remove_dir_all(self.folder)?)
+    }
+}

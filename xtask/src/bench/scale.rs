@@ -1,0 +1,185 @@
+//! What gpufrac costs slurmctld: many nodes, many jobs that wait, with and without it.
+//!
+//! Three clusters of the same nodes: gpufrac; the same halves and shares without its plugins; GPUs that are lent
+//! whole. One job holds every CPU, so that all others wait and slurmctld thinks about them in each cycle.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use gpufrac_lab::Lab;
+
+use super::cluster::{build_submitter, form};
+use super::plain::{self, Plain, PlainLab};
+use super::table::{Goal, Table};
+use super::{BenchArguments, Pair};
+
+/// Jobs that are submitted together.
+const BATCH: usize = 50;
+const GPUS: u32 = 8;
+
+/// Of each kind of job, for the three clusters: gpufrac, its shares alone, whole GPUs.
+const LOAD: [[&str; 3]; 4] = [
+    ["gpufrac:0.25", "shard:25", "gpu:1"],
+    ["gpufrac:0.5", "shard:50", "gpu:1"],
+    ["gpufrac:0.125", "shard:13", "gpu:1"],
+    ["", "", ""],
+];
+
+/// All jobs are thought about in each cycle of backfill, and a cycle is not cut short.
+const SETTINGS: &str = "\
+SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=5,bf_max_time=600,bf_continue,bf_max_job_test=20000\n";
+
+/// How long slurmctld may take for some cycles over all jobs.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+struct Side {
+    lab: Lab,
+    submitter: PathBuf,
+    column: usize,
+    batches: usize,
+}
+
+impl Side {
+    fn new(lab: Lab, column: usize) -> Result<Self> {
+        let nodes = lab.nodes().len().to_string();
+        let everything = ["-N", &nodes, "--exclusive", "-t600", "--wrap=sleep 86400"];
+        let job = lab.sbatch(&lab.users()[1], &everything)?;
+        lab.wait_for_state(job, &["RUNNING"])?;
+        let submitter = build_submitter(&lab)?;
+        lab.command("sdiag").args(["-r"]).stdout()?;
+        Ok(Self {
+            lab,
+            submitter,
+            column,
+            batches: 0,
+        })
+    }
+
+    fn submit(&mut self) -> Result<()> {
+        let tres = match LOAD[self.batches % LOAD.len()][self.column] {
+            "" => String::new(),
+            gres => format!("{}{gres}", form(&self.lab)),
+        };
+        self.batches += 1;
+        let command = self.lab.command(&self.submitter.display().to_string());
+        let command = command.user(&self.lab.users()[0]);
+        command.args([&BATCH.to_string(), &tres, "60"]).stdout()?;
+        Ok(())
+    }
+
+    fn diagnosis(&self) -> Result<String> {
+        Ok(self.lab.command("sdiag").stdout()?)
+    }
+
+    /// slurmctld's own time for a submission, its locks held: the mean.
+    fn submission(&self) -> Result<Duration> {
+        let text = self.diagnosis()?;
+        let line = text
+            .lines()
+            .find(|line| line.trim_start().starts_with("REQUEST_SUBMIT_BATCH_JOB "))
+            .context("sdiag says nothing of submissions")?;
+        number_after(line, "ave_time:").map(Duration::from_micros)
+    }
+
+    /// The mean of some cycles of backfill over all that wait.
+    fn backfill(&self) -> Result<Duration> {
+        self.lab.command("sdiag").args(["-r"]).stdout()?;
+        let text = self.lab.wait("cycles of backfill", PATIENCE, || {
+            let text = self.lab.command("sdiag").stdout()?;
+            let enough = backfill(&text, "Total cycles:").is_ok_and(|cycles| cycles >= 3);
+            Ok(enough.then_some(text))
+        })?;
+        backfill(&text, "Mean cycle:").map(Duration::from_micros)
+    }
+
+    /// Memory that slurmctld has in use, in MiB.
+    fn memory(&self) -> Result<f64> {
+        let pid = self.lab.daemon_pid("slurmctld").context("no slurmctld")?;
+        let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        Ok(number_after(&text, "VmRSS:")? as f64 / 1024.0)
+    }
+
+    fn stop(self) -> Result<()> {
+        Ok(self.lab.stop()?)
+    }
+}
+
+/// A number of the part about backfill.
+fn backfill(text: &str, name: &str) -> Result<u64> {
+    let (_, part) = text
+        .split_once("Backfilling stats")
+        .context("sdiag says nothing of backfill")?;
+    number_after(part, name)
+}
+
+fn number_after(text: &str, name: &str) -> Result<u64> {
+    let rest = text.split_once(name).map(|(_, rest)| rest.trim_start());
+    let digits = rest.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .with_context(|| format!("no number after `{name}` in\n{text}"))
+}
+
+pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
+    let (nodes, jobs) = (arguments.scale_nodes, arguments.scale_jobs);
+    println!("starting three clusters of {nodes} nodes ...");
+    let builder = || Lab::builder().nodes(nodes).gpus("H100-80", GPUS).slurm_conf_extra(SETTINGS);
+    let mut ours = Side::new(builder().build_folder(build).start()?, 0)?;
+    let mut shares = Side::new(builder().plugins(false).start()?, 1)?;
+    let whole = Plain {
+        nodes,
+        gpus: GPUS,
+        gres: &format!("gpu:{GPUS}"),
+        gres_conf: "",
+        slurm_conf: &format!("GresTypes=gpu\n{SETTINGS}"),
+    };
+    let PlainLab { lab, folder } = whole.start(&plain::folder("scale")?)?;
+    let mut whole = Side::new(lab, 2)?;
+
+    println!("submitting {jobs} jobs to each ...");
+    let rounds = (jobs / BATCH).max(2);
+    let pair = Pair::measure(rounds, || ours.submit(), || shares.submit())?;
+    for _ in 0..=rounds {
+        whole.submit()?;
+    }
+    let load = format!("{jobs} jobs on {nodes} nodes");
+    table.add(
+        &format!("{load}: 50 submissions"),
+        "the same shares, no plugins",
+        &pair,
+        Goal::AtMostTimes(1.0 / 0.97),
+    );
+    let one = |ours, theirs| Pair {
+        ours: vec![ours],
+        theirs: vec![theirs],
+    };
+    let pair = one(ours.submission()?, shares.submission()?);
+    table.add(
+        "slurmctld's time for a submission (sdiag)",
+        "the same shares, no plugins",
+        &pair,
+        Goal::None,
+    );
+    println!("waiting for backfill ...");
+    let cycle = ours.backfill()?;
+    for (other, name) in [
+        (&shares, "the same shares, no plugins"),
+        (&whole, "8 GPUs a node, lent whole"),
+    ] {
+        let pair = one(cycle, other.backfill()?);
+        table.add("a cycle of backfill over all jobs", name, &pair, Goal::None);
+    }
+    let (memory, plain, whole_memory) = (ours.memory()?, shares.memory()?, whole.memory()?);
+    table.note(format!(
+        "{load}: slurmctld has {memory:.0} MiB in use, {:.2} of the {plain:.0} MiB without plugins, \
+         {:.2} of the {whole_memory:.0} MiB with GPUs that are lent whole",
+        memory / plain,
+        memory / whole_memory
+    ));
+    for side in [ours, shares, whole] {
+        side.stop()?;
+    }
+    Ok(fs::remove_dir_all(folder)?)
+}
