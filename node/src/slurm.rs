@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use slurm_sys::client::{Client, ClientError, JobInfo};
+use slurm_sys::release::{self, Release, Series};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,12 +23,31 @@ pub enum SlurmError {
     /// libslurm could not be loaded.
     #[error("{0}")]
     NotLoaded(String),
+    /// The daemon that runs this is of another series than the one built for.
+    #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
+    OtherSeries {
+        /// What Slurm answered.
+        error: Box<SlurmError>,
+        /// The series that was built for.
+        built_for: Series,
+        /// slurmd's release.
+        found: Release,
+    },
     /// The thread that asks is gone.
     #[error("libslurm ended unexpectedly")]
     Gone,
 }
 
 impl SlurmError {
+    /// Whether it means that the node has another Slurm than this was built for: not just a Slurm that is silent
+    /// for now.
+    pub fn is_of_other_series(&self) -> bool {
+        match self {
+            SlurmError::NotLoaded(_) | SlurmError::OtherSeries { .. } => true,
+            SlurmError::Client(_) | SlurmError::TooSlow(_) | SlurmError::Gone => false,
+        }
+    }
+
     /// Whether the job is one that cannot be requeued.
     pub fn cannot_requeue(&self) -> bool {
         matches!(self, SlurmError::Client(error) if error.cannot_requeue())
@@ -121,6 +141,19 @@ impl Controller {
     }
 }
 
+/// A libslurm of before an upgrade gets no answer that says so (22.05's from slurmctld 24.11: "Unexpected message received").
+fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
+    let built_for = Release::BUILT_FOR.series();
+    match daemon {
+        Some(found) if found.series() != built_for => SlurmError::OtherSeries {
+            error: Box::new(error),
+            built_for,
+            found,
+        },
+        _ => error,
+    }
+}
+
 impl Slurm for Controller {
     fn expect(&self, job_id: u32) {
         let answer = self.send(move |client| client.job(job_id));
@@ -131,10 +164,11 @@ impl Slurm for Controller {
 
     fn job(&self, job_id: u32) -> JobAnswer {
         let first = self.first.lock().ok().and_then(|mut first| first.take());
-        match first {
+        let answer = match first {
             Some((asked, answer)) if asked == job_id => Self::wait(&answer),
             _ => Self::wait(&self.send(move |client| client.job(job_id))),
-        }
+        };
+        answer.map_err(|error| explained(error, release::release_of_parent()))
     }
 
     fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {

@@ -79,7 +79,19 @@ fn main() {
     );
     println!("cargo:rerun-if-changed={}", header.display());
 
-    println!("cargo:version={}", version(&include));
+    let version = version(&include);
+    println!("cargo:version={version}");
+    // What had a job's number has a step's identity from then on.
+    for (name, since) in [
+        ("records_by_step_id", 0x19_0b_00),
+        ("calls_by_step_id", 0x1a_05_00),
+    ] {
+        println!("cargo:rustc-check-cfg=cfg({name})");
+        if u32::from_str_radix(&version, 16).is_ok_and(|version| version >= since) {
+            println!("cargo:rustc-cfg={name}");
+        }
+    }
+    println!("cargo:rustc-env=GPUFRAC_SLURM_LIB={}", libraries(&include));
     link_unwinder_statically();
 
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -139,6 +151,17 @@ fn link_unwinder_statically() {
             .expect("OUT_DIR is writable");
         println!("cargo:rustc-link-search=native={}", folder.display());
     }
+}
+
+/// The folder of libslurm in the prefix of these headers; empty where it has none, as in Debian, whose loader finds
+/// libslurm by itself.
+fn libraries(include: &Path) -> String {
+    let prefix = include.parent().unwrap_or(include);
+    ["lib64", "lib"]
+        .map(|name| prefix.join(name))
+        .into_iter()
+        .find(|folder| folder.join("libslurm.so").exists())
+        .map_or_else(String::new, |folder| folder.display().to_string())
 }
 
 /// `SLURM_VERSION_NUMBER` (0xMMmmuu, in hexadecimal) of the headers.

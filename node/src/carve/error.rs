@@ -16,6 +16,7 @@ use crate::nvml::{MigMode, NvmlError, Severity};
 use crate::record::RecordError;
 use crate::release::ReleaseError;
 use crate::share::ShareError;
+use crate::slurm::SlurmError;
 use crate::teardown::TeardownError;
 
 /// What an error calls for.
@@ -72,6 +73,9 @@ pub enum CarveError {
     /// The entry of job_submit is not one.
     #[error(transparent)]
     Entry(EntryError),
+    /// Slurm can not be asked at all.
+    #[error("this was not built for the node's Slurm: {0}")]
+    Foreign(SlurmError),
     /// Several devices of pools for one job.
     #[error(
         "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1"
@@ -124,6 +128,24 @@ pub enum CarveError {
         partition: String,
         /// What they say.
         rule: String,
+    },
+    /// A slice for each task, and Slurm does not say how many tasks are here.
+    #[error(
+        "each task of the job has a slice of its own, and how many tasks are on this node Slurm does not say: {why}"
+    )]
+    Uncounted {
+        /// Why not.
+        why: String,
+    },
+    /// Counted per node and per task at once: job_submit writes only one of them.
+    #[error(
+        "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); submit it again with one of them"
+    )]
+    NodeAndTask {
+        /// The one.
+        per_node: String,
+        /// The other.
+        per_task: String,
     },
     /// Slurm's answer has no GPU in it.
     #[error("how much of device {device} the job holds is not said in `{tres}`")]
@@ -245,6 +267,7 @@ impl CarveError {
             CarveError::Lock(LockError::Timeout { .. })
             | CarveError::NoPlace { .. }
             | CarveError::NoRoom { .. }
+            | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
             CarveError::Rule { .. } => Reaction::Hold,
             CarveError::Entry(_)
@@ -252,6 +275,7 @@ impl CarveError {
             | CarveError::NoDevice
             | CarveError::Mechanism { .. }
             | CarveError::NoSize { .. }
+            | CarveError::NodeAndTask { .. }
             | CarveError::TooSmall { .. } => Reaction::Refuse,
             CarveError::Record(_)
             | CarveError::Store(_)
@@ -259,6 +283,7 @@ impl CarveError {
             | CarveError::Lock(_)
             | CarveError::Lease(_)
             | CarveError::Caps(_)
+            | CarveError::Foreign(_)
             | CarveError::UnknownDevice { .. }
             | CarveError::ConfigChanged { .. }
             | CarveError::OtherGpu { .. }
@@ -272,6 +297,9 @@ impl CarveError {
     /// What an admin can do.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
+            CarveError::Foreign(_) => Some(
+                "rebuild gpufrac for the series of this Slurm with `cargo xtask dist --slurm-include FOLDER`; where Slurm is not in the system's folders, let ldconfig know its libslurm",
+            ),
             CarveError::UnknownDevice { .. } => {
                 Some("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`")
             }

@@ -6,8 +6,9 @@ use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
 use gpufrac_core::config::{self, Config};
-use gpufrac_core::request::{GresForm, names_fraction, without_mark};
-use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_core::request::{GresForm, names_fraction, spelled_out, without_mark};
+use gpufrac_core::submit::{JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
+use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
 
 use crate::options::{Options, SlurmOptions};
@@ -15,14 +16,19 @@ use crate::options::{Options, SlurmOptions};
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const REFUSED: c_int = raw::SLURM_ERROR;
 
-/// Options that ask for GPUs in other ways than `--gres`.
+/// What counts per node, as `--gres` does: Slurm puts both in one text.
+const PER_NODE: &CStr = c"gpus-per-node";
+
+/// Options that ask for GPUs and do not count per node.
 const GPU_OPTIONS: &[(&CStr, &str)] = &[
     (c"gpus", "--gpus"),
-    (c"gpus-per-node", "--gpus-per-node"),
     (c"gpus-per-socket", "--gpus-per-socket"),
     (c"gpus-per-task", "--gpus-per-task"),
-    (c"tres-per-task", "--tres-per-task"),
+    (PER_TASK, "--tres-per-task"),
 ];
+
+/// The one of them that may have a fraction: that of each task.
+const PER_TASK: &CStr = c"tres-per-task";
 
 /// Called before the options are read; there is nothing to preset.
 #[unsafe(no_mangle)]
@@ -43,6 +49,10 @@ pub unsafe extern "C" fn cli_filter_p_pre_submit(
         boundary::plant("cli_filter_p_pre_submit");
         // SAFETY: by the contract of this function.
         let options = unsafe { Options::new(options) };
+        if let Some(host) = release::foreign() {
+            leave(&options, host);
+            return SUCCESS;
+        }
         match filter(&options) {
             Ok(()) => SUCCESS,
             Err(refusal) => {
@@ -57,26 +67,113 @@ pub unsafe extern "C" fn cli_filter_p_pre_submit(
 #[unsafe(no_mangle)]
 pub extern "C" fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
 
-fn filter(options: &Options) -> Result<(), String> {
-    for (option, spelling) in GPU_OPTIONS {
-        if options
+/// In a Slurm of another series: the request stays as it is, and who names a fraction is told. Options are read
+/// through functions that are the same in all series. It is no refusal, as slurmctld may have a plugin that fits.
+fn leave(options: &Options, host: Release) {
+    let mut names = GPU_OPTIONS.iter().map(|(option, _)| *option);
+    let named = |option| {
+        options
             .get(option)
             .is_some_and(|value| names_fraction(&value))
+    };
+    if per_node(options).is_some() || names.any(named) {
+        log::error(&format!(
+            "gpufrac: cli_filter_gpufrac.so of this host: {}",
+            release::refusal(host)
+        ));
+    }
+}
+
+/// What is asked for per node, if a fraction is among it.
+fn per_node(options: &Options) -> Option<String> {
+    let gpus = options.get(PER_NODE).map(|gpus| format!("gpu:{gpus}"));
+    let texts = [options.get(c"gres"), gpus].into_iter().flatten();
+    let list = texts.collect::<Vec<_>>().join(",");
+    names_fraction(&list).then_some(list)
+}
+
+/// Variables from which the commands take `--gpus-per-node`, and the one to set instead.
+const PER_NODE_VARIABLES: [(&str, &str); 3] = [
+    ("SBATCH_GPUS_PER_NODE", "SBATCH_GRES"),
+    ("SALLOC_GPUS_PER_NODE", "SALLOC_GRES"),
+    ("SLURM_GPUS_PER_NODE", "SLURM_GRES"),
+];
+
+/// Leaves `list` in `--gres`, and nothing in the other option.
+fn set_per_node(options: &Options, list: &str) -> Result<(), String> {
+    if let Some(gpus) = options.get(PER_NODE) {
+        let from = |(name, _): &&(&str, &str)| std::env::var(name).is_ok_and(|value| value == gpus);
+        if slurm_sys::gres_excludes_gpus_per_node()
+            && let Some((name, instead)) = PER_NODE_VARIABLES.iter().find(from)
         {
             return Err(format!(
-                "gpufrac: `{spelling}` takes no fraction; write `--gres=gpufrac:0.25` (per node) instead"
+                "gpufrac: this Slurm can not take a fraction from {name}; unset it and set {instead}={}",
+                spelled_out(&format!("gpu:{gpus}"))
             ));
         }
+        options.reset(PER_NODE);
     }
-    let Some(gres) = options.get(c"gres").filter(|gres| names_fraction(gres)) else {
-        return Ok(());
-    };
+    match options.set(c"gres", list) {
+        true => Ok(()),
+        false => Err(format!(
+            "gpufrac: Slurm did not take `--gres={list}`; please report this"
+        )),
+    }
+}
+
+fn filter(options: &Options) -> Result<(), String> {
+    for (option, spelling) in GPU_OPTIONS {
+        // As Slurm writes it: a bare number is one of GPUs.
+        let named =
+            |value: String| names_fraction(&value) || names_fraction(&format!("gpu:{value}"));
+        if *option != PER_TASK && options.get(option).is_some_and(named) {
+            let refusal = match *spelling {
+                "--gpus-per-task" if slurm_sys::gres_with_slash() => Refusal::GpusPerTask,
+                option => Refusal::NotPerNode { option },
+            };
+            return Err(refusal.to_string());
+        }
+    }
+    // That not both have one is the controller's to say: a step may divide, per node, what its job has per task.
+    if let Some(list) = per_node(options) {
+        rewrite(options, &Text::PerNode(list))?;
+    }
+    match options.get(PER_TASK).filter(|list| names_fraction(list)) {
+        Some(list) => rewrite(options, &Text::PerTask(list)),
+        None => Ok(()),
+    }
+}
+
+/// A text that names a fraction.
+enum Text {
+    PerNode(String),
+    PerTask(String),
+}
+
+impl Text {
+    /// Leaves `text` in the option of this one.
+    fn set(&self, options: &Options, text: &str) -> Result<(), String> {
+        match self {
+            Text::PerNode(_) => set_per_node(options, &without_prefix(text)),
+            Text::PerTask(_) if options.set(PER_TASK, text) => Ok(()),
+            Text::PerTask(_) => Err(format!(
+                "gpufrac: Slurm did not take `--tres-per-task={text}`; please report this"
+            )),
+        }
+    }
+}
+
+fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
     let config = match read_config() {
         Ok(config) => config,
         Err(reason) => {
-            // The controller has the file too and rewrites what we leave.
+            // The controller has the file too and rewrites what we leave. But Slurm's clients take only
+            // such texts as they understand.
             log::debug(&format!("gpufrac: left to the controller: {reason}"));
-            return Ok(());
+            return match asked {
+                Text::PerNode(list) => set_per_node(options, &spelled_out(list)),
+                Text::PerTask(_) => Ok(()),
+            };
         }
     };
 
@@ -92,7 +189,14 @@ fn filter(options: &Options) -> Result<(), String> {
         } else {
             GresForm::Colon
         },
-        tres_per_node: Some(&gres),
+        tres_per_node: match asked {
+            Text::PerNode(list) => Some(list),
+            Text::PerTask(_) => None,
+        },
+        tres_per_task: match asked {
+            Text::PerNode(_) => None,
+            Text::PerTask(list) => Some(list),
+        },
         ..JobRequest::default()
     };
     let occasion = if step {
@@ -105,26 +209,40 @@ fn filter(options: &Options) -> Result<(), String> {
         default_partition = host::ask_default_partition();
         request.default_partition = default_partition.as_deref();
     }
-    match decide(&config, &request, occasion).map_err(|refusal| refusal.to_string())? {
-        Verdict::Untouched => Ok(()),
+    let verdict = decide(&config, &request, occasion).map_err(|refusal| refusal.to_string())?;
+    let (text, entry, note) = match verdict {
+        Verdict::Untouched => return Ok(()),
         Verdict::Rewritten {
             tres_per_node,
+            entry,
             note,
-            ..
-        } => {
-            if let Some(note) = note {
-                log::info(&note);
-            }
-            let plain = without_prefix(&tres_per_node);
-            if options.set(c"gres", &plain) {
-                Ok(())
-            } else {
-                Err(format!(
-                    "gpufrac: Slurm did not take `--gres={plain}`; please report this"
-                ))
-            }
-        }
+        } => (tres_per_node, entry, note),
+        Verdict::RewrittenPerTask {
+            tres_per_task,
+            entry,
+            note,
+        } => (tres_per_task, entry, note),
+    };
+    if let Some(note) = note {
+        log::info(&note);
     }
+    if step && let Some(hint) = own_fraction(options).and_then(|own| beyond_job(&own, &entry)) {
+        log::info(&hint);
+    }
+    asked.set(options, &text)
+}
+
+/// The fraction of the job that a step belongs to, where this runs inside of it.
+fn own_fraction(options: &Options) -> Option<String> {
+    let own = std::env::var("SLURM_JOB_ID").ok()?;
+    // Where each task has a slice, the job has several of them.
+    if std::env::var("SLURM_TRES_PER_TASK").is_ok_and(|list| names_fraction(&list)) {
+        return None;
+    }
+    let named = options.get(c"jobid").unwrap_or_default();
+    let same = named.is_empty() || named == own;
+    same.then(|| std::env::var("GPUFRAC_FRACTION").ok())
+        .flatten()
 }
 
 /// Does it matter which partition the job goes to? Asking slurmctld for its default one is an

@@ -9,4 +9,4 @@
 mod edge;
 mod options;
 
-slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "cli_filter/gpufrac");
+slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "cli_filter/gpufrac", any release);

@@ -21,6 +21,7 @@ unsafe extern "C" {
         value: *const c_char,
         early: bool,
     ) -> c_int;
+    fn slurm_option_reset(options: *mut SlurmOptions, name: *const c_char) -> bool;
     fn slurm_option_isset(options: *mut SlurmOptions, name: *const c_char) -> bool;
 }
 
@@ -52,5 +53,11 @@ impl Options {
         };
         // SAFETY: by the contract of `new`; Slurm copies the value.
         unsafe { slurm_option_set(self.0, name.as_ptr(), value.as_ptr(), false) == 0 }
+    }
+
+    /// Takes an option back, as if it had not been given.
+    pub fn reset(&self, name: &CStr) {
+        // SAFETY: by the contract of `new`. What it answers is whether the option had been set.
+        unsafe { slurm_option_reset(self.0, name.as_ptr()) };
     }
 }

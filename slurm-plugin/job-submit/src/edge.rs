@@ -6,22 +6,48 @@ use std::ffi::{c_char, c_int, c_void};
 use gpufrac_core::reaper::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, idle};
+use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw, text};
 
 use crate::{job_environment, settings};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
+const FAILED: c_int = raw::SLURM_ERROR;
 const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 
 /// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
-/// then there are no pools, and only jobs that ask for a fraction are refused.
+/// then there are no pools, and only jobs that ask for a fraction are refused. It fails only where an older
+/// slurmctld goes on in its place.
 #[unsafe(no_mangle)]
 pub extern "C" fn init() -> c_int {
     boundary::guard("init", SUCCESS, || {
         boundary::plant("init");
-        settings::start();
+        match release::foreign() {
+            Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
+            None => {
+                tell_release(release::host());
+                if !settings::start() && host::is_reconfigured() {
+                    log::error(
+                        "gpufrac: this reconfigure is refused, slurmctld keeps the old pools",
+                    );
+                    settings::stop();
+                    return FAILED;
+                }
+            }
+        }
         SUCCESS
     })
+}
+
+/// Only where it is not simply the release that was built for.
+fn tell_release(host: Option<Release>) {
+    match host {
+        Some(host) if host != Release::BUILT_FOR => log::info(&format!(
+            "gpufrac: built for Slurm {}, serving {host}",
+            Release::BUILT_FOR
+        )),
+        _ => {}
+    }
 }
 
 /// Called before slurmctld unloads the plugin.
@@ -44,6 +70,9 @@ pub unsafe extern "C" fn job_submit(
     _submit_uid: u32,
     message: *mut *mut c_char,
 ) -> c_int {
+    if release::foreign().is_some() {
+        return SUCCESS;
+    }
     let outcome = boundary::guard("job_submit", Err(internal_error()), || {
         boundary::plant("job_submit");
         // SAFETY: by the contract of this function; slurmctld holds its partition lock here.
@@ -104,6 +133,10 @@ pub unsafe extern "C" fn job_modify(
 /// # Safety
 /// As `job_submit`.
 unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Result<Option<String>, String> {
+    // In another series `message` may not even be an argument: nothing is looked at, nothing told.
+    if release::foreign().is_some() {
+        return Ok(None);
+    }
     boundary::guard("job_modify", Err(internal_error()), || {
         boundary::plant("job_modify");
         // SAFETY: by the contract of this function.
@@ -167,6 +200,9 @@ unsafe fn handle(
         tres_freq: tres_freq.as_deref(),
         tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
         exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
+        tasks: number(job.num_tasks),
+        tasks_per_node: number16(job.ntasks_per_node),
+        max_nodes: number(job.max_nodes),
     };
 
     // What is there was said at submission; an update does not touch it.
@@ -208,6 +244,20 @@ unsafe fn handle(
             unsafe { text::replace(&raw mut job.tres_per_node, Some(&tres_per_node)) };
             (Some(entry), note)
         }
+        Verdict::RewrittenPerTask {
+            tres_per_task,
+            mut entry,
+            note,
+        } => {
+            if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
+                // SAFETY: by the contract of this function.
+                unsafe { allow(job, &request, &config.reaper, wish) }?;
+                entry.wish = wish;
+            }
+            // SAFETY: by the contract of this function.
+            unsafe { text::replace(&raw mut job.tres_per_task, Some(&tres_per_task)) };
+            (Some(entry), note)
+        }
     };
     if forged || entry.is_some() {
         let environment = job_environment::rewritten(environment, entry.as_ref());
@@ -221,6 +271,15 @@ unsafe fn handle(
         }
     }
     Ok(note)
+}
+
+/// None where the job says nothing.
+fn number(value: u32) -> Option<u32> {
+    (![raw::GPUFRAC_NO_VAL, 0].contains(&value)).then_some(value)
+}
+
+fn number16(value: u16) -> Option<u32> {
+    (![raw::GPUFRAC_NO_VAL16, 0].contains(&value)).then(|| u32::from(value))
 }
 
 /// Whether the job may have what it says with `--gpufrac-idle`, by what is known of it now. The user's name is

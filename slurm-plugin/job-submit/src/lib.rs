@@ -13,4 +13,4 @@ mod edge;
 mod job_environment;
 mod settings;
 
-slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "job_submit/gpufrac");
+slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "job_submit/gpufrac", any release);

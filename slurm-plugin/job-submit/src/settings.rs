@@ -28,9 +28,10 @@ pub fn current() -> Option<Arc<Settings>> {
 /// Reads the configuration and starts the thread that reads it again on reconfigure.
 ///
 /// A bad file does not keep slurmctld from starting: jobs that ask for a fraction are then
-/// refused with the file's error, all others are served.
-pub fn start() {
+/// refused with the file's error, all others are served. Whether it is a good one is the answer.
+pub fn start() -> bool {
     let settings = read();
+    let good = settings.is_ok();
     if let Err(error) = &settings {
         log::error(&format!("gpufrac: {error}"));
     }
@@ -49,6 +50,7 @@ pub fn start() {
             )),
         }
     }
+    good
 }
 
 /// Ends the thread. Slurm unmaps the plugin after this, so nothing of it may still run.

@@ -8,6 +8,7 @@
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::ptr;
 
 use crate::raw;
@@ -40,6 +41,10 @@ const LIBRARY: &str = match raw::SLURM_VERSION_NUMBER >> 8 {
     0x1a_05 => "libslurm.so.45",
     _ => "libslurm.so",
 };
+
+/// Where it was when this was built, for a Slurm with a prefix of its own (`/opt/slurm`) that the dynamic loader does not
+/// search. Empty if there was none beside the headers.
+const FOLDER: &str = env!("GPUFRAC_SLURM_LIB");
 
 /// Why slurmctld could not be asked.
 #[derive(Debug, thiserror::Error)]
@@ -101,6 +106,11 @@ pub struct JobInfo {
     /// The GRES asked for in the other ways (`--gpus`, `--gpus-per-socket`, `--gpus-per-task`),
     /// each text that is there.
     pub tres_elsewhere: Vec<String>,
+    /// What is asked for per task; it is in `tres_elsewhere` too.
+    pub tres_per_task: Option<String>,
+    /// What it holds of GRES on each node of `nodes`, in their order, such as
+    /// `gpufrac(CNT:50),shard:50(50/50,0/50)`. Empty unless it has nodes.
+    pub gres_of_nodes: Vec<String>,
     /// Is it a batch job? Only these can be requeued.
     pub batch: bool,
     /// How many times it was requeued.
@@ -193,7 +203,14 @@ impl Client {
         // SAFETY: libslurm has no initialisers with preconditions; the types of its functions
         // come from the headers of the same release (the soname is part of LIBRARY).
         let library = unsafe {
-            let loaded = libloading::os::unix::Library::open(Some(LIBRARY), flags)?;
+            use libloading::os::unix::Library;
+            let beside = (!FOLDER.is_empty())
+                .then(|| Library::open(Some(Path::new(FOLDER).join(LIBRARY)), flags).ok())
+                .flatten();
+            let loaded = match beside {
+                Some(loaded) => loaded,
+                None => Library::open(Some(LIBRARY), flags)?,
+            };
             library::LibSlurm::from_library(loaded)
         }?;
         // SAFETY: NULL means the default configuration file.
@@ -273,7 +290,7 @@ impl Client {
             self.library.slurm_load_job(
                 &raw mut answer,
                 job_argument(job_id),
-                raw::GPUFRAC_SHOW_ALL as u16,
+                (raw::GPUFRAC_SHOW_ALL | raw::GPUFRAC_SHOW_DETAIL) as u16,
             )
         };
         match self.check("slurm_load_job", code) {
@@ -421,7 +438,7 @@ fn c_text(text: &str) -> CString {
 }
 
 /// # Safety
-/// The texts of `job` are NULL or NUL-terminated.
+/// The texts of `job` are NULL or NUL-terminated, and its lists as long as they say.
 unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
     // SAFETY: by the contract of this function.
     let optional = |text| unsafe { text::read(text) };
@@ -439,6 +456,9 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
             .into_iter()
             .filter_map(|tres| optional(tres))
             .collect(),
+        tres_per_task: optional(job.tres_per_task),
+        // SAFETY: by the contract of this function.
+        gres_of_nodes: unsafe { text::read_list(job.gres_detail_str, job.gres_detail_cnt) },
         batch: job.batch_flag != 0,
         restart_count: u32::from(job.restart_cnt),
         name: text(job.name),
@@ -458,12 +478,30 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
     }
 }
 
+#[cfg(not(calls_by_step_id))]
 fn job_argument(job_id: u32) -> u32 {
     job_id
 }
 
+#[cfg(calls_by_step_id)]
+fn job_argument(job_id: u32) -> raw::slurm_step_id_t {
+    // `SLURM_STEP_ID_INITIALIZER` of slurm.h, which bindgen can not see.
+    raw::slurm_step_id_t {
+        sluid: 0,
+        job_id,
+        step_het_comp: raw::GPUFRAC_NO_VAL,
+        step_id: raw::GPUFRAC_NO_VAL,
+    }
+}
+
+#[cfg(not(records_by_step_id))]
 fn record_id(job: &raw::slurm_job_info_t) -> u32 {
     job.job_id
+}
+
+#[cfg(records_by_step_id)]
+fn record_id(job: &raw::slurm_job_info_t) -> u32 {
+    job.step_id.job_id
 }
 
 fn state_of(word: u32) -> JobState {

@@ -26,6 +26,15 @@ pub fn configuration_read_at() -> Option<i64> {
     Some(unsafe { ptr::read_volatile(&raw const (*configuration).last_update) })
 }
 
+/// Whether this is the slurmctld that `scontrol reconfigure` has just started to replace one that runs.
+///
+/// From 23.11 the old one waits for the new, and goes on if that one does not start (`_try_to_reconfig` of
+/// `src/slurmctld/controller.c`), unless it was started with `-D`: then it becomes the new one itself.
+#[must_use]
+pub fn is_reconfigured() -> bool {
+    std::env::var_os("SLURMCTLD_RECONF_PARENT_FD").is_some()
+}
+
 /// The default partition, from slurmctld's own memory. `None` if there is none, or outside
 /// slurmctld.
 ///

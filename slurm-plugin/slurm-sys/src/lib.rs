@@ -8,6 +8,7 @@
 //! * [`log`]: Slurm's log.
 //! * [`spank`]: what a SPANK plugin asks of slurmstepd.
 //! * [`host`]: what a plugin reads from the process that loaded it.
+//! * [`release`]: of which Slurm that process is.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
 //! Everything that differs by Slurm version is in this crate.
@@ -19,6 +20,7 @@ pub mod client;
 pub mod host;
 pub mod log;
 pub mod plugin;
+pub mod release;
 pub mod spank;
 pub mod text;
 
@@ -48,4 +50,12 @@ const SLASH_FORM_SINCE: u32 = 0x17_0b_00;
 #[must_use]
 pub const fn gres_with_slash() -> bool {
     VERSION >= SLASH_FORM_SINCE
+}
+
+/// Whether clients end where `--gres` has anything that begins with `gpu` and `--gpus-per-node` was given as well: from
+/// 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`. What came from the environment counts even after it
+/// was taken back.
+#[must_use]
+pub const fn gres_excludes_gpus_per_node() -> bool {
+    raw::SLURM_VERSION_NUMBER >= 0x1a_05_00
 }

@@ -16,18 +16,39 @@ pub const fn name<const N: usize>(text: &str) -> [u8; N] {
 
 /// Exports `plugin_name`, `plugin_type` and `plugin_version`.
 ///
-/// `slurm_plugin!("human name", "job_submit/gpufrac");`
+/// `slurm_plugin!("human name", "spank");`: the version is the one built for. Slurm itself compares only
+/// the series of a SPANK plugin, and leaves one that does not fit out where plugstack.conf says `optional`.
+///
+/// `slurm_plugin!("human name", "job_submit/gpufrac", any release);`: the version is the host's, whatever it is; the
+/// plugin asks [`foreign`](crate::release::foreign) before it does anything.
 #[macro_export]
 macro_rules! slurm_plugin {
+    ($name:literal, $type:literal, any release) => {
+        $crate::slurm_plugin!(@names $name, $type);
+        /// What Slurm compares with its own release. An atomic number lies in memory as a number does.
+        #[unsafe(no_mangle)]
+        pub static plugin_version: ::std::sync::atomic::AtomicU32 =
+            ::std::sync::atomic::AtomicU32::new($crate::VERSION);
+        /// The loader calls it in `dlopen`, before Slurm can ask for a symbol.
+        #[used]
+        #[unsafe(link_section = ".init_array")]
+        static ADOPT_RELEASE: extern "C" fn() = adopt_release;
+        extern "C" fn adopt_release() {
+            $crate::release::adopt(&plugin_version);
+        }
+    };
     ($name:literal, $type:literal) => {
+        $crate::slurm_plugin!(@names $name, $type);
+        /// What Slurm compares with its own release.
+        #[unsafe(no_mangle)]
+        pub static plugin_version: u32 = $crate::VERSION;
+    };
+    (@names $name:literal, $type:literal) => {
         /// The human-readable name.
         #[unsafe(no_mangle)]
         pub static plugin_name: [u8; $name.len() + 1] = $crate::plugin::name($name);
         /// What Slurm compares with the type that slurm.conf asks for.
         #[unsafe(no_mangle)]
         pub static plugin_type: [u8; $type.len() + 1] = $crate::plugin::name($type);
-        /// What Slurm compares with its own release.
-        #[unsafe(no_mangle)]
-        pub static plugin_version: u32 = $crate::VERSION;
     };
 }

@@ -122,6 +122,18 @@ impl Spank {
         self.number(raw::S_TASK_PID)
     }
 
+    /// The number of the task that the hook is about, of those of the step on this node; `None` where there is none.
+    #[must_use]
+    pub fn task(self) -> Option<usize> {
+        usize::try_from(self.number(raw::S_TASK_ID)?).ok()
+    }
+
+    /// How many tasks the step has on this node.
+    #[must_use]
+    pub fn local_tasks(self) -> Option<usize> {
+        usize::try_from(self.number(raw::S_JOB_LOCAL_TASK_COUNT)?).ok()
+    }
+
     /// A variable of the job's environment.
     #[must_use]
     pub fn variable(self, name: &str) -> Option<String> {

@@ -3,7 +3,7 @@
 //! `init` only makes the option `--gpufrac-idle` known, which `job_submit` reads; it runs in the clients,
 //! in slurmstepd and in slurmd. The others are slurmstepd's: `init_post_opt` runs as root before anything
 //! of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
-//! `task_post_fork` as root in slurmstepd while that child waits. srun, sbatch and salloc call
+//! `task_post_fork` as root in slurmstepd while that child waits, `task_exit` there when a task ended. srun, sbatch and salloc call
 //! `init_post_opt` too; there is nothing to do for them.
 
 use std::ffi::{c_char, c_int};
@@ -97,7 +97,11 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             std::env::var("SLURMD_NODENAME"),
             spank.job_id().zip(spank.user_id()),
         ) {
-            (Ok(node), Some((job, user))) => JobSlice::read(Path::new(config), &node, job, user),
+            (Ok(node), Some(job_and_user)) => {
+                let in_step = matches!(spank.step(), Some(Step::Numbered(_))) && has_device(spank);
+                let tasks = in_step.then(|| spank.local_tasks().unwrap_or(1));
+                JobSlice::read(Path::new(config), &node, job_and_user, tasks)
+            }
             _ => Err("slurmstepd does not tell node, job and user".to_owned()),
         };
         if let Err(reason) = &slice {
@@ -143,8 +147,11 @@ pub unsafe extern "C" fn slurm_spank_task_init(
     hook("slurm_spank_task_init", FAILED, handle, |spank| {
         with_slice(|slice| {
             let libraries = slice.map_or(&[][..], |slice| &slice.libraries);
-            match slice.ok().and_then(|slice| slice.lease.as_ref()) {
-                Some(lease) if has_device(spank) => environment::set(spank, lease, libraries),
+            let leases = slice.map_or(&[][..], |slice| slice.of_task(task_of_step(spank)));
+            match leases.first() {
+                Some(lease) if has_device(spank) => {
+                    environment::set(spank, lease, leases, libraries)
+                }
                 _ => {
                     environment::clear(spank, libraries);
                     Ok(())
@@ -168,7 +175,8 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
         with_slice(|slice| match slice {
             Ok(slice) => {
                 slice.fence(pid)?;
-                task_pid(spank).map_or(Ok(()), |pid| slice.limit_memory(pid))
+                let limit = |pid| slice.limit_memory(pid, task_of_step(spank));
+                task_pid(spank).map_or(Ok(()), limit)
             }
             // An unfenced job is worse than a failed one, but only where there are pools, and
             // that is not known: the error was logged, and the capability files are closed.
@@ -182,6 +190,24 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
     OK
 }
 
+/// # Safety
+/// As SPANK calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn slurm_spank_task_exit(
+    handle: raw::spank_t,
+    _argc: c_int,
+    _argv: *mut *mut c_char,
+) -> c_int {
+    hook("slurm_spank_task_exit", OK, handle, |spank| {
+        with_slice(|slice| {
+            if let (Ok(slice), Some(task)) = (slice, task_of_step(spank)) {
+                slice.give_back(task);
+            }
+            Ok(())
+        })
+    })
+}
+
 /// Kills a task that could not be fenced, before it runs the user's program: it waits for
 /// slurmstepd until after this hook. Slurm's own way, a failing hook, does not run the program
 /// either, but 22.05 then reports a batch job as completed with exit code 0.
@@ -192,6 +218,14 @@ fn stop_unfenced(spank: Spank) {
     // SAFETY: plain kill; the process is slurmstepd's own child and not yet waited for, so its
     // number belongs to nobody else.
     unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// The number of the task, if it is one of a step of srun.
+fn task_of_step(spank: Spank) -> Option<usize> {
+    match spank.step() {
+        Some(Step::Numbered(_)) => spank.task(),
+        _ => None,
+    }
 }
 
 fn task_pid(spank: Spank) -> Option<u32> {

@@ -48,10 +48,11 @@ const HINTS: [&CStr; 3] = [
 /// Names and values.
 type Variables = Vec<(&'static str, String)>;
 
-/// Sets the variables of a job with a slice, whatever the user had there. `libraries`: those that
-/// pools of this node preload.
-pub fn set(spank: Spank, lease: &Lease, libraries: &[String]) -> Result<(), String> {
-    let Some(variables) = variables(lease) else {
+/// Sets the variables of a task with a slice, whatever the user had there; of several slices, which a batch script
+/// has where each task has its own, it sees all devices and is told about the first. `libraries`: those that pools of
+/// this node preload.
+pub fn set(spank: Spank, lease: &Lease, all: &[Lease], libraries: &[String]) -> Result<(), String> {
+    let Some(variables) = variables(lease, all) else {
         return Err("its lease names no instance".to_owned());
     };
     clear(spank, libraries);
@@ -77,9 +78,17 @@ fn put(spank: Spank, name: &str, value: &str) -> Result<(), String> {
         .map_err(|reason| format!("cannot set {name}: {reason}"))
 }
 
-fn variables(lease: &Lease) -> Option<Variables> {
+fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
     let slice = &lease.slice;
-    let device = slice.cuda_device()?.to_owned();
+    let mut devices: Vec<&str> = Vec::new();
+    for lease in all {
+        let device = lease.slice.cuda_device()?;
+        // Shares of one GPU have one device.
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+    let device = devices.join(",");
     let memory = slice.memory_mib.0;
     let mut variables = vec![
         ("CUDA_VISIBLE_DEVICES", device.clone()),

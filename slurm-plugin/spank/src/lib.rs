@@ -12,6 +12,7 @@
 
 #![allow(unsafe_code)]
 
+mod claim;
 mod edge;
 mod environment;
 mod slice;

@@ -1,8 +1,8 @@
-//! What this node knows of the job: its lease, and what is to be closed to it.
+//! What this node knows of the job: its leases, and what is to be closed to it.
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::fraction::Units;
+use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::devcgroup::{self, Fenced};
 use gpufrac_node::memory_limit;
@@ -10,11 +10,15 @@ use gpufrac_node::node::Node;
 use gpufrac_node::record::NodeRecord;
 use slurm_sys::log;
 
+use crate::claim::Claims;
+
 /// What slurmstepd found when the step began.
 pub struct JobSlice {
     job_id: u32,
-    /// The slice that the prolog carved, if any.
-    pub lease: Option<Lease>,
+    /// The slices that the prolog carved: none, one, or one for each task of the job here.
+    leases: Vec<Lease>,
+    /// Which of them the tasks of this step have, where there are several.
+    claims: Option<Claims>,
     /// What `gpufrac node-setup` found; `None` on a node without pools.
     record: Option<NodeRecord>,
     /// What pools preload, on this node or on the one where the job was submitted.
@@ -50,7 +54,13 @@ pub enum Unfit {
 
 impl JobSlice {
     /// Reads configuration, lease and record, all of which only root can write.
-    pub fn read(config: &Path, node_name: &str, job_id: u32, user_id: u32) -> Result<Self, String> {
+    /// `tasks`: how many tasks of a step want a slice each; None where there is no such step.
+    pub fn read(
+        config: &Path,
+        node_name: &str,
+        (job_id, user_id): (u32, u32),
+        tasks: Option<usize>,
+    ) -> Result<Self, String> {
         let node = Node::load(config, node_name).map_err(|error| error.to_string())?;
         let pools = node.config.pools.iter();
         let libraries = pools.filter_map(|pool| pool.options.library.clone());
@@ -58,24 +68,51 @@ impl JobSlice {
         if !node.has_pools() {
             return Ok(Self {
                 job_id,
-                lease: None,
+                leases: Vec::new(),
+                claims: None,
                 record: None,
                 libraries,
                 nvidia_smi: node.nvidia_smi,
             });
         }
         let leases = node.leases().map_err(|error| error.to_string())?;
-        let lease = leases.read(job_id).map_err(|error| error.to_string())?;
+        let mut leases = leases.of_job(job_id).map_err(|error| error.to_string())?;
         // Ids begin anew where Slurm lost its state: another user's lease is another job's.
-        let lease = lease.filter(|lease| lease.user_id == user_id);
+        leases.retain(|lease| lease.user_id == user_id);
+        let claims = match tasks {
+            Some(tasks) if leases.len() > 1 => {
+                let locks = node.locks().map_err(|error| error.to_string())?;
+                Some(Claims::take(&locks, &leases, tasks)?)
+            }
+            _ => None,
+        };
         let record = node.record().map_err(|error| error.to_string())?;
         Ok(Self {
             job_id,
-            lease,
+            leases,
+            claims,
             record: Some(record),
             libraries,
             nvidia_smi: node.nvidia_smi,
         })
+    }
+
+    /// The slices of a task: its own, or all of the job where it is no task of a step (`None`).
+    pub fn of_task(&self, task: Option<usize>) -> &[Lease] {
+        match (&self.claims, task) {
+            (Some(claims), Some(task)) => {
+                let position = claims.slice_of(task);
+                self.leases.get(position..=position).unwrap_or_default()
+            }
+            _ => &self.leases,
+        }
+    }
+
+    /// A task ended.
+    pub fn give_back(&self, task: usize) {
+        if let Some(claims) = &self.claims {
+            claims.give_back(task);
+        }
     }
 
     /// May a task start? `shards`: what Slurm gave to this step (`SLURM_SHARDS_ON_NODE`).
@@ -85,15 +122,17 @@ impl JobSlice {
     /// prolog could not ask Slurm, and made what the entry said.
     pub fn check(&self, shards: Option<u32>) -> Result<(), Unfit> {
         let job_id = self.job_id;
-        let Some(lease) = &self.lease else {
-            return Ok(());
-        };
-        if lease.state != LeaseState::Active {
+        let mut leases = self.leases.iter();
+        if let Some(lease) = leases.find(|lease| lease.state != LeaseState::Active) {
             return Err(Unfit::NotActive {
                 job_id,
                 state: lease.state,
             });
         }
+        // Several slices are only made on Slurm's word.
+        let Some(lease) = self.leases.first() else {
+            return Ok(());
+        };
         match shards {
             // A whole device is not counted in shards.
             Some(shards)
@@ -110,14 +149,16 @@ impl JobSlice {
     }
 
     /// Has the driver limit the memory of a task's control group, where the lease says so.
-    pub fn limit_memory(&self, pid: u32) -> Result<(), String> {
-        let Some(slice) = self.lease.as_ref().map(|lease| &lease.slice) else {
+    pub fn limit_memory(&self, pid: u32, task: Option<usize>) -> Result<(), String> {
+        let leases = self.of_task(task);
+        let Some(slice) = leases.first().map(|lease| &lease.slice) else {
             return Ok(());
         };
         if !slice.group_limit {
             return Ok(());
         }
-        memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, slice.memory_mib)
+        let memory = leases.iter().map(|lease| lease.slice.memory_mib.0).sum();
+        memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, MemoryMib(memory))
             .map_err(|why| format!("job {}: no memory limit: {why}", self.job_id))
     }
 
@@ -126,7 +167,7 @@ impl JobSlice {
         let Some(record) = &self.record else {
             return Ok(());
         };
-        let rules = record.rules(self.lease.as_ref());
+        let rules = record.rules(&self.leases);
         match devcgroup::fence(pid, self.job_id, &rules).map_err(|error| error.to_string())? {
             Fenced::Closed { .. } => Ok(()),
             Fenced::PermissionsOnly(reason) => {

@@ -1,6 +1,8 @@
 //! End-to-end tests on real Slurm. One program, so that a test that waits (for a time limit of a minute) does
 //! so beside the others.
 
+mod accounting;
+mod check_slurm;
 mod corners;
 mod fence;
 mod idle_option;
@@ -8,15 +10,21 @@ mod life;
 mod mig_mps;
 mod mixed;
 mod mps;
+mod nodes_come_and_go;
 mod panics;
+mod per_task;
 mod plain;
+mod preemption;
 mod reaper;
+mod release;
+mod settings;
 mod shapes;
 mod soak;
 mod soak_tenants;
 mod soft;
 mod submission;
 mod tenants;
+mod ways;
 
 /// For a job's script: waits until the test lets it go on, with [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";

@@ -1,0 +1,74 @@
+//! The release of the Slurm daemon that started this program.
+//!
+//! For when Slurm does not answer: a libslurm of before an upgrade may still be on the disk, and what slurmctld
+//! says to it looks like any other failure.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Release, stock};
+
+/// Slurm's own programs have it mapped, as their library or by their plugins.
+const LIBRARY: &str = "libslurmfull.so";
+/// How far above this program slurmd is looked for; sites have scripts of their own between.
+const GENERATIONS: usize = 8;
+
+/// The release of the nearest process above this one that is Slurm's, by the plugins on its disk. `None` if there is none,
+/// or it is not to be found out.
+#[must_use]
+pub fn release_of_parent() -> Option<Release> {
+    let mut pid = std::os::unix::process::parent_id();
+    for _ in 0..GENERATIONS {
+        if let Some(library) = library_of(pid) {
+            return stock::beside(library.parent()?);
+        }
+        pid = parent_of(pid).filter(|pid| *pid > 1)?;
+    }
+    None
+}
+
+/// Slurm's library in a process.
+fn library_of(pid: u32) -> Option<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
+    library_in(&maps).map(Path::to_path_buf)
+}
+
+/// In the text of `/proc/PID/maps`. A file that was replaced since has a word behind its path, and its folder is where
+/// the one is that replaced it.
+fn library_in(maps: &str) -> Option<&Path> {
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| &line[at..]))
+        .map(|path| Path::new(path.strip_suffix(" (deleted)").unwrap_or(path)));
+    paths.find(|path| path.file_name().is_some_and(|name| name == LIBRARY))
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurms_library_is_found_among_what_is_mapped() {
+        let maps = "\
+55d0c0a00000-55d0c0a2e000 r--p 00000000 fe:00 1 /usr/sbin/slurmd\n\
+7f1200000000-7f1200001000 rw-p 00000000 00:00 0 \n\
+7f1207000000-7f1207030000 r--p 00000000 fe:00 2 /opt/my slurm/lib/slurm/libslurmfull.so (deleted)\n\
+7f1207100000-7f1207130000 r--p 00000000 fe:00 3 /usr/lib/libc.so.6\n";
+        let expected = Path::new("/opt/my slurm/lib/slurm/libslurmfull.so");
+        assert_eq!(library_in(maps), Some(expected));
+        let without: Vec<_> = maps.lines().filter(|line| !line.contains("full")).collect();
+        assert_eq!(library_in(&without.join("\n")), None);
+    }
+
+    #[test]
+    fn the_process_above_is_known() {
+        let parent = std::os::unix::process::parent_id();
+        assert_eq!(parent_of(std::process::id()), Some(parent));
+    }
+}

@@ -1,0 +1,128 @@
+//! The release of the plugins that came with the host's Slurm: they lie beside its library
+//! (`libslurmfull.so`, both in `pkglibdir`).
+//!
+//! The file is read, not loaded. Loading would be fewer lines, but many plugins have symbols of slurmctld or slurmd
+//! that no other program has, so that they can not be loaded everywhere; others bring libraries along; and a file that an upgrade
+//! is just replacing ends a process that maps it, while one that is read is at worst not understood.
+
+use std::ffi::{CStr, CString, OsStr, c_void};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use object::{Object, ObjectSegment, ObjectSymbol};
+
+use super::Release;
+
+/// Plugins of every series from 22.05 to 26.05: one that was dropped could be left over from an older Slurm in the same
+/// folder. The first is the default of `HashPlugin`, so every installation has it.
+const NAMES: [&str; 4] = [
+    "hash_k12.so",
+    "cli_filter_user_defaults.so",
+    "job_submit_all_partitions.so",
+    "select_linear.so",
+];
+
+/// A function of Slurm's library.
+const FUNCTION: &CStr = c"slurm_xfree";
+
+/// The release of the Slurm on disk that this process is of. `None` without its library, or on an
+/// installation without any of the plugins.
+pub(super) fn release() -> Option<Release> {
+    // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, FUNCTION.as_ptr()) };
+    let library = file_of(function)?;
+    let folder = Path::new(OsStr::from_bytes(library.as_bytes())).parent()?;
+    beside(folder)
+}
+
+/// The file that an address is mapped from.
+pub(super) fn file_of(address: *const c_void) -> Option<CString> {
+    if address.is_null() {
+        return None;
+    }
+    let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: dladdr fills the structure if it answers with anything but 0; the name is the loader's.
+    unsafe {
+        if libc::dladdr(address, place.as_mut_ptr()) == 0 {
+            return None;
+        }
+        let name = place.assume_init().dli_fname;
+        (!name.is_null()).then(|| CStr::from_ptr(name).to_owned())
+    }
+}
+
+/// The release of the stock plugins in a folder.
+pub(super) fn beside(folder: &Path) -> Option<Release> {
+    NAMES
+        .iter()
+        .find_map(|name| version(&std::fs::read(folder.join(name)).ok()?))
+        .map(Release)
+}
+
+/// The number that a plugin's file has under `plugin_version`.
+fn version(file: &[u8]) -> Option<u32> {
+    let file = object::File::parse(file).ok()?;
+    let symbol = file
+        .dynamic_symbols()
+        .find(|symbol| symbol.is_definition() && symbol.name() == Ok("plugin_version"))?;
+    let bytes = file
+        .segments()
+        .find_map(|segment| segment.data_range(symbol.address(), 4).ok()?)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    use super::*;
+
+    /// A folder with a library of C in it.
+    fn plugin(name: &str, source: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("gpufrac-stock-{}", std::process::id()));
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let code = folder.join("plugin.c");
+        std::fs::write(&code, source).unwrap();
+        let mut compiler = Command::new("cc");
+        compiler
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(folder.join("hash_k12.so"))
+            .arg(&code);
+        assert!(compiler.status().unwrap().success());
+        folder
+    }
+
+    #[test]
+    fn the_release_of_a_plugin_is_read_from_its_file() {
+        let source = "extern int of_slurmctld;\n\
+            int *used(void) { return &of_slurmctld; }\n\
+            const char plugin_type[] = \"hash/k12\";\n\
+            const unsigned int plugin_version = 0x16050b;\n";
+        let folder = plugin("plain", source);
+        assert_eq!(beside(&folder), Some(Release(0x16_05_0b)));
+        // As its packages are: without anything that the loader does not need.
+        let file = folder.join("hash_k12.so");
+        let stripped = Command::new("strip").arg(&file).status().unwrap();
+        assert!(stripped.success());
+        assert_eq!(beside(&folder), Some(Release(0x16_05_0b)));
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_plugin_has_no_release() {
+        let folder = plugin("other", "int nothing;\n");
+        assert_eq!(beside(&folder), None);
+        let file = folder.join("hash_k12.so");
+        let whole = std::fs::read(&file).unwrap();
+        // As an upgrade may leave it for a moment, and as it never should be.
+        for end in [0, 1, 64, 200, whole.len() / 2] {
+            std::fs::write(&file, &whole[..end]).unwrap();
+            assert_eq!(beside(&folder), None);
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(beside(&folder), None);
+    }
+}

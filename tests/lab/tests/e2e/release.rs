@@ -1,0 +1,214 @@
+//! Plugins whose headers were not exactly those of the running Slurm: of another release of its series they serve,
+//! of another series they leave everything alone. The headers are copies with another number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use gpufrac_lab::{Lab, LabError, Slurm};
+use nix::sys::signal::Signal;
+
+use crate::panics::logged;
+use crate::{HOLD, go};
+
+const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
+const NUMBER: &str = "#define SLURM_VERSION_NUMBER 0x";
+
+/// The folder with the running Slurm's `slurm/slurm.h`.
+fn include_folder() -> PathBuf {
+    let slurm = Slurm::of_environment().expect("Slurm's development files");
+    slurm.include()
+}
+
+/// The release of these headers.
+fn release() -> u32 {
+    let path = include_folder().join("slurm/slurm_version.h");
+    let text = fs::read_to_string(path).expect("slurm_version.h");
+    let mut lines = text.lines();
+    let number = lines.find_map(|line| line.strip_prefix(NUMBER));
+    u32::from_str_radix(number.expect("a number").trim(), 16).expect("a hexadecimal number")
+}
+
+fn in_words(release: u32) -> String {
+    format!("{}.{}", series_in_words(release), release & 0xff)
+}
+
+fn series_in_words(release: u32) -> String {
+    format!("{}.{:02}", release >> 16, release >> 8 & 0xff)
+}
+
+/// Another release of the running Slurm's series.
+fn next_micro() -> u32 {
+    release() + 1
+}
+
+/// A series that is not the running Slurm's. Nothing changed its layout with this number.
+fn next_series() -> u32 {
+    release() + 0x01_00
+}
+
+/// Plugins built for a release, in a folder of their own.
+fn built_for(number: u32) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let target = root.join(format!("target/release-{number:x}"));
+    let include = target.join("include");
+    copy_headers(&include, number);
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args(["build", "--quiet", "--target-dir"])
+        .arg(&target)
+        .env("GPUFRAC_SLURM_INCLUDE", &include)
+        .current_dir(&root);
+    for plugin in PLUGINS {
+        build.args(["-p", plugin]);
+    }
+    assert!(build.status().expect("cargo starts").success());
+    target.join("debug")
+}
+
+/// Only what changed is written, or cargo would build everything again.
+fn copy_headers(include: &Path, number: u32) {
+    fs::create_dir_all(include.join("slurm")).expect("a folder below target");
+    for entry in fs::read_dir(include_folder().join("slurm")).expect("Slurm's headers") {
+        let from = entry.expect("an entry").path();
+        let mut text = fs::read_to_string(&from).expect("a header");
+        let name = from.file_name().expect("a name");
+        if name == "slurm_version.h" {
+            let old = format!("{NUMBER}{:06x}", release());
+            assert!(text.contains(&old), "{text}");
+            text = text.replace(&old, &format!("{NUMBER}{number:06x}"));
+        }
+        let to = include.join("slurm").join(name);
+        if fs::read_to_string(&to).ok().as_ref() != Some(&text) {
+            fs::write(&to, text).expect("a folder below target");
+        }
+    }
+}
+
+fn of_next_micro() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| built_for(next_micro()))
+}
+
+fn of_next_series() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| built_for(next_series()))
+}
+
+/// Installs plugins as a package manager does: new files under the old names, as the old ones are in use.
+fn install(lab: &Lab, plugins: impl Fn(&str) -> PathBuf) {
+    for plugin in PLUGINS {
+        let place = lab.folder().lib().join(format!("{plugin}.so"));
+        let new = place.with_extension("new");
+        fs::copy(plugins(plugin), &new).expect("a plugin");
+        fs::rename(&new, &place).expect("a folder of the lab");
+    }
+}
+
+fn restart_daemons(lab: &mut Lab) -> Result<(), LabError> {
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_slurmctld()?;
+    for node in lab.nodes().to_vec() {
+        lab.stop_daemon(&format!("slurmd.{node}"), Signal::SIGTERM)?;
+        lab.start_slurmd(&node)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn another_release_of_the_series_serves_fractions() -> Result<(), LabError> {
+    let lab = Lab::builder().plugin_folder(of_next_micro()).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let said = format!(
+        "gpufrac: built for Slurm {}, serving {}",
+        in_words(next_micro()),
+        in_words(release())
+    );
+    assert!(logged(&lab, "slurmctld.log", &said), "{said}");
+
+    let script = format!("echo CUDA=$CUDA_VISIBLE_DEVICES; {HOLD}; srun --gres=gpufrac:0.25 true");
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap", &script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let slice = lab.slice(node, job)?;
+    // The client's plugin was loaded, and does its work.
+    let refused = lab.try_sbatch(user, &["--gpus=gpufrac:0.25", "--wrap=true"])?;
+    let words = "cli_filter plugin terminated";
+    assert!(refused.stderr.contains(words), "{refused:?}");
+    let srun = ["--gres=gpufrac:0.25", "printenv", "CUDA_VISIBLE_DEVICES"];
+    let srun = lab.command("srun").user(user).args(srun).stdout()?;
+    assert!(srun.starts_with("MIG-"), "{srun}");
+    let salloc = ["--gres=gpufrac:0.25", "true"];
+    lab.command("salloc").user(user).args(salloc).stdout()?;
+
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    let expected = format!("CUDA={}", slice.instance.uuids[0]);
+    assert!(output.contains(&expected), "{output}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn another_series_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
+    let mut lab = Lab::builder().start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let serving = lab.folder().root().join("serving");
+    fs::create_dir(&serving).expect("a folder of the lab");
+    for plugin in PLUGINS {
+        let file = format!("{plugin}.so");
+        fs::copy(lab.folder().lib().join(&file), serving.join(&file)).expect("a plugin");
+    }
+    let quarter = ["--gres=gpufrac:0.25", "--wrap", HOLD];
+    let running = lab.sbatch(&user, &quarter)?;
+    let pending = lab.sbatch(&user, &["--hold", "--gres=gpufrac:0.5", "--wrap=true"])?;
+    lab.wait_for_state(running, &["RUNNING"])?;
+
+    let plugstack = lab.folder().etc().join("plugstack.conf");
+    let required = fs::read_to_string(&plugstack).expect("plugstack.conf");
+    fs::write(&plugstack, required.replace("required", "optional")).expect("plugstack.conf");
+    let other = of_next_series();
+    install(&lab, |plugin| other.join(format!("lib{plugin}.so")));
+    restart_daemons(&mut lab)?;
+    let said = format!(
+        "gpufrac: built for Slurm {}, but this is {}: fractions are not served",
+        series_in_words(next_series()),
+        in_words(release())
+    );
+    assert!(logged(&lab, "slurmctld.log", &said), "{said}");
+
+    let leases = lab.leases(&node)?;
+    let quiet = lab.try_sbatch(&user, &["--wrap=true"])?;
+    assert!(quiet.status.success(), "{quiet:?}");
+    assert!(!quiet.stderr.contains("not served"), "{quiet:?}");
+    let plain = lab.sbatch(&user, &["--hold", "--wrap=true"])?;
+    let id = plain.to_string();
+    for action in [
+        &["update", &format!("JobId={id}"), "TimeLimit=5"][..],
+        &["release", &id],
+    ] {
+        lab.command("scontrol").user(&user).args(action).stdout()?;
+    }
+    assert_eq!(lab.wait_for_end(plain)?.state(), "COMPLETED");
+    for _ in 0..2 {
+        let fraction = lab.try_sbatch(&user, &quarter)?;
+        assert!(!fraction.status.success(), "{fraction:?}");
+        let complaints = fraction.stderr.matches("fractions are not served").count();
+        assert_eq!(complaints, 1, "{fraction:?}");
+    }
+    assert_eq!(lab.leases(&node)?, leases);
+    assert_eq!(lab.ended_daemons(), Vec::<String>::new());
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+
+    // What ran before goes on, and its slice goes with it; what waited is still there.
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(running)?.state(), "COMPLETED");
+    fs::write(&plugstack, required).expect("plugstack.conf");
+    install(&lab, |plugin| serving.join(format!("{plugin}.so")));
+    restart_daemons(&mut lab)?;
+    lab.command("scontrol")
+        .args(["release", &pending.to_string()])
+        .stdout()?;
+    assert_eq!(lab.wait_for_end(pending)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
