@@ -18,7 +18,7 @@ pub struct Args {
 pub enum Command {
     /// Make this node ready: folders, placeholder devices, MIG mode. Root, before slurmd starts
     NodeSetup(ConfigArgs),
-    /// Check the configuration, and on a node of a pool the machine too
+    /// Check the configuration and Slurm's settings, and on a node of a pool the machine too
     Check(CheckArgs),
     /// Print the lines that belong in gres.conf and slurm.conf
     Conf(ConfArgs),
@@ -47,9 +47,15 @@ pub struct CheckArgs {
     /// Which configuration, which node.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Do not look at this machine
+    /// Look at gpufrac.toml alone, not at this machine and not at Slurm
     #[arg(long)]
     pub file_only: bool,
+    /// Check Slurm's settings alone, not this machine
+    #[arg(long, conflicts_with = "file_only")]
+    pub slurm: bool,
+    /// Check this slurm.conf and the files beside it, not those of the running Slurm; implies `--slurm`
+    #[arg(long, value_name = "FILE", conflicts_with = "file_only")]
+    pub slurm_conf: Option<PathBuf>,
 }
 
 /// Whose lines to print.

@@ -4,11 +4,11 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::layout::MenuEntry;
 use gpufrac_node::exit::Exit;
 use gpufrac_node::node::Node;
-use gpufrac_node::{check, status};
+use gpufrac_node::settings::{self, Ask, Finding, Settings, Severity};
+use gpufrac_node::{check, names, status};
 
 use crate::args::CheckArgs;
 use crate::error::CliError;
-use crate::names;
 
 pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
@@ -23,7 +23,9 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     };
     summary(&config);
     let node = Node::new(config, &args.config.node_name());
-    let on_node = !args.file_only && node.has_pools();
+    let slurm_alone = args.slurm || args.slurm_conf.is_some();
+    let on_node = !args.file_only && !slurm_alone && node.has_pools();
+    let mut wrong = false;
     if on_node {
         for note in check::notes(&node) {
             println!("{note}");
@@ -32,14 +34,67 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
         for problem in &problems {
             eprintln!("gpufrac: {}\nhint: {}", problem.what, problem.hint);
         }
-        if !problems.is_empty() {
-            return Ok(Exit::Broken);
-        }
-        println!("{}: ok; node {}: ok", path.display(), node.name);
-    } else {
-        println!("{}: ok", path.display());
+        wrong = !problems.is_empty();
     }
+    let mut judged = false;
+    if !args.file_only {
+        let ask = Ask {
+            slurm_conf: args.slurm_conf.clone(),
+            here: on_node,
+        };
+        let settings = settings::gather(&node, &ask);
+        judged = !settings.is_empty();
+        wrong |= slurm(&settings, &node.config);
+        // What was asked for by name must be there.
+        if slurm_alone && !judged {
+            eprintln!(
+                "gpufrac: nothing is known of Slurm\nhint: name its slurm.conf with `--slurm-conf FILE`"
+            );
+            wrong = true;
+        }
+    }
+    if wrong {
+        return Ok(Exit::Broken);
+    }
+    let mut ok = format!("{}: ok", path.display());
+    if on_node {
+        ok.push_str(&format!("; node {}: ok", node.name));
+    }
+    if judged {
+        ok.push_str("; Slurm: ok");
+    }
+    println!("{ok}");
     Ok(Exit::Done)
+}
+
+/// Tells what is wrong with Slurm's settings. Gives whether anything must be changed.
+fn slurm(settings: &Settings, config: &Config) -> bool {
+    for unknown in &settings.unknown {
+        println!("Slurm: {unknown}");
+    }
+    let found = settings::judge(settings, config);
+    for Finding {
+        severity,
+        place,
+        what,
+        fix,
+    } in &found
+    {
+        match severity {
+            Severity::Error => eprintln!("gpufrac: {place}: {what}\nhint: {fix}"),
+            Severity::Warning => eprintln!("gpufrac: warning: {place}: {what}\nhint: {fix}"),
+            Severity::Note => println!("note: {place}: {what}; {fix}"),
+        }
+    }
+    let wrong = found
+        .iter()
+        .any(|finding| finding.severity == Severity::Error);
+    if wrong {
+        eprintln!(
+            "hint: after a change of Slurm's files: restart slurmctld, then slurmd on every node"
+        );
+    }
+    wrong
 }
 
 fn summary(config: &Config) {

@@ -6,11 +6,11 @@ use gpufrac_core::config::Config;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_node::exit::Exit;
 use gpufrac_node::gres::{self, GresLines};
+use gpufrac_node::names;
 use gpufrac_node::node::Node;
 
 use crate::args::ConfArgs;
 use crate::error::CliError;
-use crate::names;
 
 /// Stands for the names until nodes with the same lines are together.
 const NAMES: &str = "\u{1}";

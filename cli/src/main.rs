@@ -5,7 +5,6 @@ mod args;
 mod check;
 mod conf;
 mod error;
-mod names;
 mod why;
 
 use std::path::PathBuf;

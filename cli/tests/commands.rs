@@ -61,6 +61,8 @@ impl World {
             .args(args)
             .env("GPUFRAC_CONFIG", self.config())
             .env("SLURMD_NODENAME", "gn02")
+            // Not the Slurm of this machine.
+            .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .env_remove("NVML_SIM_ROOT")
             .output()
             .unwrap();

@@ -52,3 +52,41 @@ fn the_samples_of_slurms_files_belong_to_it() {
         assert!(wanted.contains(&line), "`{line}` is of no pool");
     }
 }
+
+/// Copied beside each other the samples are a configuration that `gpufrac check` has nothing against, and one
+/// that it names a mistake in.
+#[test]
+fn the_samples_of_slurms_files_pass_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["slurm.conf", "gres.conf", "cgroup.conf", "plugstack.conf"] {
+        let text = fs::read_to_string(etc(&format!("{name}.sample"))).unwrap();
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let path = folder.path().join("slurm.conf");
+    let check = || {
+        let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
+            .args(["check", "--config", &etc("gpufrac.toml"), "--slurm-conf"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let (code, out, err) = check();
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.ends_with("gpufrac.toml: ok; Slurm: ok\n"), "{out}");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        text.replace("TaskPlugin=task/cgroup", "TaskPlugin=task/affinity"),
+    )
+    .unwrap();
+    let (code, _, err) = check();
+    assert_eq!(code, Some(1));
+    let hint = "hint: write instead: TaskPlugin=task/cgroup,task/affinity\n";
+    assert!(err.contains(hint), "{err}");
+}

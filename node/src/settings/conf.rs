@@ -1,0 +1,284 @@
+//! Slurm's configuration files: every line with its place.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How deep files may include each other.
+const DEPTH: usize = 8;
+
+/// A line of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1.
+    pub line: usize,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.file.display(), self.line)
+    }
+}
+
+/// A line of `Key=Value` pairs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Where it begins.
+    pub place: Place,
+    /// Keys as they are written, values without their quotes.
+    pub pairs: Vec<(String, String)>,
+}
+
+impl Line {
+    /// The value of a key, whatever its case.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        let mut pairs = self.pairs.iter();
+        pairs
+            .find(|(name, _)| name.eq_ignore_ascii_case(key))
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The first key.
+    pub fn first(&self) -> &str {
+        self.pairs.first().map_or("", |(key, _)| key.as_str())
+    }
+}
+
+/// A file with what it includes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConfFile {
+    /// The file itself.
+    pub path: PathBuf,
+    /// Whether it is there.
+    pub exists: bool,
+    /// Lines in the order in which Slurm reads them.
+    pub lines: Vec<Line>,
+}
+
+impl ConfFile {
+    /// The last line that sets a key by itself. Slurm takes the last one.
+    pub fn last(&self, key: &str) -> Option<(&Place, &str)> {
+        self.all(key).pop()
+    }
+
+    /// All lines that set it.
+    pub fn all(&self, key: &str) -> Vec<(&Place, &str)> {
+        self.lines
+            .iter()
+            .filter(|line| !is_list(line.first()))
+            .filter_map(|line| Some((&line.place, line.get(key)?)))
+            .collect()
+    }
+
+    /// Lines that begin with a key.
+    pub fn starting<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Line> {
+        self.lines
+            .iter()
+            .filter(move |line| line.first().eq_ignore_ascii_case(key))
+    }
+}
+
+/// Keys that begin a line of their own, where other keys belong to them.
+fn is_list(key: &str) -> bool {
+    [
+        "NodeName",
+        "PartitionName",
+        "NodeSet",
+        "DownNodes",
+        "FrontendName",
+        "Name",
+    ]
+    .iter()
+    .any(|known| known.eq_ignore_ascii_case(key))
+}
+
+/// A line of plugstack.conf.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginLine {
+    /// Where.
+    pub place: Place,
+    /// Whether it is `required`.
+    pub required: bool,
+    /// The plugin, by name or path.
+    pub plugin: String,
+}
+
+/// The files of a Slurm.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Files {
+    /// slurm.conf.
+    pub slurm: ConfFile,
+    /// gres.conf.
+    pub gres: ConfFile,
+    /// cgroup.conf.
+    pub cgroup: ConfFile,
+    /// plugstack.conf.
+    pub plugstack: PathBuf,
+    /// Its lines; None where there is no such file.
+    pub plugins: Option<Vec<PluginLine>>,
+}
+
+/// Reads one file as text.
+pub type Read<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
+/// Gives the files that a pattern names.
+pub type Glob<'a> = &'a dyn Fn(&Path) -> Vec<PathBuf>;
+
+impl Files {
+    /// Reads slurm.conf and the files beside it.
+    ///
+    /// # Errors
+    /// When slurm.conf cannot be read; other files count as absent then.
+    pub fn read(slurm_conf: &Path, read: Read<'_>, glob: Glob<'_>) -> io::Result<Files> {
+        let folder = slurm_conf.parent().unwrap_or(Path::new("/"));
+        let slurm = read_conf(slurm_conf, read)?;
+        let beside = |name: &str| {
+            let path = folder.join(name);
+            read_conf(&path, read).unwrap_or(ConfFile {
+                path,
+                ..ConfFile::default()
+            })
+        };
+        let plugstack = match slurm.last("PlugStackConfig") {
+            Some((_, path)) => PathBuf::from(path),
+            None => folder.join("plugstack.conf"),
+        };
+        let mut lines = Vec::new();
+        let known = read_plugstack(&plugstack, read, glob, 0, &mut lines).is_ok();
+        Ok(Files {
+            gres: beside("gres.conf"),
+            cgroup: beside("cgroup.conf"),
+            slurm,
+            plugstack,
+            plugins: known.then_some(lines),
+        })
+    }
+}
+
+/// Reads a file of `Key=Value` lines with its includes.
+///
+/// # Errors
+/// When it cannot be read; an include that cannot be is left out.
+pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
+    let mut file = ConfFile {
+        path: path.to_owned(),
+        exists: true,
+        lines: Vec::new(),
+    };
+    add(path, read, 0, &mut file.lines)?;
+    Ok(file)
+}
+
+fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::Result<()> {
+    let text = read(path)?;
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    for (line, text) in logical_lines(&text) {
+        let mut words = text.split_whitespace();
+        if words
+            .next()
+            .is_some_and(|word| word.eq_ignore_ascii_case("include"))
+        {
+            let Some(name) = words.next() else { continue };
+            let cluster = lines.iter().rev().find_map(|line| line.get("ClusterName"));
+            let name = match cluster {
+                Some(cluster) => name.replace("%c", cluster),
+                None => name.to_owned(),
+            };
+            if depth < DEPTH {
+                // slurmctld does not start without it, which is Slurm's to say.
+                let _ = add(&folder.join(name), read, depth + 1, lines);
+            }
+            continue;
+        }
+        let pairs = pairs(&text);
+        if !pairs.is_empty() {
+            let place = Place {
+                file: path.to_owned(),
+                line,
+            };
+            lines.push(Line { place, pairs });
+        }
+    }
+    Ok(())
+}
+
+/// Lines without comments, those that end with a backslash joined, with the number of the first.
+fn logical_lines(text: &str) -> Vec<(usize, String)> {
+    let mut lines: Vec<(usize, String)> = Vec::new();
+    let mut goes_on = false;
+    for (number, line) in text.lines().enumerate() {
+        let line = without_comment(line);
+        let (line, more) = match line.strip_suffix('\\') {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
+        match lines.last_mut().filter(|_| goes_on) {
+            Some((_, last)) => last.push_str(line),
+            None => lines.push((number + 1, line.to_owned())),
+        }
+        goes_on = more;
+    }
+    lines.retain(|(_, line)| !line.trim().is_empty());
+    lines
+}
+
+fn without_comment(line: &str) -> &str {
+    let mut escaped = false;
+    for (at, character) in line.char_indices() {
+        if character == '#' && !escaped {
+            return line[..at].trim_end();
+        }
+        escaped = character == '\\' && !escaped;
+    }
+    line.trim_end()
+}
+
+/// `Key=Value` pairs; a value in quotes may have blanks.
+pub(super) fn pairs(text: &str) -> Vec<(String, String)> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some((key, after)) = rest.split_once('=') {
+        // Words without a value before it are not ours to understand.
+        let key = key.split_whitespace().next_back().unwrap_or_default();
+        let after = after.trim_start();
+        let (value, next) = match after.strip_prefix('"') {
+            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
+            None => after.split_once(char::is_whitespace).unwrap_or((after, "")),
+        };
+        pairs.push((key.to_owned(), value.to_owned()));
+        rest = next.trim_start();
+    }
+    pairs
+}
+
+fn read_plugstack(
+    path: &Path,
+    read: Read<'_>,
+    glob: Glob<'_>,
+    depth: usize,
+    lines: &mut Vec<PluginLine>,
+) -> io::Result<()> {
+    let text = read(path)?;
+    for (line, text) in logical_lines(&text) {
+        let mut words = text.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some("include"), Some(pattern)) if depth < DEPTH => {
+                let folder = path.parent().unwrap_or(Path::new("/"));
+                for file in glob(&folder.join(pattern)) {
+                    // SPANK goes on without a file that it cannot read.
+                    let _ = read_plugstack(&file, read, glob, depth + 1, lines);
+                }
+            }
+            (Some(kind), Some(plugin)) => lines.push(PluginLine {
+                place: Place {
+                    file: path.to_owned(),
+                    line,
+                },
+                required: kind == "required",
+                plugin: plugin.to_owned(),
+            }),
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Where the settings come from: scontrol, the files, and this host.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::conf::Files;
+use super::running::Running;
+use super::{Script, Settings};
+use crate::node::Node;
+
+/// How long scontrol may take for one answer.
+const LIMIT: Duration = Duration::from_secs(15);
+/// Where slurm.conf is where nobody says so; the second on nodes that get it from slurmctld.
+const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
+/// Longer files are no scripts.
+const MANY_BYTES: u64 = 1 << 20;
+
+/// What to look at.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// This slurm.conf and the files beside it, and no running Slurm.
+    pub slurm_conf: Option<PathBuf>,
+    /// Whether this host is the node, so that its own settings count.
+    pub here: bool,
+}
+
+/// Reads whatever can be read. What could not be is in [`Settings::unknown`].
+pub fn gather(node: &Node, ask: &Ask) -> Settings {
+    let mut settings = Settings::default();
+    let from_environment = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    // scontrol would wait for the file to appear.
+    let absent = from_environment.as_ref().filter(|path| !path.exists());
+    match (&ask.slurm_conf, absent) {
+        (Some(_), _) => {}
+        (None, Some(path)) => {
+            let path = path.display();
+            settings.unknown.push(format!(
+                "$SLURM_CONF names `{path}`, which is not there: the running Slurm is not judged"
+            ));
+        }
+        (None, None) => match running() {
+            Ok(running) => settings.running = Some(running),
+            Err(why) => settings.unknown.push(why),
+        },
+    }
+    let told = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.get("SLURM_CONF"));
+    let asked = ask.slurm_conf.clone().or(from_environment);
+    let candidates: Vec<PathBuf> = match asked {
+        Some(path) => vec![path],
+        None => told.into_iter().chain(USUAL).map(PathBuf::from).collect(),
+    };
+    let read = |path: &Path| fs::read_to_string(path);
+    let mut why = None;
+    for path in &candidates {
+        match Files::read(path, &read, &glob) {
+            Ok(files) => {
+                settings.files = Some(files);
+                break;
+            }
+            Err(error) => {
+                why.get_or_insert_with(|| format!("cannot read `{}`: {error}", path.display()));
+            }
+        }
+    }
+    if settings.files.is_none() {
+        settings.unknown.extend(why);
+    }
+    settings.scripts = scripts(&settings);
+    if ask.here && node.has_pools() {
+        settings.unified_cgroups = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+        settings.kill_mode = kill_mode(node);
+        let count = node.nvml().and_then(|session| session.gpu_count());
+        settings.gpus = count.ok().map(|count| (node.name.clone(), count));
+    }
+    settings
+}
+
+fn running() -> Result<Running, String> {
+    let config = scontrol(&["show", "config"])?;
+    let nodes = scontrol(&["-o", "show", "node"])?;
+    let partitions = scontrol(&["-o", "show", "partition"])?;
+    Ok(Running::parse(&config, &nodes, &partitions))
+}
+
+/// What scontrol prints. Without slurmctld it says so on stderr.
+fn scontrol(arguments: &[&str]) -> Result<String, String> {
+    let mut command = Command::new("scontrol");
+    command.args(arguments);
+    let said = match capture(&mut command, LIMIT) {
+        Ok(said) => said,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err("there is no scontrol here: the running Slurm is not judged".into());
+        }
+        Err(error) => return Err(format!("cannot run scontrol: {error}")),
+    };
+    match said {
+        Some((true, out, _)) => Ok(out),
+        Some((false, _, error)) => {
+            let last = error.lines().last().unwrap_or("no reason").trim();
+            Err(format!(
+                "scontrol does not answer ({last}): the running Slurm is not judged"
+            ))
+        }
+        None => Err(format!(
+            "scontrol did not answer within {} s: the running Slurm is not judged",
+            LIMIT.as_secs()
+        )),
+    }
+}
+
+/// Whether a program ended well, its stdout and its stderr, of any length; None if it took too long.
+fn capture(
+    command: &mut Command,
+    limit: Duration,
+) -> std::io::Result<Option<(bool, String, String)>> {
+    let (mut out, mut error) = (storage(c"out")?, storage(c"error")?);
+    let mut child = command
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(error.try_clone()?)
+        .spawn()?;
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let text = |file: &mut File| -> std::io::Result<String> {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(Some((status.success(), text(&mut out)?, text(&mut error)?)))
+}
+
+fn storage(name: &std::ffi::CStr) -> std::io::Result<File> {
+    let file = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
+    Ok(File::from(file))
+}
+
+/// The prologs and epilogs that are named, and whether they name ours.
+fn scripts(settings: &Settings) -> Vec<Script> {
+    let mut scripts = Vec::new();
+    for (key, program) in [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")] {
+        let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
+        let running = settings.running.iter().flat_map(|running| running.all(key));
+        for path in files.map(|(_, value)| value).chain(running) {
+            let names = glob(Path::new(path));
+            let texts: Vec<Option<bool>> =
+                names.iter().map(|path| names_it(path, program)).collect();
+            let names_ours = match (
+                texts.contains(&Some(true)),
+                texts.is_empty() || texts.contains(&None),
+            ) {
+                (true, _) => Some(true),
+                (false, true) => None,
+                (false, false) => Some(false),
+            };
+            scripts.push(Script {
+                path: path.to_owned(),
+                names_ours,
+            });
+        }
+    }
+    scripts
+}
+
+fn names_it(path: &Path, program: &str) -> Option<bool> {
+    if path.file_name().is_some_and(|name| name == program) {
+        return Some(true);
+    }
+    let file = fs::metadata(path).ok()?;
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    // A program that is no script can call anything.
+    let text = fs::read(path).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    Some(text.contains(program))
+}
+
+/// Files that a path with `*` in its last part names; in order.
+fn glob(path: &Path) -> Vec<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some((start, end)) = name.split_once('*') else {
+        return vec![path.to_owned()];
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let end = end.rsplit('*').next().unwrap_or_default();
+    let fits = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(start) && name.ends_with(end) && !name.starts_with('.')
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(fits)
+        .collect();
+    found.sort();
+    found
+}
+
+/// How systemd ends slurmd here, where control daemons of MPS must outlive it.
+fn kill_mode(node: &Node) -> Option<String> {
+    let pools = node.config.pools_of_node(&node.name);
+    if !pools.iter().any(|pool| pool.mechanism.uses_mps()) {
+        return None;
+    }
+    let mut command = Command::new("systemctl");
+    command.args(["show", "--property=LoadState,KillMode", "slurmd.service"]);
+    let (ended, text, _) = capture(&mut command, LIMIT).ok()??;
+    let loaded = ended && text.lines().any(|line| line == "LoadState=loaded");
+    let mode = text.lines().find_map(|line| line.strip_prefix("KillMode="));
+    mode.filter(|_| loaded).map(str::to_owned)
+}

@@ -1,0 +1,178 @@
+//! What gres.conf and `Gres=` say of one node.
+
+use std::collections::BTreeMap;
+
+use gpufrac_core::hostlist::Hostlist;
+
+use super::conf::{ConfFile, Line, Place};
+
+/// A device of `Name=gpu`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Gpu {
+    pub type_name: Option<String>,
+    pub file: String,
+}
+
+/// What gres.conf says of a node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct NodeLines {
+    /// In the order that gives Slurm's indexes.
+    pub gpus: Vec<Gpu>,
+    /// Lines of gpus: with Cores=, and where any of them begins.
+    pub cores: Vec<(Place, String)>,
+    /// Units by file.
+    pub shards: BTreeMap<String, u64>,
+    /// All shards, with and without files.
+    pub shard_count: u64,
+    /// A shard line without a Type or File.
+    pub vague: Option<Place>,
+    /// `Name=gpufrac`.
+    pub fractions: u64,
+    /// Where AutoDetect is switched on.
+    pub detect: Option<(Place, String)>,
+    /// First line of the node.
+    pub place: Option<Place>,
+}
+
+impl NodeLines {
+    pub fn of(file: &ConfFile, node: &str) -> NodeLines {
+        let mut found = NodeLines::default();
+        let mut own_detect = false;
+        for line in &file.lines {
+            let nodes = line.get("NodeName");
+            if nodes.is_some_and(|nodes| !covers(nodes, node)) {
+                continue;
+            }
+            if let Some(how) = line.get("AutoDetect")
+                && (nodes.is_some() || !own_detect)
+            {
+                // A node's own line goes before that of all nodes.
+                own_detect = nodes.is_some();
+                found.detect = Some((line.place.clone(), how.to_owned()));
+            }
+            let Some(name) = line.get("Name") else {
+                continue;
+            };
+            found.place.get_or_insert_with(|| line.place.clone());
+            let files = line.get("File").map(expand).unwrap_or_default();
+            let count = line.get("Count").and_then(count);
+            match name.to_ascii_lowercase().as_str() {
+                "gpu" => found.add_gpus(line, files),
+                "shard" => found.add_shards(line, files, count.unwrap_or(0)),
+                "gpufrac" => found.fractions += count.unwrap_or(1),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn add_gpus(&mut self, line: &Line, files: Vec<String>) {
+        if let Some(cores) = line.get("Cores") {
+            self.cores.push((line.place.clone(), cores.to_owned()));
+        }
+        let type_name = line.get("Type").map(str::to_owned);
+        self.gpus.extend(files.into_iter().map(|file| Gpu {
+            type_name: type_name.clone(),
+            file,
+        }));
+    }
+
+    fn add_shards(&mut self, line: &Line, files: Vec<String>, count: u64) {
+        self.shard_count += count;
+        if files.is_empty() || line.get("Type").is_none() {
+            self.vague.get_or_insert_with(|| line.place.clone());
+        }
+        let each = count / u64::try_from(files.len()).unwrap_or(1).max(1);
+        for file in files {
+            *self.shards.entry(file).or_default() += each;
+        }
+    }
+}
+
+/// Whether Slurm's list of nodes has a node; ALL is every node.
+pub(super) fn covers(list: &str, node: &str) -> bool {
+    list.eq_ignore_ascii_case("ALL") || Hostlist::parse(list).is_ok_and(|list| list.contains(node))
+}
+
+/// `/dev/x/half[0-3],/dev/y` as single files.
+fn expand(text: &str) -> Vec<String> {
+    // A list of hosts has no slashes; a character stands for them that paths do not begin with.
+    const SLASH: &str = "__SLASH__";
+    let masked = text.replace('/', SLASH);
+    match Hostlist::parse(&masked) {
+        Ok(list) => list
+            .names()
+            .iter()
+            .map(|name| name.replace(SLASH, "/"))
+            .collect(),
+        Err(_) => vec![text.to_owned()],
+    }
+}
+
+/// A count as Slurm writes it: `800`, `1K`.
+fn count(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// `Gres=` by name and Type: `gpu:half:4(S:0-1),shard:half:200`.
+pub(super) fn counts(text: &str) -> BTreeMap<(String, String), u64> {
+    let mut counts = BTreeMap::new();
+    let mut depth = 0;
+    let mut plain = String::new();
+    for character in text.chars() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if depth == 0 => plain.push(character),
+            _ => {}
+        }
+    }
+    for item in plain.split(',').filter(|item| !item.is_empty()) {
+        let mut parts: Vec<&str> = item
+            .split(':')
+            .filter(|part| *part != "no_consume")
+            .collect();
+        let number = parts.last().copied().and_then(count);
+        if number.is_some() {
+            parts.pop();
+        }
+        let name = parts.first().copied().unwrap_or_default();
+        let type_name = parts.get(1).copied().unwrap_or_default();
+        *counts
+            .entry((name.to_ascii_lowercase(), type_name.to_owned()))
+            .or_default() += number.unwrap_or(1);
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_counts_are_read_as_slurm_writes_them() {
+        assert_eq!(
+            expand("/dev/g-1/half[0-2],/dev/whole3"),
+            [
+                "/dev/g-1/half0",
+                "/dev/g-1/half1",
+                "/dev/g-1/half2",
+                "/dev/whole3"
+            ]
+        );
+        let gres = counts("gpu:half:4(S:0-1),gpu:a:1,shard:1K,gpufrac:800,license");
+        let get = |name: &str, type_name: &str| gres.get(&(name.into(), type_name.into())).copied();
+        assert_eq!(get("gpu", "half"), Some(4));
+        assert_eq!(get("gpu", "a"), Some(1));
+        assert_eq!(get("shard", ""), Some(1024));
+        assert_eq!(get("gpufrac", ""), Some(800));
+        assert_eq!(get("license", ""), Some(1));
+    }
+}

@@ -1,0 +1,120 @@
+//! The partitions of the pools.
+
+use gpufrac_core::config::Config;
+
+use super::conf::{ConfFile, Place};
+use super::rules::{SUSPENDED, suspends};
+use super::{Finding, Settings, Severity};
+
+/// What a partition's line says, with the defaults before it.
+struct Written<'a> {
+    place: &'a Place,
+    values: Vec<(&'static str, &'a Place, &'a str)>,
+}
+
+const KEYS: [&str; 3] = ["OverSubscribe", "Exclusive", "PreemptMode"];
+
+impl<'a> Written<'a> {
+    fn of(file: &'a ConfFile, name: &str) -> Option<Written<'a>> {
+        let mut defaults = Vec::new();
+        let mut found = None;
+        for line in file.starting("PartitionName") {
+            let names = line.get("PartitionName").unwrap_or_default();
+            let own = KEYS
+                .into_iter()
+                .filter_map(|key| Some((key, &line.place, line.get(key)?)));
+            if names.eq_ignore_ascii_case("DEFAULT") {
+                defaults.extend(own);
+            } else if names.split(',').any(|known| known == name) {
+                let mut values: Vec<_> = defaults.clone();
+                values.extend(own);
+                found = Some(Written {
+                    place: &line.place,
+                    values,
+                });
+            }
+        }
+        found
+    }
+
+    fn get(&self, key: &str) -> Option<(&'a Place, &'a str)> {
+        let last = self.values.iter().rev().find(|(known, _, _)| *known == key);
+        last.map(|(_, place, value)| (*place, *value))
+    }
+}
+
+pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
+    let mut names: Vec<&str> = Vec::new();
+    for pool in &config.pools {
+        for name in &pool.partitions {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+    }
+    for name in names {
+        one(settings, name, found);
+    }
+}
+
+fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
+    let line = settings
+        .files
+        .as_ref()
+        .and_then(|files| Written::of(&files.slurm, name));
+    let record = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.partitions.get(name));
+    if line.is_none() && record.is_none() {
+        found.push(Finding {
+            severity: Severity::Warning,
+            place: settings.slurm_conf(),
+            what: format!(
+                "gpufrac.toml has a pool for partition {name}, which Slurm does not have"
+            ),
+            fix: "correct the `partitions` of the pool, or add the partition to slurm.conf".into(),
+        });
+        return;
+    }
+    let place_of_line = || {
+        let line = line.as_ref().map(|line| line.place.to_string());
+        line.unwrap_or("scontrol show partition".into())
+    };
+    // What is written, else what runs, of a value that is bad.
+    let bad = |key: &'static str, is_bad: &dyn Fn(&str) -> bool| -> Option<(String, String)> {
+        let written = line.as_ref().and_then(|line| line.get(key));
+        if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
+            return Some((place.to_string(), value.to_owned()));
+        }
+        let running = record.and_then(|record| record.get(key));
+        let running = running.filter(|value| is_bad(value));
+        running.map(|value| (place_of_line(), value.to_owned()))
+    };
+    // `Exclusive=NODE` since 26.05.
+    for (key, value) in [("OverSubscribe", "EXCLUSIVE"), ("Exclusive", "NODE")] {
+        if let Some((place, _)) = bad(key, &|is| super::rules::is(is, value)) {
+            found.push(Finding {
+                severity: Severity::Error,
+                place,
+                what: format!("partition {name}, {key}={value}: each job gets whole nodes, and no shares of a GPU"),
+                fix: format!("write in the line of partition {name}: {key}=NO"),
+            });
+            break;
+        }
+    }
+    // What is not a partition's own was said of slurm.conf.
+    let general = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.get("PreemptMode"));
+    let suspends_itself = |mode: &str| suspends(mode) && Some(mode) != general;
+    if let Some((place, mode)) = bad("PreemptMode", &suspends_itself) {
+        found.push(Finding {
+            severity: Severity::Warning,
+            place,
+            what: format!("partition {name}, PreemptMode={mode}: {SUSPENDED}"),
+            fix: format!("write in the line of partition {name}: PreemptMode=REQUEUE"),
+        });
+    }
+}

@@ -1,0 +1,225 @@
+//! Fractions under the settings of Slurm that sites have: docs/slurm-settings.md says which work.
+
+use std::time::Duration;
+
+use gpufrac_lab::{Lab, LabBuilder, LabError};
+
+/// Prints what a job sees of its slice, and the same in a step.
+const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo CUDA=$CUDA_VISIBLE_DEVICES'";
+
+/// Two partitions with the same pool.
+const POOL: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "other"]
+nodes = "@NODES@"
+"#;
+
+fn with(extra: &str) -> LabBuilder {
+    Lab::builder().slurm_conf_extra(extra)
+}
+
+/// A batch job with a step and an srun, from submission to the end of their slices.
+fn works(lab: &Lab, options: &[&str]) -> Result<(), LabError> {
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let with = |more: &[&'static str]| [options, more].concat();
+    let script = format!("{SEE}; while [ ! -e go ]; do sleep 0.05; done");
+    let wrap = format!("--wrap={script}");
+    let mut args = with(&["-n1", "--gres=gpufrac:0.25"]);
+    args.push(&wrap);
+    let job = lab.sbatch(user, &args)?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let slice = lab.slice(node, job)?;
+    lab.write_work("go", "")?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let line = format!("CUDA={}\n", slice.instance.uuids[0]);
+    assert_eq!(lab.output(job)?, line.repeat(2));
+    let args = with(&[
+        "-n1",
+        "--gres=gpufrac:0.5",
+        "sh",
+        "-c",
+        "echo $CUDA_VISIBLE_DEVICES",
+    ]);
+    let outcome = lab.command("srun").user(user).args(args).run()?.success()?;
+    assert!(outcome.stdout.starts_with("MIG-"), "{outcome:?}");
+    lab.wait_until_empty(Duration::from_secs(20))?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+/// What `gpufrac check` says on the first node, and whether it finds all of it right.
+fn check(lab: &Lab) -> Result<(bool, String), LabError> {
+    let command = lab.command("gpufrac").args(["check"]);
+    let said = command.env("SLURMD_NODENAME", &lab.nodes()[0]).run()?;
+    Ok((said.status.success(), said.stdout + &said.stderr))
+}
+
+/// The settings serve, and check has nothing against them.
+fn serves(extra: &str, options: &[&str]) -> Result<(), LabError> {
+    let lab = with(extra).start()?;
+    let (right, said) = check(&lab)?;
+    assert!(right && !said.contains("warning:"), "{extra}: {said}");
+    works(&lab, options)
+}
+
+#[test]
+fn ways_to_count_cores_and_memory() -> Result<(), LabError> {
+    serves("SelectTypeParameters=CR_Core", &[])?;
+    serves("SelectTypeParameters=CR_Socket", &[])?;
+    let memory = "SelectTypeParameters=CR_Core_Memory\nNodeName=DEFAULT RealMemory=1000";
+    serves(memory, &["--mem=10"])
+}
+
+#[test]
+fn more_flags_of_the_prolog() -> Result<(), LabError> {
+    serves("PrologFlags=Alloc,Contain,DeferBatch,Serial,X11", &[])?;
+    let lab = Lab::builder().plugins(false);
+    if lab.start()?.slurm().since(23, 11) {
+        serves(
+            "PrologFlags=Alloc,Contain,DeferBatch,ForceRequeueOnFail",
+            &[],
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn devices_that_are_filled_evenly() -> Result<(), LabError> {
+    let lab = Lab::builder().plugins(false).start()?;
+    match lab.slurm().since(23, 11) {
+        true => serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[]),
+        false => Ok(()),
+    }
+}
+
+#[test]
+fn nodes_with_features() -> Result<(), LabError> {
+    serves("NodeName=DEFAULT Feature=fast", &["--constraint=fast"])
+}
+
+#[test]
+fn a_partition_whose_jobs_share_cores() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .partition("other", "OverSubscribe=FORCE:2")
+        .pools(POOL)
+        .start()?;
+    assert!(check(&lab)?.0);
+    works(&lab, &["--partition=other"])
+}
+
+#[test]
+fn a_tracker_of_processes_without_control_groups_is_warned_of() -> Result<(), LabError> {
+    let lab = with("ProctrackType=proctrack/linuxproc").start()?;
+    let (right, said) = check(&lab)?;
+    assert!(
+        right && said.contains("warning:") && said.contains("outlive it"),
+        "{said}"
+    );
+    works(&lab, &[])
+}
+
+#[test]
+fn a_partition_of_whole_nodes_starts_no_fraction() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .partition("other", "OverSubscribe=EXCLUSIVE")
+        .pools(POOL)
+        .start()?;
+    let (right, said) = check(&lab)?;
+    assert!(!right && said.contains("partition other, "), "{said}");
+    let args = ["--partition=other", "--gres=gpufrac:0.25", "--wrap=true"];
+    let waits = lab.sbatch(&lab.users()[0], &args)?;
+    // It is looked at more than once, and nothing comes of it.
+    std::thread::sleep(Duration::from_secs(5));
+    let seen = lab.job(waits)?;
+    assert_eq!(seen.state(), "PENDING", "{seen:?}");
+    assert_ne!(seen.field("Reason"), "None", "{seen:?}");
+    Ok(())
+}
+
+/// Opens all GPUs and says which are no more than a wish.
+const REACH: &str = "for file in @/nvidia[0-9]; do (exec 3<$file) 2>&1; done";
+
+#[test]
+fn without_task_cgroup_a_job_reaches_every_gpu() -> Result<(), LabError> {
+    for (plugin, shut) in [("task/cgroup,task/affinity", 1), ("task/affinity", 0)] {
+        let lab = with(&format!("TaskPlugin={plugin}")).start()?;
+        assert_eq!(check(&lab)?.0, shut == 1);
+        let folder = lab.folder().gpus(&lab.nodes()[0]).join("dev");
+        let script = REACH.replace('@', &folder.display().to_string());
+        let wrap = format!("--wrap={script}");
+        let job = lab.sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", &wrap])?;
+        lab.wait_for_end(job)?;
+        let output = lab.output(job)?;
+        let denied = output
+            .lines()
+            .filter(|line| line.ends_with("Operation not permitted"));
+        assert_eq!(denied.count(), shut, "{plugin}: {output}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
+    let lab = Lab::builder().plugins(false).start()?;
+    if !lab.slurm().since(23, 11) {
+        return Ok(());
+    }
+    let lab = with("SelectTypeParameters=CR_CPU,ONE_TASK_PER_SHARING_GRES").start()?;
+    let (right, said) = check(&lab)?;
+    assert!(
+        !right && said.contains("write instead: SelectTypeParameters=CR_CPU\n"),
+        "{said}"
+    );
+    let refused = lab.try_sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap=true"])?;
+    assert!(!refused.status.success(), "{refused:?}");
+    Ok(())
+}
+
+/// With 25 units free on each half a job of 50 has to wait, unless Slurm may take them from both.
+#[test]
+fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
+    let lab = Lab::builder().plugins(false).start()?;
+    if !lab.slurm().since(23, 11) {
+        return Ok(());
+    }
+    let extra = "SelectTypeParameters=CR_CPU,MULTIPLE_SHARING_GRES_PJ";
+    let lab = with(extra).gpus("H100-80", 1).start()?;
+    let (right, said) = check(&lab)?;
+    assert!(
+        !right && said.contains("write instead: SelectTypeParameters=CR_CPU\n"),
+        "{said}"
+    );
+    let user = &lab.users()[0];
+    let first = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap=sleep 1000"])?;
+    lab.wait_for_state(first, &["RUNNING"])?;
+    let second = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=sleep 1000"])?;
+    lab.wait_for_state(second, &["RUNNING"])?;
+    lab.command("scancel").args([first.to_string()]).stdout()?;
+    lab.wait_for_end(first)?;
+    let third = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=sleep 1000"])?;
+    lab.wait_for_state(third, &["RUNNING"])?;
+    let divided = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap=sleep 1000"])?;
+    // The prolog ends it.
+    assert_eq!(lab.wait_for_end(divided)?.state(), "CANCELLED");
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    Ok(())
+}
+
+#[test]
+fn a_prolog_inside_of_the_job_drains_the_node() -> Result<(), LabError> {
+    let lab = Lab::builder().plugins(false).start()?;
+    if !lab.slurm().since(24, 5) {
+        return Ok(());
+    }
+    let lab = with("PrologFlags=Alloc,Contain,DeferBatch,RunInJob").start()?;
+    let (_, said) = check(&lab)?;
+    let fix = "write instead: PrologFlags=Alloc,Contain,DeferBatch\n";
+    assert!(said.contains(fix), "{said}");
+    lab.sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap=true"])?;
+    lab.wait("the node is drained", Duration::from_secs(60), || {
+        Ok((!lab.drained_nodes()?.is_empty()).then_some(()))
+    })
+}
