@@ -18,6 +18,9 @@ pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 /// The word for no mechanism in particular.
 const ANY: &str = "any";
 
+/// What follows the mechanism where each task has a slice of its own.
+const PER_TASK: &str = ":per=task";
+
 /// Before the wish of `--gpufrac-idle`, which is there only if it is not the default.
 const IDLE: &str = ":idle=";
 
@@ -28,6 +31,9 @@ pub struct Entry {
     pub units: Units,
     /// How they are made; None where the partitions have several ways, and the device decides.
     pub mechanism: Option<Mechanism>,
+    /// Whether the units are those of each task, and not of the job on a node. How many tasks it has on a node is
+    /// Slurm's to say.
+    pub per_task: bool,
     /// What the user may and does wish when the slice is idle.
     pub wish: IdleWish,
 }
@@ -43,9 +49,9 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// Not the exact form `v1:units=N:mech=WORD`, with or without `:idle=WORD`.
+    /// Not the exact form `v1:units=N:mech=WORD`, with or without `:per=task` and `:idle=WORD` after it.
     #[error(
-        "entry {text:?} is not of the form v1:units=25:mech=mig or v1:units=25:mech=mig:idle=long"
+        "entry {text:?} is not of the form v1:units=25:mech=mig, with :per=task and :idle=long behind it where that holds"
     )]
     Form {
         /// The text as found.
@@ -57,6 +63,9 @@ impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mechanism = self.mechanism.map_or(ANY, Mechanism::name);
         write!(f, "v1:units={}:mech={mechanism}", self.units)?;
+        if self.per_task {
+            f.write_str(PER_TASK)?;
+        }
         match self.wish {
             IdleWish::Default => Ok(()),
             wish => write!(f, "{IDLE}{wish}"),
@@ -88,9 +97,13 @@ impl FromStr for Entry {
             .strip_prefix("units=")
             .and_then(|rest| rest.split_once(":mech="))
             .ok_or_else(form)?;
-        let (mechanism, wish) = match rest.split_once(IDLE) {
-            Some((mechanism, wish)) => (mechanism, wish.parse().map_err(|_| form())?),
+        let (rest, wish) = match rest.split_once(IDLE) {
+            Some((rest, wish)) => (rest, wish.parse().map_err(|_| form())?),
             None => (rest, IdleWish::Default),
+        };
+        let (mechanism, per_task) = match rest.strip_suffix(PER_TASK) {
+            Some(mechanism) => (mechanism, true),
+            None => (rest, false),
         };
         let entry = Entry {
             units: Units(units.parse().map_err(|_| form())?),
@@ -98,6 +111,7 @@ impl FromStr for Entry {
                 ANY => None,
                 word => Some(word.parse().map_err(|_| form())?),
             },
+            per_task,
             wish,
         };
         // Only the one spelling: no `+25`, no `025`, no `:idle=default`.
@@ -119,10 +133,13 @@ mod tests {
         let mechanisms = Mechanism::ALL.into_iter().map(Some).chain(any);
         mechanisms.flat_map(|mechanism| {
             IdleWish::ALL.into_iter().flat_map(move |wish| {
-                (1..=100).map(move |units| Entry {
-                    units: Units(units),
-                    mechanism,
-                    wish,
+                (1..=100).flat_map(move |units| {
+                    [false, true].map(|per_task| Entry {
+                        units: Units(units),
+                        mechanism,
+                        per_task,
+                        wish,
+                    })
                 })
             })
         })
@@ -136,6 +153,7 @@ mod tests {
         let entry = Entry {
             units: Units(25),
             mechanism: Some(Mechanism::Mig),
+            per_task: false,
             wish: IdleWish::Default,
         };
         assert_eq!(entry.to_string(), "v1:units=25:mech=mig");
@@ -150,6 +168,16 @@ mod tests {
         ] {
             assert_eq!(Entry { wish, ..entry }.to_string(), text);
         }
+        let tasks = Entry {
+            per_task: true,
+            ..entry
+        };
+        assert_eq!(tasks.to_string(), "v1:units=25:mech=mig:per=task");
+        let both = Entry {
+            wish: IdleWish::Long,
+            ..tasks
+        };
+        assert_eq!(both.to_string(), "v1:units=25:mech=mig:per=task:idle=long");
     }
 
     #[test]
@@ -178,6 +206,14 @@ mod tests {
             "v1:units=25:idle=long:mech=mig",
             "v1:idle=long:units=25:mech=mig",
             "v1:units=25:mech=:idle=long",
+            "v1:units=25:mech=:per=task",
+            "v1:units=25:per=task:mech=mig",
+            "v1:units=25:mech=mig:per=",
+            "v1:units=25:mech=mig:per=node",
+            "v1:units=25:mech=mig:per=TASK",
+            "v1:units=25:mech=mig:per=task ",
+            "v1:units=25:mech=mig:per=task:per=task",
+            "v1:units=25:mech=mig:idle=long:per=task",
         ] {
             assert!(
                 matches!(text.parse::<Entry>(), Err(EntryError::Form { .. })),
@@ -196,7 +232,7 @@ mod tests {
         fn takes_only_what_it_would_write(
             parts in proptest::collection::vec(
                 proptest::sample::select(vec![
-                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":idle=", "long", "off",
+                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off",
                     "default", ":", "=", " ", "+", "v2:",
                 ]),
                 0..10,

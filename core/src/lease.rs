@@ -1,6 +1,6 @@
-//! The lease: a node's record of one job's slice.
+//! The lease: a node's record of one slice.
 //!
-//! One file a job, in [`Lease::to_text`]'s form: TOML, then a last line with a checksum of all
+//! One file a slice, in [`Lease::to_text`]'s form: TOML, then a last line with a checksum of all
 //! before it. A file that is torn, cut short or edited by hand is refused and never taken for
 //! another lease. What to do on the disk (write whole, rename) is the node's business.
 
@@ -64,6 +64,9 @@ pub struct Lease {
     pub state: LeaseState,
     /// Slurm's job id; a component of a het job has its own.
     pub job_id: u32,
+    /// Which of the job's slices on this node, from 0. Only a job with a slice for each task has more than one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub number: u32,
     /// How often Slurm restarted the job before.
     pub restart_count: u32,
     /// The job's user id.
@@ -130,6 +133,14 @@ pub struct Slice {
     /// HAMi-core's library and cache (`hami`); none for a whole GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hami: Option<HamiSlice>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 #[expect(
@@ -291,7 +302,40 @@ struct Header {
     version: i64,
 }
 
+/// The job and the number that a lease's name stands for; see [`Lease::name`]. None for other texts.
+#[must_use]
+pub fn read_name(text: &str) -> Option<(u32, u32)> {
+    let (job, number) = match text.split_once('.') {
+        Some((job, number)) => (job, Some(number)),
+        None => (text, None),
+    };
+    let (job_id, number) = (job.parse().ok()?, number.map_or(Ok(0), str::parse).ok()?);
+    (name(job_id, number) == text).then_some((job_id, number))
+}
+
+/// As [`Lease::name`], for a lease that is yet to be.
+#[must_use]
+pub fn name(job_id: u32, number: u32) -> String {
+    match number {
+        0 => job_id.to_string(),
+        number => format!("{job_id}.{number}"),
+    }
+}
+
 impl Lease {
+    /// What tells it from all other leases of the node, and names its file: the job's id, with the number behind it
+    /// for a second slice and further ones (`4711.1`).
+    #[must_use]
+    pub fn name(&self) -> String {
+        name(self.job_id, self.number)
+    }
+
+    /// Whether both are of the same slice of the same job.
+    #[must_use]
+    pub fn is_same(&self, other: &Lease) -> bool {
+        (self.job_id, self.number) == (other.job_id, other.number)
+    }
+
     /// The MIG profile, with `+mps` where it is shared; else the mechanism.
     pub fn kind(&self) -> String {
         match (&self.slice.mig, &self.slice.mps) {

@@ -6,7 +6,8 @@
 //! gpufrac  = [ mechanism ":" ] ( decimal | memory | units )
 //! ```
 //! `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`; an integer above one is units, which is
-//! what gpufrac itself wrote there before. Names of GRES are case-sensitive in Slurm;
+//! what gpufrac itself wrote there before. `gpu:0.25` and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of
+//! what is written there, mean the same: Slurm has no use for a part of `gpu`. Names of GRES are case-sensitive in Slurm;
 //! `GPUFRAC:0.25` is refused with a hint, and `GPU` or `Shard` are watched as if they were
 //! written properly, so that no spelling gets round the rules. Every other item is kept as it is.
 
@@ -151,9 +152,20 @@ const NAME: &str = "gpufrac";
 /// is no business of gpufrac's.
 #[must_use]
 pub fn names_fraction(list: &str) -> bool {
-    list.as_bytes()
-        .windows(NAME.len())
-        .any(|part| part.eq_ignore_ascii_case(NAME.as_bytes()))
+    let named = |part: &[u8]| part.eq_ignore_ascii_case(NAME.as_bytes());
+    list.as_bytes().windows(NAME.len()).any(named)
+        || list.split(',').any(|item| part_of_gpu(item).is_some())
+}
+
+/// A list in which each fraction is written as one of `gpufrac`: `gpu:0.25` -> `gpufrac:0.25`, without marks. Slurm's
+/// clients know no other spelling.
+#[must_use]
+pub fn spelled_out(list: &str) -> String {
+    let items = list.split(',').map(|item| match part_of_gpu(item) {
+        Some(amount) => format!("{NAME}:{amount}"),
+        None => without_mark(item).to_owned(),
+    });
+    items.collect::<Vec<_>>().join(",")
 }
 
 /// Splits a tres string. The items joined by commas are the string again.
@@ -200,11 +212,11 @@ fn item(text: &str) -> Result<Item<'_>, RequestError> {
     let kind = if name.eq_ignore_ascii_case(NAME) {
         gpufrac(text, name, &parts)?
     } else if name.eq_ignore_ascii_case("gpu") {
-        match parts.split_first() {
-            // What `--gpus-per-node=gpufrac:0.25` becomes.
-            Some((inner, parts)) if inner.eq_ignore_ascii_case(NAME) => {
+        match (parts.split_first(), part_of_gpu(text)) {
+            (Some((inner, parts)), _) if inner.eq_ignore_ascii_case(NAME) => {
                 gpufrac(text, inner, parts)?
             }
+            (_, Some(_)) => gpufrac(text, NAME, &parts)?,
             _ => Kind::Gpu(value::count(&parts)),
         }
     } else if name.eq_ignore_ascii_case("shard") {
@@ -215,6 +227,23 @@ fn item(text: &str) -> Result<Item<'_>, RequestError> {
         Kind::Other
     };
     Ok(Item { text, form, kind })
+}
+
+/// What is asked for of a GPU where an item names `gpu` and a part of it: `gpu:0.25`, `gpu:mps:0.25`,
+/// `gpu:gpufrac:0.25`. A Type of Slurm's never stands there without a whole number.
+fn part_of_gpu(item: &str) -> Option<&str> {
+    let (_, body) = without_prefix(item);
+    let (name, amount) = body.split_once([':', '='])?;
+    if !name.eq_ignore_ascii_case("gpu") {
+        return None;
+    }
+    let (first, rest) = amount.split_once([':', '=']).unwrap_or((amount, ""));
+    match first {
+        inner if inner.eq_ignore_ascii_case(NAME) => Some(rest),
+        number if rest.is_empty() && value::is_decimal(number) => Some(amount),
+        word if word.parse::<Mechanism>().is_ok() && value::is_decimal(rest) => Some(amount),
+        _ => None,
+    }
 }
 
 /// The item without its mark. Marks are taken off as often as they stand there: Slurm would

@@ -120,7 +120,8 @@ impl<'a> Grant<'a> {
             entry: Entry {
                 units,
                 mechanism: mechanism.filter(|_| same),
-                // A wish is no matter of size; who knows it puts it in.
+                // Whose they are, and a wish, are no matter of size; who knows it puts it in.
+                per_task: false,
                 wish: IdleWish::Default,
             },
             size,

@@ -6,12 +6,14 @@
 
 use crate::config::{Config, Pool};
 use crate::entry::Entry;
+use crate::fraction::Fraction;
 use crate::request::{self, GresForm};
 
 mod asked;
 mod granted;
 pub mod idle;
 mod refusal;
+mod tasks;
 #[cfg(test)]
 mod tests;
 pub(crate) mod types;
@@ -60,6 +62,12 @@ pub struct JobRequest<'a> {
     pub tasks_per_gpu: bool,
     /// `--exclusive`: Slurm then gives the job every GRES of its nodes but the shared ones.
     pub exclusive: bool,
+    /// `--ntasks`.
+    pub tasks: Option<u32>,
+    /// `--ntasks-per-node`.
+    pub tasks_per_node: Option<u32>,
+    /// The most nodes of `--nodes`.
+    pub max_nodes: Option<u32>,
 }
 
 impl JobRequest<'_> {
@@ -88,6 +96,15 @@ pub enum Verdict {
         /// What the node must know.
         entry: Entry,
         /// What the user should know: that it was rounded up.
+        note: Option<String>,
+    },
+    /// A fraction is given to each task.
+    RewrittenPerTask {
+        /// The new text.
+        tres_per_task: String,
+        /// What the node must know.
+        entry: Entry,
+        /// As in [`Verdict::Rewritten`].
         note: Option<String>,
     },
 }
@@ -143,6 +160,19 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
+/// such a step, from 23.02 on without a word about the reason.
+#[must_use]
+pub fn beyond_job(own: &str, step: &Entry) -> Option<String> {
+    let fraction = Fraction::parse_decimal(own).ok()?;
+    (step.units.0 > fraction.ceil_of(100)).then(|| {
+        format!(
+            "gpufrac: the job has {fraction} of a GPU on each of its nodes, and a step can have no more of it; \
+             write at most --gres=gpufrac:{fraction}, or leave --gres out for all of it"
+        )
+    })
+}
+
 /// Decides about a request.
 ///
 /// # Errors
@@ -153,24 +183,19 @@ pub fn decide(
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
     let scope = Scope::of(config, request, occasion);
+    if let Some(list) = request
+        .tres_per_task
+        .filter(|list| request::names_fraction(list))
+    {
+        return tasks::decide(config, &scope, request, occasion, list);
+    }
     let list = request.tres_per_node.unwrap_or("");
     let items = request::parse(list)?;
     let asked = asked::read(&items, &scope.pools, config)?;
     let elsewhere = asked::elsewhere(request, config)?;
     match asked {
         Asked::Fraction(fraction) => {
-            if let Some(option) = elsewhere.gpu {
-                return Err(Refusal::GpuElsewhere { option });
-            }
-            if let Some(option) = asked::bound_to_gpu(request) {
-                return Err(Refusal::PerGpu { option });
-            }
-            if request.exclusive {
-                return Err(Refusal::Exclusive);
-            }
-            if scope.pools.is_empty() {
-                return Err(granted::not_served(config, request));
-            }
+            fraction_alone(config, &scope, request, &elsewhere)?;
             granted::rewrite(config, &scope, request, occasion, &items, &fraction)
         }
         Asked::Raw {
@@ -195,6 +220,28 @@ pub fn decide(
             Ok(Verdict::Untouched)
         }
     }
+}
+
+/// Whether nothing in the request stands against a fraction, whatever its size.
+fn fraction_alone(
+    config: &Config,
+    scope: &Scope<'_>,
+    request: &JobRequest<'_>,
+    elsewhere: &asked::Elsewhere,
+) -> Result<(), Refusal> {
+    if let Some(option) = elsewhere.gpu {
+        return Err(Refusal::GpuElsewhere { option });
+    }
+    if let Some(option) = asked::bound_to_gpu(request) {
+        return Err(Refusal::PerGpu { option });
+    }
+    if request.exclusive {
+        return Err(Refusal::Exclusive);
+    }
+    if scope.pools.is_empty() {
+        return Err(granted::not_served(config, request));
+    }
+    Ok(())
 }
 
 /// Whether `shard` or `gpu` may be asked for as they are.

@@ -18,11 +18,20 @@ fn table(heading: &str) -> Vec<Vec<String>> {
         .collect()
 }
 
-fn outcome(gres: &str) -> Result<(String, String), String> {
+fn outcome(option: &str) -> Result<(String, String), String> {
     let config = Config::parse(SAMPLE, "etc/gpufrac.toml").expect("the sample is right");
+    let (name, value) = option.split_once('=').expect("an option");
+    // As Slurm writes what these options are given.
+    let gpus = format!("gpu:{value}");
     let request = JobRequest {
         partitions: Some("gpu"),
-        tres_per_node: Some(gres),
+        tres_per_node: match name {
+            "--gres" => Some(value),
+            "--gpus-per-node" => Some(&gpus),
+            _ => None,
+        },
+        tres_per_job: (name == "--gpus").then_some(&gpus),
+        tres_per_task: (name == "--tres-per-task").then_some(value),
         ..JobRequest::default()
     };
     match decide(&config, &request, Occasion::Submit) {
@@ -31,6 +40,11 @@ fn outcome(gres: &str) -> Result<(String, String), String> {
             note,
             ..
         }) => Ok((tres_per_node.replace("gres/", ""), note.unwrap_or_default())),
+        Ok(Verdict::RewrittenPerTask {
+            tres_per_task,
+            note,
+            ..
+        }) => Ok((tres_per_task.replace("gres/", ""), note.unwrap_or_default())),
         Ok(Verdict::Untouched) => Err("nothing is done".to_owned()),
         Err(refusal) => Err(refusal.to_string()),
     }
@@ -44,7 +58,6 @@ fn what_users_write_becomes_what_the_readme_says() {
         let [gres, counted, said] = row.as_slice() else {
             panic!("{row:?}");
         };
-        let gres = gres.strip_prefix("--gres=").expect("an option");
         assert_eq!(outcome(gres), Ok((counted.clone(), said.clone())), "{gres}");
     }
 }
@@ -57,7 +70,6 @@ fn refusals_are_worded_as_the_readme_says() {
         let [gres, said] = row.as_slice() else {
             panic!("{row:?}");
         };
-        let gres = gres.strip_prefix("--gres=").expect("an option");
         assert_eq!(outcome(gres), Err(said.clone()), "{gres}");
     }
 }

@@ -1,4 +1,4 @@
-//! The prolog's work: a slice for a job, before the job starts.
+//! The prolog's work: a slice for a job, or for each of its tasks here, before the job starts.
 
 mod attempt;
 mod error;
@@ -10,6 +10,7 @@ use gpufrac_core::config::Device;
 use gpufrac_core::entry::Entry;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
+use slurm_sys::client::{JobInfo, JobState};
 
 pub use error::{CarveError, Reaction};
 
@@ -21,7 +22,8 @@ use crate::node::Node;
 use crate::reconcile::place;
 use crate::record::NodeRecord;
 use crate::release;
-use crate::slurm::Slurm;
+use crate::slurm::{Slurm, SlurmError};
+use crate::tasks;
 use attempt::Attempt;
 
 /// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
@@ -36,10 +38,10 @@ const AFTER_REQUEUE: Duration = Duration::from_secs(1);
 pub enum Carved {
     /// The job has nothing to do with a pool of this node.
     NotConcerned,
-    /// The slice is there.
-    Made(Box<Lease>),
-    /// It was there already: Slurm ran the prolog again.
-    Kept(Box<Lease>),
+    /// The slices are there, by number.
+    Made(Vec<Lease>),
+    /// They were there already: Slurm ran the prolog again.
+    Kept(Vec<Lease>),
 }
 
 /// Carves the slice of a job, with patience for what heals by itself.
@@ -61,17 +63,23 @@ pub fn carve(
     if !held && !matches!(job.entry, Ok(Some(_))) {
         return Ok(Carved::NotConcerned);
     }
-    let entry = job.entry.clone().map_err(CarveError::Entry)?;
+    let mut entry = job.entry.clone().map_err(CarveError::Entry)?;
     let store = node.leases()?;
     // slurmctld and the driver both take their time: let them do so side by side.
     slurm.expect(job.job_id);
     let mut session = entry.is_some().then(|| node.nvml());
-    let said = match slurm.job(job.job_id) {
+    let mut silence = None;
+    let said = match ask(job, entry, slurm) {
         Ok(said) => said,
+        // Not even an entry says what the job may have: job_submit's plugin is hardly of this Slurm either, and so
+        // leaves all entries as users write them.
+        Err(error) if error.is_of_other_series() && held => return Err(CarveError::Foreign(error)),
         Err(error) => {
             log.warning(format!(
                 "Slurm does not say what the job asked for: {error}"
             ));
+            entry = entry.filter(|_| !error.is_of_other_series());
+            silence = Some(error.to_string());
             None
         }
     };
@@ -81,9 +89,8 @@ pub fn carve(
     if !wanted {
         // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
         // not find the lease of another run, or of another job of this number.
-        if let Some(old) = store.read(job.job_id)?
-            && (asked.is_some() || !job.is_run_of(&old))
-        {
+        let old = store.of_job(job.job_id)?;
+        if old.iter().any(|old| asked.is_some() || !job.is_run_of(old)) {
             release::release(node, job.job_id, log)?;
         }
         return Ok(Carved::NotConcerned);
@@ -104,8 +111,11 @@ pub fn carve(
             rule,
         });
     }
-    if let Some(old) = store.read(job.job_id)?
-        && old.slice.gpu_index != device.gpu_index
+    let count = slices(job, said.as_ref(), asked.as_ref(), entry, units, silence)?;
+    let old = store.of_job(job.job_id)?;
+    if old
+        .iter()
+        .any(|old| old.slice.gpu_index != device.gpu_index)
     {
         // From an earlier run of the job, whose epilog never came, on a GPU whose lock the
         // attempts below do not take.
@@ -118,6 +128,8 @@ pub fn carve(
         record: &record,
         device,
         menu,
+        count,
+        number: 0,
         confirmed: said.is_some(),
         slurm,
         log,
@@ -140,6 +152,27 @@ pub fn carve(
                 }
                 sleep(pause.min(left));
                 pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Where nothing can be made without Slurm's word, it is asked again.
+fn ask(
+    job: &JobEnv,
+    entry: Option<Entry>,
+    slurm: &dyn Slurm,
+) -> Result<Option<JobInfo>, SlurmError> {
+    let start = Instant::now();
+    loop {
+        match slurm.job(job.job_id) {
+            Err(error)
+                if entry.is_some_and(|entry| entry.per_task)
+                    && !error.is_of_other_series()
+                    && start.elapsed() < PATIENCE =>
+            {
+                sleep(LONGEST_PAUSE);
             }
             other => return other,
         }
@@ -207,18 +240,43 @@ fn granted_units(
     Ok(units)
 }
 
+/// How many slices of these units the job holds here. `silence`: why Slurm did not answer.
+fn slices(
+    job: &JobEnv,
+    info: Option<&JobInfo>,
+    asked: Option<&Asked>,
+    entry: Option<Entry>,
+    units: Units,
+    silence: Option<String>,
+) -> Result<u32, CarveError> {
+    let (Some(info), Some(asked)) = (info, asked) else {
+        return match entry.is_some_and(|entry| entry.per_task) {
+            true => Err(CarveError::Uncounted {
+                why: silence.unwrap_or_else(|| "it does not know the job".to_owned()),
+            }),
+            false => Ok(1),
+        };
+    };
+    if asked.is_twice() {
+        return Err(CarveError::NodeAndTask {
+            per_node: asked.per_node.clone(),
+            per_task: asked.per_task.clone(),
+        });
+    }
+    if !asked.is_per_task() {
+        return Ok(1);
+    }
+    tasks::slices(info, &job.node, units).ok_or_else(|| CarveError::Uncounted {
+        why: format!("`{}` on `{}`", info.gres_of_nodes.join(" "), info.nodes),
+    })
+}
+
 /// Carves and turns the result into what Slurm is told.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let error = match carve(job, node, slurm, log) {
         Ok(Carved::NotConcerned) => return Exit::Done,
-        Ok(Carved::Made(lease)) => {
-            log.info(format!("carved {}", summary(&lease)));
-            return Exit::Done;
-        }
-        Ok(Carved::Kept(lease)) => {
-            log.info(format!("kept {}", summary(&lease)));
-            return Exit::Done;
-        }
+        Ok(Carved::Made(leases)) => return told("carved", &leases, log),
+        Ok(Carved::Kept(leases)) => return told("kept", &leases, log),
         Err(error) => error,
     };
     match error.reaction() {
@@ -236,6 +294,13 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
             end(job, slurm, log, &error)
         }
     }
+}
+
+fn told(what: &str, leases: &[Lease], log: &JobLog) -> Exit {
+    for lease in leases {
+        log.info(format!("{what} {}", summary(lease)));
+    }
+    Exit::Done
 }
 
 fn summary(lease: &Lease) -> String {
@@ -271,6 +336,10 @@ fn give_back(
             log.warning(format!("cancelled, as it cannot be requeued: {error}"));
             end(job, slurm, log, error)
         }
+        Err(_) if is_given_up(job, slurm) => {
+            log.warning(format!("given back already: {error}"));
+            Exit::Done
+        }
         Err(silent) => {
             log.error(format!("cannot carve: {error}; cannot requeue: {silent}"));
             Exit::Broken
@@ -285,9 +354,20 @@ fn end(job: &JobEnv, slurm: &dyn Slurm, log: &JobLog, error: &CarveError) -> Exi
     }
     match slurm.cancel(job.job_id) {
         Ok(()) => Exit::Done,
+        Err(_) if is_given_up(job, slurm) => Exit::Done,
         Err(error) => {
             log.error(format!("cannot cancel the job: {error}"));
             Exit::Broken
         }
     }
+}
+
+/// Whether Slurm says that the job does not run any more: another of its nodes was faster, or its user.
+fn is_given_up(job: &JobEnv, slurm: &dyn Slurm) -> bool {
+    slurm.job(job.job_id).is_ok_and(|info| {
+        info.is_none_or(|info| {
+            let running = matches!(info.state, JobState::Running | JobState::Suspended);
+            !running || info.restart_count > job.restart_count
+        })
+    })
 }

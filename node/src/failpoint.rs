@@ -37,7 +37,7 @@ pub const RELEASE_SHARED: &[&str] = &[
     "release.mode_restored",
 ];
 
-/// The variable that names the point to die at.
+/// The variable that names the point to die at; `NAME@2` when it is reached for the second time.
 pub const ENV: &str = "GPUFRAC_FAILPOINT";
 
 /// Dies by SIGKILL if this is the point that the environment names.
@@ -45,7 +45,15 @@ pub const ENV: &str = "GPUFRAC_FAILPOINT";
 pub(crate) fn reached(name: &str) {
     let all = [CARVE, RELEASE, CARVE_SHARED, RELEASE_SHARED];
     debug_assert!(all.iter().any(|points| points.contains(&name)), "{name}");
-    if std::env::var(ENV).is_ok_and(|wanted| wanted == name) {
+    let Ok(wanted) = std::env::var(ENV) else {
+        return;
+    };
+    let (wanted, times) = match wanted.split_once('@') {
+        Some((wanted, times)) => (wanted, times.parse().unwrap_or(1)),
+        None => (wanted.as_str(), 1),
+    };
+    static REACHED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    if wanted == name && REACHED.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == times {
         // SIGKILL: no destructor runs, as if the machine's OOM killer had come.
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::SIGKILL);
     }

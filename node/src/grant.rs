@@ -17,6 +17,8 @@ pub struct Asked {
     pub per_node: String,
     /// `--gpus` and the like. Shares that are counted so are not those of one node.
     pub elsewhere: String,
+    /// `--tres-per-task`, which is part of `elsewhere` too: what each task has for itself.
+    pub per_task: String,
 }
 
 impl From<&JobInfo> for Asked {
@@ -24,6 +26,7 @@ impl From<&JobInfo> for Asked {
         Self {
             per_node: info.tres_per_node.clone().unwrap_or_default(),
             elsewhere: info.tres_elsewhere.join(","),
+            per_task: info.tres_per_task.clone().unwrap_or_default(),
         }
     }
 }
@@ -46,8 +49,22 @@ impl Asked {
         any(&self.per_node) || any(&self.elsewhere)
     }
 
-    /// The units that it is on one device.
+    /// Whether it is a slice for each task.
+    pub fn is_per_task(&self) -> bool {
+        shards_of_tres(&self.per_node).is_none() && shards_of_tres(&self.per_task).is_some()
+    }
+
+    /// Whether shares are asked for per node and per task.
+    pub fn is_twice(&self) -> bool {
+        let both = [&self.per_node, &self.per_task];
+        both.into_iter().all(|tres| shards_of_tres(tres).is_some())
+    }
+
+    /// The units that it is on one device, or each task's part of them.
     pub fn units(&self, device: &Device<'_>) -> Option<Units> {
+        if self.is_per_task() {
+            return shards_of_tres(&self.per_task);
+        }
         let whole = || names_gpu(&self.elsewhere).then_some(device.pool.layout.capacity);
         units_of_tres(&self.per_node, device).or_else(whole)
     }
@@ -67,7 +84,7 @@ impl Asked {
             return None;
         }
         let rules = config.rules(partition);
-        if !request::names_fraction(&self.per_node) {
+        if !request::names_fraction(&self.per_node) && !request::names_fraction(&self.per_task) {
             let closed = !rules.is_some_and(|rules| rules.allow_raw);
             return closed
                 .then(|| "`gpu` and `shard` can not be asked for by themselves there".to_owned());
@@ -109,10 +126,6 @@ fn names_gpu(tres: &str) -> bool {
 /// whole device, and a device asked for by its type is all of it. None if there is none of these.
 pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> {
     let count = |units: u64| u32::try_from(units).ok().map(Units);
-    let shards = items(tres_per_node).find_map(|item| match &item.kind {
-        Kind::Shard(shards) => count(shards.count?).filter(|units| units.0 > 0),
-        _ => None,
-    });
     let fraction = items(tres_per_node).find_map(|item| match item.kind {
         Kind::Gpufrac {
             amount: Amount::Units(units),
@@ -125,7 +138,17 @@ pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> 
         _ => None,
     });
     let whole = || names_gpu(tres_per_node).then_some(device.pool.layout.capacity);
-    shards.or(fraction).or_else(whole)
+    shards_of_tres(tres_per_node).or(fraction).or_else(whole)
+}
+
+fn shards_of_tres(tres: &str) -> Option<Units> {
+    items(tres).find_map(|item| match &item.kind {
+        Kind::Shard(shards) => {
+            let count = u32::try_from(shards.count?).ok().map(Units);
+            count.filter(|units| units.0 > 0)
+        }
+        _ => None,
+    })
 }
 
 /// What Slurm and the entry say together.
@@ -160,6 +183,7 @@ mod tests {
         Asked {
             per_node: per_node.to_owned(),
             elsewhere: elsewhere.to_owned(),
+            per_task: String::new(),
         }
     }
 
@@ -170,6 +194,7 @@ mod tests {
         let entry = Some(Entry {
             units: Units(50),
             mechanism: Some(Mechanism::Mig),
+            per_task: false,
             wish: IdleWish::Default,
         });
         let units = |tres: Option<&str>| {

@@ -17,8 +17,10 @@ pub struct GresLines {
 /// Lines for the devices of `node`, whose placeholders lie in `folder`.
 ///
 /// Every gpu line has a Type: without one Slurm before 23.11.5 lets whole-GPU jobs onto shared
-/// devices. Shard lines name their files, because whole devices must have none, and the Type: without
-/// it Slurm 22.05 forgets the Type of shares that a job asked for and refuses the steps of the job.
+/// devices. Shard lines name their files, because devices have different numbers of shares, and the Type: without
+/// it Slurm forgets the Type of shares that a job asked for and refuses the steps of the job. A device
+/// that is lent whole has one share, which no fraction fits in: where there are none of its Type, Slurm since 23.11
+/// refuses the node (`gres/shard type (whole) reported but not configured`).
 pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
     let mut gres_conf = Vec::new();
     let mut shard_lines = Vec::new();
@@ -48,13 +50,15 @@ pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
         }
         let units: u32 = run.iter().map(|device| device.pool.layout.capacity.0).sum();
         fractions += units;
-        if first.pool.layout.kind != LayoutKind::Whole {
-            shards.push((first.type_name, units));
-            shard_lines.push(format!(
-                "NodeName={node} Name=shard Type={} Count={units} File={file}",
-                first.type_name
-            ));
-        }
+        let shares = match first.pool.layout.kind {
+            LayoutKind::Whole => u32::try_from(run.len()).unwrap_or(u32::MAX),
+            _ => units,
+        };
+        shards.push((first.type_name, shares));
+        shard_lines.push(format!(
+            "NodeName={node} Name=shard Type={} Count={shares} File={file}",
+            first.type_name
+        ));
     }
     gres_conf.extend(shard_lines);
     if fractions > 0 {
@@ -114,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_gpus_have_no_shards_but_count_as_gpufrac() {
+    fn whole_gpus_have_one_share_and_count_as_gpufrac() {
         let lines = of(
             &config(&[("halves", "gpus = [0]"), ("whole", "gpus = [1]")]),
             2,
@@ -125,12 +129,13 @@ mod tests {
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-1]",
                 "NodeName=n1 Name=gpu Type=whole File=/dev/gpufrac/whole2",
                 "NodeName=n1 Name=shard Type=half Count=100 File=/dev/gpufrac/half[0-1]",
+                "NodeName=n1 Name=shard Type=whole Count=1 File=/dev/gpufrac/whole2",
                 "NodeName=n1 Name=gpufrac Count=200",
             ]
         );
         assert_eq!(
             lines.gres,
-            "gpu:half:2,gpu:whole:1,shard:half:100,gpufrac:200"
+            "gpu:half:2,gpu:whole:1,shard:half:100,shard:whole:1,gpufrac:200"
         );
     }
 

@@ -1,8 +1,9 @@
-//! The leases of a node: `<run>/leases/<jobid>`, one file a job, root's, readable by all.
+//! The leases of a node: `<run>/leases/<jobid>`, one file a slice, root's, readable by all. A job's second slice and
+//! further ones have a number behind the job's: `<jobid>.1`.
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::lease::{Lease, LeaseError};
+use gpufrac_core::lease::{self, Lease, LeaseError};
 
 use crate::files::{FileError, RootDir};
 
@@ -26,13 +27,13 @@ pub enum StoreError {
         /// What is wrong with it.
         source: LeaseError,
     },
-    /// A file's name and its content name different jobs.
+    /// A file's name and its content name different slices.
     #[error("`{}` is the lease of job {found}: it was moved or copied", path.display())]
     WrongJob {
         /// The file.
         path: PathBuf,
-        /// The job inside.
-        found: u32,
+        /// The name of the lease inside.
+        found: String,
     },
 }
 
@@ -53,55 +54,67 @@ impl LeaseStore {
         }
     }
 
-    /// The lease of a job; None if it has none.
-    pub fn read(&self, job_id: u32) -> Result<Option<Lease>, StoreError> {
-        let name = job_id.to_string();
-        let path = self.dir.path().join(&name);
-        let Some(text) = self.dir.read(&name)? else {
+    /// The leases of a job, by number; empty if it has none.
+    pub fn of_job(&self, job_id: u32) -> Result<Vec<Lease>, StoreError> {
+        let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
+        self.named(self.dir.names()?.into_iter().filter(own))
+    }
+
+    /// The same lease as it is now; None if it is gone.
+    pub fn again(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
+        self.read(&lease.name())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Lease>, StoreError> {
+        let path = self.dir.path().join(name);
+        let Some(text) = self.dir.read(name)? else {
             return Ok(None);
         };
         match Lease::parse(&text) {
-            Ok(lease) if lease.job_id == job_id => Ok(Some(lease)),
+            Ok(lease) if lease.name() == name => Ok(Some(lease)),
             Ok(lease) => Err(StoreError::WrongJob {
                 path,
-                found: lease.job_id,
+                found: lease.name(),
             }),
             Err(source) => Err(StoreError::Lease { path, source }),
         }
     }
 
-    /// Every lease, by job id. One file that cannot be read fails all: who decides by what is
+    /// Every lease, by job id and number. One file that cannot be read fails all: who decides by what is
     /// *not* leased must not decide by half of the leases.
     pub fn list(&self) -> Result<Vec<Lease>, StoreError> {
+        // Other names are what a killed writer left.
+        let ours = |name: &String| lease::read_name(name).is_some();
+        self.named(self.dir.names()?.into_iter().filter(ours))
+    }
+
+    fn named(&self, names: impl Iterator<Item = String>) -> Result<Vec<Lease>, StoreError> {
         let mut leases = Vec::new();
-        for name in self.dir.names()? {
-            // Other names are what a killed writer left.
-            if let Ok(job_id) = name.parse() {
-                // None: released since the folder was listed.
-                leases.extend(self.read(job_id)?);
-            }
+        for name in names {
+            // None: released since the folder was listed.
+            leases.extend(self.read(&name)?);
         }
-        leases.sort_by_key(|lease| lease.job_id);
+        leases.sort_by_key(|lease| (lease.job_id, lease.number));
         Ok(leases)
     }
 
-    /// The leases on a GPU, by job id.
+    /// The leases on a GPU, by job id and number.
     pub fn of_gpu(&self, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
         let mut leases = self.list()?;
         leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
         Ok(leases)
     }
 
-    /// The leases on a GPU of all jobs but one.
-    pub fn others_of_gpu(&self, gpu_uuid: &str, job_id: u32) -> Result<Vec<Lease>, StoreError> {
-        let mut leases = self.of_gpu(gpu_uuid)?;
-        leases.retain(|lease| lease.job_id != job_id);
+    /// The leases on the GPU of a lease, without itself.
+    pub fn others_of_gpu(&self, lease: &Lease) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = self.of_gpu(&lease.slice.gpu_uuid)?;
+        leases.retain(|other| !other.is_same(lease));
         Ok(leases)
     }
 
     /// Writes a lease whole, with the lock of its GPU held.
     pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
-        let name = lease.job_id.to_string();
+        let name = lease.name();
         let text = lease.to_text().map_err(|source| StoreError::Lease {
             path: self.dir.path().join(&name),
             source,
@@ -109,9 +122,9 @@ impl LeaseStore {
         Ok(self.dir.write(&name, &text, 0o644)?)
     }
 
-    /// Drops the lease of a job, with the lock of its GPU held; says whether there was one.
-    pub fn remove(&self, job_id: u32) -> Result<bool, StoreError> {
-        let name = job_id.to_string();
+    /// Drops a lease, with the lock of its GPU held; says whether it was there.
+    pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
+        let name = lease.name();
         self.dir.remove(&format!(".{name}.tmp"))?;
         let was = self.dir.remove(&name)?;
         self.dir.sync()?;
@@ -139,15 +152,43 @@ mod tests {
     #[test]
     fn a_lease_is_written_read_listed_and_dropped() {
         let (_keep, store) = store();
-        assert_eq!(store.read(7).unwrap(), None);
+        assert_eq!(store.of_job(7).unwrap(), []);
+        assert_eq!(store.again(&lease(7)).unwrap(), None);
         for job in [12, 7] {
             store.write(&lease(job)).unwrap();
         }
-        assert_eq!(store.read(7).unwrap(), Some(lease(7)));
+        assert_eq!(store.again(&lease(7)).unwrap(), Some(lease(7)));
         assert_eq!(store.list().unwrap(), [lease(7), lease(12)]);
-        assert!(store.remove(7).unwrap());
-        assert!(!store.remove(7).unwrap());
+        assert!(store.remove(&lease(7)).unwrap());
+        assert!(!store.remove(&lease(7)).unwrap());
         assert_eq!(store.list().unwrap(), [lease(12)]);
+    }
+
+    #[test]
+    fn the_slices_of_a_job_are_kept_apart() {
+        let (_keep, store) = store();
+        let numbered = |job, number| Lease {
+            number,
+            ..lease(job)
+        };
+        for lease in [
+            numbered(71, 0),
+            numbered(7, 1),
+            numbered(7, 10),
+            numbered(7, 0),
+        ] {
+            store.write(&lease).unwrap();
+        }
+        assert!(store.dir.path().join("7.1").exists());
+        let all = [numbered(7, 0), numbered(7, 1), numbered(7, 10)];
+        assert_eq!(store.of_job(7).unwrap(), all);
+        assert_eq!(store.list().unwrap().len(), 4);
+        assert_eq!(store.others_of_gpu(&all[1]).unwrap().len(), 3);
+        store.remove(&all[0]).unwrap();
+        assert_eq!(store.of_job(7).unwrap(), all[1..]);
+        // A copy under another number is no second slice.
+        std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
+        assert!(matches!(store.of_job(7), Err(StoreError::WrongJob { .. })));
     }
 
     #[test]
@@ -168,7 +209,7 @@ mod tests {
         std::fs::write(store.dir.path().join("8"), &text).unwrap();
         assert!(matches!(
             store.list(),
-            Err(StoreError::WrongJob { found: 7, .. })
+            Err(StoreError::WrongJob { found, .. }) if found == "7"
         ));
         std::fs::remove_file(store.dir.path().join("8")).unwrap();
         std::fs::write(&path, &text[..text.len() / 2]).unwrap();

@@ -1,4 +1,6 @@
-//! One lock per GPU: whoever changes instances, capability files or leases of a GPU holds it.
+//! One lock per GPU, and one for each slice of a job with several.
+//!
+//! Whoever changes instances, capability files or leases of a GPU holds it.
 //! The kernel drops it when its holder dies, so a killed prolog never leaves it behind.
 
 use std::fs::File;
@@ -6,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gpufrac_core::lease::Lease;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -51,6 +54,13 @@ pub struct GpuLock {
     gpu_index: u32,
 }
 
+/// A slice that no other step of the job takes until this is dropped.
+#[derive(Debug)]
+#[must_use = "the slice is free when this is dropped"]
+pub struct SliceLock {
+    _file: Flock<File>,
+}
+
 impl GpuLock {
     /// Which GPU.
     pub fn gpu_index(&self) -> u32 {
@@ -64,6 +74,25 @@ impl Locks {
         Ok(Locks {
             dir: RootDir::open(&run.join("locks"))?,
         })
+    }
+
+    /// Locks the slice of a lease for a step; None if another one has it.
+    pub fn slice(&self, lease: &Lease) -> Result<Option<SliceLock>, LockError> {
+        let name = slice_name(lease);
+        let file = self.dir.lock_file(&name)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => Ok(Some(SliceLock { _file: locked })),
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(None),
+            Err((_, source)) => Err(LockError::Flock {
+                path: self.dir.path().join(&name),
+                source,
+            }),
+        }
+    }
+
+    /// Removes the file by which the slice of a lease was locked: its job is over.
+    pub fn forget_slice(&self, lease: &Lease) -> Result<(), FileError> {
+        self.dir.remove(&slice_name(lease)).map(|_| ())
     }
 
     /// Locks the GPU with this NVML index; waits at most `patience`.
@@ -98,9 +127,14 @@ impl Locks {
     }
 }
 
+fn slice_name(lease: &Lease) -> String {
+    format!("slice{}", lease.name())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::lease;
 
     fn locks() -> (tempfile::TempDir, Locks) {
         let keep = tempfile::tempdir().unwrap();
@@ -121,6 +155,20 @@ mod tests {
         );
         drop(held);
         assert_eq!(locks.gpu(0, Duration::ZERO).unwrap().gpu_index(), 0);
+    }
+
+    #[test]
+    fn one_step_at_a_time_per_slice() {
+        let (_keep, locks) = locks();
+        let held = locks.slice(&lease(7)).unwrap();
+        assert!(held.is_some());
+        assert!(locks.slice(&lease(7)).unwrap().is_none());
+        assert!(locks.slice(&lease(8)).unwrap().is_some());
+        drop(held);
+        assert!(locks.slice(&lease(7)).unwrap().is_some());
+        locks.forget_slice(&lease(7)).unwrap();
+        assert!(!locks.dir.path().join("slice7").exists());
+        locks.forget_slice(&lease(7)).unwrap();
     }
 
     #[test]

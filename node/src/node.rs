@@ -126,9 +126,8 @@ impl Node {
             .into_owned()
     }
 
-    /// HAMi-core's file of a job.
-    pub fn hami_cache(&self, job_id: u32) -> String {
-        let name = job_id.to_string();
+    /// HAMi-core's file of a lease, by the lease's name.
+    pub fn hami_cache(&self, name: &str) -> String {
         self.run
             .join("hami")
             .join(name)
@@ -139,7 +138,7 @@ impl Node {
     /// Makes that file, the job's user's own, unless it is there.
     pub fn make_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
         let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
-        let name = lease.job_id.to_string();
+        let name = lease.name();
         match dir.exists(&name)? && lease.state == LeaseState::Active {
             true => Ok(()),
             false => dir.make_for(&name, lease.user_id, lease.group_id),
@@ -147,9 +146,9 @@ impl Node {
     }
 
     /// Removes it.
-    pub fn remove_hami_cache(&self, job_id: u32) -> Result<(), FileError> {
+    pub fn remove_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
         let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
-        dir.remove(&job_id.to_string()).map(|_| ())
+        dir.remove(&lease.name()).map(|_| ())
     }
 
     /// NVML.

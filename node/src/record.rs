@@ -140,15 +140,17 @@ impl NodeRecord {
         Ok(run.write(FILE, &text, 0o644)?)
     }
 
-    /// What a job must not open: every GPU and capability of the pools, but those of `lease`.
-    pub fn rules(&self, lease: Option<&Lease>) -> Vec<Rule> {
-        let own_gpu = lease.map(|lease| lease.slice.gpu_minor);
-        let own_caps = lease
-            .and_then(|lease| lease.slice.instance())
-            .map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor]);
+    /// What a job must not open: every GPU and capability of the pools, but those of its `leases`.
+    pub fn rules(&self, leases: &[Lease]) -> Vec<Rule> {
+        let own_gpu = |minor| leases.iter().any(|lease| lease.slice.gpu_minor == minor);
+        let own_caps: Vec<u32> = leases
+            .iter()
+            .filter_map(|lease| lease.slice.instance())
+            .flat_map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor])
+            .collect();
         let pool = || self.gpus.iter().filter(|gpu| gpu.pool.is_some());
         let mut rules: Vec<Rule> = pool()
-            .filter(|gpu| Some(gpu.minor) != own_gpu)
+            .filter(|gpu| !own_gpu(gpu.minor))
             .map(|gpu| {
                 Rule::Device(DeviceNumber {
                     major: gpu.major,
@@ -162,7 +164,7 @@ impl NodeRecord {
         if self.caps_major == 0 {
             return rules;
         }
-        if lease.is_none() && pool().count() == self.gpus.len() {
+        if leases.is_empty() && pool().count() == self.gpus.len() {
             rules.push(Rule::Major(self.caps_major));
             return rules;
         }
@@ -170,7 +172,7 @@ impl NodeRecord {
         let minors = of_gpus
             .flat_map(|&(first, last)| first..=last)
             .chain(self.general_caps.iter().copied())
-            .filter(|minor| !own_caps.is_some_and(|own| own.contains(minor)));
+            .filter(|minor| !own_caps.contains(minor));
         rules.extend(minors.map(|minor| {
             Rule::Device(DeviceNumber {
                 major: self.caps_major,
@@ -229,13 +231,13 @@ mod tests {
 
     #[test]
     fn a_job_without_a_slice_gets_few_rules() {
-        let rules = record([Some("p"), Some("p")]).rules(None);
+        let rules = record([Some("p"), Some("p")]).rules(&[]);
         assert_eq!(rules, [device(195, 0), device(195, 1), Rule::Major(234)]);
     }
 
     #[test]
     fn the_capabilities_of_a_gpu_that_is_not_shared_stay_open() {
-        let rules = record([Some("p"), None]).rules(None);
+        let rules = record([Some("p"), None]).rules(&[]);
         assert_eq!(rules[0], device(195, 0));
         assert!(!rules.contains(&Rule::Major(234)));
         assert!(rules.contains(&device(234, 1)) && rules.contains(&device(234, 137)));
@@ -247,13 +249,29 @@ mod tests {
     fn a_job_keeps_its_own_gpu_and_its_two_capabilities() {
         let lease = lease(7);
         let instance = lease.slice.instance().cloned().unwrap();
-        let rules = record([Some("p"), Some("p")]).rules(Some(&lease));
+        let rules = record([Some("p"), Some("p")]).rules(std::slice::from_ref(&lease));
         assert_eq!(lease.slice.gpu_minor, 0);
         assert_eq!(rules[0], device(195, 1));
         for own in [instance.gi_cap_minor, instance.ci_cap_minor] {
             assert!(!rules.contains(&device(234, own)));
         }
         assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 2);
+    }
+
+    #[test]
+    fn a_job_keeps_the_capabilities_of_all_its_slices() {
+        let (first, mut second) = (lease(7), lease(7));
+        second.number = 1;
+        if let Some(mig) = &mut second.slice.mig
+            && let Some(instance) = &mut mig.instance
+        {
+            (instance.gi_cap_minor, instance.ci_cap_minor) = (39, 40);
+        }
+        let rules = record([Some("p"), Some("p")]).rules(&[first, second]);
+        for own in [30, 31, 39, 40] {
+            assert!(!rules.contains(&device(234, own)), "{own}");
+        }
+        assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 4);
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! The epilog's work: the slice of a job goes, whatever state it is in. Slurm may run an epilog
+//! The epilog's work: the slices of a job go, whatever state they are in. Slurm may run an epilog
 //! twice, and for a job that the prolog gave back.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use gpufrac_core::lease::Lease;
 
 use crate::exit::Exit;
 use crate::failpoint::reached;
@@ -59,25 +61,36 @@ impl ReleaseError {
     }
 }
 
-/// Releases the slice of a job, with patience for processes that are dying. None: it has none.
-pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, ReleaseError> {
+/// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One that cannot go
+/// does not keep the others; the error is that of the first which failed.
+pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<(), ReleaseError> {
+    let start = Instant::now();
+    let mut outcome = Ok(());
+    for lease in node.leases()?.of_job(job_id)?.iter().rev() {
+        outcome = outcome.and(release_one(node, lease, start, log));
+    }
+    outcome
+}
+
+fn release_one(
+    node: &Node,
+    lease: &Lease,
+    start: Instant,
+    log: &JobLog,
+) -> Result<(), ReleaseError> {
     let store = node.leases()?;
-    let Some(lease) = store.read(job_id)? else {
-        return Ok(None);
-    };
     let locks = node.locks()?;
     let teardown = Teardown::new(node, &store);
-    let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
-        let once = || -> Result<Option<Found>, ReleaseError> {
+        let once = || -> Result<(), ReleaseError> {
             // Held for one try only: others carve on this GPU while we wait.
             let _lock = locks.gpu(lease.slice.gpu_index, LOCK_PATIENCE)?;
             reached("release.locked");
             // A prolog's repair may have been here while we waited.
-            let Some(mut lease) = store.read(job_id)? else {
-                return Ok(None);
+            let Some(mut lease) = store.again(lease)? else {
+                return Ok(());
             };
             let retried = teardown.begin(&mut lease)?;
             let session = node.nvml()?;
@@ -90,13 +103,13 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
                 }
             };
             log.info(format!("{what} {}", place(&lease)));
-            Ok(Some(found))
+            Ok(())
         };
         match once() {
             Err(error @ ReleaseError::Lock(_)) => {
                 // Nobody but us knows that the job is over. The mark needs no lock: whoever reads it may
                 // end the lease, as he should.
-                if let Some(mut lease) = store.read(job_id)? {
+                if let Some(mut lease) = store.again(lease)? {
                     teardown.begin(&mut lease)?;
                 }
                 return Err(error);
@@ -113,7 +126,7 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<Option<Found>, 
 /// Releases and turns the result into what Slurm is told.
 pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
     match release(node, job_id, log) {
-        Ok(_) => Exit::Done,
+        Ok(()) => Exit::Done,
         // Never set up: then nothing was carved here either.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
         Err(error) if error.severity() == Severity::Transient && !error.is_undead() => {

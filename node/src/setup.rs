@@ -162,7 +162,7 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     compute_mode::forget(node)?;
     let store = node.leases()?;
     for lease in store.list()? {
-        store.remove(lease.job_id)?;
+        store.remove(&lease)?;
         report.done.push(format!(
             "dropped the lease of job {}, from before the reboot",
             lease.job_id

@@ -59,7 +59,7 @@ impl<'a> Tenants<'a> {
         let mut others = store.list()?;
         others.retain(|other| {
             let folder = other.slice.mps.as_ref().map(|mps| &mps.folder);
-            other.job_id != lease.job_id && folder == Some(&mps.folder)
+            !other.is_same(lease) && folder == Some(&mps.folder)
         });
         Ok(Some(Tenants {
             lease,
@@ -226,7 +226,8 @@ impl<'a> Tenants<'a> {
     }
 
     fn jobs(&self) -> String {
-        let jobs: Vec<String> = self.others.iter().map(|l| l.job_id.to_string()).collect();
+        let mut jobs: Vec<String> = self.others.iter().map(|l| l.job_id.to_string()).collect();
+        jobs.dedup();
         jobs.join(", ")
     }
 }

@@ -123,7 +123,7 @@ impl Status {
     fn shares(&self, gpu: &GpuStatus) -> Vec<(u32, String)> {
         self.leases_of(gpu)
             .map(|lease| {
-                let label = format!("job {} {}", lease.job_id, lease.fraction);
+                let label = format!("job {} {}", lease.name(), lease.fraction);
                 (lease.units.0, label)
             })
             .collect()
@@ -138,14 +138,14 @@ impl Status {
             let standing = segments.iter_mut().find(|s| s.placement == mig.placement);
             match (standing, &lease.slice.mps) {
                 (Some(shared), Some(_)) => {
-                    let more = format!(", {} {}", lease.job_id, lease.fraction);
+                    let more = format!(", {} {}", lease.name(), lease.fraction);
                     shared.label.push_str(&more);
                 }
                 (_, mps) => segments.push(Segment {
                     placement: mig.placement,
                     label: match mps {
-                        Some(_) => format!("job {} {}", lease.job_id, lease.fraction),
-                        None => format!("job {} {}", lease.job_id, short(&mig.profile_name)),
+                        Some(_) => format!("job {} {}", lease.name(), lease.fraction),
+                        None => format!("job {} {}", lease.name(), short(&mig.profile_name)),
                     },
                 }),
             }
@@ -181,7 +181,7 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
     for lease in leases {
         let slice = &lease.slice;
         rows.push(vec![
-            lease.job_id.to_string(),
+            lease.name(),
             lease.user.clone(),
             lease.account.clone().unwrap_or_else(|| "-".into()),
             lease.fraction.to_string(),

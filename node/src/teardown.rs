@@ -128,12 +128,19 @@ impl<'a> Teardown<'a> {
             }
         }
         reached("release.usage_written");
-        self.store.remove(lease.job_id)?;
-        reached("release.lease_removed");
+        self.drop_lease(lease)?;
         Ok(found)
     }
 
-    /// Takes down all that a lease stands for, as far as it stands and no other job shares it.
+    /// Drops the lease of a slice that is gone.
+    pub fn drop_lease(&self, lease: &Lease) -> Result<(), TeardownError> {
+        self.node.locks()?.forget_slice(lease)?;
+        self.store.remove(lease)?;
+        reached("release.lease_removed");
+        Ok(())
+    }
+
+    /// Takes down all that a lease stands for, as far as it stands and no other lease shares it.
     pub fn dismantle(
         &self,
         gpu: &mut Gpu<'_>,
@@ -141,7 +148,7 @@ impl<'a> Teardown<'a> {
         log: &JobLog,
     ) -> Result<Found, TeardownError> {
         if lease.slice.hami.is_some() {
-            self.node.remove_hami_cache(lease.job_id)?;
+            self.node.remove_hami_cache(lease)?;
             reached("release.cache_removed");
         }
         // Clients before what they run on.
@@ -150,7 +157,7 @@ impl<'a> Teardown<'a> {
             reached("release.daemon_left");
         }
         let slice = &lease.slice;
-        let others = self.store.others_of_gpu(&slice.gpu_uuid, lease.job_id)?;
+        let others = self.store.others_of_gpu(lease)?;
         match &slice.mig {
             Some(mig) => self.dismantle_instance(gpu, mig, &others),
             None => {

@@ -13,6 +13,7 @@ pub(crate) fn lease(job_id: u32) -> Lease {
         version: VERSION,
         state: LeaseState::Active,
         job_id,
+        number: 0,
         restart_count: 0,
         user_id: 1000,
         group_id: 1000,

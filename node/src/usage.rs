@@ -47,6 +47,9 @@ pub struct UsageRecord {
     pub version: u32,
     /// The job.
     pub job: u32,
+    /// Which of the job's slices on this node, from 0.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub slice: u32,
     /// How often the job had been requeued before.
     pub restart_count: u32,
     /// Its user.
@@ -77,12 +80,21 @@ pub struct UsageRecord {
     pub seconds: u64,
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_first(slice: &u32) -> bool {
+    *slice == 0
+}
+
 impl UsageRecord {
     /// The record of a lease that ends at `end_unix`.
     pub fn of(lease: &Lease, end_unix: u64) -> UsageRecord {
         UsageRecord {
             version: VERSION,
             job: lease.job_id,
+            slice: lease.number,
             restart_count: lease.restart_count,
             user: lease.user.clone(),
             uid: lease.user_id,
@@ -101,8 +113,19 @@ impl UsageRecord {
     }
 
     fn same_slice(&self, other: &UsageRecord) -> bool {
-        (self.job, self.restart_count, self.start, &self.node)
-            == (other.job, other.restart_count, other.start, &other.node)
+        (
+            self.job,
+            self.slice,
+            self.restart_count,
+            self.start,
+            &self.node,
+        ) == (
+            other.job,
+            other.slice,
+            other.restart_count,
+            other.start,
+            &other.node,
+        )
     }
 }
 
@@ -171,6 +194,18 @@ mod tests {
         let written = lines(&state);
         assert_eq!(written.len(), 2);
         assert_eq!(written[0], one);
+    }
+
+    #[test]
+    fn each_slice_of_a_job_has_its_record() {
+        let keep = tempfile::tempdir().unwrap();
+        let state = keep.path().canonicalize().unwrap();
+        for number in [0, 1, 1] {
+            let lease = Lease { number, ..lease(7) };
+            append(&state, &UsageRecord::of(&lease, 1_060), true).unwrap();
+        }
+        let slices: Vec<u32> = lines(&state).iter().map(|line| line.slice).collect();
+        assert_eq!(slices, [0, 1]);
     }
 
     #[test]

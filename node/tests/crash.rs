@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::shares::{Control, Kind};
-use common::{Job, World, job, may_run};
+use common::{Job, World, job, job_of_tasks, may_run};
 use gpufrac_node::failpoint;
 use nvidia_ml::disturb::{Rule, What};
 
@@ -40,6 +40,25 @@ fn mig() -> Option<Scene> {
             foreign,
             victim: job(VICTIM, 0, 25),
         }
+    })
+}
+
+/// The victim has two slices of one half.
+fn tasks(kind: Kind) -> Option<Scene> {
+    let world = match kind {
+        Kind::Mig => may_run().then(World::new)?,
+        kind => World::shared(kind, Control::Real)?,
+    };
+    world.setup().ok();
+    world
+        .prolog(job(1, 1, 12 + u32::from(kind == Kind::Mig)))
+        .ok();
+    let victim = job_of_tasks(VICTIM, 0, 13, 2);
+    world.slurm_counts(victim);
+    Some(Scene {
+        world,
+        foreign: Vec::new(),
+        victim,
     })
 }
 
@@ -89,7 +108,7 @@ impl Scene {
             Next::Again => {
                 world.prolog(victim).ok();
                 world.check(foreign);
-                assert!(world.lease(victim).is_some());
+                assert_eq!(world.leases_of(victim).len(), victim.tasks.max(1) as usize);
             }
             Next::Another | Next::Other => {
                 let device = u32::from(matches!(next, Next::Other));
@@ -133,6 +152,9 @@ impl Scene {
                     id: self.victim.id + 10 * (1 + ended),
                     ..self.victim
                 };
+                if victim.tasks > 0 {
+                    self.world.slurm_counts(victim);
+                }
                 self.world.prolog(victim).ok();
                 self.world.killed_at(point, "epilog", victim);
                 self.recover(victim, next);
@@ -143,7 +165,7 @@ impl Scene {
                     .iter()
                     .filter(|record| record["job"] == victim.id)
                     .count();
-                assert_eq!(records, 1, "{point} {next:?}");
+                assert_eq!(records, victim.tasks.max(1) as usize, "{point} {next:?}");
             }
         }
     }
@@ -222,6 +244,53 @@ fn prolog_killed_at_every_step() {
 fn epilog_killed_at_every_step() {
     let Some(scene) = mig() else { return };
     scene.release_killed_at(failpoint::RELEASE);
+}
+
+/// At the first slice's step, and at the second's.
+fn of_both(points: &[&'static str]) -> Vec<&'static str> {
+    let second = points.iter().map(|point| &*format!("{point}@2").leak());
+    // Locked is the GPU, once for both when they are made.
+    let second = second.filter(|point| *point != "carve.locked@2");
+    points.iter().copied().chain(second).collect()
+}
+
+#[test]
+fn killed_at_every_step_of_two_slices() {
+    let Some(scene) = tasks(Kind::Mig) else {
+        return;
+    };
+    scene.carving_killed_at(&of_both(failpoint::CARVE));
+    scene.release_killed_at(&of_both(failpoint::RELEASE));
+}
+
+#[test]
+fn killed_at_every_step_of_two_slices_in_one_instance() {
+    let Some(scene) = tasks(Kind::MigMps) else {
+        return;
+    };
+    let first = points(
+        Kind::MigMps,
+        false,
+        [failpoint::CARVE, failpoint::CARVE_SHARED],
+    );
+    let second = points(
+        Kind::MigMps,
+        true,
+        [failpoint::CARVE, failpoint::CARVE_SHARED],
+    );
+    let second = of_both(&second);
+    let second = second.into_iter().filter(|point| point.ends_with("@2"));
+    let all: Vec<&str> = first.into_iter().chain(second).collect();
+    scene.carving_killed_at(&all);
+}
+
+#[test]
+fn any_call_of_two_slices_fails() {
+    let Some(scene) = tasks(Kind::Mig) else {
+        return;
+    };
+    scene.every_call_of_carving(What::Fail(999), 30);
+    scene.every_call_of_release(What::KillAfter, 10);
 }
 
 fn every_call_of_carving(what: What) {

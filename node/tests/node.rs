@@ -237,6 +237,44 @@ fn a_job_without_entry_gets_what_slurm_says() {
     assert_eq!(world.leases().len(), 1);
 }
 
+/// Where Slurm was upgraded to another series and gpufrac was not, job_submit_gpufrac.so leaves all alone, so that the
+/// entry may be the user's own, and spank_gpufrac.so is not there to compare it with what Slurm allocated.
+#[test]
+fn without_slurms_library_nothing_is_made_on_the_entrys_word() {
+    let Some(world) = ready() else { return };
+    world.prolog(job(7, 0, 25)).ok();
+    let before = (world.leases(), world.instances(0));
+    fs::write(world.root().join("slurm/no-library"), "").unwrap();
+    let run = |id: u32, device: Option<&str>, entry: bool| {
+        let mut command = world.job_command("prolog", job(id, 1, 50));
+        if !entry {
+            command.env_remove("SPANK_GPUFRAC");
+        }
+        match device {
+            Some(device) => command.env("SLURM_JOB_GPUS", device),
+            None => command.env_remove("SLURM_JOB_GPUS"),
+        };
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), text)
+    };
+    // It holds a device: also without an entry, as a share of a GPU without MIG would be all of it.
+    for entry in [true, false] {
+        let (code, text) = run(8, Some("1"), entry);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("no libslurm.so.38"), "{text}");
+        assert!(text.contains("hint: rebuild"), "{text}");
+    }
+    // It holds none: whatever it says, the node is not drained for it.
+    let (code, text) = run(9, None, true);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(run(10, None, false), (Some(0), String::new()));
+    assert_eq!((world.leases(), world.instances(0)), before);
+    // Slices of before still go with their jobs.
+    world.epilog(job(7, 0, 25)).ok();
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
 #[test]
 fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
     let Some(world) = ready() else { return };

@@ -1,6 +1,6 @@
 //! One round after the other: leases, samples, judgement, deeds, what is told of it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -226,10 +226,17 @@ impl Daemon {
     /// New leases are watched from now on, or taken up from the state of before; those that are gone are done with.
     fn meet(&mut self, leases: Vec<Lease>) {
         let now = Moment::now();
+        let (known, several) = (with_several(&self.leases), with_several(&leases));
+        for job in several.difference(&known) {
+            self.log.info(format!(
+                "job {job} has several slices here, one for each task, and is left alone: nobody looks at all of them at once"
+            ));
+        }
         self.leases = leases;
         let active = self.leases.iter();
         let active = active.filter(|lease| lease.state == LeaseState::Active);
-        let active: Vec<Lease> = active.cloned().collect();
+        let judged = active.filter(|lease| !several.contains(&lease.job_id));
+        let active: Vec<Lease> = judged.cloned().collect();
         let keys: HashMap<u32, Key> = active.iter().map(|l| (l.job_id, Key::of(l))).collect();
         let gone: Vec<u32> = self
             .watched
@@ -589,6 +596,12 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Jobs with more than one lease.
+fn with_several(leases: &[Lease]) -> BTreeSet<u32> {
+    let further = leases.iter().filter(|lease| lease.number > 0);
+    further.map(|lease| lease.job_id).collect()
 }
 
 /// What is known of a job for the choice of its rule.

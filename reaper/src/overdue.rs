@@ -63,7 +63,7 @@ pub fn end_if_over(
     };
     let store = node.leases().map_err(|e| text(&e))?;
     // The answer was about this run alone.
-    let now = store.read(lease.job_id).map_err(|e| text(&e))?;
+    let now = store.again(lease).map_err(|e| text(&e))?;
     let Some(mut same) = now.filter(|now| Key::of(now) == Key::of(lease)) else {
         return Ok(false);
     };

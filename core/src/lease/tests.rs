@@ -9,6 +9,7 @@ fn lease() -> Lease {
         version: VERSION,
         state: LeaseState::Carving,
         job_id: 4711,
+        number: 0,
         restart_count: 0,
         user_id: 1000,
         group_id: 100,
@@ -36,6 +37,37 @@ fn lease() -> Lease {
             mps: None,
             hami: None,
         },
+    }
+}
+
+#[test]
+fn a_lease_is_named_by_job_and_number() {
+    let first = lease();
+    let second = Lease {
+        number: 1,
+        ..lease()
+    };
+    assert_eq!(
+        (first.name(), second.name()),
+        ("4711".into(), "4711.1".into())
+    );
+    assert!(!first.is_same(&second) && second.is_same(&second));
+    for lease in [&first, &second] {
+        assert_eq!(read_name(&lease.name()), Some((4711, lease.number)));
+        let text = lease.to_text().unwrap();
+        assert_eq!(&Lease::parse(&text).unwrap(), lease);
+        assert_eq!(text.contains("number"), lease.number > 0);
+    }
+}
+
+proptest! {
+    /// A name has one spelling: no two files can be one lease.
+    #[test]
+    fn only_names_of_leases_are_read(text in "[.0-9+]{0,5}|[0-9]{1,11}\\.[0-9]{1,11}") {
+        if let Some((job_id, number)) = read_name(&text) {
+            let lease = Lease { job_id, number, ..lease() };
+            prop_assert_eq!(lease.name(), text);
+        }
     }
 }
 

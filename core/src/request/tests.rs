@@ -37,6 +37,9 @@ fn every_way_to_write_a_quarter() {
         // What Slurm makes of --gpus-per-node=gpufrac:0.25.
         "gres:gpu:gpufrac:0.25",
         "gres/gpu:gpufrac:0.25",
+        // And of --gpus-per-node=0.25.
+        "gres:gpu:0.25",
+        "gpu=.25",
     ] {
         assert_eq!(one(text), fraction("1/4"), "{text}");
     }
@@ -44,6 +47,7 @@ fn every_way_to_write_a_quarter() {
         "gpufrac:mig:0.25",
         "gres/gpufrac:mig=0.25",
         "gres/gpu:gpufrac:mig:.25",
+        "gres/gpu:mig:0.25",
     ] {
         let quarter = Amount::Fraction(Fraction::parse("1/4").unwrap());
         let expected = Kind::Gpufrac {
@@ -125,7 +129,38 @@ fn counts_as_slurm_reads_them() {
     }
     assert_eq!(one("gpu"), Kind::Gpu(count(None, Some(1))));
     assert_eq!(one("gpu:a100:2"), Kind::Gpu(count(Some("a100"), Some(2))));
-    assert_eq!(one("gpu:0.5"), Kind::Gpu(count(None, None)));
+    assert_eq!(one("gpu:1/2"), Kind::Gpu(count(None, None)));
+    assert_eq!(one("gpu:0.5:1"), Kind::Gpu(count(Some("0.5"), Some(1))));
+    assert_eq!(one("gpu:t4:0.5"), Kind::Gpu(count(Some("t4"), None)));
+    assert_eq!(one("gpu:mps:1"), Kind::Gpu(count(Some("mps"), Some(1))));
+}
+
+#[test]
+fn a_part_of_gpu_is_a_fraction_and_can_be_spelled_out() {
+    for (list, plain) in [
+        ("gres:gpu:0.25", "gpufrac:0.25"),
+        ("gres/gpu=.5,gres/tmpdisk=10", "gpufrac:.5,tmpdisk=10"),
+        ("gpu:gpufrac:10G", "gpufrac:10G"),
+        ("gpu:gpufrac:mps:0.3", "gpufrac:mps:0.3"),
+        ("GPU:mps:0.3", "gpufrac:mps:0.3"),
+        ("gpu:1.5", "gpufrac:1.5"),
+        ("gpufrac:0.25", "gpufrac:0.25"),
+    ] {
+        assert!(names_fraction(list), "{list}");
+        assert_eq!(spelled_out(list), plain);
+    }
+    for list in [
+        "gpu",
+        "gpu:1",
+        "gpu:t4:2",
+        "gpu:t4:0.5",
+        "gpu:0.5:1",
+        "x:0.5",
+        "gpu_mem:0.5",
+    ] {
+        assert!(!names_fraction(list), "{list}");
+        assert_eq!(spelled_out(list), list);
+    }
 }
 
 #[test]

@@ -23,6 +23,11 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
     }
 }
 
+/// Whether this is a number with a point in it, which no count of Slurm's is.
+pub(super) fn is_decimal(text: &str) -> bool {
+    text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
 /// `1/4` and `25%`, for which we know what is meant.
 fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {

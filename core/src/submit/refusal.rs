@@ -1,7 +1,7 @@
 //! What a user is told whose request can not be given.
 
 use super::asked::RawReason;
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::request::RequestError;
 use crate::rounding::MANY;
@@ -56,6 +56,51 @@ pub enum Refusal {
     NotPerNode {
         /// The option.
         option: &'static str,
+    },
+    /// A fraction per task where Slurm can not count so.
+    #[error(
+        "gpufrac: a fraction for each task needs Slurm 23.11 or later; write --gres=gpufrac:0.25, a slice on each node that all tasks there share"
+    )]
+    TasksTooEarly,
+    /// `--gpus-per-task=gpufrac:0.25`.
+    #[error(
+        "gpufrac: --gpus-per-task takes no fraction; write --tres-per-task=gres/gpufrac:0.25 for a slice for each task"
+    )]
+    GpusPerTask,
+    /// GPUs per node and a fraction per task.
+    #[error(
+        "gpufrac: GPUs are asked for both per node and per task; write either --gres=gpufrac:0.25 (a slice on each node) or --tres-per-task=gres/gpufrac:0.25 (a slice for each task)"
+    )]
+    NodeAndTask,
+    /// A whole GPU for each task.
+    #[error(
+        "gpufrac: a job holds slices of one GPU on each node, so that a task can not have a whole one; write --gres=gpufrac:1 --ntasks-per-node=1, or a smaller fraction"
+    )]
+    WholePerTask,
+    /// More tasks than a device has room for.
+    #[error(
+        "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write --nodes={nodes} --ntasks={tasks} (at most {most} tasks on a node), or a smaller fraction"
+    )]
+    TooManyTasks {
+        /// What is asked for.
+        tasks: u32,
+        /// The size of each.
+        units: Units,
+        /// How many fit on a device.
+        most: u32,
+        /// How many nodes that takes.
+        nodes: u32,
+    },
+    /// An update that names a fraction per task.
+    #[error(
+        "gpufrac: how much each task of a job has can not be changed; cancel the job and submit it again"
+    )]
+    TasksChanged,
+    /// What is against a fraction, where it is meant for each task.
+    #[error("{}", refusal.to_string().replace("--gres=gpufrac:", "--tres-per-task=gres/gpufrac:"))]
+    OfTask {
+        /// As it is said of a node's.
+        refusal: Box<Refusal>,
     },
     /// Something that Slurm can tie to whole GPUs only.
     #[error(

@@ -10,6 +10,7 @@ use crate::request::tests::near;
 use crate::request::{Amount, Kind};
 
 mod mechanisms;
+mod tasks;
 
 const CONFIG: &str = r#"
 version = 1
@@ -100,6 +101,8 @@ fn fractions_become_counts() {
         ("gres/gpufrac=0.125", "gres/gpufrac:13,gres/shard:13", 13),
         ("gpufrac:mig:0.25", "gres/gpufrac:25,gres/shard:25", 25),
         ("gres/gpu:gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
+        ("gres:gpu:0.25", "gres:gpufrac:25,gres:shard:25", 25),
+        ("gpu:mig:.5", "gres/gpufrac:50,gres/shard:50", 50),
         (
             "gres:tmpdisk:10,gres:gpufrac:0.5,gres:x=1",
             "gres:tmpdisk:10,gres:gpufrac:50,gres:shard:50,gres:x=1",
@@ -371,6 +374,13 @@ fn options_that_do_not_go_with_a_fraction() {
         (
             "--gpus",
             JobRequest {
+                tres_per_job: Some("gres:gpu:0.25"),
+                ..job("gpu", "")
+            },
+        ),
+        (
+            "--gpus",
+            JobRequest {
                 tres_per_job: Some("gres/gpufrac:25,gres/shard:25"),
                 ..job("gpu", "")
             },
@@ -379,13 +389,6 @@ fn options_that_do_not_go_with_a_fraction() {
             "--gpus-per-socket",
             JobRequest {
                 tres_per_socket: Some("gres:gpu:gpufrac:0.25"),
-                ..job("gpu", "")
-            },
-        ),
-        (
-            "--gpus-per-task or --tres-per-task",
-            JobRequest {
-                tres_per_task: Some("cpu:2,gres/gpufrac:0.25"),
                 ..job("gpu", "")
             },
         ),
@@ -400,6 +403,35 @@ fn options_that_do_not_go_with_a_fraction() {
 }
 
 #[test]
+fn a_step_can_not_have_more_than_its_job() {
+    let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
+        Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        hint("0.25", "gpufrac:0.5").unwrap(),
+        "gpufrac: the job has 0.25 of a GPU on each of its nodes, and a step can have no more of it; \
+         write at most --gres=gpufrac:0.25, or leave --gres out for all of it"
+    );
+    for (own, tres) in [
+        ("0.25", "gpufrac:0.25"),
+        ("0.125", "gpufrac:0.125"),
+        ("0.5", "gpufrac:0.25"),
+        ("1", "gpufrac:0.5"),
+        ("", "gpufrac:0.5"),
+        ("x", "gpufrac:0.5"),
+    ] {
+        assert_eq!(hint(own, tres), None, "{own} {tres}");
+    }
+    // A seventh is shown as 0.143, and costs 14 units.
+    let seventh = job("slices", "gpufrac:0.143");
+    match decide(shared_config(), &seventh, Occasion::Step) {
+        Ok(Verdict::Rewritten { entry, .. }) => assert_eq!(beyond_job("0.143", &entry), None),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn raw_requests_in_partitions_with_pools() {
     for tres in [
         "gres/gpu:1",
@@ -407,7 +439,7 @@ fn raw_requests_in_partitions_with_pools() {
         "gres/shard:25",
         "gpu:whole:1",
         "SHARD:5",
-        "gpu:0.25",
+        "gpu:1/4",
     ] {
         let message = refusal("gpu", tres);
         assert!(
@@ -444,7 +476,10 @@ fn raw_requests_in_partitions_with_pools() {
     ] {
         assert!(refused(&options, Occasion::Submit).contains("can not be asked for by itself"));
     }
-    assert!(refusal("gpu", "gpu:0.25").contains("(a fraction of gpu is not a thing of Slurm's)"));
+    for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1", "gpu:t4:0.25"] {
+        let message = refusal("gpu", tres);
+        assert!(message.contains("(a fraction of gpu is not a thing of Slurm's)"), "{message}");
+    }
     untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
 }
 

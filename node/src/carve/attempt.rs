@@ -36,6 +36,10 @@ pub(super) struct Attempt<'a> {
     pub record: &'a NodeRecord,
     pub device: Device<'a>,
     pub menu: &'a MenuEntry,
+    /// How many slices the job gets, each a menu entry.
+    pub count: u32,
+    /// Which of them is being made.
+    pub number: u32,
     /// Whether Slurm itself said how much the job holds.
     pub confirmed: bool,
     pub slurm: &'a dyn Slurm,
@@ -57,8 +61,8 @@ impl Attempt<'_> {
         };
         let _lock = self.node.locks()?.gpu(self.device.gpu_index, patience)?;
         reached("carve.locked");
-        if let Some(kept) = self.own_lease(session, &mut gpu)? {
-            return Ok(Carved::Kept(Box::new(kept)));
+        if let Some(kept) = self.own_leases(session, &mut gpu)? {
+            return Ok(Carved::Kept(kept));
         }
         reconcile::repair(
             self.node,
@@ -69,27 +73,64 @@ impl Attempt<'_> {
             self.log,
         )?;
         self.agrees(&gpu)?;
-        let slice = match &geometry {
-            Some(geometry) => self.instance_slice(session, &gpu, geometry)?,
+        let mut made = Vec::new();
+        // One after the other, as a slice may share what the one before it made. Where this run dies in between the
+        // job does not start, and its next prolog or its epilog ends what is there.
+        for number in 0..self.count {
+            let attempt = Attempt { number, ..*self };
+            match attempt.slice(session, &mut gpu, geometry.as_ref(), memory) {
+                Ok(lease) => made.push(lease),
+                Err(error) => return Err(self.take_back(&mut gpu, made, error)),
+            }
+        }
+        Ok(Carved::Made(made))
+    }
+
+    /// One slice, from its place to an active lease.
+    fn slice(
+        &self,
+        session: &Session,
+        gpu: &mut Gpu<'_>,
+        geometry: Option<&Geometry>,
+        memory: MemoryMib,
+    ) -> Result<Lease, CarveError> {
+        let slice = match geometry {
+            Some(geometry) => self.instance_slice(session, gpu, geometry)?,
             None => {
-                self.make_room(session, &gpu)?;
-                self.share_slice(&gpu, memory, self.group_limit(session)?)
+                self.make_room(session, gpu)?;
+                self.share_slice(gpu, memory, self.group_limit(session)?)
             }
         };
         let mut lease = self.intent(slice);
         self.store.write(&lease)?;
         reached("carve.lease_written");
-        match self.make(&mut gpu, geometry.as_ref(), &mut lease) {
-            Ok(()) => Ok(Carved::Made(Box::new(lease))),
+        match self.make(gpu, geometry, &mut lease) {
+            Ok(()) => Ok(lease),
             Err(error) => {
-                let error = self.unmake(&mut gpu, &lease, error);
+                let error = self.unmake(gpu, &lease, error);
                 if let CarveError::Share(ShareError::Mps(MpsError::Occupied { .. })) = &error {
                     // Some of those may be over, their epilog never having come; then the next try succeeds.
-                    self.evict(session, &gpu)?;
+                    self.evict(session, gpu)?;
                 }
                 Err(error)
             }
         }
+    }
+
+    /// A job has all of its slices or none: those that were made go again, the last one first.
+    fn take_back(&self, gpu: &mut Gpu<'_>, made: Vec<Lease>, mut error: CarveError) -> CarveError {
+        let teardown = Teardown::new(self.node, self.store);
+        for mut lease in made.into_iter().rev() {
+            // No usage record: the job never had it.
+            error = match teardown.begin(&mut lease) {
+                Ok(_) => self.unmake(gpu, &lease, error),
+                Err(cleanup) => CarveError::Unfinished {
+                    error: Box::new(error),
+                    cleanup,
+                },
+            };
+        }
+        error
     }
 
     fn gpu<'s>(&self, session: &'s Session) -> Result<Gpu<'s>, CarveError> {
@@ -147,28 +188,45 @@ impl Attempt<'_> {
         })
     }
 
-    /// The job's own lease, if its slice stands: Slurm ran the prolog again. A lease of an
-    /// earlier run of the job, or one that was left half-way, is ended.
-    fn own_lease(&self, session: &Session, gpu: &mut Gpu<'_>) -> Result<Option<Lease>, CarveError> {
-        let Some(mut lease) = self.store.read(self.job.job_id)? else {
+    /// The job's own leases, if all of its slices stand: Slurm ran the prolog again. Leases of an
+    /// earlier run of the job, or some that were left half-way, are ended.
+    fn own_leases(
+        &self,
+        session: &Session,
+        gpu: &mut Gpu<'_>,
+    ) -> Result<Option<Vec<Lease>>, CarveError> {
+        let mut leases = self.store.of_job(self.job.job_id)?;
+        if leases.is_empty() {
             return Ok(None);
-        };
-        let same_run = lease.state == LeaseState::Active
-            && self.job.is_run_of(&lease)
+        }
+        let mut kept = leases.len() == self.count as usize;
+        for lease in &leases {
+            kept = kept && self.is_of_this_run(gpu, lease) && self.stands(gpu, lease)?;
+        }
+        if kept {
+            for lease in &mut leases {
+                let number = lease.number;
+                Attempt { number, ..*self }.equip(gpu, lease)?;
+            }
+            return Ok(Some(leases));
+        }
+        let teardown = Teardown::new(self.node, self.store);
+        for lease in leases.iter_mut().rev() {
+            let retried = teardown.begin(lease)?;
+            teardown.end(session, lease, retried, self.log)?;
+            self.log
+                .warning("ended a lease that an earlier run of the job had left");
+        }
+        Ok(None)
+    }
+
+    fn is_of_this_run(&self, gpu: &Gpu<'_>, lease: &Lease) -> bool {
+        lease.state == LeaseState::Active
+            && self.job.is_run_of(lease)
             && lease.units == self.menu.units
             && lease.mechanism == self.device.pool.mechanism
             && lease.slice.gpu_uuid == gpu.uuid
-            && lease.slice.device_index == self.device.index;
-        if same_run && self.stands(gpu, &lease)? {
-            self.equip(gpu, &mut lease)?;
-            return Ok(Some(lease));
-        }
-        let teardown = Teardown::new(self.node, self.store);
-        let retried = teardown.begin(&mut lease)?;
-        teardown.end(session, &mut lease, retried, self.log)?;
-        self.log
-            .warning("ended a lease that an earlier run of the job had left");
-        Ok(None)
+            && lease.slice.device_index == self.device.index
     }
 
     /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
@@ -183,12 +241,14 @@ impl Attempt<'_> {
         Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
     }
 
-    /// The leases of other jobs on the GPU.
+    /// The other leases on the GPU: those of other jobs, and of the job's other slices.
     fn others(&self, gpu: &Gpu<'_>) -> Result<Vec<Lease>, CarveError> {
-        Ok(self.store.others_of_gpu(&gpu.uuid, self.job.job_id)?)
+        let mut leases = self.store.of_gpu(&gpu.uuid)?;
+        leases.retain(|lease| (lease.job_id, lease.number) != (self.job.job_id, self.number));
+        Ok(leases)
     }
 
-    /// Units of the device that are leased to other jobs.
+    /// Units of the device that are leased already.
     fn taken(&self, gpu: &Gpu<'_>) -> Result<u32, CarveError> {
         let others = self.others(gpu)?;
         let here = others
@@ -302,7 +362,7 @@ impl Attempt<'_> {
                 occupied.push(place);
             }
             let place = reconcile::place(&lease);
-            standing.push(format!("{place} of job {} ({})", lease.job_id, lease.state));
+            standing.push(format!("{place} of job {} ({})", lease.name(), lease.state));
         }
         for instance in gpu.instances(geometry)? {
             let found = Occupied {
@@ -392,13 +452,13 @@ impl Attempt<'_> {
         let mps = (pool.mechanism == Mechanism::Mps).then(|| {
             let folder = match pool.options.tenancy {
                 Tenancy::Shared => format!("gpu{}", gpu.index),
-                Tenancy::Private => format!("job{}", self.job.job_id),
+                Tenancy::Private => format!("job{}", self.name()),
             };
             self.mps_slice(&folder, percentage, memory)
         });
         let hami = pool.options.library.as_ref().map(|library| HamiSlice {
             library: library.clone(),
-            cache: self.node.hami_cache(self.job.job_id),
+            cache: self.node.hami_cache(&self.name()),
             sm_limit: percentage,
         });
         Slice {
@@ -460,11 +520,17 @@ impl Attempt<'_> {
         }
     }
 
+    /// That of the lease to be.
+    fn name(&self) -> String {
+        lease::name(self.job.job_id, self.number)
+    }
+
     fn intent(&self, slice: Slice) -> Lease {
         Lease {
             version: lease::VERSION,
             state: LeaseState::Carving,
             job_id: self.job.job_id,
+            number: self.number,
             restart_count: self.job.restart_count,
             user_id: self.job.user_id,
             group_id: self.job.group_id,
@@ -599,9 +665,9 @@ impl Attempt<'_> {
         let teardown = Teardown::new(self.node, self.store);
         let cleanup = teardown
             .dismantle(gpu, lease, self.log)
-            .and_then(|_| Ok(self.store.remove(lease.job_id)?));
+            .and_then(|_| teardown.drop_lease(lease));
         match cleanup {
-            Ok(_) => error,
+            Ok(()) => error,
             Err(cleanup) => CarveError::Unfinished {
                 error: Box::new(error),
                 cleanup,

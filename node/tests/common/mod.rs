@@ -64,6 +64,8 @@ pub struct Job {
     pub device: u32,
     pub units: u32,
     pub restarts: u32,
+    /// How many tasks it has here, each with a slice of its own; 0 for a job with one slice.
+    pub tasks: u32,
 }
 
 pub fn job(id: u32, device: u32, units: u32) -> Job {
@@ -73,6 +75,15 @@ pub fn job(id: u32, device: u32, units: u32) -> Job {
         device,
         units,
         restarts: 0,
+        tasks: 0,
+    }
+}
+
+/// A job with a slice of `units` for each task.
+pub fn job_of_tasks(id: u32, device: u32, units: u32, tasks: u32) -> Job {
+    Job {
+        tasks,
+        ..job(id, device, units)
     }
 }
 
@@ -205,7 +216,12 @@ impl World {
             .env("SLURM_JOB_GPUS", job.device.to_string())
             .env(
                 "SPANK_GPUFRAC",
-                format!("v1:units={}:mech={}", job.units, self.kind.mechanism()),
+                format!(
+                    "v1:units={}:mech={}{}",
+                    job.units,
+                    self.kind.mechanism(),
+                    if job.tasks > 0 { ":per=task" } else { "" }
+                ),
             );
         command
     }
@@ -241,6 +257,24 @@ impl World {
     /// What Slurm will say of a job: `running gres:shard:25 0`.
     pub fn slurm_says(&self, job_id: u32, text: &str) {
         fs::write(self.root().join("slurm").join(job_id.to_string()), text).unwrap();
+    }
+
+    /// What Slurm says of a job with a slice for each task.
+    pub fn slurm_counts(&self, job: Job) {
+        let Job { units, tasks, .. } = job;
+        let held = units * tasks;
+        let text = format!(
+            "running - {} gres/gpufrac:{units},gres/shard:{units} gpufrac(CNT:{held}),shard:half:{held}({held}/50,0/50)",
+            job.restarts
+        );
+        self.slurm_says(job.id, &text);
+    }
+
+    /// The leases of a job, by number.
+    pub fn leases_of(&self, job: Job) -> Vec<Lease> {
+        let mut leases = self.leases();
+        leases.retain(|lease| lease.job_id == job.id);
+        leases
     }
 
     /// What Slurm was told: `requeue 7`.
@@ -472,16 +506,29 @@ pub fn child() {
     std::process::exit(exit as i32);
 }
 
-/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`; none means no answer.
+/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and for a job with a slice for each task `TRES-PER-TASK
+/// GRES-HELD` after it; none means no answer. With `no-library` its library can not be loaded, with `late` it refuses
+/// to end or requeue jobs.
 struct Files(PathBuf);
 
 impl Files {
     fn tell(&self, line: String) -> Result<(), SlurmError> {
+        self.library()?;
+        if self.0.join("late").exists() {
+            return Err(Self::error(slurm_sys::raw::ESLURM_ALREADY_DONE as i32));
+        }
         let path = self.0.join("told");
         let mut text = fs::read_to_string(&path).unwrap_or_default();
         text.push_str(&line);
         text.push('\n');
         fs::write(path, text).unwrap();
+        Ok(())
+    }
+
+    fn library(&self) -> Result<(), SlurmError> {
+        if self.0.join("no-library").exists() {
+            return Err(SlurmError::NotLoaded("no libslurm.so.38".into()));
+        }
         Ok(())
     }
 
@@ -498,6 +545,7 @@ impl Slurm for Files {
     fn expect(&self, _: u32) {}
 
     fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError> {
+        self.library()?;
         let Ok(text) = fs::read_to_string(self.0.join(job_id.to_string())) else {
             return Err(Self::error(5000));
         };
@@ -510,15 +558,19 @@ impl Slurm for Files {
             _ => JobState::Running,
         };
         let tres = words.next().filter(|tres| *tres != "-");
+        let restart_count = words.next().map_or(0, |n| n.parse().unwrap());
+        let per_task = words.next().map(str::to_owned);
         Ok(Some(JobInfo {
             job_id,
             user_id: 0,
             state,
             partition: "gpu".into(),
             tres_per_node: tres.map(str::to_owned),
-            tres_elsewhere: Vec::new(),
+            tres_elsewhere: per_task.iter().cloned().collect(),
+            tres_per_task: per_task,
+            gres_of_nodes: words.next().into_iter().map(str::to_owned).collect(),
             batch: !self.0.join("interactive").exists(),
-            restart_count: words.next().map_or(0, |n| n.parse().unwrap()),
+            restart_count,
             name: String::new(),
             qos: String::new(),
             account: String::new(),

@@ -306,7 +306,7 @@ impl World {
         let caches: BTreeSet<String> = leases
             .iter()
             .filter(|lease| lease.slice.hami.is_some())
-            .map(|lease| lease.job_id.to_string())
+            .map(|lease| lease.name())
             .collect();
         assert_eq!(
             names(&run.join("hami")),
@@ -314,7 +314,7 @@ impl World {
             "cache files against leases"
         );
         for lease in leases.iter().filter(|lease| lease.slice.hami.is_some()) {
-            let meta = fs::metadata(run.join("hami").join(lease.job_id.to_string())).unwrap();
+            let meta = fs::metadata(run.join("hami").join(lease.name())).unwrap();
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (lease.user_id, 0o600));
         }
         self.check_gpus(&leases, foreign);

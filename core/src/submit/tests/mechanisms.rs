@@ -123,6 +123,8 @@ fn any_whole_percent() {
             let (text, entry, note) = on(partition, &asked);
             let shard = match partition {
                 "mixmps" => format!("shard:mps:{percent}"),
+                // Devices that are lent whole have one share, too.
+                "t4" if percent == 1 => "shard:timeslice:1".to_owned(),
                 _ => format!("shard:{percent}"),
             };
             assert_eq!(text, format!("gpufrac:{percent},{shard}"));
@@ -202,11 +204,11 @@ fn a_whole_gpu_is_exclusive() {
     // A hundredth of a GPU prints as a whole one does; the shards beside it say which.
     assert_eq!(
         on("t4", "gpufrac:0.01"),
-        want("gpufrac:1,shard:1", "1:mech=timeslice", "")
+        want("gpufrac:1,shard:timeslice:1", "1:mech=timeslice", "")
     );
     assert_eq!(
         on("t4", "shard:1,gpufrac:1"),
-        want("shard:1,gpufrac:1", "1:mech=timeslice", "")
+        want("shard:timeslice:1,gpufrac:1", "1:mech=timeslice", "")
     );
     assert!(no("t4", "gpufrac:1,shard:2").contains("leave shard out"));
     assert!(no("t4", "gpufrac:1.0,shard:1").contains("leave shard out"));
@@ -544,7 +546,7 @@ proptest! {
         let request = JobRequest { partitions: partition, tres_per_node: Some(&text), ..JobRequest::default() };
         let (tres_per_node, entry) = match decide(&config, &request, occasion) {
             Ok(Verdict::Rewritten { tres_per_node, entry, .. }) => (tres_per_node, entry),
-            Ok(Verdict::Untouched) => return Ok(()),
+            Ok(Verdict::Untouched | Verdict::RewrittenPerTask { .. }) => return Ok(()),
             Err(refusal) => {
                 let message = refusal.to_string();
                 prop_assert!(message.len() < 600, "{message}");

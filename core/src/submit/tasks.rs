@@ -1,0 +1,115 @@
+//! A fraction for each task (`--tres-per-task=gres/gpufrac:0.25`).
+//!
+//! Slurm counts shares per task from 23.11 on, and then gives a job all its shares of a node on one device. So it is one
+//! pair of counts, as per node, and as many slices on a node as tasks start there. Which tasks those are is known only
+//! when the job starts, but no node takes more than fit on one of its devices.
+
+use super::asked::{self, Asked, RawReason};
+use super::{JobRequest, Occasion, Refusal, Scope, Verdict, fraction_alone, granted, refuse_raw};
+use crate::config::Config;
+use crate::entry::Entry;
+use crate::fraction::Units;
+use crate::request::{self, GresForm};
+
+/// Decides about a request that names a fraction per task.
+pub(super) fn decide(
+    config: &Config,
+    scope: &Scope<'_>,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+    list: &str,
+) -> Result<Verdict, Refusal> {
+    // Marked with a colon up to 23.02.
+    if request.form == GresForm::Colon {
+        return Err(Refusal::TasksTooEarly);
+    }
+    let items = request::parse(list)?;
+    let of_gpus = |text: &str| {
+        let name = request::without_mark(text).split([':', '=']).next();
+        name.is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
+    };
+    if let Some(item) = items.iter().find(|item| of_gpus(item.text))
+        && request::names_fraction(item.text)
+    {
+        return Err(Refusal::GpusPerTask);
+    }
+    let fraction = match asked::read(&items, &scope.pools, config)? {
+        Asked::Fraction(fraction) => fraction,
+        Asked::Raw {
+            reason: RawReason::Unequal,
+            ..
+        } if scope.pools.is_empty() => return Err(granted::not_served(config, request)),
+        Asked::Raw { name, reason } => {
+            return refuse_raw(config, scope, occasion, name, reason).map(|()| Verdict::Untouched);
+        }
+        Asked::Nothing { .. } => return Ok(Verdict::Untouched),
+    };
+    // job_submit is not told what the job asked for before.
+    if occasion == Occasion::Modify {
+        return Err(Refusal::TasksChanged);
+    }
+    let per_node = request::parse(request.tres_per_node.unwrap_or(""))?;
+    if !matches!(
+        asked::read(&per_node, &scope.pools, config)?,
+        Asked::Nothing { .. }
+    ) {
+        return Err(Refusal::NodeAndTask);
+    }
+    let others = JobRequest {
+        tres_per_task: None,
+        ..*request
+    };
+    let elsewhere = asked::elsewhere(&others, config)?;
+    fraction_alone(config, scope, &others, &elsewhere)?;
+    let verdict = granted::rewrite(config, scope, request, occasion, &items, &fraction);
+    match verdict.map_err(|refusal| Refusal::OfTask {
+        refusal: Box::new(refusal),
+    })? {
+        Verdict::Rewritten {
+            tres_per_node,
+            entry,
+            note,
+        } => {
+            fits(scope, request, &entry)?;
+            Ok(Verdict::RewrittenPerTask {
+                tres_per_task: tres_per_node,
+                entry: Entry {
+                    per_task: true,
+                    ..entry
+                },
+                note,
+            })
+        }
+        other => Ok(other),
+    }
+}
+
+/// Whether the tasks find a place on the devices of the nodes. Slurm refuses what can never start, but does not say
+/// why.
+fn fits(scope: &Scope<'_>, request: &JobRequest<'_>, entry: &Entry) -> Result<(), Refusal> {
+    if entry.units == Units::WHOLE {
+        return Err(Refusal::WholePerTask);
+    }
+    let serving = scope.pools.iter().filter(|pool| {
+        let named = entry.mechanism.is_none_or(|named| named == pool.mechanism);
+        named && pool.layout.entry(entry.units).is_some()
+    });
+    let Some(most) = serving
+        .map(|pool| pool.layout.capacity.0 / entry.units.0)
+        .max()
+    else {
+        return Ok(());
+    };
+    let on_a_node = request.tasks_per_node.unwrap_or(1);
+    let tasks = request.tasks.unwrap_or(1).max(on_a_node);
+    let room = request.max_nodes.map(|nodes| most.saturating_mul(nodes));
+    if on_a_node > most || room.is_some_and(|room| tasks > room) {
+        return Err(Refusal::TooManyTasks {
+            tasks,
+            units: entry.units,
+            most,
+            nodes: tasks.div_ceil(most.max(1)),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,237 @@
+//! Jobs with a slice for each task: all of them or none.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use common::shares::{Control, Kind};
+use common::{Job, World, job, job_of_tasks, may_run};
+use gpufrac_core::lease::LeaseState;
+use nvidia_ml::disturb::What;
+
+#[test]
+fn child() {
+    common::child();
+}
+
+fn world() -> Option<World> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        world
+    })
+}
+
+#[test]
+fn each_task_has_an_instance_and_the_epilog_takes_all() {
+    let Some(world) = world() else { return };
+    for (units, tasks) in [(25, 1), (25, 2), (13, 3)] {
+        for device in [0, 1] {
+            let job = job_of_tasks(7, device, units, tasks);
+            world.slurm_counts(job);
+            world.prolog(job).ok();
+            world.check(&[]);
+            let leases = world.leases_of(job);
+            let numbers: Vec<u32> = leases.iter().map(|lease| lease.number).collect();
+            assert_eq!(numbers, (0..tasks).collect::<Vec<_>>());
+            assert!(
+                leases
+                    .iter()
+                    .all(|lease| lease.units.0 == units && lease.confirmed)
+            );
+            // Slurm runs the prolog again: all stay as they are.
+            world.prolog(job).ok().says("kept");
+            assert_eq!(world.leases_of(job), leases);
+            world.epilog(job).ok();
+            assert!(world.leases().is_empty() && world.instances(0).is_empty());
+            let of_job = |record: &&serde_json::Value| record["job"] == 7;
+            let records = world.usage();
+            let slices: BTreeSet<u64> = records
+                .iter()
+                .filter(of_job)
+                .filter_map(|record| record["slice"].as_u64())
+                .collect();
+            assert!(slices.len() + 1 >= tasks as usize, "{records:?}");
+            fs::remove_file(world.root().join("state/usage.jsonl")).unwrap();
+        }
+    }
+    assert!(world.slurm_was_told().is_empty());
+}
+
+#[test]
+fn jobs_beside_have_their_place() {
+    let Some(world) = world() else { return };
+    let (one, tasks) = (job(1, 0, 13), job_of_tasks(7, 0, 13, 2));
+    world.prolog(one).ok();
+    world.slurm_counts(tasks);
+    world.prolog(tasks).ok();
+    world.check(&[]);
+    world.epilog(one).ok();
+    world.check(&[]);
+    assert_eq!(world.leases_of(tasks).len(), 2);
+    world.prolog(job(2, 0, 13)).ok();
+    world.epilog(tasks).ok();
+    world.check(&[]);
+    assert_eq!(world.leases().len(), 1);
+}
+
+#[test]
+fn a_second_slice_that_fails_takes_the_first_with_it() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    world.slurm_counts(job);
+    // The half is taken by somebody who is not in Slurm's count.
+    world.foreign(14, 0, 2, Some(1));
+    let before = world.instances(0);
+    world.prolog(job).ok().says("no position is free");
+    assert_eq!(world.slurm_was_told(), ["requeue 7"]);
+    assert!(world.leases().is_empty());
+    assert_eq!(world.instances(0), before);
+    assert!(world.usage().is_empty(), "nobody had a slice");
+}
+
+#[test]
+fn any_call_that_fails_leaves_all_or_nothing() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 13, 2);
+    world.slurm_counts(job);
+    world.count_calls();
+    let before = world.calls();
+    world.prolog(job).ok();
+    let calls = world.calls() - before;
+    world.epilog(job).ok();
+    assert!(calls > 50, "{calls}");
+    for nth in 1..=calls {
+        world.nth_call(nth, What::FailAfter(999));
+        world.prolog(job);
+        world.calm();
+        let leases = world.leases_of(job);
+        let whole = leases.iter().all(|lease| lease.state == LeaseState::Active);
+        assert!(
+            leases.is_empty() || !whole || leases.len() == 2,
+            "{nth}: {leases:?}"
+        );
+        world.prolog(job).ok();
+        world.check(&[]);
+        assert_eq!(world.leases_of(job).len(), 2, "{nth}");
+        world.epilog(job).ok();
+        assert!(
+            world.leases().is_empty() && world.instances(0).is_empty(),
+            "{nth}"
+        );
+    }
+}
+
+#[test]
+fn without_slurms_word_nothing_is_carved() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    // No answer at all: it goes back to the queue as soon as that can be told.
+    world
+        .prolog(job)
+        .ok()
+        .says("how many tasks are on this node");
+    assert_eq!(world.slurm_was_told(), ["requeue 7"]);
+    // An answer that does not tell it: of a Slurm whose text is another.
+    world.slurm_says(
+        7,
+        "running - 0 gres/gpufrac:25,gres/shard:25 gpu:half:1(IDX:0)",
+    );
+    world
+        .prolog(job)
+        .ok()
+        .says("how many tasks are on this node");
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn what_slurm_says_goes_before_the_entry() {
+    let Some(world) = world() else { return };
+    // Entered per task, and changed to one slice for the node.
+    let changed = job_of_tasks(7, 0, 25, 2);
+    world.slurm_says(7, "running gres/gpufrac:50,gres/shard:50 0");
+    world.prolog(changed).ok();
+    assert_eq!(world.leases_of(changed).len(), 1);
+    assert_eq!(world.leases()[0].units.0, 50);
+    world.epilog(changed).ok();
+    // Both: `scontrol update gres=` does not take away what the tasks have.
+    let tres = "gres/gpufrac:25,gres/shard:25";
+    world.slurm_says(7, &format!("running {tres} 0 {tres} shard:50(50/50)"));
+    world.prolog(changed).ok().says("both per node");
+    assert!(world.slurm_was_told().contains(&"cancel 7".to_owned()));
+    assert!(world.leases().is_empty());
+}
+
+#[test]
+fn another_run_with_other_tasks_gets_new_slices() {
+    let Some(world) = world() else { return };
+    let first = job_of_tasks(7, 0, 13, 3);
+    world.slurm_counts(first);
+    world.prolog(first).ok();
+    let second = Job {
+        restarts: 1,
+        tasks: 2,
+        ..first
+    };
+    world.slurm_counts(second);
+    world.prolog(second).ok().says("an earlier run");
+    world.check(&[]);
+    assert_eq!(world.leases_of(second).len(), 2);
+    // On the other half now.
+    let third = Job {
+        restarts: 2,
+        device: 1,
+        ..second
+    };
+    world.slurm_counts(third);
+    world.prolog(third).ok();
+    world.check(&[]);
+    let leases = world.leases_of(third);
+    assert!(leases.len() == 2 && leases.iter().all(|lease| lease.restart_count == 2));
+    world.epilog(third).ok();
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn a_refusal_that_comes_second_does_not_drain_the_node() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    let tres = "gres/gpufrac:25,gres/shard:25";
+    // Another node of the job was refused before: Slurm ends it already.
+    fs::write(world.root().join("slurm/late"), "").unwrap();
+    world.slurm_says(7, &format!("completing {tres} 0 {tres} shard:50(50/50)"));
+    world.prolog(job).ok();
+    world.slurm_says(7, &format!("running {tres} 0 {tres} shard:50(50/50)"));
+    assert_eq!(world.prolog(job).code, Some(1));
+}
+
+#[test]
+fn shares_of_every_kind() {
+    for kind in [
+        Kind::MpsShared,
+        Kind::MpsPrivate,
+        Kind::MigMps,
+        Kind::Timeslice,
+        Kind::Hami,
+    ] {
+        let Some(world) = World::shared(kind, Control::Real) else {
+            return;
+        };
+        world.setup().ok();
+        let (beside, tasks) = (job(1, 0, 12), job_of_tasks(7, 0, 12, 3));
+        world.prolog(beside).ok();
+        world.slurm_counts(tasks);
+        world.prolog(tasks).ok();
+        world.check(&[]);
+        assert_eq!(world.leases_of(tasks).len(), 3, "{kind:?}");
+        world.prolog(tasks).ok().says("kept");
+        world.check(&[]);
+        world.epilog(beside).ok();
+        world.check(&[]);
+        world.epilog(tasks).ok();
+        world.check(&[]);
+        assert!(world.leases().is_empty(), "{kind:?}");
+    }
+}
