@@ -29,3 +29,21 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     expect_spared(&lab, node, busy)?;
     lab.expect_nothing_left()
 }
+
+#[test]
+fn a_job_with_a_slice_for_each_task_is_left_alone() -> Result<(), LabError> {
+    let lab = lab(&[], "").cpus_per_node(16).start()?;
+    if !lab.slurm().since(23, 11) {
+        return Ok(());
+    }
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
+    let tasks = submit(&lab, user, &args, "sleep 1000")?;
+    let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
+    assert_eq!(lab.wait_for_end(unused)?.state(), "CANCELLED");
+    let log = lab.reaper_log(node)?;
+    assert!(log.contains(&format!("job {tasks} has several slices")), "{log}");
+    assert_eq!(decisions(&lab, node, tasks)?, Vec::<String>::new());
+    expect_spared(&lab, node, tasks)?;
+    lab.expect_nothing_left()
+}

@@ -1,4 +1,4 @@
-//! Which rule holds for a job. Rules on a QOS are not tried here: Slurm knows none without its accounting.
+//! Which rule holds for a job.
 
 use std::time::Duration;
 
@@ -130,6 +130,44 @@ fn end_all(lab: &Lab) -> Result<(), LabError> {
     let jobs = lab.jobs()?.into_iter().filter(|job| job.is_active());
     let ids: Vec<String> = jobs.map(|job| job.id().to_string()).collect();
     lab.command("scancel").args(ids).stdout().map(drop)
+}
+
+#[test]
+fn rules_of_qos_and_account() -> Result<(), LabError> {
+    let rules = "[reaper.rule.exempt]\nqos = [\"beam*\"]\nmode = \"off\"\n\n\
+        [reaper.rule.course]\nqos = [\"normal\"]\naccounts = [\"lab\"]\nnever_used = \"6s\"\n";
+    let lab = lab(&[("mode", "\"dry-run\""), ("never_used", "\"1h\"")], rules)
+        .accounting()
+        .slurm_conf_extra("AccountingStorageEnforce=qos")
+        .start()?;
+    let (user, other, node) = (&lab.users()[0], &lab.users()[1], &lab.nodes()[0]);
+    lab.sacctmgr(&["add", "qos", "beamtime"])?;
+    lab.sacctmgr(&["add", "account", "other"])?;
+    lab.sacctmgr(&[
+        "add",
+        "user",
+        &other.name,
+        "account=other",
+        "DefaultAccount=other",
+    ])?;
+    lab.sacctmgr(&["modify", "user", &user.name, "set", "qos+=beamtime"])?;
+    let idle = |user, args: &[&str]| submit(&lab, user, &[&[EIGHTH], args].concat(), "sleep 1000");
+    // The exempt one first: whoever is warned has been looked at no longer than it.
+    let exempt = idle(user, &["--qos=beamtime"])?;
+    let elsewhere = idle(other, &["--account=other"])?;
+    for job in [exempt, elsewhere] {
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    // It names neither QOS nor account: those that Slurm gives count.
+    let judged = idle(user, &[])?;
+    expect_rule(&lab, node, judged, "course")?;
+    wait_for_decision(&lab, node, judged, "cancel")?;
+    for job in [exempt, elsewhere] {
+        let log = lab.reaper_log(node)?;
+        assert_eq!(decisions(&lab, node, job)?, Vec::<String>::new(), "{log}");
+    }
+    end_all(&lab)?;
+    lab.expect_nothing_left()
 }
 
 #[test]

@@ -1,0 +1,505 @@
+//! Accounts, limits, billing and fair-share: Slurm's own, by slurmdbd, on what gpufrac counts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError, User};
+use nix::sys::signal::Signal;
+
+use crate::{HOLD, go};
+
+const QUARTER: &str = "--gres=gpufrac:0.25";
+const HALF: &str = "--gres=gpufrac:0.5";
+
+/// Halves of the first GPU, the second one whole.
+const POOLS: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu", "both", "hundredth"]
+nodes = "@NODES@"
+gpus = [0]
+
+[pool.whole]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [1]
+"#;
+
+/// What accounting knows of a job, its components, tasks and steps, by their ids.
+struct Records(BTreeMap<String, Record>);
+
+#[derive(Debug)]
+struct Record {
+    /// How long it ran.
+    seconds: u64,
+    /// AllocTRES.
+    counts: BTreeMap<String, u64>,
+}
+
+impl Records {
+    /// Waits until accounting knows the ends of a job's records, `count` of them.
+    fn of(lab: &Lab, job: JobId, count: usize) -> Result<Self, LabError> {
+        let format = "--format=JobID,ElapsedRaw,End,AllocTRES";
+        let job = job.to_string();
+        let what = format!("{count} records of job {job}");
+        lab.wait(&what, Duration::from_secs(60), || {
+            let args = [
+                "--allusers",
+                "--noheader",
+                "--parsable2",
+                format,
+                "-j",
+                &job,
+            ];
+            let text = lab.command("sacct").args(args).stdout()?;
+            let ended = text.lines().filter(|line| !line.contains("|Unknown|"));
+            let records = Self(ended.filter_map(record).collect());
+            Ok((records.0.len() == count).then_some(records))
+        })
+    }
+
+    fn count(&self, id: &str, tres: &str) -> u64 {
+        let record = self.0.get(id);
+        let record = record.unwrap_or_else(|| panic!("{id} is not in {:?}", self.0));
+        record.counts.get(tres).copied().unwrap_or(0)
+    }
+
+    /// Expects the same number of units under both names, in all records.
+    fn expect_units(&self, units: &[(&str, u64)]) {
+        assert_eq!(self.0.len(), units.len(), "{:?}", self.0);
+        for (id, units) in units {
+            let found = ["gres/gpufrac", "gres/shard"].map(|tres| self.count(id, tres));
+            assert_eq!(found, [*units; 2], "{id}: {:?}", self.0);
+        }
+    }
+
+    /// Seconds times units, without steps, which are part of their jobs.
+    fn seconds(&self, tres: &str) -> u64 {
+        let jobs = self.0.iter().filter(|(id, _)| !id.contains('.'));
+        jobs.map(|(id, record)| record.seconds * self.count(id, tres))
+            .sum()
+    }
+}
+
+fn record(line: &str) -> Option<(String, Record)> {
+    let fields: Vec<&str> = line.split('|').collect();
+    let [id, seconds, _end, tres] = fields[..] else {
+        return None;
+    };
+    let count = |word: &str| {
+        let (name, count) = word.split_once('=')?;
+        Some((name.to_owned(), count.parse().ok()?))
+    };
+    let record = Record {
+        seconds: seconds.parse().ok()?,
+        counts: tres.split(',').filter_map(count).collect(),
+    };
+    Some((id.to_owned(), record))
+}
+
+/// The hour in which a time of seconds since 1970 is, as Slurm's commands take it.
+fn hour(seconds: u64) -> Result<String, LabError> {
+    let text = std::process::Command::new("date")
+        .args(["-d", &format!("@{seconds}"), "+%Y-%m-%dT%H:00:00"])
+        .output()
+        .map_err(|reason| LabError::Start {
+            program: "date".into(),
+            reason,
+        })?;
+    Ok(String::from_utf8_lossy(&text.stdout).trim().to_owned())
+}
+
+fn now() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.expect("a time after 1970").as_secs()
+}
+
+/// A batch job that ends when the test says [`go`].
+fn hold(lab: &Lab, user: &User, args: &[&str]) -> Result<JobId, LabError> {
+    lab.sbatch(user, &[args, &["--wrap", HOLD]].concat())
+}
+
+#[test]
+fn fractions_are_in_sacct_and_sreport() -> Result<(), LabError> {
+    let begin = now();
+    let lab = Lab::builder()
+        .accounting()
+        .nodes(2)
+        .pools(POOLS)
+        .partition("both", "TRESBillingWeights=GRES/gpufrac=1.0,GRES/shard=1.0")
+        .partition("hundredth", "TRESBillingWeights=GRES/gpufrac=0.01")
+        .start()?;
+    let (user, other) = (&lab.users()[0], &lab.users()[1]);
+    let steps = "--wrap=srun true; srun --gres=gpufrac:0.25 true; sleep 3";
+    let quarter = lab.sbatch(user, &["-n1", QUARTER, steps])?;
+    let array = lab.sbatch(
+        user,
+        &["-n1", "--array=0-1", "--gres=gpufrac:0.125", "--wrap=true"],
+    )?;
+    let het = lab.sbatch(
+        user,
+        &[
+            "-n1",
+            QUARTER,
+            ":",
+            "-n1",
+            HALF,
+            "--wrap=srun --het-group=0,1 true; sleep 2",
+        ],
+    )?;
+    let nodes = lab.sbatch(other, &["-N2", "-n2", HALF, "--wrap=sleep 2"])?;
+    let whole = lab.sbatch(other, &["-n1", "--gres=gpufrac:1", "--wrap=sleep 2"])?;
+    let rounded = lab.sbatch(
+        other,
+        &["-n1", "--gres=gpufrac:0.2", "-pboth", "--wrap=sleep 2"],
+    )?;
+    let hundredth = lab.sbatch(other, &["-n1", QUARTER, "-phundredth", "--wrap=true"])?;
+
+    let id = |job: JobId, rest: &str| format!("{job}{rest}");
+    let expect = |job: JobId, units: &[(&str, u64)]| {
+        let units: Vec<_> = units
+            .iter()
+            .map(|(rest, units)| (id(job, rest), *units))
+            .collect();
+        let units: Vec<_> = units
+            .iter()
+            .map(|(id, units)| (id.as_str(), *units))
+            .collect();
+        let records = Records::of(&lab, job, units.len())?;
+        records.expect_units(&units);
+        Ok::<_, LabError>(records)
+    };
+    // A step without a size of its own has that of its job.
+    let of_steps = [
+        ("", 25),
+        (".batch", 25),
+        (".extern", 25),
+        (".0", 25),
+        (".1", 25),
+    ];
+    let users = [
+        expect(quarter, &of_steps)?,
+        expect(
+            array,
+            &[
+                ("_0", 13),
+                ("_0.batch", 13),
+                ("_0.extern", 13),
+                ("_1", 13),
+                ("_1.batch", 13),
+                ("_1.extern", 13),
+            ],
+        )?,
+        expect(
+            het,
+            &[
+                ("+0", 25),
+                ("+0.batch", 25),
+                ("+0.extern", 25),
+                ("+0.0", 25),
+                ("+1", 50),
+                ("+1.extern", 50),
+                ("+1.0", 50),
+            ],
+        )?,
+    ];
+    let on_nodes = expect(nodes, &[("", 100), (".batch", 50), (".extern", 100)])?;
+    // A whole GPU has no shards.
+    let whole_records = Records::of(&lab, whole, 3)?;
+    let of_whole = |tres| whole_records.count(&id(whole, ""), tres);
+    assert_eq!((of_whole("gres/gpufrac"), of_whole("gres/shard")), (100, 0));
+    let rounded_records = expect(rounded, &[("", 25), (".batch", 25), (".extern", 25)])?;
+    // Both weights count, unless the largest alone does.
+    assert_eq!(rounded_records.count(&id(rounded, ""), "billing"), 50);
+    // Billing has no decimals.
+    let hundredth_records = Records::of(&lab, hundredth, 3)?;
+    assert_eq!(hundredth_records.count(&id(hundredth, ""), "billing"), 0);
+
+    // slurmdbd sums up by itself once an hour.
+    let (start, end) = (hour(begin)?, hour(now() + 3600)?);
+    lab.sacctmgr(&["rollup", &start, &end])?;
+    let others = [on_nodes, whole_records, rounded_records, hundredth_records];
+    for tres in ["gres/gpufrac", "gres/shard"] {
+        let report = lab
+            .command("sreport")
+            .args(["--parsable2", "--noheader", "-tseconds", "-T", tres])
+            .args(["cluster", "AccountUtilizationByUser"])
+            .args([format!("Start={start}"), format!("End={end}")])
+            .stdout()?;
+        let used = |user: &User| -> u64 {
+            let row = format!("lab|lab|{}|", user.name);
+            let found = report.lines().find(|line| line.starts_with(&row));
+            let count = found.and_then(|line| line.rsplit('|').next()?.parse().ok());
+            count.unwrap_or_else(|| panic!("no row of {} in {report}", user.name))
+        };
+        let expected = |records: &[Records]| {
+            records
+                .iter()
+                .map(|records| records.seconds(tres))
+                .sum::<u64>()
+        };
+        assert!(expected(&users) > 75, "{tres}");
+        assert_eq!(
+            used(user),
+            expected(&users),
+            "{tres} of the first user\n{report}"
+        );
+        assert_eq!(
+            used(other),
+            expected(&others),
+            "{tres} of the second user\n{report}"
+        );
+    }
+    lab.expect_nothing_left()
+}
+
+/// Expects that a job is refused when it is submitted, with these words.
+fn refused(lab: &Lab, user: &User, args: &[&str], words: &[&str]) -> Result<(), LabError> {
+    let outcome = lab.try_sbatch(user, &[args, &["--wrap=true"]].concat())?;
+    assert!(!outcome.status.success(), "{args:?}: {outcome:?}");
+    for word in words {
+        assert!(
+            outcome.stderr.contains(word),
+            "{word} is not in {outcome:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Waits until a job waits for this reason.
+fn waits_for(lab: &Lab, job: JobId, reason: &str) -> Result<(), LabError> {
+    lab.wait(
+        &format!("job {job} waits for {reason}"),
+        Duration::from_secs(60),
+        || {
+            let shown = lab.job(job)?;
+            assert_eq!(shown.state(), "PENDING", "{shown:?}");
+            Ok((shown.field("Reason") == reason).then_some(()))
+        },
+    )
+}
+
+#[test]
+fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
+    let mut lab = Lab::builder()
+        .accounting()
+        .slurm_conf_extra("AccountingStorageEnforce=associations,limits,qos,safe")
+        .partition("small", "")
+        .pools(
+            "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+             partitions = [\"gpu\", \"small\"]\nnodes = \"@NODES@\"\n\n\
+             [partition.small]\nmax = 0.125\ndefault = 0.125\n",
+        )
+        .start()?;
+    let (user, other) = (lab.users()[0].clone(), lab.users()[1].clone());
+    for qos in [
+        &["peruser", "MaxTRESPerUser=gres/gpufrac=25"][..],
+        &["perjob", "MaxTRESPerJob=gres/gpufrac=25"],
+        &["group", "GrpTRES=gres/gpufrac=50"],
+        &["deny", "MaxTRESPerJob=gres/gpufrac=25", "Flags=DenyOnLimit"],
+        &["odd", "MaxTRESPerJob=gres/gpufrac=20", "Flags=DenyOnLimit"],
+        &["tiny", "MaxTRESPerJob=gres/gpufrac=12", "Flags=DenyOnLimit"],
+    ] {
+        lab.sacctmgr(&[&["add", "qos"], qos].concat())?;
+    }
+    for account in [
+        &["team", "GrpTRES=gres/gpufrac=50"][..],
+        &["course", "MaxTRESPerJob=gres/gpufrac=25"],
+        &["budget", "GrpTRESMins=gres/gpufrac=100"],
+    ] {
+        lab.sacctmgr(&[&["add", "account", "parent=lab"], account].concat())?;
+    }
+    let users = format!("{},{}", user.name, other.name);
+    lab.sacctmgr(&["add", "user", &users, "account=team,course,budget"])?;
+    let names = "qos+=peruser,perjob,group,deny,odd,tiny";
+    lab.sacctmgr(&["modify", "user", &users, "set", names])?;
+
+    // What a limit has room for runs, and the next one waits, whoever of the account it is.
+    let room = [
+        (
+            &user,
+            ["-Ateam", HALF],
+            &other,
+            ["-Ateam", "--gres=gpufrac:0.125"],
+            "AssocGrpGRES",
+        ),
+        (
+            &user,
+            ["-qperuser", QUARTER],
+            &user,
+            ["-qperuser", "--gres=gpufrac:0.125"],
+            "QOSMaxGRESPerUser",
+        ),
+        (
+            &user,
+            ["-qgroup", HALF],
+            &other,
+            ["-qgroup", QUARTER],
+            "QOSGrpGRES",
+        ),
+    ];
+    let mut pairs = Vec::new();
+    for (user, first, next, second, reason) in &room {
+        let first = hold(&lab, user, first)?;
+        lab.wait_for_state(first, &["RUNNING"])?;
+        let second = hold(&lab, next, second)?;
+        waits_for(&lab, second, reason)?;
+        pairs.push((first, second));
+    }
+    // slurmctld counts anew what runs when it begins.
+    lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
+    lab.start_slurmctld()?;
+    // Slurm 22.05 takes no job for shards before the node has told it of them.
+    let third = lab.wait("a job is taken", Duration::from_secs(60), || {
+        Ok(hold(&lab, &user, &["-qperuser", "--gres=gpufrac:0.125"]).ok())
+    })?;
+    waits_for(&lab, third, "QOSMaxGRESPerUser")?;
+    lab.command("scancel").args([third.to_string()]).stdout()?;
+    // Another user has a limit of their own.
+    let others = hold(&lab, &other, &["-qperuser", QUARTER])?;
+    lab.wait_for_state(others, &["RUNNING"])?;
+    // Minutes: a job must fit in what is left, to the end of its time limit.
+    let fits = hold(&lab, &user, &["-Abudget", "-t3", QUARTER])?;
+    lab.wait_for_state(fits, &["RUNNING"])?;
+    let over = hold(&lab, &user, &["-Abudget", "-t3", QUARTER])?;
+    waits_for(&lab, over, "AssocGrpGRESMinutes")?;
+    // What can never run waits all the same, unless its QOS says otherwise.
+    let never = [
+        (["-Acourse", HALF], "AssocMaxGRESPerJob"),
+        (["-qperjob", HALF], "QOSMaxGRESPerJob"),
+    ];
+    for (args, reason) in never {
+        let job = hold(&lab, &user, &args)?;
+        waits_for(&lab, job, reason)?;
+        lab.command("scancel").args([job.to_string()]).stdout()?;
+    }
+    refused(&lab, &user, &["-qdeny", HALF], &["QOSMaxGRESPerJob"])?;
+    // What counts is the size after rounding, and both are said.
+    let both = ["rounded up from 0.2 to 0.25", "QOSMaxGRESPerJob"];
+    refused(&lab, &user, &["-qodd", "--gres=gpufrac:0.2"], &both)?;
+    // gpufrac's own rules of partitions come first, in the client and in the controller.
+    let text = std::fs::read_to_string(lab.folder().gpufrac_conf()).expect("gpufrac.toml");
+    let lax = lab.folder().etc().join("lax.toml");
+    let without_rules = text.split("[partition.small]").next().unwrap_or_default();
+    std::fs::write(&lax, without_rules).expect("a file for clients");
+    for conf in [lab.folder().gpufrac_conf(), lax] {
+        for (qos, gres, size) in [
+            ("-qdeny", HALF, "0.5"),
+            ("-qodd", "--gres=gpufrac:0.2", "0.25"),
+        ] {
+            let sbatch = lab
+                .command("sbatch")
+                .user(&user)
+                .env("GPUFRAC_CONFIG", &conf);
+            let outcome = sbatch.args(["-psmall", qos, gres, "--wrap=true"]).run()?;
+            let own = format!(
+                "gpufrac: partition small does not give {size} of a GPU; write --gres=gpufrac:0.125"
+            );
+            assert!(outcome.stderr.contains(&own), "{outcome:?}");
+            assert!(!outcome.stderr.contains("QOSMax"), "{outcome:?}");
+        }
+    }
+    // What a partition gives to who asks for nothing counts like what was asked for.
+    refused(&lab, &user, &["-psmall", "-qtiny"], &["QOSMaxGRESPerJob"])?;
+    // A change is no way round a limit. Slurm refuses none, the job waits.
+    let held = lab.sbatch(&user, &["--hold", "-qdeny", QUARTER, "--wrap=true"])?;
+    let change = [
+        "update",
+        &format!("JobId={held}"),
+        "Partition=gpu",
+        "Gres=gpufrac:0.5",
+    ];
+    let changed = lab.command("scontrol").user(&user).args(change).run()?;
+    changed.success()?;
+    lab.command("scontrol")
+        .args(["release", &held.to_string()])
+        .stdout()?;
+    waits_for(&lab, held, "QOSMaxGRESPerJob")?;
+
+    for (first, second) in pairs.into_iter().chain([(fits, over)]) {
+        lab.command("scancel").args([first.to_string()]).stdout()?;
+        lab.wait_for_state(second, &["RUNNING"])?;
+    }
+    go(&lab)?;
+    lab.command("scancel").args([held.to_string()]).stdout()?;
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn fractions_are_billed_and_lower_the_fair_share() -> Result<(), LabError> {
+    let weights = "TRESBillingWeights=CPU=3.125,GRES/gpufrac=1.0";
+    let lab = Lab::builder()
+        .accounting()
+        .slurm_conf_extra("AccountingStorageEnforce=limits")
+        .slurm_conf_extra("PriorityType=priority/multifactor")
+        .slurm_conf_extra("PriorityFlags=MAX_TRES")
+        .slurm_conf_extra("PriorityWeightFairshare=10000")
+        .slurm_conf_extra("PriorityCalcPeriod=1")
+        .partition("weighed", weights)
+        .pools(
+            "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+             partitions = [\"weighed\"]\nnodes = \"@NODES@\"\n",
+        )
+        .start()?;
+    let (user, other) = (&lab.users()[0], &lab.users()[1]);
+    let billed = [
+        (user, &["-n1", QUARTER][..], 25),
+        (user, &["-n8", QUARTER], 25),
+        (user, &["-n1", "--gres=gpufrac:0.125"], 13),
+        // More CPUs than go with a half: they are what is billed.
+        (user, &["-n16", HALF], 50),
+        (user, &["-n20", HALF], 62),
+        (other, &["-n4"], 12),
+    ];
+    let mut jobs = Vec::new();
+    for (user, args, units) in billed {
+        jobs.push((hold(&lab, user, &[&["-pweighed"], args].concat())?, units));
+    }
+    for (job, _) in &jobs {
+        lab.wait_for_state(*job, &["RUNNING"])?;
+    }
+    std::thread::sleep(Duration::from_secs(6));
+    go(&lab)?;
+    for (job, units) in jobs {
+        let records = Records::of(&lab, job, 3)?;
+        assert_eq!(
+            records.count(&job.to_string(), "billing"),
+            units,
+            "{:?}",
+            records.0
+        );
+    }
+
+    lab.wait(
+        "a lower share of who used more",
+        Duration::from_secs(150),
+        || {
+            let args = [
+                "--all",
+                "--parsable2",
+                "--noheader",
+                "--format=User,RawUsage,FairShare",
+            ];
+            let text = lab.command("sshare").args(args).stdout()?;
+            let share = |user: &User| -> Option<(u64, f64)> {
+                let row = format!("{}|", user.name);
+                let line = text.lines().find_map(|line| line.strip_prefix(&row))?;
+                let (usage, share) = line.split_once('|')?;
+                Some((usage.parse().ok()?, share.parse().ok()?))
+            };
+            let (Some((used, share)), Some((less, more))) = (share(user), share(other)) else {
+                return Ok(None);
+            };
+            // What jobs used is known when they end, what follows from it once a minute.
+            assert!(used > 6 * less, "{text}");
+            Ok((share < more).then_some(()))
+        },
+    )?;
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,291 @@
+//! A slice for each task: `--tres-per-task=gres/gpufrac:0.25`, from Slurm 23.11.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use gpufrac_lab::{Lab, LabError};
+
+use crate::{HOLD, go};
+
+const QUARTERS: &str = "--tres-per-task=gres/gpufrac:0.25";
+/// Prints what a task sees of its slice.
+const SEE: &str =
+    "echo TASK=$SLURM_PROCID CUDA=$CUDA_VISIBLE_DEVICES F=$GPUFRAC_FRACTION N=$SLURMD_NODENAME";
+
+/// None on a Slurm that counts no shares per task; what there is instead has a test of its own.
+fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
+    let lab = builder.cpus_per_node(16).start()?;
+    Ok(lab.slurm().since(23, 11).then_some(lab))
+}
+
+/// The words behind `name=`, in the order of their lines.
+fn words(output: &str, name: &str) -> Vec<String> {
+    let words = output.split_whitespace();
+    words
+        .filter_map(|word| word.strip_prefix(name)?.strip_prefix('='))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// One MIG device in each word, all of them different.
+fn all_different(output: &str) -> BTreeSet<String> {
+    let seen = words(output, "CUDA");
+    let different: BTreeSet<String> = seen.iter().cloned().collect();
+    assert!(
+        different.len() == seen.len()
+            && seen
+                .iter()
+                .all(|uuid| uuid.starts_with("MIG-") && !uuid.contains(',')),
+        "{output}"
+    );
+    different
+}
+
+#[test]
+fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    if lab.slurm().since(23, 11) {
+        return Ok(());
+    }
+    let user = &lab.users()[0];
+    for option in ["--gpus-per-task=gpufrac:0.25", "--gpus-per-task=0.25"] {
+        let refused = lab.try_sbatch(user, &["-n2", option, "--wrap=true"])?;
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(
+            refused.stderr.contains("--gres=gpufrac:0.25"),
+            "{refused:?}"
+        );
+    }
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder())? else {
+        return Ok(());
+    };
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = format!(
+        "echo SCRIPT=$CUDA_VISIBLE_DEVICES; srun sh -c '{SEE}'; {HOLD}; \
+         srun -n1 --exact sh -c 'echo ONE=$CUDA_VISIBLE_DEVICES; sleep 2' & \
+         srun -n1 --exact sh -c 'echo TWO=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
+         srun -n2 --overlap sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & \
+         srun -n2 --overlap sh -c 'echo OVER=$CUDA_VISIBLE_DEVICES; sleep 2' & wait; \
+         srun -n1 --gres=none sh -c 'echo NONE=$CUDA_VISIBLE_DEVICES'"
+    );
+    let job = lab.sbatch(user, &["-n2", QUARTERS, "--wrap", &script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let shown = lab.job(job)?;
+    assert_eq!(shown.field("TresPerTask"), "gres/gpufrac:25,gres/shard:25");
+    let instances = lab.instances(node)?;
+    assert_eq!(instances.len(), 2);
+    let uuids: BTreeSet<String> = instances.iter().flat_map(|i| i.uuids.clone()).collect();
+    let leases = lab.leases_of(node, job)?;
+    let numbers: Vec<u32> = leases.iter().map(|lease| lease.number).collect();
+    assert_eq!(numbers, [0, 1]);
+    assert!(leases.iter().all(|lease| lease.units.0 == 25));
+    let status = lab
+        .command("gpufrac")
+        .args(["status", "--node", node])
+        .stdout()?;
+    assert!(status.contains(&format!("{job}.1 ")), "{status}");
+    go(&lab)?;
+
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    assert_eq!(all_different(&output), uuids, "{output}");
+    let (script, one, two) = (
+        words(&output, "SCRIPT"),
+        words(&output, "ONE"),
+        words(&output, "TWO"),
+    );
+    let of_script: BTreeSet<String> = script[0].split(',').map(str::to_owned).collect();
+    assert_eq!(of_script, uuids, "{output}");
+    // Both are task 0 of a step of one task.
+    let side_by_side: BTreeSet<String> = one.into_iter().chain(two).collect();
+    assert_eq!(side_by_side, uuids, "{output}");
+    // Steps that overlap share, and their tasks are still apart.
+    let mut over = words(&output, "OVER");
+    over.sort();
+    assert_eq!(over.len(), 4, "{output}");
+    assert!(
+        over[0] == over[1] && over[1] != over[2] && over[2] == over[3],
+        "{output}"
+    );
+    assert_eq!(words(&output, "NONE"), [""], "{output}");
+    assert_eq!(words(&output, "F"), ["0.25", "0.25"], "{output}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder())? else {
+        return Ok(());
+    };
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    // The same user's: file modes do not help.
+    let other = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap", HOLD])?;
+    lab.wait_for_state(other, &["RUNNING"])?;
+    let caps = lab.folder().gpus(node).join("dev/nvidia-caps");
+    // A device answers as one without a driver behind it.
+    let probe = format!(
+        "for file in {}/*; do case $( (exec 3<\"$file\") 2>&1 ) in *\"No such device\"*) echo REACHED=${{file##*cap}};; esac; done",
+        caps.display()
+    );
+    let probe = lab.write_work("probe.sh", &probe)?;
+    let script = format!("{HOLD}; srun sh {}", probe.display());
+    let job = lab.sbatch(user, &["-n2", QUARTERS, "--wrap", &script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let leases = lab.leases_of(node, job)?;
+    let own: BTreeSet<String> = leases
+        .iter()
+        .filter_map(|lease| lease.slice.instance())
+        .flat_map(|made| [made.gi_cap_minor.to_string(), made.ci_cap_minor.to_string()])
+        .collect();
+    assert_eq!(own.len(), 4);
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    let reached = words(&output, "REACHED");
+    assert_eq!(reached.len(), 8, "two tasks: {output}");
+    assert_eq!(
+        reached.into_iter().collect::<BTreeSet<_>>(),
+        own,
+        "{output}"
+    );
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn srun_and_salloc() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder())? else {
+        return Ok(());
+    };
+    let user = &lab.users()[0];
+    let direct = lab
+        .command("srun")
+        .user(user)
+        .args([
+            "-N1",
+            "-n3",
+            "--tres-per-task=gres/gpufrac:0.125",
+            "sh",
+            "-c",
+            SEE,
+        ])
+        .stdout()?;
+    assert_eq!(all_different(&direct).len(), 3, "{direct}");
+    let script = format!("srun sh -c '{SEE}'; srun sh -c '{SEE}'");
+    let inside = lab
+        .command("salloc")
+        .user(user)
+        .args(["-n2", QUARTERS, "sh", "-c", &script])
+        .stdout()?;
+    let seen = words(&inside, "CUDA");
+    // What the first step had the second one has again.
+    let different: BTreeSet<&String> = seen.iter().collect();
+    assert!(seen.len() == 4 && different.len() == 2, "{inside}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn tasks_on_several_nodes_have_slices_where_they_are() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder().nodes(2))? else {
+        return Ok(());
+    };
+    let user = &lab.users()[0];
+    let output = lab
+        .command("srun")
+        .user(user)
+        .args([
+            "-N2",
+            "-n3",
+            "-c2",
+            QUARTERS,
+            "sh",
+            "-c",
+            &format!("{SEE}; sleep 1"),
+        ])
+        .stdout()?;
+    assert_eq!(all_different(&output).len(), 3, "{output}");
+    let mut nodes = words(&output, "N");
+    nodes.sort();
+    nodes.dedup();
+    assert_eq!(nodes.len(), 2, "{output}");
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    let state = lab.folder().root().join("var");
+    let records = lab.nodes().iter().map(|node| {
+        let text = std::fs::read_to_string(state.join(node).join("usage.jsonl"));
+        text.unwrap_or_default().lines().count()
+    });
+    assert_eq!(records.sum::<usize>(), 3);
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
+    let pool = "[pool.shared]\nmechanism = \"timeslice\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
+    let Some(lab) = lab(Lab::builder().mig(false).pools(pool))? else {
+        return Ok(());
+    };
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = format!("srun sh -c '{SEE}'; {HOLD}");
+    let job = lab.sbatch(user, &["-N1", "-n4", QUARTERS, "--wrap", &script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    assert_eq!(lab.leases_of(node, job)?.len(), 4);
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    let gpus: BTreeSet<String> = words(&output, "CUDA").into_iter().collect();
+    assert!(
+        gpus.len() == 1 && words(&output, "CUDA").len() == 4,
+        "{output}"
+    );
+    assert!(gpus.iter().all(|gpu| gpu.starts_with("GPU-")), "{output}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn what_can_not_be_is_refused_with_what_to_write() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder().nodes(2))? else {
+        return Ok(());
+    };
+    let user = &lab.users()[0];
+    for (args, tells) in [
+        (&["-N1", "-n3", QUARTERS][..], "write --nodes=2 --ntasks=3"),
+        (
+            &["-n3", "--ntasks-per-node=3", QUARTERS],
+            "at most 2 tasks on a node",
+        ),
+        (
+            &["-n2", "--gpus-per-task=gpufrac:0.25"],
+            "write --tres-per-task=gres/gpufrac:0.25",
+        ),
+        (
+            &["-n2", "--gres=gpufrac:0.25", QUARTERS],
+            "both per node and per task",
+        ),
+        (
+            &["-n2", "--tres-per-task=gres/gpufrac:0.75"],
+            "--tres-per-task=gres/gpufrac:0.5",
+        ),
+    ] {
+        let refused = lab.try_sbatch(user, &[args, &["--wrap=true"]].concat())?;
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(refused.stderr.contains(tells), "{refused:?}");
+    }
+    // A pending job keeps what its tasks have.
+    let job = lab.sbatch(user, &["--hold", "-n2", QUARTERS, "--wrap=true"])?;
+    let id = format!("JobId={job}");
+    let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
+    let changed = lab.command("scontrol").user(user).args(change).run()?;
+    assert!(changed.stderr.contains("can not be changed"), "{changed:?}");
+    // What is added per node is refused when the job starts, by both nodes at once; neither is drained for it.
+    let change = ["update", &id, "gres=gpufrac:0.25"];
+    lab.command("scontrol").args(change).run()?;
+    lab.command("scontrol")
+        .args(["release", &job.to_string()])
+        .stdout()?;
+    lab.wait_for_end(job)?;
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,34 @@
+//! Every way to ask Slurm for something asks for a fraction as well.
+
+mod control;
+mod cron;
+mod queue;
+mod rest;
+mod spellings;
+mod steps;
+
+use gpufrac_lab::{JobId, Lab, LabError, Outcome};
+
+/// What a job or step sees: its fraction, and the shards that Slurm counts for it.
+const SEE: &str = "echo F=$GPUFRAC_FRACTION S=$SLURM_SHARDS_ON_NODE";
+
+/// What Slurm counts for a job, per node: `gpufrac:25,shard:25`, without the marks that differ between releases.
+fn counts(lab: &Lab, job: JobId) -> Result<String, LabError> {
+    let text = lab.job(job)?.field("TresPerNode").to_owned();
+    Ok(text.replace("gres:", "").replace("gres/", ""))
+}
+
+/// A refusal by gpufrac that holds these words.
+fn expect_refusal(outcome: &Outcome, words: &str) {
+    assert!(!outcome.status.success(), "{outcome:?}");
+    let said = outcome.stderr.contains("gpufrac: ") && outcome.stderr.contains(words);
+    assert!(said, "no {words:?} in {outcome:?}");
+}
+
+/// The lines of an output that begin with `prefix`, without it, in order.
+fn lines<'a>(output: &'a str, prefix: &str) -> Vec<&'a str> {
+    output
+        .lines()
+        .filter_map(|line| line.strip_prefix(prefix))
+        .collect()
+}

@@ -1,0 +1,233 @@
+//! Submission by slurmrestd.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError, Running, Slurm};
+
+use super::counts;
+use crate::{HOLD, go};
+
+/// What differs between releases.
+struct Api {
+    version: &'static str,
+    /// slurmrestd's options for this version alone.
+    options: &'static [&'static str],
+    /// The key of a job's TRES per node.
+    per_node: &'static str,
+    /// Whether the script is a key of the job, and the environment a list.
+    nested: bool,
+    /// The key of what reaches prolog and epilog; None where clients can not set it.
+    spank: Option<&'static str>,
+}
+
+impl Api {
+    fn of(slurm: &Slurm) -> Self {
+        let latest = |version, options| Self {
+            version,
+            options,
+            per_node: "tres_per_node",
+            nested: true,
+            spank: Some("spank_environment"),
+        };
+        match slurm.series().as_str() {
+            "22.05" => Self {
+                version: "v0.0.38",
+                options: &["-s", "openapi/v0.0.38"],
+                per_node: "gres",
+                nested: false,
+                spank: None,
+            },
+            "24.11" => latest("v0.0.42", &["-s", "openapi/slurmctld", "-d", "v0.0.42"]),
+            _ => latest("v0.0.44", &["-s", "openapi/slurmctld", "-d", "v0.0.44"]),
+        }
+    }
+
+    /// The body of a submission; `more` are keys of the job.
+    fn body(&self, work: &Path, tres: &str, more: &str) -> String {
+        let script = format!("#!/bin/sh\\nenv | grep -E '^(CUDA_V|GPUFRAC_)'\\n{HOLD}\\n");
+        let script = format!("\"script\": \"{script}\"");
+        let forged = "SPANK_GPUFRAC=v1:units=50:mech=mig";
+        let environment = match (self.nested, forged.split_once('=')) {
+            (false, Some((name, value))) => {
+                format!(r#"{{"PATH": "/usr/bin:/bin", "{name}": "{value}"}}"#)
+            }
+            _ => format!(r#"["PATH=/usr/bin:/bin", "{forged}"]"#),
+        };
+        let job = format!(
+            r#""name": "rest", "tasks": 1, "{}": "{tres}", "current_working_directory": "{}", "environment": {environment}{more}"#,
+            self.per_node,
+            work.display(),
+        );
+        match self.nested {
+            true => format!(r#"{{"job": {{{job}, {script}}}}}"#),
+            false => format!(r#"{{"job": {{{job}}}, {script}}}"#),
+        }
+    }
+}
+
+/// slurmrestd of a user, on a socket of the user's own.
+struct Rest {
+    api: Api,
+    work: PathBuf,
+    socket: PathBuf,
+    daemon: Running,
+}
+
+impl Rest {
+    fn start(lab: &Lab) -> Result<Self, LabError> {
+        let api = Api::of(lab.slurm());
+        let work = lab.folder().work();
+        let socket = work.join("rest.socket");
+        // It submits as whoever runs it, and refuses to be root.
+        let daemon = lab
+            .command("/usr/sbin/slurmrestd")
+            .user(&lab.users()[0])
+            .args(["-a", "rest_auth/local"])
+            .args(api.options)
+            .args([format!("unix:{}", socket.display())])
+            .spawn()?;
+        lab.wait("slurmrestd listens", Duration::from_secs(60), || {
+            Ok(UnixStream::connect(&socket).is_ok().then_some(()))
+        })?;
+        Ok(Self {
+            api,
+            work,
+            socket,
+            daemon,
+        })
+    }
+
+    /// Submits a job, and gives the answer: its head and its body.
+    fn submit(&self, tres: &str, more: &str) -> (String, String) {
+        let body = self.api.body(&self.work, tres, more);
+        let request = format!(
+            "POST /slurm/{}/job/submit HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.api.version,
+            body.len()
+        );
+        let mut stream = UnixStream::connect(&self.socket).expect("slurmrestd listens");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a deadline");
+        stream
+            .write_all(request.as_bytes())
+            .expect("the request is sent");
+        let mut answer = Vec::new();
+        let mut bytes = [0; 4096];
+        loop {
+            match stream.read(&mut bytes) {
+                Ok(0) => break,
+                Ok(count) => answer.extend(&bytes[..count]),
+                Err(error) => panic!("{error} after {}", String::from_utf8_lossy(&answer)),
+            }
+            if is_whole(&answer) {
+                break;
+            }
+        }
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("an answer by HTTP");
+        // slurmrestd of 22.05 writes more behind the body.
+        let length = length_of(head).unwrap_or(body.len());
+        (head.to_owned(), body[..length].to_owned())
+    }
+
+    /// The job of an answer, and what its user is told.
+    fn taken(&self, tres: &str, more: &str) -> (JobId, String) {
+        let (head, body) = self.submit(tres, more);
+        let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}\n{body}");
+        let job = answer["job_id"]
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok());
+        let told = answer["job_submit_user_msg"].as_str().unwrap_or_default();
+        (
+            JobId(job.unwrap_or_else(|| panic!("no job in {body}"))),
+            told.to_owned(),
+        )
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        let pid = i32::try_from(self.daemon.pid()).expect("a pid");
+        let pid = nix::unistd::Pid::from_raw(pid);
+        // That it is gone already is as good.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+    }
+}
+
+/// Whether the answer is as long as it says.
+fn is_whole(answer: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(answer);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    length_of(head).is_some_and(|length| body.len() >= length)
+}
+
+fn length_of(head: &str) -> Option<usize> {
+    head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let length = value.trim().parse().ok();
+        length.filter(|_| name.eq_ignore_ascii_case("content-length"))
+    })
+}
+
+#[test]
+fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let node = &lab.nodes()[0];
+    let rest = Rest::start(&lab)?;
+
+    let (job, told) = rest.taken("gpufrac:0.2", "");
+    assert_eq!(
+        told,
+        "gpufrac: rounded up from 0.2 to 0.25 (2g.20gb, 19.6 GiB)"
+    );
+    assert_eq!(counts(&lab, job)?, "gpufrac:25,shard:25");
+    let mut jobs = vec![job];
+    if let Some(key) = rest.api.spank {
+        // What would reach the prolog, by its own key.
+        let forged = format!(r#", "{key}": ["SPANK_GPUFRAC=v1:units=50:mech=mig"]"#);
+        jobs.push(rest.taken("gres/gpufrac:0.25", &forged).0);
+        jobs.push(rest.taken("gres/gpu:0.25", &forged).0);
+    }
+    for &job in &jobs {
+        lab.wait_for_state(job, &["RUNNING"])?;
+        let shown = lab.job(job)?;
+        assert!(
+            shown.field("UserId").starts_with(&lab.users()[0].name),
+            "{shown:?}"
+        );
+        let slice = lab.slice(node, job)?;
+        assert_eq!((slice.lease.units.0, slice.instance.size), (25, 2));
+    }
+    go(&lab)?;
+    for &job in &jobs {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+        let output = lab.output(job)?;
+        assert!(output.contains("CUDA_VISIBLE_DEVICES=MIG-"), "{output}");
+        assert!(output.contains("GPUFRAC_FRACTION=0.25"), "{output}");
+    }
+    for tres in [
+        "gpufrac:1.5",
+        "gpufrac:1",
+        "gpufrac:25",
+        "gpu:1",
+        "shard:25",
+    ] {
+        let (_, body) = rest.submit(tres, "");
+        // The reason in words is in slurmrestd's log: libslurm writes it there and answers with the code alone.
+        assert!(
+            body.contains("Invalid generic resource (gres) specification"),
+            "{tres}: {body}"
+        );
+        let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(answer["job_id"].as_u64().unwrap_or(0), 0, "{tres}: {body}");
+    }
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,126 @@
+//! Steps inside of a job with a fraction.
+
+use gpufrac_lab::{Lab, LabError};
+
+use super::{SEE, expect_refusal};
+use crate::{HOLD, go};
+
+/// Runs a script as a batch job that may have four tasks and half a GPU, and gives its output.
+fn in_half_a_gpu(lab: &Lab, script: &str) -> Result<String, LabError> {
+    lab.write_work("steps.sh", &format!("#!/bin/bash\n{script}"))?;
+    let job = lab.sbatch(&lab.users()[0], &["-n4", "--gres=gpufrac:0.5", "steps.sh"])?;
+    assert_eq!(
+        lab.wait_for_end(job)?.state(),
+        "COMPLETED",
+        "{:?}",
+        lab.output(job)
+    );
+    lab.output(job)
+}
+
+#[test]
+fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let see = format!("{SEE} $CUDA_VISIBLE_DEVICES");
+    let output = in_half_a_gpu(
+        &lab,
+        &format!(
+            "srun -n1 sh -c '{see}'\nsrun -n1 --gres=gpufrac:0.125 sh -c '{see}'\n\
+             srun -n1 --overlap sh -c '{see}'\nsrun -n1 --gres=none sh -c '{see}'\n\
+             srun -n1 --gres=gpufrac:0.2 sh -c '{see}'\n"
+        ),
+    )?;
+    let steps: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with("F="))
+        .collect();
+    let uuid = steps[0].split_whitespace().nth(2).expect("a UUID");
+    assert!(uuid.starts_with("MIG-"), "{output}");
+    let on_slice = |shards| format!("F=0.5 S={shards} {uuid}");
+    let expected = [
+        on_slice(50),
+        on_slice(13),
+        on_slice(50),
+        "F= S=".into(),
+        on_slice(25),
+    ];
+    assert_eq!(steps, expected, "{output}");
+    assert!(output.contains("rounded up from 0.2 to 0.25"), "{output}");
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn steps_run_side_by_side_as_far_as_the_jobs_fraction_goes() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    // Two quarters hold all of it: a third is refused where it may not wait, and runs after them where it may.
+    let script = format!(
+        "step() {{ srun --exact -n1 --gres=gpufrac:0.25 \"$@\"; }}\n\
+         step sh -c 'touch first; {HOLD}' & step sh -c 'touch second; {HOLD}' &\n\
+         until [ -e first ] && [ -e second ]; do sleep 0.1; done\n\
+         step --immediate=1 true && echo taken\n\
+         srun --exact -n1 --gres=none sh -c 'echo beside'\n\
+         step sh -c '[ -e go ] && echo waited' &\n\
+         touch ready; wait\n"
+    );
+    lab.write_work("steps.sh", &format!("#!/bin/bash\n{script}"))?;
+    let job = lab.sbatch(&lab.users()[0], &["-n4", "--gres=gpufrac:0.5", "steps.sh"])?;
+    let ready = lab.folder().work().join("ready");
+    lab.wait(
+        "both steps run",
+        std::time::Duration::from_secs(120),
+        || Ok(ready.exists().then_some(())),
+    )?;
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    assert!(output.contains("Requested nodes are busy"), "{output}");
+    assert!(!output.contains("taken"), "{output}");
+    assert!(
+        output.contains("beside\n") && output.contains("waited\n"),
+        "{output}"
+    );
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_step_can_not_have_more_than_its_job() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let user = &lab.users()[0];
+    let script = format!(
+        "--wrap=srun --gres=gpufrac:0.5 true && echo taken; srun --gres=gpu:1 true && echo taken; \
+         srun --gres=gpufrac:1 true && echo taken; srun sh -c '{SEE}'"
+    );
+    let job = lab.sbatch(user, &["-n1", "--gres=gpufrac:0.25", &script])?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    for words in [
+        "gpufrac: the job has 0.25 of a GPU on each of its nodes",
+        "write at most --gres=gpufrac:0.25, or leave --gres out",
+        "Invalid generic resource (gres) specification",
+        "gpufrac: partition gpu lends no whole GPU",
+        "F=0.25 S=25",
+    ] {
+        assert!(output.contains(words), "no {words:?} in {output}");
+    }
+    assert!(!output.contains("taken"), "{output}");
+    // In a job without a fraction there is none to divide.
+    let none = lab
+        .command("salloc")
+        .user(user)
+        .args(["-n1", "srun", "--gres=gpufrac:0.25", "true"])
+        .run()?;
+    assert!(!none.status.success(), "{none:?}");
+    let refused = lab
+        .command("salloc")
+        .user(user)
+        .args([
+            "-n1",
+            "--gres=gpufrac:0.25",
+            "srun",
+            "--gpus-per-task=0.25",
+            "true",
+        ])
+        .run()?;
+    expect_refusal(&refused, "--gpus-per-task");
+    lab.expect_nothing_left()
+}
