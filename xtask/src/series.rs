@@ -68,6 +68,11 @@ impl Series {
         Self::prepare(&Slurm::in_root(None)?.series())
     }
 
+    /// Whether it is the machine's own.
+    pub fn is_own(&self) -> bool {
+        self.root.is_none()
+    }
+
     /// The Slurm itself.
     pub fn slurm(&self) -> Result<Slurm> {
         Ok(Slurm::in_root(self.root.clone())?)

@@ -129,9 +129,11 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
 
 /// What a boot does: everything in memory is new, and `gpufrac node-setup` comes before slurmd. The node is the
 /// script's first argument.
-/// Slurm ends the process group of its programs with them: they wait until slurmd has one of its own.
+/// It takes two seconds: slurmd knows its boot to the second, and Slurm leaves alone who booted before it was asked to. Slurm
+/// ends the process group of its programs with them, so they wait until slurmd has one of its own.
 const BOOT: &str = "\
 #!/bin/sh
+sleep 2
 export PATH=@ROOT@/bin:/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF=@ROOT@/etc/slurm.conf GPUFRAC_CONFIG=@ROOT@/etc/gpufrac.toml
 rm -rf @ROOT@/run/$1/* @ROOT@/dev/$1/*
 gpusim init --lib @ROOT@/lib/libnvidia_ml.so --gpu H100-80:1 --mig --root @ROOT@/gpus/$1 || exit 1
