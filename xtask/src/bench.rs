@@ -80,7 +80,10 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Reaper, reaper::measure),
         (Part::Scale, scale::measure),
     ] {
-        if arguments.only.map_or(part != Part::Scale, |only| only == part) {
+        if arguments
+            .only
+            .map_or(part != Part::Scale, |only| only == part)
+        {
             measure(arguments, &build, &mut table)?;
         }
     }

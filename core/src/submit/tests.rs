@@ -478,7 +478,10 @@ fn raw_requests_in_partitions_with_pools() {
     }
     for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1", "gpu:t4:0.25"] {
         let message = refusal("gpu", tres);
-        assert!(message.contains("(a fraction of gpu is not a thing of Slurm's)"), "{message}");
+        assert!(
+            message.contains("(a fraction of gpu is not a thing of Slurm's)"),
+            "{message}"
+        );
     }
     untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
 }

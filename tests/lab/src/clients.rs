@@ -44,7 +44,8 @@ impl SlurmCommand {
     /// Adds arguments.
     #[must_use]
     pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
-        self.words.extend(args.into_iter().map(|arg| arg.as_ref().into()));
+        self.words
+            .extend(args.into_iter().map(|arg| arg.as_ref().into()));
         self
     }
 
@@ -99,10 +100,11 @@ impl SlurmCommand {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .process_group(0)
-            .spawn().map_err(|reason| LabError::Start {
-            program: self.words[0].to_string_lossy().into_owned(),
-            reason,
-        })?;
+            .spawn()
+            .map_err(|reason| LabError::Start {
+                program: self.words[0].to_string_lossy().into_owned(),
+                reason,
+            })?;
         let stdout = child.stdout.take().map(collect);
         let stderr = child.stderr.take().map(collect);
         Ok(Running {

@@ -125,7 +125,12 @@ fn number_after(text: &str, name: &str) -> Result<u64> {
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     let (nodes, jobs) = (arguments.scale_nodes, arguments.scale_jobs);
     println!("starting three clusters of {nodes} nodes ...");
-    let builder = || Lab::builder().nodes(nodes).gpus("H100-80", GPUS).slurm_conf_extra(SETTINGS);
+    let builder = || {
+        Lab::builder()
+            .nodes(nodes)
+            .gpus("H100-80", GPUS)
+            .slurm_conf_extra(SETTINGS)
+    };
     let mut ours = Side::new(builder().build_folder(build).start()?, 0)?;
     let mut shares = Side::new(builder().plugins(false).start()?, 1)?;
     let whole = Plain {

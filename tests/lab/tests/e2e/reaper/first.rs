@@ -42,7 +42,10 @@ fn a_job_with_a_slice_for_each_task_is_left_alone() -> Result<(), LabError> {
     let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
     assert_eq!(lab.wait_for_end(unused)?.state(), "CANCELLED");
     let log = lab.reaper_log(node)?;
-    assert!(log.contains(&format!("job {tasks} has several slices")), "{log}");
+    assert!(
+        log.contains(&format!("job {tasks} has several slices")),
+        "{log}"
+    );
     assert_eq!(decisions(&lab, node, tasks)?, Vec::<String>::new());
     expect_spared(&lab, node, tasks)?;
     lab.expect_nothing_left()
