@@ -1,6 +1,6 @@
 //! Slurm's hostlist notation: `gn[01-16]`, `r[1-2]n[01-04,07]`, `login,gn3`.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
 
 /// More nodes than this in one list are a typing mistake, and would use up memory.
 pub const MAX_HOSTS: usize = 65_536;
@@ -9,7 +9,8 @@ pub const MAX_HOSTS: usize = 65_536;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hostlist {
     names: Vec<String>,
-    sorted: BTreeSet<String>,
+    /// Positions in `names`, by name. Every sbatch reads the lists of all pools: a set of copies would double that.
+    sorted: Vec<u32>,
 }
 
 /// What is wrong with a hostlist.
@@ -65,29 +66,43 @@ impl Hostlist {
     /// # Errors
     /// When it is not a hostlist; see [`HostlistError`].
     pub fn parse(text: &str) -> Result<Hostlist, HostlistError> {
-        let mut list = Hostlist::default();
+        let mut names = Vec::new();
         for item in split_outside_brackets(text)? {
-            for name in expand(item, text)? {
-                if !list.sorted.insert(name.clone()) {
-                    return Err(HostlistError::Twice {
-                        name,
-                        text: text.to_owned(),
-                    });
-                }
-                list.names.push(name);
-                if list.names.len() > MAX_HOSTS {
-                    return Err(HostlistError::TooMany {
-                        text: text.to_owned(),
-                    });
-                }
+            names.extend(expand(item, text)?);
+            if names.len() > MAX_HOSTS {
+                return Err(HostlistError::TooMany {
+                    text: text.to_owned(),
+                });
             }
+        }
+        let mut sorted: Vec<u32> = (0..).take(names.len()).collect();
+        sorted.sort_by_key(|position| &names[*position as usize]);
+        let list = Hostlist { names, sorted };
+        if let Some(name) = list.repeated() {
+            return Err(HostlistError::Twice {
+                name: name.to_owned(),
+                text: text.to_owned(),
+            });
         }
         Ok(list)
     }
 
+    fn repeated(&self) -> Option<&str> {
+        let mut neighbours = self.in_order().zip(self.in_order().skip(1));
+        let (name, _) = neighbours.find(|(one, next)| one == next)?;
+        Some(name)
+    }
+
+    fn in_order(&self) -> impl DoubleEndedIterator<Item = &str> + Clone {
+        let name = |position: &u32| self.names[*position as usize].as_str();
+        self.sorted.iter().map(name)
+    }
+
     /// Whether the node is in the list.
     pub fn contains(&self, name: &str) -> bool {
-        self.sorted.contains(name)
+        let of = |position: &u32| self.names[*position as usize].as_str();
+        let found = self.sorted.binary_search_by(|at| of(at).cmp(name));
+        found.is_ok()
     }
 
     /// All names.
@@ -97,8 +112,21 @@ impl Hostlist {
 
     /// The first name that is in both lists.
     pub fn common<'a>(&'a self, other: &'a Hostlist) -> Option<&'a str> {
-        let mut both = self.sorted.intersection(&other.sorted);
-        both.next().map(String::as_str)
+        let (mut ours, mut theirs) = (self.in_order(), other.in_order());
+        // Most lists without a common name are wholly before or after each other.
+        if self.in_order().next_back()? < theirs.clone().next()?
+            || other.in_order().next_back()? < ours.clone().next()?
+        {
+            return None;
+        }
+        let (mut one, mut two) = (ours.next()?, theirs.next()?);
+        loop {
+            match one.cmp(two) {
+                Ordering::Equal => return Some(one),
+                Ordering::Less => one = ours.next()?,
+                Ordering::Greater => two = theirs.next()?,
+            }
+        }
     }
 }
 
@@ -160,7 +188,11 @@ fn expand(item: &str, text: &str) -> Result<Vec<String>, HostlistError> {
         }
         names = names
             .iter()
-            .flat_map(|name| numbers.iter().map(move |number| format!("{name}{number}")))
+            .flat_map(|name| {
+                numbers
+                    .iter()
+                    .map(move |number| [name, number.as_str()].concat())
+            })
             .collect();
         rest = after;
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gpufrac_lab::Lab;
+use nix::sys::signal::Signal;
 
 use super::cluster::{build_submitter, form};
 use super::plain::{self, Plain, PlainLab};
@@ -30,6 +31,9 @@ const LOAD: [[&str; 3]; 4] = [
 /// All jobs are thought about in each cycle of backfill, and a cycle is not cut short.
 const SETTINGS: &str = "\
 SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=5,bf_max_time=600,bf_continue,bf_max_job_test=20000\n";
+
+/// Cycles of backfill whose mean is taken.
+const CYCLES: u64 = 2;
 
 /// How long slurmctld may take for some cycles over all jobs.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -88,7 +92,7 @@ impl Side {
         self.lab.command("sdiag").args(["-r"]).stdout()?;
         let text = self.lab.wait("cycles of backfill", PATIENCE, || {
             let text = self.lab.command("sdiag").stdout()?;
-            let enough = backfill(&text, "Total cycles:").is_ok_and(|cycles| cycles >= 3);
+            let enough = backfill(&text, "Total cycles:").is_ok_and(|cycles| cycles >= CYCLES);
             Ok(enough.then_some(text))
         })?;
         backfill(&text, "Mean cycle:").map(Duration::from_micros)
@@ -168,12 +172,22 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     println!("waiting for backfill ...");
-    let cycle = ours.backfill()?;
+    let sides = [&ours, &shares, &whole];
+    let cycles = sides.map(|side| {
+        // Each alone: all of them think all the time.
+        let others = || sides.iter().filter(|other| !std::ptr::eq(**other, side));
+        others().for_each(|other| other.lab.signal_daemon("slurmctld", Signal::SIGSTOP));
+        let cycle = side.backfill();
+        others().for_each(|other| other.lab.signal_daemon("slurmctld", Signal::SIGCONT));
+        cycle
+    });
+    let [cycle, of_shares, of_whole] = cycles;
+    let cycle = cycle?;
     for (other, name) in [
-        (&shares, "the same shares, no plugins"),
-        (&whole, "8 GPUs a node, lent whole"),
+        (of_shares?, "the same shares, no plugins"),
+        (of_whole?, "8 GPUs a node, lent whole"),
     ] {
-        let pair = one(cycle, other.backfill()?);
+        let pair = one(cycle, other);
         table.add("a cycle of backfill over all jobs", name, &pair, Goal::None);
     }
     let (memory, plain, whole_memory) = (ours.memory()?, shares.memory()?, whole.memory()?);
