@@ -17,7 +17,7 @@ mod checksum;
 mod tests;
 
 /// The version of the text that this build writes and reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where a slice is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -36,7 +36,8 @@ fn shards(gres: &str) -> Option<u32> {
     let item = gres
         .split(outside)
         .find_map(|item| item.strip_prefix("shard:"))?;
-    let counted = item.split('(').next()?;
+    // What is in use follows: without it the text was cut short, and the number may be another.
+    let (counted, _) = item.split_once('(')?;
     counted.rsplit(':').next()?.parse().ok()
 }
 
@@ -49,7 +50,7 @@ mod tests {
         for (text, expected) in [
             ("gpufrac(CNT:50),shard:50(50/50,0/50,0/50,0/50)", Some(50)),
             ("shard:half:26(26/50,0/50),gpufrac(CNT:26)", Some(26)),
-            ("shard:39", Some(39)),
+            ("shard:39", None),
             ("gpu:half:1(IDX:0)", None),
             ("gpufrac(CNT:50)", None),
             ("shard:(50/50)", None),
@@ -65,9 +66,8 @@ mod tests {
         let text = "gpufrac(CNT:50),shard:half:50(50/50,0/50)";
         let complete = text.find("(50/50").unwrap();
         for end in 0..text.len() {
-            let expected = (end >= complete).then_some(50);
-            let cut = shards(&text[..end]).filter(|_| end >= complete);
-            assert_eq!(cut, expected, "{}", &text[..end]);
+            let expected = (end > complete).then_some(50);
+            assert_eq!(shards(&text[..end]), expected, "{}", &text[..end]);
         }
     }
 }

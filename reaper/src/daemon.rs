@@ -89,6 +89,8 @@ pub struct Daemon {
     round: u64,
     unleased: Vec<String>,
     overdue: u32,
+    /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
+    patience: BTreeMap<u32, u64>,
     /// Errors that were logged and still hold.
     told: HashMap<&'static str, String>,
 }
@@ -131,6 +133,7 @@ impl Daemon {
             round: 0,
             unleased: Vec::new(),
             overdue: 0,
+            patience: BTreeMap::new(),
             told: HashMap::new(),
             node,
             log,
@@ -496,33 +499,33 @@ impl Daemon {
         let leases = self.leases.clone();
         let repaired = overdue::repair(&self.node, &leases, &self.log);
         self.tell_once("overdue", repaired.err());
-        let mut overdue = 0;
-        for lease in &leases {
-            if lease.state != LeaseState::Active {
-                overdue += u32::from(lease.state == LeaseState::Releasing);
+        let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
+        let mut overdue = leases.iter().filter(releasing).count() as u32;
+        let seems_over = self.seem_over(&leases);
+        // None: nobody was asked.
+        let mut answer = seems_over.is_empty().then_some(None);
+        self.patience.retain(|job, _| seems_over.contains_key(job));
+        for (job, leases) in seems_over {
+            if self.patience.get(&job).is_some_and(|at| *at > self.round) {
                 continue;
             }
-            let seems_gone = !self.telemetry.has_processes(lease);
-            let may_ask = self
-                .watched
-                .get(&lease.job_id)
-                .is_some_and(|watched| watched.ask_in <= self.round);
-            if !seems_gone || !may_ask {
-                continue;
-            }
-            if let Some(watched) = self.watched.get_mut(&lease.job_id) {
-                watched.ask_in = self.round + PATIENT_ROUNDS;
-            }
-            match overdue::end_if_over(&self.node, lease, self.slurm.as_ref(), &self.log) {
-                Ok(over) => overdue += u32::from(over),
+            self.patience.insert(job, self.round + PATIENT_ROUNDS);
+            match overdue::end_if_over(&self.node, &leases, self.slurm.as_ref(), &self.log) {
+                Ok(over) => {
+                    overdue += over;
+                    answer = Some(None);
+                }
                 Err(error) => {
-                    self.tell_once("jobs that seem to be over", Some(error));
+                    answer = Some(Some(error));
                     break;
                 }
             }
             if self.is_late(began) {
                 break;
             }
+        }
+        if let Some(error) = answer {
+            self.tell_once("jobs that seem to be over", error);
         }
         self.overdue = overdue;
         match overdue::unleased(&self.node) {
@@ -535,9 +538,21 @@ impl Daemon {
                     ));
                 }
                 self.unleased = unleased;
+                self.tell_once("unleased", None::<String>);
             }
             Err(error) => self.tell_once("unleased", Some(error)),
         }
+    }
+
+    /// The active leases of jobs without processes here, by job: those with several slices too, which are not watched.
+    fn seem_over<'a>(&self, leases: &'a [Lease]) -> BTreeMap<u32, Vec<&'a Lease>> {
+        let mut found: BTreeMap<u32, Vec<&Lease>> = BTreeMap::new();
+        let active = leases.iter();
+        let active = active.filter(|lease| lease.state == LeaseState::Active);
+        for lease in active.filter(|lease| !self.telemetry.has_processes(lease)) {
+            found.entry(lease.job_id).or_default().push(lease);
+        }
+        found
     }
 
     /// Logs an error when it comes, or changes, and once more when it is over.

@@ -10,7 +10,7 @@ use gpufrac_node::node::Node;
 use gpufrac_node::nvml::MigMode;
 use gpufrac_node::reconcile;
 
-use crate::slurm::{Job, Slurm, SlurmError};
+use crate::slurm::{Job, Slurm};
 use crate::watch::Key;
 
 /// A prolog or epilog that holds the lock is at work there: the next round will do.
@@ -40,22 +40,36 @@ pub fn repair(node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), String>
     Ok(())
 }
 
-/// Ends the active lease of a job that Slurm says is over, or is another run of. Says whether it was.
+/// Ends those of the active leases of one job that Slurm says is over, or is another run of. Says how many there were.
 pub fn end_if_over(
     node: &Node,
-    lease: &Lease,
+    leases: &[&Lease],
     slurm: &dyn Slurm,
     log: &JobLog,
-) -> Result<bool, String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
-    let is_over = |answer: Result<Option<Job>, SlurmError>| {
-        let over = |job: Job| job.over || job.restart_count > lease.restart_count;
-        answer.map(|job| job.is_none_or(over)).map_err(|e| text(&e))
+) -> Result<u32, String> {
+    let Some(first) = leases.first() else {
+        return Ok(0);
     };
     // Asked without the lock: an answer can take long.
-    if !is_over(slurm.job(lease.job_id))? {
-        return Ok(false);
+    let job = slurm.job(first.job_id).map_err(|error| error.to_string())?;
+    let is_over = |lease: &Lease| {
+        let over = |job: &Job| job.over || job.restart_count > lease.restart_count;
+        job.as_ref().is_none_or(over)
+    };
+    let (mut over, mut outcome) = (0, Ok(()));
+    for lease in leases.iter().filter(|lease| is_over(lease)) {
+        match end(node, lease, log) {
+            Ok(was) => over += u32::from(was),
+            // The others can go all the same.
+            Err(error) => outcome = outcome.and(Err(error)),
+        }
     }
+    outcome.map(|()| over)
+}
+
+/// Ends an active lease, if it is still there. Says whether it was.
+fn end(node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
     let locks = node.locks().map_err(|e| text(&e))?;
     let _lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
         Err(LockError::Timeout { .. }) => return Ok(true),

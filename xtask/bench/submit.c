@@ -1,5 +1,5 @@
-/* Submits COUNT jobs through libslurm from one process: what is left is the controller's time. They are held, or
- * have a time limit of MINUTES. An empty TRES_PER_NODE is none.
+/* Submits COUNT jobs through libslurm from one process: what is left is the controller's time. They are held, and
+ * have a time limit of MINUTES if one is given. An empty TRES_PER_NODE is none.
  * usage: submit COUNT TRES_PER_NODE [MINUTES]; gcc submit.c -lslurm */
 #include <errno.h>
 #include <stdio.h>
@@ -23,10 +23,9 @@ int main(int argc, char **argv)
 		job.user_id = getuid();
 		job.group_id = getgid();
 		job.min_nodes = 1;
+		job.priority = 0;
 		if (argc > 3)
 			job.time_limit = atoi(argv[3]);
-		else
-			job.priority = 0;
 		job.work_dir = "/tmp";
 		job.script = "#!/bin/sh\n";
 		job.environment = environment;

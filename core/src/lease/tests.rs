@@ -242,15 +242,15 @@ fn a_wish_is_written_only_where_there_is_one() {
 fn other_versions_and_unknown_fields_are_refused() {
     let text = lease().to_text().unwrap();
     let body = checksum::open(&text).unwrap();
-    let other = checksum::seal(body.replace("version = 2", "version = 3\nnew_field = true"));
+    let other = checksum::seal(body.replace("version = 3", "version = 4\nnew_field = true"));
     assert!(matches!(
         Lease::parse(&other),
-        Err(LeaseError::Version { found: 3 })
+        Err(LeaseError::Version { found: 4 })
     ));
     let unknown = checksum::seal(format!("note = \"hand-made\"\n{body}"));
     let error = Lease::parse(&unknown).unwrap_err().to_string();
     assert!(error.contains("unknown field `note`"), "{error}");
-    let no_version = checksum::seal(body.replace("version = 2\n", ""));
+    let no_version = checksum::seal(body.replace("version = 3\n", ""));
     assert!(matches!(
         Lease::parse(&no_version),
         Err(LeaseError::Text { .. })
@@ -264,7 +264,7 @@ fn a_text_is_what_an_admin_can_read() {
     lease.advance(LeaseState::Active).unwrap();
     let text = lease.to_text().unwrap();
     for line in [
-        "version = 2",
+        "version = 3",
         "state = \"active\"",
         "job_id = 4711",
         "mechanism = \"mig\"",

@@ -143,6 +143,14 @@ pub enum Refusal {
         /// What to do about it.
         way: &'static str,
     },
+    /// One unit where pools have different Types.
+    #[error(
+        "gpufrac: {scope} has GPUs of several kinds, and 0.01 could be given of one that is not shared; write gpufrac:0.02"
+    )]
+    OneUnit {
+        /// Where.
+        scope: String,
+    },
     /// A whole GPU where none is lent.
     #[error("gpufrac: {scope} lends no whole GPU; {}", ways(sizes, elsewhere))]
     NoWhole {

@@ -100,8 +100,10 @@ fn fits(scope: &Scope<'_>, request: &JobRequest<'_>, entry: &Entry) -> Result<()
     else {
         return Ok(());
     };
-    let on_a_node = request.tasks_per_node.unwrap_or(1);
-    let tasks = request.tasks.unwrap_or(1).max(on_a_node);
+    // Beside a number of tasks, that of a node is the most that it may have.
+    let per_node = request.tasks_per_node.unwrap_or(1);
+    let tasks = request.tasks.unwrap_or(per_node);
+    let on_a_node = per_node.min(tasks);
     let room = request.max_nodes.map(|nodes| most.saturating_mul(nodes));
     if on_a_node > most || room.is_some_and(|room| tasks > room) {
         return Err(Refusal::TooManyTasks {

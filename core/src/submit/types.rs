@@ -28,8 +28,12 @@ pub(super) fn needed(
     match of_pools(config, &scope.partitions, &grant.pools, grant.whole, any) {
         // Devices that lend no shares have one all the same, for Slurm's sake (gres.conf): only the Type keeps a
         // request of one unit away from it.
-        Ok(None) if grant.whole.is_none() && grant.entry.units.0 == 1 => {
-            Ok(only_type(&grant.pools))
+        Ok(None) if grant.whole.is_none() && grant.entry.units.0 == 1 && !undecided => {
+            only_type(&grant.pools)
+                .map(Some)
+                .ok_or_else(|| Refusal::OneUnit {
+                    scope: scope.title(),
+                })
         }
         Ok(found) => Ok(found),
         // A client that does not know where the job will go leaves it to the controller, and says

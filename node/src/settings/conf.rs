@@ -2,6 +2,9 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use gpufrac_core::hostlist::Hostlist;
 
 /// How deep files may include each other.
 const DEPTH: usize = 8;
@@ -28,6 +31,8 @@ pub struct Line {
     pub place: Place,
     /// Keys as they are written, values without their quotes.
     pub pairs: Vec<(String, String)>,
+    /// `NodeName=` written out when it is first asked for: a cluster has thousands of nodes, each of which asks.
+    nodes: OnceLock<Option<Hostlist>>,
 }
 
 impl Line {
@@ -37,6 +42,15 @@ impl Line {
         pairs
             .find(|(name, _)| name.eq_ignore_ascii_case(key))
             .map(|(_, value)| value.as_str())
+    }
+
+    /// Whether its `NodeName=` has a node; ALL is every node.
+    pub fn covers(&self, node: &str) -> bool {
+        let Some(text) = self.get("NodeName") else {
+            return false;
+        };
+        let nodes = self.nodes.get_or_init(|| Hostlist::parse(text).ok());
+        text.eq_ignore_ascii_case("ALL") || nodes.as_ref().is_some_and(|nodes| nodes.contains(node))
     }
 
     /// The first key.
@@ -196,7 +210,11 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
                 file: path.to_owned(),
                 line,
             };
-            lines.push(Line { place, pairs });
+            lines.push(Line {
+                place,
+                pairs,
+                nodes: OnceLock::new(),
+            });
         }
     }
     Ok(())

@@ -40,7 +40,7 @@ impl NodeLines {
         let mut own_detect = false;
         for line in &file.lines {
             let nodes = line.get("NodeName");
-            if nodes.is_some_and(|nodes| !covers(nodes, node)) {
+            if nodes.is_some() && !line.covers(node) {
                 continue;
             }
             if let Some(how) = line.get("AutoDetect")
@@ -87,11 +87,6 @@ impl NodeLines {
             *self.shards.entry(file).or_default() += each;
         }
     }
-}
-
-/// Whether Slurm's list of nodes has a node; ALL is every node.
-pub(super) fn covers(list: &str, node: &str) -> bool {
-    list.eq_ignore_ascii_case("ALL") || Hostlist::parse(list).is_ok_and(|list| list.contains(node))
 }
 
 /// `/dev/x/half[0-3],/dev/y` as single files.

@@ -1,28 +1,26 @@
 //! The devices and counts of each node of a pool: gres.conf, `Gres=` in slurm.conf, and what slurmctld has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
 
 use super::conf::{ConfFile, Place};
-use super::gres_lines::{Gpu, NodeLines, counts, covers};
+use super::gres_lines::{Gpu, NodeLines, counts};
 use super::{Finding, Running, Settings, Severity};
 use crate::gres::{self, GresLines};
 use crate::names;
-use crate::node::Node;
 
 /// Stands for a node's name until nodes with the same finding are together.
 const NAMES: &str = "\u{1}";
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
-    let mut nodes: Vec<&str> = Vec::new();
-    for pool in &config.pools {
-        for name in pool.nodes.names() {
-            if !nodes.contains(&name.as_str()) {
-                nodes.push(name);
-            }
-        }
-    }
+    let mut seen = HashSet::new();
+    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
+    let nodes: Vec<&str> = names
+        .map(String::as_str)
+        .filter(|name| seen.insert(*name))
+        .collect();
     let mut groups: Vec<(Finding, Vec<&str>)> = Vec::new();
     for node in nodes {
         for finding in one(settings, config, node) {
@@ -55,7 +53,7 @@ fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
         let names = line.get("NodeName").unwrap_or_default();
         if names.eq_ignore_ascii_case("DEFAULT") {
             default = line.get("Gres").or(default);
-        } else if covers(names, node) {
+        } else if line.covers(node) {
             found = Some(Written {
                 place: &line.place,
                 gres: line.get("Gres").or(default),
@@ -235,7 +233,7 @@ fn gpus(
 }
 
 fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
-    let folder = Node::new(config.clone(), name).devices;
+    let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
     let lines = gres::lines(name, &folder, &devices);
     (!lines.gres.is_empty()).then_some(lines)

@@ -2,6 +2,7 @@
 //! `src/interfaces/job_submit.c`).
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpufrac_core::reaper::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
@@ -15,6 +16,9 @@ const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const FAILED: c_int = raw::SLURM_ERROR;
 const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 
+/// Whether `init` was called before in this process: a slurmctld that runs has nobody to go on in its place.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
 /// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
 /// then there are no pools, and only jobs that ask for a fraction are refused. It fails only where an older
 /// slurmctld goes on in its place.
@@ -26,7 +30,8 @@ pub extern "C" fn init() -> c_int {
             Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
             None => {
                 tell_release(release::host());
-                if !settings::start() && host::is_reconfigured() {
+                let first = !STARTED.swap(true, Ordering::Relaxed);
+                if !settings::start() && first && host::is_reconfigured() {
                     log::error(
                         "gpufrac: this reconfigure is refused, slurmctld keeps the old pools",
                     );

@@ -34,6 +34,11 @@ impl Release {
     pub const fn series(self) -> Series {
         Series(self.0 >> 8)
     }
+
+    /// Whether a Slurm can be of this release: from 20.02 on they are named after years and months.
+    const fn is_plausible(&self) -> bool {
+        self.0 >> 24 == 0 && self.0 >> 16 >= 20 && (self.0 >> 8 & 0xff) <= 12
+    }
 }
 
 impl fmt::Display for Release {

@@ -28,15 +28,16 @@ impl NodeGres {
     }
 }
 
-/// The devices of a node of a lab without gpufrac: `gpus` GPUs, each as two halves. Jobs ask for shards.
+/// The devices of a node of a lab without gpufrac: `gpus` GPUs, each as two halves, in the
+/// lines that gpufrac prints. Jobs ask for shards.
 pub(crate) fn plain_gres(folder: &Folder, node: &str, gpus: u32) -> NodeGres {
     let place = folder.devices(node);
     let (last, units) = (2 * gpus - 1, 100 * gpus);
     NodeGres {
-        slurm_conf: format!("gpu:half:{},shard:{units},gpufrac:{units}", 2 * gpus),
+        slurm_conf: format!("gpu:half:{},shard:half:{units},gpufrac:{units}", 2 * gpus),
         gres_conf: format!(
-            "NodeName={node} Name=gpu Type=half File={}/half[0-{last}]\n\
-             NodeName={node} Name=shard Count={units}\n\
+            "NodeName={node} Name=gpu Type=half File={0}/half[0-{last}]\n\
+             NodeName={node} Name=shard Type=half Count={units} File={0}/half[0-{last}]\n\
              NodeName={node} Name=gpufrac Count={units}\n",
             place.display()
         ),

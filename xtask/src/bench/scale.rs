@@ -73,6 +73,19 @@ impl Side {
         Ok(())
     }
 
+    /// Lets slurmctld think about all that was submitted. Until then nothing but submissions takes its locks.
+    fn release(&self) -> Result<()> {
+        let squeue = self.lab.command("squeue");
+        let held = squeue.args(["-h", "-t", "PD", "-o", "%A"]).stdout()?;
+        let jobs: Vec<_> = held.split_whitespace().collect();
+        let release = self
+            .lab
+            .command("scontrol")
+            .args(["release", &jobs.join(",")]);
+        release.limit(PATIENCE).stdout()?;
+        Ok(())
+    }
+
     fn diagnosis(&self) -> Result<String> {
         Ok(self.lab.command("sdiag").stdout()?)
     }
@@ -172,6 +185,9 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     println!("waiting for backfill ...");
+    for side in [&ours, &shares, &whole] {
+        side.release()?;
+    }
     let sides = [&ours, &shares, &whole];
     let cycles = sides.map(|side| {
         // Each alone: all of them think all the time.

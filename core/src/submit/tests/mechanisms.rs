@@ -605,3 +605,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn one_unit_that_no_type_keeps_apart_is_refused() {
+    let pool = |name: &str, more: &str| {
+        format!(
+            "[pool.{name}]\nmechanism = \"{name}\"\ngpu = \"L40S-48\"\npartitions = [\"{name}\"]\nnodes = \"{name}1\"\n{more}\n"
+        )
+    };
+    let library = "library = \"/opt/hami/libvgpu.so\"";
+    let text = format!(
+        "version = 1\n{}{}",
+        pool("timeslice", ""),
+        pool("hami", library)
+    );
+    let config = Config::parse(&text, "test").unwrap();
+    let decided = |partitions: &str, tres: &str| {
+        let request = JobRequest {
+            partitions: Some(partitions),
+            tres_per_node: Some(tres),
+            ..JobRequest::default()
+        };
+        decide(&config, &request, Occasion::Submit)
+    };
+    let refusal = decided("timeslice,hami", "gres:gpufrac:0.01").unwrap_err();
+    assert!(
+        refusal.to_string().contains("write gpufrac:0.02"),
+        "{refusal}"
+    );
+    assert!(decided("timeslice,hami", "gres:gpufrac:0.02").is_ok());
+    assert!(decided("timeslice", "gres:gpufrac:0.01").is_ok());
+}

@@ -33,13 +33,13 @@ fn library_of(pid: u32) -> Option<PathBuf> {
     library_in(&maps).map(Path::to_path_buf)
 }
 
-/// In the text of `/proc/PID/maps`. A file that was replaced since has a word behind its path, and its folder is where
-/// the one is that replaced it.
+/// In the text of `/proc/PID/maps`. A file that was replaced since has a word behind its path: what lies there now says
+/// nothing of what runs.
 fn library_in(maps: &str) -> Option<&Path> {
     let mut paths = maps
         .lines()
         .filter_map(|line| line.find('/').map(|at| &line[at..]))
-        .map(|path| Path::new(path.strip_suffix(" (deleted)").unwrap_or(path)));
+        .map(Path::new);
     paths.find(|path| path.file_name().is_some_and(|name| name == LIBRARY))
 }
 
@@ -58,12 +58,14 @@ mod tests {
         let maps = "\
 55d0c0a00000-55d0c0a2e000 r--p 00000000 fe:00 1 /usr/sbin/slurmd\n\
 7f1200000000-7f1200001000 rw-p 00000000 00:00 0 \n\
-7f1207000000-7f1207030000 r--p 00000000 fe:00 2 /opt/my slurm/lib/slurm/libslurmfull.so (deleted)\n\
+7f1207000000-7f1207030000 r--p 00000000 fe:00 2 /opt/my slurm/lib/slurm/libslurmfull.so\n\
 7f1207100000-7f1207130000 r--p 00000000 fe:00 3 /usr/lib/libc.so.6\n";
         let expected = Path::new("/opt/my slurm/lib/slurm/libslurmfull.so");
         assert_eq!(library_in(maps), Some(expected));
         let without: Vec<_> = maps.lines().filter(|line| !line.contains("full")).collect();
         assert_eq!(library_in(&without.join("\n")), None);
+        let replaced = maps.replace("full.so", "full.so (deleted)");
+        assert_eq!(library_in(&replaced), None);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::Release;
 
 const TYPE: &CStr = c"plugin_type";
 const VERSION: &CStr = c"plugin_version";
+/// No type of Slurm's is as long.
+const KIND_LENGTH: usize = 64;
 /// Of these Slurm compares the series alone.
 const SPANK: &[u8] = b"spank";
 
@@ -49,12 +51,34 @@ fn plugin(path: &CStr, own: *const u32) -> Option<Release> {
             return None;
         }
         let found = symbols(path, handle).and_then(|(kind, version)| {
-            let exact = CStr::from_ptr(kind).to_bytes() != SPANK;
-            (exact && version.cast_const() != own).then(|| Release(version.read_volatile()))
+            let kind = kind_of(kind)?;
+            let other = kind != SPANK && version.cast_const() != own;
+            other
+                .then(|| Release(version.read_volatile()))
+                .filter(Release::is_plausible)
         });
         libc::dlclose(handle);
         found
     }
+}
+
+/// The text of a `plugin_type`, `job_submit/lua`; None for what is no such text: another library may have a
+/// symbol of that name.
+///
+/// # Safety
+/// `start` is a symbol of a library that is loaded.
+unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
+    let mut kind = Vec::new();
+    for position in 0..KIND_LENGTH {
+        // SAFETY: by the contract of this function, and all before was text: the array goes on at least to its NUL.
+        let byte = unsafe { start.add(position).read() }.cast_unsigned();
+        match byte {
+            0 => return Some(kind),
+            b'a'..=b'z' | b'0'..=b'9' | b'_' | b'/' => kind.push(byte),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// `plugin_type` and `plugin_version` of a library; not those of a library that it needs.

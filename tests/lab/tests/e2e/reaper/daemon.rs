@@ -277,6 +277,32 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
         "Slurm says the job is over, but no epilog came",
     )?;
     assert_eq!(lab.instances(&node)?, [], "{log}");
+    wait_for_log(&lab, &node, "jobs that seem to be over: works again")?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabError> {
+    let lab = lab(&[("mode", "\"off\"")], "")
+        .cpus_per_node(16)
+        .start()?;
+    if !lab.slurm().since(23, 11) {
+        return Ok(());
+    }
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let each = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
+    let job = submit(&lab, user, &each, "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    assert_eq!(lab.leases_of(node, job)?.len(), 2);
+    let epilog = replace_epilog(&lab, "#!/bin/sh\nexit 0\n")?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
+    wait_for_no_lease(&lab, node)?;
+    replace_epilog(&lab, &epilog)?;
+    let log = lab.reaper_log(node)?;
+    let ended = "Slurm says the job is over, but no epilog came";
+    assert_eq!(log.matches(ended).count(), 2, "{log}");
+    assert_eq!(lab.instances(node)?, [], "{log}");
     lab.expect_nothing_left()
 }
 
