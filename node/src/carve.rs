@@ -28,6 +28,12 @@ use attempt::Attempt;
 
 /// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// How long slurmctld may be silent for a job of which nothing can be made without its word, from the start of the
+/// prolog: a prolog that fails drains the node. It has 60 s (`PrologEpilogTimeout` where it is set), of which each
+/// answer may take some.
+const SILENCE: Duration = Duration::from_secs(45);
+/// The part of it in which the job can still be carved: in the rest it is put back.
+const QUESTIONS: Duration = Duration::from_secs(36);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(320);
 /// Without `PrologFlags=DeferBatch` slurmctld needs a moment to take the job back.
@@ -164,19 +170,30 @@ fn ask(
     entry: Option<Entry>,
     slurm: &dyn Slurm,
 ) -> Result<Option<JobInfo>, SlurmError> {
-    let start = Instant::now();
+    let start = slurm.now();
     loop {
-        match slurm.job(job.job_id) {
-            Err(error)
-                if entry.is_some_and(|entry| entry.per_task)
-                    && !error.is_of_other_series()
-                    && start.elapsed() < PATIENCE =>
-            {
-                sleep(LONGEST_PAUSE);
-            }
-            other => return other,
+        let answer = slurm.job(job.job_id);
+        let limit = match &answer {
+            Err(error) if is_per_task(entry) && !error.is_of_other_series() => QUESTIONS,
+            // The job can be put back, so this is not waited for as long.
+            Ok(Some(info)) if lacks_count(info) => PATIENCE,
+            _ => Duration::ZERO,
+        };
+        if slurm.now().duration_since(start) >= limit {
+            return answer;
         }
+        sleep(LONGEST_PAUSE);
     }
+}
+
+fn is_per_task(entry: Option<Entry>) -> bool {
+    entry.is_some_and(|entry| entry.per_task)
+}
+
+/// Whether Slurm answered without what the job holds on its nodes, although its tasks are to have slices.
+fn lacks_count(info: &JobInfo) -> bool {
+    let empty = info.gres_of_nodes.iter().all(String::is_empty);
+    empty && info.state == JobState::Running && Asked::from(info).is_per_task()
 }
 
 /// The device of a pool that Slurm gave to the job.
@@ -250,7 +267,7 @@ fn slices(
     silence: Option<String>,
 ) -> Result<u32, CarveError> {
     let (Some(info), Some(asked)) = (info, asked) else {
-        return match entry.is_some_and(|entry| entry.per_task) {
+        return match is_per_task(entry) {
             true => Err(CarveError::Uncounted {
                 why: silence.unwrap_or_else(|| "it does not know the job".to_owned()),
             }),
@@ -273,6 +290,7 @@ fn slices(
 
 /// Carves and turns the result into what Slurm is told.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
+    let start = slurm.now();
     let error = match carve(job, node, slurm, log) {
         Ok(Carved::NotConcerned) => return Exit::Done,
         Ok(Carved::Made(leases)) => return told("carved", &leases, log),
@@ -287,8 +305,8 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
             }
             Exit::Broken
         }
-        Reaction::Wait => give_back(job, slurm, log, &error, false),
-        Reaction::Hold => give_back(job, slurm, log, &error, true),
+        Reaction::Wait => give_back(job, slurm, log, &error, start, false),
+        Reaction::Hold => give_back(job, slurm, log, &error, start, true),
         Reaction::Refuse => {
             log.warning(format!("the job is refused: {error}"));
             end(job, slurm, log, &error)
@@ -313,36 +331,48 @@ fn summary(lease: &Lease) -> String {
     )
 }
 
-/// The node is fine, only this job cannot start here now; held, if not before somebody changes it.
+/// The node is fine, only this job cannot start here now; held, if not before somebody changes it. `start`: when the
+/// prolog began.
 fn give_back(
     job: &JobEnv,
     slurm: &dyn Slurm,
     log: &JobLog,
     error: &CarveError,
+    start: Instant,
     hold: bool,
 ) -> Exit {
-    match slurm.requeue(job.job_id, hold) {
-        Ok(()) => {
-            let how = if hold {
-                "requeued and held"
-            } else {
-                "requeued"
-            };
-            log.warning(format!("{how}: {error}"));
-            sleep(AFTER_REQUEUE);
-            Exit::Done
-        }
-        Err(refused) if refused.cannot_requeue() => {
-            log.warning(format!("cancelled, as it cannot be requeued: {error}"));
-            end(job, slurm, log, error)
-        }
-        Err(_) if is_given_up(job, slurm) => {
-            log.warning(format!("given back already: {error}"));
-            Exit::Done
-        }
-        Err(silent) => {
-            log.error(format!("cannot carve: {error}; cannot requeue: {silent}"));
-            Exit::Broken
+    let entry = job.entry.as_ref().ok().copied().flatten();
+    let limit = match is_per_task(entry) {
+        true => SILENCE,
+        false => Duration::ZERO,
+    };
+    loop {
+        match slurm.requeue(job.job_id, hold) {
+            Ok(()) => {
+                let how = if hold {
+                    "requeued and held"
+                } else {
+                    "requeued"
+                };
+                log.warning(format!("{how}: {error}"));
+                sleep(AFTER_REQUEUE);
+                return Exit::Done;
+            }
+            Err(refused) if refused.cannot_requeue() => {
+                log.warning(format!("cancelled, as it cannot be requeued: {error}"));
+                return end(job, slurm, log, error);
+            }
+            Err(_) if is_given_up(job, slurm) => {
+                log.warning(format!("given back already: {error}"));
+                return Exit::Done;
+            }
+            Err(silent)
+                if silent.is_of_other_series() || slurm.now().duration_since(start) >= limit =>
+            {
+                log.error(format!("cannot carve: {error}; cannot requeue: {silent}"));
+                return Exit::Broken;
+            }
+            Err(_) => sleep(LONGEST_PAUSE),
         }
     }
 }

@@ -60,6 +60,24 @@ impl LeaseStore {
         self.named(self.dir.names()?.into_iter().filter(own))
     }
 
+    /// Those leases of a job that can be read, by number, and what is wrong with the others: a job that is over leaves
+    /// nothing that is known of.
+    pub fn readable_of_job(
+        &self,
+        job_id: u32,
+    ) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
+        let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
+        let (mut leases, mut errors) = (Vec::new(), Vec::new());
+        for name in self.dir.names()?.into_iter().filter(own) {
+            match self.read(&name) {
+                Ok(lease) => leases.extend(lease),
+                Err(error) => errors.push(error),
+            }
+        }
+        leases.sort_by_key(|lease| lease.number);
+        Ok((leases, errors))
+    }
+
     /// The same lease as it is now; None if it is gone.
     pub fn again(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
         self.read(&lease.name())
@@ -189,6 +207,9 @@ mod tests {
         // A copy under another number is no second slice.
         std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
         assert!(matches!(store.of_job(7), Err(StoreError::WrongJob { .. })));
+        let (readable, errors) = store.readable_of_job(7).unwrap();
+        assert_eq!(readable, all[1..]);
+        assert!(matches!(errors[..], [StoreError::WrongJob { .. }]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::exit::Exit;
 use crate::failpoint::reached;
@@ -19,7 +19,7 @@ use crate::teardown::{Found, Teardown, TeardownError};
 
 /// How long dying processes are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a prolog may keep the GPU locked, and more.
+/// How long a prolog may keep the GPU locked, and more: waited for once, and not for each slice.
 const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
@@ -50,6 +50,11 @@ impl ReleaseError {
         matches!(self, ReleaseError::Teardown(TeardownError::Share(error)) if error.is_undead())
     }
 
+    /// Whether an admin has to look at the node.
+    fn drains(&self) -> bool {
+        self.severity() == Severity::Broken || self.is_undead()
+    }
+
     /// Whether waiting may help.
     pub fn severity(&self) -> Severity {
         match self {
@@ -61,15 +66,41 @@ impl ReleaseError {
     }
 }
 
-/// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One that cannot go
-/// does not keep the others; the error is that of the first which failed.
+/// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One
+/// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
+/// for the most.
 pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<(), ReleaseError> {
     let start = Instant::now();
-    let mut outcome = Ok(());
-    for lease in node.leases()?.of_job(job_id)?.iter().rev() {
-        outcome = outcome.and(release_one(node, lease, start, log));
+    let store = node.leases()?;
+    let (leases, damaged) = store.readable_of_job(job_id)?;
+    // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed. The mark
+    // needs no lock: whoever reads it may end the lease, as he should. One that is half-made is ended by anybody as it is.
+    let teardown = Teardown::new(node, &store);
+    for lease in leases.iter().rev() {
+        if lease.state == LeaseState::Active
+            && let Err(error) = teardown.begin(&mut lease.clone())
+        {
+            log.warning(format!("{} is not marked: {error}", place(lease)));
+        }
     }
-    outcome
+    let released = leases.iter().rev();
+    let released = released.map(|lease| release_one(node, lease, start, log));
+    let failed = released.filter_map(Result::err);
+    let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
+    match errors.reduce(|first, next| worse(first, next, log)) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// The error that drains the node, if one of them does; the other one is logged.
+fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError {
+    let (kept, other) = match next.drains() && !first.drains() {
+        true => (next, first),
+        false => (first, next),
+    };
+    log.error(format!("one of the slices cannot be released: {other}"));
+    kept
 }
 
 fn release_one(
@@ -86,9 +117,10 @@ fn release_one(
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<(), ReleaseError> {
             // Held for one try only: others carve on this GPU while we wait.
-            let _lock = locks.gpu(lease.slice.gpu_index, LOCK_PATIENCE)?;
+            let patience = LOCK_PATIENCE.saturating_sub(start.elapsed());
+            let _lock = locks.gpu(lease.slice.gpu_index, patience)?;
             reached("release.locked");
-            // A prolog's repair may have been here while we waited.
+            // A prolog's repair may have been here meanwhile.
             let Some(mut lease) = store.again(lease)? else {
                 return Ok(());
             };
@@ -106,14 +138,8 @@ fn release_one(
             Ok(())
         };
         match once() {
-            Err(error @ ReleaseError::Lock(_)) => {
-                // Nobody but us knows that the job is over. The mark needs no lock: whoever reads it may
-                // end the lease, as he should.
-                if let Some(mut lease) = store.again(lease)? {
-                    teardown.begin(&mut lease)?;
-                }
-                return Err(error);
-            }
+            // Waited for long enough.
+            Err(error @ ReleaseError::Lock(_)) => return Err(error),
             Err(error) if error.severity() == Severity::Transient && !left.is_zero() => {
                 sleep(pause.min(left));
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -129,7 +155,7 @@ pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
         Ok(()) => Exit::Done,
         // Never set up: then nothing was carved here either.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
-        Err(error) if error.severity() == Severity::Transient && !error.is_undead() => {
+        Err(error) if !error.drains() => {
             // Not the node's fault. The lease says what is to be done, its place stays taken, and
             // the next prolog on this GPU tries again.
             log.error(format!("the slice cannot be released yet: {error}"));
@@ -139,5 +165,35 @@ pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
             log.error(format!("the slice cannot be released: {error}"));
             Exit::Broken
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpufrac_core::lease::LeaseError;
+
+    fn locked() -> ReleaseError {
+        ReleaseError::Lock(LockError::Timeout {
+            gpu_index: 0,
+            path: "gpu0".into(),
+            waited: LOCK_PATIENCE,
+        })
+    }
+
+    fn damaged() -> ReleaseError {
+        ReleaseError::Store(StoreError::Lease {
+            path: "7.1".into(),
+            source: LeaseError::Checksum,
+        })
+    }
+
+    #[test]
+    fn what_drains_the_node_is_not_hidden_by_what_passes() {
+        let log = JobLog::new(7);
+        assert!(damaged().drains() && !locked().drains());
+        assert!(worse(locked(), damaged(), &log).drains());
+        assert!(worse(damaged(), locked(), &log).drains());
+        assert!(!worse(locked(), locked(), &log).drains());
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use slurm_sys::client::{Client, ClientError, JobInfo};
 use slurm_sys::release::{self, Release, Series};
@@ -66,6 +66,10 @@ pub trait Slurm {
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
     fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError>;
+    /// The time by which it is decided how long an answer is waited for.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 }
 
 type Work = Box<dyn FnOnce(&Result<Client, String>) + Send>;
@@ -73,7 +77,8 @@ type Work = Box<dyn FnOnce(&Result<Client, String>) + Send>;
 /// The real one.
 pub struct Controller {
     work: OnceLock<Sender<Work>>,
-    first: Mutex<Option<(u32, Receiver<JobAnswer>)>>,
+    /// What was asked and not answered yet.
+    pending: Mutex<Option<(u32, Receiver<JobAnswer>)>>,
 }
 
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
@@ -89,7 +94,7 @@ impl Controller {
     pub fn new() -> Controller {
         Controller {
             work: OnceLock::new(),
-            first: Mutex::new(None),
+            pending: Mutex::new(None),
         }
     }
 
@@ -157,17 +162,28 @@ fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
 impl Slurm for Controller {
     fn expect(&self, job_id: u32) {
         let answer = self.send(move |client| client.job(job_id));
-        if let Ok(mut first) = self.first.lock() {
-            *first = Some((job_id, answer));
+        if let Ok(mut pending) = self.pending.lock() {
+            *pending = Some((job_id, answer));
         }
     }
 
     fn job(&self, job_id: u32) -> JobAnswer {
-        let first = self.first.lock().ok().and_then(|mut first| first.take());
-        let answer = match first {
-            Some((asked, answer)) if asked == job_id => Self::wait(&answer),
-            _ => Self::wait(&self.send(move |client| client.job(job_id))),
+        let pending = self
+            .pending
+            .lock()
+            .ok()
+            .and_then(|mut pending| pending.take());
+        let question = match pending {
+            Some((asked, question)) if asked == job_id => question,
+            _ => self.send(move |client| client.job(job_id)),
         };
+        let answer = Self::wait(&question);
+        if matches!(answer, Err(SlurmError::TooSlow(_)))
+            && let Ok(mut pending) = self.pending.lock()
+        {
+            // Who asks again waits for the same answer, and not behind it.
+            *pending = Some((job_id, question));
+        }
         answer.map_err(|error| explained(error, release::release_of_parent()))
     }
 

@@ -2,6 +2,7 @@
 //! lock held, and each step may have been done before by a run that died.
 
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
+use gpufrac_core::mechanism::Mechanism;
 
 use crate::caps::{Caps, CapsError, InstanceCaps};
 use crate::compute_mode::{self, ModeError};
@@ -157,6 +158,13 @@ impl<'a> Teardown<'a> {
             reached("release.daemon_left");
         }
         let slice = &lease.slice;
+        if let Some(mig) = &slice.mig
+            && let Some(instance) = &mig.instance
+            && lease.mechanism == Mechanism::Mig
+        {
+            // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
+            return self.dismantle_known(gpu, mig, instance);
+        }
         let others = self.store.others_of_gpu(lease)?;
         match &slice.mig {
             Some(mig) => self.dismantle_instance(gpu, mig, &others),

@@ -318,10 +318,13 @@ fn what_can_never_work_ends_the_job_not_the_node() {
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     };
+    world.slurm_knows(job(9, 0, 25));
     two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
+    world.slurm_knows(job(9, 0, 5));
     two("SPANK_GPUFRAC", "v1:units=5:mech=mig")
         .ok()
         .says("smallest slice");
+    world.slurm_knows(job(9, 0, 25));
     two("SPANK_GPUFRAC", "v1:units=25:mech=mps")
         .ok()
         .says("offers mig");
@@ -358,6 +361,9 @@ fn a_foreign_instance_is_avoided_and_never_touched() {
 fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
     let Some(world) = ready() else { return };
     let foreign = world.foreign(9, 4, 4, Some(2));
+    for id in [1, 2, 3] {
+        world.slurm_knows(job(id, 1, 25));
+    }
     world
         .prolog(job(1, 1, 25))
         .ok()
@@ -374,7 +380,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
     );
     assert_eq!(told[2], "cancel 2");
     // Where Slurm does not take it back either, the node must not run it.
-    fs::write(world.root().join("slurm/silent"), "").unwrap();
+    world.slurm_is_silent_for(1000);
     assert_eq!(world.prolog(job(3, 1, 25)).code, Some(1));
     world.check(&[foreign]);
     assert!(world.leases().is_empty());
@@ -402,6 +408,9 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     world.prolog(old).ok();
     let before = mig_uuid(&world, old);
     // No answer; then: it runs. Neither is a permission.
+    for id in [2, 3] {
+        world.slurm_knows(job(id, 0, 50));
+    }
     world.prolog(job(2, 0, 50)).ok().says("No answer");
     world.slurm_says(1, "running gres:shard:50 0");
     world.prolog(job(3, 0, 50)).ok();

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::shares::{Control, Kind, access};
-use common::{Job, World, job};
+use common::{Job, World, job, job_of_tasks};
 use gpufrac_core::lease::LeaseState;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill, killpg};
@@ -313,6 +313,7 @@ fn servers_of_others_outlive_a_daemon_that_died() {
         return;
     };
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.slurm_knows(two);
     world.prolog(one).ok();
     let server = serve(&world, &world.pipe(one), &[4_000_000]);
     signal(world.daemon(one), Signal::SIGKILL);
@@ -337,6 +338,7 @@ fn a_daemon_that_hangs_with_servers_of_others_is_left_alone() {
         return;
     };
     let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    world.slurm_knows(two);
     world.prolog(one).ok();
     let server = serve(&world, &world.pipe(one), &[4_000_000]);
     let daemon = world.daemon(one);
@@ -513,6 +515,7 @@ fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
         return;
     };
     world.standin_options(r#"{"hang": ["-d"]}"#);
+    world.slurm_knows(job(1, 0, 25));
     let start = Instant::now();
     world.prolog(job(1, 0, 25)).ok().says("requeued");
     assert!(start.elapsed() < Duration::from_secs(15));
@@ -696,6 +699,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
     assert!(world.mps().is_empty());
     assert_eq!(world.compute_mode(0), PROHIBITED);
     world.slurm_says(1, "running gres:gpu:mps:1,gres:gpufrac:100 0");
+    world.slurm_knows(share);
     world.prolog(share).ok().says("no room for 25 units");
     assert_eq!(world.slurm_was_told(), ["requeue 2"]);
     world.epilog(whole).ok();
@@ -846,6 +850,7 @@ fn jobs_of_an_earlier_configuration_keep_their_gpu() {
         };
         let (one, two) = (job(1, 0, 20), job(2, 0, 10));
         world.set_mode(PROHIBITED);
+        world.slurm_knows(two);
         world.prolog(one).ok();
         let daemon = world.daemon(one);
         world.kind = kind;
@@ -940,16 +945,24 @@ fn servers_of_a_job_that_is_over_keep_nobody_out() {
 }
 
 #[test]
-fn a_lease_whose_epilog_got_no_lock_is_ended_by_the_next_job() {
+fn leases_whose_epilog_got_no_lock_are_ended_by_the_next_job() {
     let Some(world) = ready(Kind::MpsShared, Control::Real) else {
         return;
     };
-    let (one, two) = (job(1, 0, 20), job(2, 0, 10));
+    let (one, two) = (job_of_tasks(1, 0, 10, 2), job(2, 0, 10));
+    world.slurm_counts(one);
     world.prolog(one).ok();
     let file = fs::File::open(world.root().join("run/locks/gpu0")).unwrap();
     let lock = Flock::lock(file, FlockArg::LockExclusive).unwrap();
-    world.epilog(one).ok().says("stayed locked");
-    assert_eq!(world.lease(one).unwrap().state, LeaseState::Releasing);
+    // The second one is not waited for again.
+    world
+        .epilog(one)
+        .ok()
+        .says("stayed locked")
+        .says("for 0.0 s");
+    let left = world.leases_of(one);
+    let marked = left.iter().filter(|l| l.state == LeaseState::Releasing);
+    assert_eq!((left.len(), marked.count()), (2, 2));
     drop(lock);
     world
         .prolog(two)
@@ -957,7 +970,7 @@ fn a_lease_whose_epilog_got_no_lock_is_ended_by_the_next_job() {
         .says("ended the lease of job 1, which was left releasing");
     world.check(&[]);
     assert_eq!(world.leases().len(), 1);
-    assert_eq!(world.usage().len(), 1);
+    assert_eq!(world.usage().len(), 2);
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 mod common;
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use common::shares::{Control, Kind};
@@ -46,14 +45,17 @@ fn each_task_has_an_instance_and_the_epilog_takes_all() {
             assert_eq!(world.leases_of(job), leases);
             world.epilog(job).ok();
             assert!(world.leases().is_empty() && world.instances(0).is_empty());
-            let of_job = |record: &&serde_json::Value| record["job"] == 7;
             let records = world.usage();
-            let slices: BTreeSet<u64> = records
-                .iter()
-                .filter(of_job)
-                .filter_map(|record| record["slice"].as_u64())
-                .collect();
-            assert!(slices.len() + 1 >= tasks as usize, "{records:?}");
+            assert!(records.iter().all(|record| record["job"] == 7));
+            // The first slice has none.
+            let number = |record: &serde_json::Value| match record.get("slice") {
+                None => 0,
+                Some(number) => number.as_u64().unwrap(),
+            };
+            let mut slices: Vec<u64> = records.iter().map(number).collect();
+            slices.sort_unstable();
+            let expected: Vec<u64> = (0..tasks.into()).collect();
+            assert_eq!(slices, expected, "{records:?}");
             fs::remove_file(world.root().join("state/usage.jsonl")).unwrap();
         }
     }
@@ -128,22 +130,90 @@ fn any_call_that_fails_leaves_all_or_nothing() {
 fn without_slurms_word_nothing_is_carved() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 25, 2);
-    // No answer at all: it goes back to the queue as soon as that can be told.
+    // An answer that does not tell how many there are: of a Slurm whose text is another, or has none.
+    for held in ["gpu:half:1(IDX:0)", ""] {
+        let tres = "gres/gpufrac:25,gres/shard:25";
+        world.slurm_says(7, &format!("running - 0 {tres} {held}"));
+        world
+            .prolog(job)
+            .ok()
+            .says("how many tasks are on this node");
+        assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    }
+    assert_eq!(world.slurm_was_told(), ["requeue 7"; 2]);
+    // It comes with the next answer.
+    world.slurm_counts(job);
+    fs::write(world.root().join("slurm/uncounted"), "5").unwrap();
+    world.prolog(job).ok();
+    world.check(&[]);
+    assert_eq!(world.leases_of(job).len(), 2);
+    assert_eq!(world.slurm_was_told().len(), 2);
+}
+
+#[test]
+fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    world.slurm_counts(job);
+    for seconds in [15, 30] {
+        world.slurm_is_silent_for(seconds);
+        world.prolog(job).ok();
+        world.check(&[]);
+        assert_eq!(world.leases_of(job).len(), 2, "{seconds} s");
+        world.epilog(job).ok();
+    }
+    assert!(world.slurm_was_told().is_empty());
+    // Too late to carve: the job is put back.
+    world.slurm_is_silent_for(42);
     world
         .prolog(job)
         .ok()
         .says("how many tasks are on this node");
     assert_eq!(world.slurm_was_told(), ["requeue 7"]);
-    // An answer that does not tell it: of a Slurm whose text is another.
-    world.slurm_says(
-        7,
-        "running - 0 gres/gpufrac:25,gres/shard:25 gpu:half:1(IDX:0)",
-    );
-    world
-        .prolog(job)
-        .ok()
-        .says("how many tasks are on this node");
+    // The job must not run, and nobody can be told so.
+    world.slurm_is_silent_for(1000);
+    let ended = world.prolog(job).says("cannot requeue");
+    assert_eq!(ended.code, Some(1));
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn an_epilog_that_is_killed_leaves_no_lease_active() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    world.slurm_counts(job);
+    world.prolog(job).ok();
+    world.killed_at("release.locked", "epilog", job);
+    let left = world.leases_of(job);
+    let marked = left
+        .iter()
+        .filter(|lease| lease.state == LeaseState::Releasing);
+    assert_eq!(marked.count(), 2, "{left:?}");
+    world.epilog(job).ok();
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    assert_eq!(world.usage().len(), 2);
+}
+
+#[test]
+fn a_damaged_lease_does_not_keep_the_others() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 13, 3);
+    for damaged in ["7", "7.1", "7.2"] {
+        world.slurm_counts(job);
+        world.prolog(job).ok();
+        let path = world.root().join("run/leases").join(damaged);
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, &text[..text.len() / 2]).unwrap();
+        let ended = world.epilog(job).says(&format!("leases/{damaged}`"));
+        assert_eq!(ended.code, Some(1));
+        let leases = fs::read_dir(world.root().join("run/leases")).unwrap();
+        let names: Vec<_> = leases.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [damaged]);
+        assert_eq!(world.instances(0).len(), 1);
+        fs::write(&path, text).unwrap();
+        world.epilog(job).ok();
+        assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::exit::Exit;
@@ -259,6 +260,21 @@ impl World {
         fs::write(self.root().join("slurm").join(job_id.to_string()), text).unwrap();
     }
 
+    /// Slurm knows of the job what its entry says.
+    pub fn slurm_knows(&self, job: Job) {
+        let Job { units, .. } = job;
+        let text = format!(
+            "running gres/gpufrac:{units},gres/shard:{units} {}",
+            job.restarts
+        );
+        self.slurm_says(job.id, &text);
+    }
+
+    /// Slurm does not answer for so many seconds of its own clock.
+    pub fn slurm_is_silent_for(&self, seconds: u32) {
+        fs::write(self.root().join("slurm/silent"), seconds.to_string()).unwrap();
+    }
+
     /// What Slurm says of a job with a slice for each task.
     pub fn slurm_counts(&self, job: Job) {
         let Job { units, tasks, .. } = job;
@@ -464,7 +480,11 @@ pub fn child() {
     let Ok(action) = std::env::var(ACTION) else {
         return;
     };
-    let slurm = Files(std::env::var_os(SLURM).unwrap().into());
+    let slurm = Files {
+        dir: std::env::var_os(SLURM).unwrap().into(),
+        began: Instant::now(),
+        asked: Cell::new(0),
+    };
     let lookup = |name: &str| std::env::var_os(name);
     let config = gpufrac_node::job_env::config_path(lookup);
     let exit = match Node::load(&config, NODE) {
@@ -507,17 +527,28 @@ pub fn child() {
 }
 
 /// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and for a job with a slice for each task `TRES-PER-TASK
-/// GRES-HELD` after it; none means no answer. With `no-library` its library can not be loaded, with `late` it refuses
-/// to end or requeue jobs.
-struct Files(PathBuf);
+/// GRES-HELD` after it; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
+/// library can not be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
+/// many seconds, with `uncounted` it does not say what jobs hold. Each question takes its time by a clock of its own, and none of ours.
+struct Files {
+    dir: PathBuf,
+    began: Instant,
+    asked: Cell<u32>,
+}
+
+/// What a question takes by that clock: as long as the real one is waited for.
+const QUESTION: Duration = Duration::from_secs(3);
 
 impl Files {
-    fn tell(&self, line: String) -> Result<(), SlurmError> {
-        self.library()?;
-        if self.0.join("late").exists() {
+    /// As the real one, which asks for the job first.
+    fn tell(&self, job_id: u32, line: String) -> Result<(), SlurmError> {
+        if self.job(job_id)?.is_none() {
+            return Err(Self::error(slurm_sys::raw::ESLURM_INVALID_JOB_ID as i32));
+        }
+        if self.dir.join("late").exists() {
             return Err(Self::error(slurm_sys::raw::ESLURM_ALREADY_DONE as i32));
         }
-        let path = self.0.join("told");
+        let path = self.dir.join("told");
         let mut text = fs::read_to_string(&path).unwrap_or_default();
         text.push_str(&line);
         text.push('\n');
@@ -525,8 +556,23 @@ impl Files {
         Ok(())
     }
 
+    fn answers(&self) -> Result<(), SlurmError> {
+        self.asked.set(self.asked.get() + 1);
+        match self.still("silent") {
+            true => Err(SlurmError::TooSlow(QUESTION)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether as many seconds are not over yet as a file says.
+    fn still(&self, name: &str) -> bool {
+        let text = fs::read_to_string(self.dir.join(name)).ok();
+        let limit = text.map(|text| Duration::from_secs(text.trim().parse().unwrap()));
+        limit.is_some_and(|limit| self.now().duration_since(self.began) < limit)
+    }
+
     fn library(&self) -> Result<(), SlurmError> {
-        if self.0.join("no-library").exists() {
+        if self.dir.join("no-library").exists() {
             return Err(SlurmError::NotLoaded("no libslurm.so.38".into()));
         }
         Ok(())
@@ -546,7 +592,8 @@ impl Slurm for Files {
 
     fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError> {
         self.library()?;
-        let Ok(text) = fs::read_to_string(self.0.join(job_id.to_string())) else {
+        self.answers()?;
+        let Ok(text) = fs::read_to_string(self.dir.join(job_id.to_string())) else {
             return Err(Self::error(5000));
         };
         let mut words = text.split_whitespace();
@@ -568,8 +615,13 @@ impl Slurm for Files {
             tres_per_node: tres.map(str::to_owned),
             tres_elsewhere: per_task.iter().cloned().collect(),
             tres_per_task: per_task,
-            gres_of_nodes: words.next().into_iter().map(str::to_owned).collect(),
-            batch: !self.0.join("interactive").exists(),
+            gres_of_nodes: words
+                .next()
+                .filter(|_| !self.still("uncounted"))
+                .into_iter()
+                .map(str::to_owned)
+                .collect(),
+            batch: !self.dir.join("interactive").exists(),
             restart_count,
             name: String::new(),
             qos: String::new(),
@@ -589,23 +641,23 @@ impl Slurm for Files {
     }
 
     fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
-        if self.0.join("silent").exists() {
-            return Err(Self::error(5000));
-        }
-        if self.0.join("interactive").exists() {
+        self.job(job_id)?;
+        if self.dir.join("interactive").exists() {
             return Err(Self::error(slurm_sys::raw::ESLURM_BATCH_ONLY as i32));
         }
-        self.tell(format!(
-            "requeue{} {job_id}",
-            if hold { "hold" } else { "" }
-        ))
+        let hold = if hold { "hold" } else { "" };
+        self.tell(job_id, format!("requeue{hold} {job_id}"))
     }
 
     fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
-        self.tell(format!("cancel {job_id}"))
+        self.tell(job_id, format!("cancel {job_id}"))
     }
 
     fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
-        self.tell(format!("notify {job_id} {line}"))
+        self.tell(job_id, format!("notify {job_id} {line}"))
+    }
+
+    fn now(&self) -> Instant {
+        Instant::now() + QUESTION * self.asked.get()
     }
 }
