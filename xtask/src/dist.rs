@@ -67,7 +67,16 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         let name = sample.strip_prefix(root().join("etc"))?;
         tree.install(&sample, &doc.join("examples").join(name), 0o644)?;
     }
-    for page in ["README.md", "LICENSE", "CHANGELOG.md", "docs/isolation.md"] {
+    for page in [
+        "README.md",
+        "LICENSE",
+        "CHANGELOG.md",
+        "docs/accounting.md",
+        "docs/isolation.md",
+        "docs/preemption.md",
+        "docs/scale.md",
+        "docs/slurm-settings.md",
+    ] {
         let path = root().join(page);
         if let Some(name) = path.file_name().filter(|_| path.exists()) {
             tree.install(&path, &doc.join(name), 0o644)?;

@@ -3,13 +3,13 @@
 //! Three clusters of the same nodes: gpufrac; the same halves and shares without its plugins; GPUs that are lent
 //! whole. One job holds every CPU, so that all others wait and slurmctld thinks about them in each cycle.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use gpufrac_lab::Lab;
-use nix::sys::signal::Signal;
 
 use super::cluster::{build_submitter, form};
 use super::plain::{self, Plain, PlainLab};
@@ -32,8 +32,8 @@ const LOAD: [[&str; 3]; 4] = [
 const SETTINGS: &str = "\
 SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=5,bf_max_time=600,bf_continue,bf_max_job_test=20000\n";
 
-/// Cycles of backfill whose mean is taken.
-const CYCLES: u64 = 2;
+/// Cycles of backfill of which the median is taken.
+const CYCLES: usize = 5;
 
 /// How long slurmctld may take for some cycles over all jobs.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -43,6 +43,9 @@ struct Side {
     submitter: PathBuf,
     column: usize,
     batches: usize,
+    /// One of those that wait.
+    last: String,
+    turns: Cell<usize>,
 }
 
 impl Side {
@@ -58,6 +61,8 @@ impl Side {
             submitter,
             column,
             batches: 0,
+            last: String::new(),
+            turns: Cell::new(0),
         })
     }
 
@@ -74,10 +79,11 @@ impl Side {
     }
 
     /// Lets slurmctld think about all that was submitted. Until then nothing but submissions takes its locks.
-    fn release(&self) -> Result<()> {
+    fn release(&mut self) -> Result<()> {
         let squeue = self.lab.command("squeue");
         let held = squeue.args(["-h", "-t", "PD", "-o", "%A"]).stdout()?;
         let jobs: Vec<_> = held.split_whitespace().collect();
+        self.last = jobs.last().context("no job waits")?.to_string();
         let release = self
             .lab
             .command("scontrol")
@@ -100,15 +106,22 @@ impl Side {
         number_after(line, "ave_time:").map(Duration::from_micros)
     }
 
-    /// The mean of some cycles of backfill over all that wait.
+    /// What backfill takes for one waiting job that it thinks about: a cycle, divided by the jobs in it.
     fn backfill(&self) -> Result<Duration> {
+        // It rests until something changes.
+        let comment = format!("Comment={}", self.turns.get());
+        self.turns.set(self.turns.get() + 1);
         self.lab.command("sdiag").args(["-r"]).stdout()?;
-        let text = self.lab.wait("cycles of backfill", PATIENCE, || {
+        self.lab
+            .update(&[&format!("JobId={}", self.last), &comment])?;
+        let text = self.lab.wait("a cycle of backfill", PATIENCE, || {
             let text = self.lab.command("sdiag").stdout()?;
-            let enough = backfill(&text, "Total cycles:").is_ok_and(|cycles| cycles >= CYCLES);
+            let enough = backfill(&text, "Total cycles:").is_ok_and(|cycles| cycles >= 1);
             Ok(enough.then_some(text))
         })?;
-        backfill(&text, "Mean cycle:").map(Duration::from_micros)
+        let cycle = Duration::from_micros(backfill(&text, "Last cycle:")?);
+        let jobs = u32::try_from(backfill(&text, "Last depth cycle:")?)?;
+        Ok(cycle / jobs.max(1))
     }
 
     /// Memory that slurmctld has in use, in MiB.
@@ -185,26 +198,15 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     println!("waiting for backfill ...");
-    for side in [&ours, &shares, &whole] {
+    for side in [&mut ours, &mut shares, &mut whole] {
         side.release()?;
     }
-    let sides = [&ours, &shares, &whole];
-    let cycles = sides.map(|side| {
-        // Each alone: all of them think all the time.
-        let others = || sides.iter().filter(|other| !std::ptr::eq(**other, side));
-        others().for_each(|other| other.lab.signal_daemon("slurmctld", Signal::SIGSTOP));
-        let cycle = side.backfill();
-        others().for_each(|other| other.lab.signal_daemon("slurmctld", Signal::SIGCONT));
-        cycle
-    });
-    let [cycle, of_shares, of_whole] = cycles;
-    let cycle = cycle?;
     for (other, name) in [
-        (of_shares?, "the same shares, no plugins"),
-        (of_whole?, "8 GPUs a node, lent whole"),
+        (&shares, "the same shares, no plugins"),
+        (&whole, "8 GPUs a node, lent whole"),
     ] {
-        let pair = one(cycle, other);
-        table.add("a cycle of backfill over all jobs", name, &pair, Goal::None);
+        let pair = Pair::measure_timed(CYCLES, || ours.backfill(), || other.backfill())?;
+        table.add("backfill, for each job that waits", name, &pair, Goal::None);
     }
     let (memory, plain, whole_memory) = (ours.memory()?, shares.memory()?, whole.memory()?);
     table.note(format!(
