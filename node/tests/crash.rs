@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::shares::{Control, Kind};
 use common::{Job, World, job, job_of_tasks, may_run};
+use gpufrac_core::lease::LeaseState;
 use gpufrac_node::failpoint;
 use nvidia_ml::disturb::{Rule, What};
 
@@ -653,4 +654,25 @@ fn traffic_with_a_daemon_for_each_job() {
 #[test]
 fn traffic_with_a_daemon_in_an_instance() {
     traffic(Kind::MigMps, 0x94D0_49BB_1331_11EB);
+}
+
+#[test]
+fn an_epilog_that_is_killed_leaves_no_lease_active() {
+    if !may_run() {
+        return;
+    }
+    let world = World::new();
+    world.setup().ok();
+    let job = job_of_tasks(7, 0, 25, 2);
+    world.slurm_counts(job);
+    world.prolog(job).ok();
+    world.killed_at("release.locked", "epilog", job);
+    let left = world.leases_of(job);
+    let marked = left
+        .iter()
+        .filter(|lease| lease.state == LeaseState::Releasing);
+    assert_eq!(marked.count(), 2, "{left:?}");
+    world.epilog(job).ok();
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    assert_eq!(world.usage().len(), 2);
 }

@@ -178,23 +178,6 @@ fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
 }
 
 #[test]
-fn an_epilog_that_is_killed_leaves_no_lease_active() {
-    let Some(world) = world() else { return };
-    let job = job_of_tasks(7, 0, 25, 2);
-    world.slurm_counts(job);
-    world.prolog(job).ok();
-    world.killed_at("release.locked", "epilog", job);
-    let left = world.leases_of(job);
-    let marked = left
-        .iter()
-        .filter(|lease| lease.state == LeaseState::Releasing);
-    assert_eq!(marked.count(), 2, "{left:?}");
-    world.epilog(job).ok();
-    assert!(world.leases().is_empty() && world.instances(0).is_empty());
-    assert_eq!(world.usage().len(), 2);
-}
-
-#[test]
 fn a_damaged_lease_does_not_keep_the_others() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 13, 3);
