@@ -16,8 +16,9 @@ const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const FAILED: c_int = raw::SLURM_ERROR;
 const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 
-/// Whether `init` was called before in this process: a slurmctld that runs has nobody to go on in its place.
-static STARTED: AtomicBool = AtomicBool::new(false);
+/// Whether `init` succeeded before in this process: a slurmctld that runs has nobody to go on in its place. That it
+/// failed before says nothing, as Slurm tries more than once to load a plugin.
+static SERVED: AtomicBool = AtomicBool::new(false);
 
 /// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
 /// then there are no pools, and only jobs that ask for a fraction are refused. It fails only where an older
@@ -30,14 +31,15 @@ pub extern "C" fn init() -> c_int {
             Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
             None => {
                 tell_release(release::host());
-                let first = !STARTED.swap(true, Ordering::Relaxed);
-                if !settings::start() && first && host::is_reconfigured() {
+                let replaces = !SERVED.load(Ordering::Relaxed) && host::is_reconfigured();
+                if !settings::start() && replaces {
                     log::error(
                         "gpufrac: this reconfigure is refused, slurmctld keeps the old pools",
                     );
                     settings::stop();
                     return FAILED;
                 }
+                SERVED.store(true, Ordering::Relaxed);
             }
         }
         SUCCESS

@@ -65,18 +65,9 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
 fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
     let own = format!(" job={job} ");
-    let lines: Vec<_> = log.lines().filter(|line| line.contains(&own)).collect();
-    let lines = since_last_look(&lines, |line| line.contains(NOT_LOOKED)).iter();
+    let lines = log.lines().filter(|line| line.contains(&own));
     let words = lines.filter_map(|line| line.split("decision=").nth(1)?.split(' ').next());
     Ok(words.map(str::to_owned).collect())
-}
-
-/// Why warnings are taken back on a machine that was too busy to look: the ladder begins anew, and so do the tests.
-const NOT_LOOKED: &str = "nobody looked for too long";
-
-fn since_last_look<T>(told: &[T], not_looked: impl Fn(&T) -> bool) -> &[T] {
-    let anew = told.iter().rposition(not_looked).map_or(0, |last| last + 1);
-    &told[anew..]
 }
 
 /// Waits until a decision about a job is in the log.
@@ -135,7 +126,7 @@ fn expect_unnoticed(lab: &Lab, node: &str, job: JobId, what: &str) -> Result<(),
 }
 
 /// A decision as a node's reaper keeps it.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 struct Decided {
     word: String,
     dry_run: bool,
@@ -186,8 +177,16 @@ fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError
     let mut runs = kept(lab, node, job)?;
     let log = lab.reaper_log(node)?;
     assert_eq!(runs.len(), 1, "records of job {job}: {runs:?}\n{log}");
-    let told = runs.remove(0);
-    Ok(since_last_look(&told, |told| told.detail.contains(NOT_LOOKED)).to_vec())
+    Ok(runs.remove(0))
+}
+
+/// As [`kept_once`], from where the ladder began anew because the machine was too busy to look.
+fn kept_at_last(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
+    let mut told = kept_once(lab, node, job)?;
+    let anew = told
+        .iter()
+        .rposition(|told| told.detail == "nobody looked for too long");
+    Ok(told.split_off(anew.map_or(0, |clear| clear + 1)))
 }
 
 /// As [`kept_once`], once a decision is among them.
