@@ -111,8 +111,13 @@ fn expect_reclaimed(lab: &Lab, node: &str, job: JobId, why: &str) -> Result<(), 
     assert_eq!(ended.state(), "CANCELLED", "job {job}, {why}: {log}");
     let found = findings(lab, node, job)?;
     let last = found.len().saturating_sub(2);
-    let expected = [format!("warn {why}"), format!("cancel {why}")];
-    assert_eq!(found[last..], expected, "job {job}, of {found:?}: {log}");
+    let steps = |why: &str| [format!("warn {why}"), format!("cancel {why}")];
+    // Where CPU time is looked at, that of the job's own start may be a use: more of it on later versions of Slurm.
+    let by_cpu = why == "never-used mps-clients" || why == "never-used processes";
+    if by_cpu && found[last..] == steps(&why.replace("never-used", "idle")) {
+        return Ok(());
+    }
+    assert_eq!(found[last..], steps(why), "job {job}, of {found:?}: {log}");
     Ok(())
 }
 
