@@ -1,5 +1,5 @@
-//! Finds processes that belong to a lab but were not started by it: slurmstepds, slurmds that Slurm's own programs
-//! started, and prologs and epilogs whose slurmd is gone. Jobs are found by their control groups.
+//! Finds processes that belong to a lab but were not started by it: slurmstepds, daemons that put themselves in the
+//! background or that Slurm started, and prologs and epilogs whose slurmd is gone. Jobs are found by their control groups.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::Folder;
 use crate::process::Process;
 
-/// slurmds and slurmstepds that hold a file of the lab open, and programs that were installed in the lab.
+/// Daemons of Slurm that hold a file of the lab open, and programs that were installed in the lab.
 ///
 /// The environment is no mark: a person who works with the lab exports its `SLURM_CONF` too.
 pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
@@ -18,7 +18,7 @@ pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
         let name = name.trim();
         let installed =
             fs::read_link(proc.join("exe")).is_ok_and(|program| program.starts_with(folder.root()));
-        let of_slurm = matches!(name, "slurmd" | "slurmstepd");
+        let of_slurm = matches!(name, "slurmctld" | "slurmd" | "slurmstepd");
         if (installed || (of_slurm && holds_file_under(&proc, folder.root())))
             && let Some(process) = Process::observe(name, pid)
         {
