@@ -57,6 +57,7 @@ pub(crate) fn test(slurm: Option<&str>, name: Option<&str>) -> Result<()> {
     let mut matrix = Matrix::default();
     if let Some(name) = name {
         for series in &series {
+            build_for(series)?;
             counts += end_to_end(series, &mut matrix, &[name, "--test-threads=3"])?;
         }
         if counts == Counts::default() {
@@ -79,6 +80,7 @@ pub(crate) fn test(slurm: Option<&str>, name: Option<&str>) -> Result<()> {
 
 /// All tests of the lab on a series, part by part.
 fn all_end_to_end(series: &Series, matrix: &mut Matrix) -> Result<Counts> {
+    build_for(series)?;
     let mut counts = Counts::default();
     let mut done: Vec<&str> = Vec::new();
     if !series.is_own() {
@@ -98,11 +100,14 @@ fn all_end_to_end(series: &Series, matrix: &mut Matrix) -> Result<Counts> {
     Ok(counts)
 }
 
-/// Builds for a series and runs tests of the lab on it.
-fn end_to_end(series: &Series, matrix: &mut Matrix, args: &[&str]) -> Result<Counts> {
+fn build_for(series: &Series) -> Result<()> {
     stage(&format!("build for Slurm {}", series.name), || {
         series.build()
-    })?;
+    })
+}
+
+/// Runs tests of the lab on a series that was built for.
+fn end_to_end(series: &Series, matrix: &mut Matrix, args: &[&str]) -> Result<Counts> {
     let name = format!(
         "end-to-end tests on Slurm {}: {}",
         series.name,
