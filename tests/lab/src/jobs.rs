@@ -129,16 +129,20 @@ impl Lab {
     /// # Errors
     /// When Slurm refuses it.
     pub fn update(&self, change: &[&str]) -> Result<Outcome, LabError> {
-        self.wait("scontrol update", Duration::from_secs(20), || {
-            let outcome = self
-                .command("scontrol")
-                .args(["update"])
-                .args(change)
-                .run()?;
+        self.try_update(&User::root(), change)?.success()
+    }
+
+    /// As [`update`](Self::update) by a user, with scontrol's answer, whatever it is.
+    ///
+    /// # Errors
+    /// When scontrol can not be run.
+    pub fn try_update(&self, user: &User, change: &[&str]) -> Result<Outcome, LabError> {
+        self.wait("scontrol update", Duration::from_secs(60), || {
+            let scontrol = self.command("scontrol").user(user);
+            let outcome = scontrol.args(["update"]).args(change).run()?;
             let stale = outcome.stderr.contains("Resource temporarily unavailable");
             Ok((!stale).then_some(outcome))
-        })?
-        .success()
+        })
     }
 
     /// What `scontrol show job -d` says of a job: one record, or one for each member of an array

@@ -29,16 +29,7 @@ fn scontrol(lab: &Lab, args: &[&str]) -> Result<Outcome, LabError> {
 
 fn update(lab: &Lab, job: JobId, changes: &[&str]) -> Result<Outcome, LabError> {
     let job = format!("JobId={job}");
-    lab.wait(
-        "slurmctld takes the update",
-        Duration::from_secs(60),
-        || {
-            let outcome = scontrol(lab, &[&["update", &job], changes].concat())?;
-            // From 24.11 at the latest it now and then says so of any job whose partition changes.
-            let busy = outcome.stderr.contains("Resource temporarily unavailable");
-            Ok((!busy).then_some(outcome))
-        },
-    )
+    lab.try_update(&lab.users()[0], &[&[job.as_str()], changes].concat())
 }
 
 #[test]
