@@ -235,34 +235,33 @@ unsafe fn handle(
         _ => Verdict::Untouched,
     };
 
-    let (entry, note) = match verdict {
-        Verdict::Untouched => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
+    let rewritten = match verdict {
+        Verdict::Untouched => None,
         Verdict::Rewritten {
             tres_per_node,
-            mut entry,
+            entry,
             note,
-        } => {
-            if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
-                // SAFETY: by the contract of this function.
-                unsafe { allow(job, &request, &config.reaper, wish) }?;
-                entry.wish = wish;
-            }
-            // SAFETY: by the contract of this function.
-            unsafe { text::replace(&raw mut job.tres_per_node, Some(&tres_per_node)) };
-            (Some(entry), note)
-        }
+        } => Some((tres_per_node, entry, note)),
         Verdict::RewrittenPerTask {
             tres_per_task,
-            mut entry,
+            entry,
             note,
-        } => {
+        } => Some((tres_per_task, entry, note)),
+    };
+    let (entry, note) = match rewritten {
+        None => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
+        Some((text, mut entry, note)) => {
             if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
                 // SAFETY: by the contract of this function.
                 unsafe { allow(job, &request, &config.reaper, wish) }?;
                 entry.wish = wish;
             }
+            let field = match entry.per_task {
+                true => &raw mut job.tres_per_task,
+                false => &raw mut job.tres_per_node,
+            };
             // SAFETY: by the contract of this function.
-            unsafe { text::replace(&raw mut job.tres_per_task, Some(&tres_per_task)) };
+            unsafe { text::replace(field, Some(&text)) };
             (Some(entry), note)
         }
     };
