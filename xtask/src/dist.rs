@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use gpufrac_lab::Version;
 
 use crate::DistArguments;
 use crate::cargo::{cargo, root, run as run_command};
@@ -28,7 +29,9 @@ const PLUGINS: [(&str, &str); 3] = [
 ];
 
 pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
-    let version = slurm_version(&arguments.slurm_include)?;
+    let version = Version::read(&arguments.slurm_include)
+        .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?
+        .to_string();
     // A folder of its own for each Slurm: bindings of one must not be taken for another's.
     let target = root().join("target/dist").join(&version);
     let mut build = cargo(&["build", "--release", "--locked", "--target-dir"]);
@@ -100,31 +103,6 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         arguments.destdir.display()
     );
     Ok(())
-}
-
-/// `22.05.8`, from the headers.
-fn slurm_version(include: &Path) -> Result<String> {
-    let path = include.join("slurm/slurm_version.h");
-    let text = fs::read_to_string(&path).with_context(|| {
-        format!(
-            "cannot read {}: is the folder the one that holds `slurm/slurm.h`?",
-            path.display()
-        )
-    })?;
-    let hexadecimal = text
-        .lines()
-        .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
-        .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok());
-    let Some(number) = hexadecimal else {
-        bail!("{}: no SLURM_VERSION_NUMBER", path.display());
-    };
-    // The digits are decimal numbers written in hexadecimal: 0x160508 is 22.05.8.
-    Ok(format!(
-        "{}.{:02}.{}",
-        number >> 16 & 0xff,
-        number >> 8 & 0xff,
-        number & 0xff
-    ))
 }
 
 fn multiarch() -> Result<String> {

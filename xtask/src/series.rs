@@ -56,10 +56,10 @@ impl Series {
         if slurm.series() != name {
             bail!(
                 "Debian {release} has Slurm {}, and {name} was wanted",
-                slurm.release()
+                slurm.version()
             );
         }
-        println!("Slurm {}", slurm.release());
+        println!("Slurm {}", slurm.version());
         Ok(Self { name, root })
     }
 

@@ -45,5 +45,5 @@ pub use lab::{Lab, stop_folder};
 pub use mps::MpsProcess;
 pub use process::is_running;
 pub use slices::HeldSlice;
-pub use slurm::Slurm;
+pub use slurm::{Slurm, Version};
 pub use users::User;

@@ -4,6 +4,7 @@
 //! there, at the paths that they were built for. All else (the lab's folder, `/proc`, control groups, users) is
 //! the machine's, and so are the tests themselves: [`Folder::namespace`] is how they reach in.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -33,7 +34,42 @@ exec sleep infinity";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slurm {
     place: Place,
-    version: u32,
+    version: Version,
+}
+
+/// A release as `SLURM_VERSION_NUMBER` of `slurm_version.h` has it: 0xMMmmuu, each byte one number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Version(pub u32);
+
+impl Version {
+    /// That of the headers in a folder that holds `slurm/slurm.h`.
+    ///
+    /// # Errors
+    /// When they are not there, or say no number.
+    pub fn read(include: &Path) -> Result<Self, LabError> {
+        let path = include.join("slurm/slurm_version.h");
+        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
+        text.lines()
+            .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
+            .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok())
+            .map(Self)
+            .ok_or_else(|| LabError::Unexpected {
+                what: format!("SLURM_VERSION_NUMBER in {}", path.display()),
+                found: text,
+            })
+    }
+
+    /// `24.11`.
+    pub fn series(self) -> String {
+        format!("{}.{:02}", self.0 >> 16 & 0xff, self.0 >> 8 & 0xff)
+    }
+}
+
+/// `24.11.5`.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.series(), self.0 & 0xff)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +80,16 @@ enum Place {
     Root(PathBuf),
     /// A prefix of its own.
     Prefix(PathBuf),
+}
+
+impl Place {
+    fn include(&self) -> PathBuf {
+        match self {
+            Place::Machine => "/usr/include".into(),
+            Place::Root(root) => root.join("usr/include"),
+            Place::Prefix(prefix) => prefix.join("include"),
+        }
+    }
 }
 
 impl Slurm {
@@ -68,46 +114,28 @@ impl Slurm {
     }
 
     fn at(place: Place) -> Result<Self, LabError> {
-        let mut slurm = Self { place, version: 0 };
-        let path = slurm.include().join("slurm/slurm_version.h");
-        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
-        slurm.version = text
-            .lines()
-            .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
-            .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok())
-            .ok_or_else(|| LabError::Unexpected {
-                what: format!("SLURM_VERSION_NUMBER in {}", path.display()),
-                found: text,
-            })?;
-        Ok(slurm)
+        let version = Version::read(&place.include())?;
+        Ok(Self { place, version })
+    }
+
+    /// Of which release it is.
+    pub fn version(&self) -> Version {
+        self.version
     }
 
     /// Its series, `24.11`.
     pub fn series(&self) -> String {
-        format!(
-            "{}.{:02}",
-            self.version >> 16 & 0xff,
-            self.version >> 8 & 0xff
-        )
-    }
-
-    /// Its release, `24.11.5`.
-    pub fn release(&self) -> String {
-        format!("{}.{}", self.series(), self.version & 0xff)
+        self.version.series()
     }
 
     /// Whether it is of this series or a later one.
     pub fn since(&self, year: u32, month: u32) -> bool {
-        self.version >> 8 >= (year << 8 | month)
+        self.version.0 >> 8 >= (year << 8 | month)
     }
 
     /// The folder that holds `slurm/slurm.h`.
     pub fn include(&self) -> PathBuf {
-        match &self.place {
-            Place::Machine => "/usr/include".into(),
-            Place::Root(root) => root.join("usr/include"),
-            Place::Prefix(prefix) => prefix.join("include"),
-        }
+        self.place.include()
     }
 
     /// The folder of its libraries, as the machine sees it.

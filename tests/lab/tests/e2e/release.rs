@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use gpufrac_lab::{Lab, LabError, Slurm};
+use gpufrac_lab::{Lab, LabError, Slurm, Version};
 use nix::sys::signal::Signal;
 
 use crate::panics::logged;
@@ -22,34 +22,22 @@ fn include_folder() -> PathBuf {
 }
 
 /// The release of these headers.
-fn release() -> u32 {
-    let path = include_folder().join("slurm/slurm_version.h");
-    let text = fs::read_to_string(path).expect("slurm_version.h");
-    let mut lines = text.lines();
-    let number = lines.find_map(|line| line.strip_prefix(NUMBER));
-    u32::from_str_radix(number.expect("a number").trim(), 16).expect("a hexadecimal number")
-}
-
-fn in_words(release: u32) -> String {
-    format!("{}.{}", series_in_words(release), release & 0xff)
-}
-
-fn series_in_words(release: u32) -> String {
-    format!("{}.{:02}", release >> 16, release >> 8 & 0xff)
+fn release() -> Version {
+    Version::read(&include_folder()).expect("slurm_version.h")
 }
 
 /// Another release of the running Slurm's series.
-fn next_micro() -> u32 {
-    release() + 1
+fn next_micro() -> Version {
+    Version(release().0 + 1)
 }
 
 /// A series that is not the running Slurm's. Nothing changed its layout with this number.
-fn next_series() -> u32 {
-    release() + 0x01_00
+fn next_series() -> Version {
+    Version(release().0 + 0x01_00)
 }
 
 /// Plugins built for a release, in a folder of their own.
-fn built_for(number: u32) -> PathBuf {
+fn built_for(Version(number): Version) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let target = root.join(format!("target/release-{number:x}"));
     let include = target.join("include");
@@ -75,7 +63,7 @@ fn copy_headers(include: &Path, number: u32) {
         let mut text = fs::read_to_string(&from).expect("a header");
         let name = from.file_name().expect("a name");
         if name == "slurm_version.h" {
-            let old = format!("{NUMBER}{:06x}", release());
+            let old = format!("{NUMBER}{:06x}", release().0);
             assert!(text.contains(&old), "{text}");
             text = text.replace(&old, &format!("{NUMBER}{number:06x}"));
         }
@@ -122,8 +110,8 @@ fn another_release_of_the_series_serves_fractions() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let said = format!(
         "gpufrac: built for Slurm {}, serving {}",
-        in_words(next_micro()),
-        in_words(release())
+        next_micro(),
+        release()
     );
     assert!(logged(&lab, "slurmctld.log", &said), "{said}");
 
@@ -172,8 +160,8 @@ fn another_series_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
     restart_daemons(&mut lab)?;
     let said = format!(
         "gpufrac: built for Slurm {}, but this is {}: fractions are not served",
-        series_in_words(next_series()),
-        in_words(release())
+        next_series().series(),
+        release()
     );
     assert!(logged(&lab, "slurmctld.log", &said), "{said}");
 
