@@ -10,7 +10,10 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, job, may_run};
 use gpufrac_core::lease::LeaseState;
+use gpufrac_node::nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::processes::{Process, now_us, start_ticks};
 
 #[test]
 fn child() {
@@ -736,4 +739,39 @@ fn after_a_reboot_the_leases_of_before_are_dropped() {
     assert!(world.leases().is_empty());
     world.prolog(job(2, 0, 25)).ok();
     world.check(&[]);
+}
+
+#[test]
+fn a_list_of_processes_that_grew_while_it_was_read_is_read_again() {
+    let world = World::with(&["L40S"], "whole", false);
+    let session = Session::open(&world.root().join("gpus/lib/libnvidia-ml.so.1")).unwrap();
+    let gpu = session.gpu(0).unwrap();
+    let pid = std::process::id();
+    let process = Process {
+        pid,
+        start_ticks: start_ticks(pid).unwrap(),
+        name: "train".into(),
+        gpu_uuid: world.sim.node().unwrap().gpus[0].uuid.clone(),
+        instance: None,
+        memory_mib: 100,
+        pattern: Pattern::Busy,
+        began_us: now_us() - 1_000_000,
+    };
+    process.register(world.sim.root()).unwrap();
+    let seen = || -> Result<(usize, usize), NvmlError> {
+        let used = gpu.utilization_since(now_us() - 500_000)?;
+        Ok((used.len(), gpu.processes()?.len()))
+    };
+    for call in [
+        "nvmlDeviceGetProcessUtilization",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+    ] {
+        // The call that counts and the one that reads, twice over.
+        world.next_calls(call, 4, What::FailAfter(7));
+        assert_eq!(seen().unwrap(), (1, 1), "{call}");
+        world.next_calls(call, 0, What::FailAfter(7));
+        let error = seen().unwrap_err().to_string();
+        assert!(error.contains(call) && error.contains("(7)"), "{error}");
+        world.calm();
+    }
 }

@@ -370,11 +370,12 @@ fn utilization(
     since_us: Result<u64, &'static str>,
 ) -> Result<Vec<Utilization>, String> {
     let since = since_us.map_err(str::to_owned)?;
+    // Before the processes: one that begins between the two readings must not look like the work of none.
+    let total = gpu.utilization().map_err(|error| error.to_string())?;
     let mut used = gpu
         .utilization_since(since)
         .map_err(|error| error.to_string())?;
     used.retain(|process| process.percent > 0);
-    let total = gpu.utilization().map_err(|error| error.to_string())?;
     if used.is_empty() && total > 0 {
         return Err(format!("the GPU was busy ({total} %), by no process"));
     }

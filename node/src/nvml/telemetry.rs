@@ -11,6 +11,9 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use super::error::codes;
 use super::{Device, Gpu, NvmlError, Session, call, ffi};
 
+/// How often a list is read whose length changes meanwhile.
+const LIST_READINGS: u32 = 5;
+
 /// A process with a context on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
@@ -85,9 +88,9 @@ impl Session {
 impl<'s> Gpu<'s> {
     /// The processes with a compute context. On a GPU in MIG mode root sees those of all instances.
     pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
-        let own = self.device.running_compute_processes();
+        let own = whole_list(|| self.device.running_compute_processes());
         let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
-        let clients = match self.device.mps_running_compute_processes() {
+        let clients = match whole_list(|| self.device.mps_running_compute_processes()) {
             // Nothing of MPS before Volta.
             Err(WrapperError::NotSupported) => Vec::new(),
             other => {
@@ -166,7 +169,7 @@ impl<'s> Gpu<'s> {
     /// What computed on a GPU without MIG after a moment of the driver's clock. The driver lists those alone
     /// that did anything (nvml.h), so a process that is missing was idle.
     pub fn utilization_since(&self, timestamp_us: u64) -> Result<Vec<Utilization>, NvmlError> {
-        let samples = match self.device.process_utilization_stats(timestamp_us) {
+        let samples = match whole_list(|| self.device.process_utilization_stats(timestamp_us)) {
             Err(WrapperError::NotFound) => Vec::new(),
             other => other.map_err(|e| self.failed("nvmlDeviceGetProcessUtilization", &e))?,
         };
@@ -184,6 +187,18 @@ impl<'s> Gpu<'s> {
             .map(|rates| rates.gpu)
             .map_err(|e| self.failed("nvmlDeviceGetUtilizationRates", &e))
     }
+}
+
+/// Reads a list once more that outgrew its room between the call that counts and the one that reads: where
+/// short programs follow each other that is no rare thing, and no failure of the driver.
+fn whole_list<T>(mut read: impl FnMut() -> Result<T, WrapperError>) -> Result<T, WrapperError> {
+    for _ in 1..LIST_READINGS {
+        match read() {
+            Err(WrapperError::InsufficientSize(_)) => {}
+            other => return other,
+        }
+    }
+    read()
 }
 
 fn process(info: &ProcessInfo, mps_client: bool) -> Process {

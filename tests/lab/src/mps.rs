@@ -75,6 +75,7 @@ fn observe(pid: i32) -> Option<MpsProcess> {
 mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     use super::*;
 
@@ -106,7 +107,15 @@ mod tests {
             ),
             start("sleep", "sleep", &["60"], &pipe),
         ];
-        let mut found = below(&folder.mps("n1"));
+        // A program that was started a moment ago may have no words yet.
+        let mut found = Vec::new();
+        for _ in 0..1000 {
+            found = below(&folder.mps("n1"));
+            if found.len() >= mine.len() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         found.sort_by_key(|process| !process.control);
         let pids: Vec<_> = found.iter().map(|process| process.pid as u32).collect();
         assert_eq!(pids, mine.each_ref().map(std::process::Child::id));
