@@ -54,6 +54,17 @@ impl std::fmt::Display for LeaseState {
     }
 }
 
+/// Whether a text has the form of a SLUID, Slurm's own name for one run of a job: `s` and 13 digits of Crockford's
+/// base 32 (`sEKNKTV3WPV500`, cgroup.conf(5) of 26.05).
+#[must_use]
+pub fn is_sluid(text: &str) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_uppercase();
+    match text.strip_prefix('s') {
+        Some(digits) => digits.len() == 13 && digits.bytes().all(is_digit),
+        None => false,
+    }
+}
+
 /// Who holds what on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,6 +80,9 @@ pub struct Lease {
     pub number: u32,
     /// How often Slurm restarted the job before.
     pub restart_count: u32,
+    /// What Slurm calls this run of the job, from 26.05 on ([`is_sluid`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sluid: Option<String>,
     /// The job's user id.
     pub user_id: u32,
     /// The job's group id.
@@ -328,6 +342,14 @@ impl Lease {
     #[must_use]
     pub fn name(&self) -> String {
         name(self.job_id, self.number)
+    }
+
+    /// Whether this is how Slurm names a control group of the job: `job_<id>`, or by its SLUID on version 2 from
+    /// 26.05 on.
+    #[must_use]
+    pub fn is_group(&self, name: &str) -> bool {
+        let of_id = |id: &str| id.parse() == Ok(self.job_id);
+        self.sluid.as_deref() == Some(name) || name.strip_prefix("job_").is_some_and(of_id)
     }
 
     /// Whether both are of the same slice of the same job.

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::reaper::IdleWish;
 
 /// A variable that is missing or makes no sense.
@@ -52,6 +52,8 @@ pub struct JobEnv {
     pub entry: Result<Option<Entry>, EntryError>,
     /// How many times it was requeued.
     pub restart_count: u32,
+    /// What Slurm calls this run of it, from 26.05 on.
+    pub sluid: Option<String>,
     /// The configuration file.
     pub config: PathBuf,
 }
@@ -123,6 +125,7 @@ impl JobEnv {
             entry: text(entry::ENV_NAME).map(|text| text.parse()).transpose(),
             // Absent in some versions until the first requeue.
             restart_count: number("SLURM_JOB_RESTART_COUNT").unwrap_or(0),
+            sluid: text("SLURM_JOB_SLUID").filter(|text| lease::is_sluid(text)),
             config: config_path(&lookup),
         })
     }
@@ -161,6 +164,17 @@ mod tests {
         assert_eq!(job.node, "gn01");
         assert_eq!((job.restart_count, job.account), (0, None));
         assert_eq!(job.config, PathBuf::from(config::PATH));
+    }
+
+    #[test]
+    fn a_sluid_is_slurms_or_none() {
+        let with = |sluid: &'static str| {
+            let pairs = [JOB, &[("SLURM_JOB_SLUID", sluid)]].concat();
+            JobEnv::read(lookup(&pairs)).unwrap().sluid
+        };
+        assert_eq!(with("sEKNKTV3WPV500").as_deref(), Some("sEKNKTV3WPV500"));
+        assert_eq!(with("s/../../etc/mig"), None);
+        assert_eq!(JobEnv::read(lookup(JOB)).unwrap().sluid, None);
     }
 
     #[test]

@@ -212,7 +212,8 @@ impl<'a> Tenants<'a> {
         let elsewhere = || self.others.iter().any(|other| other.user_id == user);
         match process::owner(pid) {
             Some(owner) if owner == user => {
-                process::is_of_job(pid, self.lease.job_id) || !elsewhere()
+                let group = process::job_group(pid);
+                group.is_some_and(|group| self.lease.is_group(&group)) || !elsewhere()
             }
             Some(_) => false,
             None => true,

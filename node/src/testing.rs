@@ -15,6 +15,7 @@ pub(crate) fn lease(job_id: u32) -> Lease {
         job_id,
         number: 0,
         restart_count: 0,
+        sluid: None,
         user_id: 1000,
         group_id: 1000,
         user: "ada".into(),

@@ -9,10 +9,18 @@ use gpufrac_core::lease::Lease;
 use crate::moment::Moment;
 use crate::watch::Key;
 
+#[cfg(test)]
+mod tests;
+
 /// Where Slurm's groups of jobs are on this node.
 pub struct JobGroups {
-    /// Folders with `uid_N/job_N` (version 1) or `job_N` (version 2) in them.
+    /// Folders with `uid_N/job_N` in them: hierarchies of version 1.
     roots: Vec<PathBuf>,
+    /// Mount points of version 2.
+    mounts: Vec<PathBuf>,
+    /// Folders with a group for each job, in a slice of those. slurmd makes its own, which may be after this daemon
+    /// started.
+    scopes: [String; 2],
     ticks_per_second: f64,
     last: HashMap<Key, (Moment, f64)>,
 }
@@ -21,27 +29,27 @@ impl JobGroups {
     /// Looks for them. Debian's build of Slurm puts the node's name into the folder's.
     pub fn find(node: &str) -> JobGroups {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        JobGroups::below(node, &mounts)
+    }
+
+    /// `table`: the mounts, as in mountinfo.
+    fn below(node: &str, table: &str) -> JobGroups {
         let names = [format!("slurm_{node}"), "slurm".to_owned()];
-        let scopes = [
-            format!("{node}_slurmstepd.scope"),
-            "slurmstepd.scope".to_owned(),
-        ];
-        let mut roots = Vec::new();
-        for (mount, version2) in mounts.lines().filter_map(cgroup_mount) {
+        let (mut roots, mut mounts) = (Vec::new(), Vec::new());
+        for (mount, version2) in table.lines().filter_map(cgroup_mount) {
             match version2 {
                 false => roots.extend(names.iter().map(|name| mount.join(name))),
-                true => {
-                    roots.extend(
-                        scopes
-                            .iter()
-                            .map(|scope| mount.join("system.slice").join(scope)),
-                    );
-                }
+                true => mounts.push(mount),
             }
         }
         let ticks = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK);
         JobGroups {
             roots,
+            mounts,
+            scopes: [
+                format!("{node}_slurmstepd.scope"),
+                "slurmstepd.scope".to_owned(),
+            ],
             ticks_per_second: ticks.ok().flatten().unwrap_or(100) as f64,
             last: HashMap::new(),
         }
@@ -59,8 +67,8 @@ impl JobGroups {
 
     /// Whether a job has a group; always where Slurm makes none.
     pub fn exists(&self, lease: &Lease) -> bool {
-        !self.roots.iter().any(|root| root.is_dir())
-            || self.groups(lease).any(|group| group.is_dir())
+        let roots = self.roots();
+        roots.is_empty() || self.group(&roots, lease).is_some()
     }
 
     /// Forgets jobs that are over.
@@ -69,7 +77,7 @@ impl JobGroups {
     }
 
     fn seconds(&self, lease: &Lease) -> Option<f64> {
-        let group = self.groups(lease).find(|group| group.is_dir())?;
+        let group = self.group(&self.roots(), lease)?;
         let nanoseconds = |name: &str| -> Option<f64> {
             fs::read_to_string(group.join(name))
                 .ok()?
@@ -91,17 +99,37 @@ impl JobGroups {
         Some(ticks / self.ticks_per_second)
     }
 
-    fn groups(&self, lease: &Lease) -> impl Iterator<Item = PathBuf> {
+    /// The folders of either version that are there now.
+    fn roots(&self) -> Vec<PathBuf> {
+        // `CgroupSlice` of cgroup.conf names the slice.
+        let slices = self.mounts.iter().flat_map(|mount| slices(mount));
+        let scopes = slices.flat_map(|slice| self.scopes.each_ref().map(|scope| slice.join(scope)));
+        let roots = self.roots.iter().cloned().chain(scopes);
+        roots.filter(|root| root.is_dir()).collect()
+    }
+
+    /// The group of a job.
+    fn group(&self, roots: &[PathBuf], lease: &Lease) -> Option<PathBuf> {
         let job = format!("job_{}", lease.job_id);
         let user = format!("uid_{}", lease.user_id);
-        let places = self.roots.iter();
+        let places = roots.iter().flat_map(|root| {
+            let by_id = [root.join(&user).join(&job), root.join(&job)];
+            let by_sluid = lease.sluid.iter().map(|sluid| root.join(sluid));
+            by_id.into_iter().chain(by_sluid)
+        });
+        let mut found: Vec<PathBuf> = places.filter(|group| group.is_dir()).collect();
         // The hierarchy that counts CPU time comes first where there is one.
-        let mut found: Vec<PathBuf> = places
-            .flat_map(|root| [root.join(&user).join(&job), root.join(&job)])
-            .collect();
         found.sort_by_key(|path| !path.to_string_lossy().contains("cpuacct"));
-        found.into_iter()
+        found.into_iter().next()
     }
+}
+
+/// The slices at the top of a hierarchy.
+fn slices(mount: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(mount).into_iter().flatten().flatten();
+    let paths = entries.map(|entry| entry.path());
+    let is_slice = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "slice");
+    paths.filter(is_slice).collect()
 }
 
 /// Mount point of a hierarchy, and whether it is of version 2.
@@ -130,32 +158,4 @@ fn ticks(pid: u32) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let times = rest.split(' ').skip(11).take(4);
     times.map(|field| field.parse::<f64>().ok()).sum()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mounts_are_told_apart() {
-        let one = "33 25 0:29 / /sys/fs/cgroup/devices rw shared:9 - cgroup cgroup rw,devices";
-        let two = "30 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
-        let none = "29 1 8:1 / / rw - ext4 /dev/sda1 rw";
-        let mount = |line| cgroup_mount(line);
-        assert_eq!(mount(one), Some(("/sys/fs/cgroup/devices".into(), false)));
-        assert_eq!(mount(two), Some(("/sys/fs/cgroup".into(), true)));
-        assert_eq!(mount(none), None);
-    }
-
-    #[test]
-    fn time_of_children_counts() {
-        let own = std::process::id();
-        let before = ticks(own).unwrap();
-        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
-        std::process::Command::new("sh")
-            .args(["-c", busy])
-            .status()
-            .unwrap();
-        assert!(ticks(own).unwrap() > before);
-    }
 }

@@ -38,8 +38,9 @@ pub struct Telemetry {
     last: Option<(Moment, u64)>,
     /// Leases that were looked at.
     met: HashSet<Key>,
-    /// Jobs of the processes that were seen, by pid, and when: the driver also tells what those did that have ended.
-    owners: HashMap<u32, (u32, Moment)>,
+    /// Groups of jobs of the processes that were seen, by pid, and when: the driver also tells what those did that
+    /// have ended.
+    owners: HashMap<u32, (String, Moment)>,
 }
 
 /// One look at all slices of a node.
@@ -238,12 +239,12 @@ fn compares_looks(sample: &Sample) -> bool {
 fn owners(
     views: &HashMap<String, View>,
     now: Moment,
-) -> impl Iterator<Item = (u32, (u32, Moment))> {
+) -> impl Iterator<Item = (u32, (String, Moment))> {
     // Only what they computed on a GPU without MIG is told by process.
     let views = views.values().filter(|view| view.utilization.is_some());
     let processes = views.flat_map(|view| &view.processes);
     processes.filter_map(move |process| {
-        let job = process::job_of(process.pid as i32)?;
+        let job = process::job_group(process.pid as i32)?;
         Some((process.pid, (job, now)))
     })
 }
@@ -389,8 +390,8 @@ struct Judge<'a> {
     /// All leases on the GPU, itself among them.
     neighbours: &'a [&'a Lease],
     dcgm: Option<&'a HashMap<Instance, f64>>,
-    /// Jobs of processes that were seen before.
-    owners: &'a HashMap<u32, (u32, Moment)>,
+    /// Groups of jobs of processes that were seen before.
+    owners: &'a HashMap<u32, (String, Moment)>,
     policy: &'a Policy,
     /// Cores that the job kept busy.
     cores: Option<f64>,
@@ -444,20 +445,21 @@ impl Judge<'_> {
         let mut own = Vec::new();
         for process in on_it {
             let pid = process.pid as i32;
-            let owner = if alone {
-                Some(self.lease.job_id)
-            } else if self.is_server(pid) {
+            if alone {
+                own.push(*process);
                 continue;
-            } else {
-                process::job_of(pid)
-            };
-            match owner {
+            }
+            if self.is_server(pid) {
+                continue;
+            }
+            match process::job_group(pid) {
                 // A group of that name is easily made where users have groups of their own.
-                Some(job)
-                    if job == self.lease.job_id
-                        && !alone
-                        && process::owner(pid) != Some(self.lease.user_id) => {}
-                Some(job) if job == self.lease.job_id => own.push(*process),
+                Some(group)
+                    if self.lease.is_group(&group)
+                        && process::owner(pid) == Some(self.lease.user_id) =>
+                {
+                    own.push(*process);
+                }
                 Some(_) => {}
                 // It ended since, or hides in a group of its own.
                 None if process::is_alive(pid) => return None,
@@ -472,7 +474,7 @@ impl Judge<'_> {
     fn is_server(&self, pid: i32) -> bool {
         let mut neighbours = self.neighbours.iter();
         // What runs in a job is a program of its user, whatever it is called.
-        let outside = || process::owner(pid) == Some(0) || process::job_of(pid).is_none();
+        let outside = || process::owner(pid) == Some(0) || process::job_group(pid).is_none();
         neighbours.any(|lease| {
             lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id) && outside()
         })
@@ -542,10 +544,10 @@ impl Judge<'_> {
         if self.neighbours.len() == 1 {
             return Some(true);
         }
-        let known = self.owners.get(&pid).map(|(job, _)| *job);
+        let known = self.owners.get(&pid).map(|(group, _)| group.clone());
         let pid = pid as i32;
-        if let Some(job) = process::job_of(pid).or(known) {
-            return Some(job == self.lease.job_id);
+        if let Some(group) = process::job_group(pid).or(known) {
+            return Some(self.lease.is_group(&group));
         }
         // A server of a daemon that is one job's alone runs as this job's user.
         let user = process::owner(pid).filter(|user| *user != 0)?;

@@ -11,6 +11,7 @@ fn lease() -> Lease {
         job_id: 4711,
         number: 0,
         restart_count: 0,
+        sluid: None,
         user_id: 1000,
         group_id: 100,
         user: "ada".to_owned(),
@@ -330,6 +331,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
             lease.units = Units(what.0);
             lease.fraction = Fraction::new(what.0.min(what.1), what.0.max(what.1)).unwrap();
             lease.created_unix = what.2;
+            lease.sluid = carved.then(|| format!("s{:013}", what.3 >> 32));
             lease.slice.memory_mib = MemoryMib(what.3 >> 1);
             if let Some(mps) = &mut lease.slice.mps {
                 mps.thread_percentage = what.0;
@@ -371,5 +373,38 @@ proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in "\\PC{0,200}") {
         let _ = Lease::parse(&text);
+    }
+}
+
+#[test]
+fn groups_of_a_job_have_its_id_or_its_sluid() {
+    let mut lease = lease();
+    lease.job_id = 12;
+    for other in [
+        "job_1",
+        "job_123",
+        "job_",
+        "job_12x",
+        "12",
+        "",
+        "sEKNKTV3WPV500",
+    ] {
+        assert!(!lease.is_group(other), "{other}");
+    }
+    assert!(lease.is_group("job_12"));
+    lease.sluid = Some("sEKNKTV3WPV500".into());
+    assert!(lease.is_group("sEKNKTV3WPV500") && lease.is_group("job_12"));
+    assert!(!lease.is_group("sEKNKTV3WPV501"));
+    assert!(is_sluid("s0TDM7ZNDQVY00"));
+    for other in [
+        "",
+        "s",
+        "s0TDM7ZNDQVY0",
+        "s0TDM7ZNDQVY000",
+        "s../../ZNDQVY0",
+        "slurm000000000",
+        "t0TDM7ZNDQVY00",
+    ] {
+        assert!(!is_sluid(other), "{other}");
     }
 }

@@ -532,6 +532,7 @@ impl Attempt<'_> {
             job_id: self.job.job_id,
             number: self.number,
             restart_count: self.job.restart_count,
+            sluid: self.job.sluid.clone(),
             user_id: self.job.user_id,
             group_id: self.job.group_id,
             user: self.job.user.clone(),

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::lease;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 const PIPE: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
@@ -124,20 +125,72 @@ pub fn owner(pid: i32) -> Option<u32> {
     users.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether a process is in the control group of a Slurm job, in any hierarchy.
-pub fn is_of_job(pid: i32, job_id: u32) -> bool {
-    job_of(pid) == Some(job_id)
+/// The name of the control group of a Slurm job in which a process is, in any hierarchy. [`Lease::is_group`] tells
+/// whether it is that of a lease's job.
+///
+/// [`Lease::is_group`]: lease::Lease::is_group
+pub fn job_group(pid: i32) -> Option<String> {
+    let groups = fs::read_to_string(proc(pid).join("cgroup")).ok()?;
+    groups.lines().find_map(job_part).map(str::to_owned)
 }
 
-/// The Slurm job in whose control group a process is.
-pub fn job_of(pid: i32) -> Option<u32> {
-    let groups = fs::read_to_string(proc(pid).join("cgroup")).ok()?;
-    let mut parts = groups.lines().flat_map(|line| line.split('/'));
-    parts.find_map(|part| part.strip_prefix("job_")?.parse().ok())
+/// The part of a line of /proc/PID/cgroup that names a job. Below it users may have groups of any name.
+fn job_part(line: &str) -> Option<&str> {
+    let is_job = |part: &&str| {
+        let of_id = |id: &str| id.parse::<u32>().is_ok();
+        part.strip_prefix("job_").is_some_and(of_id)
+    };
+    let mut parts = line.split('/');
+    match parts.find(|part| part.ends_with("slurmstepd.scope") || is_job(part))? {
+        part if is_job(&part) => Some(part),
+        _ => parts
+            .next()
+            .filter(|part| is_job(part) || lease::is_sluid(part)),
+    }
 }
 
 /// Whether a process is one of MPS's own, run by root or by `user`.
 pub fn is_mps(pid: i32, user: u32) -> bool {
     let comm = fs::read(proc(pid).join("comm")).unwrap_or_default();
     comm.starts_with(COMM.as_bytes()) && owner(pid).is_some_and(|owner| [0, user].contains(&owner))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_known_by_the_group_that_slurm_made() {
+        let scope = "0::/system.slice/n1_slurmstepd.scope";
+        for (line, job) in [
+            ("5:devices:/slurm_n1/uid_7/job_12/step_0/task_0", "job_12"),
+            (&format!("{scope}/job_12/step_0/user/task_0"), "job_12"),
+            (
+                &format!("{scope}/sEKNKTV3WPV500/step_0/slurm"),
+                "sEKNKTV3WPV500",
+            ),
+            // What the job's user made below.
+            (
+                &format!("{scope}/sEKNKTV3WPV500/step_0/user/task_0/job_8"),
+                "sEKNKTV3WPV500",
+            ),
+            (
+                "5:devices:/slurm/uid_7/job_12/step_0/task_0/job_8",
+                "job_12",
+            ),
+        ] {
+            assert_eq!(job_part(line), Some(job), "{line}");
+        }
+        for line in [
+            "0::/",
+            "0::/system.slice/slurmd.service",
+            "0::/user.slice/sEKNKTV3WPV500",
+            "5:devices:/job_x/a",
+            &format!("{scope}/system"),
+            &format!("{scope}/system/job_8"),
+            scope,
+        ] {
+            assert_eq!(job_part(line), None, "{line}");
+        }
+    }
 }

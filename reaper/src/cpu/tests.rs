@@ -1,0 +1,125 @@
+//! Groups in folders that look like Slurm's.
+
+use std::time::Duration;
+
+use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
+use gpufrac_core::layout::Side;
+use gpufrac_core::lease::{LeaseState, Slice, VERSION};
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::reaper::IdleWish;
+
+use super::*;
+
+fn lease(job_id: u32) -> Lease {
+    Lease {
+        version: VERSION,
+        state: LeaseState::Active,
+        job_id,
+        number: 0,
+        restart_count: 0,
+        sluid: None,
+        user_id: 1000,
+        group_id: 1000,
+        user: "ada".into(),
+        account: None,
+        partition: "gpu".into(),
+        node: "n1".into(),
+        pool: "l40".into(),
+        mechanism: Mechanism::Timeslice,
+        units: Units(25),
+        fraction: Fraction::new(1, 4).unwrap(),
+        confirmed: true,
+        idle_wish: IdleWish::Default,
+        created_unix: 1_000,
+        slice: Slice {
+            device_index: 0,
+            side: Side::Whole,
+            gpu_uuid: "GPU-0".into(),
+            gpu_index: 0,
+            gpu_minor: 0,
+            memory_mib: MemoryMib(20096),
+            hints: false,
+            group_limit: false,
+            mig: None,
+            mps: None,
+            hami: None,
+        },
+    }
+}
+
+#[test]
+fn mounts_are_told_apart() {
+    let one = "33 25 0:29 / /sys/fs/cgroup/devices rw shared:9 - cgroup cgroup rw,devices";
+    let two = "30 25 0:26 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw";
+    let none = "29 1 8:1 / / rw - ext4 /dev/sda1 rw";
+    let mount = |line| cgroup_mount(line);
+    assert_eq!(mount(one), Some(("/sys/fs/cgroup/devices".into(), false)));
+    assert_eq!(mount(two), Some(("/sys/fs/cgroup".into(), true)));
+    assert_eq!(mount(none), None);
+}
+
+/// A mount of version 2, and a lease of job 7 there.
+fn version2() -> (tempfile::TempDir, JobGroups, Lease) {
+    let mount = tempfile::tempdir().unwrap();
+    let line = format!(
+        "30 25 0:26 / {} rw - cgroup2 cgroup2 rw",
+        mount.path().display()
+    );
+    let mut lease = lease(7);
+    lease.sluid = Some("sEKNKTV3WPV500".into());
+    (mount, JobGroups::below("n1", &line), lease)
+}
+
+fn busy(group: &Path, seconds: u64) {
+    fs::create_dir_all(group).unwrap();
+    let text = format!("usage_usec {}\nuser_usec 1\n", seconds * 1_000_000);
+    fs::write(group.join("cpu.stat"), text).unwrap();
+}
+
+#[test]
+fn groups_are_named_by_sluid_or_by_job() {
+    for name in ["sEKNKTV3WPV500", "job_7"] {
+        let (mount, mut groups, lease) = version2();
+        assert!(groups.exists(&lease), "there are no groups at all");
+        let scope = mount.path().join("system.slice/n1_slurmstepd.scope");
+        busy(&scope.join("job_8"), 1);
+        busy(&scope.join("sEKNKTV3WPV501"), 1);
+        assert!(!groups.exists(&lease));
+        let group = scope.join(name);
+        busy(&group, 10);
+        assert!(groups.exists(&lease));
+        let now = Moment::now();
+        assert_eq!(groups.cores(&lease, now), None);
+        busy(&group, 12);
+        let later = now + Duration::from_secs(4);
+        assert_eq!(groups.cores(&lease, later), Some(0.5));
+        fs::remove_dir_all(&group).unwrap();
+        assert!(!groups.exists(&lease));
+    }
+}
+
+#[test]
+fn scopes_are_found_in_any_slice_and_at_any_time() {
+    let (mount, groups, lease) = version2();
+    let other = mount.path().join("user.slice/other_slurmstepd.scope/job_8");
+    busy(&other, 1);
+    busy(&mount.path().join("init.scope/slurmstepd.scope/job_8"), 1);
+    assert!(groups.exists(&lease), "no scope of this node");
+    let scope = mount.path().join("batch.slice/n1_slurmstepd.scope");
+    fs::create_dir_all(&scope).unwrap();
+    assert!(!groups.exists(&lease));
+    busy(&scope.join("job_7"), 1);
+    assert!(groups.exists(&lease));
+}
+
+#[test]
+fn time_of_children_counts() {
+    let own = std::process::id();
+    let before = ticks(own).unwrap();
+    let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+    std::process::Command::new("sh")
+        .args(["-c", busy])
+        .status()
+        .unwrap();
+    assert!(ticks(own).unwrap() > before);
+}
