@@ -38,8 +38,10 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     }
     let mut judged = false;
     if !args.file_only {
+        let in_use = args.config.config.is_none() && args.slurm_conf.is_none();
         let ask = Ask {
             slurm_conf: args.slurm_conf.clone(),
+            config: in_use.then(|| path.clone()),
             here: on_node,
         };
         let settings = settings::gather(&node, &ask);

@@ -3,6 +3,7 @@
 //!
 //! [`gather`] reads, [`judge`] judges and does no I/O.
 
+mod access;
 pub mod conf;
 mod gather;
 mod gres_lines;
@@ -15,6 +16,7 @@ mod tests;
 
 use gpufrac_core::config::Config;
 
+pub use access::Closed;
 pub use conf::{Files, Place};
 pub use gather::{Ask, gather};
 pub use running::Running;
@@ -62,12 +64,12 @@ pub struct Settings {
     pub running: Option<Running>,
     /// Prologs and epilogs as this host has them.
     pub scripts: Vec<Script>,
-    /// Whether this host, a node of a pool, has control groups of version 2 alone.
-    pub unified_cgroups: bool,
     /// `KillMode=` of slurmd's unit, on a node of a pool with control daemons.
     pub kill_mode: Option<String>,
     /// This host's node and how many GPUs NVML shows there.
     pub gpus: Option<(String, u32)>,
+    /// What keeps slurmctld or users from reading gpufrac.toml.
+    pub closed: Option<Closed>,
     /// What could not be asked or read, and why.
     pub unknown: Vec<String>,
 }
@@ -92,6 +94,7 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
         return found;
     }
     rules::judge(settings, config, &mut found);
+    found.extend(settings.closed.as_ref().map(Closed::finding));
     nodes::judge(settings, config, &mut found);
     partitions::judge(settings, config, &mut found);
     found.sort_by_key(|finding| finding.severity);

@@ -25,6 +25,8 @@ const MANY_BYTES: u64 = 1 << 20;
 pub struct Ask {
     /// This slurm.conf and the files beside it, and no running Slurm.
     pub slurm_conf: Option<PathBuf>,
+    /// gpufrac.toml where it is in use, to see who can read it; none for one that is only tried.
+    pub config: Option<PathBuf>,
     /// Whether this host is the node, so that its own settings count.
     pub here: bool,
 }
@@ -74,8 +76,9 @@ pub fn gather(node: &Node, ask: &Ask) -> Settings {
         settings.unknown.extend(why);
     }
     settings.scripts = scripts(&settings);
+    let config = ask.config.as_deref();
+    settings.closed = config.and_then(|config| super::access::closed(config, &settings));
     if ask.here && node.has_pools() {
-        settings.unified_cgroups = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
         settings.kill_mode = kill_mode(node);
         let count = node.nvml().and_then(|session| session.gpu_count());
         settings.gpus = count.ok().map(|count| (node.name.clone(), count));
@@ -161,7 +164,12 @@ fn scripts(settings: &Settings) -> Vec<Script> {
         let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
         let running = settings.running.iter().flat_map(|running| running.all(key));
         for path in files.map(|(_, value)| value).chain(running) {
-            let names = glob(Path::new(path));
+            // One that is not absolute is beside slurm.conf (24.11; 22.05 takes none).
+            let folder = settings
+                .files
+                .as_ref()
+                .and_then(|files| files.slurm.path.parent());
+            let names = glob(&folder.unwrap_or(Path::new("/")).join(path));
             let texts: Vec<Option<bool>> =
                 names.iter().map(|path| names_it(path, program)).collect();
             let names_ours = match (

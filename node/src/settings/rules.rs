@@ -20,15 +20,12 @@ enum Fix {
     Value(String),
     /// The line has to go.
     Remove,
-    /// Anything else.
-    Say(String),
 }
 
 /// What judging a value may depend on.
 struct Context {
     version: Option<(u32, u32, u32)>,
     uses_mig: bool,
-    unified_cgroups: bool,
     accounting: bool,
     detects: bool,
 }
@@ -43,7 +40,6 @@ impl Context {
         Context {
             version: settings.running.as_ref().and_then(Running::version),
             uses_mig: config.pools.iter().any(|pool| pool.mechanism.uses_mig()),
-            unified_cgroups: settings.unified_cgroups,
             accounting: stores.is_some_and(|kind| kind.contains("slurmdbd")),
             detects,
         }
@@ -55,7 +51,7 @@ impl Context {
     }
 }
 
-fn value(settings: &Settings, key: &str) -> Option<String> {
+pub(super) fn value(settings: &Settings, key: &str) -> Option<String> {
     let running = settings.running.as_ref().and_then(|r| r.get(key));
     let file = || settings.files.as_ref()?.slurm.last(key).map(|(_, v)| v);
     running.or_else(file).map(str::to_owned)
@@ -165,7 +161,6 @@ fn one(
         (Fix::Value(value), Some(_)) => format!("write instead: {key}={value}"),
         (Fix::Value(value), None) => format!("add the line: {key}={value}"),
         (Fix::Remove, _) => format!("remove the line {}", named(key, value)),
-        (Fix::Say(text), _) => text,
     };
     found.push(Finding {
         severity: fault.severity,
@@ -512,24 +507,12 @@ fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Fault> {
     }
 }
 
-fn cgroup_plugin(context: &Context, value: Option<&str>) -> Option<Fault> {
-    const UNIFIED: &str = "on control groups of version 2 only file permissions fence MIG instances: jobs of one user reach each other's";
+fn cgroup_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
     match value {
         Some(value) if is(value, "disabled") => fault(
             Severity::Error,
             "without control groups nothing keeps a job from GPUs that are not its own",
             Fix::Value("autodetect".into()),
-        ),
-        Some(value) if is(value, "cgroup/v2") && context.uses_mig => fault(
-            Severity::Note,
-            UNIFIED,
-            Fix::Say("see docs/isolation.md".into()),
-        ),
-        Some(value) if is(value, "cgroup/v1") => None,
-        _ if context.unified_cgroups && context.uses_mig => fault(
-            Severity::Note,
-            UNIFIED,
-            Fix::Say("see docs/isolation.md".into()),
         ),
         _ => None,
     }
@@ -570,6 +553,24 @@ fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding
             place: "scontrol show config".into(),
             what: format!("{key} is not set: no slice is made and unmade without it"),
             fix: format!("{place} has it: `scontrol reconfigure`"),
+        });
+        return;
+    }
+    // Tried with 24.11: it is sent as text, which ends at its first zero byte, the eighth of a program.
+    let configless = value(settings, "SlurmctldParameters")
+        .is_some_and(|list| has(&words(Some(&list)), "enable_configless"));
+    let sent = lines
+        .iter()
+        .find(|(_, value)| *value == program && configless);
+    if let Some((place, value)) = sent {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: place.to_string(),
+            what: format!(
+                "{key}={value}: a path that is not absolute is of a file that nodes without slurm.conf get from \
+                 slurmctld, and Slurm sends scripts alone: they would have no program to run"
+            ),
+            fix: format!("write instead: {key}={right}"),
         });
         return;
     }

@@ -306,6 +306,15 @@ fn each_wrong_line_is_named_with_its_fix() {
         (
             s,
             "Prolog=/usr/sbin/gpufrac-prolog\n",
+            "Prolog=gpufrac-prolog\nSlurmctldParameters=enable_configless\n",
+            Error,
+            "slurm.conf:5",
+            "scripts alone",
+            "Prolog=/usr/sbin/gpufrac-prolog",
+        ),
+        (
+            s,
+            "Prolog=/usr/sbin/gpufrac-prolog\n",
             "",
             Error,
             "slurm.conf",
@@ -536,15 +545,6 @@ fn each_wrong_line_is_named_with_its_fix() {
             "cgroup.conf",
             "is not set",
             "add the line: ConstrainDevices=yes",
-        ),
-        (
-            "cgroup.conf",
-            "ConstrainDevices=yes",
-            "ConstrainDevices=yes\nCgroupPlugin=cgroup/v2",
-            Note,
-            "cgroup.conf:2",
-            "version 2",
-            "isolation",
         ),
         (
             "cgroup.conf",

@@ -82,11 +82,20 @@ fn watch() {
                 log::info("gpufrac: configuration read again");
             }
             // The old one stays in force: a typo must not stop a running cluster.
-            Err(error) => log::error(&format!(
+            Err(error) if in_force() => log::error(&format!(
                 "gpufrac: reconfigure keeps the old pools: {error}"
             )),
+            Err(error) => {
+                log::error(&format!("gpufrac: {error}"));
+                CURRENT.store(Some(Arc::new(Err(error))));
+            }
         }
     }
+}
+
+/// Whether there are pools.
+fn in_force() -> bool {
+    current().is_some_and(|settings| settings.is_ok())
 }
 
 fn read() -> Settings {

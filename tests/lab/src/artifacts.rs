@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::folder::write;
 use crate::{Folder, LabError};
 
 const PROGRAMS: [&str; 5] = [
@@ -23,6 +24,9 @@ const PLUGINS: [(&str, &str); 3] = [
 
 /// The simulated NVML, as gpusim looks for it.
 const SIMULATOR: &str = "libnvidia_ml.so";
+
+/// What keeps hierarchies of version 1 from slurmd.
+const CGROUP_VIEW: &str = "libcgroup_view.so";
 
 /// The build's folder: `GPUFRAC_BUILD_DIR`, or the folder above the running program (a test in
 /// `target/<profile>/deps`, xtask in `target/<profile>`) that holds gpufrac's programs.
@@ -72,6 +76,19 @@ pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), L
         fs::create_dir_all(place).map_err(LabError::file("cannot make", place))?;
     }
     copy(&build.join("mps-standin"), &program)
+}
+
+/// Installs a slurmd that sees the unified hierarchy of control groups alone.
+pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), LabError> {
+    let library = folder.lib().join(CGROUP_VIEW);
+    copy(&build.join(CGROUP_VIEW), &library)?;
+    let path = folder.bin().join("slurmd");
+    let script = format!(
+        "#!/bin/sh\nslurmd=$(PATH=${{PATH#{}:}}; command -v slurmd)\nLD_PRELOAD={} exec \"$slurmd\" \"$@\"\n",
+        folder.bin().display(),
+        library.display()
+    );
+    write(&path, &script, 0o755)
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), LabError> {

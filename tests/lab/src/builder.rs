@@ -1,6 +1,7 @@
 //! What a lab shall be like, and its start.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,10 +9,12 @@ use gpufrac_core::config::Config;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
-use crate::daemons::Environment;
 use crate::folder::write;
 use crate::lab::{Lab, Record};
-use crate::{Folder, LabError, Slurm, accounting, artifacts, cgroups, daemons, gpus, ports, users};
+use crate::{
+    CgroupVersion, Folder, LabError, Slurm, User, accounting, artifacts, cgroups, daemons, gpus,
+    ports, users,
+};
 
 /// Major number of the placeholders of a lab without gpufrac: "local or experimental" in the kernel's
 /// list, so that no driver answers.
@@ -36,6 +39,7 @@ pub struct LabBuilder {
     pools: Option<String>,
     partitions: Vec<(String, String)>,
     gpufrac: bool,
+    cgroup: Option<CgroupVersion>,
     cpus_per_node: u32,
     slurm_conf_extra: String,
     folder: Option<PathBuf>,
@@ -55,6 +59,10 @@ pub struct LabBuilder {
     powered_down: bool,
     /// Names, and texts.
     scripts: Vec<(String, String)>,
+    /// Beside slurm.conf: names, and texts.
+    conf_files: Vec<(String, String)>,
+    slurm_user: bool,
+    configless: bool,
 }
 
 impl Default for LabBuilder {
@@ -68,6 +76,7 @@ impl Default for LabBuilder {
             pools: None,
             partitions: vec![("gpu".into(), String::new())],
             gpufrac: true,
+            cgroup: None,
             cpus_per_node: 64,
             slurm_conf_extra: String::new(),
             folder: None,
@@ -83,6 +92,9 @@ impl Default for LabBuilder {
             slurm: None,
             powered_down: false,
             scripts: Vec::new(),
+            conf_files: Vec::new(),
+            slurm_user: false,
+            configless: false,
         }
     }
 }
@@ -170,6 +182,13 @@ impl LabBuilder {
         self
     }
 
+    /// Other control groups than those of the environment.
+    #[must_use]
+    pub fn cgroup(mut self, version: CgroupVersion) -> Self {
+        self.cgroup = Some(version);
+        self
+    }
+
     /// Another Slurm than that of the environment.
     #[must_use]
     pub fn slurm(mut self, slurm: Slurm) -> Self {
@@ -197,6 +216,28 @@ impl LabBuilder {
     pub fn script(mut self, name: &str, text: &str) -> Self {
         self.scripts.push((name.into(), text.into()));
         self
+    }
+
+    /// A file beside slurm.conf.
+    #[must_use]
+    pub fn conf_file(mut self, name: &str, text: &str) -> Self {
+        self.conf_files.push((name.into(), text.into()));
+        self
+    }
+
+    /// slurmctld is run by an unprivileged user, the last of the lab's: [`Lab::slurm_user`].
+    #[must_use]
+    pub fn slurm_user(mut self) -> Self {
+        self.slurm_user = true;
+        self
+    }
+
+    /// Nodes get Slurm's files from slurmctld and see none beside it; `/run` is their own.
+    #[must_use]
+    pub fn configless(self) -> Self {
+        let mut own = self.slurm_conf_extra("SlurmctldParameters=enable_configless");
+        own.configless = true;
+        own
     }
 
     /// Lines to add to slurm.conf, with `@ROOT@` for the lab's folder.
@@ -291,7 +332,6 @@ impl LabBuilder {
                 hint: "run as root, on a machine for tests".into(),
             });
         }
-        cgroups::require()?;
         let (folder, temporary) = self.place()?;
         let prefix = self.prefix();
         let nodes: Vec<String> = (1..=self.nodes).map(|n| format!("{prefix}{n}")).collect();
@@ -311,7 +351,7 @@ impl LabBuilder {
         }
         lab.folder().create(lab.nodes())?;
         let slurmdbd = self.accounting.then(|| ports::free(1)[0]);
-        self.write_configuration(&lab, slurmdbd)?;
+        self.write_configuration(&mut lab, slurmdbd)?;
         self.prepare_devices(&lab)?;
         self.start_daemons(&mut lab, slurmdbd)?;
         Ok(lab)
@@ -346,23 +386,26 @@ impl LabBuilder {
         }
     }
 
-    fn write_configuration(&self, lab: &Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
-        let folder = lab.folder();
+    fn build(&self) -> Result<PathBuf, LabError> {
+        match &self.build_folder {
+            Some(build) => Ok(build.clone()),
+            None => artifacts::build_folder(),
+        }
+    }
+
+    fn write_configuration(&self, lab: &mut Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
+        let folder = &lab.folder().clone();
         let etc = folder.etc();
-        let nodes = lab.nodes();
+        let nodes = &lab.nodes().to_vec();
         let mut plugin_path = lab.slurm().plugins()?.display().to_string();
         if self.gpufrac {
-            let build = match &self.build_folder {
-                Some(build) => build.clone(),
-                None => artifacts::build_folder()?,
-            };
-            artifacts::install(&build, folder)?;
+            artifacts::install(&self.build()?, folder)?;
             if let Some(plugins) = &self.plugin_folder {
                 artifacts::install_plugins(plugins, folder)?;
             }
             let mut paths = self.paths.clone();
             if self.mps_standin {
-                artifacts::install_mps_standin(&build, folder)?;
+                artifacts::install_mps_standin(&self.build()?, folder)?;
                 paths.push(("mps_control", folder.mps_standin()));
             }
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
@@ -406,7 +449,15 @@ impl LabBuilder {
             String::new()
         };
         write(&etc.join("plugstack.conf"), &plugstack, 0o644)?;
-        write(&etc.join("cgroup.conf"), conf::CGROUP_CONF, 0o644)?;
+        let cgroup = match self.cgroup {
+            Some(version) => version,
+            None => CgroupVersion::usual(lab.slurm())?,
+        };
+        cgroup.require()?;
+        if cgroup.needs_view() {
+            artifacts::install_cgroup_view(&self.build()?, folder)?;
+        }
+        write(&etc.join("cgroup.conf"), &cgroup.conf(), 0o644)?;
 
         let mut free = ports::free(nodes.len() + 1);
         let controller_port = free.pop().unwrap_or_default();
@@ -439,6 +490,16 @@ impl LabBuilder {
         for (_, options) in &mut partitions {
             *options = with_nodes(options, nodes);
         }
+        for (name, text) in &self.conf_files {
+            write(&etc.join(name), text, 0o644)?;
+        }
+        let mut extra = self.slurm_conf_extra.replace("@ROOT@", &root);
+        if self.slurm_user {
+            extra.push_str(&self.hand_over(lab)?);
+        }
+        if self.configless {
+            lab.way().conf_server = Some(format!("127.0.0.1:{controller_port}"));
+        }
         let slurm_conf = SlurmConf {
             folder,
             cluster: CLUSTER,
@@ -451,9 +512,31 @@ impl LabBuilder {
             gpufrac: self.gpufrac,
             accounting: slurmdbd,
             powered_down: self.powered_down,
-            extra: &self.slurm_conf_extra.replace("@ROOT@", &root),
+            extra: &extra,
         };
         write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
+    }
+
+    /// Gives slurmctld's files to its user; what slurm.conf has to say of it.
+    fn hand_over(&self, lab: &mut Lab) -> Result<String, LabError> {
+        let user = match lab.users().last() {
+            Some(user) => user.clone(),
+            None => User::root(),
+        };
+        let folder = lab.folder();
+        let (state, log) = (folder.state(), folder.log().join("slurmctld.log"));
+        write(&log, "", 0o644)?;
+        for path in [&state, &log] {
+            chown(path, Some(user.uid), Some(user.gid))
+                .map_err(LabError::file("cannot give away", path))?;
+        }
+        let lines = format!(
+            "SlurmUser={}\nSlurmctldPidFile={}\n",
+            user.name,
+            state.join("pid").display()
+        );
+        lab.way().slurm_user = Some(user);
+        Ok(lines)
     }
 
     fn first_model(&self) -> &str {
@@ -555,12 +638,12 @@ impl LabBuilder {
             lab.adopt(accounting::slurmdbd(&folder, port)?)?;
             lab.open_accounts(CLUSTER)?;
         }
-        lab.adopt(daemons::slurmctld(&folder, &Environment::new())?)?;
+        lab.start_slurmctld()?;
         if self.powered_down {
-            return lab.wait_for_slurmctld();
+            return Ok(());
         }
         for node in lab.nodes().to_vec() {
-            lab.adopt(daemons::slurmd(&folder, &Environment::new(), &node)?)?;
+            lab.start_slurmd(&node)?;
         }
         let more = u32::try_from(lab.nodes().len()).unwrap_or(u32::MAX);
         lab.wait_until_idle(START_LIMIT + START_LIMIT_MORE.saturating_mul(more))?;

@@ -1,4 +1,4 @@
-//! The control groups (v1) that slurmd and slurmstepd make for the lab's nodes.
+//! The control groups that slurmd and slurmstepd make for the lab's nodes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,39 +6,123 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::LabError;
+use crate::leftovers::numeric_entries;
 use crate::process::Process;
+use crate::{JobId, Lab, LabError, Slurm};
 
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// The hierarchies that a lab's Slurm uses.
+/// The hierarchies of version 1 that a lab's Slurm uses.
 const HIERARCHIES: [&str; 5] = ["freezer", "devices", "cpuset", "memory", "cpuacct"];
 
-/// Says what is missing on a machine that has no v1 device and freezer groups.
-pub(crate) fn require() -> Result<(), LabError> {
-    for hierarchy in ["devices", "freezer"] {
-        let tasks = Path::new(MOUNT).join(hierarchy).join("tasks");
-        if !tasks.exists() {
-            return Err(LabError::Machine {
-                what: format!("{MOUNT}/{hierarchy} is no control group hierarchy (v1)"),
-                hint: format!(
-                    "mount it: mkdir -p {MOUNT}/{hierarchy} && mount -t cgroup -o {hierarchy} cgroup {MOUNT}/{hierarchy}"
-                ),
-            });
+/// `1` or `2`: which version labs use that do not say it themselves.
+const VERSION: &str = "GPUFRAC_LAB_CGROUP";
+
+/// Which control groups a lab's Slurm uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupVersion {
+    /// A hierarchy for each controller.
+    V1,
+    /// One for all.
+    V2,
+}
+
+impl CgroupVersion {
+    /// That of the environment, or what the machine has. Where it has both, the older Slurms take version 1 and
+    /// the newer ones version 2, as most sites do that run them: so the same tests run on both.
+    pub(crate) fn usual(slurm: &Slurm) -> Result<Self, LabError> {
+        match std::env::var(VERSION).ok().as_deref() {
+            Some("1") => Ok(CgroupVersion::V1),
+            Some("2") => Ok(CgroupVersion::V2),
+            Some(other) => Err(LabError::Unexpected {
+                what: VERSION.into(),
+                found: other.into(),
+            }),
+            None if has_version1() && !slurm.since(26, 5) => Ok(CgroupVersion::V1),
+            None if unified().is_none() => Ok(CgroupVersion::V1),
+            None => Ok(CgroupVersion::V2),
         }
     }
-    Ok(())
+
+    /// Prepares the machine, or says what it lacks.
+    pub(crate) fn require(self) -> Result<(), LabError> {
+        match self {
+            CgroupVersion::V1 if has_version1() => Ok(()),
+            CgroupVersion::V1 => Err(LabError::Machine {
+                what: format!("{MOUNT} has no control groups of version 1"),
+                hint: format!("{VERSION}=2"),
+            }),
+            CgroupVersion::V2 => {
+                let mount = unified().ok_or_else(|| LabError::Machine {
+                    what: "control groups of version 2 are not mounted".into(),
+                    hint: format!("mount -t cgroup2 cgroup2 {MOUNT}"),
+                })?;
+                // Made by systemd where there is one. It stays: the lab beside this one may be about to use it.
+                let slice = mount.join("system.slice");
+                fs::create_dir_all(&slice).map_err(LabError::file("cannot make", &slice))
+            }
+        }
+    }
+
+    /// cgroup.conf: devices are fenced; cores and memory are not, so that many jobs fit on few cores.
+    pub(crate) fn conf(self) -> String {
+        let (version, mount, more) = match self {
+            CgroupVersion::V1 => ("v1", MOUNT.into(), ""),
+            // There may be no systemd to ask for a scope.
+            CgroupVersion::V2 => (
+                "v2",
+                unified().unwrap_or_else(|| MOUNT.into()),
+                "IgnoreSystemd=yes\n",
+            ),
+        };
+        format!(
+            "CgroupPlugin=cgroup/{version}\n\
+             CgroupMountpoint={}\n\
+             ConstrainDevices=yes\n\
+             ConstrainCores=no\n\
+             ConstrainRAMSpace=no\n\
+             ConstrainSwapSpace=no\n\
+             {more}",
+            mount.display()
+        )
+    }
+
+    /// Whether slurmd must not see all of the machine's hierarchies.
+    pub(crate) fn needs_view(self) -> bool {
+        self == CgroupVersion::V2 && has_version1()
+    }
+}
+
+fn has_version1() -> bool {
+    ["devices", "freezer"].into_iter().all(|hierarchy| {
+        let tasks = Path::new(MOUNT).join(hierarchy).join("tasks");
+        tasks.exists()
+    })
+}
+
+/// Where version 2 is mounted.
+fn unified() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        let (place, kind) = (fields.next()?, fields.next()?);
+        (kind == "cgroup2").then(|| place.into())
+    })
 }
 
 fn node_groups(node: &str) -> impl Iterator<Item = PathBuf> {
-    HIERARCHIES
-        .into_iter()
-        .map(move |hierarchy| {
-            Path::new(MOUNT)
-                .join(hierarchy)
-                .join(format!("slurm_{node}"))
-        })
-        .filter(|path| path.is_dir())
+    let version1 = HIERARCHIES.into_iter().map(move |hierarchy| {
+        Path::new(MOUNT)
+            .join(hierarchy)
+            .join(format!("slurm_{node}"))
+    });
+    version1.chain(scope(node)).filter(|path| path.is_dir())
+}
+
+/// The node's group in the unified hierarchy.
+fn scope(node: &str) -> Option<PathBuf> {
+    let name = format!("{node}_slurmstepd.scope");
+    unified().map(|mount| mount.join("system.slice").join(name))
 }
 
 /// Whether a node of this name has control groups already, of this or of another cluster.
@@ -47,7 +131,7 @@ pub(crate) fn name_is_taken(node: &str) -> bool {
 }
 
 /// Every process in the groups of `node`.
-pub(crate) fn processes(node: &str) -> Vec<Process> {
+fn processes(node: &str) -> Vec<Process> {
     let mut found = Vec::new();
     for root in node_groups(node) {
         for group in depth_first(&root) {
@@ -113,4 +197,50 @@ fn depth_first(root: &Path) -> Vec<PathBuf> {
     }
     groups.push(root.to_path_buf());
     groups
+}
+
+impl Lab {
+    /// Puts a process into the extern step of a job, as pam_slurm_adopt does.
+    ///
+    /// # Errors
+    /// When the step does not run on the node, or the kernel refuses.
+    pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
+        let title = format!("slurmstepd: [{job}.extern]");
+        let groups = numeric_entries(Path::new("/proc")).into_iter();
+        let found = groups.flat_map(|stepd| {
+            let proc = Path::new("/proc").join(stepd.to_string());
+            let line = fs::read(proc.join("cmdline")).unwrap_or_default();
+            let memberships = fs::read_to_string(proc.join("cgroup")).unwrap_or_default();
+            match line.starts_with(title.as_bytes()) && memberships.contains(node) {
+                true => extern_group(&memberships, node),
+                false => None,
+            }
+        });
+        let Some(group) = found.into_iter().next() else {
+            return Err(LabError::Unexpected {
+                what: format!("the extern step of job {job} on {node}"),
+                found: "none".into(),
+            });
+        };
+        let path = group.join("cgroup.procs");
+        fs::write(&path, pid.to_string()).map_err(LabError::file("cannot write", &path))
+    }
+}
+
+/// Where an adopted process goes that is to be fenced, from where the step's slurmstepd is.
+fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
+    let mut lines = memberships.lines().filter(|line| line.contains(node));
+    let path = |line: &str, mark: &str| {
+        let (_, path) = line.split_once(mark)?;
+        Some(PathBuf::from(path.trim_start_matches('/')))
+    };
+    lines.find_map(|line| {
+        if let Some(below) = path(line, ":devices:") {
+            return Some(Path::new(MOUNT).join("devices").join(below));
+        }
+        // Slurm makes it for the first that comes.
+        let step = unified()?.join(path(line, "0::")?).parent()?.to_owned();
+        let special = step.join("user/task_special");
+        fs::create_dir_all(&special).ok().map(|()| special)
+    })
 }

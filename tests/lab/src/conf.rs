@@ -57,16 +57,6 @@ pub(crate) fn printed_gres(text: &str) -> Option<NodeGres> {
     })
 }
 
-/// cgroup.conf: devices are fenced; cores and memory are not, so that many jobs fit on few cores.
-pub(crate) const CGROUP_CONF: &str = "\
-CgroupPlugin=cgroup/v1
-CgroupMountpoint=/sys/fs/cgroup
-ConstrainDevices=yes
-ConstrainCores=no
-ConstrainRAMSpace=no
-ConstrainSwapSpace=no
-";
-
 /// What a node's line in slurm.conf depends on.
 pub(crate) struct NodeLine {
     pub name: String,
@@ -113,7 +103,6 @@ AuthType=auth/munge
 # Short-lived credentials: a requeued job waits for their end before it may start again.
 AuthInfo=socket={root}/munge/socket,cred_expire=15
 PluginDir={plugin_path}
-PlugStackConfig={root}/etc/plugstack.conf
 StateSaveLocation={root}/state
 SlurmdSpoolDir={root}/spool/%n
 SlurmctldPidFile={root}/pid/slurmctld

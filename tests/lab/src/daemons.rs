@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use crate::clients::search_path;
 use crate::folder::write;
 use crate::process::Process;
-use crate::{Folder, LabError, slurm};
+use crate::{Folder, LabError, User, slurm};
 
 /// A daemon that this program started.
 #[derive(Debug)]
@@ -41,7 +41,27 @@ pub(crate) fn stop(process: &Process, signal: Signal) {
 /// Variables that the daemons get beside those of every lab.
 pub(crate) type Environment = Vec<(String, String)>;
 
+/// How Slurm's daemons run where it is not as root and with the lab's files.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    /// Who runs slurmctld.
+    pub slurm_user: Option<User>,
+    /// From which slurmctld, as `HOST:PORT`, nodes get their files: they have none of their own then.
+    pub conf_server: Option<String>,
+}
+
 pub(crate) fn start(
+    folder: &Folder,
+    environment: &Environment,
+    name: &str,
+    program: &str,
+    args: &[&str],
+) -> Result<Daemon, LabError> {
+    start_as(None, folder, environment, name, program, args)
+}
+
+fn start_as(
+    user: Option<&User>,
     folder: &Folder,
     environment: &Environment,
     name: &str,
@@ -64,7 +84,8 @@ pub(crate) fn start(
     // The lab's own programs are found by the path of the command, not by that of this process.
     let own = folder.bin().join(program);
     let path = if own.exists() { own } else { program.into() };
-    let child = slurm::command(folder, path.as_os_str(), &folder.log(), None)
+    let user = user.map(|user| (user.uid, user.gid));
+    let child = slurm::command(folder, path.as_os_str(), &folder.log(), user)
         .args(args)
         .env_clear()
         .env("PATH", search_path(folder))
@@ -138,17 +159,39 @@ fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {
 }
 
 /// Starts slurmctld; it recovers the state that an earlier one left.
-pub(crate) fn slurmctld(folder: &Folder, environment: &Environment) -> Result<Daemon, LabError> {
-    start(folder, environment, "slurmctld", "slurmctld", &["-D"])
+pub(crate) fn slurmctld(
+    folder: &Folder,
+    environment: &Environment,
+    way: &Way,
+) -> Result<Daemon, LabError> {
+    let user = way.slurm_user.as_ref();
+    start_as(user, folder, environment, "slurmctld", "slurmctld", &["-D"])
 }
+
+/// Starts a slurmd that has no file of Slurm's and none to be found. `/run` is the node's own, as slurmd and commands
+/// have files at fixed places there; munge's socket, too, is where it is when nobody can say another place.
+const CONFIGLESS: &str = "\
+mount -t tmpfs -o mode=0755 tmpfs /run && mkdir /run/munge &&
+ln -s \"$1/munge/socket\" /run/munge/munge.socket.2 &&
+cp \"$1/etc/gpufrac.toml\" /run/kept && mount -t tmpfs -o mode=0755 tmpfs \"$1/etc\" &&
+mv /run/kept \"$1/etc/gpufrac.toml\" || exit 1
+unset SLURM_CONF
+exec slurmd -D -N \"$2\" --conf-server \"$3\"";
 
 /// Starts the slurmd of `node`.
 pub(crate) fn slurmd(
     folder: &Folder,
     environment: &Environment,
+    way: &Way,
     node: &str,
 ) -> Result<Daemon, LabError> {
     let name = format!("slurmd.{node}");
+    if let Some(server) = &way.conf_server {
+        let root = folder.root().display().to_string();
+        let own = ["--mount", "--propagation", "private", "sh", "-c"];
+        let args = [&own[..], &[CONFIGLESS, "sh", &root, node, server]].concat();
+        return start(folder, environment, &name, "unshare", &args);
+    }
     start(folder, environment, &name, "slurmd", &["-D", "-N", node])
 }
 

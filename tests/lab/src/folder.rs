@@ -116,7 +116,8 @@ impl Folder {
         self.0.join("munge")
     }
 
-    pub(crate) fn spool(&self, node: &str) -> PathBuf {
+    /// A node's `SlurmdSpoolDir`.
+    pub fn spool(&self, node: &str) -> PathBuf {
         self.0.join("spool").join(node)
     }
 

@@ -8,7 +8,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use crate::daemons::{self, Daemon, Environment};
+use crate::daemons::{self, Daemon, Environment, Way};
 use crate::folder::write;
 use crate::process::Process;
 use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, leftovers, mps};
@@ -42,6 +42,7 @@ pub struct Lab {
     daemons: Vec<Daemon>,
     users: Vec<User>,
     environment: Environment,
+    way: Way,
     slurm: Slurm,
     up: bool,
 }
@@ -67,6 +68,7 @@ impl Lab {
             daemons: Vec::new(),
             users,
             environment: Environment::new(),
+            way: Way::default(),
             up: true,
         }
     }
@@ -169,12 +171,25 @@ impl Lab {
         self.environment = variables.iter().map(owned).collect();
     }
 
+    /// Who runs slurmctld, if it is not root.
+    pub fn slurm_user(&self) -> Option<&User> {
+        self.way.slurm_user.as_ref()
+    }
+
+    pub(crate) fn way(&mut self) -> &mut Way {
+        &mut self.way
+    }
+
     /// Starts slurmctld again.
     ///
     /// # Errors
     /// When it does not answer in 30 s.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
-        self.adopt(daemons::slurmctld(&self.folder, &self.environment)?)?;
+        self.adopt(daemons::slurmctld(
+            &self.folder,
+            &self.environment,
+            &self.way,
+        )?)?;
         self.wait_for_slurmctld()
     }
 
@@ -190,7 +205,12 @@ impl Lab {
     /// # Errors
     /// When it can not be started.
     pub fn start_slurmd(&mut self, node: &str) -> Result<(), LabError> {
-        self.adopt(daemons::slurmd(&self.folder, &self.environment, node)?)
+        self.adopt(daemons::slurmd(
+            &self.folder,
+            &self.environment,
+            &self.way,
+            node,
+        )?)
     }
 
     /// Starts the reaper of a node, again.

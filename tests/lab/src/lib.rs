@@ -36,6 +36,7 @@ mod slurm;
 mod users;
 
 pub use builder::LabBuilder;
+pub use cgroups::CgroupVersion;
 pub use clients::{Outcome, Running, SlurmCommand};
 pub use error::LabError;
 pub use folder::Folder;

@@ -2,21 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpufrac_lab::{JobId, Lab, LabError, User};
+use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
 
-/// Waits for the file `go`, then opens every GPU and capability node and says how it went, in the batch
-/// script and in a step.
-const PROBE: &str = r#"#!/bin/bash
-echo "CUDA=$CUDA_VISIBLE_DEVICES"
-while [ ! -e go ]; do sleep 0.05; done
-cat > "probe.$SLURM_JOB_ID.sh" <<'END'
+/// Opens every GPU and capability node, and says how it went: `nvidia0 Operation not permitted`.
+const LOOK: &str = r#"#!/bin/bash
 for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/*; do
     answer=$( (exec 3<"$file") 2>&1 )
     echo "$2 ${file##*/} ${answer##*: }"
 done
-END
-bash "probe.$SLURM_JOB_ID.sh" "$1" batch
-srun bash "probe.$SLURM_JOB_ID.sh" "$1" step
+"#;
+
+/// Waits for the file `go`, then looks, in the batch script and in a step.
+const PROBE: &str = r#"#!/bin/bash
+echo "CUDA=$CUDA_VISIBLE_DEVICES"
+while [ ! -e go ]; do sleep 0.05; done
+bash look.sh "$1" batch
+srun bash look.sh "$1" step
 sleep 0.5
 "#;
 
@@ -29,34 +30,72 @@ struct Probe {
 impl Probe {
     fn read(lab: &Lab, job: JobId) -> Result<Self, LabError> {
         let output = lab.output(job)?;
-        let mut answers = BTreeMap::new();
-        for place in ["batch", "step"] {
-            let lines = output.lines().filter_map(|line| line.strip_prefix(place));
-            let seen: BTreeMap<_, _> = lines
-                .filter_map(|line| line.trim().split_once(' '))
-                .map(|(file, answer)| (file.to_owned(), answer.to_owned()))
-                .collect();
-            assert!(seen.len() > 3, "{output}");
-            answers.insert(place, seen);
-        }
-        Ok(Self { job, answers })
+        let answers = ["batch", "step"].map(|place| (place, answers(&output, place)));
+        Ok(Self {
+            job,
+            answers: answers.into(),
+        })
     }
 
-    /// The nodes that answered as a device does (no driver is behind them: ENXIO), which all others must
-    /// not even as an accident.
     fn reached(&self, place: &str) -> BTreeSet<String> {
-        let mut reached = BTreeSet::new();
-        for (file, answer) in &self.answers[place] {
-            match answer.as_str() {
-                "No such device or address" => {
-                    reached.insert(file.clone());
-                }
-                "Permission denied" | "Operation not permitted" => {}
-                other => panic!("job {}: {file} in the {place}: {other}", self.job),
-            }
-        }
-        reached
+        reached(
+            &self.answers[place],
+            &format!("job {} in the {place}", self.job),
+        )
     }
+}
+
+/// What was said in one place, by the names of the nodes.
+fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
+    let lines = output.lines().filter_map(|line| line.strip_prefix(place));
+    let seen: BTreeMap<_, _> = lines
+        .filter_map(|line| line.trim().split_once(' '))
+        .map(|(file, answer)| (file.to_owned(), answer.to_owned()))
+        .collect();
+    assert!(seen.len() > 3, "{output}");
+    seen
+}
+
+/// The nodes that answered as a device does (no driver is behind them: ENXIO), which all others must
+/// not even as an accident.
+fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet<String> {
+    let mut reached = BTreeSet::new();
+    for (file, answer) in answers {
+        match answer.as_str() {
+            "No such device or address" => {
+                reached.insert(file.clone());
+            }
+            "Permission denied" | "Operation not permitted" => {}
+            other => panic!("{who}: {file}: {other}"),
+        }
+    }
+    reached
+}
+
+/// The nodes that a process of a job's user reaches that pam_slurm_adopt put into the job.
+fn reached_by_ssh(
+    lab: &Lab,
+    (job, user): (JobId, &User),
+    devices: &str,
+) -> Result<BTreeSet<String>, LabError> {
+    let mut login = lab
+        .command("bash")
+        .user(user)
+        .current_dir(lab.folder().work())
+        .args([
+            "-c",
+            "while [ ! -e $0 ]; do sleep 0.05; done; bash look.sh $1 ssh",
+        ])
+        .args([format!("adopted.{job}"), devices.to_owned()])
+        .spawn()?;
+    assert!(!login.ended());
+    lab.put_in_extern_step(&lab.nodes()[0], job, login.pid())?;
+    lab.write_work(&format!("adopted.{job}"), "")?;
+    let output = login.wait()?.success()?.stdout;
+    Ok(reached(
+        &answers(&output, "ssh"),
+        &format!("in job {job} by ssh"),
+    ))
 }
 
 /// The device nodes of a running job's slice.
@@ -74,9 +113,19 @@ fn own_devices(lab: &Lab, job: JobId) -> Result<BTreeSet<String>, LabError> {
 
 #[test]
 fn two_users_side_by_side_reach_their_own_instance_and_nothing_else() -> Result<(), LabError> {
-    let lab = Lab::builder().gpus("H100-80", 2).start()?;
+    side_by_side(CgroupVersion::V1)
+}
+
+#[test]
+fn two_users_side_by_side_on_control_groups_of_version_2() -> Result<(), LabError> {
+    side_by_side(CgroupVersion::V2)
+}
+
+fn side_by_side(version: CgroupVersion) -> Result<(), LabError> {
+    let lab = Lab::builder().cgroup(version).gpus("H100-80", 2).start()?;
     let node = &lab.nodes()[0];
     let devices = lab.folder().gpus(node).join("dev").display().to_string();
+    lab.write_work("look.sh", LOOK)?;
     lab.write_work("probe.sh", PROBE)?;
     let submit = |user: &User, gres: Option<&str>| {
         let gres = gres.map(|fraction| format!("--gres=gpufrac:{fraction}"));
@@ -102,6 +151,11 @@ fn two_users_side_by_side_reach_their_own_instance_and_nothing_else() -> Result<
         lab.slice(node, first)?.instance.gpu,
         lab.slice(node, second)?.instance.gpu
     );
+    // Who comes in by ssh is where the job is.
+    for (job, user) in [(first, one), (second, two), (without, one)] {
+        let reached = reached_by_ssh(&lab, (job, user), &devices)?;
+        assert_eq!(reached, own[&job], "job {job} by ssh");
+    }
     lab.write_work("go", "")?;
     for (job, expected) in own {
         assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
@@ -171,10 +225,9 @@ fn a_step_that_gives_its_gpu_up_reaches_no_other() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let node = &lab.nodes()[0];
     let devices = lab.folder().gpus(node).join("dev").display().to_string();
-    lab.write_work(
-        "probe.sh",
-        &PROBE.replace("srun bash", "srun --gres=none bash"),
-    )?;
+    let without = PROBE.replace("srun bash", "srun --gres=none bash");
+    lab.write_work("look.sh", LOOK)?;
+    lab.write_work("probe.sh", &without)?;
     let job = lab.sbatch(
         &lab.users()[0],
         &["--gres=gpufrac:0.25", "probe.sh", &devices],

@@ -19,6 +19,7 @@ mod reaper;
 mod release;
 mod settings;
 mod shapes;
+mod sites;
 mod soak;
 mod soak_tenants;
 mod soft;

@@ -75,9 +75,11 @@ fn expect_no_failed_start(lab: &Lab, preemptors: &[JobId]) -> Result<(), LabErro
     let words = log(lab, "prologs.out");
     let carved = words.lines().filter(|line| line.contains(": carved "));
     assert!(carved.count() >= preemptors.len(), "{words}");
+    // A prolog that has the GPU's lock before an epilog that waits for it does the epilog's work.
+    let usual = [": carved ", "which was left releasing"];
     let other: Vec<_> = words
         .lines()
-        .filter(|line| !line.contains(": carved "))
+        .filter(|line| !usual.iter().any(|part| line.contains(part)))
         .collect();
     assert_eq!(other, Vec::<&str>::new());
     for name in [

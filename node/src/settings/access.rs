@@ -1,0 +1,226 @@
+//! Who can read gpufrac.toml: root's programs always, slurmctld and the users' commands only where modes let them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, User, getgrouplist, gethostname};
+use rustix::fs::getxattr;
+
+use super::{Finding, Settings, Severity, rules};
+
+/// A file or folder that keeps somebody from gpufrac.toml.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// gpufrac.toml, or a folder above it.
+    pub path: PathBuf,
+    /// What has to be given to everybody: `r`, or `x` of a folder.
+    pub permission: char,
+    /// The user of this host's slurmctld, if that is one of those who are kept out.
+    pub slurm_user: Option<String>,
+}
+
+impl Closed {
+    pub(super) fn finding(&self) -> Finding {
+        let path = self.path.display();
+        let (severity, what) = match &self.slurm_user {
+            Some(user) => (
+                Severity::Error,
+                format!("slurmctld runs as {user}, which this keeps from gpufrac.toml: it refuses every fraction"),
+            ),
+            None => (
+                Severity::Warning,
+                "users' commands can not read gpufrac.toml: `srun --gres=gpufrac:0.25` inside of a job is refused"
+                    .to_owned(),
+            ),
+        };
+        Finding {
+            severity,
+            place: path.to_string(),
+            what,
+            fix: format!(
+                "`chmod o+{} {path}`: root alone writes it, all read it",
+                self.permission
+            ),
+        }
+    }
+}
+
+/// Whom a permission is looked up for: the owner's, the group's, or that of others.
+struct Reader {
+    uid: Option<Uid>,
+    groups: Vec<Gid>,
+}
+
+impl Reader {
+    /// Anybody.
+    const OTHER: Reader = Reader {
+        uid: None,
+        groups: Vec::new(),
+    };
+
+    /// By name, or by number as `SlurmUser=` takes it too. A user that this host does not know is one of the others.
+    fn of(name: &str) -> Reader {
+        let known = match name.parse() {
+            Ok(uid) => User::from_uid(Uid::from_raw(uid)),
+            Err(_) => User::from_name(name),
+        };
+        let Ok(Some(user)) = known else {
+            return Reader::OTHER;
+        };
+        let groups = std::ffi::CString::new(user.name)
+            .ok()
+            .and_then(|name| getgrouplist(&name, user.gid).ok());
+        Reader {
+            uid: Some(user.uid),
+            groups: groups.unwrap_or_else(|| vec![user.gid]),
+        }
+    }
+
+    /// The first of these that modes keep it from.
+    fn stopped_at<'a>(
+        &self,
+        places: &'a [(PathBuf, u32, char)],
+    ) -> Option<&'a (PathBuf, u32, char)> {
+        places.iter().find(|(path, bit, _)| {
+            // What can not be looked at, or has an access list, is not judged.
+            let Ok(of) = fs::metadata(path) else {
+                return false;
+            };
+            if has_list(path) {
+                return false;
+            }
+            let shift = match self.uid.map(Uid::as_raw) == Some(of.uid()) {
+                true => 6,
+                false if self.groups.contains(&Gid::from_raw(of.gid())) => 3,
+                false => 0,
+            };
+            of.mode() >> shift & bit == 0
+        })
+    }
+}
+
+fn has_list(path: &Path) -> bool {
+    let mut none = [0_u8; 0];
+    getxattr(path, "system.posix_acl_access", &mut none).is_ok_and(|length| length > 0)
+}
+
+/// What keeps slurmctld, if it runs here, or users from gpufrac.toml.
+pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
+    let config = fs::canonicalize(config).ok()?;
+    let mut places: Vec<_> = config
+        .ancestors()
+        .skip(1)
+        .map(|folder| (folder.to_owned(), 0o1, 'x'))
+        .collect();
+    places.reverse();
+    places.push((config, 0o4, 'r'));
+    let (path, _, permission) = Reader::OTHER.stopped_at(&places)?;
+    let user = rules::value(settings, "SlurmUser");
+    // scontrol adds the number: `slurm(64030)`.
+    let user = user.as_deref().unwrap_or("root").split('(').next();
+    let user = user.filter(|user| *user != "root" && controls(settings));
+    let stopped = user.and_then(|user| Some((user, Reader::of(user).stopped_at(&places)?)));
+    Some(match stopped {
+        Some((user, (path, _, permission))) => Closed {
+            path: path.clone(),
+            permission: *permission,
+            slurm_user: Some(user.to_owned()),
+        },
+        None => Closed {
+            path: path.clone(),
+            permission: *permission,
+            slurm_user: None,
+        },
+    })
+}
+
+/// Whether slurmctld is to run on this host.
+fn controls(settings: &Settings) -> bool {
+    let short = |name: &str| name.split(['(', '.']).next().unwrap_or_default().to_owned();
+    let Ok(own) = gethostname() else {
+        return false;
+    };
+    let own = short(&own.to_string_lossy());
+    let files = settings
+        .files
+        .iter()
+        .flat_map(|files| files.slurm.all("SlurmctldHost"));
+    let running = settings
+        .running
+        .iter()
+        .flat_map(|running| running.all("SlurmctldHost"));
+    let mut hosts = files.map(|(_, value)| value).chain(running);
+    hosts.any(|host| short(host) == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::super::conf::Files;
+    use super::*;
+
+    fn settings(slurm_conf: &str) -> Settings {
+        let text = slurm_conf.replace("@HERE@", &gethostname().unwrap().to_string_lossy());
+        let read = |path: &Path| match path.ends_with("slurm.conf") {
+            true => Ok(text.clone()),
+            false => Err(std::io::ErrorKind::NotFound.into()),
+        };
+        Settings {
+            files: Files::read(Path::new("/etc/slurm/slurm.conf"), &read, &|_| Vec::new()).ok(),
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn modes_say_who_is_kept_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().canonicalize().unwrap().join("gpufrac");
+        fs::create_dir(&folder).unwrap();
+        let config = folder.join("gpufrac.toml");
+        fs::write(&config, "").unwrap();
+        let nobody = "SlurmUser=nobody\nSlurmctldHost=@HERE@(127.0.0.1)\n";
+        let look = |modes: [u32; 3], slurm_conf: &str| {
+            for (path, mode) in [dir.path(), &folder, &config].into_iter().zip(modes) {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            closed(&config, &settings(slurm_conf))
+        };
+        let kept = |path: &Path, permission, user: Option<&str>| {
+            Some(Closed {
+                path: path.to_owned(),
+                permission,
+                slurm_user: user.map(str::to_owned),
+            })
+        };
+        assert_eq!(look([0o755, 0o755, 0o644], nobody), None);
+        // One that can be entered and not listed will do.
+        assert_eq!(look([0o755, 0o711, 0o604], nobody), None);
+        let file = [0o755, 0o755, 0o640];
+        assert_eq!(look(file, nobody), kept(&config, 'r', Some("nobody")));
+        assert_eq!(
+            look(file, "SlurmUser=root\nSlurmctldHost=@HERE@\n"),
+            kept(&config, 'r', None)
+        );
+        assert_eq!(
+            look(file, "SlurmctldHost=@HERE@\n"),
+            kept(&config, 'r', None)
+        );
+        assert_eq!(
+            look(file, "SlurmUser=nobody\nSlurmctldHost=elsewhere\n"),
+            kept(&config, 'r', None)
+        );
+        assert_eq!(
+            look([0o755, 0o700, 0o600], nobody),
+            kept(&folder, 'x', Some("nobody"))
+        );
+        // Its group may, and so its user.
+        if let Ok(Some(user)) = User::from_name("nobody")
+            && nix::unistd::geteuid().is_root()
+        {
+            std::os::unix::fs::chown(&config, None, Some(user.gid.as_raw())).unwrap();
+            assert_eq!(look(file, nobody), kept(&config, 'r', None));
+        }
+    }
+}
