@@ -2,6 +2,7 @@
 //! it; and what is loaded stays what it was when an upgrade puts other files on the disk.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ops::Range;
 
 use super::Release;
 
@@ -14,43 +15,84 @@ const SPANK: &[u8] = b"spank";
 
 /// The host's release; `None` if it has no plugin yet. `own` is that of the plugin that asks.
 pub(super) fn release(own: *const u32) -> Option<Release> {
-    objects().iter().find_map(|path| plugin(path, own))
+    libraries().iter().find_map(|library| plugin(library, own))
 }
 
-/// The files of all loaded libraries, by their paths.
-fn objects() -> Vec<CString> {
-    let mut paths: Vec<CString> = Vec::new();
-    // SAFETY: `note` is called before this returns, with the pointer to `paths`.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut paths).cast()) };
-    paths
+/// A library that is loaded.
+pub(super) struct Loaded {
+    pub path: CString,
+    /// Where its segments are.
+    segments: Vec<Range<usize>>,
+}
+
+impl Loaded {
+    /// Whether an address is in it. dladdr would answer too, after a search of all of its symbols: of Slurm's library
+    /// that takes longer than all else here.
+    pub fn holds(&self, address: *const c_void) -> bool {
+        let holds = |segment: &Range<usize>| segment.contains(&address.addr());
+        self.segments.iter().any(holds)
+    }
+
+    /// Slurm's plugins are called by their type and name, and what they need `lib...`.
+    fn may_be_plugin(&self) -> bool {
+        let path = self.path.to_bytes();
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        !name.is_some_and(|name| name.starts_with(b"lib") || name.starts_with(b"ld-"))
+    }
+}
+
+/// All libraries that are files.
+pub(super) fn libraries() -> Vec<Loaded> {
+    let mut found: Vec<Loaded> = Vec::new();
+    // SAFETY: `note` is called before this returns, with the pointer to `found`.
+    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) };
+    found
 }
 
 unsafe extern "C" fn note(
     object: *mut libc::dl_phdr_info,
     _size: usize,
-    paths: *mut c_void,
+    found: *mut c_void,
 ) -> c_int {
-    // SAFETY: as `objects` calls it; the loader's name is NULL or NUL-terminated.
+    // SAFETY: as `libraries` calls it; the loader's name is NULL or NUL-terminated, and it has as many headers as it
+    // says.
     unsafe {
-        let name = (*object).dlpi_name;
+        let object = &*object;
         // The program itself has no name, and what is not a file no slash.
-        if !name.is_null() && CStr::from_ptr(name).to_bytes().contains(&b'/') {
-            (*paths.cast::<Vec<CString>>()).push(CStr::from_ptr(name).to_owned());
+        if object.dlpi_name.is_null()
+            || !CStr::from_ptr(object.dlpi_name).to_bytes().contains(&b'/')
+        {
+            return 0;
         }
+        let headers = std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into());
+        let in_memory = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD);
+        let segments = in_memory.map(|header| {
+            let start = (object.dlpi_addr as usize).wrapping_add(header.p_vaddr as usize);
+            start..start.saturating_add(header.p_memsz as usize)
+        });
+        (*found.cast::<Vec<Loaded>>()).push(Loaded {
+            path: CStr::from_ptr(object.dlpi_name).to_owned(),
+            segments: segments.collect(),
+        });
     }
     0
 }
 
 /// The release of one library, if it is a plugin of Slurm's.
-fn plugin(path: &CStr, own: *const u32) -> Option<Release> {
+fn plugin(library: &Loaded, own: *const u32) -> Option<Release> {
+    if !library.may_be_plugin() {
+        return None;
+    }
     // SAFETY: with RTLD_NOLOAD nothing is loaded: either the library is there, or the answer is NULL. The handle keeps
     // it there until it is closed, and its symbols are read only before that.
     unsafe {
-        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        let handle = libc::dlopen(library.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         if handle.is_null() {
             return None;
         }
-        let found = symbols(path, handle).and_then(|(kind, version)| {
+        let found = symbols(library, handle).and_then(|(kind, version)| {
             let kind = kind_of(kind)?;
             let other = kind != SPANK && version.cast_const() != own;
             other
@@ -84,13 +126,12 @@ unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
 /// `plugin_type` and `plugin_version` of a library; not those of a library that it needs.
 ///
 /// # Safety
-/// `handle` is the library at `path`.
-unsafe fn symbols(path: &CStr, handle: *mut c_void) -> Option<(*const c_char, *mut u32)> {
-    // SAFETY: by the contract of this function; dlsym and dladdr only search.
+/// `handle` is that of `library`.
+unsafe fn symbols(library: &Loaded, handle: *mut c_void) -> Option<(*const c_char, *mut u32)> {
+    // SAFETY: by the contract of this function; dlsym only searches.
     let find = |name: &CStr| unsafe {
         let symbol = libc::dlsym(handle, name.as_ptr());
-        let file = super::stock::file_of(symbol)?;
-        (file.as_c_str() == path).then_some(symbol)
+        library.holds(symbol).then_some(symbol)
     };
     Some((find(TYPE)?.cast(), find(VERSION)?.cast()))
 }

@@ -5,14 +5,14 @@
 //! that no other program has, so that they can not be loaded everywhere; others bring libraries along; and a file that an upgrade
 //! is just replacing ends a process that maps it, while one that is read is at worst not understood.
 
-use std::ffi::{CStr, CString, OsStr, c_void};
-use std::mem::MaybeUninit;
+use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::Release;
+use super::loaded::libraries;
 
 /// Plugins of every series from 22.05 to 26.05: one that was dropped could be left over from an older Slurm in the same
 /// folder. The first is the default of `HashPlugin`, so every installation has it.
@@ -31,25 +31,10 @@ const FUNCTION: &CStr = c"slurm_xfree";
 pub(super) fn release() -> Option<Release> {
     // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, FUNCTION.as_ptr()) };
-    let library = file_of(function)?;
-    let folder = Path::new(OsStr::from_bytes(library.as_bytes())).parent()?;
+    let loaded = libraries();
+    let library = loaded.iter().find(|library| library.holds(function))?;
+    let folder = Path::new(OsStr::from_bytes(library.path.as_bytes())).parent()?;
     beside(folder)
-}
-
-/// The file that an address is mapped from.
-pub(super) fn file_of(address: *const c_void) -> Option<CString> {
-    if address.is_null() {
-        return None;
-    }
-    let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr fills the structure if it answers with anything but 0; the name is the loader's.
-    unsafe {
-        if libc::dladdr(address, place.as_mut_ptr()) == 0 {
-            return None;
-        }
-        let name = place.assume_init().dli_fname;
-        (!name.is_null()).then(|| CStr::from_ptr(name).to_owned())
-    }
 }
 
 /// The release of the stock plugins in a folder.
