@@ -352,6 +352,18 @@ impl Lease {
         self.sluid.as_deref() == Some(name) || name.strip_prefix("job_").is_some_and(of_id)
     }
 
+    /// Whether a group on the GPU of `neighbours`, this lease among them, is that of its own job. None where nobody
+    /// knows: the groups of a job that began before Slurm named them by SLUIDs have such names from its next step on.
+    #[must_use]
+    pub fn owns_group(&self, name: &str, neighbours: &[&Lease]) -> Option<bool> {
+        let is_known = neighbours.iter().any(|lease| lease.is_group(name));
+        let have_all = neighbours.iter().all(|lease| lease.sluid.is_some());
+        match is_known || have_all || !is_sluid(name) {
+            true => Some(self.is_group(name)),
+            false => None,
+        }
+    }
+
     /// Whether both are of the same slice of the same job.
     #[must_use]
     pub fn is_same(&self, other: &Lease) -> bool {

@@ -106,13 +106,9 @@ pub fn fence(pid: u32, job_id: u32, rules: &[Rule]) -> Result<Fenced, DevCgroupE
     };
     let memberships = read(&format!("/proc/{pid}/cgroup"))?;
     let mounts = read("/proc/self/mountinfo")?;
-    let of_version1 = Mount::find(&mounts, |kind, options| {
-        kind == "cgroup" && options.split(',').any(|option| option == "devices")
-    });
-    match version1::fence(&memberships, of_version1, job_id, rules)? {
+    match version1::fence(&memberships, &mounts, job_id, rules)? {
         Fenced::PermissionsOnly(without) => {
-            let unified = Mount::find(&mounts, |kind, _| kind == "cgroup2");
-            match version2::fence(&memberships, unified, job_id, rules)? {
+            match version2::fence(&memberships, &mounts, job_id, rules)? {
                 Fenced::PermissionsOnly(NoGroup::NoHierarchy) => {
                     Ok(Fenced::PermissionsOnly(without))
                 }
@@ -132,9 +128,10 @@ struct Mount {
 }
 
 impl Mount {
-    /// The first in the text of mountinfo whose type and options of the super block are the wanted ones.
-    fn find(mountinfo: &str, wanted: impl Fn(&str, &str) -> bool) -> Option<Mount> {
-        mountinfo.lines().find_map(|line| {
+    /// Where a group is seen: of those in the text of mountinfo whose type and options of the super block are the wanted
+    /// ones, the one that shows the most of the hierarchy.
+    fn of(group: &Path, mountinfo: &str, wanted: impl Fn(&str, &str) -> bool) -> Option<Mount> {
+        let mounts = mountinfo.lines().filter_map(|line| {
             let (mount, super_block) = line.split_once(" - ")?;
             let mut mount = mount.split(' ').skip(3);
             let (root, point) = (mount.next()?, mount.next()?);
@@ -144,13 +141,15 @@ impl Mount {
                 point: unescape(point).into(),
                 root: unescape(root).into(),
             })
-        })
+        });
+        let showing = mounts.filter(|mount| group.starts_with(&mount.root));
+        showing.min_by_key(|mount| mount.root.components().count())
     }
 
-    /// The folder of a group.
+    /// The folder of a group that is seen there.
     fn folder(&self, group: &Path) -> PathBuf {
-        let below = group.strip_prefix(&self.root).or(group.strip_prefix("/"));
-        self.point.join(below.unwrap_or(group))
+        self.point
+            .join(group.strip_prefix(&self.root).unwrap_or(group))
     }
 }
 
@@ -173,23 +172,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_where_hierarchies_are_mounted() {
-        let devices = |text| {
-            Mount::find(text, |kind, options| {
+    fn finds_where_a_group_is_mounted() {
+        let devices = |group: &str, text: &str| {
+            let mount = Mount::of(Path::new(group), text, |kind, options| {
                 (kind, options) == ("cgroup", "rw,cpu,devices")
-            })
+            });
+            mount.map(|mount| mount.folder(Path::new(group)))
         };
-        let unified = |text| Mount::find(text, |kind, _| kind == "cgroup2");
         let version2 = "31 24 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
         let blank = "36 31 0:33 /a /mnt/c\\040g rw shared:9 - cgroup none rw,cpu,devices\n";
-        assert_eq!(devices(version2), None);
-        assert_eq!(unified(blank), None);
-        let (one, two) = (devices(blank).unwrap(), unified(version2).unwrap());
-        assert_eq!(one.folder(Path::new("/a/b")), Path::new("/mnt/c g/b"));
-        assert_eq!(one.folder(Path::new("/b")), Path::new("/mnt/c g/b"));
+        assert_eq!(devices("/a/b", version2), None);
+        assert_eq!(devices("/a/b", blank), Some("/mnt/c g/b".into()));
+        assert_eq!(devices("/b", blank), None);
+        let whole = "37 31 0:33 / /sys/fs/cgroup/devices rw - cgroup none rw,cpu,devices\n";
+        let both = format!("{blank}{version2}{whole}");
         assert_eq!(
-            two.folder(Path::new("/a/b")),
-            Path::new("/sys/fs/cgroup/a/b")
+            devices("/a/b", &both),
+            Some("/sys/fs/cgroup/devices/a/b".into())
         );
     }
 

@@ -452,12 +452,9 @@ impl Judge<'_> {
             if self.is_server(pid) {
                 continue;
             }
-            match process::job_group(pid) {
+            match process::job_group(pid).and_then(|group| self.owns(&group)) {
                 // A group of that name is easily made where users have groups of their own.
-                Some(group)
-                    if self.lease.is_group(&group)
-                        && process::owner(pid) == Some(self.lease.user_id) =>
-                {
+                Some(true) if process::owner(pid) == Some(self.lease.user_id) => {
                     own.push(*process);
                 }
                 Some(_) => {}
@@ -467,6 +464,10 @@ impl Judge<'_> {
             }
         }
         Some(own)
+    }
+
+    fn owns(&self, group: &str) -> Option<bool> {
+        self.lease.owns_group(group, self.neighbours)
     }
 
     /// Whether a process is a server of MPS on a GPU that is shared by it: of root, or of any tenant, as private
@@ -547,7 +548,7 @@ impl Judge<'_> {
         let known = self.owners.get(&pid).map(|(group, _)| group.clone());
         let pid = pid as i32;
         if let Some(group) = process::job_group(pid).or(known) {
-            return Some(self.lease.is_group(&group));
+            return self.owns(&group);
         }
         // A server of a daemon that is one job's alone runs as this job's user.
         let user = process::owner(pid).filter(|user| *user != 0)?;

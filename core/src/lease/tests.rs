@@ -408,3 +408,23 @@ fn groups_of_a_job_have_its_id_or_its_sluid() {
         assert!(!is_sluid(other), "{other}");
     }
 }
+
+#[test]
+fn a_group_without_a_lease_of_its_name_is_nobodys_while_leases_lack_sluids() {
+    let with = |job_id: u32, sluid: Option<&str>| Lease {
+        job_id,
+        sluid: sluid.map(str::to_owned),
+        ..lease()
+    };
+    let (new, old) = (with(1, Some("s0TDM7ZNDQVY00")), with(2, None));
+    let (both, one) = ([&new, &old], [&new]);
+    assert_eq!(new.owns_group("s0TDM7ZNDQVY00", &both), Some(true));
+    assert_eq!(old.owns_group("s0TDM7ZNDQVY00", &both), Some(false));
+    assert_eq!(old.owns_group("job_2", &both), Some(true));
+    assert_eq!(new.owns_group("job_3", &both), Some(false));
+    // It may be the other's, whose prolog was not told.
+    for lease in both {
+        assert_eq!(lease.owns_group("s0TDM7ZNDQVY01", &both), None);
+    }
+    assert_eq!(new.owns_group("s0TDM7ZNDQVY01", &one), Some(false));
+}

@@ -14,6 +14,7 @@ mod command {
 
     pub const PROG_LOAD: c_int = 5;
     pub const PROG_ATTACH: c_int = 8;
+    pub const PROG_DETACH: c_int = 9;
     pub const PROG_GET_FD_BY_ID: c_int = 13;
     pub const OBJ_GET_INFO_BY_FD: c_int = 15;
     pub const PROG_QUERY: c_int = 16;
@@ -29,7 +30,8 @@ pub const TOGETHER: u32 = 2;
 const MOST: usize = 64;
 /// `BPF_OBJ_NAME_LEN`, with the zero at its end.
 const NAME_LENGTH: usize = 16;
-/// Where `struct bpf_prog_info` has its name.
+/// Where `struct bpf_prog_info` has tag and name.
+const INFO_TAG: usize = 8;
 const INFO_NAME: usize = 64;
 
 /// `union bpf_attr`: larger than any that a kernel has, as kernels answer in fields that they know and the
@@ -126,8 +128,8 @@ impl Program {
         Ok(Program(fd))
     }
 
-    /// The name that it was loaded with.
-    pub fn name(&self) -> io::Result<String> {
+    /// What the kernel says of it.
+    pub fn about(&self) -> io::Result<About> {
         let mut info = [0_u64; 64];
         let size = u32::try_from(size_of_val(&info)).unwrap_or(u32::MAX);
         let mut attributes = Attributes::new()
@@ -139,19 +141,40 @@ impl Program {
         let words = info[INFO_NAME / 8..].iter().take(NAME_LENGTH / 8);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
-        Ok(String::from_utf8_lossy(name).into_owned())
+        Ok(About {
+            name: String::from_utf8_lossy(name).into_owned(),
+            tag: info[INFO_TAG / 8],
+        })
     }
 
     /// Attaches it to a group. `flags`: [`TOGETHER`], or what else linux/bpf.h knows.
     pub fn attach(&self, group: &File, flags: u32) -> io::Result<()> {
-        let mut attributes = Attributes::new()
-            .fd(0, group)
-            .fd(4, &self.0)
-            .u32(8, ATTACH_CGROUP_DEVICE)
-            .u32(12, flags);
+        let mut attributes = self.at(group).u32(12, flags);
         // SAFETY: no addresses.
         unsafe { attributes.call(command::PROG_ATTACH, 16) }.map(drop)
     }
+
+    /// Takes it off a group.
+    pub fn detach(&self, group: &File) -> io::Result<()> {
+        // SAFETY: no addresses.
+        unsafe { self.at(group).call(command::PROG_DETACH, 16) }.map(drop)
+    }
+
+    fn at(&self, group: &File) -> Attributes {
+        Attributes::new()
+            .fd(0, group)
+            .fd(4, &self.0)
+            .u32(8, ATTACH_CGROUP_DEVICE)
+    }
+}
+
+/// A part of `struct bpf_prog_info`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// The name that it was loaded with.
+    pub name: String,
+    /// A digest of its instructions: the same programs have the same.
+    pub tag: u64,
 }
 
 /// The programs of a group itself, not of those above it.

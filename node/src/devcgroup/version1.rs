@@ -16,11 +16,17 @@ use super::{DevCgroupError, Fenced, Mount, NoGroup, Rule};
 /// As [`super::fence`], in the hierarchy of the controller `devices`.
 pub fn fence(
     memberships: &str,
-    mount: Option<Mount>,
+    mountinfo: &str,
     job_id: u32,
     rules: &[Rule],
 ) -> Result<Fenced, DevCgroupError> {
-    let (Some(group), Some(mount)) = (group(memberships), mount) else {
+    let Some(group) = group(memberships) else {
+        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+    };
+    let has_devices = |kind: &str, options: &str| {
+        kind == "cgroup" && options.split(',').any(|option| option == "devices")
+    };
+    let Some(mount) = Mount::of(Path::new(group), mountinfo, has_devices) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
     };
     let Some(group) = job_group(group, job_id) else {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::lease;
 use nix::fcntl::OFlag;
 
-use super::bpf::{self, Instruction, Program};
+use super::bpf::{self, About, Instruction, Program};
 use super::{DevCgroupError, Fenced, Mount, NoGroup, Rule};
 
 /// What our programs are called, as `bpftool cgroup tree` shows.
@@ -24,72 +24,114 @@ const NAME: &str = "gpufrac_fence";
 /// The greatest minor of a device (`MINORBITS` of linux/kdev_t.h).
 const LAST_MINOR: u32 = (1 << 20) - 1;
 
+/// What Slurm's own programs are called (`load_ebpf_prog` in `ebpf.c`).
+const SLURMS_NAME: &str = "Slurm_Cgroup_v2";
+/// How often programs are asked for that Slurm replaces meanwhile.
+const LOOKS: u32 = 20;
+
 /// As [`super::fence`], in the unified hierarchy.
 pub fn fence(
     memberships: &str,
-    mount: Option<Mount>,
+    mountinfo: &str,
     job_id: u32,
     rules: &[Rule],
 ) -> Result<Fenced, DevCgroupError> {
-    let (Some(path), Some(mount)) = (group(memberships), mount) else {
+    let Some(path) = group(memberships).map(Path::new) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
     };
-    let Some(step) = step_group(Path::new(path), job_id) else {
+    let Some(mount) = Mount::of(path, mountinfo, |kind, _| kind == "cgroup2") else {
+        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+    };
+    let Some(step) = step_group(path, job_id) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NotConstrained));
     };
     let cgroup = mount.folder(&step);
-    let attach = |action: &'static str| {
-        let path = cgroup.clone();
+    close(&cgroup, &mount.point, rules)?;
+    // Who comes in by ssh is there: closed with each step, lest it stays open once it could not be.
+    let external = cgroup.with_file_name("step_extern");
+    if external != cgroup && external.is_dir() {
+        close(&external, &mount.point, rules)?;
+    }
+    Ok(Fenced::Closed { cgroup })
+}
+
+/// Closes the devices of `rules` to a step. What an earlier run of the job left in its folder, which the job's
+/// user can keep, is replaced.
+fn close(step: &Path, mount: &Path, rules: &[Rule]) -> Result<(), DevCgroupError> {
+    let failed = |action: &'static str| {
+        let path = step.to_owned();
         move |source| DevCgroupError::Bpf {
             action,
             path,
             source,
         }
     };
-    let group = open(&cgroup)?;
-    let present = bpf::attached(&group).map_err(attach("ask for the programs of"))?;
-    for id in &present.ids {
-        let name = Program::of_id(*id).and_then(|program| program.name());
-        if name.map_err(attach("ask for the programs of"))? == NAME {
-            return Ok(Fenced::Closed { cgroup });
+    let group = open(step)?;
+    let own = Program::load(&instructions(rules), NAME).map_err(failed("load a program for"))?;
+    let mut wanted = replaced(step, mount)?;
+    wanted.push(known(own).map_err(failed("ask for the program of"))?);
+    let present = of_group(&group).map_err(failed("ask for the programs of"))?;
+    let among = |list: &[(Program, About)], one: &About| list.iter().any(|(_, other)| other == one);
+    // First Slurm's own that would hold no longer, then ours: a run that dies in between leaves nothing open.
+    for (program, about) in &wanted {
+        if !among(&present, about) {
+            let attached = program.attach(&group, bpf::TOGETHER);
+            attached.map_err(failed("attach a program to"))?;
         }
     }
-    // First what would hold no longer: a run that dies in between leaves nothing open.
-    for id in replaced(&cgroup, &mount.point)? {
-        if !present.ids.contains(&id) {
-            let attached =
-                Program::of_id(id).and_then(|program| program.attach(&group, bpf::TOGETHER));
-            attached.map_err(attach("attach Slurm's own program to"))?;
+    for (program, about) in &present {
+        let may_be_old = [NAME, SLURMS_NAME].contains(&about.name.as_str());
+        if may_be_old && !among(&wanted, about) {
+            program
+                .detach(&group)
+                .map_err(failed("take an old program off"))?;
         }
     }
-    let program =
-        Program::load(&instructions(rules), NAME).map_err(attach("load a program for"))?;
-    program
-        .attach(&group, bpf::TOGETHER)
-        .map_err(attach("attach a program to"))?;
-    Ok(Fenced::Closed { cgroup })
+    Ok(())
 }
 
 /// The programs above a group that hold no longer once it has some of its own: those of the nearest group
 /// that has any, unless they are such that hold together (cgroup.c of the kernel, `compute_effective_progs`).
-fn replaced(group: &Path, mount: &Path) -> Result<Vec<u32>, DevCgroupError> {
+fn replaced(group: &Path, mount: &Path) -> Result<Vec<(Program, About)>, DevCgroupError> {
     for above in group.ancestors().skip(1) {
-        let found = bpf::attached(&open(above)?).map_err(|source| DevCgroupError::Bpf {
+        let folder = open(above)?;
+        let failed = |source| DevCgroupError::Bpf {
             action: "ask for the programs of",
             path: above.to_owned(),
             source,
-        })?;
+        };
+        let found = bpf::attached(&folder).map_err(failed)?;
         if !found.ids.is_empty() {
-            return Ok(match found.together {
-                true => Vec::new(),
-                false => found.ids,
-            });
+            return match found.together {
+                true => Ok(Vec::new()),
+                false => of_group(&folder).map_err(failed),
+            };
         }
         if above == mount {
             break;
         }
     }
     Ok(Vec::new())
+}
+
+/// The programs of a group itself. Slurm replaces the job's own with each step that begins.
+fn of_group(group: &File) -> io::Result<Vec<(Program, About)>> {
+    let look = || -> io::Result<Vec<(Program, About)>> {
+        let ids = bpf::attached(group)?.ids.into_iter();
+        ids.map(|id| known(Program::of_id(id)?)).collect()
+    };
+    for _ in 1..LOOKS {
+        match look() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return other,
+        }
+    }
+    look()
+}
+
+fn known(program: Program) -> io::Result<(Program, About)> {
+    let about = program.about()?;
+    Ok((program, about))
 }
 
 fn open(group: &Path) -> Result<File, DevCgroupError> {
@@ -262,7 +304,7 @@ mod tests {
     impl Scope {
         fn new() -> Option<(Scope, Mount)> {
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-            let mount = Mount::find(&mounts, |kind, _| kind == "cgroup2");
+            let mount = Mount::of(Path::new("/"), &mounts, |kind, _| kind == "cgroup2");
             let scope = mount.as_ref().map(|mount| {
                 let name = format!("gpufrac{}_slurmstepd.scope", std::process::id());
                 mount.point.join(name)
@@ -356,17 +398,8 @@ mod tests {
         let fence = |name: &str, job_id: u32, rules: &[Rule]| {
             let path = scope.group(name);
             let path = Path::new("/").join(path.strip_prefix(&mount.point).unwrap());
-            let mount = Mount {
-                point: mount.point.clone(),
-                root: "/".into(),
-            };
-            fence(
-                &format!("0::{}\n", path.display()),
-                Some(mount),
-                job_id,
-                rules,
-            )
-            .unwrap()
+            let line = format!("1 2 0:1 / {} rw - cgroup2 none rw", mount.point.display());
+            fence(&format!("0::{}\n", path.display()), &line, job_id, rules).unwrap()
         };
         let closed = |step: &str| Fenced::Closed {
             cgroup: scope.group(step),
@@ -405,11 +438,24 @@ mod tests {
         assert_eq!(opens(batch), [1, 2, 5, 7]);
         // A group that the job's user makes below that of a task.
         assert_eq!(opens("job_7/step_1/user/task_0/mine"), [1, 2, 5, 7]);
+        // Another run of the job, in folders that stayed: what was closed to the first is not to the second.
+        scope.slurm_denies("job_7", 1, &[5]);
+        for _ in 0..2 {
+            assert_eq!(fence(batch, 7, &[rule(7)]), closed("job_7/step_batch"));
+            assert_eq!(opens(batch), [0, 1, 2, 3, 4, 6]);
+            assert_eq!(opens(special), [0, 1, 2, 3, 4, 6]);
+            assert_eq!(of_job("job_7/step_batch"), 2);
+        }
         // A job without devices of Slurm's, by its other name; a whole major.
         let named = "sEKNKTV3WPV500/step_batch/user/task_0";
         let all = [Rule::Major(60)];
         assert_eq!(fence(named, 8, &all), closed("sEKNKTV3WPV500/step_batch"));
         assert_eq!(opens(named), Vec::<u32>::new());
+        // Its extern step could not be closed when it began, and is with the next.
+        let special = "sEKNKTV3WPV500/step_extern/user/task_special";
+        assert_eq!(opens(special).len(), 8);
+        fence(named, 8, &all);
+        assert_eq!(opens(special), Vec::<u32>::new());
         assert_eq!(of_job("sEKNKTV3WPV500/step_batch"), 1);
         // Whoever is no process of a job, or of another, is never fenced.
         for other in ["system", "slurmd", "job_71/step_0"] {

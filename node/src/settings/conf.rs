@@ -131,6 +131,8 @@ pub struct Files {
     pub plugstack: PathBuf,
     /// Its lines; None where there is no such file.
     pub plugins: Option<Vec<PluginLine>>,
+    /// Where jobs are given user namespaces of their own.
+    pub user_namespaces: Option<Place>,
 }
 
 /// Reads one file as text.
@@ -165,8 +167,24 @@ impl Files {
             slurm,
             plugstack,
             plugins: known.then_some(lines),
+            // Before 26.05 and from then on.
+            user_namespaces: ["job_container.conf", "namespace.yaml"]
+                .into_iter()
+                .find_map(|name| user_namespaces(&folder.join(name), read)),
         })
     }
+}
+
+fn user_namespaces(path: &Path, read: Read<'_>) -> Option<Place> {
+    let text = read(path).ok()?;
+    let mut lines = text.lines().zip(1..);
+    lines.find_map(|(text, line)| {
+        let (setting, _) = text.split_once('#').unwrap_or((text, ""));
+        setting.contains("CLONE_NEWUSER").then(|| Place {
+            file: path.to_owned(),
+            line,
+        })
+    })
 }
 
 /// Reads a file of `Key=Value` lines with its includes.

@@ -101,6 +101,20 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     script(settings, "Prolog", "gpufrac-prolog", found);
     script(settings, "Epilog", "gpufrac-epilog", found);
     plugstack(settings, found);
+    if let Some(place) = settings
+        .files
+        .as_ref()
+        .and_then(|files| files.user_namespaces.as_ref())
+    {
+        found.push(Finding {
+            severity: Severity::Warning,
+            place: place.to_string(),
+            what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that can not be \
+                   fenced does not start (not tried)"
+                .into(),
+            fix: "leave it out where there are pools".into(),
+        });
+    }
     if let Some(mode) = settings
         .kill_mode
         .as_deref()

@@ -48,6 +48,7 @@ impl World {
         world.write("gres.conf", GRES);
         world.write("cgroup.conf", "ConstrainDevices=yes\n");
         world.write("plugstack.conf", "# x\nrequired spank_gpufrac.so\n");
+        world.write("job_container.conf", "# CLONE_NEWUSER\nAutoBasePath=true\n");
         world
     }
 
@@ -554,6 +555,15 @@ fn each_wrong_line_is_named_with_its_fix() {
             "cgroup.conf:2",
             "without control groups",
             "autodetect",
+        ),
+        (
+            "job_container.conf",
+            "AutoBasePath=true",
+            "CloneNSFlags=CLONE_NEWUSER|CLONE_NEWPID",
+            Warning,
+            "job_container.conf:2",
+            "does not start",
+            "leave it out",
         ),
         (
             "plugstack.conf",
