@@ -44,6 +44,15 @@ impl CgroupVersion {
         }
     }
 
+    /// Whether the machine has them.
+    #[must_use]
+    pub fn is_mounted(self) -> bool {
+        match self {
+            CgroupVersion::V1 => has_version1(),
+            CgroupVersion::V2 => unified().is_some(),
+        }
+    }
+
     /// Prepares the machine, or says what it lacks.
     pub(crate) fn require(self) -> Result<(), LabError> {
         match self {
@@ -89,7 +98,8 @@ impl CgroupVersion {
 
     /// Whether slurmd must not see all of the machine's hierarchies.
     pub(crate) fn needs_view(self) -> bool {
-        self == CgroupVersion::V2 && has_version1()
+        let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        self == CgroupVersion::V2 && memberships.lines().count() > 1
     }
 }
 

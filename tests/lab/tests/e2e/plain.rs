@@ -1,5 +1,6 @@
 //! The lab itself, with nothing of gpufrac in it: what the other tests rest on.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpufrac_lab::{Lab, LabError, is_running};
@@ -52,9 +53,15 @@ fn a_plain_cluster_comes_up_runs_a_shard_job_and_leaves_nothing() -> Result<(), 
     lab.stop()?;
     assert!(!folder.exists());
     for node in nodes {
-        for hierarchy in ["devices", "freezer"] {
-            let group = format!("/sys/fs/cgroup/{hierarchy}/slurm_{node}");
-            assert!(!std::path::Path::new(&group).exists(), "{group}");
+        let scope = format!("system.slice/{node}_slurmstepd.scope");
+        for group in [
+            format!("devices/slurm_{node}"),
+            format!("freezer/slurm_{node}"),
+            format!("unified/{scope}"),
+            scope,
+        ] {
+            let group = Path::new("/sys/fs/cgroup").join(group);
+            assert!(!group.exists(), "{}", group.display());
         }
     }
     Ok(())

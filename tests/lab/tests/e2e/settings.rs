@@ -151,6 +151,10 @@ fn without_task_cgroup_a_job_reaches_every_gpu() -> Result<(), LabError> {
         // Slurm's steps have folders of their own there in any case, and our fence is on them.
         (V2, "task/affinity", false, 1),
     ] {
+        if !version.is_mounted() {
+            eprintln!("left out: the machine has no control groups {version:?}");
+            continue;
+        }
         let lab = with(&format!("TaskPlugin={plugin}")).cgroup(version);
         let lab = lab.start()?;
         assert_eq!(check(&lab)?.0, right);
