@@ -6,6 +6,7 @@ use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::LeaseState;
 
 use crate::caps::CapsError;
+use crate::devcgroup;
 use crate::files::RootDir;
 use crate::memory_limit;
 use crate::mps::{Health, Server, version};
@@ -72,6 +73,16 @@ pub fn check(node: &Node) -> Vec<Problem> {
         .and_then(|list| list)
     {
         found.push(problem(error, SETUP));
+    }
+    // Others may load no programs.
+    let probed = match nix::unistd::geteuid().is_root() {
+        true => devcgroup::probe(),
+        false => Ok(()),
+    };
+    if let Err(error) = probed {
+        let hint = "jobs on this node could not be fenced, and would not start: a kernel with CONFIG_CGROUP_BPF, and a memlock \
+             limit for slurmd (LimitMEMLOCK=infinity) before Linux 5.11";
+        found.push(problem(error, hint));
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
         found.push(problem(error, "is the NVIDIA driver loaded?"));

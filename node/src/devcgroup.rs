@@ -31,6 +31,9 @@ pub enum DevCgroupError {
         /// Why.
         source: io::Error,
     },
+    /// bpf(2) takes no programs.
+    #[error("the kernel takes no program for devices of control groups: {0}")]
+    NoPrograms(io::Error),
     /// bpf(2) failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Bpf {
@@ -116,6 +119,20 @@ pub fn fence(pid: u32, job_id: u32, rules: &[Rule]) -> Result<Fenced, DevCgroupE
             }
         }
         closed => Ok(closed),
+    }
+}
+
+/// Whether jobs can be fenced here, as far as that can be seen without one: where version 2 alone is mounted the kernel
+/// must take programs (`CONFIG_CGROUP_BPF`).
+pub fn probe() -> Result<(), DevCgroupError> {
+    let path = "/proc/self/mountinfo";
+    let mounts = std::fs::read_to_string(path).map_err(|source| DevCgroupError::Read {
+        path: path.into(),
+        source,
+    })?;
+    match Mount::of(Path::new("/"), &mounts, version1::has_devices) {
+        Some(_) => Ok(()),
+        None => version2::probe(),
     }
 }
 

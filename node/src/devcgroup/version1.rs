@@ -23,9 +23,6 @@ pub fn fence(
     let Some(group) = group(memberships) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
     };
-    let has_devices = |kind: &str, options: &str| {
-        kind == "cgroup" && options.split(',').any(|option| option == "devices")
-    };
     let Some(mount) = Mount::of(Path::new(group), mountinfo, has_devices) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
     };
@@ -52,6 +49,11 @@ pub fn fence(
             })?;
     }
     Ok(Fenced::Closed { cgroup })
+}
+
+/// Whether a file system of this type and with these options is the hierarchy of the controller `devices`.
+pub fn has_devices(kind: &str, options: &str) -> bool {
+    kind == "cgroup" && options.split(',').any(|option| option == "devices")
 }
 
 /// The path of the `devices` hierarchy in the text of /proc/PID/cgroup.

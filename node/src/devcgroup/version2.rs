@@ -55,6 +55,12 @@ pub fn fence(
     Ok(Fenced::Closed { cgroup })
 }
 
+/// Whether the kernel takes a program.
+pub fn probe() -> Result<(), DevCgroupError> {
+    let program = Program::load(&instructions(&[]), NAME);
+    program.map(drop).map_err(DevCgroupError::NoPrograms)
+}
+
 /// Closes the devices of `rules` to a step. What an earlier run of the job left in its folder, which the job's
 /// user can keep, is replaced.
 fn close(step: &Path, mount: &Path, rules: &[Rule]) -> Result<(), DevCgroupError> {
@@ -385,6 +391,7 @@ mod tests {
         let Some((scope, mount)) = Scope::new() else {
             return;
         };
+        probe().unwrap();
         let keep = tempfile::tempdir().unwrap();
         let devices = RootDir::open(keep.path()).unwrap();
         for minor in 0..8 {
