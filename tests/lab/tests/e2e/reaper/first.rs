@@ -1,6 +1,6 @@
 //! The whole way once.
 
-use super::{decisions, expect_spared, lab, submit};
+use super::{STOOD_STILL, decisions, expect_spared, lab, submit};
 use gpufrac_lab::LabError;
 
 #[test]
@@ -14,7 +14,12 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
     let output = lab.output(unused)?;
     assert!(output.contains("will be cancelled in 3s"), "{output}");
-    assert!(output.contains("nothing has used the slice"), "{output}");
+    // After a pause nobody knows whether it was used in it.
+    let paused = lab.reaper_log(node)?.contains(STOOD_STILL);
+    assert!(
+        output.contains("nothing has used the slice") || paused,
+        "{output}"
+    );
     let shown = lab
         .command("scontrol")
         .args(["show", "job", &unused.to_string()])

@@ -61,13 +61,26 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
     lab.sbatch(user, &all)
 }
 
-/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ...
+/// What the reaper says when it takes a warning back because the machine stood still for seconds.
+const STOOD_STILL: &str = "nobody looked for too long";
+
+/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Warnings that were taken
+/// back because the machine stood still are left out.
 fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
     let own = format!(" job={job} ");
-    let lines = log.lines().filter(|line| line.contains(&own));
-    let words = lines.filter_map(|line| line.split("decision=").nth(1)?.split(' ').next());
-    Ok(words.map(str::to_owned).collect())
+    let mut words: Vec<String> = Vec::new();
+    for line in log.lines().filter(|line| line.contains(&own)) {
+        let word = line.split("decision=").nth(1);
+        match word.and_then(|rest| rest.split(' ').next()) {
+            Some("clear") if line.contains(STOOD_STILL) => {
+                words.pop_if(|last| last == "warn");
+            }
+            Some(word) => words.push(word.to_owned()),
+            None => {}
+        }
+    }
+    Ok(words)
 }
 
 /// Waits until a decision about a job is in the log.
@@ -188,9 +201,7 @@ fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError
 /// As [`kept_once`], from where the ladder began anew because the machine was too busy to look.
 fn kept_at_last(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
     let mut told = kept_once(lab, node, job)?;
-    let anew = told
-        .iter()
-        .rposition(|told| told.detail == "nobody looked for too long");
+    let anew = told.iter().rposition(|told| told.detail == STOOD_STILL);
     Ok(told.split_off(anew.map_or(0, |clear| clear + 1)))
 }
 
