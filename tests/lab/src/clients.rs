@@ -8,6 +8,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use crate::process::spawn;
 use crate::{Folder, LabError, User, slurm};
 
 /// How long a client command may take unless its caller says otherwise.
@@ -92,19 +93,19 @@ impl SlurmCommand {
     /// When the program can not be started.
     pub fn spawn(self) -> Result<Running, LabError> {
         let line = self.line();
-        let mut child = slurm::command(&self.folder, &self.words[0], &self.place, self.user)
+        let mut command = slurm::command(&self.folder, &self.words[0], &self.place, self.user);
+        command
             .args(&self.words[1..])
             .env_clear()
             .envs(self.variables)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|reason| LabError::Start {
-                program: self.words[0].to_string_lossy().into_owned(),
-                reason,
-            })?;
+            .process_group(0);
+        let mut child = spawn(&mut command).map_err(|reason| LabError::Start {
+            program: self.words[0].to_string_lossy().into_owned(),
+            reason,
+        })?;
         let stdout = child.stdout.take().map(collect);
         let stderr = child.stderr.take().map(collect);
         Ok(Running {

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clients::search_path;
 use crate::folder::write;
-use crate::process::Process;
+use crate::process::{Process, spawn};
 use crate::{Folder, LabError, User, slurm};
 
 /// A daemon that this program started.
@@ -85,7 +85,8 @@ fn start_as(
     let own = folder.bin().join(program);
     let path = if own.exists() { own } else { program.into() };
     let user = user.map(|user| (user.uid, user.gid));
-    let child = slurm::command(folder, path.as_os_str(), &folder.log(), user)
+    let mut command = slurm::command(folder, path.as_os_str(), &folder.log(), user);
+    command
         .args(args)
         .env_clear()
         .env("PATH", search_path(folder))
@@ -97,9 +98,8 @@ fn start_as(
         .stdout(log)
         .stderr(errors)
         // Away from the terminal's group: an interrupt must not end the daemons in any order.
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
+        .process_group(0);
+    let child = spawn(&mut command).map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
     match Process::observe(name, pid) {
         Some(process) => Ok(Daemon { process, child }),

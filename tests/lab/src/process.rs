@@ -1,12 +1,31 @@
 //! Processes by pid and start time, so that a pid that was used again is never mistaken.
 
 use std::fs;
+use std::io;
 use std::path::Path;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
+
+/// How often a program is started anew that is still being written to.
+const BUSY_STARTS: u32 = 200;
+
+/// Starts a command. A program that this process wrote a moment ago can be busy: what another thread of it starts
+/// just then has the file open too, until it runs its own program.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+    for _ in 1..BUSY_STARTS {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            other => return other,
+        }
+    }
+    command.spawn()
+}
 
 /// A process that the lab started or found.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -70,4 +89,30 @@ fn start_time(pid: i32) -> Option<u64> {
         return None;
     }
     fields.get(19)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_still_written_to_is_waited_for() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("program");
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.create(true).write(true).mode(0o755).open(&path);
+        file.as_mut().unwrap().write_all(b"#!/bin/sh\n").unwrap();
+        let early = Command::new(&path).spawn().unwrap_err();
+        assert_eq!(early.kind(), io::ErrorKind::ExecutableFileBusy);
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(file);
+        });
+        let mut child = spawn(&mut Command::new(&path)).unwrap();
+        assert!(child.wait().unwrap().success());
+        writer.join().unwrap();
+    }
 }
