@@ -1,8 +1,11 @@
 //! What an admin greps: `gpufrac: job 123: ...` in syslog (facility daemon), and on stderr, which
-//! slurmd writes to its own log.
+//! slurmd writes to its own log. Where systemd reads both the lines go to syslog alone.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
@@ -10,6 +13,7 @@ use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 /// Lines about one job, or about the set-up of the node.
 pub struct JobLog {
     about: String,
+    stderr: bool,
     // Root's programs here have one thread that logs; the mutex only makes `&self` possible.
     syslog: Mutex<Option<Logger<LoggerBackend, Formatter3164>>>,
 }
@@ -37,9 +41,11 @@ impl JobLog {
             process: "gpufrac".into(),
             pid: std::process::id(),
         };
+        let syslog = syslog::unix(formatter).ok();
         JobLog {
             about,
-            syslog: Mutex::new(syslog::unix(formatter).ok()),
+            stderr: syslog.is_none() || !stderr_is_journal(),
+            syslog: Mutex::new(syslog),
         }
     }
 
@@ -67,11 +73,41 @@ impl JobLog {
         let text = text.to_string().replace(char::is_control, " ");
         let line = format!("{}: {text}", self.about);
         // In one write: prologs of several jobs share slurmd's log.
-        let _ = std::io::stderr().write_all(format!("gpufrac: {line}\n").as_bytes());
+        if self.stderr {
+            let _ = std::io::stderr().write_all(format!("gpufrac: {line}\n").as_bytes());
+        }
         if let Ok(mut syslog) = self.syslog.lock()
             && let Some(logger) = syslog.as_mut()
         {
             send(logger, &line);
+        }
+    }
+}
+
+/// Whether stderr is the stream to the journal that systemd gave to this process.
+fn stderr_is_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+    let about = stderr.and_then(|stderr| File::from(stderr).metadata());
+    about.is_ok_and(|about| is_stream(&stream, about.dev(), about.ino()))
+}
+
+/// Whether a file is that of `$JOURNAL_STREAM` (systemd.exec(5)): `DEVICE:INODE`. A program's children inherit the
+/// variable, and may have another stderr.
+fn is_stream(text: &str, device: u64, inode: u64) -> bool {
+    let numbers = text.split_once(':');
+    numbers.is_some_and(|(left, right)| (left.parse(), right.parse()) == (Ok(device), Ok(inode)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_journals_stream_is_known_by_its_numbers() {
+        assert!(is_stream("9:43210", 9, 43210));
+        for other in ["9:43211", "8:43210", "43210", "9:", ":", "", "9:43210:1"] {
+            assert!(!is_stream(other, 9, 43210), "{other}");
         }
     }
 }

@@ -62,7 +62,7 @@ pub(crate) fn clipped(text: &str, most: usize) -> String {
 pub(crate) fn stall(stall: Stall) -> &'static str {
     match stall {
         Stall::NeverUsed => "nothing has used the slice since the job started",
-        Stall::Idle => "the slice was used, and then not any more",
+        Stall::Idle => "the slice has been idle",
         Stall::Finished => "the last process on the slice is gone, but its memory is still held",
         Stall::OverShare => "the job takes more of the GPU than its share",
     }

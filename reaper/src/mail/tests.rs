@@ -104,7 +104,7 @@ fn a_warning_says_what_when_why_and_what_to_do() {
     for wanted in [
         "Your job 4242 holds 0.25 of a GPU (2g.20gb) on node gn07.",
         "It will be put back in the queue at 2026-11-18 20:46:44 UTC, in 20m from",
-        "Why: the slice was used, and then not any more (idle). That has lasted for 3h 40m; [reaper] ends jobs after 4h. \
+        "Why: the slice has been idle (idle). That has lasted for 3h 40m; [reaper] ends jobs after 4h. \
          Measured by: gpm.",
         "- Use the GPU",
         "`scancel 4242`",

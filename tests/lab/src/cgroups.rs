@@ -248,9 +248,14 @@ fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
         if let Some(below) = path(line, ":devices:") {
             return Some(Path::new(MOUNT).join("devices").join(below));
         }
-        // Slurm makes it for the first that comes.
         let step = unified()?.join(path(line, "0::")?).parent()?.to_owned();
-        let special = step.join("user/task_special");
-        fs::create_dir_all(&special).ok().map(|()| special)
+        let user = step.join("user");
+        let tasks = fs::read_dir(&user).ok()?.flatten();
+        let mut tasks = tasks.map(|entry| entry.path());
+        tasks.find(|path| path.is_dir()).or_else(|| {
+            // Slurm makes it for the first that comes.
+            let special = user.join("task_special");
+            fs::create_dir(&special).ok().map(|()| special)
+        })
     })
 }
