@@ -65,6 +65,12 @@ pub fn is_sluid(text: &str) -> bool {
     }
 }
 
+/// The job of a control group that is named by its id, `job_<id>`.
+#[must_use]
+pub fn id_of_group(name: &str) -> Option<u32> {
+    name.strip_prefix("job_")?.parse().ok()
+}
+
 /// Who holds what on this node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -348,8 +354,7 @@ impl Lease {
     /// 26.05 on.
     #[must_use]
     pub fn is_group(&self, name: &str) -> bool {
-        let of_id = |id: &str| id.parse() == Ok(self.job_id);
-        self.sluid.as_deref() == Some(name) || name.strip_prefix("job_").is_some_and(of_id)
+        self.sluid.as_deref() == Some(name) || id_of_group(name) == Some(self.job_id)
     }
 
     /// Whether a group on the GPU of `neighbours`, this lease among them, is that of its own job. None where nobody

@@ -101,14 +101,8 @@ impl std::fmt::Display for NoGroup {
 /// version 2, where each step is to be fenced. `pid` must be a process of the job that Slurm has put in its cgroup
 /// already.
 pub fn fence(pid: u32, job_id: u32, rules: &[Rule]) -> Result<Fenced, DevCgroupError> {
-    let read = |path: &str| {
-        std::fs::read_to_string(path).map_err(|source| DevCgroupError::Read {
-            path: path.into(),
-            source,
-        })
-    };
     let memberships = read(&format!("/proc/{pid}/cgroup"))?;
-    let mounts = read("/proc/self/mountinfo")?;
+    let mounts = read(MOUNTS)?;
     match version1::fence(&memberships, &mounts, job_id, rules)? {
         Fenced::PermissionsOnly(without) => {
             match version2::fence(&memberships, &mounts, job_id, rules)? {
@@ -125,15 +119,20 @@ pub fn fence(pid: u32, job_id: u32, rules: &[Rule]) -> Result<Fenced, DevCgroupE
 /// Whether jobs can be fenced here, as far as that can be seen without one: where version 2 alone is mounted the kernel
 /// must take programs (`CONFIG_CGROUP_BPF`).
 pub fn probe() -> Result<(), DevCgroupError> {
-    let path = "/proc/self/mountinfo";
-    let mounts = std::fs::read_to_string(path).map_err(|source| DevCgroupError::Read {
-        path: path.into(),
-        source,
-    })?;
-    match Mount::of(Path::new("/"), &mounts, version1::has_devices) {
+    match Mount::of(Path::new("/"), &read(MOUNTS)?, version1::has_devices) {
         Some(_) => Ok(()),
         None => version2::probe(),
     }
+}
+
+/// proc_pid_mountinfo(5)
+const MOUNTS: &str = "/proc/self/mountinfo";
+
+fn read(path: &str) -> Result<String, DevCgroupError> {
+    std::fs::read_to_string(path).map_err(|source| DevCgroupError::Read {
+        path: path.into(),
+        source,
+    })
 }
 
 /// Where a hierarchy is mounted.

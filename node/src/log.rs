@@ -2,10 +2,7 @@
 //! slurmd writes to its own log. Where systemd reads both the lines go to syslog alone.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
 
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
@@ -87,9 +84,8 @@ impl JobLog {
 /// Whether stderr is the stream to the journal that systemd gave to this process.
 fn stderr_is_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
-    let about = stderr.and_then(|stderr| File::from(stderr).metadata());
-    about.is_ok_and(|about| is_stream(&stream, about.dev(), about.ino()))
+    let about = rustix::fs::fstat(std::io::stderr());
+    about.is_ok_and(|about| is_stream(&stream, about.st_dev, about.st_ino))
 }
 
 /// Whether a file is that of `$JOURNAL_STREAM` (systemd.exec(5)): `DEVICE:INODE`. A program's children inherit the

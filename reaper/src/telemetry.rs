@@ -452,7 +452,8 @@ impl Judge<'_> {
             if self.is_server(pid) {
                 continue;
             }
-            match process::job_group(pid).and_then(|group| self.owns(&group)) {
+            let group = process::job_group(pid);
+            match group.and_then(|group| self.lease.owns_group(&group, self.neighbours)) {
                 // A group of that name is easily made where users have groups of their own.
                 Some(true) if process::owner(pid) == Some(self.lease.user_id) => {
                     own.push(*process);
@@ -464,10 +465,6 @@ impl Judge<'_> {
             }
         }
         Some(own)
-    }
-
-    fn owns(&self, group: &str) -> Option<bool> {
-        self.lease.owns_group(group, self.neighbours)
     }
 
     /// Whether a process is a server of MPS on a GPU that is shared by it: of root, or of any tenant, as private
@@ -545,11 +542,11 @@ impl Judge<'_> {
         if self.neighbours.len() == 1 {
             return Some(true);
         }
-        let known = self.owners.get(&pid).map(|(group, _)| group.clone());
-        let pid = pid as i32;
-        if let Some(group) = process::job_group(pid).or(known) {
-            return self.owns(&group);
+        let known = || self.owners.get(&pid).map(|(group, _)| group.clone());
+        if let Some(group) = process::job_group(pid as i32).or_else(known) {
+            return self.lease.owns_group(&group, self.neighbours);
         }
+        let pid = pid as i32;
         // A server of a daemon that is one job's alone runs as this job's user.
         let user = process::owner(pid).filter(|user| *user != 0)?;
         let mut private = self.neighbours.iter().filter(|lease| {

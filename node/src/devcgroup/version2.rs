@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::lease;
 use nix::fcntl::OFlag;
 
-use super::bpf::{self, About, Instruction, Program};
+use super::bpf::{self, About, Attached, Instruction, Program};
 use super::{DevCgroupError, Fenced, Mount, NoGroup, Rule};
 
 /// What our programs are called, as `bpftool cgroup tree` shows.
@@ -46,11 +46,13 @@ pub fn fence(
         return Ok(Fenced::PermissionsOnly(NoGroup::NotConstrained));
     };
     let cgroup = mount.folder(&step);
-    close(&cgroup, &mount.point, rules)?;
+    let own = Program::load(&instructions(rules), NAME).and_then(known);
+    let own = own.map_err(DevCgroupError::NoPrograms)?;
+    close(&cgroup, &mount.point, &own)?;
     // Who comes in by ssh is there: closed with each step, lest it stays open once it could not be.
     let external = cgroup.with_file_name("step_extern");
     if external != cgroup && external.is_dir() {
-        close(&external, &mount.point, rules)?;
+        close(&external, &mount.point, &own)?;
     }
     Ok(Fenced::Closed { cgroup })
 }
@@ -61,9 +63,9 @@ pub fn probe() -> Result<(), DevCgroupError> {
     program.map(drop).map_err(DevCgroupError::NoPrograms)
 }
 
-/// Closes the devices of `rules` to a step. What an earlier run of the job left in its folder, which the job's
+/// Attaches our program to a step. What an earlier run of the job left in its folder, which the job's
 /// user can keep, is replaced.
-fn close(step: &Path, mount: &Path, rules: &[Rule]) -> Result<(), DevCgroupError> {
+fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     let failed = |action: &'static str| {
         let path = step.to_owned();
         move |source| DevCgroupError::Bpf {
@@ -73,21 +75,19 @@ fn close(step: &Path, mount: &Path, rules: &[Rule]) -> Result<(), DevCgroupError
         }
     };
     let group = open(step)?;
-    let own = Program::load(&instructions(rules), NAME).map_err(failed("load a program for"))?;
-    let mut wanted = replaced(step, mount)?;
-    wanted.push(known(own).map_err(failed("ask for the program of"))?);
-    let present = of_group(&group).map_err(failed("ask for the programs of"))?;
-    let among = |list: &[(Program, About)], one: &About| list.iter().any(|(_, other)| other == one);
+    let slurms = replaced(step, mount)?;
+    let wanted: Vec<&Known> = slurms.iter().chain([own]).collect();
+    let (present, _) = of_group(&group).map_err(failed("ask for the programs of"))?;
     // First Slurm's own that would hold no longer, then ours: a run that dies in between leaves nothing open.
-    for (program, about) in &wanted {
-        if !among(&present, about) {
+    for (program, about) in wanted.iter().copied() {
+        if present.iter().all(|(_, other)| other != about) {
             let attached = program.attach(&group, bpf::TOGETHER);
             attached.map_err(failed("attach a program to"))?;
         }
     }
     for (program, about) in &present {
         let may_be_old = [NAME, SLURMS_NAME].contains(&about.name.as_str());
-        if may_be_old && !among(&wanted, about) {
+        if may_be_old && wanted.iter().all(|(_, other)| other != about) {
             program
                 .detach(&group)
                 .map_err(failed("take an old program off"))?;
@@ -98,20 +98,17 @@ fn close(step: &Path, mount: &Path, rules: &[Rule]) -> Result<(), DevCgroupError
 
 /// The programs above a group that hold no longer once it has some of its own: those of the nearest group
 /// that has any, unless they are such that hold together (cgroup.c of the kernel, `compute_effective_progs`).
-fn replaced(group: &Path, mount: &Path) -> Result<Vec<(Program, About)>, DevCgroupError> {
+fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
     for above in group.ancestors().skip(1) {
-        let folder = open(above)?;
-        let failed = |source| DevCgroupError::Bpf {
+        let found = of_group(&open(above)?).map_err(|source| DevCgroupError::Bpf {
             action: "ask for the programs of",
             path: above.to_owned(),
             source,
-        };
-        let found = bpf::attached(&folder).map_err(failed)?;
-        if !found.ids.is_empty() {
-            return match found.together {
-                true => Ok(Vec::new()),
-                false => of_group(&folder).map_err(failed),
-            };
+        });
+        match found? {
+            (programs, _) if programs.is_empty() => {}
+            (_, true) => break,
+            (programs, false) => return Ok(programs),
         }
         if above == mount {
             break;
@@ -120,11 +117,16 @@ fn replaced(group: &Path, mount: &Path) -> Result<Vec<(Program, About)>, DevCgro
     Ok(Vec::new())
 }
 
-/// The programs of a group itself. Slurm replaces the job's own with each step that begins.
-fn of_group(group: &File) -> io::Result<Vec<(Program, About)>> {
-    let look = || -> io::Result<Vec<(Program, About)>> {
-        let ids = bpf::attached(group)?.ids.into_iter();
-        ids.map(|id| known(Program::of_id(id)?)).collect()
+/// A program, and what the kernel says of it.
+type Known = (Program, About);
+
+/// The programs of a group itself, and whether they hold together with those below. Slurm replaces the job's own with
+/// each step that begins.
+fn of_group(group: &File) -> io::Result<(Vec<Known>, bool)> {
+    let look = || -> io::Result<(Vec<Known>, bool)> {
+        let Attached { ids, together } = bpf::attached(group)?;
+        let programs = ids.into_iter().map(|id| known(Program::of_id(id)?));
+        Ok((programs.collect::<io::Result<_>>()?, together))
     };
     for _ in 1..LOOKS {
         match look() {
@@ -135,7 +137,7 @@ fn of_group(group: &File) -> io::Result<Vec<(Program, About)>> {
     look()
 }
 
-fn known(program: Program) -> io::Result<(Program, About)> {
+fn known(program: Program) -> io::Result<Known> {
     let about = program.about()?;
     Ok((program, about))
 }
@@ -166,10 +168,7 @@ fn step_group(path: &Path, job_id: u32) -> Option<PathBuf> {
         let job = step.parent()?;
         let is_scope = text(job.parent()?)?.ends_with("slurmstepd.scope");
         let job_name = text(job)?;
-        let is_job = match job_name.strip_prefix("job_") {
-            Some(id) => id.parse() == Ok(job_id),
-            None => lease::is_sluid(&job_name),
-        };
+        let is_job = lease::id_of_group(&job_name) == Some(job_id) || lease::is_sluid(&job_name);
         let is_step = text(step)?.starts_with("step_");
         (is_scope && is_job && is_step).then(|| step.to_owned())
     })

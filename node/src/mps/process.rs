@@ -136,10 +136,7 @@ pub fn job_group(pid: i32) -> Option<String> {
 
 /// The part of a line of /proc/PID/cgroup that names a job. Below it users may have groups of any name.
 fn job_part(line: &str) -> Option<&str> {
-    let is_job = |part: &&str| {
-        let of_id = |id: &str| id.parse::<u32>().is_ok();
-        part.strip_prefix("job_").is_some_and(of_id)
-    };
+    let is_job = |part: &&str| lease::id_of_group(part).is_some();
     let mut parts = line.split('/');
     match parts.find(|part| part.ends_with("slurmstepd.scope") || is_job(part))? {
         part if is_job(&part) => Some(part),

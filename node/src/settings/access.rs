@@ -115,23 +115,17 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
         .collect();
     places.reverse();
     places.push((config, 0o4, 'r'));
-    let (path, _, permission) = Reader::OTHER.stopped_at(&places)?;
+    let for_others = Reader::OTHER.stopped_at(&places)?;
     let user = rules::value(settings, "SlurmUser");
     // scontrol adds the number: `slurm(64030)`.
     let user = user.as_deref().unwrap_or("root").split('(').next();
     let user = user.filter(|user| *user != "root" && controls(settings));
     let stopped = user.and_then(|user| Some((user, Reader::of(user).stopped_at(&places)?)));
-    Some(match stopped {
-        Some((user, (path, _, permission))) => Closed {
-            path: path.clone(),
-            permission: *permission,
-            slurm_user: Some(user.to_owned()),
-        },
-        None => Closed {
-            path: path.clone(),
-            permission: *permission,
-            slurm_user: None,
-        },
+    let (path, _, permission) = stopped.map_or(for_others, |(_, place)| place);
+    Some(Closed {
+        path: path.clone(),
+        permission: *permission,
+        slurm_user: stopped.map(|(user, _)| user.to_owned()),
     })
 }
 
