@@ -25,6 +25,7 @@ mod soak_tenants;
 mod soft;
 mod submission;
 mod tenants;
+mod variants;
 mod ways;
 
 /// For a job's script: waits until the test lets it go on, with [`go`].

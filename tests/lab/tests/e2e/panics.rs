@@ -2,34 +2,23 @@
 //! entry point that `GPUFRAC_PLANT` names panics.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use gpufrac_lab::{Lab, LabError};
 use nix::sys::signal::Signal;
 
+use crate::variants::{self, PLUGINS};
+
 /// Plugins with the feature, in a folder of their own.
 pub(crate) fn planted() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let target = root.join("target/planted");
-        let mut build = Command::new(env!("CARGO"));
-        build
-            .args(["build", "--quiet", "--target-dir"])
-            .arg(&target)
-            .current_dir(&root);
-        for plugin in ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"] {
-            build.args([
-                "-p",
-                plugin,
-                "--features",
-                &format!("{plugin}/planted-panic"),
-            ]);
-        }
-        assert!(build.status().expect("cargo starts").success());
-        target.join("debug")
+        variants::build("planted", |cargo| {
+            for plugin in PLUGINS {
+                cargo.args(["--features", &format!("{plugin}/planted-panic")]);
+            }
+        })
     })
 }
 

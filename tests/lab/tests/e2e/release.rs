@@ -3,16 +3,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use gpufrac_lab::{Lab, LabError, Slurm, Version};
 use nix::sys::signal::Signal;
 
 use crate::panics::logged;
+use crate::variants::{self, PLUGINS};
 use crate::{HOLD, go};
 
-const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
 const NUMBER: &str = "#define SLURM_VERSION_NUMBER 0x";
 
 /// The folder with the running Slurm's `slurm/slurm.h`.
@@ -36,23 +35,13 @@ fn next_series() -> Version {
     Version(release().0 + 0x01_00)
 }
 
-/// Plugins built for a release, in a folder of their own.
+/// Plugins built for a release.
 fn built_for(Version(number): Version) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let target = root.join(format!("target/release-{number:x}"));
-    let include = target.join("include");
+    let include = variants::folder().join(format!("include-{number:x}"));
     copy_headers(&include, number);
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args(["build", "--quiet", "--target-dir"])
-        .arg(&target)
-        .env("GPUFRAC_SLURM_INCLUDE", &include)
-        .current_dir(&root);
-    for plugin in PLUGINS {
-        build.args(["-p", plugin]);
-    }
-    assert!(build.status().expect("cargo starts").success());
-    target.join("debug")
+    variants::build(&format!("release-{number:x}"), |cargo| {
+        cargo.env("GPUFRAC_SLURM_INCLUDE", &include);
+    })
 }
 
 /// Only what changed is written, or cargo would build everything again.

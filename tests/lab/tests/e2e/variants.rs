@@ -1,0 +1,43 @@
+//! Plugins that are built otherwise than they are installed: with a feature of the tests, or for other headers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// The plugins' packages.
+pub(crate) const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
+
+/// Where variants are built: one folder for all of them, as they differ in little.
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/variants")
+}
+
+/// Builds all plugins as `adjust` has cargo do it, and gives the folder called `name` with them.
+pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
+    let target = folder();
+    let variant = target.join(name);
+    fs::create_dir_all(&variant).expect("a folder below target");
+    let lock = fs::File::create(target.join("lock")).expect("a file below target");
+    // The next variant's libraries take the place of these.
+    let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("a lock");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(["build", "--quiet", "--target-dir"])
+        .arg(&target)
+        .args(PLUGINS.iter().flat_map(|plugin| ["-p", plugin]))
+        // Nobody edits these or debugs them: what helps there would be most of what is written.
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_DEV_DEBUG", "false");
+    adjust(&mut cargo);
+    assert!(cargo.status().expect("cargo starts").success());
+    for library in PLUGINS.map(|plugin| format!("lib{plugin}.so")) {
+        let (built, place) = (target.join("debug").join(&library), variant.join(&library));
+        // A lab may have the old one in use.
+        let new = place.with_extension("new");
+        fs::copy(built, &new).expect("a library");
+        fs::rename(new, place).expect("a folder below target");
+    }
+    variant
+}
