@@ -117,6 +117,8 @@ struct Scope<'a> {
     pools: Vec<&'a Pool>,
     /// Whether the request, or the default, names partitions.
     named: bool,
+    /// Whether one of these has no pool.
+    others: bool,
 }
 
 impl<'a> Scope<'a> {
@@ -132,9 +134,10 @@ impl<'a> Scope<'a> {
             Some(names) => names.split(',').collect(),
             None => all().map(String::as_str).collect(),
         };
-        let mut partitions: Vec<&str> = Vec::new();
+        let (mut partitions, mut others): (Vec<&str>, bool) = (Vec::new(), false);
         for name in candidates {
             let served = !config.pools_of_partition(name).is_empty();
+            others |= !served;
             if served && !partitions.contains(&name) {
                 partitions.push(name);
             }
@@ -147,6 +150,7 @@ impl<'a> Scope<'a> {
             pools: config.pools.iter().filter(serves).collect(),
             partitions,
             named: names.is_some(),
+            others,
         }
     }
 
@@ -214,7 +218,8 @@ pub fn decide(
                 && !elsewhere.any
                 && !request.exclusive
                 && asked::bound_to_gpu(request).is_none();
-            if occasion == Occasion::Submit && scope.named && silent {
+            // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
+            if occasion == Occasion::Submit && scope.named && !scope.others && silent {
                 return granted::default(config, &scope, request);
             }
             Ok(Verdict::Untouched)

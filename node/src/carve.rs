@@ -109,7 +109,7 @@ pub fn carve(
         units,
     })?;
     if let (Some(info), Some(asked)) = (&said, &asked)
-        && let Some(rule) = asked.against_rules(&node.config, &info.partition, units, menu)
+        && let Some(rule) = asked.against_rules(&node.config, &info.partition, &device, units, menu)
     {
         return Err(CarveError::Rule {
             job_id: job.job_id,
@@ -232,14 +232,22 @@ fn granted_units(
     device: &Device<'_>,
     log: &JobLog,
 ) -> Result<Units, CarveError> {
-    if let Some(asked) = entry.and_then(|entry| entry.mechanism)
-        && asked != device.pool.mechanism
+    let offered = device.pool.mechanism;
+    if let Some(named) = entry.and_then(|entry| entry.mechanism)
+        && named != offered
     {
-        return Err(CarveError::Mechanism {
-            asked,
-            pool: device.pool.name.clone(),
-            offered: device.pool.mechanism,
-        });
+        // A mechanism that the user named is kept by the Type in Slurm's own text; the entry has it too where no
+        // other came into question, and stays what it was when the job is moved.
+        if asked.is_none() {
+            return Err(CarveError::Mechanism {
+                asked: named,
+                pool: device.pool.name.clone(),
+                offered,
+            });
+        }
+        log.info(format!(
+            "the job was changed while it was pending: a slice by {offered}, not {named}"
+        ));
     }
     let units = grant::granted(asked, entry, device);
     let units = units.ok_or_else(|| CarveError::NoSize {

@@ -70,19 +70,25 @@ impl Asked {
     }
 
     /// What a partition's rules have against it, in the words of an admin; a pending job can be
-    /// moved to another partition without job_submit seeing its GRES. `size`: what it would be
-    /// given here.
+    /// moved to another partition without job_submit seeing its GRES, and job_submit does not know which partitions
+    /// have nodes of a pool. `size`: what it would be given of `device`.
     pub fn against_rules(
         &self,
         config: &Config,
         partition: &str,
+        device: &Device<'_>,
         units: Units,
         size: &MenuEntry,
     ) -> Option<String> {
-        let pools = config.pools_of_partition(partition);
-        if pools.is_empty() {
-            return None;
+        let pool = device.pool;
+        if !pool.partitions.iter().any(|name| name == partition) {
+            return Some(format!(
+                "the GPU is of pool {}, and that is for jobs of {} alone",
+                pool.name,
+                pool.partitions.join(", ")
+            ));
         }
+        let pools = config.pools_of_partition(partition);
         let rules = config.rules(partition);
         if !request::names_fraction(&self.per_node) && !request::names_fraction(&self.per_task) {
             let closed = !rules.is_some_and(|rules| rules.allow_raw);
@@ -256,11 +262,17 @@ mod tests {
         let devices = config.devices_of_node("n1", 2);
         let against = |partition, tres, units, device: usize| {
             let size = menu_entry(&devices[device], Units(units)).unwrap();
-            asked(tres, "").against_rules(&config, partition, Units(units), size)
+            let asked = asked(tres, "");
+            asked.against_rules(&config, partition, &devices[device], Units(units), size)
         };
         let pair = "gres:gpufrac:50,gres:shard:50";
         assert_eq!(against("gpu", pair, 50, 0), None);
-        assert_eq!(against("cpu", "gres:gpu:1", 50, 0), None);
+        // A partition without a pool, on the same nodes, is no way round the rules and the limits of those that have one.
+        for tres in ["gres:gpu:1", "gres:shard:50", pair] {
+            let reason = against("cpu", tres, 50, 0).unwrap();
+            assert!(reason.contains("pool p"), "{reason}");
+        }
+        assert!(against("seven", pair, 50, 0).is_some());
         assert!(
             against("small", pair, 50, 0)
                 .unwrap()

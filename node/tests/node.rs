@@ -328,16 +328,39 @@ fn what_can_never_work_ends_the_job_not_the_node() {
         .ok()
         .says("smallest slice");
     world.slurm_knows(job(9, 0, 25));
-    two("SPANK_GPUFRAC", "v1:units=25:mech=mps")
-        .ok()
-        .says("offers mig");
     two("SPANK_GPUFRAC", "units=100")
         .ok()
         .says("not of the form");
     let told = world.slurm_was_told();
-    assert_eq!(told.len(), 8, "{told:?}");
+    assert_eq!(told.len(), 6, "{told:?}");
     assert!(told[0].starts_with("notify 9 gpufrac: no slice on n1"));
     assert_eq!(told[1], "cancel 9");
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() {
+    let Some(world) = ready() else { return };
+    world.slurm_knows(job(9, 0, 25));
+    let prolog = || {
+        let mut command = world.job_command("prolog", job(9, 0, 25));
+        let output = command.env("SPANK_GPUFRAC", "v1:units=50:mech=mps");
+        let output = output.output().unwrap();
+        Ended {
+            code: output.status.code(),
+            killed: false,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    };
+    prolog().ok().says("a slice by mig, not mps");
+    assert_eq!(world.slurm_was_told(), Vec::<String>::new());
+    assert_eq!(world.leases().len(), 1);
+    world.epilog(job(9, 0, 25)).ok();
+    // Where Slurm does not say what the job asks for, the entry is all there is.
+    world.slurm_is_silent_for(1000);
+    let ended = prolog();
+    assert_eq!(ended.code, Some(1));
+    ended.says("offers mig");
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 

@@ -635,6 +635,8 @@ fn defaults_of_partitions() {
         job("ruled", "gres:none"),
         job("ruled", "gpu:0"),
         job("gpu", ""),
+        job("cpu,ruled", ""),
+        job("ruled,cpu", "tmpdisk:1"),
     ] {
         untouched(&request, Occasion::Submit);
     }

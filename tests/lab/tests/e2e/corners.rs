@@ -143,3 +143,48 @@ fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
     lab.command("scancel").args([&id]).stdout()?;
     lab.expect_nothing_left()
 }
+
+/// Limits of `gres/gpufrac` count nothing of what is asked for as `gpu` or `shard`, and job_submit does not know that
+/// the partition has the pool's nodes too.
+#[test]
+fn a_partition_without_a_pool_gives_nothing_of_a_pools_gpus() -> Result<(), LabError> {
+    let lab = lab()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let mut jobs = Vec::new();
+    for request in ["--gres=shard:50", "--gres=gpu:half:1", "--gpus=1"] {
+        jobs.push(lab.sbatch(user, &["-p", "cpu", request, &format!("--wrap={HOLD}")])?);
+    }
+    let moved = lab.sbatch(
+        user,
+        &["--hold", "--gres=gpufrac:0.5", &format!("--wrap={HOLD}")],
+    )?;
+    lab.update(&[&format!("JobId={moved}"), "Partition=cpu"])?;
+    lab.command("scontrol")
+        .args(["release", &moved.to_string()])
+        .stdout()?;
+    jobs.push(moved);
+    for job in &jobs {
+        lab.wait("the job is held", Duration::from_secs(60), || {
+            let seen = lab.job(*job)?;
+            let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
+            Ok(back.then_some(()))
+        })?;
+    }
+    assert!(lab.instances(node)?.is_empty());
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    // Who waits for it is told.
+    let told = lab
+        .command("srun")
+        .user(user)
+        .args(["-p", "cpu", "--gres=shard:50", "true"])
+        .run()?;
+    assert!(!told.status.success(), "{told:?}");
+    assert!(
+        told.stderr.contains("for jobs of gpu, small alone"),
+        "{told:?}"
+    );
+    for job in jobs {
+        lab.command("scancel").args([job.to_string()]).stdout()?;
+    }
+    lab.expect_nothing_left()
+}

@@ -122,6 +122,24 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
 }
 
 #[test]
+fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabError> {
+    let Some(lab) = lab()? else {
+        return Ok(());
+    };
+    let wrap = format!("--wrap={SEE}");
+    let quarter = ["--hold", "-p", "mig", "--gres=gpufrac:0.25", &wrap];
+    let job = lab.sbatch(&lab.users()[0], &quarter)?;
+    let id = job.to_string();
+    lab.update(&[&format!("JobId={id}"), "Partition=mps", "Gres=gpufrac:0.3"])?;
+    lab.command("scontrol").args(["release", &id]).stdout()?;
+    let seen = ready(&lab, job)?;
+    assert_eq!(seen.get("GPUFRAC_MECHANISM"), "mps");
+    assert_eq!(seen.get("GPUFRAC_FRACTION"), "0.3");
+    finish(&lab, job)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
 fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
     let Some(lab) = lab()? else {
         return Ok(());
