@@ -80,17 +80,18 @@ fn main() {
     println!("cargo:rerun-if-changed={}", header.display());
 
     let version = version(&include);
-    println!("cargo:version={version}");
     // What had a job's number has a step's identity from then on.
     for (name, since) in [
         ("records_by_step_id", 0x19_0b_00),
         ("calls_by_step_id", 0x1a_05_00),
     ] {
         println!("cargo:rustc-check-cfg=cfg({name})");
-        if u32::from_str_radix(&version, 16).is_ok_and(|version| version >= since) {
+        if version >= since {
             println!("cargo:rustc-cfg={name}");
         }
     }
+    // job_modify got its `err_msg` in 23.02; the plugin's own build script asks for it.
+    println!("cargo:modify_has_message={}", version >= 0x17_02_00);
     println!("cargo:rustc-env=GPUFRAC_SLURM_LIB={}", libraries(&include));
     link_unwinder_statically();
 
@@ -164,13 +165,13 @@ fn libraries(include: &Path) -> String {
         .map_or_else(String::new, |folder| folder.display().to_string())
 }
 
-/// `SLURM_VERSION_NUMBER` (0xMMmmuu, in hexadecimal) of the headers.
-fn version(include: &Path) -> String {
+/// `SLURM_VERSION_NUMBER` (0xMMmmuu) of the headers.
+fn version(include: &Path) -> u32 {
     let path = include.join("slurm/slurm_version.h");
     let text = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines()
         .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
-        .map(|value| value.trim().trim_start_matches("0x").to_owned())
+        .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok())
         .unwrap_or_else(|| panic!("{}: no SLURM_VERSION_NUMBER", path.display()))
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::matrix::{Results, result_of};
+use crate::matrix::{self, Results};
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -83,7 +83,7 @@ pub(crate) fn run_tests(mut command: Command) -> Result<(Counts, Results)> {
             if let Some(found) = result_line(&line) {
                 counts += found;
             }
-            results.extend(result_of(&line));
+            matrix::note(&mut results, &line);
             writeln!(std::io::stdout(), "{line}")?;
         }
     }

@@ -42,11 +42,23 @@ impl fmt::Display for Matrix {
     }
 }
 
+/// Has nothing to show on this series.
+const NOT_HERE: &str = "n/a";
+
+/// Takes a line of a test program. A test that has nothing to show says so itself, before the program calls it passed.
+pub(crate) fn note(results: &mut Results, line: &str) {
+    if let Some((name, result)) = result_of(line)
+        && results.get(&name).is_none_or(|known| known != NOT_HERE)
+    {
+        results.insert(name, result);
+    }
+}
+
 /// Reads `test NAME ... ok`, as test programs print it.
-pub(crate) fn result_of(line: &str) -> Option<(String, String)> {
+fn result_of(line: &str) -> Option<(String, String)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let result = result.split([',', ' ']).next()?;
-    ["ok", "FAILED", "ignored"]
+    ["ok", "FAILED", "ignored", NOT_HERE]
         .contains(&result)
         .then(|| (name.trim_end().to_owned(), result.to_owned()))
 }
@@ -68,6 +80,16 @@ mod tests {
             Some("a=ignored")
         );
         assert_eq!(read("test result: ok. 1 passed; 0 failed"), None);
+    }
+
+    #[test]
+    fn what_has_nothing_to_show_has_not_passed() {
+        let mut results = Results::new();
+        for line in ["test a ... n/a", "test a ... ok", "test b ... ok"] {
+            note(&mut results, line);
+        }
+        let of = |name: &str, result: &str| (name.to_owned(), result.to_owned());
+        assert_eq!(results, Results::from([of("a", "n/a"), of("b", "ok")]));
     }
 
     #[test]

@@ -6,7 +6,9 @@ use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
 use gpufrac_core::config::{self, Config};
-use gpufrac_core::request::{GresForm, names_fraction, spelled_out, without_mark};
+use gpufrac_core::request::{
+    GresForm, Item, Kind, names_fraction, parse, spelled_out, without_mark,
+};
 use gpufrac_core::submit::{JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
@@ -121,15 +123,30 @@ fn set_per_node(options: &Options, list: &str) -> Result<(), String> {
     }
 }
 
+/// What Slurm tells the steps of a job with a fraction for each task: srun takes it for an option.
+const OF_TASKS: &str = "SLURM_TRES_PER_TASK";
+
+/// Keeps that of the job in which this runs away from a job that is submitted here. Slurm hands it on, and where the
+/// new job has none of its own, each of its steps would ask for what it does not have.
+fn forget_tasks_of_outer_job() {
+    let inside = std::env::var_os("SLURM_JOB_ID").is_some();
+    if inside && !is_srun() && std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list)) {
+        // SAFETY: sbatch and salloc have one thread until they have submitted.
+        unsafe { std::env::remove_var(OF_TASKS) };
+    }
+}
+
 fn filter(options: &Options) -> Result<(), String> {
+    forget_tasks_of_outer_job();
     for (option, spelling) in GPU_OPTIONS {
         // As Slurm writes it: a bare number is one of GPUs.
         let named =
             |value: String| names_fraction(&value) || names_fraction(&format!("gpu:{value}"));
         if *option != PER_TASK && options.get(option).is_some_and(named) {
-            let refusal = match *spelling {
-                "--gpus-per-task" if slurm_sys::gres_with_slash() => Refusal::GpusPerTask,
-                option => Refusal::NotPerNode { option },
+            let refusal = match (*spelling, slurm_sys::gres_with_slash()) {
+                ("--gpus-per-task", true) => Refusal::GpusPerTask,
+                ("--gpus-per-task", false) => Refusal::TasksTooEarly,
+                (option, _) => Refusal::NotPerNode { option },
             };
             return Err(refusal.to_string());
         }
@@ -151,6 +168,14 @@ enum Text {
 }
 
 impl Text {
+    /// Whether there is a fraction in it that no plugin has rounded yet.
+    fn is_to_be_rounded(&self) -> bool {
+        let (Text::PerNode(list) | Text::PerTask(list)) = self;
+        let is_shard = |item: &Item<'_>| matches!(item.kind, Kind::Shard(_));
+        // What can not be understood is not what a plugin wrote.
+        parse(list).map_or(true, |items| !items.iter().any(is_shard))
+    }
+
     /// Leaves `text` in the option of this one.
     fn set(&self, options: &Options, text: &str) -> Result<(), String> {
         match self {
@@ -164,8 +189,16 @@ impl Text {
 }
 
 fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
+    let step = is_step(options);
     let config = match read_config() {
         Ok(config) => config,
+        // Steps are no business of the controller's plugin.
+        Err(reason) if step && asked.is_to_be_rounded() => {
+            return Err(format!(
+                "gpufrac: a step can not be given a fraction here: {reason}; leave it out for all of the job's slice, \
+                 or ask the admin to let users read that file"
+            ));
+        }
         Err(reason) => {
             // The controller has the file too and rewrites what we leave. But Slurm's clients take only
             // such texts as they understand.
@@ -177,7 +210,6 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
         }
     };
 
-    let step = is_step(options);
     let partitions = options.get(c"partition").or_else(|| {
         step.then(|| std::env::var("SLURM_JOB_PARTITION").ok())
             .flatten()
@@ -236,7 +268,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
 fn own_fraction(options: &Options) -> Option<String> {
     let own = std::env::var("SLURM_JOB_ID").ok()?;
     // Where each task has a slice, the job has several of them.
-    if std::env::var("SLURM_TRES_PER_TASK").is_ok_and(|list| names_fraction(&list)) {
+    if std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list)) {
         return None;
     }
     let named = options.get(c"jobid").unwrap_or_default();
@@ -274,12 +306,12 @@ fn without_prefix(tres: &str) -> String {
 /// Does this call start a step inside an allocation? Only srun does; sbatch and salloc
 /// inside a job submit a new one.
 fn is_step(options: &Options) -> bool {
-    let srun = std::env::args_os().next().is_some_and(|name| {
-        PathBuf::from(name)
-            .file_name()
-            .is_some_and(|name| name == "srun")
-    });
-    srun && (std::env::var_os("SLURM_JOB_ID").is_some() || options.get(c"jobid").is_some())
+    is_srun() && (std::env::var_os("SLURM_JOB_ID").is_some() || options.get(c"jobid").is_some())
+}
+
+fn is_srun() -> bool {
+    let program = std::env::args_os().next().map(PathBuf::from);
+    program.is_some_and(|path| path.file_name().is_some_and(|name| name == "srun"))
 }
 
 fn read_config() -> Result<Config, String> {

@@ -11,7 +11,8 @@
 //! * [`release`]: of which Slurm that process is.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
-//! Everything that differs by Slurm version is in this crate.
+//! Everything that differs by Slurm version is in this crate, but for the tables by which `gpufrac check` judges a Slurm
+//! that runs.
 
 #![allow(unsafe_code)]
 

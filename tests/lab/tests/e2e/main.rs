@@ -1,6 +1,14 @@
 //! End-to-end tests on real Slurm. One program, so that a test that waits (for a time limit of a minute) does
 //! so beside the others.
 
+/// What a test gives that has nothing to show on the Slurm it runs on. It would count as passed otherwise.
+macro_rules! not_here {
+    () => {{
+        fn place() {}
+        crate::say_not_here(std::any::type_name_of_val(&place))
+    }};
+}
+
 mod accounting;
 mod check_slurm;
 mod corners;
@@ -28,8 +36,22 @@ mod tenants;
 mod variants;
 mod ways;
 
+use std::io::Write;
+
 /// For a job's script: waits until the test lets it go on, with [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
+
+/// Says so, past the test program, which keeps what a test prints to itself. `place`: a function in the test's own.
+fn say_not_here(place: &str) -> Result<(), gpufrac_lab::LabError> {
+    let name = place.split_once("::").map_or(place, |(_, rest)| rest);
+    let name = name.strip_suffix("::place").unwrap_or(name);
+    // Whole, at the start of a line: the name may be on the terminal already.
+    let line = format!("\ntest {name} ... n/a\n");
+    std::io::stdout()
+        .write_all(line.as_bytes())
+        .expect("stdout is open");
+    Ok(())
+}
 
 /// Lets jobs go on that wait with [`HOLD`].
 fn go(lab: &gpufrac_lab::Lab) -> Result<(), gpufrac_lab::LabError> {

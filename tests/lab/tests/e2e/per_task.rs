@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use gpufrac_lab::{Lab, LabError};
+use gpufrac_lab::{JobId, Lab, LabError};
 
 use crate::{HOLD, go};
 
@@ -45,14 +45,15 @@ fn all_different(output: &str) -> BTreeSet<String> {
 fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     if lab.slurm().since(23, 11) {
-        return Ok(());
+        return not_here!();
     }
     let user = &lab.users()[0];
     for option in ["--gpus-per-task=gpufrac:0.25", "--gpus-per-task=0.25"] {
         let refused = lab.try_sbatch(user, &["-n2", option, "--wrap=true"])?;
         assert!(!refused.status.success(), "{refused:?}");
         assert!(
-            refused.stderr.contains("--gres=gpufrac:0.25"),
+            refused.stderr.contains("needs Slurm 23.11")
+                && refused.stderr.contains("--gres=gpufrac:0.25"),
             "{refused:?}"
         );
     }
@@ -62,7 +63,7 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
 #[test]
 fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder())? else {
-        return Ok(());
+        return not_here!();
     };
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!(
@@ -117,10 +118,42 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// Slurm's variables of the outer job, which sbatch hands on, must not count for the steps of the inner one.
+#[test]
+fn a_job_from_inside_asks_for_its_own_alone() -> Result<(), LabError> {
+    let Some(lab) = lab(Lab::builder())? else {
+        return not_here!();
+    };
+    let user = &lab.users()[0];
+    lab.write_work(
+        "inner.sh",
+        &format!("#!/bin/bash\nsrun sh -c '{SEE}'; srun true && echo again\n"),
+    )?;
+    let submit =
+        "sbatch --parsable -n1 --gres=gpufrac:0.125 inner.sh; sbatch --parsable -n1 inner.sh";
+    let script = format!("{submit}; srun -n1 sh -c '{submit}'");
+    let outer = lab.sbatch(user, &["-n2", QUARTERS, "--wrap", &script])?;
+    assert_eq!(lab.wait_for_end(outer)?.state(), "COMPLETED");
+    let output = lab.output(outer)?;
+    let inner: Vec<u32> = output
+        .lines()
+        .map(|line| line.parse().unwrap_or_else(|_| panic!("{output}")))
+        .collect();
+    assert_eq!(inner.len(), 4, "{output}");
+    for (job, fraction) in inner.into_iter().zip(["0.125", "", "0.125", ""]) {
+        let job = JobId(job);
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+        let output = lab.output(job)?;
+        assert_eq!(words(&output, "F"), [fraction], "{output}");
+        assert!(output.ends_with("again\n"), "{output}");
+    }
+    lab.expect_nothing_left()
+}
+
 #[test]
 fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder())? else {
-        return Ok(());
+        return not_here!();
     };
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     // The same user's: file modes do not help.
@@ -159,7 +192,7 @@ fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError>
 #[test]
 fn srun_and_salloc() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder())? else {
-        return Ok(());
+        return not_here!();
     };
     let user = &lab.users()[0];
     let direct = lab
@@ -191,7 +224,7 @@ fn srun_and_salloc() -> Result<(), LabError> {
 #[test]
 fn tasks_on_several_nodes_have_slices_where_they_are() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder().nodes(2))? else {
-        return Ok(());
+        return not_here!();
     };
     let user = &lab.users()[0];
     let output = lab
@@ -226,7 +259,7 @@ fn tasks_on_several_nodes_have_slices_where_they_are() -> Result<(), LabError> {
 fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
     let pool = "[pool.shared]\nmechanism = \"timeslice\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
     let Some(lab) = lab(Lab::builder().mig(false).pools(pool))? else {
-        return Ok(());
+        return not_here!();
     };
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!("srun sh -c '{SEE}'; {HOLD}");
@@ -248,7 +281,7 @@ fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
 #[test]
 fn what_can_not_be_is_refused_with_what_to_write() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder().nodes(2))? else {
-        return Ok(());
+        return not_here!();
     };
     let user = &lab.users()[0];
     for (args, tells) in [

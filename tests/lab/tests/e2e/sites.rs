@@ -214,12 +214,14 @@ fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
     taken(&lab)?;
     let said = check(&lab)?.success()?;
     assert!(said.stderr.contains("warning: "), "{said:?}");
-    let script = "--wrap=srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; srun --gres=gpufrac:0.25 true || echo refused";
+    let script = "--wrap=srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; srun --gres=gpufrac:0.25 true 2>&1 || echo refused";
     let job = lab.sbatch(&lab.users()[0], &[QUARTER, script])?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
     let output = lab.output(job)?;
     assert!(
-        output.starts_with("MIG-") && output.ends_with("refused\n"),
+        output.starts_with("MIG-")
+            && output.contains("gpufrac.toml: Permission denied")
+            && output.ends_with("refused\n"),
         "{output}"
     );
     give(&lab, None, 0o644, 0);

@@ -13,7 +13,7 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
         .start()?;
     if !lab.slurm().since(23, 2) {
         // Debian's package of 22.05 has no scrontab.
-        return lab.expect_nothing_left();
+        return not_here!();
     }
     let user = &lab.users()[0];
     let work = lab.folder().work();

@@ -121,6 +121,10 @@ fn a_step_can_not_have_more_than_its_job() -> Result<(), LabError> {
             "true",
         ])
         .run()?;
-    expect_refusal(&refused, "--gpus-per-task");
+    let words = match lab.slurm().since(23, 11) {
+        true => "--gpus-per-task",
+        false => "needs Slurm 23.11",
+    };
+    expect_refusal(&refused, words);
     lab.expect_nothing_left()
 }
