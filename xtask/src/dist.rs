@@ -45,14 +45,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
 
     let built = target.join("release");
     let tree = Tree(&arguments.destdir);
-    let plugins = match &arguments.plugin_dir {
-        Some(folder) => folder.clone(),
-        None => arguments
-            .prefix
-            .join("lib")
-            .join(multiarch()?)
-            .join("slurm-wlm"),
-    };
+    let plugins = plugin_folder(arguments)?;
     for (name, installed) in PLUGINS {
         tree.install(&built.join(name), &plugins.join(installed), 0o644)?;
     }
@@ -99,10 +92,36 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         tree.install(&page, &place, 0o644)?;
     }
     println!(
-        "gpufrac for Slurm {version} is in {}",
-        arguments.destdir.display()
+        "gpufrac for Slurm {version} is in {}; its plugins are for {}",
+        arguments.destdir.display(),
+        plugins.display()
     );
     Ok(())
+}
+
+/// Where this Slurm looks for plugins, as it sees it.
+fn plugin_folder(arguments: &DistArguments) -> Result<PathBuf> {
+    if let Some(folder) = &arguments.plugin_dir {
+        return Ok(folder.clone());
+    }
+    let include = std::path::absolute(&arguments.slurm_include)?;
+    if let Some(folder) = plugins_beside(&include) {
+        return Ok(folder);
+    }
+    let library = arguments.prefix.join("lib");
+    Ok(library.join(multiarch()?).join("slurm-wlm"))
+}
+
+/// The plugins of the Slurm with these headers, where it was not packaged by Debian: its own prefix (`/opt/slurm`), or
+/// `/usr/lib64/slurm`.
+fn plugins_beside(include: &Path) -> Option<PathBuf> {
+    let prefix = include.parent()?;
+    let folders = ["lib/slurm", "lib64/slurm"].map(|name| prefix.join(name));
+    let is_plugin = |path: PathBuf| path.extension().is_some_and(|end| end == "so");
+    folders.into_iter().find(|folder| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(is_plugin)
+    })
 }
 
 fn multiarch() -> Result<String> {
@@ -151,4 +170,43 @@ fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_go_where_the_slurm_of_the_headers_has_its_own() {
+        let place = tempfile::tempdir().unwrap();
+        let prefix = place.path().join("opt/slurm");
+        let (lib, lib64) = (prefix.join("lib/slurm"), prefix.join("lib64/slurm"));
+        for folder in [&lib, &lib64, &prefix.join("include")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let mut arguments = DistArguments {
+            slurm_include: prefix.join("include/"),
+            destdir: place.path().join("tree"),
+            prefix: "/usr".into(),
+            plugin_dir: None,
+        };
+        // None is there: Debian's.
+        fs::write(lib.join("select_cons_tres.a"), "").unwrap();
+        let debian = plugin_folder(&arguments).unwrap();
+        assert!(debian.starts_with("/usr/lib"), "{debian:?}");
+        assert!(debian.ends_with("slurm-wlm"), "{debian:?}");
+        fs::write(lib64.join("select_cons_tres.so"), "").unwrap();
+        assert_eq!(plugin_folder(&arguments).unwrap(), lib64);
+        fs::write(lib.join("select_cons_tres.so"), "").unwrap();
+        assert_eq!(plugin_folder(&arguments).unwrap(), lib);
+        // In the tree they are at that path.
+        let tree = Tree(&arguments.destdir);
+        let plugin = plugin_folder(&arguments).unwrap().join("ours.so");
+        tree.install(&lib.join("select_cons_tres.so"), &plugin, 0o644)
+            .unwrap();
+        let inside = plugin.strip_prefix("/").unwrap();
+        assert!(arguments.destdir.join(inside).exists());
+        arguments.plugin_dir = Some("/else/where".into());
+        assert_eq!(plugin_folder(&arguments).unwrap(), Path::new("/else/where"));
+    }
 }

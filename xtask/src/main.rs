@@ -68,7 +68,8 @@ pub(crate) struct DistArguments {
     /// Where programs go in the tree
     #[arg(long, default_value = "/usr")]
     prefix: PathBuf,
-    /// Where Slurm's plugins are in the tree; unless given, PREFIX/lib/MULTIARCH/slurm-wlm
+    /// Where Slurm's plugins are in the tree; unless given, `../lib/slurm` or `../lib64/slurm` of the headers if plugins
+    /// are there, else PREFIX/lib/MULTIARCH/slurm-wlm
     #[arg(long)]
     plugin_dir: Option<PathBuf>,
 }

@@ -57,7 +57,10 @@ pub fn gather(node: &Node, ask: &Ask) -> Settings {
     let asked = ask.slurm_conf.clone().or(from_environment);
     let candidates: Vec<PathBuf> = match asked {
         Some(path) => vec![path],
-        None => told.into_iter().chain(USUAL).map(PathBuf::from).collect(),
+        None => {
+            let usual = told.into_iter().chain(USUAL).map(PathBuf::from);
+            usual.chain(of_prefix("etc/slurm.conf")).collect()
+        }
     };
     let read = |path: &Path| fs::read_to_string(path);
     let mut why = None;
@@ -93,11 +96,16 @@ fn running() -> Result<Running, String> {
     Ok(Running::parse(&config, &nodes, &partitions))
 }
 
+/// A file of the Slurm that this was built for, where that has a prefix of its own and `PATH` may not know it.
+fn of_prefix(name: &str) -> Option<PathBuf> {
+    Some(slurm_sys::client::prefix()?.join(name))
+}
+
 /// What scontrol prints. Without slurmctld it says so on stderr.
 fn scontrol(arguments: &[&str]) -> Result<String, String> {
-    let mut command = Command::new("scontrol");
-    command.args(arguments);
-    let said = match capture(&mut command, LIMIT) {
+    let programs = [Some("scontrol".into()), of_prefix("bin/scontrol")];
+    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
+    let said = match first(&programs, arguments) {
         Ok(said) => said,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err("there is no scontrol here: the running Slurm is not judged".into());
@@ -119,11 +127,22 @@ fn scontrol(arguments: &[&str]) -> Result<String, String> {
     }
 }
 
+/// What the first of the programs that is there says.
+fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Said> {
+    let mut absent = std::io::ErrorKind::NotFound.into();
+    for program in programs {
+        match capture(Command::new(program).args(arguments), LIMIT) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
+            said => return said,
+        }
+    }
+    Err(absent)
+}
+
 /// Whether a program ended well, its stdout and its stderr, of any length; None if it took too long.
-fn capture(
-    command: &mut Command,
-    limit: Duration,
-) -> std::io::Result<Option<(bool, String, String)>> {
+type Said = Option<(bool, String, String)>;
+
+fn capture(command: &mut Command, limit: Duration) -> std::io::Result<Said> {
     let (mut out, mut error) = (storage(c"out")?, storage(c"error")?);
     let mut child = command
         .env("LC_ALL", "C")
@@ -239,4 +258,41 @@ fn kill_mode(node: &Node) -> Option<String> {
     let loaded = ended && text.lines().any(|line| line == "LoadState=loaded");
     let mode = text.lines().find_map(|line| line.strip_prefix("KillMode="));
     mode.filter(|_| loaded).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_scontrol_of_the_prefix_is_asked_where_path_has_none() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = |name: &str| {
+            let path = prefix.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\necho {name} $*\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let (own, other) = (program("own"), program("other"));
+        let absent = prefix.path().join("absent");
+        let said = |programs: &[&PathBuf]| {
+            let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
+            first(&programs, &["show", "config"])
+        };
+        let out = said(&[&absent, &own]).unwrap().unwrap().1;
+        assert_eq!(out, "own show config\n");
+        let out = said(&[&other, &own]).unwrap().unwrap().1;
+        assert_eq!(out, "other show config\n");
+        let error = said(&[&absent, &absent]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn files_of_a_prefix_are_looked_for_where_this_was_built_for_one() {
+        let (folder, file) = (slurm_sys::client::prefix(), of_prefix("bin/scontrol"));
+        assert_eq!(file, folder.map(|folder| folder.join("bin/scontrol")));
+        assert!(file.is_none_or(|file| file.is_absolute()));
+    }
 }

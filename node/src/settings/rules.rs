@@ -49,6 +49,12 @@ impl Context {
     fn before(&self, year: u32, month: u32) -> bool {
         self.version.is_some_and(|(y, m, _)| (y, m) < (year, month))
     }
+
+    /// Whether the release is known and this one or newer.
+    fn since(&self, year: u32, month: u32) -> bool {
+        self.version
+            .is_some_and(|(y, m, _)| (y, m) >= (year, month))
+    }
 }
 
 pub(super) fn value(settings: &Settings, key: &str) -> Option<String> {
@@ -286,11 +292,29 @@ fn gres_types(_: &Context, value: Option<&str>) -> Option<Fault> {
     )
 }
 
-fn prolog_flags(_: &Context, value: Option<&str>) -> Option<Fault> {
+/// What these flags of the prolog bring with them: `prolog_str2flags` in Slurm's `read_config.c`.
+fn implied(context: &Context, words: &[&str]) -> Vec<&'static str> {
+    let mut implied = Vec::new();
+    for word in words {
+        match word.to_ascii_lowercase().as_str() {
+            "contain" | "x11" => implied.extend(["Alloc", "Contain"]),
+            "forcerequeueonfail" => implied.push("Alloc"),
+            "deferbatch" if context.since(26, 5) => implied.push("Alloc"),
+            _ => {}
+        }
+    }
+    implied
+}
+
+fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fault> {
     const NEEDED: [&str; 3] = ["Alloc", "Contain", "DeferBatch"];
+    const UNWANTED: [&str; 2] = ["RunInJob", "NoHold"];
     let words = words(value);
-    let unwanted = ["RunInJob", "NoHold"];
-    let right = || Fix::Value(list(&words, &NEEDED, &unwanted));
+    let mut had: Vec<&str> = words.clone();
+    had.retain(|word| !has(&UNWANTED, word));
+    had.extend(implied(context, &had));
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(&had, name)).collect();
+    let right = || Fix::Value(list(&words, &missing, &UNWANTED));
     if has(&words, "RunInJob") {
         return fault(
             Severity::Error,
@@ -304,14 +328,6 @@ fn prolog_flags(_: &Context, value: Option<&str>) -> Option<Fault> {
             "with NoHold salloc and srun go on before the slice is there",
             right(),
         );
-    }
-    let missing: Vec<&str> = NEEDED
-        .into_iter()
-        .filter(|name| !has(&words, name))
-        .collect();
-    // Contain implies Alloc.
-    if has(&words, "Contain") && missing == ["Alloc"] {
-        return None;
     }
     let (severity, what) = match missing.first() {
         None => return None,

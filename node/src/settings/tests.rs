@@ -217,11 +217,38 @@ fn each_wrong_line_is_named_with_its_fix() {
         (
             s,
             "Alloc,Contain,DeferBatch",
-            "DeferBatch,X11",
+            "DeferBatch,Serial",
             Error,
             "slurm.conf:4",
             "without Alloc",
-            "PrologFlags=DeferBatch,X11,Alloc,Contain",
+            "PrologFlags=DeferBatch,Serial,Alloc,Contain",
+        ),
+        (
+            s,
+            "Alloc,Contain,DeferBatch",
+            "X11",
+            Warning,
+            "slurm.conf:4",
+            "without DeferBatch",
+            "PrologFlags=X11,DeferBatch",
+        ),
+        (
+            s,
+            "Alloc,Contain,DeferBatch",
+            "ForceRequeueOnFail,DeferBatch",
+            Warning,
+            "slurm.conf:4",
+            "without Contain",
+            "PrologFlags=ForceRequeueOnFail,DeferBatch,Contain",
+        ),
+        (
+            s,
+            "Alloc,Contain,DeferBatch",
+            "RunInJob,DeferBatch",
+            Error,
+            "slurm.conf:4",
+            "reaches no GPU",
+            "PrologFlags=DeferBatch,Alloc,Contain",
         ),
         (
             s,
@@ -668,6 +695,28 @@ fn the_running_values_and_the_files_are_told_apart() {
         let found = judge(&right, &config);
         assert_eq!(found.len(), 1, "{release}: {found:#?}");
         assert_eq!(found[0].place, "/etc/slurm/slurm.conf:3");
+    }
+}
+
+#[test]
+fn flags_of_the_prolog_bring_others_with_them() {
+    let mut world = World::right();
+    world.change("slurm.conf", "Alloc,Contain,DeferBatch", "X11,DeferBatch");
+    assert_eq!(world.judge(), []);
+    world.change("slurm.conf", "X11,DeferBatch", "contain,deferbatch");
+    assert_eq!(world.judge(), []);
+    // DeferBatch alone brings Alloc from 26.05 on.
+    world.change("slurm.conf", "contain,deferbatch", "DeferBatch");
+    let config = pools(POOLS);
+    for (release, severity) in [("24.11", Severity::Error), ("26.05", Severity::Warning)] {
+        let settings = Settings {
+            files: Some(world.files()),
+            running: Some(recorded(release, &PLUGINS)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &config);
+        assert_eq!(found.len(), 1, "{release}: {found:#?}");
+        assert_eq!(found[0].severity, severity, "{release}: {found:#?}");
     }
 }
 

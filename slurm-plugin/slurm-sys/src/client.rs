@@ -46,6 +46,12 @@ const LIBRARY: &str = match raw::SLURM_VERSION_NUMBER >> 8 {
 /// search. Empty if there was none beside the headers.
 const FOLDER: &str = env!("GPUFRAC_SLURM_LIB");
 
+/// The prefix (`/opt/slurm`) of the Slurm whose headers were bound, where its libraries are beside them; not in Debian.
+#[must_use]
+pub fn prefix() -> Option<&'static Path> {
+    Path::new(FOLDER).parent()
+}
+
 /// Why slurmctld could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
