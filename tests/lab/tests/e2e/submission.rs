@@ -293,7 +293,9 @@ fn a_reconfigure_with_a_broken_file_is_refused_by_a_slurmctld_that_can_go_on()
     })?;
 
     let pid = std::fs::read_to_string(lab.folder().root().join("pid/slurmctld")).expect("a pid");
-    let pid: i32 = pid.trim().parse().expect("a pid");
+    // Slurm writes it over the old one and leaves the rest of a longer number there.
+    let pid = pid.lines().next().unwrap_or_default();
+    let pid: i32 = pid.parse().expect("a pid");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).expect("slurmctld");
     lab.wait("slurmctld ended", Duration::from_secs(30), || {
         Ok((!gpufrac_lab::is_running(pid)).then_some(()))
