@@ -71,6 +71,20 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         &pair,
         Goal::None,
     );
+
+    // Last, as they stay in the place of ours.
+    put_plugins_that_do_nothing(&ours)?;
+    let pair = Pair::measure(
+        arguments.jobs,
+        || submit(&ours, "--ntasks=1"),
+        || submit(&theirs, "--ntasks=1"),
+    )?;
+    table.add(
+        "10 x sbatch, plugins in C that do nothing",
+        "plain Slurm",
+        &pair,
+        Goal::None,
+    );
     ours.stop()?;
     theirs.stop()?;
     Ok(())
@@ -103,6 +117,26 @@ pub(super) fn build_submitter(lab: &Lab) -> Result<PathBuf> {
         .arg(&program)
         .arg("-lslurm"))?;
     Ok(program)
+}
+
+/// Takes cli_filter and SPANK out of a lab, as far as the commands see them: what is left of their price is Slurm's own.
+fn put_plugins_that_do_nothing(lab: &Lab) -> Result<()> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/nothing.c");
+    for (name, options) in [
+        ("cli_filter_gpufrac.so", &[][..]),
+        ("spank_gpufrac.so", &["-DSPANK_STACK"]),
+    ] {
+        let place = lab.folder().lib().join(name);
+        let new = place.with_extension("new");
+        run(Command::new("gcc")
+            .args(["-O2", "-shared", "-fPIC"])
+            .args(options)
+            .arg(&source)
+            .arg("-o")
+            .arg(&new))?;
+        std::fs::rename(new, place)?;
+    }
+    Ok(())
 }
 
 fn launch(lab: &Lab, option: &str) -> Result<()> {
