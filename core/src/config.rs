@@ -172,6 +172,11 @@ impl TimesliceLength {
 }
 
 impl Pool {
+    /// Whether its GPUs are for jobs of a partition.
+    pub fn serves(&self, partition: &str) -> bool {
+        self.partitions.iter().any(|name| name == partition)
+    }
+
     /// Slurm's `Type` of its devices, also the first part of the placeholders' names. What Slurm
     /// must not mix up has names of its own: it chooses among all devices of a Type.
     pub fn type_name(&self) -> &'static str {
@@ -268,7 +273,7 @@ impl Config {
     pub fn pools_of_partition(&self, partition: &str) -> Vec<&Pool> {
         self.pools
             .iter()
-            .filter(|pool| pool.partitions.iter().any(|name| name == partition))
+            .filter(|pool| pool.serves(partition))
             .collect()
     }
 

@@ -142,10 +142,7 @@ impl<'a> Scope<'a> {
                 partitions.push(name);
             }
         }
-        let serves = |pool: &&Pool| {
-            let mut names = pool.partitions.iter();
-            names.any(|name| partitions.contains(&name.as_str()))
-        };
+        let serves = |pool: &&Pool| partitions.iter().any(|name| pool.serves(name));
         Scope {
             pools: config.pools.iter().filter(serves).collect(),
             partitions,

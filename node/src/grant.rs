@@ -81,7 +81,7 @@ impl Asked {
         size: &MenuEntry,
     ) -> Option<String> {
         let pool = device.pool;
-        if !pool.partitions.iter().any(|name| name == partition) {
+        if !pool.serves(partition) {
             return Some(format!(
                 "the GPU is of pool {}, and that is for jobs of {} alone",
                 pool.name,

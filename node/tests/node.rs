@@ -314,12 +314,7 @@ fn what_can_never_work_ends_the_job_not_the_node() {
     let Some(world) = ready() else { return };
     let two = |name: &str, value: &str| -> Ended {
         let mut command = world.job_command("prolog", job(9, 0, 25));
-        let output = command.env(name, value).output().unwrap();
-        Ended {
-            code: output.status.code(),
-            killed: false,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        Ended::of(command.env(name, value).output().unwrap())
     };
     world.slurm_knows(job(9, 0, 25));
     two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
@@ -344,13 +339,8 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
     world.slurm_knows(job(9, 0, 25));
     let prolog = || {
         let mut command = world.job_command("prolog", job(9, 0, 25));
-        let output = command.env("SPANK_GPUFRAC", "v1:units=50:mech=mps");
-        let output = output.output().unwrap();
-        Ended {
-            code: output.status.code(),
-            killed: false,
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        let command = command.env("SPANK_GPUFRAC", "v1:units=50:mech=mps");
+        Ended::of(command.output().unwrap())
     };
     prolog().ok().says("a slice by mig, not mps");
     assert_eq!(world.slurm_was_told(), Vec::<String>::new());

@@ -12,6 +12,7 @@ mod scale;
 mod table;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -58,6 +59,19 @@ pub(crate) struct BenchArguments {
     /// component (and not installed)
     #[arg(long)]
     nvidia_smi: Option<PathBuf>,
+}
+
+/// Compiles a program or library of `bench/`; `options` are what gcc is told besides.
+fn compile(source: &str, place: &Path, options: &[&str]) -> Result<()> {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench");
+    run_command(
+        Command::new("gcc")
+            .arg("-O2")
+            .arg(sources.join(source))
+            .arg("-o")
+            .arg(place)
+            .args(options),
+    )
 }
 
 type Measure = fn(&BenchArguments, &Path, &mut Table) -> Result<()>;

@@ -69,10 +69,9 @@ pub(crate) fn of_pools<'a>(
     };
     let mut strangers: Vec<&Pool> = Vec::new();
     for partition in partitions {
-        let serves = |pool: &Pool| pool.partitions.iter().any(|name| name == partition);
         let there = config.pools_of_partition(partition);
         let strange = |other: &&Pool| {
-            let meant = |pool: &&Pool| pool.name == other.name && (any || serves(pool));
+            let meant = |pool: &&Pool| pool.name == other.name && (any || pool.serves(partition));
             let near = |pool: &&Pool| pool.nodes.common(&other.nodes).is_some();
             !pools.iter().any(meant) && there.iter().any(near)
         };

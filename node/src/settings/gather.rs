@@ -139,9 +139,10 @@ fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Said> {
     Err(absent)
 }
 
-/// Whether a program ended well, its stdout and its stderr, of any length; None if it took too long.
+/// Whether a program ended well, its stdout and its stderr; None if it took too long.
 type Said = Option<(bool, String, String)>;
 
+/// Runs a program that may say any amount.
 fn capture(command: &mut Command, limit: Duration) -> std::io::Result<Said> {
     let (mut out, mut error) = (storage(c"out")?, storage(c"error")?);
     let mut child = command

@@ -97,7 +97,7 @@ pub struct Ended {
 }
 
 impl Ended {
-    fn of(output: Output) -> Ended {
+    pub fn of(output: Output) -> Ended {
         Ended {
             code: output.status.code(),
             killed: output.status.signal() == Some(9),

@@ -130,10 +130,15 @@ const OF_TASKS: &str = "SLURM_TRES_PER_TASK";
 /// new job has none of its own, each of its steps would ask for what it does not have.
 fn forget_tasks_of_outer_job() {
     let inside = std::env::var_os("SLURM_JOB_ID").is_some();
-    if inside && !is_srun() && std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list)) {
+    if inside && !is_srun() && is_per_task_around() {
         // SAFETY: sbatch and salloc have one thread until they have submitted.
         unsafe { std::env::remove_var(OF_TASKS) };
     }
+}
+
+/// Whether the job in which this runs has a slice for each task.
+fn is_per_task_around() -> bool {
+    std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list))
 }
 
 fn filter(options: &Options) -> Result<(), String> {
@@ -268,7 +273,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
 fn own_fraction(options: &Options) -> Option<String> {
     let own = std::env::var("SLURM_JOB_ID").ok()?;
     // Where each task has a slice, the job has several of them.
-    if std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list)) {
+    if is_per_task_around() {
         return None;
     }
     let named = options.get(c"jobid").unwrap_or_default();

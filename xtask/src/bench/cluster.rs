@@ -1,14 +1,12 @@
 //! What a user waits for: sbatch and srun, on two clusters side by side, with and without gpufrac.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::Result;
 use gpufrac_lab::Lab;
 
 use super::table::{Goal, Table};
-use super::{BenchArguments, Pair};
-use crate::cargo::run;
+use super::{BenchArguments, Pair, compile};
 
 /// Submissions that are timed together.
 const BATCH: usize = 10;
@@ -31,13 +29,20 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         goal,
     );
 
-    let pair = Pair::measure(
-        arguments.jobs,
-        || submit(&ours, "--ntasks=1"),
-        || submit(&theirs, "--ntasks=1"),
-    )?;
+    let without_gpu = || {
+        Pair::measure(
+            arguments.jobs,
+            || submit(&ours, "--ntasks=1"),
+            || submit(&theirs, "--ntasks=1"),
+        )
+    };
     let goal = Goal::AtMostTimes(1.0 / 0.97);
-    table.add("10 x sbatch without a GPU", "plain Slurm", &pair, goal);
+    table.add(
+        "10 x sbatch without a GPU",
+        "plain Slurm",
+        &without_gpu()?,
+        goal,
+    );
 
     let program = build_submitter(&ours)?;
     let submit_by_api = |lab: &Lab, tres: &str| -> Result<()> {
@@ -74,15 +79,10 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
 
     // Last, as they stay in the place of ours.
     put_plugins_that_do_nothing(&ours)?;
-    let pair = Pair::measure(
-        arguments.jobs,
-        || submit(&ours, "--ntasks=1"),
-        || submit(&theirs, "--ntasks=1"),
-    )?;
     table.add(
         "10 x sbatch, plugins in C that do nothing",
         "plain Slurm",
-        &pair,
+        &without_gpu()?,
         Goal::None,
     );
     ours.stop()?;
@@ -108,32 +108,24 @@ pub(super) fn form(lab: &Lab) -> &'static str {
 
 /// Submits without starting a client for each job.
 pub(super) fn build_submitter(lab: &Lab) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/submit.c");
     let program = lab.folder().bin().join("submit");
-    run(Command::new("gcc")
-        .arg("-O2")
-        .arg(source)
-        .arg("-o")
-        .arg(&program)
-        .arg("-lslurm"))?;
+    compile("submit.c", &program, &["-lslurm"])?;
     Ok(program)
 }
 
 /// Takes cli_filter and SPANK out of a lab, as far as the commands see them: what is left of their price is Slurm's own.
 fn put_plugins_that_do_nothing(lab: &Lab) -> Result<()> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/nothing.c");
+    let library = ["-shared", "-fPIC"];
     for (name, options) in [
-        ("cli_filter_gpufrac.so", &[][..]),
-        ("spank_gpufrac.so", &["-DSPANK_STACK"]),
+        ("cli_filter_gpufrac.so", &library[..]),
+        (
+            "spank_gpufrac.so",
+            &[&library[..], &["-DSPANK_STACK"]].concat(),
+        ),
     ] {
         let place = lab.folder().lib().join(name);
         let new = place.with_extension("new");
-        run(Command::new("gcc")
-            .args(["-O2", "-shared", "-fPIC"])
-            .args(options)
-            .arg(&source)
-            .arg("-o")
-            .arg(&new))?;
+        compile("nothing.c", &new, options)?;
         std::fs::rename(new, place)?;
     }
     Ok(())

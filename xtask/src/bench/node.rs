@@ -9,7 +9,7 @@ use gpufrac_lab::Lab;
 use gpusim::debian;
 
 use super::table::{Goal, Table};
-use super::{BenchArguments, Pair};
+use super::{BenchArguments, Pair, compile};
 use crate::cargo::root;
 
 /// A job number that the lab's Slurm has not given to anybody.
@@ -181,14 +181,8 @@ impl Node<'_> {
     }
 
     fn build_bare(&self) -> Result<PathBuf> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/bare_nvml.c");
         let program = self.lab.folder().bin().join("bare_nvml");
-        run(Command::new("gcc")
-            .arg("-O2")
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .arg("-ldl"))?;
+        compile("bare_nvml.c", &program, &["-ldl"])?;
         Ok(program)
     }
 }

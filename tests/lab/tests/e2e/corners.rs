@@ -1,10 +1,8 @@
 //! Jobs at the edges of what gpufrac gives: all of a node, a whole GPU from inside a fraction, a change of partition.
 
-use std::time::Duration;
-
 use gpufrac_lab::{JobId, Lab, LabError};
 
-use crate::{HOLD, go};
+use crate::{HOLD, go, wait_until_put_back};
 
 /// Two GPUs in halves and a whole one, all in partition `gpu`; partition `small` has the halves too, and rules.
 const POOLS: &str = r#"
@@ -133,11 +131,7 @@ fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
     lab.update(&[&format!("JobId={id}"), "Partition=small"])?;
     scontrol(&["release", &id])?;
     // The prolog puts it back, held, and the node stays in service.
-    lab.wait("the job is held again", Duration::from_secs(60), || {
-        let seen = lab.job(job)?;
-        let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
-        Ok(back.then_some(()))
-    })?;
+    wait_until_put_back(&lab, job)?;
     assert!(lab.instances(node)?.is_empty());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.command("scancel").args([&id]).stdout()?;
@@ -164,11 +158,7 @@ fn a_partition_without_a_pool_gives_nothing_of_a_pools_gpus() -> Result<(), LabE
         .stdout()?;
     jobs.push(moved);
     for job in &jobs {
-        lab.wait("the job is held", Duration::from_secs(60), || {
-            let seen = lab.job(*job)?;
-            let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
-            Ok(back.then_some(()))
-        })?;
+        wait_until_put_back(&lab, *job)?;
     }
     assert!(lab.instances(node)?.is_empty());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());

@@ -37,12 +37,15 @@ mod variants;
 mod ways;
 
 use std::io::Write;
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError};
 
 /// For a job's script: waits until the test lets it go on, with [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
 
 /// Says so, past the test program, which keeps what a test prints to itself. `place`: a function in the test's own.
-fn say_not_here(place: &str) -> Result<(), gpufrac_lab::LabError> {
+fn say_not_here(place: &str) -> Result<(), LabError> {
     let name = place.split_once("::").map_or(place, |(_, rest)| rest);
     let name = name.strip_suffix("::place").unwrap_or(name);
     // Whole, at the start of a line: the name may be on the terminal already.
@@ -54,6 +57,19 @@ fn say_not_here(place: &str) -> Result<(), gpufrac_lab::LabError> {
 }
 
 /// Lets jobs go on that wait with [`HOLD`].
-fn go(lab: &gpufrac_lab::Lab) -> Result<(), gpufrac_lab::LabError> {
+fn go(lab: &Lab) -> Result<(), LabError> {
     lab.write_work("go", "").map(drop)
+}
+
+/// Waits until a prolog has put a job back in the queue.
+fn wait_until_put_back(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    lab.wait(
+        "the job is back in the queue",
+        Duration::from_secs(60),
+        || {
+            let seen = lab.job(job)?;
+            let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
+            Ok(back.then_some(()))
+        },
+    )
 }

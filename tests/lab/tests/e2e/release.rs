@@ -73,13 +73,11 @@ fn of_next_series() -> &'static Path {
     FOLDER.get_or_init(|| built_for(next_series()))
 }
 
-/// Installs plugins as a package manager does: new files under the old names, as the old ones are in use.
+/// Installs plugins in the place of those that a lab has.
 fn install(lab: &Lab, plugins: impl Fn(&str) -> PathBuf) {
     for plugin in PLUGINS {
         let place = lab.folder().lib().join(format!("{plugin}.so"));
-        let new = place.with_extension("new");
-        fs::copy(plugins(plugin), &new).expect("a plugin");
-        fs::rename(&new, &place).expect("a folder of the lab");
+        variants::replace(&plugins(plugin), &place);
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gpufrac_lab::{JobId, Lab, LabError, SlurmCommand};
 use nix::sys::signal::Signal;
 
-use crate::{HOLD, go};
+use crate::{HOLD, go, wait_until_put_back};
 
 /// Two partitions, one for quarters alone. `@MAX@` is its limit.
 const POOL: &str = r#"
@@ -101,18 +101,6 @@ fn wait_for_pools(lab: &Lab, half_is_taken: bool) -> Result<(), LabError> {
         }
         Ok((said.status.success() == half_is_taken).then_some(()))
     })
-}
-
-fn wait_until_put_back(lab: &Lab, job: JobId) -> Result<(), LabError> {
-    lab.wait(
-        "the job is back in the queue",
-        Duration::from_secs(60),
-        || {
-            let seen = lab.job(job)?;
-            let back = seen.state() == "PENDING" && seen.field("Restarts") != "0";
-            Ok(back.then_some(()))
-        },
-    )
 }
 
 #[test]

@@ -34,10 +34,14 @@ pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     assert!(cargo.status().expect("cargo starts").success());
     for library in PLUGINS.map(|plugin| format!("lib{plugin}.so")) {
         let (built, place) = (target.join("debug").join(&library), variant.join(&library));
-        // A lab may have the old one in use.
-        let new = place.with_extension("new");
-        fs::copy(built, &new).expect("a library");
-        fs::rename(new, place).expect("a folder below target");
+        replace(&built, &place);
     }
     variant
+}
+
+/// Puts a library in a place as a package manager does, with a new file under the old name: the old one may be in use.
+pub(crate) fn replace(library: &Path, place: &Path) {
+    let new = place.with_extension("new");
+    fs::copy(library, &new).expect("a library");
+    fs::rename(new, place).expect("a folder that can be written");
 }
