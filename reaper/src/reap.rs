@@ -45,7 +45,15 @@ impl Daemon {
             stalled += u32::from(found.is_some() || watched.watch.ladder.is_warned());
             due.extend(found);
         }
+        let was_open = self.breakers.contains(&true);
         let closed = self.check_breakers(stalled, now, !due.is_empty());
+        if was_open && !self.breakers.contains(&true) {
+            // Jobs that end and daemons that start again close it too: what made it open may still be wrong.
+            for watched in self.watched.values_mut() {
+                watched.watch.begin_anew(now, "a breaker was open");
+            }
+            return;
+        }
         for due in due {
             if self.is_late(now) {
                 break;
@@ -235,7 +243,7 @@ impl Daemon {
             let name = scope.name();
             if !open {
                 self.log.warning(format!(
-                    "the breaker of the {name} is closed again: jobs are warned and ended"
+                    "the breaker of the {name} is closed again: every slice counts as used now, and jobs are warned and ended"
                 ));
                 continue;
             }

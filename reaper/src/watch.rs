@@ -109,8 +109,7 @@ impl Watch {
     /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
     pub fn observe(&mut self, now: Moment, sample: &Sample, longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
-            self.use_at(now, "nobody looked for too long");
-            self.over_since = None;
+            self.begin_anew(now, "nobody looked for too long");
         }
         self.sampled = now;
         match &sample.usage {
@@ -151,6 +150,12 @@ impl Watch {
         self.last_use = self.last_use.max(now);
         reason.clone_into(&mut self.reason);
         self.held_since = None;
+    }
+
+    /// What was seen until now does not count.
+    pub fn begin_anew(&mut self, now: Moment, reason: &str) {
+        self.use_at(now, reason);
+        self.over_since = None;
     }
 
     /// Since when the slice is stalled in this way; None if it is not.

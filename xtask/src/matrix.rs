@@ -42,6 +42,10 @@ impl fmt::Display for Matrix {
     }
 }
 
+const PASSED: &str = "ok";
+const FAILED: &str = "FAILED";
+/// Failed beside others, and passed alone.
+const AGAIN: &str = "again";
 /// Has nothing to show on this series.
 const NOT_HERE: &str = "n/a";
 
@@ -54,11 +58,29 @@ pub(crate) fn note(results: &mut Results, line: &str) {
     }
 }
 
+/// Those that failed.
+pub(crate) fn failed(results: &Results) -> Vec<String> {
+    let failed = results.iter().filter(|(_, result)| *result == FAILED);
+    failed.map(|(name, _)| name.clone()).collect()
+}
+
+/// Marks those that failed and passed in a second run; how many these are.
+pub(crate) fn passed_again(results: &mut Results, second: &Results) -> u64 {
+    let mut passed = 0;
+    for (name, result) in results.iter_mut().filter(|(_, result)| *result == FAILED) {
+        if second.get(name).is_some_and(|second| second == PASSED) {
+            AGAIN.clone_into(result);
+            passed += 1;
+        }
+    }
+    passed
+}
+
 /// Reads `test NAME ... ok`, as test programs print it.
 fn result_of(line: &str) -> Option<(String, String)> {
     let (name, result) = line.strip_prefix("test ")?.split_once(" ... ")?;
     let result = result.split([',', ' ']).next()?;
-    ["ok", "FAILED", "ignored", NOT_HERE]
+    [PASSED, FAILED, "ignored", NOT_HERE]
         .contains(&result)
         .then(|| (name.trim_end().to_owned(), result.to_owned()))
 }
@@ -90,6 +112,17 @@ mod tests {
         }
         let of = |name: &str, result: &str| (name.to_owned(), result.to_owned());
         assert_eq!(results, Results::from([of("a", "n/a"), of("b", "ok")]));
+    }
+
+    #[test]
+    fn what_failed_is_known_for_it_even_if_it_passes_later() {
+        let of = |name: &str, result: &str| (name.to_owned(), result.to_owned());
+        let mut first = Results::from([of("a", "FAILED"), of("b", "FAILED"), of("c", "ok")]);
+        assert_eq!(failed(&first), ["a", "b"]);
+        let second = Results::from([of("a", "ok"), of("b", "FAILED")]);
+        assert_eq!(passed_again(&mut first, &second), 1);
+        let after = Results::from([of("a", "again"), of("b", "FAILED"), of("c", "ok")]);
+        assert_eq!(first, after);
     }
 
     #[test]

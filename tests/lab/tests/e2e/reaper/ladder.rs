@@ -7,8 +7,8 @@ use gpufrac_lab::{Job, JobId, Lab, LabError, User};
 use nix::sys::signal::Signal;
 
 use super::{
-    admin_comment, configure, decisions, expect_spared, failed, job_named, kept_at_last, kept_once,
-    lab, quick, scontrol, submit, wait_for_decision, wait_until_kept, words,
+    admin_comment, configure, decisions, expect_spared, failed, job_named, kept_once, lab, quick,
+    scontrol, submit, wait_for_decision, wait_until_kept, words,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -101,7 +101,7 @@ fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), 
     let bound = submit(&lab, user, &[QUARTER, "--no-requeue"], "sleep 1000")?;
     let interactive = |program: &str, more: &[&str]| {
         let name = named(program);
-        let args = [&[QUARTER, &name], more, &["sleep", "40"]].concat();
+        let args = [&[QUARTER, &name], more, &["sleep", "300"]].concat();
         let running = lab.command(program).user(user).args(args).spawn()?;
         Ok::<_, LabError>((job_named(&lab, program)?, running))
     };
@@ -113,7 +113,7 @@ fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), 
     for (job, running) in terminals {
         assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
         let log = lab.reaper_log(node)?;
-        let told = kept_at_last(&lab, node, job)?;
+        let told = kept_once(&lab, node, job)?;
         assert_eq!(words(&told), ["warn", "cancel"], "{log}");
         let seen = running.wait()?;
         let text = format!("{}{}", seen.stdout, seen.stderr);
@@ -142,7 +142,7 @@ fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), 
     let how = (ended.state(), ended.field("Restarts"));
     assert_eq!(how, ("COMPLETED", "1"), "{log}");
     // Nothing was decided about the second run.
-    let told = kept_at_last(&lab, node, back)?;
+    let told = kept_once(&lab, node, back)?;
     assert_eq!(words(&told), ["warn", "signal", "requeue"], "{log}");
     assert!(told.iter().all(|told| told.rule == "checkpoint"), "{log}");
     assert!(told[2].at - told[1].at >= 3 * SECOND, "{told:?}\n{log}");

@@ -17,10 +17,13 @@ mod spared;
 mod stalls;
 
 /// Windows of a few seconds. Breaker and limits are out of the way.
+///
+/// The reaper counts as use what it did not see for three intervals of a suspect: a machine that gives it no CPU, or
+/// whose disk makes it wait, for that long puts an end to a ladder. So the interval is no shorter than it must be.
 const QUICK: &str = "\
 [reaper]
 mode = \"on\"
-interval = \"250ms\"
+interval = \"1s\"
 metrics = \"off\"
 grace = \"1s\"
 never_used = \"6s\"
@@ -64,23 +67,33 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
 /// What the reaper says when it takes a warning back because the machine stood still for seconds.
 const STOOD_STILL: &str = "nobody looked for too long";
 
-/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Warnings that were taken
-/// back because the machine stood still are left out.
+/// Drops each ladder that ended because the machine stood still, by a decision's word and whether it says so.
+fn without_standstills<T>(decided: Vec<T>, read: impl Fn(&T) -> (String, bool)) -> Vec<T> {
+    let mut left: Vec<T> = Vec::new();
+    for decision in decided {
+        match read(&decision) {
+            (word, true) if word == "clear" => {
+                let is_step = |it: &mut T| ["warn", "signal"].contains(&read(it).0.as_str());
+                while left.pop_if(is_step).is_some() {}
+            }
+            _ => left.push(decision),
+        }
+    }
+    left
+}
+
+/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Ladders that ended because
+/// the machine stood still are left out.
 fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
     let own = format!(" job={job} ");
-    let mut words: Vec<String> = Vec::new();
-    for line in log.lines().filter(|line| line.contains(&own)) {
-        let word = line.split("decision=").nth(1);
-        match word.and_then(|rest| rest.split(' ').next()) {
-            Some("clear") if line.contains(STOOD_STILL) => {
-                words.pop_if(|last| last == "warn");
-            }
-            Some(word) => words.push(word.to_owned()),
-            None => {}
-        }
-    }
-    Ok(words)
+    let lines = log.lines().filter(|line| line.contains(&own));
+    let decided = lines.filter_map(|line| {
+        let word = line.split("decision=").nth(1)?.split(' ').next()?;
+        Some((word.to_owned(), line.contains(STOOD_STILL)))
+    });
+    let left = without_standstills(decided.collect(), Clone::clone);
+    Ok(left.into_iter().map(|(word, _)| word).collect())
 }
 
 /// Waits until a decision about a job is in the log.
@@ -190,19 +203,16 @@ fn decided(event: &serde_json::Value) -> Decided {
     }
 }
 
-/// As [`kept`], of a job that ran once.
+/// As [`kept`], of a job that ran once; ladders that ended because the machine stood still are left out.
 fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
     let mut runs = kept(lab, node, job)?;
     let log = lab.reaper_log(node)?;
     assert_eq!(runs.len(), 1, "records of job {job}: {runs:?}\n{log}");
-    Ok(runs.remove(0))
+    Ok(steady(runs.remove(0)))
 }
 
-/// As [`kept_once`], from where the ladder began anew because the machine was too busy to look.
-fn kept_at_last(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
-    let mut told = kept_once(lab, node, job)?;
-    let anew = told.iter().rposition(|told| told.detail == STOOD_STILL);
-    Ok(told.split_off(anew.map_or(0, |clear| clear + 1)))
+fn steady(told: Vec<Decided>) -> Vec<Decided> {
+    without_standstills(told, |told| (told.word.clone(), told.detail == STOOD_STILL))
 }
 
 /// As [`kept_once`], once a decision is among them.
@@ -214,7 +224,7 @@ fn wait_until_kept(
 ) -> Result<Vec<Decided>, LabError> {
     wait_for_decision(lab, node, job, word)?;
     lab.wait("the record", Duration::from_secs(10), || {
-        let last = kept(lab, node, job)?.pop();
+        let last = kept(lab, node, job)?.pop().map(steady);
         Ok(last.filter(|told| words(told).contains(&word)))
     })
 }

@@ -7,7 +7,7 @@ use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, User};
 use nix::sys::signal::Signal;
 
 use super::{
-    decisions, expect_spared, failed, kept_once, lab, reload, submit, wait_for_decision,
+    decisions, expect_spared, failed, kept, kept_once, lab, reload, submit, wait_for_decision,
     wait_for_log, words,
 };
 
@@ -33,8 +33,11 @@ warn = ["5s"]
 over_share = "off"
 "#;
 
+/// What others said is believed for twelve intervals.
+const INTERVAL: (&str, &str) = ("interval", "\"500ms\"");
+
 fn two(changes: &[(&str, &str)], more: &str) -> LabBuilder {
-    lab(changes, more).nodes(2)
+    lab(&[&[INTERVAL], changes].concat(), more).nodes(2)
 }
 
 /// A job on both nodes that is busy on one (`first` or `second`), or on none.
@@ -97,7 +100,10 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
     let second = decisions(&lab, &lab.nodes()[1], idle)?;
     assert_eq!(second, Vec::<String>::new(), "{logs}");
     let output = lab.output(idle)?;
-    assert_eq!(output.matches("will be cancelled").count(), 1, "{output}");
+    let all = kept(&lab, &lab.nodes()[0], idle)?.remove(0);
+    let warnings = words(&all).iter().filter(|word| **word == "warn").count();
+    let told = output.matches("will be cancelled").count();
+    assert_eq!(told, warnings, "{output}\n{logs}");
     // The shared record is found from everywhere.
     let why = ["why", &idle.to_string(), "--node", &lab.nodes()[1]];
     let why = lab.command("gpufrac").user(user).args(why).stdout()?;
@@ -113,7 +119,7 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
 
 #[test]
 fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
-    let mut lab = two(&[], "").shared().start()?;
+    let mut lab = two(&[("interval", "\"250ms\"")], "").shared().start()?;
     let (first, second) = (lab.nodes()[0].clone(), lab.nodes()[1].clone());
     let user = lab.users()[0].clone();
     let job = on_both(&lab, &user, "none", "gpu")?;
@@ -128,7 +134,7 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
     // It has not seen the slice for long, so it begins anew.
     lab.start_reaper(&second)?;
     assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
-    let told = kept_once(&lab, &first, job)?;
+    let told = kept(&lab, &first, job)?.remove(0);
     let log = lab.reaper_log(&first)?;
     let last: Vec<&str> = words(&told).into_iter().rev().take(3).collect();
     assert_eq!(last, ["cancel", "warn", "clear"], "{told:?}\n{log}");
@@ -202,15 +208,19 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     expect_no_end(&lab, &jobs)?;
     // Without the folder nobody can count, and it stays open.
     let (shared, away) = (lab.folder().shared(), lab.folder().root().join("away"));
+    let closed = |node: &String| {
+        let log = lab.reaper_log(node)?;
+        Ok::<_, LabError>(log.matches("is closed again").count())
+    };
     fs::rename(&shared, &away).map_err(failed(&shared))?;
     for node in lab.nodes() {
         wait_for_log(&lab, node, "shared: ")?;
     }
-    std::thread::sleep(2 * SECOND);
+    let before: Vec<usize> = lab.nodes().iter().map(closed).collect::<Result<_, _>>()?;
+    std::thread::sleep(3 * SECOND);
     expect_no_end(&lab, &jobs)?;
-    for node in lab.nodes() {
-        let log = lab.reaper_log(node)?;
-        assert!(!log.contains("is closed again"), "{log}");
+    for (node, before) in lab.nodes().iter().zip(before) {
+        assert_eq!(closed(node)?, before, "{}", lab.reaper_log(node)?);
     }
     fs::rename(&away, &shared).map_err(failed(&shared))?;
     lab.write_work("use", "")?;

@@ -20,7 +20,10 @@ partitions = ["gpu", "fast"]
 nodes = "@NODES@"
 "#;
 
-/// A rule of each kind. The windows of all others are long.
+/// Windows of whom no rule is for; a slice that was not looked at for a while counts as used.
+const LONG: [(&str, &str); 2] = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
+
+/// A rule of each kind.
 const RULES: &str = r#"
 [reaper.rule.exempt]
 names = ["keep-*"]
@@ -29,31 +32,37 @@ mode = "off"
 [reaper.rule.mine]
 users = ["@USER@"]
 never_used = "6s"
+idle = "6s"
 
 [reaper.rule.fast]
 partitions = ["fa*"]
 never_used = "6s"
+idle = "6s"
 
 [reaper.rule.physics]
 accounts = ["phys"]
 never_used = "6s"
+idle = "6s"
 
 [reaper.rule.training]
 names = ["train-?"]
 never_used = "6s"
+idle = "6s"
 
 [reaper.rule.terminals]
 interactive = true
 never_used = "6s"
+idle = "6s"
 
 [reaper.rule.course]
 reservations = ["course*"]
 never_used = "6s"
+idle = "6s"
 "#;
 
 #[test]
 fn the_first_rule_that_matches_holds() -> Result<(), LabError> {
-    let general = [("mode", "\"dry-run\""), ("never_used", "\"1h\"")];
+    let general = [("mode", "\"dry-run\""), LONG[0], LONG[1]];
     let lab = lab(&general, "")
         .partition("fast", "")
         .pools(POOL)
@@ -135,8 +144,8 @@ fn end_all(lab: &Lab) -> Result<(), LabError> {
 #[test]
 fn rules_of_qos_and_account() -> Result<(), LabError> {
     let rules = "[reaper.rule.exempt]\nqos = [\"beam*\"]\nmode = \"off\"\n\n\
-        [reaper.rule.course]\nqos = [\"normal\"]\naccounts = [\"lab\"]\nnever_used = \"6s\"\n";
-    let lab = lab(&[("mode", "\"dry-run\""), ("never_used", "\"1h\"")], rules)
+        [reaper.rule.course]\nqos = [\"normal\"]\naccounts = [\"lab\"]\nnever_used = \"6s\"\nidle = \"6s\"\n";
+    let lab = lab(&[("mode", "\"dry-run\""), LONG[0], LONG[1]], rules)
         .accounting()
         .slurm_conf_extra("AccountingStorageEnforce=qos")
         .start()?;

@@ -10,16 +10,13 @@ use gpufrac_lab::{JobId, Lab, LabError};
 
 use super::{expect_reclaimed, expect_spared, expect_unnoticed, lab, submit};
 
-/// Longer than [`super::QUICK`]'s: the reaper may be kept from its CPU for six intervals before it counts what it
-/// did not see as use.
-const INTERVAL: (&str, &str) = ("interval", "\"500ms\"");
-/// A tick of the CPU's clock is 2 % of that interval, and the start of a job takes some.
+/// The start of a job takes some of an interval.
 const CPU: (&str, &str) = ("cpu_busy_above", "40");
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
 #[test]
 fn instances_of_hopper() -> Result<(), LabError> {
-    let changes = [INTERVAL, ("finished", "\"5s\""), ("idle", "\"7s\"")];
+    let changes = [("finished", "\"5s\""), ("idle", "\"7s\"")];
     let lab = lab(&changes, "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let run = |script| submit(&lab, user, &[QUARTER], script);
@@ -40,7 +37,7 @@ fn instances_of_hopper() -> Result<(), LabError> {
 
 #[test]
 fn instances_of_ampere_without_dcgm() -> Result<(), LabError> {
-    let changes = [INTERVAL, CPU];
+    let changes = [CPU];
     let lab = lab(&changes, "").gpus("A100-40", 2).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let run = |script| submit(&lab, user, &[QUARTER], script);
@@ -73,7 +70,7 @@ gpus = [1]
 #[test]
 fn time_slices() -> Result<(), LabError> {
     // A second node, as pools of different partitions can not share one.
-    let builder = lab(&[INTERVAL], "").nodes(2).gpu_list(&["L40S", "T4"]);
+    let builder = lab(&[], "").nodes(2).gpu_list(&["L40S", "T4"]);
     let builder = builder.partition("t4", "Nodes=@NODE2@");
     let lab = builder.pools(TIMESLICE).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
@@ -123,7 +120,7 @@ nodes = "@NODE3@"
 
 #[test]
 fn tenants_of_mps() -> Result<(), LabError> {
-    let changes = [INTERVAL, CPU];
+    let changes = [CPU];
     let builder = lab(&changes, "").nodes(3).gpu_list(&["L40S"]);
     let builder = builder.partition("private", "Nodes=@NODE3@");
     let lab = builder.mps_standin().pools(MPS).start()?;
@@ -168,7 +165,7 @@ nodes = "@NODES@"
 
 #[test]
 fn processes_outside_of_mps() -> Result<(), LabError> {
-    let builder = lab(&[INTERVAL], "").gpu_list(&["H100-80:mig"]);
+    let builder = lab(&[], "").gpu_list(&["H100-80:mig"]);
     let lab = builder.mps_standin().pools(MIG_MPS).start()?;
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let run = |user: usize, script| submit(&lab, &users[user], &[QUARTER], script);
@@ -259,7 +256,7 @@ fn answer(mut stream: TcpStream, text: &str) -> std::io::Result<()> {
 fn instances_of_ampere_by_dcgm() -> Result<(), LabError> {
     let exporter = Exporter::start().expect("a port");
     let url = format!("\"http://{}/metrics\"", exporter.address);
-    let changes = [INTERVAL, ("dcgm_exporter", url.as_str())];
+    let changes = [("dcgm_exporter", url.as_str())];
     let lab = lab(&changes, "").gpus("A100-40", 2).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     // What the simulator knows of them does not matter: the exporter's word counts.
