@@ -67,7 +67,8 @@ impl NodeLines {
     }
 
     fn add_gpus(&mut self, line: &Line, files: Vec<String>) {
-        if let Some(cores) = line.get("Cores") {
+        // CPUs is its old name.
+        if let Some(cores) = line.get("Cores").or_else(|| line.get("CPUs")) {
             self.cores.push((line.place.clone(), cores.to_owned()));
         }
         let type_name = line.get("Type").map(str::to_owned);

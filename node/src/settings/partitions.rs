@@ -12,7 +12,8 @@ struct Written<'a> {
     values: Vec<(&'static str, &'a Place, &'a str)>,
 }
 
-const KEYS: [&str; 3] = ["OverSubscribe", "Exclusive", "PreemptMode"];
+/// `Shared` is the old name of `OverSubscribe`.
+const KEYS: [&str; 4] = ["Shared", "OverSubscribe", "Exclusive", "PreemptMode"];
 
 impl<'a> Written<'a> {
     fn of(file: &'a ConfFile, name: &str) -> Option<Written<'a>> {
@@ -92,7 +93,12 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
         running.map(|value| (place_of_line(), value.to_owned()))
     };
     // `Exclusive=NODE` since 26.05.
-    for (key, value) in [("OverSubscribe", "EXCLUSIVE"), ("Exclusive", "NODE")] {
+    let whole_nodes = [
+        ("Shared", "EXCLUSIVE"),
+        ("OverSubscribe", "EXCLUSIVE"),
+        ("Exclusive", "NODE"),
+    ];
+    for (key, value) in whole_nodes {
         if let Some((place, _)) = bad(key, &|is| super::rules::is(is, value)) {
             found.push(Finding {
                 severity: Severity::Error,

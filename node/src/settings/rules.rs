@@ -372,8 +372,20 @@ fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
     }
 }
 
+/// Slurm takes the names of some plugins with their kind before them, too.
+fn plugins<'a>(value: Option<&'a str>, kind: &str) -> Vec<&'a str> {
+    let mut words = words(value);
+    for word in &mut words {
+        let (before, name) = word.split_once('/').unwrap_or(("", word));
+        if is(before, kind) {
+            *word = name;
+        }
+    }
+    words
+}
+
 fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = words(value);
+    let words = plugins(value, "job_submit");
     let mut order = words.clone();
     order.retain(|word| !is(word, "gpufrac"));
     order.push("gpufrac");
@@ -399,7 +411,7 @@ fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = words(value);
+    let words = plugins(value, "cli_filter");
     match has(&words, "gpufrac") {
         true => None,
         false => fault(
@@ -411,13 +423,13 @@ fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = words(value);
-    match words.is_empty() || has(&words, "prep/script") {
+    let named = plugins(value, "prep");
+    match named.is_empty() || has(&named, "script") {
         true => None,
         false => fault(
             Severity::Error,
             "without prep/script Prolog and Epilog are not run",
-            Fix::Value(list(&words, &["prep/script"], &[])),
+            Fix::Value(list(&words(value), &["prep/script"], &[])),
         ),
     }
 }
@@ -480,7 +492,7 @@ fn preempt_mode(_: &Context, value: Option<&str>) -> Option<Fault> {
 fn energy(context: &Context, value: Option<&str>) -> Option<Fault> {
     match value {
         Some(value)
-            if context.uses_mig && words(Some(value)).contains(&"acct_gather_energy/gpu") =>
+            if context.uses_mig && has(&plugins(Some(value), "acct_gather_energy"), "gpu") =>
         {
             fault(
                 Severity::Warning,
@@ -528,7 +540,8 @@ fn accounting_tres(context: &Context, value: Option<&str>) -> Option<Fault> {
 
 fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Fault> {
     match value {
-        Some(value) if is(value, "yes") => None,
+        // What Slurm takes for yes (`_handle_boolean`, `parse_config.c`).
+        Some(value) if ["yes", "up", "true", "1"].iter().any(|yes| is(value, yes)) => None,
         _ => fault(
             Severity::Error,
             "nothing keeps a job from GPUs that are not its own",

@@ -415,6 +415,24 @@ fn each_wrong_line_is_named_with_its_fix() {
         (
             s,
             "ClusterName=c",
+            "ClusterName=c\nAcctGatherEnergyType=gpu",
+            Warning,
+            "slurm.conf:2",
+            "keeps the GPUs open",
+            "remove the line",
+        ),
+        (
+            s,
+            "JobSubmitPlugins=lua,gpufrac",
+            "JobSubmitPlugins=job_submit/gpufrac,job_submit/lua",
+            Warning,
+            "slurm.conf:7",
+            "lua writes into a job after gpufrac",
+            "JobSubmitPlugins=lua,gpufrac",
+        ),
+        (
+            s,
+            "ClusterName=c",
             "ClusterName=c\nAccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu",
             Note,
             "slurm.conf:3",
@@ -487,6 +505,15 @@ fn each_wrong_line_is_named_with_its_fix() {
         (
             s,
             "Default=YES",
+            "Default=YES Shared=EXCLUSIVE",
+            Error,
+            "slurm.conf:12",
+            "whole nodes",
+            "Shared=NO",
+        ),
+        (
+            s,
+            "Default=YES",
             "Default=YES PreemptMode=SUSPEND",
             Warning,
             "slurm.conf:12",
@@ -524,6 +551,15 @@ fn each_wrong_line_is_named_with_its_fix() {
             "gres.conf",
             "NodeName=gn[01-02] Name=gpu Type=half",
             "NodeName=gn[01-02] Name=gpu Cores=0-3 Type=half",
+            Warning,
+            "gres.conf:1",
+            "23.11.5",
+            gres_fix,
+        ),
+        (
+            "gres.conf",
+            "NodeName=gn[01-02] Name=gpu Type=half",
+            "NodeName=gn[01-02] Name=gpu CPUs=0-3 Type=half",
             Warning,
             "gres.conf:1",
             "23.11.5",
@@ -622,6 +658,37 @@ fn each_wrong_line_is_named_with_its_fix() {
         assert_eq!(finding.place, format!("/etc/slurm/{place}"), "{case}");
         assert!(finding.what.contains(what), "no {what:?}: {case}");
         assert!(finding.fix.contains(fix), "no {fix:?}: {case}");
+    }
+}
+
+#[test]
+fn what_slurm_takes_for_the_same_is_the_same() {
+    for (file, from, to) in [
+        (
+            "slurm.conf",
+            "JobSubmitPlugins=lua,gpufrac",
+            "JobSubmitPlugins=job_submit/lua,Job_Submit/gpufrac",
+        ),
+        (
+            "slurm.conf",
+            "CliFilterPlugins=gpufrac",
+            "CliFilterPlugins=cli_filter/gpufrac",
+        ),
+        (
+            "slurm.conf",
+            "ClusterName=c",
+            "ClusterName=c\nPrEpPlugins=script",
+        ),
+        (
+            "cgroup.conf",
+            "ConstrainDevices=yes",
+            "ConstrainDevices=True",
+        ),
+        ("cgroup.conf", "ConstrainDevices=yes", "ConstrainDevices=1"),
+    ] {
+        let mut world = World::right();
+        world.change(file, from, to);
+        assert!(world.judge().is_empty(), "{to}: {:#?}", world.judge());
     }
 }
 
