@@ -44,7 +44,8 @@ mod tests {
             cluster_share: 10,
             least: 3,
         };
-        let open = |scope, stalled, leases| is_open(&breaker, scope, Count::new(leases, stalled));
+        let open =
+            |scope, stalled, leases| is_open(&breaker, scope, Count::new(leases, stalled, None));
         assert!(!open(Scope::Node, 2, 2));
         assert!(!open(Scope::Node, 3, 6));
         assert!(open(Scope::Node, 3, 5));

@@ -574,7 +574,7 @@ impl Daemon {
 
     /// The leases here, and those whose jobs are due for a warning or had one.
     pub(crate) fn count(&self, stalled: u32) -> Count {
-        Count::new(self.watched.len() as u32, stalled)
+        Count::new(self.watched.len() as u32, stalled, self.state.opened[1])
     }
 
     fn publish(&mut self) {

@@ -46,17 +46,26 @@ pub struct Count {
     pub leases: u32,
     /// Those of jobs that are due for a warning, or were warned.
     pub stalled: u32,
+    /// When the node last saw the breaker of the cluster open: seconds since 1970, 0 for never.
+    opened_unix: u64,
 }
 
 impl Count {
-    /// Now.
-    pub fn new(leases: u32, stalled: u32) -> Count {
+    /// Now. `opened`: when the breaker of the cluster was last seen open.
+    pub fn new(leases: u32, stalled: u32, opened: Option<Moment>) -> Count {
         Count {
             version: VERSION,
             at_unix: unix_now(),
             leases,
             stalled,
+            opened_unix: opened.map_or(0, Moment::unix),
         }
+    }
+
+    /// When the breaker of the cluster was last seen open; what is told of the future counts as now.
+    pub fn opened(&self, now: Moment) -> Option<Moment> {
+        let ago = unix_now().saturating_sub(self.opened_unix);
+        (self.opened_unix > 0).then(|| now.before(Duration::from_secs(ago)))
     }
 }
 
@@ -220,7 +229,8 @@ impl Peers {
             return Ok(());
         }
         if let Some((told, at)) = self.counted {
-            let same = (told.leases, told.stalled) == (count.leases, count.stalled);
+            let said = |count: Count| (count.leases, count.stalled, count.opened_unix / 60);
+            let same = said(told) == said(count);
             let pause = interval * if same { 30 } else { 6 };
             if now.since(at) < pause {
                 return Ok(());
@@ -242,13 +252,18 @@ impl Peers {
         }
         let dir = self.open("nodes")?;
         let oldest = unix_now().saturating_sub((interval * 90).as_secs().max(10));
-        let mut sum = Count::new(0, 0);
+        let mut sum = Count::new(0, 0, None);
         for name in dir.names()? {
             let text = dir.read(&name)?.unwrap_or_default();
             let Ok(count) = serde_json::from_str::<Count>(&text) else {
                 continue;
             };
-            if count.version == VERSION && count.at_unix >= oldest {
+            if count.version != VERSION {
+                continue;
+            }
+            // However old the word is.
+            sum.opened_unix = sum.opened_unix.max(count.opened_unix);
+            if count.at_unix >= oldest {
                 sum.leases += count.leases;
                 sum.stalled += count.stalled;
             }
@@ -348,7 +363,7 @@ mod tests {
         let (_keep, mut one, mut two) = two();
         let count = |peers: &mut Peers, leases, stalled, second| {
             peers
-                .tell(Count::new(leases, stalled), at(second), SECOND)
+                .tell(Count::new(leases, stalled, None), at(second), SECOND)
                 .unwrap();
         };
         count(&mut one, 4, 1, 0);
@@ -359,5 +374,15 @@ mod tests {
         count(&mut two, 5, 5, 6);
         let sum = one.cluster(SECOND).unwrap().unwrap();
         assert_eq!((sum.leases, sum.stalled), (9, 6));
+
+        let now = Moment::now();
+        assert_eq!(sum.opened(now), None);
+        let open = now.before(300 * SECOND);
+        let count = Count::new(5, 0, Some(open));
+        two.tell(count, at(12), SECOND).unwrap();
+        let sum = one.cluster(SECOND).unwrap().unwrap();
+        let heard = sum.opened(now).unwrap();
+        // Told in whole seconds.
+        assert!(heard.since(open) <= 2 * SECOND && open.since(heard) <= 2 * SECOND);
     }
 }

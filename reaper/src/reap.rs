@@ -45,15 +45,7 @@ impl Daemon {
             stalled += u32::from(found.is_some() || watched.watch.ladder.is_warned());
             due.extend(found);
         }
-        let was_open = self.breakers.contains(&true);
         let closed = self.check_breakers(stalled, now, !due.is_empty());
-        if was_open && !self.breakers.contains(&true) {
-            // Jobs that end and daemons that start again close it too: what made it open may still be wrong.
-            for watched in self.watched.values_mut() {
-                watched.watch.begin_anew(now, "a breaker was open");
-            }
-            return;
-        }
         for due in due {
             if self.is_late(now) {
                 break;
@@ -65,7 +57,15 @@ impl Daemon {
                     self.refuse(&due, why.to_owned());
                     Ok(())
                 }
-                Ok(()) => self.carry_out(due, now),
+                // Jobs that end and daemons that start again close it too: what made it open may have been wrong until
+                // the last moment.
+                Ok(Some(open)) if due.stalled.since <= open => {
+                    if let Some(watched) = self.watched.get_mut(&due.job) {
+                        watched.watch.begin_anew(now, "a breaker was open");
+                    }
+                    Ok(())
+                }
+                Ok(_) => self.carry_out(due, now),
             };
             if let Err(error) = done {
                 self.state.totals.slurm_errors += 1;
@@ -200,13 +200,14 @@ impl Daemon {
         self.forget_warnings(job);
     }
 
-    /// Whether so few slices look stalled that it may be true, else why nothing is done; said when that changes.
+    /// Whether so few slices look stalled that it may be true, and when that was not so last, here or on a node of the
+    /// cluster; else why nothing is done. Said when that changes.
     fn check_breakers(
         &mut self,
         stalled: u32,
         now: Moment,
         acts: bool,
-    ) -> Result<(), &'static str> {
+    ) -> Result<Option<Moment>, &'static str> {
         let reaper = &self.node.config.reaper;
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
@@ -243,7 +244,7 @@ impl Daemon {
             let name = scope.name();
             if !open {
                 self.log.warning(format!(
-                    "the breaker of the {name} is closed again: every slice counts as used now, and jobs are warned and ended"
+                    "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
                 ));
                 continue;
             }
@@ -268,11 +269,21 @@ impl Daemon {
                 self.post.send(mail, letter);
             }
         }
+        for place in (0..scopes.len()).filter(|place| self.breakers[*place]) {
+            self.state.opened[place] = Some(now);
+        }
+        let elsewhere = counts[1].and_then(|count| count.opened(now));
         match self.breakers {
             [true, _] => Err("the breaker of the node is open"),
             [_, true] => Err("the breaker of the cluster is open"),
             _ if unknown => Err("the slices of the cluster can not be counted"),
-            _ => Ok(()),
+            _ => Ok(self
+                .state
+                .opened
+                .into_iter()
+                .flatten()
+                .chain(elsewhere)
+                .max()),
         }
     }
 

@@ -22,6 +22,9 @@ pub struct State {
     pub watches: Vec<Watch>,
     /// When jobs were ended, in the last hour.
     pub reaped: Vec<Moment>,
+    /// When the breakers of the node and of the cluster were last seen open.
+    #[serde(default)]
+    pub opened: [Option<Moment>; 2],
     /// The counters.
     pub totals: Totals,
 }
@@ -39,6 +42,7 @@ impl State {
             boot_id: boot_id(),
             watches: Vec::new(),
             reaped: Vec::new(),
+            opened: [None; 2],
             totals: Totals::default(),
         }
     }
@@ -89,6 +93,7 @@ mod tests {
         assert_eq!(unusable, None);
         state.watches.push(Watch::new(KEY, at(3)));
         state.reaped.push(at(4));
+        state.opened[1] = Some(at(5));
         state.totals.cancelled = 2;
         state.save(&dir).unwrap();
         assert_eq!(State::load(&dir).unwrap(), (state.clone(), None));

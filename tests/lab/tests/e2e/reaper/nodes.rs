@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::{
     decisions, expect_spared, failed, kept, kept_once, lab, reload, submit, wait_for_decision,
-    wait_for_log, words,
+    wait_for_log, wait_until_kept, words,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -231,6 +231,48 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     for job in jobs {
         expect_spared(&lab, &lab.nodes()[0], job)?;
     }
+    lab.expect_nothing_left()
+}
+
+/// Windows that begin to end when others have long ended.
+const LATE: &str = r#"
+[reaper.rule.late]
+partitions = ["early"]
+never_used = "18s"
+idle = "18s"
+"#;
+
+#[test]
+fn a_node_that_nothing_was_due_on_knows_of_the_breaker_too() -> Result<(), LabError> {
+    let breaker = (
+        "breaker",
+        "{ node_share = 100, cluster_share = 40, least = 4 }",
+    );
+    let lab = two(&[breaker], LATE)
+        .partition("early", "")
+        .pools(POOL)
+        .shared()
+        .start()?;
+    let (user, nodes) = (&lab.users()[0], lab.nodes());
+    let on = |node: usize, partition: &str| {
+        let args = ["-w", &nodes[node], "-p", partition, "--gres=gpufrac:0.25"];
+        submit(&lab, user, &args, "sleep 1000")
+    };
+    let late = on(1, "early")?;
+    let many: Vec<JobId> = (0..4).map(|_| on(0, "gpu")).collect::<Result<_, _>>()?;
+    wait_for_log(&lab, &nodes[0], "THE BREAKER OF THE CLUSTER IS OPEN")?;
+    let ended = many.iter().map(ToString::to_string);
+    lab.command("scancel").args(ended).stdout()?;
+    let open = lab.reaper_log(&nodes[1])?;
+    assert!(!open.contains("OPEN"), "this took too long to tell: {open}");
+
+    wait_for_decision(&lab, &nodes[1], late, "warn")?;
+    let told = wait_until_kept(&lab, &nodes[1], late, "warn")?;
+    let log = lab.reaper_log(&nodes[1])?;
+    // It was stalled from its first second on.
+    let since = told[0].at.saturating_sub(told[0].stalled);
+    assert!(since >= 10 * SECOND, "{told:?}\n{log}");
+    lab.command("scancel").args([late.to_string()]).stdout()?;
     lab.expect_nothing_left()
 }
 

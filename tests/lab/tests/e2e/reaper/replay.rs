@@ -116,6 +116,8 @@ fn a_day_of_jobs() -> Result<(), LabError> {
     let window = format!("\"{:.0}ms\"", WINDOW * MINUTE * 1000.0);
     let lab = lab(
         &[
+            // What happens in less than three of them may stay unseen.
+            ("interval", "\"250ms\""),
             ("never_used", &window),
             ("idle", &window),
             ("over_share", "\"off\""),

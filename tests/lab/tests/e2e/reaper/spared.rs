@@ -10,7 +10,8 @@ use nix::sys::signal::Signal;
 use super::{decisions, expect_reclaimed, expect_spared, expect_unnoticed, findings, lab, submit};
 
 /// Windows in which a job with a slow rhythm does something at least twice.
-const WINDOWS: [(&str, &str); 4] = [
+const WINDOWS: [(&str, &str); 5] = [
+    ("interval", "\"500ms\""),
     ("never_used", "\"20s\""),
     ("idle", "\"20s\""),
     ("over_share", "\"20s\""),
