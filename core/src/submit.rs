@@ -6,7 +6,7 @@
 
 use crate::config::{Config, Pool};
 use crate::entry::Entry;
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, Units};
 use crate::request::{self, GresForm};
 
 mod asked;
@@ -42,6 +42,9 @@ pub struct JobRequest<'a> {
     pub partitions: Option<&'a str>,
     /// Where a job goes that names no partition.
     pub default_partition: Option<&'a str>,
+    /// Whether it names a reservation. Where it names no partition, that of the reservation comes before the default one
+    /// (`_get_job_parts` of `job_mgr.c`), and Slurm alone knows whether there is one.
+    pub reserved: bool,
     /// How this Slurm marks a GRES; used for what is added and for items without a mark.
     pub form: GresForm,
     /// `--gres` and `--gpus-per-node`.
@@ -62,6 +65,8 @@ pub struct JobRequest<'a> {
     pub tasks_per_gpu: bool,
     /// `--exclusive`: Slurm then gives the job every GRES of its nodes but the shared ones.
     pub exclusive: bool,
+    /// `--core-spec` or `--thread-spec`, where the site takes them: such a job is exclusive.
+    pub core_spec: bool,
     /// `--ntasks`.
     pub tasks: Option<u32>,
     /// `--ntasks-per-node`.
@@ -91,20 +96,12 @@ pub enum Verdict {
     Untouched,
     /// A fraction is given.
     Rewritten {
-        /// The new text; the same as before when it was rewritten already.
-        tres_per_node: String,
+        /// The new text of `tres_per_node`, or of `tres_per_task` where the entry is one per task; the same as before
+        /// when it was rewritten already.
+        text: String,
         /// What the node must know.
         entry: Entry,
         /// What the user should know: that it was rounded up.
-        note: Option<String>,
-    },
-    /// A fraction is given to each task.
-    RewrittenPerTask {
-        /// The new text.
-        tres_per_task: String,
-        /// What the node must know.
-        entry: Entry,
-        /// As in [`Verdict::Rewritten`].
         note: Option<String>,
     },
 }
@@ -124,8 +121,12 @@ struct Scope<'a> {
 impl<'a> Scope<'a> {
     fn of(config: &'a Config, request: &JobRequest<'a>, occasion: Occasion) -> Scope<'a> {
         let given = request.partitions.filter(|names| !names.is_empty());
+        // A reservation that a fraction is asked in has a partition of its own where the default one has none to give.
+        let default = request
+            .default_partition
+            .filter(|name| !request.reserved || !config.pools_of_partition(name).is_empty());
         let names = match occasion {
-            Occasion::Submit => given.or(request.default_partition),
+            Occasion::Submit => given.or(default),
             // A job or a step that is there already need not be in the default partition.
             Occasion::Modify | Occasion::Step => given,
         };
@@ -166,6 +167,13 @@ impl<'a> Scope<'a> {
 #[must_use]
 pub fn beyond_job(own: &str, step: &Entry) -> Option<String> {
     let fraction = Fraction::parse_decimal(own).ok()?;
+    if fraction == Fraction::ONE && step.units < Units::WHOLE {
+        return Some(
+            "gpufrac: the job has a whole GPU, which Slurm does not divide among steps; leave --gres out, with --overlap \
+             for steps side by side"
+                .to_owned(),
+        );
+    }
     (step.units.0 > fraction.ceil_of(100)).then(|| {
         format!(
             "gpufrac: the job has {fraction} of a GPU on each of its nodes, and a step can have no more of it; \
@@ -214,6 +222,8 @@ pub fn decide(
             let silent = !none
                 && !elsewhere.any
                 && !request.exclusive
+                && !request.core_spec
+                && (!request.reserved || request.partitions.is_some_and(|names| !names.is_empty()))
                 && asked::bound_to_gpu(request).is_none();
             // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
             if occasion == Occasion::Submit && scope.named && !scope.others && silent {
@@ -239,6 +249,9 @@ fn fraction_alone(
     }
     if request.exclusive {
         return Err(Refusal::Exclusive);
+    }
+    if request.core_spec {
+        return Err(Refusal::CoreSpec);
     }
     if scope.pools.is_empty() {
         return Err(granted::not_served(config, request));

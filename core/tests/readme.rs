@@ -35,16 +35,9 @@ fn outcome(option: &str) -> Result<(String, String), String> {
         ..JobRequest::default()
     };
     match decide(&config, &request, Occasion::Submit) {
-        Ok(Verdict::Rewritten {
-            tres_per_node,
-            note,
-            ..
-        }) => Ok((tres_per_node.replace("gres/", ""), note.unwrap_or_default())),
-        Ok(Verdict::RewrittenPerTask {
-            tres_per_task,
-            note,
-            ..
-        }) => Ok((tres_per_task.replace("gres/", ""), note.unwrap_or_default())),
+        Ok(Verdict::Rewritten { text, note, .. }) => {
+            Ok((text.replace("gres/", ""), note.unwrap_or_default()))
+        }
         Ok(Verdict::Untouched) => Err("nothing is done".to_owned()),
         Err(refusal) => Err(refusal.to_string()),
     }

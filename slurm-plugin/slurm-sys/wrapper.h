@@ -13,6 +13,11 @@ static const uint32_t GPUFRAC_BATCH_SCRIPT = SLURM_BATCH_SCRIPT;
 static const uint32_t GPUFRAC_EXTERN_CONT = SLURM_EXTERN_CONT;
 static const uint32_t GPUFRAC_INTERACTIVE_STEP = SLURM_INTERACTIVE_STEP;
 static const uint16_t GPUFRAC_SHARED_NONE = JOB_SHARED_NONE;
+#ifdef CONF_FLAG_ASRU
+static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CONF_FLAG_ASRU;
+#else
+static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CTL_CONF_ASRU; /* before 24.05 */
+#endif
 static const uint16_t GPUFRAC_NO_VAL16 = NO_VAL16;
 static const uint32_t GPUFRAC_NO_VAL = NO_VAL;
 static const uint16_t GPUFRAC_KILL_JOB_BATCH = KILL_JOB_BATCH;

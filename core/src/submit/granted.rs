@@ -40,7 +40,7 @@ pub(super) fn rewrite(
         })
         .collect();
     Ok(Verdict::Rewritten {
-        tres_per_node: texts.join(","),
+        text: texts.join(","),
         entry: grant.entry,
         note: note(scope, asked, &grant),
     })
@@ -112,12 +112,12 @@ pub(super) fn default(
     };
     let (grant, shard_type) = settle(config, scope, &asked, Occasion::Submit)?;
     let counted = counted(request.form, shard_type, &grant);
-    let tres_per_node = match request.tres_per_node.filter(|list| !list.is_empty()) {
+    let text = match request.tres_per_node.filter(|list| !list.is_empty()) {
         Some(list) => format!("{list},{counted}"),
         None => counted,
     };
     Ok(Verdict::Rewritten {
-        tres_per_node,
+        text,
         entry: grant.entry,
         note: Some(format!(
             "gpufrac: partition {partition} gives {} to a job that asks for no GPU",

@@ -49,6 +49,11 @@ pub enum Refusal {
         "gpufrac: a fraction can not be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
     )]
     Exclusive,
+    /// As [`Refusal::Exclusive`].
+    #[error(
+        "gpufrac: a fraction can not be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
+    )]
+    CoreSpec,
     /// A fraction in an option that does not count per node.
     #[error(
         "gpufrac: a fraction is given per node, and {option} does not count per node; write --gres=gpufrac:0.25"

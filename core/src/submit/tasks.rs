@@ -65,22 +65,15 @@ pub(super) fn decide(
     match verdict.map_err(|refusal| Refusal::OfTask {
         refusal: Box::new(refusal),
     })? {
-        Verdict::Rewritten {
-            tres_per_node,
-            entry,
-            note,
-        } => {
+        Verdict::Rewritten { text, entry, note } => {
             fits(scope, request, &entry)?;
-            Ok(Verdict::RewrittenPerTask {
-                tres_per_task: tres_per_node,
-                entry: Entry {
-                    per_task: true,
-                    ..entry
-                },
-                note,
-            })
+            let entry = Entry {
+                per_task: true,
+                ..entry
+            };
+            Ok(Verdict::Rewritten { text, entry, note })
         }
-        other => Ok(other),
+        Verdict::Untouched => Ok(Verdict::Untouched),
     }
 }
 

@@ -62,13 +62,10 @@ fn job<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
 /// (text, units, note)
 fn given(request: &JobRequest<'_>, occasion: Occasion) -> (String, u32, String) {
     match decide(shared_config(), request, occasion) {
-        Ok(Verdict::Rewritten {
-            tres_per_node,
-            entry,
-            note,
-        }) => {
+        Ok(Verdict::Rewritten { text, entry, note }) => {
             assert_eq!(entry.mechanism, Some(Mechanism::Mig));
-            (tres_per_node, entry.units.0, note.unwrap_or_default())
+            assert!(!entry.per_task);
+            (text, entry.units.0, note.unwrap_or_default())
         }
         other => panic!("{request:?}: {other:?}"),
     }
@@ -403,6 +400,37 @@ fn options_that_do_not_go_with_a_fraction() {
 }
 
 #[test]
+fn a_reservation_may_have_a_partition_of_its_own() {
+    let config = Config::parse(
+        "version = 1\n[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+         partitions = [\"gpu\"]\nnodes = \"n1\"\n[partition.gpu]\ndefault = 0.5\n",
+        "gpufrac.toml",
+    );
+    let config = config.unwrap();
+    let decided = |default_partition, partitions, tres| {
+        let request = JobRequest {
+            partitions,
+            default_partition: Some(default_partition),
+            reserved: true,
+            tres_per_node: tres,
+            ..JobRequest::default()
+        };
+        match decide(&config, &request, Occasion::Submit) {
+            Ok(Verdict::Rewritten { entry, .. }) => Ok(Some(entry.units.0)),
+            Ok(Verdict::Untouched) => Ok(None),
+            Err(refusal) => Err(refusal.to_string()),
+        }
+    };
+    let quarter = Some("gpufrac:0.25");
+    assert_eq!(decided("cpu", None, quarter), Ok(Some(25)));
+    assert_eq!(decided("gpu", None, quarter), Ok(Some(25)));
+    decided("gpu", Some("cpu"), quarter).unwrap_err();
+    assert_eq!(decided("gpu", None, None), Ok(None));
+    assert_eq!(decided("gpu", Some(""), None), Ok(None));
+    assert_eq!(decided("cpu", Some("gpu"), None), Ok(Some(50)));
+}
+
+#[test]
 fn a_step_can_not_have_more_than_its_job() {
     let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
         Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry),
@@ -413,11 +441,12 @@ fn a_step_can_not_have_more_than_its_job() {
         "gpufrac: the job has 0.25 of a GPU on each of its nodes, and a step can have no more of it; \
          write at most --gres=gpufrac:0.25, or leave --gres out for all of it"
     );
+    let whole = hint("1", "gpufrac:0.5").unwrap();
+    assert!(whole.contains("leave --gres out"), "{whole}");
     for (own, tres) in [
         ("0.25", "gpufrac:0.25"),
         ("0.125", "gpufrac:0.125"),
         ("0.5", "gpufrac:0.25"),
-        ("1", "gpufrac:0.5"),
         ("", "gpufrac:0.5"),
         ("x", "gpufrac:0.5"),
     ] {
@@ -720,12 +749,12 @@ proptest! {
             tres_per_node: Some(&text),
             ..JobRequest::default()
         };
-        let Ok(Verdict::Rewritten { tres_per_node, entry, .. }) = decide(config, &request, occasion) else {
+        let Ok(Verdict::Rewritten { text: tres_per_node, entry, .. }) = decide(config, &request, occasion) else {
             return Ok(());
         };
         // Again, on what came out: the same, and nothing to say.
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
-        let expected = Verdict::Rewritten { tres_per_node: tres_per_node.clone(), entry, note: None };
+        let expected = Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
         prop_assert_eq!(decide(config, &again, occasion), Ok(expected));
         // Everything that is not ours is still there, byte for byte and in order.
         prop_assert_eq!(others(&text), others(&tres_per_node));

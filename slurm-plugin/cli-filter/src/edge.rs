@@ -221,6 +221,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
     });
     let mut request = JobRequest {
         partitions: partitions.as_deref(),
+        reserved: options.get(c"reservation").is_some(),
         form: if slurm_sys::gres_with_slash() {
             GresForm::Slash
         } else {
@@ -249,16 +250,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
     let verdict = decide(&config, &request, occasion).map_err(|refusal| refusal.to_string())?;
     let (text, entry, note) = match verdict {
         Verdict::Untouched => return Ok(()),
-        Verdict::Rewritten {
-            tres_per_node,
-            entry,
-            note,
-        } => (tres_per_node, entry, note),
-        Verdict::RewrittenPerTask {
-            tres_per_task,
-            entry,
-            note,
-        } => (tres_per_task, entry, note),
+        Verdict::Rewritten { text, entry, note } => (text, entry, note),
     };
     if let Some(note) = note {
         log::info(&note);

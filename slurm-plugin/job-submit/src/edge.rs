@@ -187,6 +187,7 @@ unsafe fn handle(
     // SAFETY: by the contract of this function.
     let field = |text| unsafe { text::read(text) };
     let partitions = field(job.partition);
+    let reservation = field(job.reservation);
     let tres_per_node = field(job.tres_per_node);
     let tres_per_job = field(job.tres_per_job);
     let tres_per_socket = field(job.tres_per_socket);
@@ -197,6 +198,7 @@ unsafe fn handle(
     let request = JobRequest {
         partitions: partitions.as_deref(),
         default_partition,
+        reserved: reservation.is_some_and(|name| !name.is_empty()),
         form: form(),
         tres_per_node: tres_per_node.as_deref(),
         tres_per_job: tres_per_job.as_deref(),
@@ -207,6 +209,7 @@ unsafe fn handle(
         tres_freq: tres_freq.as_deref(),
         tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
         exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
+        core_spec: job.core_spec != raw::GPUFRAC_NO_VAL16 && host::takes_core_spec(),
         tasks: number(job.num_tasks),
         tasks_per_node: number16(job.ntasks_per_node),
         max_nodes: number(job.max_nodes),
@@ -235,22 +238,13 @@ unsafe fn handle(
         _ => Verdict::Untouched,
     };
 
-    let rewritten = match verdict {
-        Verdict::Untouched => None,
+    let (entry, note) = match verdict {
+        Verdict::Untouched => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
         Verdict::Rewritten {
-            tres_per_node,
-            entry,
+            text,
+            mut entry,
             note,
-        } => Some((tres_per_node, entry, note)),
-        Verdict::RewrittenPerTask {
-            tres_per_task,
-            entry,
-            note,
-        } => Some((tres_per_task, entry, note)),
-    };
-    let (entry, note) = match rewritten {
-        None => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
-        Some((text, mut entry, note)) => {
+        } => {
             if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
                 // SAFETY: by the contract of this function.
                 unsafe { allow(job, &request, &config.reaper, wish) }?;

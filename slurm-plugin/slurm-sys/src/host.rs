@@ -26,6 +26,18 @@ pub fn configuration_read_at() -> Option<i64> {
     Some(unsafe { ptr::read_volatile(&raw const (*configuration).last_update) })
 }
 
+/// Whether a job may keep cores for the system (`AllowSpecResourcesUsage`): one that does has its nodes alone.
+#[must_use]
+pub fn takes_core_spec() -> bool {
+    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
+    if configuration.is_null() {
+        return false;
+    }
+    // SAFETY: as in `configuration_read_at`.
+    let flags = unsafe { ptr::read_volatile(&raw const (*configuration).conf_flags) };
+    u64::from(flags) & u64::from(raw::GPUFRAC_TAKES_CORE_SPEC) != 0
+}
+
 /// Whether this is the slurmctld that `scontrol reconfigure` has just started to replace one that runs.
 ///
 /// From 23.11 the old one waits for the new, and goes on if that one does not start (`_try_to_reconfig` of

@@ -67,6 +67,14 @@ impl Spank {
         unsafe { raw::spank_context() == raw::S_CTX_SLURMD }
     }
 
+    /// Is this srun, sbatch or salloc?
+    #[must_use]
+    pub fn is_command() -> bool {
+        // SAFETY: a plain question about this process.
+        let context = unsafe { raw::spank_context() };
+        [raw::S_CTX_LOCAL, raw::S_CTX_ALLOCATOR].contains(&context)
+    }
+
     /// Adds an option to the commands. Only in `slurm_spank_init`, in every process that has it.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` only makes the option `--gpufrac-idle` known, which `job_submit` reads; it runs in the clients,
-//! in slurmstepd and in slurmd. The others are slurmstepd's: `init_post_opt` runs as root before anything
+//! `init` only makes options known: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
+//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The others are slurmstepd's: `init_post_opt` runs as root before anything
 //! of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
 //! `task_post_fork` as root in slurmstepd while that child waits, `task_exit` there when a task ended. srun, sbatch and salloc call
 //! `init_post_opt` too; there is nothing to do for them.
@@ -11,6 +11,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use gpufrac_core::reaper::{IdleWish, UnknownWish};
+use gpufrac_core::request::names_fraction;
+use gpufrac_core::submit::Refusal;
 use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
@@ -28,6 +30,14 @@ const IDLE_OPTION: CommandOption = CommandOption {
     argument: c"default|long|off",
     usage: c"reclaiming of an idle gpufrac slice: default, long (longer windows) or off",
     check: check_idle,
+};
+
+/// What the commands before Slurm 23.11 do not know: whoever writes it is told why.
+const TASKS_OPTION: CommandOption = CommandOption {
+    name: c"tres-per-task",
+    argument: c"list",
+    usage: c"from Slurm 23.11 on; refused before",
+    check: refuse_tasks,
 };
 
 /// # Safety
@@ -50,7 +60,29 @@ pub unsafe extern "C" fn slurm_spank_init(
         if let Err(reason) = spank.register(&IDLE_OPTION) {
             log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
         }
+        if Spank::is_command()
+            && !slurm_sys::gres_with_slash()
+            && let Err(reason) = spank.register(&TASKS_OPTION)
+        {
+            // Then Slurm refuses it, without a reason.
+            log::debug(&format!("gpufrac: no option --tres-per-task: {reason}"));
+        }
         OK
+    })
+}
+
+/// # Safety
+/// As SPANK calls it: `argument` is NULL or NUL-terminated.
+unsafe extern "C" fn refuse_tasks(_value: c_int, argument: *const c_char, _remote: c_int) -> c_int {
+    boundary::guard("--tres-per-task", FAILED, || {
+        // SAFETY: by the contract of this function.
+        let list = unsafe { text::read(argument) }.unwrap_or_default();
+        let reason = match names_fraction(&list) {
+            true => Refusal::TasksTooEarly.to_string(),
+            false => "--tres-per-task needs Slurm 23.11 or later".to_owned(),
+        };
+        log::error(&reason);
+        FAILED
     })
 }
 

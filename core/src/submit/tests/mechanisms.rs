@@ -75,12 +75,8 @@ fn given_on(occasion: Occasion, partition: &str, tres: &str) -> (String, String,
         ..job("", tres)
     };
     match decide(cluster(), &request, occasion) {
-        Ok(Verdict::Rewritten {
-            tres_per_node,
-            entry,
-            note,
-        }) => (
-            tres_per_node.replace("gres/", ""),
+        Ok(Verdict::Rewritten { text, entry, note }) => (
+            text.replace("gres/", ""),
             entry.to_string().replace("v1:units=", ""),
             note.unwrap_or_default(),
         ),
@@ -545,8 +541,8 @@ proptest! {
         let config = Config::parse(&config, "gpufrac.toml").unwrap();
         let request = JobRequest { partitions: partition, tres_per_node: Some(&text), ..JobRequest::default() };
         let (tres_per_node, entry) = match decide(&config, &request, occasion) {
-            Ok(Verdict::Rewritten { tres_per_node, entry, .. }) => (tres_per_node, entry),
-            Ok(Verdict::Untouched | Verdict::RewrittenPerTask { .. }) => return Ok(()),
+            Ok(Verdict::Rewritten { text, entry, .. }) => (text, entry),
+            Ok(Verdict::Untouched) => return Ok(()),
             Err(refusal) => {
                 let message = refusal.to_string();
                 prop_assert!(message.len() < 600, "{message}");
@@ -554,7 +550,7 @@ proptest! {
             }
         };
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
-        let same = |entry| Verdict::Rewritten { tres_per_node: tres_per_node.clone(), entry, note: None };
+        let same = |entry| Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
         match decide(&config, &again, occasion) {
             // The entry of a step goes nowhere, and its text has no Type.
             Ok(Verdict::Rewritten { entry, .. }) if occasion == Occasion::Step => {

@@ -13,11 +13,10 @@ fn tasks<'a>(partition: &'a str, tres: &'a str) -> JobRequest<'a> {
 /// (text, entry, note)
 fn on(request: &JobRequest<'_>, occasion: Occasion) -> (String, String, String) {
     match decide(shared_config(), request, occasion) {
-        Ok(Verdict::RewrittenPerTask {
-            tres_per_task,
-            entry,
-            note,
-        }) => (tres_per_task, entry.to_string(), note.unwrap_or_default()),
+        Ok(Verdict::Rewritten { text, entry, note }) => {
+            assert!(entry.per_task);
+            (text, entry.to_string(), note.unwrap_or_default())
+        }
         other => panic!("{request:?}: {other:?}"),
     }
 }
@@ -226,7 +225,7 @@ proptest! {
             max_nodes: Some(nodes),
             ..tasks("gpu", &text)
         };
-        if let Ok(Verdict::RewrittenPerTask { tres_per_task, entry, .. }) =
+        if let Ok(Verdict::Rewritten { text: tres_per_task, entry, .. }) =
             decide(shared_config(), &request, Occasion::Submit)
         {
             prop_assert!(entry.per_task);

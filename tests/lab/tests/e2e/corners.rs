@@ -47,6 +47,28 @@ fn look(lab: &Lab) -> String {
 }
 
 #[test]
+fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), LabError> {
+    let refused = |lab: &Lab| {
+        let user = &lab.users()[0];
+        for option in ["--core-spec=1", "--thread-spec=1"] {
+            let refused = lab.try_sbatch(user, &[option, "--gres=gpufrac:0.25", "--wrap=true"])?;
+            assert!(!refused.status.success(), "{refused:?}");
+            let said = "can not be combined with --core-spec or --thread-spec";
+            assert!(refused.stderr.contains(said), "{refused:?}");
+        }
+        Ok::<_, LabError>(())
+    };
+    let builder = Lab::builder().slurm_conf_extra("AllowSpecResourcesUsage=yes");
+    refused(&builder.start()?)?;
+    // Where a site does not take them, Slurm forgets them.
+    let lab = Lab::builder().start()?;
+    let args = ["--core-spec=1", "--gres=gpufrac:0.25", "--wrap=true"];
+    let job = lab.sbatch(&lab.users()[0], &args)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    lab.expect_nothing_left()
+}
+
+#[test]
 fn an_exclusive_job_without_a_gpu_runs_and_reaches_none() -> Result<(), LabError> {
     let lab = lab()?;
     let user = &lab.users()[0];

@@ -74,6 +74,49 @@ fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError>
     lab.expect_nothing_left()
 }
 
+/// The default partition has no GPUs, and one with them gives a quarter to whoever asks for nothing.
+const RESERVED: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+
+[partition.gpu]
+default = 0.25
+"#;
+
+#[test]
+fn a_reservations_partition_comes_before_the_default_one() -> Result<(), LabError> {
+    for (partitions, reserved) in [(["cpu", "gpu"], "gpu"), (["gpu", "cpu"], "cpu")] {
+        let partitions = partitions.map(|name| (name, ""));
+        let builder = Lab::builder().gpus("H100-80", 1).pools(RESERVED);
+        let lab = builder.only_partitions(&partitions).start()?;
+        let (user, node) = (&lab.users()[0].name, &lab.nodes()[0]);
+        let words = format!(
+            "create reservation reservationname=own starttime=now duration=60 nodes={node} users={user} \
+             partitionname={reserved}"
+        );
+        scontrol(&lab, &words)?;
+        let own = "--reservation=own";
+        // Slurm alone knows the partition, so nobody is given what was not asked for.
+        let none = submit(&lab, 0, &[own], "true")?;
+        let ended = lab.wait_for_end(none)?;
+        assert_eq!(ended.state(), "COMPLETED", "{ended:?}");
+        assert_eq!(ended.field("Partition"), reserved);
+        if reserved == "gpu" {
+            let quarter = submit(&lab, 0, &[own, "--gres=gpufrac:0.25"], HOLD)?;
+            lab.wait_for_state(quarter, &["RUNNING"])?;
+            assert_eq!(lab.slice(node, quarter)?.lease.units.0, 25);
+            go(&lab)?;
+            assert_eq!(lab.wait_for_end(quarter)?.state(), "COMPLETED");
+        }
+        lab.expect_nothing_left()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_drained_node_lets_its_fractions_end_and_starts_none() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;

@@ -57,6 +57,28 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
             "{refused:?}"
         );
     }
+    // The commands do not know the option; the plugin that knows it is there for the reason.
+    for program in ["sbatch", "srun", "salloc"] {
+        let args: [&[&str]; 2] = [&["-n2", QUARTERS], &["--wrap=true"]];
+        let args = match program {
+            "sbatch" => args.concat(),
+            _ => [args[0], &["true"]].concat(),
+        };
+        let refused = lab.command(program).user(user).args(args).run()?;
+        assert!(!refused.status.success(), "{refused:?}");
+        assert!(refused.stderr.contains("needs Slurm 23.11"), "{refused:?}");
+        assert!(!refused.stderr.contains("unrecognized"), "{refused:?}");
+    }
+    let line = format!("#!/bin/sh\n#SBATCH {QUARTERS}\ntrue\n");
+    let script = lab.write_work("tasks.sh", &line)?;
+    let refused = lab.try_sbatch(user, &["-n2", &script.display().to_string()])?;
+    assert!(refused.stderr.contains("needs Slurm 23.11"), "{refused:?}");
+    let other = lab.try_sbatch(user, &["--tres-per-task=cpu=2", "--wrap=true"])?;
+    assert!(
+        other.stderr.contains("--tres-per-task needs Slurm 23.11"),
+        "{other:?}"
+    );
+    assert!(!other.stderr.contains("fraction"), "{other:?}");
     lab.expect_nothing_left()
 }
 
@@ -308,17 +330,19 @@ fn what_can_not_be_is_refused_with_what_to_write() -> Result<(), LabError> {
         assert!(refused.stderr.contains(tells), "{refused:?}");
     }
     // A pending job keeps what its tasks have.
-    let job = lab.sbatch(user, &["--hold", "-n2", QUARTERS, "--wrap=true"])?;
+    let two = ["--hold", "-N2", "--ntasks-per-node=1", "-n2"];
+    let job = lab.sbatch(user, &[&two[..], &[QUARTERS, "--wrap=true"]].concat())?;
     let id = format!("JobId={job}");
     let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
     let changed = lab.command("scontrol").user(user).args(change).run()?;
     assert!(changed.stderr.contains("can not be changed"), "{changed:?}");
     // What is added per node is refused when the job starts, by both nodes at once; neither is drained for it.
     let change = ["update", &id, "gres=gpufrac:0.25"];
-    lab.command("scontrol").args(change).run()?;
+    lab.command("scontrol").args(change).stdout()?;
     lab.command("scontrol")
         .args(["release", &job.to_string()])
         .stdout()?;
-    lab.wait_for_end(job)?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.expect_nothing_left()
 }

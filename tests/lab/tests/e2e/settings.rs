@@ -187,6 +187,13 @@ fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
     );
     let refused = lab.try_sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", "--wrap=true"])?;
     assert!(!refused.status.success(), "{refused:?}");
+    assert!(!refused.stderr.contains("gpufrac: "), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("Invalid generic resource (gres) specification"),
+        "{refused:?}"
+    );
     Ok(())
 }
 

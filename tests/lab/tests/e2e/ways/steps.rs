@@ -82,6 +82,32 @@ fn steps_run_side_by_side_as_far_as_the_jobs_fraction_goes() -> Result<(), LabEr
     lab.expect_nothing_left()
 }
 
+const WHOLE: &str = r#"
+[pool.whole]
+mechanism = "timeslice"
+gpu = "L40S-48"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+#[test]
+fn steps_do_not_divide_a_whole_gpu() -> Result<(), LabError> {
+    let lab = Lab::builder().gpu_list(&["L40S"]).pools(WHOLE).start()?;
+    let see = "sh -c 'echo SEES=$CUDA_VISIBLE_DEVICES'";
+    let script = format!(
+        "--wrap=srun -n1 --gres=gpufrac:0.5 true && echo taken; srun -n1 --gres=gpufrac:1 {see}; \
+         srun -n1 --overlap {see} & srun -n1 --overlap {see}; wait"
+    );
+    let job = lab.sbatch(&lab.users()[0], &["-n2", "--gres=gpufrac:1", &script])?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    let output = lab.output(job)?;
+    assert!(!output.contains("taken"), "{output}");
+    let said = "the job has a whole GPU, which Slurm does not divide among steps; leave --gres out";
+    assert!(output.contains(said), "{output}");
+    assert_eq!(output.matches("SEES=GPU-").count(), 3, "{output}");
+    lab.expect_nothing_left()
+}
+
 #[test]
 fn a_step_can_not_have_more_than_its_job() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
