@@ -19,8 +19,11 @@ pub fn start() -> Result<(JobEnv, Node), Exit> {
     match Node::load(&job.config, &job.node) {
         Ok(node) if node.has_pools() => Ok((job, node)),
         Ok(_) => Err(Exit::Done),
-        // A node that gpufrac was never set up for runs its ordinary GPU jobs.
-        Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) => Err(Exit::Done),
+        // A node that gpufrac was never set up for runs its ordinary GPU jobs, and those that had a fraction before
+        // they were moved there: what job_submit granted stays with a job.
+        Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) || job.devices.is_empty() => {
+            Err(Exit::Done)
+        }
         Err(error) => {
             JobLog::new(job.job_id).error(error);
             // A mistake in the file, which all hosts share, must not drain every node that has an

@@ -30,9 +30,12 @@ fn an_ordinary_gpu_job_runs_where_gpufrac_is_not_set_up() {
 
 #[test]
 fn a_fraction_without_configuration_is_a_broken_node() {
-    let (code, text) = prolog(&[("SPANK_GPUFRAC", "v1:units=25:mech=mig")]);
+    let granted = ("SPANK_GPUFRAC", "v1:units=25:mech=mig");
+    let (code, text) = prolog(&[granted, ("SLURM_JOB_GPUS", "0")]);
     assert_eq!(code, Some(1));
     assert!(text.contains("gpufrac: job 1: `/nowhere/gpufrac.toml` does not exist"));
+    // It was moved to a node without GPUs, and has what was granted before in its environment for ever.
+    assert_eq!(prolog(&[granted]), (Some(0), String::new()));
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Count {
         }
     }
 
-    /// When the breaker of the cluster was last seen open; what is told of the future counts as now.
+    /// When the breaker of the cluster was last seen open; clocks of nodes that differ a little do no harm.
     pub fn opened(&self, now: Moment) -> Option<Moment> {
         let ago = unix_now().saturating_sub(self.opened_unix);
         (self.opened_unix > 0).then(|| now.before(Duration::from_secs(ago)))
@@ -101,6 +101,8 @@ pub struct Peers {
     /// What was last read of each claim, and when it last changed.
     seen: HashMap<String, (u64, Moment)>,
     counted: Option<(Count, Moment)>,
+    /// What this node said of the breaker of the cluster before it was booted, or its daemon started.
+    opened_before: u64,
 }
 
 impl Peers {
@@ -111,6 +113,7 @@ impl Peers {
             node: node.to_owned(),
             seen: HashMap::new(),
             counted: None,
+            opened_before: 0,
         }
     }
 
@@ -224,7 +227,12 @@ impl Peers {
     ///
     /// # Errors
     /// The folder can not be written.
-    pub fn tell(&mut self, count: Count, now: Moment, interval: Duration) -> Result<(), PeerError> {
+    pub fn tell(
+        &mut self,
+        mut count: Count,
+        now: Moment,
+        interval: Duration,
+    ) -> Result<(), PeerError> {
         if self.folder.is_none() {
             return Ok(());
         }
@@ -236,8 +244,15 @@ impl Peers {
                 return Ok(());
             }
         }
+        let dir = self.open("nodes")?;
+        if self.counted.is_none() {
+            let before = dir.read(&self.node)?.unwrap_or_default();
+            let before = serde_json::from_str(&before).map(|count: Count| count.opened_unix);
+            self.opened_before = before.unwrap_or_default();
+        }
+        count.opened_unix = count.opened_unix.max(self.opened_before);
         let text = serde_json::to_string(&count).unwrap_or_default();
-        self.open("nodes")?.write(&self.node, &text, MODE)?;
+        dir.write(&self.node, &text, MODE)?;
         self.counted = Some((count, now));
         Ok(())
     }
@@ -251,14 +266,16 @@ impl Peers {
             return Ok(None);
         }
         let dir = self.open("nodes")?;
-        let oldest = unix_now().saturating_sub((interval * 90).as_secs().max(10));
+        let span = (interval * 90).as_secs().max(10);
+        let (oldest, newest) = (unix_now().saturating_sub(span), unix_now() + span);
         let mut sum = Count::new(0, 0, None);
         for name in dir.names()? {
             let text = dir.read(&name)?.unwrap_or_default();
             let Ok(count) = serde_json::from_str::<Count>(&text) else {
                 continue;
             };
-            if count.version != VERSION {
+            // What is told of the future is told by a wrong clock, and would hold for as long.
+            if count.version != VERSION || count.at_unix > newest || count.opened_unix > newest {
                 continue;
             }
             // However old the word is.
@@ -384,5 +401,20 @@ mod tests {
         let heard = sum.opened(now).unwrap();
         // Told in whole seconds.
         assert!(heard.since(open) <= 2 * SECOND && open.since(heard) <= 2 * SECOND);
+        // A boot of the node does not take it back.
+        let mut again = Peers::new(two.folder.as_deref(), "n2");
+        again.tell(Count::new(0, 0, None), at(1), SECOND).unwrap();
+        let sum = one.cluster(SECOND).unwrap().unwrap();
+        assert!(sum.opened_unix.abs_diff(open.unix()) <= 2);
+        // A clock that is wrong by a year does not count.
+        let text = |dir: &RootDir| dir.read("n2").unwrap().unwrap();
+        let dir = two.open("nodes").unwrap();
+        let mut wrong: Count = serde_json::from_str(&text(&dir)).unwrap();
+        wrong.opened_unix += 365 * 86400;
+        wrong.leases = 100;
+        dir.write("n2", &serde_json::to_string(&wrong).unwrap(), MODE)
+            .unwrap();
+        let sum = one.cluster(SECOND).unwrap().unwrap();
+        assert_eq!((sum.leases, sum.opened_unix), (4, 0));
     }
 }

@@ -42,7 +42,9 @@ impl Daemon {
             let Some(watched) = self.watched.get(&job) else {
                 continue;
             };
-            stalled += u32::from(found.is_some() || watched.watch.ladder.is_warned());
+            // Of a job on several nodes each counts its own part: nothing is found but on the first.
+            let counts = watched.watch.ladder.is_warned() || self.is_own_part_due(watched, now);
+            stalled += u32::from(found.is_some() || counts);
             due.extend(found);
         }
         let closed = self.check_breakers(stalled, now, !due.is_empty());
@@ -60,9 +62,7 @@ impl Daemon {
                 // Jobs that end and daemons that start again close it too: what made it open may have been wrong until
                 // the last moment.
                 Ok(Some(open)) if due.stalled.since <= open => {
-                    if let Some(watched) = self.watched.get_mut(&due.job) {
-                        watched.watch.begin_anew(now, "a breaker was open");
-                    }
+                    self.begin_anew(due.job, now);
                     Ok(())
                 }
                 Ok(_) => self.carry_out(due, now),
@@ -117,6 +117,14 @@ impl Daemon {
         })
     }
 
+    /// Whether a warning about the slice would be due, whatever is known of others of the job.
+    fn is_own_part_due(&self, watched: &Watched, now: Moment) -> bool {
+        let policy = self.policy(watched);
+        let first_warning = policy.warn.first().copied().unwrap_or_default();
+        let stalled = watched.watch.stalled(policy, watched.lease.idle_wish);
+        policy.mode != Mode::Off && stalled.is_some_and(|own| now + first_warning >= own.due())
+    }
+
     /// The stall of a job that may run on several nodes: as long as on the node where it is shortest. None where it is
     /// not this node that decides, or not all of them say so.
     fn of_all_nodes(
@@ -134,13 +142,22 @@ impl Daemon {
         if !is_on_several(watched) {
             return Some(own);
         }
+        if !self.breakers[0] && self.state.opened[0].is_some_and(|open| own.since <= open) {
+            // The others are not to act on it.
+            self.begin_anew(job, now);
+            self.withdraw(job);
+            return None;
+        }
         let length = now.since(own.since);
         if !is_due && !watched.watch.ladder.is_warned() {
             self.withdraw(job);
             return None;
         }
         let nodes = watched.job.as_ref()?.nodes.clone();
-        let claimed = self.peers.claim(key, length, now);
+        let claimed = match self.breakers[0] {
+            true => self.peers.withdraw(job),
+            false => self.peers.claim(key, length, now),
+        };
         let answer = claimed.and_then(|()| {
             // Twice as long as a round, as the folder may be a cache's.
             self.peers
@@ -172,6 +189,13 @@ impl Daemon {
                 }
                 None
             }
+        }
+    }
+
+    /// What was measured while a breaker was open does not count.
+    fn begin_anew(&mut self, job: u32, now: Moment) {
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.watch.begin_anew(now, "a breaker was open");
         }
     }
 

@@ -19,6 +19,7 @@ static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CONF_FLAG_ASRU;
 static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CTL_CONF_ASRU; /* before 24.05 */
 #endif
 static const uint16_t GPUFRAC_NO_VAL16 = NO_VAL16;
+static const uint16_t GPUFRAC_INFINITE16 = INFINITE16;
 static const uint32_t GPUFRAC_NO_VAL = NO_VAL;
 static const uint16_t GPUFRAC_KILL_JOB_BATCH = KILL_JOB_BATCH;
 static const uint16_t GPUFRAC_KILL_STEPS_ONLY = KILL_STEPS_ONLY;

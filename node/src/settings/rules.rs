@@ -372,12 +372,11 @@ fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
     }
 }
 
-/// Slurm takes the names of some plugins with their kind before them, too.
+/// Slurm takes the names of some plugins with their kind before them, too; in small letters alone.
 fn plugins<'a>(value: Option<&'a str>, kind: &str) -> Vec<&'a str> {
     let mut words = words(value);
     for word in &mut words {
-        let (before, name) = word.split_once('/').unwrap_or(("", word));
-        if is(before, kind) {
+        if let Some((_, name)) = word.split_once('/').filter(|(before, _)| *before == kind) {
             *word = name;
         }
     }

@@ -667,7 +667,7 @@ fn what_slurm_takes_for_the_same_is_the_same() {
         (
             "slurm.conf",
             "JobSubmitPlugins=lua,gpufrac",
-            "JobSubmitPlugins=job_submit/lua,Job_Submit/gpufrac",
+            "JobSubmitPlugins=job_submit/lua,job_submit/gpufrac",
         ),
         (
             "slurm.conf",

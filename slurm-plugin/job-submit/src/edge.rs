@@ -209,7 +209,9 @@ unsafe fn handle(
         tres_freq: tres_freq.as_deref(),
         tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
         exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
-        core_spec: job.core_spec != raw::GPUFRAC_NO_VAL16 && host::takes_core_spec(),
+        // An update takes it back with INFINITE16.
+        core_spec: ![raw::GPUFRAC_NO_VAL16, raw::GPUFRAC_INFINITE16].contains(&job.core_spec)
+            && host::takes_core_spec(),
         tasks: number(job.num_tasks),
         tasks_per_node: number16(job.ntasks_per_node),
         max_nodes: number(job.max_nodes),

@@ -53,6 +53,12 @@ pub const fn gres_with_slash() -> bool {
     VERSION >= SLASH_FORM_SINCE
 }
 
+/// Whether the commands have an option `--tres-per-task`: from 23.02.
+#[must_use]
+pub const fn has_tres_per_task() -> bool {
+    VERSION >= 0x17_02_00
+}
+
 /// Whether clients end where `--gres` has anything that begins with `gpu` and `--gpus-per-node` was given as well: from
 /// 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`. What came from the environment counts even after it
 /// was taken back.

@@ -32,7 +32,7 @@ const IDLE_OPTION: CommandOption = CommandOption {
     check: check_idle,
 };
 
-/// What the commands before Slurm 23.11 do not know: whoever writes it is told why.
+/// What the commands before Slurm 23.02 do not know: whoever writes it is told why.
 const TASKS_OPTION: CommandOption = CommandOption {
     name: c"tres-per-task",
     argument: c"list",
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn slurm_spank_init(
             log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
         }
         if Spank::is_command()
-            && !slurm_sys::gres_with_slash()
+            && !slurm_sys::has_tres_per_task()
             && let Err(reason) = spank.register(&TASKS_OPTION)
         {
             // Then Slurm refuses it, without a reason.

@@ -4,7 +4,7 @@
 //! environment, and closes every other GPU and capability of the pools to the job. It makes
 //! nothing and asks nobody: no NVML, no RPC.
 //!
-//! In srun, sbatch and salloc it adds the option `--gpufrac-idle`, and before Slurm 23.11 one that refuses `--tres-per-task`
+//! In srun, sbatch and salloc it adds the option `--gpufrac-idle`, and before Slurm 23.02 one that refuses `--tres-per-task`
 //! with the reason.
 //!
 //! Only the hooks that are used are exported: with a prolog or epilog hook slurmd would start

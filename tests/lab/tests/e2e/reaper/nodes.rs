@@ -234,6 +234,28 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+#[test]
+fn a_breaker_counts_each_part_of_a_job_on_several_nodes() -> Result<(), LabError> {
+    let breaker = (
+        "breaker",
+        "{ node_share = 40, cluster_share = 100, least = 3 }",
+    );
+    let lab = two(&[breaker], "").shared().start()?;
+    let user = &lab.users()[0];
+    let jobs = (0..3).map(|_| on_both(&lab, user, "none", "gpu"));
+    let jobs: Vec<JobId> = jobs.collect::<Result<_, _>>()?;
+    // The second node decides about none of them.
+    for node in lab.nodes() {
+        wait_for_log(&lab, node, "THE BREAKER OF THE NODE IS OPEN")?;
+    }
+    std::thread::sleep(8 * SECOND);
+    expect_no_end(&lab, &jobs)?;
+    for job in jobs {
+        expect_spared(&lab, &lab.nodes()[0], job)?;
+    }
+    lab.expect_nothing_left()
+}
+
 /// Windows that begin to end when others have long ended.
 const LATE: &str = r#"
 [reaper.rule.late]
