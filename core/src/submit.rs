@@ -114,7 +114,7 @@ struct Scope<'a> {
     pools: Vec<&'a Pool>,
     /// Whether the request, or the default, names partitions.
     named: bool,
-    /// Whether one of these has no pool.
+    /// Whether one of these has no pool, or the job may go to one that has none: a reservation's own.
     others: bool,
 }
 
@@ -135,7 +135,8 @@ impl<'a> Scope<'a> {
             Some(names) => names.split(',').collect(),
             None => all().map(String::as_str).collect(),
         };
-        let (mut partitions, mut others): (Vec<&str>, bool) = (Vec::new(), false);
+        let mut partitions: Vec<&str> = Vec::new();
+        let mut others = request.reserved && given.is_none();
         for name in candidates {
             let served = !config.pools_of_partition(name).is_empty();
             others |= !served;
@@ -223,7 +224,6 @@ pub fn decide(
                 && !elsewhere.any
                 && !request.exclusive
                 && !request.core_spec
-                && (!request.reserved || request.partitions.is_some_and(|names| !names.is_empty()))
                 && asked::bound_to_gpu(request).is_none();
             // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
             if occasion == Occasion::Submit && scope.named && !scope.others && silent {

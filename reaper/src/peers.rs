@@ -101,8 +101,6 @@ pub struct Peers {
     /// What was last read of each claim, and when it last changed.
     seen: HashMap<String, (u64, Moment)>,
     counted: Option<(Count, Moment)>,
-    /// What this node said of the breaker of the cluster before it was booted, or its daemon started.
-    opened_before: u64,
 }
 
 impl Peers {
@@ -113,7 +111,6 @@ impl Peers {
             node: node.to_owned(),
             seen: HashMap::new(),
             counted: None,
-            opened_before: 0,
         }
     }
 
@@ -236,6 +233,16 @@ impl Peers {
         if self.folder.is_none() {
             return Ok(());
         }
+        let before = match self.counted {
+            Some((told, _)) => Some(told),
+            // From before this node was booted, or its daemon started.
+            None => {
+                let text = self.open("nodes")?.read(&self.node)?.unwrap_or_default();
+                serde_json::from_str(&text).ok()
+            }
+        };
+        let opened_before = before.map_or(0, |count: Count| count.opened_unix);
+        count.opened_unix = count.opened_unix.max(opened_before);
         if let Some((told, at)) = self.counted {
             let said = |count: Count| (count.leases, count.stalled, count.opened_unix / 60);
             let same = said(told) == said(count);
@@ -244,15 +251,8 @@ impl Peers {
                 return Ok(());
             }
         }
-        let dir = self.open("nodes")?;
-        if self.counted.is_none() {
-            let before = dir.read(&self.node)?.unwrap_or_default();
-            let before = serde_json::from_str(&before).map(|count: Count| count.opened_unix);
-            self.opened_before = before.unwrap_or_default();
-        }
-        count.opened_unix = count.opened_unix.max(self.opened_before);
         let text = serde_json::to_string(&count).unwrap_or_default();
-        dir.write(&self.node, &text, MODE)?;
+        self.open("nodes")?.write(&self.node, &text, MODE)?;
         self.counted = Some((count, now));
         Ok(())
     }

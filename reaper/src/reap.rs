@@ -44,7 +44,7 @@ impl Daemon {
             };
             // Of a job on several nodes each counts its own part: nothing is found but on the first.
             let counts = watched.watch.ladder.is_warned() || self.is_own_part_due(watched, now);
-            stalled += u32::from(found.is_some() || counts);
+            stalled += u32::from(counts);
             due.extend(found);
         }
         let closed = self.check_breakers(stalled, now, !due.is_empty());
@@ -120,9 +120,8 @@ impl Daemon {
     /// Whether a warning about the slice would be due, whatever is known of others of the job.
     fn is_own_part_due(&self, watched: &Watched, now: Moment) -> bool {
         let policy = self.policy(watched);
-        let first_warning = policy.warn.first().copied().unwrap_or_default();
         let stalled = watched.watch.stalled(policy, watched.lease.idle_wish);
-        policy.mode != Mode::Off && stalled.is_some_and(|own| now + first_warning >= own.due())
+        policy.mode != Mode::Off && stalled.is_some_and(|own| now >= own.warned_from(policy))
     }
 
     /// The stall of a job that may run on several nodes: as long as on the node where it is shortest. None where it is
@@ -134,11 +133,10 @@ impl Daemon {
         policy: &Policy,
         now: Moment,
     ) -> Option<Stalled> {
-        let first_warning = policy.warn.first().copied().unwrap_or_default();
         let interval = self.node.config.reaper.interval;
         let watched = self.watched.get(&job)?;
         let key = watched.watch.key;
-        let is_due = now + first_warning + interval * GAP >= own.due();
+        let is_due = now + interval * GAP >= own.warned_from(policy);
         if !is_on_several(watched) {
             return Some(own);
         }
@@ -176,7 +174,7 @@ impl Daemon {
                 None
             }
             Err(error) => {
-                if now + first_warning >= own.due() {
+                if now >= own.warned_from(policy) {
                     self.refuse(
                         &Due {
                             job,
@@ -293,21 +291,20 @@ impl Daemon {
                 self.post.send(mail, letter);
             }
         }
-        for place in (0..scopes.len()).filter(|place| self.breakers[*place]) {
-            self.state.opened[place] = Some(now);
+        for (opened, open) in self.state.opened.iter_mut().zip(self.breakers) {
+            if open {
+                *opened = Some(now);
+            }
         }
         let elsewhere = counts[1].and_then(|count| count.opened(now));
         match self.breakers {
             [true, _] => Err("the breaker of the node is open"),
             [_, true] => Err("the breaker of the cluster is open"),
             _ if unknown => Err("the slices of the cluster can not be counted"),
-            _ => Ok(self
-                .state
-                .opened
-                .into_iter()
-                .flatten()
-                .chain(elsewhere)
-                .max()),
+            _ => {
+                let here = self.state.opened.into_iter().flatten();
+                Ok(here.chain(elsewhere).max())
+            }
         }
     }
 

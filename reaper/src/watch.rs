@@ -86,6 +86,12 @@ impl Stalled {
     pub fn due(&self) -> Moment {
         self.since + self.window
     }
+
+    /// When the first warning is due.
+    pub fn warned_from(&self, policy: &Policy) -> Moment {
+        self.due()
+            .before(policy.warn.first().copied().unwrap_or_default())
+    }
 }
 
 impl Watch {

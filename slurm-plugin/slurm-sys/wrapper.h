@@ -16,7 +16,7 @@ static const uint16_t GPUFRAC_SHARED_NONE = JOB_SHARED_NONE;
 #ifdef CONF_FLAG_ASRU
 static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CONF_FLAG_ASRU;
 #else
-static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CTL_CONF_ASRU; /* before 24.05 */
+static const uint32_t GPUFRAC_TAKES_CORE_SPEC = CTL_CONF_ASRU; /* its older name */
 #endif
 static const uint16_t GPUFRAC_NO_VAL16 = NO_VAL16;
 static const uint16_t GPUFRAC_INFINITE16 = INFINITE16;

@@ -13,14 +13,17 @@ fn variable(name: &CStr) -> *const c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
+/// The configuration of this process, which lives as long; `None` where this release does not export it.
+fn configuration() -> Option<*const raw::slurm_conf_t> {
+    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
+    (!configuration.is_null()).then_some(configuration)
+}
+
 /// When this process last read slurm.conf (Unix seconds): it changes with `scontrol
 /// reconfigure`. `None` where this release does not export its configuration.
 #[must_use]
 pub fn configuration_read_at() -> Option<i64> {
-    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
-    if configuration.is_null() {
-        return None;
-    }
+    let configuration = configuration()?;
     // SAFETY: `slurm_conf` is a `slurm_conf_t` that lives as long as the process. Another
     // thread may write the aligned word meanwhile; a volatile read gets the old or the new value.
     Some(unsafe { ptr::read_volatile(&raw const (*configuration).last_update) })
@@ -29,13 +32,11 @@ pub fn configuration_read_at() -> Option<i64> {
 /// Whether a job may keep cores for the system (`AllowSpecResourcesUsage`): one that does has its nodes alone.
 #[must_use]
 pub fn takes_core_spec() -> bool {
-    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
-    if configuration.is_null() {
-        return false;
-    }
-    // SAFETY: as in `configuration_read_at`.
-    let flags = unsafe { ptr::read_volatile(&raw const (*configuration).conf_flags) };
-    u64::from(flags) & u64::from(raw::GPUFRAC_TAKES_CORE_SPEC) != 0
+    configuration().is_some_and(|configuration| {
+        // SAFETY: as in `configuration_read_at`.
+        let flags = unsafe { ptr::read_volatile(&raw const (*configuration).conf_flags) };
+        u64::from(flags) & u64::from(raw::GPUFRAC_TAKES_CORE_SPEC) != 0
+    })
 }
 
 /// Whether this is the slurmctld that `scontrol reconfigure` has just started to replace one that runs.

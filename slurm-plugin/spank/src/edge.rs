@@ -1,8 +1,8 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
 //! `init` only makes options known: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
-//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The others are slurmstepd's: `init_post_opt` runs as root before anything
-//! of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
+//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The others are slurmstepd's:
+//! `init_post_opt` runs as root before anything of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
 //! `task_post_fork` as root in slurmstepd while that child waits, `task_exit` there when a task ended. srun, sbatch and salloc call
 //! `init_post_opt` too; there is nothing to do for them.
 

@@ -48,18 +48,15 @@ fn look(lab: &Lab) -> String {
 
 #[test]
 fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), LabError> {
-    let refused = |lab: &Lab| {
-        let user = &lab.users()[0];
-        for option in ["--core-spec=1", "--thread-spec=1"] {
-            let refused = lab.try_sbatch(user, &[option, "--gres=gpufrac:0.25", "--wrap=true"])?;
-            assert!(!refused.status.success(), "{refused:?}");
-            let said = "can not be combined with --core-spec or --thread-spec";
-            assert!(refused.stderr.contains(said), "{refused:?}");
-        }
-        Ok::<_, LabError>(())
-    };
     let builder = Lab::builder().slurm_conf_extra("AllowSpecResourcesUsage=yes");
-    refused(&builder.start()?)?;
+    let lab = builder.start()?;
+    let user = &lab.users()[0];
+    for option in ["--core-spec=1", "--thread-spec=1"] {
+        let refused = lab.try_sbatch(user, &[option, "--gres=gpufrac:0.25", "--wrap=true"])?;
+        assert!(!refused.status.success(), "{refused:?}");
+        let said = "can not be combined with --core-spec or --thread-spec";
+        assert!(refused.stderr.contains(said), "{refused:?}");
+    }
     // Where a site does not take them, Slurm forgets them.
     let lab = Lab::builder().start()?;
     let args = ["--core-spec=1", "--gres=gpufrac:0.25", "--wrap=true"];

@@ -74,7 +74,7 @@ fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError>
     lab.expect_nothing_left()
 }
 
-/// The default partition has no GPUs, and one with them gives a quarter to whoever asks for nothing.
+/// Partition `gpu` gives a quarter to whoever asks for nothing; `cpu` has no pool.
 const RESERVED: &str = r#"
 [pool.halves]
 mechanism = "mig"

@@ -58,12 +58,12 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
         );
     }
     // The commands do not know the option; the plugin that knows it is there for the reason.
-    for program in ["sbatch", "srun", "salloc"] {
-        let args: [&[&str]; 2] = [&["-n2", QUARTERS], &["--wrap=true"]];
-        let args = match program {
-            "sbatch" => args.concat(),
-            _ => [args[0], &["true"]].concat(),
-        };
+    for (program, job) in [
+        ("sbatch", "--wrap=true"),
+        ("srun", "true"),
+        ("salloc", "true"),
+    ] {
+        let args = ["-n2", QUARTERS, job];
         let refused = lab.command(program).user(user).args(args).run()?;
         assert!(!refused.status.success(), "{refused:?}");
         assert!(refused.stderr.contains("needs Slurm 23.11"), "{refused:?}");

@@ -176,16 +176,15 @@ fn expect_all_run(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError>
     Ok(())
 }
 
+/// More than half of the slices of a node, and three at least.
+const BREAKER: (&str, &str) = (
+    "breaker",
+    "{ node_share = 50, cluster_share = 100, least = 3 }",
+);
+
 #[test]
 fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
-    let breaker = [
-        (
-            "breaker",
-            "{ node_share = 50, cluster_share = 100, least = 3 }",
-        ),
-        ("metrics", "\"127.0.0.1:0\""),
-    ];
-    let lab = lab(&breaker, "").start()?;
+    let lab = lab(&[BREAKER, ("metrics", "\"127.0.0.1:0\"")], "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = "while [ ! -e use ]; do sleep 0.1; done; gpu busy";
     let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], script));
@@ -223,11 +222,7 @@ fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
 
 #[test]
 fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabError> {
-    let breaker = (
-        "breaker",
-        "{ node_share = 50, cluster_share = 100, least = 3 }",
-    );
-    let lab = lab(&[breaker], "").start()?;
+    let lab = lab(&[BREAKER], "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], "sleep 1000"));
     let jobs = jobs.collect::<Result<Vec<_>, _>>()?;

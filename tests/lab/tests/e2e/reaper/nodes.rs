@@ -186,13 +186,15 @@ fn without_a_shared_folder_jobs_on_several_nodes_live() -> Result<(), LabError> 
     lab.expect_nothing_left()
 }
 
+/// More than 40 % of the slices of the cluster, and four at least.
+const BREAKER: (&str, &str) = (
+    "breaker",
+    "{ node_share = 100, cluster_share = 40, least = 4 }",
+);
+
 #[test]
 fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
-    let breaker = (
-        "breaker",
-        "{ node_share = 100, cluster_share = 40, least = 4 }",
-    );
-    let lab = two(&[breaker], "").shared().start()?;
+    let lab = two(&[BREAKER], "").shared().start()?;
     let user = &lab.users()[0];
     let script = "while [ ! -e use ]; do sleep 0.1; done; gpu busy";
     let jobs: Vec<JobId> = (0..6)
@@ -266,11 +268,7 @@ idle = "18s"
 
 #[test]
 fn a_node_that_nothing_was_due_on_knows_of_the_breaker_too() -> Result<(), LabError> {
-    let breaker = (
-        "breaker",
-        "{ node_share = 100, cluster_share = 40, least = 4 }",
-    );
-    let lab = two(&[breaker], LATE)
+    let lab = two(&[BREAKER], LATE)
         .partition("early", "")
         .pools(POOL)
         .shared()

@@ -37,8 +37,7 @@ fn instances_of_hopper() -> Result<(), LabError> {
 
 #[test]
 fn instances_of_ampere_without_dcgm() -> Result<(), LabError> {
-    let changes = [CPU];
-    let lab = lab(&changes, "").gpus("A100-40", 2).start()?;
+    let lab = lab(&[CPU], "").gpus("A100-40", 2).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let run = |script| submit(&lab, user, &[QUARTER], script);
     let unused = run("sleep 1000")?;
@@ -120,8 +119,7 @@ nodes = "@NODE3@"
 
 #[test]
 fn tenants_of_mps() -> Result<(), LabError> {
-    let changes = [CPU];
-    let builder = lab(&changes, "").nodes(3).gpu_list(&["L40S"]);
+    let builder = lab(&[CPU], "").nodes(3).gpu_list(&["L40S"]);
     let builder = builder.partition("private", "Nodes=@NODE3@");
     let lab = builder.mps_standin().pools(MPS).start()?;
     let (users, nodes) = (lab.users(), lab.nodes());
