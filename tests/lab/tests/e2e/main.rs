@@ -11,10 +11,10 @@ macro_rules! not_here {
 
 mod accounting;
 mod check_slurm;
-mod corners;
+mod exclusive_and_partitions;
 mod fence;
 mod idle_option;
-mod life;
+mod job_types;
 mod mig_mps;
 mod mixed;
 mod mps;
@@ -22,19 +22,19 @@ mod nodes_come_and_go;
 mod panics;
 mod per_task;
 mod plain;
+mod plugin_builds;
 mod preemption;
 mod reaper;
 mod release;
+mod requests;
+mod requeue_and_cancel;
 mod settings;
-mod shapes;
-mod sites;
+mod shared_devices;
+mod site_setups;
 mod soak;
 mod soak_tenants;
-mod soft;
 mod submission;
-mod tenants;
-mod variants;
-mod ways;
+mod timeslice_and_hami;
 
 use std::io::Write;
 use std::time::Duration;

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use gpufrac_lab::{Lab, LabError};
 
-use crate::tenants::{connect, control, daemons, finish, limits, pipe, run, start_with_control};
+use crate::shared_devices::{
+    connect, control, daemons, finish, limits, pipe, run, start_with_control,
+};
 
 const POOL: &str = r#"
 [pool.p]

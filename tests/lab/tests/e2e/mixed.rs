@@ -6,7 +6,9 @@ use std::time::Duration;
 use gpufrac_lab::{ComputeMode, JobId, Lab, LabError};
 use nix::sys::signal::Signal;
 
-use crate::tenants::{SEE, control, daemons, finish, ready, run, start_with_control, submit};
+use crate::shared_devices::{
+    SEE, control, daemons, finish, ready, run, start_with_control, submit,
+};
 
 const POOLS: &str = r#"
 [pool.halves]

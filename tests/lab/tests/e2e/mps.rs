@@ -6,7 +6,7 @@ use gpufrac_lab::{ComputeMode, Lab, LabError, User, is_running};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::tenants::{
+use crate::shared_devices::{
     connect, control, daemons, finish, limits, pipe, ready, release, run, start_with_control,
     submit, tell,
 };

@@ -8,13 +8,13 @@ use std::time::Duration;
 use gpufrac_lab::{Lab, LabError};
 use nix::sys::signal::Signal;
 
-use crate::variants::{self, PLUGINS};
+use crate::plugin_builds::{self, PLUGINS};
 
 /// Plugins with the feature, in a folder of their own.
 pub(crate) fn planted() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        variants::build("planted", |cargo| {
+        plugin_builds::build("planted", |cargo| {
             for plugin in PLUGINS {
                 cargo.args(["--features", &format!("{plugin}/planted-panic")]);
             }

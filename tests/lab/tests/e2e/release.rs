@@ -9,7 +9,7 @@ use gpufrac_lab::{Lab, LabError, Slurm, Version};
 use nix::sys::signal::Signal;
 
 use crate::panics::logged;
-use crate::variants::{self, PLUGINS};
+use crate::plugin_builds::{self, PLUGINS};
 use crate::{HOLD, go};
 
 const NUMBER: &str = "#define SLURM_VERSION_NUMBER 0x";
@@ -37,9 +37,9 @@ fn next_series() -> Version {
 
 /// Plugins built for a release.
 fn built_for(Version(number): Version) -> PathBuf {
-    let include = variants::folder().join(format!("include-{number:x}"));
+    let include = plugin_builds::folder().join(format!("include-{number:x}"));
     copy_headers(&include, number);
-    variants::build(&format!("release-{number:x}"), |cargo| {
+    plugin_builds::build(&format!("release-{number:x}"), |cargo| {
         cargo.env("GPUFRAC_SLURM_INCLUDE", &include);
     })
 }
@@ -77,7 +77,7 @@ fn of_next_series() -> &'static Path {
 fn install(lab: &Lab, plugins: impl Fn(&str) -> PathBuf) {
     for plugin in PLUGINS {
         let place = lab.folder().lib().join(format!("{plugin}.so"));
-        variants::replace(&plugins(plugin), &place);
+        plugin_builds::replace(&plugins(plugin), &place);
     }
 }
 

@@ -12,8 +12,8 @@ use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::{ComputeMode, Instance, JobId, Lab, LabError, MpsProcess};
 
+use crate::shared_devices::{control, daemons};
 use crate::soak::{Dice, leases, number, queue};
-use crate::tenants::{control, daemons};
 
 /// Shared daemons and instances on the first node, private daemons on the second.
 const POOLS: &str = r#"

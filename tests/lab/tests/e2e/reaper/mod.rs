@@ -7,11 +7,11 @@ use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, User};
 use nix::sys::signal::Signal;
 
 mod daemon;
-mod first;
-mod ladder;
+mod escalation;
 mod nodes;
 mod patterns;
 mod policy;
+mod reclaim;
 mod replay;
 mod spared;
 mod stalls;

@@ -1,10 +1,10 @@
 //! Every way to ask Slurm for something asks for a fraction as well.
 
-mod control;
-mod cron;
-mod queue;
-mod rest;
-mod spellings;
+mod arrays_and_het_jobs;
+mod options;
+mod scontrol;
+mod scrontab;
+mod slurmrestd;
 mod steps;
 
 use gpufrac_lab::{JobId, Lab, LabError, Outcome};

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use gpufrac_lab::{ComputeMode, Lab, LabError};
 
-use crate::tenants::{finish, run, start};
+use crate::shared_devices::{finish, run, start};
 
 /// Two GPUs: with hints and a length of slices, and with neither.
 const TIMESLICE: &str = r#"
