@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::Lab;
 
-use crate::cargo::root;
+use crate::cargo::{build, root};
 use crate::series::Series;
 use crate::setup;
 
@@ -84,6 +84,7 @@ fn start(up: &Up) -> Result<()> {
         Some(name) => Series::prepare(name)?,
         None => Series::own()?,
     };
+    build()?;
     series.build()?;
     let mut builder = Lab::builder()
         .nodes(up.nodes)
@@ -92,7 +93,7 @@ fn start(up: &Up) -> Result<()> {
         .mig(up.mechanism.uses_mig())
         .plugins(!up.plain)
         .slurm(series.slurm()?)
-        .build_folder(series.target().join("debug"))
+        .series_folder(series.build_folder())
         .folder(&up.folder);
     if up.mechanism != Mechanism::Mig {
         builder = builder.pools(&pool(up.mechanism, model)?);

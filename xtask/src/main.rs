@@ -7,7 +7,6 @@ mod deny;
 mod dist;
 mod lab;
 mod map;
-mod matrix;
 mod series;
 mod setup;
 mod suite;
@@ -32,18 +31,10 @@ struct Arguments {
 enum Task {
     /// Installs the Debian packages that building and testing need, if any is missing
     Setup,
-    /// Everything that a change must pass: format, clippy, tests on real Slurm, documentation
-    Test {
-        /// The series of Slurm for the end-to-end tests (22.05, 24.11, 26.05); all of them unless said, with
-        /// NAME the machine's own
-        #[arg(long)]
-        slurm: Option<String>,
-        /// Only the end-to-end tests whose names contain this
-        #[arg(last = true)]
-        name: Option<String>,
-    },
-    /// The tests that need no Slurm daemons
-    Unit,
+    /// Format, clippy and unit tests: two minutes
+    Check,
+    /// Everything that a change must pass: format, clippy, all tests, on real Slurm too, documentation
+    Test(suite::Wanted),
     /// A cluster to play with
     #[command(subcommand)]
     Lab(lab::LabTask),
@@ -77,8 +68,8 @@ pub(crate) struct DistArguments {
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Setup => setup::run(),
-        Task::Test { slurm, name } => suite::test(slurm.as_deref(), name.as_deref()),
-        Task::Unit => suite::unit(),
+        Task::Check => suite::check(),
+        Task::Test(wanted) => suite::test(&wanted),
         Task::Lab(task) => lab::run(&task),
         Task::Demo => demo::run(),
         Task::Bench(arguments) => bench::run(&arguments),

@@ -3,6 +3,7 @@
 //! One of them is the machine's own. The others come into folders of the user's cache by debootstrap, from the
 //! mirror that the machine's apt names; nothing of them is installed on the machine.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,18 @@ const SERIES: [(&str, &str); 3] = [
 /// What is installed in a release's folder.
 const PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurmdbd,slurmrestd,munge,libslurm-dev,procps";
+
+/// The packages that are built against Slurm's headers.
+const PACKAGES_OF_SERIES: [&str; 8] = [
+    "slurm-sys",
+    "job_submit_gpufrac",
+    "cli_filter_gpufrac",
+    "spank_gpufrac",
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac-reaper",
+    "gpufrac",
+];
 
 /// A series that can be built for and run.
 pub(crate) struct Series {
@@ -65,12 +78,19 @@ impl Series {
 
     /// The machine's own series.
     pub fn own() -> Result<Self> {
-        Self::prepare(&Slurm::in_root(None)?.series())
+        Self::prepare(Self::own_name()?)
     }
 
-    /// Whether it is the machine's own.
-    pub fn is_own(&self) -> bool {
-        self.root.is_none()
+    /// The name of the machine's own series.
+    pub fn own_name() -> Result<&'static str> {
+        let own = Slurm::in_root(None)?.series();
+        names().find(|name| **name == own).with_context(|| {
+            let known: Vec<_> = names().collect();
+            format!(
+                "this machine's Slurm {own} is not among those that gpufrac is tested on: {}",
+                known.join(", ")
+            )
+        })
     }
 
     /// The Slurm itself.
@@ -78,29 +98,43 @@ impl Series {
         Ok(Slurm::in_root(self.root.clone())?)
     }
 
-    /// cargo's folder for what is built for it: bindings of one Slurm must not be taken for another's.
-    pub fn target(&self) -> PathBuf {
+    /// The folder of what is built against its headers: bindings of one Slurm must not be taken for another's.
+    pub fn build_folder(&self) -> PathBuf {
         match &self.root {
-            None => root().join("target"),
-            Some(_) => root().join("target/slurm").join(self.name),
+            None => root().join("target/debug"),
+            Some(_) => self.target().join("debug"),
         }
     }
 
-    /// A command of cargo that builds for this series, or runs tests on it.
-    pub fn cargo(&self, args: &[&str]) -> Command {
-        let mut command = cargo(args);
-        if let Some(root) = &self.root {
-            command
-                .env("CARGO_TARGET_DIR", self.target())
-                .env("GPUFRAC_SLURM_INCLUDE", root.join("usr/include"))
-                .env("GPUFRAC_SLURM_ROOT", root);
-        }
-        command
+    fn target(&self) -> PathBuf {
+        root().join("target/slurm").join(self.name)
     }
 
-    /// Builds the whole workspace for it, as it is tested.
+    /// Builds what is built against its headers. The machine's own series is part of every build.
     pub fn build(&self) -> Result<()> {
-        run(&mut self.cargo(&["build", "--workspace", "--quiet"]))
+        let Some(release) = &self.root else {
+            return Ok(());
+        };
+        let mut command = cargo(&["build", "--quiet", "--lib", "--bins", "--examples"]);
+        command
+            .args(PACKAGES_OF_SERIES.iter().flat_map(|name| ["-p", name]))
+            .env("CARGO_TARGET_DIR", self.target())
+            .env("GPUFRAC_SLURM_INCLUDE", release.join("usr/include"))
+            // Nobody debugs these: what helps there would be most of what is written.
+            .env("CARGO_INCREMENTAL", "0")
+            .env("CARGO_PROFILE_DEV_DEBUG", "false");
+        run(&mut command)
+    }
+
+    /// What makes an end-to-end test run on it.
+    pub fn environment(&self) -> Vec<(&'static str, OsString)> {
+        match &self.root {
+            None => Vec::new(),
+            Some(root) => vec![
+                ("GPUFRAC_SLURM_ROOT", root.into()),
+                ("GPUFRAC_SERIES_DIR", self.build_folder().into()),
+            ],
+        }
     }
 }
 

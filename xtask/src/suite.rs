@@ -1,209 +1,475 @@
-//! The tests, in stages.
+//! The tiers of the tests: `check`, `test`, `test --full`.
+//!
+//! Data flows one way: cargo builds programs ([`programs`]), the table of the end-to-end tests says on which series of
+//! Slurm each runs ([`table`]), each run of a test becomes a case ([`case`]), threads run cases side by side
+//! ([`pool`]), and the outcomes are told ([`report`]).
 
+mod case;
+mod pool;
+mod programs;
+mod report;
+mod table;
+
+use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 
-use crate::cargo::{Counts, build, cargo, run, run_tests, stage, tests};
-use crate::matrix::{self, Matrix, Results};
+use self::case::{Case, Load};
+use self::pool::Pool;
+use self::programs::Program;
+use self::report::Report;
+use self::table::{On, Row, Table};
+use crate::cargo::{Counts, build, cargo, root, run, stage, tests};
 use crate::series::{self, Series};
 use crate::setup;
 
-/// A part of the end-to-end tests: those whose names contain one of these, and how many at a time.
-struct Part {
-    names: &'static [&'static str],
-    threads: u8,
-}
+/// The program of the end-to-end tests.
+const END_TO_END: &str = "lab::e2e";
+/// The table of the end-to-end tests, below the root.
+const TABLE: &str = "tests/lab/tests/e2e/series.toml";
+/// Outcomes for CI systems, below the root.
+const JUNIT: &str = "target/junit.xml";
+/// The seed of all random tests of a run.
+const SEED: &str = "GPUFRAC_TEST_SEED";
+/// Set where a test must not pass for want of NVIDIA's own programs.
+const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
+/// Set by those who have no way to these programs.
+const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
-/// Parts with needs of their own, in this order; all other tests come last, and may share the machine.
-const PARTS: [Part; 3] = [
-    // These build plugins.
-    Part {
-        names: &["panics::", "release::"],
-        threads: 2,
-    },
-    // These need the whole machine to be in time, as hundreds of jobs run at once.
-    Part {
-        names: &["reaper::patterns", "reaper::replay"],
-        threads: 1,
-    },
-    // These look at what processes do in seconds.
-    Part {
-        names: &["reaper::"],
-        threads: 3,
-    },
+/// What the long tier asks of random tests, unless the environment says otherwise: numbers of jobs and cases.
+const FULL: [(&str, &str); 4] = [
+    ("GPUFRAC_PATTERN_JOBS", "1000"),
+    ("GPUFRAC_SOAK_JOBS", "2000"),
+    ("GPUFRAC_SOAK_TENANTS", "1000"),
+    ("PROPTEST_CASES", "4096"),
 ];
-const OTHERS_AT_A_TIME: &str = "--test-threads=4";
 
-/// So many tests of a part are run again when they failed, one at a time: they wait for real daemons by the clock, on a
-/// machine that may stand still for seconds. More than these fail of a defect.
-const MOST_AGAIN: usize = 3;
+/// Which tests are wanted.
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
+    /// The series of Slurm for the end-to-end tests: 22.05, 24.11, 26.05, or `all`. Unless given, the table
+    /// tests/lab/tests/e2e/series.toml decides; with NAME, the machine's own series
+    #[arg(long)]
+    slurm: Option<String>,
+    /// Everything in real time, on all series, with long soaks: hours. For a release
+    #[arg(long)]
+    full: bool,
+    /// The seed of the random tests; drawn unless given, and printed
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only tests whose names contain this
+    #[arg(last = true)]
+    name: Option<String>,
+}
 
-/// Not these: what they look for may happen once in thousands of jobs.
-const NEVER_AGAIN: [&str; 2] = ["soak", "patterns"];
-
-/// What says how much the reaper gains in a day, for six minutes: on the machine's own series alone.
-const ONCE: &str = "reaper::replay";
-
-/// Of the random jobs of `reaper::patterns`, how many are enough on a series that is not the machine's own.
-const FEWER_PATTERNS: &str = "200";
-const PATTERNS: &str = "GPUFRAC_PATTERN_JOBS";
-
-/// All stages, or set-up, build and the end-to-end tests called `name`; those on one series of Slurm, or on all.
-pub(crate) fn test(slurm: Option<&str>, name: Option<&str>) -> Result<()> {
-    let before = Instant::now();
-    let series = stage("set-up", || {
-        setup::run()?;
-        match (slurm, name) {
-            (Some(slurm), _) => Ok(vec![Series::prepare(slurm)?]),
-            (None, Some(_)) => Ok(vec![Series::own()?]),
-            (None, None) => series::names().map(Series::prepare).collect(),
-        }
-    })?;
-    let mut counts = Counts::default();
-    let mut matrix = Matrix::default();
-    if let Some(name) = name {
-        for series in &series {
-            build_for(series)?;
-            let (counted, results) = end_to_end(series, &[name, "--test-threads=3"])?;
-            matrix.add(series.name, results);
-            counts += counted;
-        }
-        if counts == Counts::default() {
-            bail!("no end-to-end test has a name with `{name}` in it");
-        }
-    } else {
-        counts += without_a_cluster()?;
-        for series in &series {
-            counts += all_end_to_end(series, &mut matrix)?;
-        }
-        stage("documentation", || {
-            let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-            run(doc.env("RUSTDOCFLAGS", "-D warnings"))
-        })?;
-    }
+/// The second tier: all that a change must pass, or the tests called NAME.
+pub(crate) fn test(wanted: &Wanted) -> Result<()> {
+    let seed = wanted.seed.unwrap_or_else(fresh_seed);
+    let known: Vec<&'static str> = series::names().collect();
+    let choice = Choice {
+        known: &known,
+        wanted: wanted.slurm.as_deref(),
+        own: None,
+        drawn: known[(seed % known.len() as u64) as usize],
+        full: wanted.full,
+    };
     println!(
-        "== what passed on which Slurm (n/a: it has nothing to show there; again: it failed, and passed when it was run \
-         alone)\n{matrix}"
+        "== seed {seed}: version-neutral tests run on Slurm {}",
+        choice.drawn
     );
-    println!("== all stages in {:.1} s", before.elapsed().as_secs_f64());
-    conclude(counts)
+    stage("set-up", setup::run)?;
+    let choice = Choice {
+        own: wanted.name.is_some().then(Series::own_name).transpose()?,
+        ..choice
+    };
+    let plan = Plan {
+        wanted,
+        seed,
+        choice,
+    };
+    in_parallel(seed, |pool| plan.run(pool))
 }
 
-/// All tests of the lab on a series, part by part.
-fn all_end_to_end(series: &Series, matrix: &mut Matrix) -> Result<Counts> {
-    build_for(series)?;
-    let mut counts = Counts::default();
-    let mut done: Vec<&str> = Vec::new();
-    if !series.is_own() {
-        done.push(ONCE);
-    }
-    for Part { names, threads } in PARTS {
-        let threads = format!("--test-threads={threads}");
-        let mut args = vec![threads.as_str()];
-        args.extend(names);
-        args.extend(done.iter().flat_map(|name| ["--skip", name]));
-        counts += part(series, matrix, &args)?;
-        done.extend(names);
-    }
-    let mut args = vec![OTHERS_AT_A_TIME];
-    args.extend(done.iter().flat_map(|name| ["--skip", name]));
-    counts += part(series, matrix, &args)?;
-    Ok(counts)
-}
-
-/// Runs tests of the lab, and a few that failed once more. The matrix tells those that passed only then.
-fn part(series: &Series, matrix: &mut Matrix, args: &[&str]) -> Result<Counts> {
-    let (mut counts, mut results) = end_to_end(series, args)?;
-    let failed = matrix::failed(&results);
-    let may = |name: &&str| !NEVER_AGAIN.iter().any(|never| name.contains(never));
-    let again: Vec<&str> = failed.iter().map(|it| &**it).filter(may).collect();
-    // What is not counted there did not even start.
-    if counts.failed as usize == failed.len() && (1..=MOST_AGAIN).contains(&again.len()) {
-        let args = [&["--test-threads=1", "--exact"][..], &again].concat();
-        let (_, second) = end_to_end(series, &args)?;
-        let passed = matrix::passed_again(&mut results, &second);
-        counts.passed += passed;
-        counts.failed -= passed;
-    }
-    matrix.add(series.name, results);
-    Ok(counts)
-}
-
-fn build_for(series: &Series) -> Result<()> {
-    stage(&format!("build for Slurm {}", series.name), || {
-        series.build()
-    })
-}
-
-/// Runs tests of the lab on a series that was built for.
-fn end_to_end(series: &Series, args: &[&str]) -> Result<(Counts, Results)> {
-    let name = format!(
-        "end-to-end tests on Slurm {}: {}",
-        series.name,
-        args.join(" ")
-    );
-    stage(&name, || {
-        let mut command = series.cargo(&[
-            "test",
-            "--no-fail-fast",
-            "-p",
-            "gpufrac-lab",
-            "--tests",
-            "--",
-        ]);
-        if !series.is_own() && std::env::var_os(PATTERNS).is_none() {
-            command.env(PATTERNS, FEWER_PATTERNS);
+/// The first tier: format, clippy, unit tests.
+pub(crate) fn check() -> Result<()> {
+    let seed = fresh_seed();
+    stage("set-up", setup::run)?;
+    in_parallel(seed, |pool| {
+        format()?;
+        let args = ["--workspace", "--exclude", "gpufrac-lab", "--lib", "--bins"];
+        let programs = stage("build", || programs::build(&args))?;
+        let environment = environment(seed, false);
+        for program in programs.into_iter().map(Arc::new) {
+            pool.add(plain_cases(&program, &environment, false));
         }
-        command.args(args);
-        run_tests(command)
+        clippy().map(|()| Counts::default())
     })
 }
 
-/// Format, clippy, and the tests that need no Slurm daemons.
-fn without_a_cluster() -> Result<Counts> {
-    let mut counts = Counts::default();
-    stage("format", || run(&mut cargo(&["fmt", "--all", "--check"])))?;
-    stage("clippy", || {
-        run(&mut cargo(&[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--quiet",
-            "--",
-            "-D",
-            "warnings",
-        ]))
-    })?;
-    stage("build", build)?;
-    stage("unit, property and integration tests", || {
-        counts += tests(&["--workspace", "--exclude", "gpufrac-lab", "--quiet"])?;
-        Ok(())
-    })?;
-    stage("crashes and faults at every step on a node", || {
-        let feature = ["--features", "failpoints", "--test", "crash", "--quiet"];
-        counts += tests(&[["-p", "gpufrac-node"].as_slice(), &feature].concat())?;
-        Ok(())
-    })?;
-    Ok(counts)
-}
-
-/// What needs no cluster and takes seconds.
-pub(crate) fn unit() -> Result<()> {
-    conclude(tests(&[
-        "--workspace",
-        "--exclude",
-        "gpufrac-lab",
-        "--lib",
-        "--bins",
-        "--quiet",
-    ])?)
-}
-
-fn conclude(counts: Counts) -> Result<()> {
-    println!("{} passed, {} failed", counts.passed, counts.failed);
-    if counts.failed > 0 {
-        bail!("{} failed", counts.failed);
+/// Runs the cases that `plan` adds to the pool while it goes on, and tells what came of them. The plan gives what it
+/// counted itself.
+fn in_parallel(seed: u64, plan: impl FnOnce(&Pool) -> Result<Counts> + Send) -> Result<()> {
+    let began = Instant::now();
+    let pool = Pool::default();
+    let mut report = Report::new(seed);
+    let (sender, outcomes) = channel();
+    let planned = std::thread::scope(|scope| {
+        for load in pool::threads() {
+            let (pool, sender) = (&pool, sender.clone());
+            scope.spawn(move || pool.work(load, &sender));
+        }
+        drop(sender);
+        let planner = scope.spawn(|| {
+            let planned = plan(&pool);
+            if planned.is_err() {
+                pool.clear();
+            }
+            pool.complete();
+            planned
+        });
+        outcomes.iter().for_each(|outcome| report.add(outcome));
+        planner.join()
+    });
+    report.write_junit(&root().join(JUNIT))?;
+    print!("{}", report.summary());
+    println!(
+        "== all in {:.1} s; {JUNIT} has the outcomes",
+        began.elapsed().as_secs_f64()
+    );
+    let mut counts = report.counts();
+    counts += planned.map_err(|_| anyhow!("the thread that builds has panicked"))??;
+    println!("{counts}");
+    match counts {
+        Counts {
+            failed: 0,
+            passed: 0,
+            ..
+        } => bail!("no test has a name with this in it"),
+        Counts { failed: 0, .. } => Ok(()),
+        Counts { failed, .. } => bail!("{failed} failed"),
     }
-    Ok(())
+}
+
+/// What a run of the second or third tier does.
+struct Plan<'a> {
+    wanted: &'a Wanted,
+    seed: u64,
+    choice: Choice<'a>,
+}
+
+impl Plan<'_> {
+    /// Builds, and adds cases as soon as they can run; then what is no test of a program.
+    fn run(&self, pool: &Pool) -> Result<Counts> {
+        let everything = self.wanted.name.is_none();
+        if everything {
+            format()?;
+        }
+        std::thread::scope(|scope| {
+            // Other series of Slurm are downloaded beside the build.
+            let fetch = |name| scope.spawn(move || Series::prepare(name));
+            let fetched: Vec<_> = match everything {
+                true => series::names().map(|name| (name, fetch(name))).collect(),
+                false => Vec::new(),
+            };
+            stage("build", build)?;
+            let programs = stage("test programs", || self.programs())?;
+            let environment = environment(self.seed, self.wanted.full);
+            for program in programs.iter().filter(|program| program.name != END_TO_END) {
+                pool.add(self.named(plain_cases(program, &environment, self.wanted.full)));
+            }
+            let Some(program) = programs.iter().find(|program| program.name == END_TO_END) else {
+                bail!("cargo built no program {END_TO_END}");
+            };
+            let table = table(program, self.choice.known)?;
+            let mut fetched = fetched.into_iter();
+            for name in self.choice.order()? {
+                let fetched = fetched.find_map(|(it, thread)| (it == name).then_some(thread));
+                let cases = self.named(self.cases(program, &table, name, &environment));
+                if cases.is_empty() {
+                    continue;
+                }
+                let series = match fetched {
+                    Some(thread) => thread
+                        .join()
+                        .map_err(|_| anyhow!("downloading Slurm {name} panicked"))??,
+                    None => Series::prepare(name)?,
+                };
+                pool.add(self.on(&series, cases)?);
+            }
+            match everything {
+                true => the_rest(),
+                false => Ok(Counts::default()),
+            }
+        })
+    }
+
+    /// The programs of all tests.
+    fn programs(&self) -> Result<Vec<Arc<Program>>> {
+        let mut programs = programs::build(&["--workspace"])?;
+        // Crashes need a build that can crash at each step.
+        let crash = [
+            "-p",
+            "gpufrac-node",
+            "--features",
+            "failpoints",
+            "--test",
+            "crash",
+        ];
+        programs.extend(programs::build(&crash)?);
+        Ok(programs.into_iter().map(Arc::new).collect())
+    }
+
+    /// The cases of the end-to-end tests on a series, without what the series brings along.
+    fn cases(
+        &self,
+        program: &Arc<Program>,
+        table: &Table,
+        series: &'static str,
+        environment: &[(&'static str, OsString)],
+    ) -> Vec<Case> {
+        let tests = program.tests.iter();
+        let mut cases: Vec<(usize, Case)> = tests
+            .filter(|test| self.wanted.full || !test.only_full)
+            .filter_map(|test| Some((test, table.row(&test.name)?)))
+            .filter(|(_, row)| self.choice.of(&row.on).contains(&series))
+            .map(|(test, row)| {
+                let case = Case {
+                    program: Arc::clone(program),
+                    test: test.name.clone(),
+                    series: Some(series),
+                    environment: environment.to_vec(),
+                    load: load(row),
+                    full: self.wanted.full,
+                };
+                (row.place, case)
+            })
+            .collect();
+        cases.sort_by_key(|(place, _)| *place);
+        cases.into_iter().map(|(_, case)| case).collect()
+    }
+
+    /// Builds for a series and completes the cases on it.
+    fn on(&self, series: &Series, mut cases: Vec<Case>) -> Result<Vec<Case>> {
+        stage(&format!("build for Slurm {}", series.name), || {
+            series.build()
+        })?;
+        for case in &mut cases {
+            case.environment.extend(series.environment());
+        }
+        Ok(cases)
+    }
+
+    fn named(&self, mut cases: Vec<Case>) -> Vec<Case> {
+        if let Some(name) = &self.wanted.name {
+            cases.retain(|case| case.name().contains(name.as_str()));
+        }
+        cases
+    }
+}
+
+fn load(row: &Row) -> Load {
+    match row.computes {
+        true => Load::Computes,
+        false => Load::Waits,
+    }
+}
+
+/// Which series a run is about.
+#[derive(Clone, Copy)]
+struct Choice<'a> {
+    known: &'a [&'static str],
+    /// What was asked for on the command line.
+    wanted: Option<&'a str>,
+    /// The machine's own series, where a test was asked for by its name.
+    own: Option<&'static str>,
+    /// The series for tests that need one, whichever it is.
+    drawn: &'static str,
+    full: bool,
+}
+
+impl Choice<'_> {
+    /// The series in the order in which they are built for: the machine's own first, as it is built already.
+    fn order(&self) -> Result<Vec<&'static str>> {
+        if let Some(wanted) = self.wanted.filter(|wanted| *wanted != "all") {
+            let found = self.known.iter().find(|name| **name == wanted);
+            let known = self.known.join(", ");
+            return found.map(|name| vec![*name]).with_context(|| {
+                format!("gpufrac is not tested on Slurm {wanted}; write one of {known}, or all")
+            });
+        }
+        let own = Series::own_name()?;
+        let mut order = self.known.to_vec();
+        order.sort_by_key(|name| *name != own);
+        Ok(order)
+    }
+
+    /// The series on which a test runs.
+    fn of<'t>(&'t self, on: &'t On) -> Vec<&'t str> {
+        let possible: Vec<&str> = match on {
+            On::One => self.known.to_vec(),
+            On::Each(series) => series.iter().map(String::as_str).collect(),
+        };
+        let only = |name: &str| -> Vec<&'t str> {
+            let mut possible = possible.iter();
+            possible
+                .find(|it| **it == name)
+                .into_iter()
+                .copied()
+                .collect()
+        };
+        match (self.wanted, self.own, on) {
+            (Some("all"), ..) => possible,
+            (Some(wanted), ..) => only(wanted),
+            (None, Some(own), _) if only(own).is_empty() => possible[..1].to_vec(),
+            (None, Some(own), _) => only(own),
+            (None, None, On::One) if !self.full => only(self.drawn),
+            (None, None, _) => possible,
+        }
+    }
+}
+
+/// What is no test of a program, after all of these were started.
+fn the_rest() -> Result<Counts> {
+    clippy()?;
+    stage("documentation", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+        run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    stage("examples in the documentation", || {
+        tests(&["--workspace", "--doc", "--quiet"])
+    })
+}
+
+fn format() -> Result<()> {
+    stage("format", || run(&mut cargo(&["fmt", "--all", "--check"])))
+}
+
+fn clippy() -> Result<()> {
+    let args = ["clippy", "--workspace", "--all-targets", "--quiet"];
+    stage(
+        "clippy",
+        || run(cargo(&args).args(["--", "-D", "warnings"])),
+    )
+}
+
+/// The cases of a program that needs no Slurm.
+fn plain_cases(
+    program: &Arc<Program>,
+    environment: &[(&'static str, OsString)],
+    full: bool,
+) -> Vec<Case> {
+    let tests = program.tests.iter().filter(|test| full || !test.only_full);
+    tests
+        .map(|test| Case {
+            program: Arc::clone(program),
+            test: test.name.clone(),
+            series: None,
+            environment: environment.to_vec(),
+            load: Load::Computes,
+            full,
+        })
+        .collect()
+}
+
+/// What each test gets.
+fn environment(seed: u64, full: bool) -> Vec<(&'static str, OsString)> {
+    let mut environment = vec![(SEED, seed.to_string().into())];
+    if std::env::var_os(MAY_SKIP).is_none() {
+        environment.push((NO_SKIP, "1".into()));
+    }
+    if full {
+        let unset = |(name, _): &(&str, &str)| std::env::var_os(name).is_none();
+        environment.extend(
+            FULL.into_iter()
+                .filter(unset)
+                .map(|(name, value)| (name, value.into())),
+        );
+    }
+    environment
+}
+
+fn table(program: &Program, known: &[&str]) -> Result<Table> {
+    let path = root().join(TABLE);
+    let read = || {
+        let table = Table::parse(&std::fs::read_to_string(&path)?, known)?;
+        table.check(&program.tests)?;
+        Ok::<_, anyhow::Error>(table)
+    };
+    read().with_context(|| TABLE.to_owned())
+}
+
+/// A seed that no run had before, small enough to be typed.
+fn fresh_seed() -> u64 {
+    // The standard library seeds its hashes from the system's random source.
+    RandomState::new().hash_one(std::process::id()) >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 3] = ["22.05", "24.11", "26.05"];
+
+    fn choice() -> Choice<'static> {
+        Choice {
+            known: &KNOWN,
+            wanted: None,
+            own: None,
+            drawn: "24.11",
+            full: false,
+        }
+    }
+
+    #[test]
+    fn each_test_runs_where_it_can_show_something() {
+        let each = On::Each(vec!["24.11".to_owned(), "26.05".to_owned()]);
+        let of = |choice: Choice<'_>| -> [Vec<String>; 2] {
+            [&On::One, &each].map(|on| choice.of(on).into_iter().map(str::to_owned).collect())
+        };
+        let some = |one: &[&str], each: &[&str]| {
+            [one, each].map(|names| {
+                names
+                    .iter()
+                    .map(|name| (*name).to_owned())
+                    .collect::<Vec<_>>()
+            })
+        };
+        let usual = choice();
+        assert_eq!(of(usual), some(&["24.11"], &["24.11", "26.05"]));
+        let full = Choice {
+            full: true,
+            ..usual
+        };
+        assert_eq!(of(full), some(&KNOWN, &["24.11", "26.05"]));
+        let own = Choice {
+            own: Some("22.05"),
+            ..usual
+        };
+        assert_eq!(of(own), some(&["22.05"], &["24.11"]));
+        let wanted = |name| Choice {
+            wanted: Some(name),
+            own: Some("22.05"),
+            ..usual
+        };
+        assert_eq!(of(wanted("22.05")), some(&["22.05"], &[]));
+        assert_eq!(of(wanted("26.05")), some(&["26.05"], &["26.05"]));
+        assert_eq!(of(wanted("all")), some(&KNOWN, &["24.11", "26.05"]));
+    }
+
+    #[test]
+    fn a_series_that_is_not_tested_is_refused() {
+        let unknown = Choice {
+            wanted: Some("23.02"),
+            ..choice()
+        };
+        let error = unknown.order().unwrap_err().to_string();
+        assert!(
+            error.contains("write one of 22.05, 24.11, 26.05, or all"),
+            "{error}"
+        );
+    }
 }

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use crate::folder::write;
 use crate::{Folder, LabError};
 
-const PROGRAMS: [&str; 5] = [
-    "gpufrac",
-    "gpufrac-prolog",
-    "gpufrac-epilog",
-    "gpufrac-reaperd",
-    "gpusim",
+/// Programs that are built against the headers of one series of Slurm, as cargo calls them and as the lab does.
+const PROGRAMS_OF_SERIES: [(&str, &str); 5] = [
+    ("gpufrac", "gpufrac"),
+    ("gpufrac-prolog", "gpufrac-prolog"),
+    ("gpufrac-epilog", "gpufrac-epilog"),
+    ("gpufrac-reaperd", "gpufrac-reaperd"),
+    ("examples/slurm_client", "slurm-client"),
 ];
+
+/// The simulator's control program, which knows nothing of Slurm.
+const GPUSIM: &str = "gpusim";
 
 /// What cargo calls it, and what Slurm wants it to be called.
 const PLUGINS: [(&str, &str); 3] = [
@@ -52,19 +56,25 @@ pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
         })
 }
 
-/// Copies all of it into the lab: a build that goes on beside a running lab must not change it.
-pub(crate) fn install(build: &Path, folder: &Folder) -> Result<(), LabError> {
-    for program in PROGRAMS {
-        copy(&build.join(program), &folder.bin().join(program))?;
-    }
-    copy(&build.join(SIMULATOR), &folder.lib().join(SIMULATOR))?;
-    install_plugins(build, folder)
+/// The folder of what is built against the headers of one series of Slurm: `GPUFRAC_SERIES_DIR`, else `build`.
+pub(crate) fn series_folder(build: &Path) -> PathBuf {
+    std::env::var_os("GPUFRAC_SERIES_DIR").map_or_else(|| build.to_owned(), PathBuf::from)
 }
 
-/// Copies the plugins alone.
+/// Puts all of it into the lab: `build` has what knows no Slurm, `series` what is built against a Slurm's headers.
+pub(crate) fn install(build: &Path, series: &Path, folder: &Folder) -> Result<(), LabError> {
+    for (built, installed) in PROGRAMS_OF_SERIES {
+        place(&series.join(built), &folder.bin().join(installed))?;
+    }
+    place(&build.join(GPUSIM), &folder.bin().join(GPUSIM))?;
+    place(&build.join(SIMULATOR), &folder.lib().join(SIMULATOR))?;
+    install_plugins(series, folder)
+}
+
+/// Puts the plugins alone into the lab.
 pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabError> {
     for (built, installed) in PLUGINS {
-        copy(&build.join(built), &folder.lib().join(installed))?;
+        place(&build.join(built), &folder.lib().join(installed))?;
     }
     Ok(())
 }
@@ -75,13 +85,13 @@ pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), L
     if let Some(place) = program.parent() {
         fs::create_dir_all(place).map_err(LabError::file("cannot make", place))?;
     }
-    copy(&build.join("mps-standin"), &program)
+    place(&build.join("mps-standin"), &program)
 }
 
 /// Installs a slurmd that sees the unified hierarchy of control groups alone.
 pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), LabError> {
     let library = folder.lib().join(CGROUP_VIEW);
-    copy(&build.join(CGROUP_VIEW), &library)?;
+    place(&build.join(CGROUP_VIEW), &library)?;
     let path = folder.bin().join("slurmd");
     let script = format!(
         "#!/bin/sh\nslurmd=$(PATH=${{PATH#{}:}}; command -v slurmd)\nLD_PRELOAD={} exec \"$slurmd\" \"$@\"\n",
@@ -91,13 +101,26 @@ pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), L
     write(&path, &script, 0o755)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), LabError> {
+/// Puts a built file into the lab, in the place of one that is there. A hard link where that can be: the programs
+/// of a debug build are 200 MB. A build that goes on beside a running lab does not change the lab, as linkers write
+/// a new file (`unlink_if_ordinary` of GNU ld).
+fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     if !from.exists() {
         return Err(LabError::Machine {
             what: format!("{} is not built", from.display()),
-            hint: "cargo build --workspace".into(),
+            hint: "cargo xtask lab and cargo xtask test build it".into(),
         });
     }
+    match fs::remove_file(to) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(LabError::file("cannot replace", to)(error));
+        }
+        _ => {}
+    }
+    if fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    // Another file system.
     fs::copy(from, to).map_err(LabError::file("cannot copy", from))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))
         .map_err(LabError::file("cannot set the mode of", to))

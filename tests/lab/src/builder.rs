@@ -44,6 +44,8 @@ pub struct LabBuilder {
     slurm_conf_extra: String,
     folder: Option<PathBuf>,
     build_folder: Option<PathBuf>,
+    /// Of what is built against Slurm's headers.
+    series_folder: Option<PathBuf>,
     run_on_tmpfs: bool,
     plugin_folder: Option<PathBuf>,
     /// Of gpufrac.toml, beside those of every lab.
@@ -81,6 +83,7 @@ impl Default for LabBuilder {
             slurm_conf_extra: String::new(),
             folder: None,
             build_folder: None,
+            series_folder: None,
             run_on_tmpfs: false,
             plugin_folder: None,
             paths: Vec::new(),
@@ -262,6 +265,14 @@ impl LabBuilder {
         self
     }
 
+    /// Where cargo's results are that were built against the headers of the lab's Slurm: `GPUFRAC_SERIES_DIR`, else
+    /// [`build_folder`](Self::build_folder), unless said.
+    #[must_use]
+    pub fn series_folder(mut self, path: impl Into<PathBuf>) -> Self {
+        self.series_folder = Some(path.into());
+        self
+    }
+
     /// Whether leases are on a tmpfs, as `/run` is on a real node: what a disk adds is not measured then.
     #[must_use]
     pub fn run_on_tmpfs(mut self, on: bool) -> Self {
@@ -393,13 +404,21 @@ impl LabBuilder {
         }
     }
 
+    fn series(&self, build: &std::path::Path) -> PathBuf {
+        match &self.series_folder {
+            Some(folder) => folder.clone(),
+            None => artifacts::series_folder(build),
+        }
+    }
+
     fn write_configuration(&self, lab: &mut Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
         let folder = &lab.folder().clone();
         let etc = folder.etc();
         let nodes = &lab.nodes().to_vec();
         let mut plugin_path = lab.slurm().plugins()?.display().to_string();
         if self.gpufrac {
-            artifacts::install(&self.build()?, folder)?;
+            let build = self.build()?;
+            artifacts::install(&build, &self.series(&build), folder)?;
             if let Some(plugins) = &self.plugin_folder {
                 artifacts::install_plugins(plugins, folder)?;
             }

@@ -1,92 +1,16 @@
 //! libslurm as prolog, epilog and reaper use it, against a real slurmctld.
 
-use std::fmt::Debug;
 use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError};
-use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
 
 use super::{QUARTER, lab, lab_of, task, wait_for_task};
 use crate::{HOLD, go};
 
-/// What the other process is to do: `WORD JOB`.
-const QUESTION: &str = "GPUFRAC_LAB_ASK";
-
-/// Not a test: the process in which [`ask`] has its client. libslurm reads one configuration in its life.
-#[test]
-fn the_other_end_of_ask() {
-    let Ok(question) = std::env::var(QUESTION) else {
-        return;
-    };
-    let (word, number) = question.split_once(' ').expect("a word and a job");
-    let job_id = number.parse().expect("a job's number");
-    let client = Client::connect().expect("libslurm");
-    println!("answer: {}", answer(&client, word, job_id));
-}
-
-fn answer(client: &Client, word: &str, job_id: u32) -> String {
-    let job = match client.known_job(job_id) {
-        Ok(job) => job,
-        Err(error) => return format!("{error:?}"),
-    };
-    let usr1 = nix::sys::signal::Signal::SIGUSR1 as u8;
-    let done = match word {
-        "show" => return show(&job),
-        "comment" => client.set_admin_comment(&job, "from-the-test"),
-        "tell-script" => client.signal(&job, usr1, true),
-        "tell-steps" => client.signal(&job, usr1, false),
-        "notify" => client.notify(&job, "a line from the test"),
-        "cancel" => client.cancel(&job),
-        "requeue" => client.requeue(&job, true),
-        other => panic!("no word {other}"),
-    };
-    match done {
-        Ok(()) => "done".to_owned(),
-        Err(error @ ClientError::Call { .. }) => format!("{error:?}"),
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Field by field, on one line.
-fn show(job: &JobInfo) -> String {
-    let part = |name: &str, value: &dyn Debug| format!("{name}={value:?}");
-    [
-        part("name", &job.name),
-        part("qos", &job.qos),
-        part("account", &job.account),
-        part("reservation", &job.reservation),
-        part("nodes", &job.nodes),
-        part("node_count", &job.node_count),
-        part("array", &job.array),
-        part("het", &job.het_job_id),
-        part("started", &(job.start_unix > 1_600_000_000)),
-        part("suspended", &(job.suspend_unix >= job.start_unix)),
-        part("running", &(job.state == JobState::Running)),
-        part("can_requeue", &job.can_requeue),
-        part("mail_user", &job.mail_user),
-        part("admin_comment", &job.admin_comment),
-    ]
-    .join(" ")
-}
-
+/// What the program `slurm-client` says of a job.
 fn ask(lab: &Lab, word: &str, job: JobId) -> Result<String, LabError> {
-    let program = std::env::current_exe().expect("this program");
-    let output = lab
-        .command(&program.display().to_string())
-        .env(QUESTION, format!("{word} {job}"))
-        .args(["--exact", "--nocapture"])
-        .args(["idle_option::client::the_other_end_of_ask"])
-        .stdout()?;
-    let mut answers = output
-        .lines()
-        .filter_map(|line| line.split_once("answer: "));
-    match answers.next() {
-        Some((_, answer)) => Ok(answer.to_owned()),
-        None => Err(LabError::Unexpected {
-            what: format!("{word} {job}"),
-            found: output,
-        }),
-    }
+    let asked = lab.command("slurm-client").args([word, &job.to_string()]);
+    Ok(asked.stdout()?.trim_end().to_owned())
 }
 
 /// Waits until a job wrote this file.

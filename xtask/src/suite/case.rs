@@ -1,0 +1,209 @@
+//! A test to be run, and what came of it.
+
+use std::ffi::OsString;
+use std::io::{self, Read};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::programs::Program;
+
+/// How long a test may take before it counts as hanging.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+/// As [`LIMIT`], in the tier `--full`.
+const LIMIT_FULL: Duration = Duration::from_secs(4 * 3600);
+
+/// One run of a test.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub program: Arc<Program>,
+    /// The test's path in its program.
+    pub test: String,
+    /// The series of Slurm it runs on; None where there is no Slurm in it.
+    pub series: Option<&'static str>,
+    pub environment: Vec<(&'static str, OsString)>,
+    pub load: Load,
+    pub full: bool,
+}
+
+/// What a test does with its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// It keeps a core busy.
+    Computes,
+    /// It waits for daemons, most of the time.
+    Waits,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub case: Case,
+    pub verdict: Verdict,
+    pub took: Duration,
+    /// What the test printed, its messages of failure included.
+    pub output: String,
+}
+
+/// How a case ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    Failed,
+    /// It has nothing to show on this series.
+    NotHere,
+}
+
+impl Case {
+    /// The whole name, `lab::e2e reaper::stalls::time_slices`.
+    pub fn name(&self) -> String {
+        format!("{} {}", self.program.name, self.test)
+    }
+
+    /// Runs the test in a process of its own and waits for its end.
+    pub fn run(self) -> Outcome {
+        let began = Instant::now();
+        let (verdict, output) = match self.output() {
+            Ok((passed, text)) => (self.verdict(passed, &text), text),
+            Err(error) => {
+                let program = self.program.path.display();
+                (
+                    Verdict::Failed,
+                    format!("starting {program} failed: {error}"),
+                )
+            }
+        };
+        Outcome {
+            verdict,
+            took: began.elapsed(),
+            output,
+            case: self,
+        }
+    }
+
+    fn verdict(&self, passed: bool, output: &str) -> Verdict {
+        let not_here = format!("test {} ... n/a", self.test);
+        match passed {
+            false => Verdict::Failed,
+            // A test without anything to show passes.
+            true if output.lines().any(|line| line == not_here) => Verdict::NotHere,
+            true => Verdict::Passed,
+        }
+    }
+
+    fn output(&self) -> io::Result<(bool, String)> {
+        let mut child = Command::new(&self.program.path)
+            .args(["--exact", &self.test, "--test-threads=1", "--show-output"])
+            .arg("--include-ignored")
+            .current_dir(&self.program.folder)
+            .env("CARGO_MANIFEST_DIR", &self.program.folder)
+            .envs(self.environment.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let collect = |stream: Option<Box<dyn Read + Send>>| {
+            std::thread::spawn(move || {
+                let mut bytes = Vec::new();
+                // What was read until an error is what there is.
+                let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+        };
+        let stdout = collect(child.stdout.take().map(|s| Box::new(s) as _));
+        let stderr = collect(child.stderr.take().map(|s| Box::new(s) as _));
+        let limit = if self.full { LIMIT_FULL } else { LIMIT };
+        let deadline = Instant::now() + limit;
+        let mut hangs = false;
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None if !hangs && Instant::now() >= deadline => {
+                    hangs = true;
+                    child.kill()?;
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let mut text = stdout.join().unwrap_or_default();
+        text.push_str(&stderr.join().unwrap_or_default());
+        if hangs {
+            let seconds = limit.as_secs();
+            text.push_str(&format!(
+                "\nkilled: the test did not end within {seconds} s\n"
+            ));
+        }
+        // A name that fits no test would pass.
+        let ran = text.contains("running 1 test");
+        Ok((status.success() && ran, text))
+    }
+}
+
+impl Outcome {
+    /// Seconds that the test's labs were up, and that it waited for them: of the lines `lab: up 12.3 s, started in
+    /// 2.1 s, waited 8.0 s` that the lab prints.
+    pub fn labs(&self) -> (f64, f64) {
+        let lines = self
+            .output
+            .lines()
+            .filter_map(|line| line.strip_prefix("lab: up "));
+        let times = lines.filter_map(|line| {
+            let up = line.split(' ').next()?.parse::<f64>().ok()?;
+            let waited = line.split_once("waited ")?.1.split(' ').next()?;
+            Some((up, waited.parse::<f64>().ok()?))
+        });
+        times.fold((0.0, 0.0), |sum, time| (sum.0 + time.0, sum.1 + time.1))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn outcome(test: &str, series: Option<&'static str>, verdict: Verdict) -> Outcome {
+        let program = Program {
+            name: "lab::e2e".to_owned(),
+            path: std::env::current_exe().unwrap(),
+            folder: std::env::temp_dir(),
+            tests: Vec::new(),
+        };
+        Outcome {
+            case: Case {
+                program: Arc::new(program),
+                test: test.to_owned(),
+                series,
+                environment: Vec::new(),
+                load: Load::Computes,
+                full: false,
+            },
+            verdict,
+            took: Duration::from_secs(2),
+            output: "lab: up 12.5 s, started in 2.1 s, waited 8.0 s\nlab: up 1.5 s, started in 1.0 s, waited 1.0 s\n"
+                .to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_times_of_labs_are_added() {
+        assert_eq!(outcome("a", None, Verdict::Passed).labs(), (14.0, 9.0));
+    }
+
+    #[test]
+    fn a_test_that_is_not_in_the_program_fails() {
+        let ran = outcome("suite::no_such_test", None, Verdict::Passed)
+            .case
+            .run();
+        assert_eq!(ran.verdict, Verdict::Failed, "{}", ran.output);
+        let own = "suite::case::tests::the_times_of_labs_are_added";
+        let ran = outcome(own, None, Verdict::Failed).case.run();
+        assert_eq!(ran.verdict, Verdict::Passed, "{}", ran.output);
+    }
+
+    #[test]
+    fn a_test_with_nothing_to_show_has_not_passed() {
+        let case = outcome("a", None, Verdict::Passed).case;
+        assert_eq!(case.verdict(true, "x\ntest a ... n/a\n"), Verdict::NotHere);
+        assert_eq!(case.verdict(false, "test a ... n/a\n"), Verdict::Failed);
+        assert_eq!(case.verdict(true, "test ab ... n/a\n"), Verdict::Passed);
+    }
+}

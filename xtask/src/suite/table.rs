@@ -1,0 +1,181 @@
+//! On which series of Slurm each end-to-end test runs, and why: `tests/lab/tests/e2e/series.toml`.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use super::programs::Test;
+
+/// The table, by test.
+#[derive(Debug)]
+pub(crate) struct Table(BTreeMap<String, Row>);
+
+/// What the table says of a test.
+#[derive(Debug, Clone)]
+pub(crate) struct Row {
+    pub on: On,
+    /// Whether it keeps a core busy; other tests of the lab wait most of their time.
+    pub computes: bool,
+    /// The place in the table: slow tests stand first, so that a run does not end with one.
+    pub place: usize,
+}
+
+/// The series of a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum On {
+    /// One of all series, drawn in each run.
+    One,
+    /// These.
+    Each(Vec<String>),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    group: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    on: Word,
+    why: String,
+    #[serde(default)]
+    computes: bool,
+    tests: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Word {
+    Word(String),
+    Series(Vec<String>),
+}
+
+impl Table {
+    /// Reads the table. `known`: the series that there are.
+    ///
+    /// # Errors
+    /// The text is no such table; each error names the group by its reason or the test by its name.
+    pub fn parse(text: &str, known: &[&str]) -> Result<Self> {
+        let file: File = toml::from_str(text)?;
+        let mut rows = BTreeMap::new();
+        for group in file.group {
+            if group.why.trim().is_empty() {
+                bail!("the group of {:?} has no reason (`why`)", group.tests);
+            }
+            let on = group
+                .on
+                .read(known)
+                .with_context(|| format!("the group {:?}", group.why))?;
+            for test in group.tests {
+                let row = Row {
+                    on: on.clone(),
+                    computes: group.computes,
+                    place: rows.len(),
+                };
+                if rows.insert(test.clone(), row).is_some() {
+                    bail!("{test} stands twice; keep one of the two lines");
+                }
+            }
+        }
+        Ok(Self(rows))
+    }
+
+    /// What the table says of a test.
+    pub fn row(&self, test: &str) -> Option<&Row> {
+        self.0.get(test)
+    }
+
+    /// Compares the table with the tests that there are.
+    ///
+    /// # Errors
+    /// Names the tests without a line and the lines without a test.
+    pub fn check(&self, tests: &[Test]) -> Result<()> {
+        let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
+        let without: Vec<&str> = names
+            .iter()
+            .copied()
+            .filter(|name| self.row(name).is_none())
+            .collect();
+        let stale: Vec<&String> = self
+            .0
+            .keys()
+            .filter(|name| !names.contains(&name.as_str()))
+            .collect();
+        if !without.is_empty() {
+            bail!("add a line, with the reason, for {}", without.join(", "));
+        }
+        if !stale.is_empty() {
+            bail!("remove the lines of tests that do not exist: {stale:?}");
+        }
+        Ok(())
+    }
+}
+
+impl Word {
+    fn read(self, known: &[&str]) -> Result<On> {
+        let series = match self {
+            Self::Word(word) if word == "one" => return Ok(On::One),
+            Self::Word(word) if word == "all" => {
+                known.iter().map(|name| (*name).to_owned()).collect()
+            }
+            Self::Word(word) => {
+                bail!("`on = {word:?}`: write \"one\", \"all\" or a list of series")
+            }
+            Self::Series(series) => series,
+        };
+        match series.iter().find(|name| !known.contains(&name.as_str())) {
+            Some(other) => bail!("Slurm {other} is none of {}", known.join(", ")),
+            None => Ok(On::Each(series)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 2] = ["22.05", "24.11"];
+
+    fn group(on: &str, why: &str, tests: &str) -> String {
+        format!("[[group]]\non = {on}\nwhy = {why:?}\ntests = [{tests}]\n")
+    }
+
+    fn tests(names: &[&str]) -> Vec<Test> {
+        let test = |name: &&str| Test {
+            name: (*name).to_owned(),
+            only_full: false,
+        };
+        names.iter().map(test).collect()
+    }
+
+    #[test]
+    fn a_table_is_read() {
+        let text = group("\"one\"", "no Slurm in it", "\"a\", \"b\"")
+            + &group("[\"24.11\"]", "a feature of it", "\"c\"")
+            + &group("\"all\"", "Slurm decides", "\"d\"");
+        let table = Table::parse(&text, &KNOWN).unwrap();
+        let on = |name| table.row(name).map(|row| row.on.clone());
+        let each = |series: &[&str]| On::Each(series.iter().map(|s| (*s).to_owned()).collect());
+        assert_eq!(on("b"), Some(On::One));
+        assert_eq!(on("c"), Some(each(&["24.11"])));
+        assert_eq!(on("d"), Some(each(&KNOWN)));
+        table.check(&tests(&["a", "b", "c", "d"])).unwrap();
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_the_tests_is_refused() {
+        let refused = |text: &str| Table::parse(text, &KNOWN).unwrap_err().to_string();
+        let twice = group("\"one\"", "x", "\"a\"").repeat(2);
+        assert_eq!(refused(&twice), "a stands twice; keep one of the two lines");
+        assert!(refused(&group("\"one\"", " ", "\"a\"")).contains("no reason"));
+        let error = Table::parse(&group("[\"1.0\"]", "x", "\"a\""), &KNOWN).unwrap_err();
+        assert!(format!("{error:#}").contains("Slurm 1.0 is none of 22.05, 24.11"));
+        let table = Table::parse(&group("\"all\"", "x", "\"a\""), &KNOWN).unwrap();
+        let says = |names: &[&str]| table.check(&tests(names)).unwrap_err().to_string();
+        assert!(says(&["a", "new"]).contains("for new"));
+        assert!(says(&[]).contains("[\"a\"]"));
+    }
+}
