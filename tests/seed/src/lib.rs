@@ -1,0 +1,98 @@
+//! Random choices of tests: fresh in each run, and the same again for the seed that a failed run printed.
+//!
+//! ```
+//! let mut dice = test_seed::Dice::new(test_seed::seed());
+//! assert!(dice.below(6) < 6);
+//! ```
+#![deny(missing_docs)]
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::hash::{BuildHasher, Hasher};
+
+/// The environment variable that repeats a run: a seed as a decimal number.
+pub const VARIABLE: &str = "GPUFRAC_TEST_SEED";
+
+/// A fresh seed, or the one in [`VARIABLE`]. Prints `GPUFRAC_TEST_SEED=<seed>`, which cargo shows when the test fails.
+///
+/// # Panics
+///
+/// If the variable is set and is no number of 64 bits.
+pub fn seed() -> u64 {
+    let seed = chosen(env::var(VARIABLE).ok().as_deref());
+    println!("{VARIABLE}={seed}");
+    seed
+}
+
+fn chosen(given: Option<&str>) -> u64 {
+    match given {
+        // The keys of std's hash maps are random numbers of the system.
+        None => RandomState::new().build_hasher().finish(),
+        Some(text) => text.parse().unwrap_or_else(|error| {
+            panic!("reading {VARIABLE}={text} failed: {error}; set a decimal number below 2^64")
+        }),
+    }
+}
+
+/// A small generator of random numbers (xorshift64): a seed gives the same numbers again on every machine.
+#[derive(Debug, Clone)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// Dice that give the numbers of `seed`.
+    pub fn new(seed: u64) -> Dice {
+        // Xorshift never leaves zero.
+        Dice(seed.max(1))
+    }
+
+    /// A number below `sides`, which is at least 1.
+    pub fn throw(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    /// As [`Dice::throw`], for an index.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.throw(limit as u64) as usize
+    }
+
+    /// Whether what happens once in `count` times happens now.
+    pub fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_fresh_unless_given() {
+        assert_ne!(chosen(None), chosen(None));
+        assert_eq!(chosen(Some("18446744073709551615")), u64::MAX);
+    }
+
+    #[test]
+    #[should_panic(expected = "reading GPUFRAC_TEST_SEED=0x7 failed")]
+    fn a_seed_that_is_no_number_is_refused() {
+        chosen(Some("0x7"));
+    }
+
+    #[test]
+    fn a_seed_repeats_its_numbers_and_no_other() {
+        let numbers = |seed| {
+            let mut dice = Dice::new(seed);
+            (0..100).map(|_| dice.below(6)).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(7), numbers(7));
+        assert_ne!(numbers(7), numbers(8));
+        for seed in [0, 7, u64::MAX] {
+            let seen = numbers(seed);
+            for side in 0..6 {
+                assert!(seen.contains(&side), "{side} with seed {seed}");
+            }
+        }
+    }
+}
