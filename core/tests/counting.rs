@@ -7,18 +7,7 @@
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Candidate, Layout, LayoutKind, Occupied, Side};
-
-/// Xorshift: the same million events every time.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-}
+use test_seed::Dice;
 
 struct Job {
     device: usize,
@@ -153,7 +142,7 @@ fn a_million_events_are_all_placed() {
     ];
     let models = Geometry::builtin_names();
     let share = EVENTS.div_ceil(models.len() * kinds.len());
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut dice = Dice::new(test_seed::seed());
     let (mut events, mut admitted, mut fullest) = (0, 0, 0);
     for model in models {
         let geometry = Geometry::builtin(model).unwrap();
@@ -193,7 +182,7 @@ fn a_million_events_are_all_placed() {
 fn the_simulator_finds_a_wrong_price() {
     let geometry = Geometry::builtin("H100-80").unwrap();
     let layout = Layout::solve(&geometry, LayoutKind::Halves, &[], false).unwrap();
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(test_seed::seed());
     let mut stuck = false;
     let mut gpu = Gpu::new(&geometry, &layout);
     for _ in 0..10_000 {

@@ -14,6 +14,7 @@ use common::{Job, World, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::failpoint;
 use nvidia_ml::disturb::{Rule, What};
+use test_seed::Dice;
 
 #[test]
 fn child() {
@@ -474,22 +475,6 @@ fn a_partition_goes_with_its_lease() {
     world.check(&[]);
 }
 
-/// Numbers that look random, the same in each run (xorshift64).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
-
 /// A node to which jobs of three users come and from which they go, and where anything may be killed.
 struct Traffic {
     world: World,
@@ -610,14 +595,14 @@ impl Traffic {
     }
 }
 
-fn traffic(kind: Kind, seed: u64) {
+fn traffic(kind: Kind) {
     let Some(world) = World::shared(kind, Control::Real) else {
         return;
     };
     world.setup().ok();
     let mut traffic = Traffic {
         world,
-        dice: Dice(seed),
+        dice: Dice::new(test_seed::seed()),
         jobs: Vec::new(),
         torn: Vec::new(),
         killed: BTreeMap::new(),
@@ -643,17 +628,17 @@ fn traffic(kind: Kind, seed: u64) {
 
 #[test]
 fn traffic_with_a_shared_daemon() {
-    traffic(Kind::MpsShared, 0x9E37_79B9_7F4A_7C15);
+    traffic(Kind::MpsShared);
 }
 
 #[test]
 fn traffic_with_a_daemon_for_each_job() {
-    traffic(Kind::MpsPrivate, 0xBF58_476D_1CE4_E5B9);
+    traffic(Kind::MpsPrivate);
 }
 
 #[test]
 fn traffic_with_a_daemon_in_an_instance() {
-    traffic(Kind::MigMps, 0x94D0_49BB_1331_11EB);
+    traffic(Kind::MigMps);
 }
 
 #[test]
