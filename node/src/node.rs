@@ -1,6 +1,7 @@
 //! A node as the configuration describes it, with the ways to its parts.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use gpufrac_core::config::{Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -29,6 +30,10 @@ pub enum NodeError {
     Config(ConfigErrors),
 }
 
+/// How long an epilog and the set-up wait for the lock of a GPU, once for all slices of a job: longer than a prolog keeps
+/// it.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(20);
+
 /// A node.
 #[derive(Debug)]
 pub struct Node {
@@ -52,6 +57,8 @@ pub struct Node {
     pub nvidia_smi: PathBuf,
     /// What all nodes share.
     pub shared: Option<PathBuf>,
+    /// How long an epilog and the set-up wait for the lock of a GPU; [`LOCK_PATIENCE`] but in tests.
+    pub lock_patience: Duration,
 }
 
 impl Node {
@@ -88,6 +95,7 @@ impl Node {
             mps_control: paths.mps_control.into(),
             nvidia_smi: paths.nvidia_smi.into(),
             shared: paths.shared.map(PathBuf::from),
+            lock_patience: LOCK_PATIENCE,
             config,
         }
     }

@@ -19,8 +19,6 @@ use crate::teardown::{Found, Teardown, TeardownError};
 
 /// How long dying processes are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a prolog may keep the GPU locked, and more: waited for once, and not for each slice.
-const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
@@ -117,7 +115,7 @@ fn release_one(
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<(), ReleaseError> {
             // Held for one try only: others carve on this GPU while we wait.
-            let patience = LOCK_PATIENCE.saturating_sub(start.elapsed());
+            let patience = node.lock_patience.saturating_sub(start.elapsed());
             let _lock = locks.gpu(lease.slice.gpu_index, patience)?;
             reached("release.locked");
             // A prolog's repair may have been here meanwhile.
@@ -177,7 +175,7 @@ mod tests {
         ReleaseError::Lock(LockError::Timeout {
             gpu_index: 0,
             path: "gpu0".into(),
-            waited: LOCK_PATIENCE,
+            waited: Duration::from_secs(20),
         })
     }
 

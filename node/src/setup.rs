@@ -3,7 +3,6 @@
 //! that run keep their slices.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::fraction::MemoryMib;
@@ -27,7 +26,6 @@ use crate::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
 /// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
 /// answers there, so a placeholder can be seen and permitted, not used.
 pub const PLACEHOLDER_MAJOR: u32 = 60;
-const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why a node could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -263,7 +261,7 @@ fn prepare_mps(
     let name = format!("probe{}", gpu.index);
     let probe = ControlDaemon::new(&node.mps_control, node.mps_folder(&name).as_ref(), 0);
     // Another node-setup may run, or have been killed here.
-    let _lock = node.locks()?.gpu(gpu.index, LOCK_PATIENCE)?;
+    let _lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
     let tried = probe.kill().and_then(|()| {
         probe.start(Start {
             device: &gpu.uuid,
@@ -518,7 +516,7 @@ fn repair(
     let log = JobLog::setup();
     for gpu in gpus {
         if devices.iter().any(|device| device.gpu_index == gpu.index) {
-            let _lock = locks.gpu(gpu.index, LOCK_PATIENCE)?;
+            let _lock = locks.gpu(gpu.index, node.lock_patience)?;
             reconcile::repair(node, &store, session, &gpu.uuid, None, &log)?;
         }
     }

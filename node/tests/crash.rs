@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::shares::{Control, Kind};
-use common::{Job, World, job, job_of_tasks, may_run};
+use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::failpoint;
 use nvidia_ml::disturb::{Rule, What};
@@ -258,11 +258,15 @@ fn of_both(points: &[&'static str]) -> Vec<&'static str> {
 
 #[test]
 fn killed_at_every_step_of_two_slices() {
-    let Some(scene) = tasks(Kind::Mig) else {
-        return;
-    };
-    scene.carving_killed_at(&of_both(failpoint::CARVE));
-    scene.release_killed_at(&of_both(failpoint::RELEASE));
+    at_once(["carving", "release"], |what| {
+        let Some(scene) = tasks(Kind::Mig) else {
+            return;
+        };
+        match what {
+            "carving" => scene.carving_killed_at(&of_both(failpoint::CARVE)),
+            _ => scene.release_killed_at(&of_both(failpoint::RELEASE)),
+        }
+    });
 }
 
 #[test]
@@ -288,11 +292,15 @@ fn killed_at_every_step_of_two_slices_in_one_instance() {
 
 #[test]
 fn any_call_of_two_slices_fails() {
-    let Some(scene) = tasks(Kind::Mig) else {
-        return;
-    };
-    scene.every_call_of_carving(What::Fail(999), 30);
-    scene.every_call_of_release(What::KillAfter, 10);
+    at_once(["carving", "release"], |what| {
+        let Some(scene) = tasks(Kind::Mig) else {
+            return;
+        };
+        match what {
+            "carving" => scene.every_call_of_carving(What::Fail(999), 30),
+            _ => scene.every_call_of_release(What::KillAfter, 10),
+        }
+    });
 }
 
 fn every_call_of_carving(what: What) {
@@ -366,7 +374,7 @@ fn points(kind: Kind, beside: bool, all: [&[&'static str]; 2]) -> Vec<&'static s
 }
 
 fn killed_at_every_step(kind: Kind) {
-    for beside in [false, true] {
+    at_once([false, true], |beside| {
         let Some(scene) = shared(kind, beside) else {
             return;
         };
@@ -374,7 +382,7 @@ fn killed_at_every_step(kind: Kind) {
         scene.carving_killed_at(&points(kind, beside, carve));
         let release = [failpoint::RELEASE, failpoint::RELEASE_SHARED];
         scene.release_killed_at(&points(kind, beside, release));
-    }
+    });
 }
 
 #[test]
@@ -403,13 +411,14 @@ fn killed_at_every_step_with_a_library() {
 }
 
 /// What befalls calls of NVML, by one mechanism.
-fn any_call(kind: Kind, beside: bool, befalls: &[What]) -> Option<Scene> {
-    let scene = shared(kind, beside)?;
-    for what in befalls {
+fn any_call(kind: Kind, beside: bool, befalls: &[What]) {
+    at_once(befalls, |what| {
+        let Some(scene) = shared(kind, beside) else {
+            return;
+        };
         scene.every_call_of_carving(*what, 5);
         scene.every_call_of_release(*what, 3);
-    }
-    Some(scene)
+    });
 }
 
 const FAILS: What = What::Fail(999);
@@ -417,8 +426,12 @@ const FAILS_AFTER: What = What::FailAfter(999);
 
 #[test]
 fn any_call_with_a_shared_daemon() {
-    let befalls = [FAILS, FAILS_AFTER, What::KillAfter];
-    let Some(scene) = any_call(Kind::MpsShared, false, &befalls) else {
+    any_call(
+        Kind::MpsShared,
+        false,
+        &[FAILS, FAILS_AFTER, What::KillAfter],
+    );
+    let Some(scene) = shared(Kind::MpsShared, false) else {
         return;
     };
     scene.every_call_of_carving(What::Fail(15), 5);

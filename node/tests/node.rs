@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Job, World, job, may_run};
+use common::{Ended, Job, World, at_once, job, may_run};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
@@ -375,31 +375,44 @@ fn a_foreign_instance_is_avoided_and_never_touched() {
 
 #[test]
 fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
-    let Some(world) = ready() else { return };
-    let foreign = world.foreign(9, 4, 4, Some(2));
-    for id in [1, 2, 3] {
-        world.slurm_knows(job(id, 1, 25));
+    enum Slurm {
+        Requeues,
+        CannotRequeue,
+        IsSilent,
     }
-    world
-        .prolog(job(1, 1, 25))
-        .ok()
-        .says("that gpufrac did not make");
-    assert_eq!(world.slurm_was_told(), ["requeue 1"]);
-    world.check(&[foreign]);
-    // One that cannot be requeued is told, and ends.
-    fs::write(world.root().join("slurm/interactive"), "").unwrap();
-    world.prolog(job(2, 1, 25)).ok();
-    let told = world.slurm_was_told();
-    assert!(
-        told[1].starts_with("notify 2 gpufrac: no slice"),
-        "{told:?}"
+    at_once(
+        [Slurm::Requeues, Slurm::CannotRequeue, Slurm::IsSilent],
+        |slurm| {
+            let Some(world) = ready() else { return };
+            let foreign = world.foreign(9, 4, 4, Some(2));
+            let one = job(1, 1, 25);
+            world.slurm_knows(one);
+            match slurm {
+                Slurm::Requeues => {
+                    world.prolog(one).ok().says("that gpufrac did not make");
+                    assert_eq!(world.slurm_was_told(), ["requeue 1"]);
+                }
+                // It is told, and ends.
+                Slurm::CannotRequeue => {
+                    fs::write(world.root().join("slurm/interactive"), "").unwrap();
+                    world.prolog(one).ok();
+                    let told = world.slurm_was_told();
+                    assert!(
+                        told[0].starts_with("notify 1 gpufrac: no slice"),
+                        "{told:?}"
+                    );
+                    assert_eq!(told[1..], ["cancel 1"]);
+                }
+                // The node must not run it.
+                Slurm::IsSilent => {
+                    world.slurm_is_silent_for(1000);
+                    assert_eq!(world.prolog(one).code, Some(1));
+                }
+            }
+            world.check(&[foreign]);
+            assert!(world.leases().is_empty());
+        },
     );
-    assert_eq!(told[2], "cancel 2");
-    // Where Slurm does not take it back either, the node must not run it.
-    world.slurm_is_silent_for(1000);
-    assert_eq!(world.prolog(job(3, 1, 25)).code, Some(1));
-    world.check(&[foreign]);
-    assert!(world.leases().is_empty());
 }
 
 #[test]
@@ -419,19 +432,25 @@ fn a_dying_predecessor_is_waited_for() {
 
 #[test]
 fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
+    // No answer, and the answer that it runs: neither is a permission.
+    at_once([None, Some("running gres:shard:50 0")], |said| {
+        let Some(world) = ready() else { return };
+        let (old, new) = (job(1, 0, 50), job(2, 0, 50));
+        world.prolog(old).ok();
+        let before = mig_uuid(&world, old);
+        world.slurm_knows(new);
+        match said {
+            None => drop(world.prolog(new).ok().says("No answer")),
+            Some(text) => {
+                world.slurm_says(1, text);
+                world.prolog(new).ok();
+            }
+        }
+        assert_eq!(mig_uuid(&world, old), before);
+        assert_eq!(world.slurm_was_told(), ["requeue 2"]);
+    });
     let Some(world) = ready() else { return };
-    let old = job(1, 0, 50);
-    world.prolog(old).ok();
-    let before = mig_uuid(&world, old);
-    // No answer; then: it runs. Neither is a permission.
-    for id in [2, 3] {
-        world.slurm_knows(job(id, 0, 50));
-    }
-    world.prolog(job(2, 0, 50)).ok().says("No answer");
-    world.slurm_says(1, "running gres:shard:50 0");
-    world.prolog(job(3, 0, 50)).ok();
-    assert_eq!(mig_uuid(&world, old), before);
-    assert_eq!(world.slurm_was_told(), ["requeue 2", "requeue 3"]);
+    world.prolog(job(1, 0, 50)).ok();
     for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
         let last = world.leases()[0].job_id;
         world.slurm_says(last, over);

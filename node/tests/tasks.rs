@@ -6,7 +6,7 @@ mod common;
 use std::fs;
 
 use common::shares::{Control, Kind};
-use common::{Job, World, job, job_of_tasks, may_run};
+use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
 use nvidia_ml::disturb::What;
 
@@ -152,29 +152,30 @@ fn without_slurms_word_nothing_is_carved() {
 
 #[test]
 fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
-    let Some(world) = world() else { return };
-    let job = job_of_tasks(7, 0, 25, 2);
-    world.slurm_counts(job);
-    for seconds in [15, 30] {
+    at_once([15, 30, 42, 1000], |seconds| {
+        let Some(world) = world() else { return };
+        let job = job_of_tasks(7, 0, 25, 2);
+        world.slurm_counts(job);
         world.slurm_is_silent_for(seconds);
-        world.prolog(job).ok();
-        world.check(&[]);
-        assert_eq!(world.leases_of(job).len(), 2, "{seconds} s");
-        world.epilog(job).ok();
-    }
-    assert!(world.slurm_was_told().is_empty());
-    // Too late to carve: the job is put back.
-    world.slurm_is_silent_for(42);
-    world
-        .prolog(job)
-        .ok()
-        .says("how many tasks are on this node");
-    assert_eq!(world.slurm_was_told(), ["requeue 7"]);
-    // The job must not run, and nobody can be told so.
-    world.slurm_is_silent_for(1000);
-    let ended = world.prolog(job).says("cannot requeue");
-    assert_eq!(ended.code, Some(1));
-    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+        let ended = world.prolog(job);
+        match seconds {
+            // Too late to carve: the job is put back.
+            42 => {
+                ended.ok().says("how many tasks are on this node");
+                assert_eq!(world.slurm_was_told(), ["requeue 7"]);
+            }
+            // The job must not run, and nobody can be told so.
+            1000 => assert_eq!(ended.says("cannot requeue").code, Some(1)),
+            _ => {
+                ended.ok();
+                world.check(&[]);
+                assert_eq!(world.leases_of(job).len(), 2, "{seconds} s");
+                world.epilog(job).ok();
+                assert!(world.slurm_was_told().is_empty());
+            }
+        }
+        assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    });
 }
 
 #[test]

@@ -36,6 +36,8 @@ use slurm_sys::client::{ClientError, JobInfo, JobState};
 pub const NODE: &str = "n1";
 const ACTION: &str = "GPUFRAC_TEST_ACTION";
 const SLURM: &str = "GPUFRAC_TEST_SLURM";
+/// How long the lock of a GPU is waited for, in milliseconds.
+pub const LOCK_PATIENCE: &str = "GPUFRAC_TEST_LOCK_PATIENCE";
 
 /// Whether this machine can run these tests: they make device nodes.
 pub fn may_run() -> bool {
@@ -55,6 +57,16 @@ pub struct World {
     pub control: PathBuf,
     /// The compute mode that GPUs have when nobody shares them.
     pub mode: Cell<u32>,
+}
+
+/// Runs all cases at the same time, as most of them wait for most of their time.
+pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        let run = &run;
+        for case in cases {
+            scope.spawn(move || run(case));
+        }
+    });
 }
 
 /// A job as Slurm starts it.
@@ -129,7 +141,7 @@ impl World {
     }
 
     pub fn with(names: &[&str], layout: &str, mig: bool) -> World {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir_in(gpusim::memory::folder()).unwrap();
         let root = folder.path();
         let models: Vec<&Model> = names.iter().map(|m| Model::find(m).unwrap()).collect();
         let node = sim::Node::new("550.54.15", &models, mig);
@@ -513,7 +525,10 @@ pub fn child() {
                 false => Exit::Broken,
             }
         }
-        Ok(node) => {
+        Ok(mut node) => {
+            if let Ok(text) = std::env::var(LOCK_PATIENCE) {
+                node.lock_patience = Duration::from_millis(text.parse().unwrap());
+            }
             let job = JobEnv::read(lookup).unwrap();
             let log = JobLog::new(job.job_id);
             match action.as_str() {

@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod debian;
+pub mod memory;
 pub mod mps;
 pub mod program;
 pub mod show;

@@ -27,7 +27,7 @@ impl SimNode {
     pub fn new(gpus: &[&str], more: &[&str]) -> SimNode {
         let folder = tempfile::Builder::new()
             .prefix("gpusim-")
-            .tempdir()
+            .tempdir_in(gpusim::memory::folder())
             .unwrap();
         // Others must be able to look into it.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
