@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabBuilder, LabError};
 
-use crate::soak::Dice;
+use test_seed::Dice;
 
 /// A GPU in halves, for all partitions.
 const HALVES: &str = r#"
@@ -192,9 +192,7 @@ fn a_whole_gpu_takes_the_place_of_shares_and_shares_that_of_a_whole_gpu() -> Res
 
 #[test]
 fn preemptions_in_a_row_without_one_failed_start() -> Result<(), LabError> {
-    let seed = u64::from(std::process::id()) | 1;
-    eprintln!("seed {seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(test_seed::seed());
     let mut any = |list: &[&'static str]| {
         let sides = u64::try_from(list.len()).unwrap_or(1);
         list[usize::try_from(dice.throw(sides)).unwrap_or(0)]

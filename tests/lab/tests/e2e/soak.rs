@@ -1,6 +1,6 @@
 //! Hundreds of jobs on one node, watched at every moment.
 //!
-//! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_SOAK_SEED` set how many and which.
+//! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_TEST_SEED` set how many and which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,19 +8,6 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_lab::{Instance, JobId, Lab, LabError};
-
-/// A small generator (xorshift), so that a seed gives the same jobs again.
-pub struct Dice(pub u64);
-
-impl Dice {
-    /// A number below `sides`.
-    pub fn throw(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
-    }
-}
 
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {
@@ -163,10 +150,9 @@ impl Look {
 }
 
 #[test]
-fn soak_of_500_jobs() -> Result<(), LabError> {
-    let count = number("GPUFRAC_SOAK_JOBS", 500);
-    let seed = number("GPUFRAC_SOAK_SEED", u64::from(std::process::id()) | 1);
-    eprintln!("seed {seed}");
+fn soak_of_random_jobs() -> Result<(), LabError> {
+    let count = number("GPUFRAC_SOAK_JOBS", 200);
+    let seed = test_seed::seed();
     let lab = Lab::builder().gpus("H100-80", 2).start()?;
     let node = &lab.nodes()[0];
     let done = AtomicBool::new(false);
@@ -237,7 +223,7 @@ fn soak_of_500_jobs() -> Result<(), LabError> {
 
 /// Submits `count` jobs and cancels some; gives them with whether they were cancelled.
 fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<(JobId, bool)>, LabError> {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut jobs: Vec<(JobId, bool)> = Vec::new();
     for _ in 0..count {
         let user = &lab.users()[usize::try_from(dice.throw(2)).unwrap_or(0)];

@@ -1,6 +1,6 @@
 //! Hundreds of jobs that share devices by MPS, with NVIDIA's own control daemon, watched at every moment.
 //!
-//! `GPUFRAC_SOAK_TENANTS` and `GPUFRAC_SOAK_SEED` set how many and which.
+//! `GPUFRAC_SOAK_TENANTS` and `GPUFRAC_TEST_SEED` set how many and which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::{ComputeMode, Instance, JobId, Lab, LabError, MpsProcess};
 
 use crate::shared_devices::{control, daemons};
-use crate::soak::{Dice, leases, number, queue};
+use crate::soak::{leases, number, queue};
 
 /// Shared daemons and instances on the first node, private daemons on the second.
 const POOLS: &str = r#"
@@ -168,13 +168,12 @@ struct Submitted {
 }
 
 #[test]
-fn soak_of_200_tenants() -> Result<(), LabError> {
+fn soak_of_random_tenants() -> Result<(), LabError> {
     let Some(control) = control() else {
         return Ok(());
     };
-    let count = number("GPUFRAC_SOAK_TENANTS", 200);
-    let seed = number("GPUFRAC_SOAK_SEED", u64::from(std::process::id()) | 1);
-    eprintln!("seed {seed}");
+    let count = number("GPUFRAC_SOAK_TENANTS", 120);
+    let seed = test_seed::seed();
     let lab = Lab::builder()
         .nodes(2)
         .gpu_list(&["L40S", "H100-80:mig"])
@@ -243,7 +242,7 @@ fn soak_of_200_tenants() -> Result<(), LabError> {
 
 /// Submits `count` jobs and cancels some.
 fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<Submitted>, LabError> {
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let mut pick = |sides: usize| usize::try_from(dice.throw(sides as u64)).unwrap_or(0);
     let mut jobs: Vec<Submitted> = Vec::new();
     for _ in 0..count {
