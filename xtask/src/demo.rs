@@ -23,6 +23,7 @@ pub(crate) fn run() -> Result<()> {
     cargo::build()?;
     let before = Instant::now();
     let lab = Lab::builder()
+        .quiet()
         .nodes(1)
         .node_prefix("gn")
         .gpus("H100-80", 2)

@@ -87,6 +87,7 @@ fn start(up: &Up) -> Result<()> {
     build()?;
     series.build()?;
     let mut builder = Lab::builder()
+        .quiet()
         .nodes(up.nodes)
         .node_prefix("gn")
         .gpus(model, count.parse()?)

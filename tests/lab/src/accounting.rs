@@ -14,6 +14,9 @@ use crate::{Folder, Lab, LabError};
 /// The account of the lab's users.
 const ACCOUNT: &str = "lab";
 
+/// How long a database may take to be ready.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
 /// What slurm.conf and slurmdbd.conf say on slurmdbd; `port` is its own.
 pub(crate) fn slurm_conf(folder: &Folder, port: u16) -> String {
     let munge = folder.munge().join("socket");
@@ -91,7 +94,7 @@ pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
     ];
     let args: Vec<&str> = options.iter().chain(&own).map(String::as_str).collect();
     let daemon = daemons::start(folder, &Environment::new(), "mariadbd", "mariadbd", &args)?;
-    wait(folder, &daemon, || socket.exists())?;
+    daemons::wait_until_ready(folder, &daemon, START_LIMIT, || socket.exists())?;
     Ok(daemon)
 }
 
@@ -103,27 +106,10 @@ pub(crate) fn slurmdbd(folder: &Folder, port: u16) -> Result<Daemon, LabError> {
     let socket = folder.database().join("socket");
     let environment = vec![("MYSQL_UNIX_PORT".to_owned(), socket.display().to_string())];
     let daemon = daemons::start(folder, &environment, "slurmdbd", "slurmdbd", &["-D"])?;
-    wait(folder, &daemon, || {
+    daemons::wait_until_ready(folder, &daemon, START_LIMIT, || {
         TcpStream::connect(("127.0.0.1", port)).is_ok()
     })?;
     Ok(daemon)
-}
-
-fn wait(folder: &Folder, daemon: &Daemon, ready: impl Fn() -> bool) -> Result<(), LabError> {
-    for _ in 0..6000 {
-        if ready() {
-            return Ok(());
-        }
-        if !daemon.process.is_alive() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(LabError::Deadline {
-        what: format!("{} is not ready", daemon.process.name),
-        limit: Duration::from_secs(60),
-        logs: folder.log_tails(15),
-    })
 }
 
 impl Lab {

@@ -101,27 +101,38 @@ pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), L
     write(&path, &script, 0o755)
 }
 
+/// The program that stops a lab whose program was killed. It runs where cargo built it: programs in the lab's folder are
+/// killed with the lab.
+pub(crate) fn keeper(build: &Path) -> Result<PathBuf, LabError> {
+    built(build.join("lab-keeper"))
+}
+
+fn built(path: PathBuf) -> Result<PathBuf, LabError> {
+    match path.exists() {
+        true => Ok(path),
+        false => Err(LabError::Machine {
+            what: format!("{} is not built", path.display()),
+            hint: "cargo build --workspace --lib --bins --examples".into(),
+        }),
+    }
+}
+
 /// Puts a built file into the lab, in the place of one that is there. A hard link where that can be: the programs
 /// of a debug build are 200 MB. A build that goes on beside a running lab does not change the lab, as linkers write
 /// a new file (`unlink_if_ordinary` of GNU ld).
 fn place(from: &Path, to: &Path) -> Result<(), LabError> {
-    if !from.exists() {
-        return Err(LabError::Machine {
-            what: format!("{} is not built", from.display()),
-            hint: "cargo xtask lab and cargo xtask test build it".into(),
-        });
-    }
+    let from = built(from.to_path_buf())?;
     match fs::remove_file(to) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(LabError::file("cannot replace", to)(error));
         }
         _ => {}
     }
-    if fs::hard_link(from, to).is_ok() {
+    if fs::hard_link(&from, to).is_ok() {
         return Ok(());
     }
     // Another file system.
-    fs::copy(from, to).map_err(LabError::file("cannot copy", from))?;
+    fs::copy(&from, to).map_err(LabError::file("cannot copy", from))?;
     fs::set_permissions(to, fs::Permissions::from_mode(0o755))
         .map_err(LabError::file("cannot set the mode of", to))
 }

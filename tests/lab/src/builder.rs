@@ -1,16 +1,19 @@
 //! What a lab shall be like, and its start.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gpufrac_core::config::Config;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 
 use crate::conf::{self, NodeGres, NodeLine, SlurmConf};
 use crate::folder::write;
-use crate::lab::{Lab, Record};
+use crate::lab::{Keeping, Lab, Record};
+use crate::patience::poll;
 use crate::{
     CgroupVersion, Folder, LabError, Slurm, User, accounting, artifacts, cgroups, daemons, gpus,
     ports, users,
@@ -65,6 +68,7 @@ pub struct LabBuilder {
     conf_files: Vec<(String, String)>,
     slurm_user: bool,
     configless: bool,
+    quiet: bool,
 }
 
 impl Default for LabBuilder {
@@ -98,6 +102,7 @@ impl Default for LabBuilder {
             conf_files: Vec::new(),
             slurm_user: false,
             configless: false,
+            quiet: false,
         }
     }
 }
@@ -331,6 +336,13 @@ impl LabBuilder {
         self
     }
 
+    /// The lab does not print its times and the ends of its logs when it ends: for programs that are not tests.
+    #[must_use]
+    pub fn quiet(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
     /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
@@ -343,20 +355,19 @@ impl LabBuilder {
                 hint: "run as root, on a machine for tests".into(),
             });
         }
-        let (folder, temporary) = self.place()?;
+        let users = users::unprivileged()?;
+        let slurm = match &self.slurm {
+            Some(slurm) => slurm.clone(),
+            None => Slurm::of_environment()?,
+        };
+        let build = self.build()?;
         let prefix = self.prefix();
         let nodes: Vec<String> = (1..=self.nodes).map(|n| format!("{prefix}{n}")).collect();
-        folder.create(&[])?;
-        let mut lab = Lab::new(
-            folder,
-            temporary,
-            Record::new(nodes),
-            users::unprivileged()?,
-            match &self.slurm {
-                Some(slurm) => slurm.clone(),
-                None => Slurm::of_environment()?,
-            },
-        );
+        let (folder, keeping) = self.place()?;
+        let mut lab = Lab::new(&build, folder, keeping, Record::new(nodes), users, slurm)?;
+        if self.quiet {
+            lab.be_quiet();
+        }
         if self.run_on_tmpfs {
             lab.mount_tmpfs(lab.folder().root().join("run"))?;
         }
@@ -365,12 +376,17 @@ impl LabBuilder {
         self.write_configuration(&mut lab, slurmdbd)?;
         self.prepare_devices(&lab)?;
         self.start_daemons(&mut lab, slurmdbd)?;
+        lab.start_ends();
         Ok(lab)
     }
 
-    fn place(&self) -> Result<(Folder, bool), LabError> {
+    fn place(&self) -> Result<(Folder, Keeping), LabError> {
         if let Some(path) = &self.folder {
-            return Ok((Folder::new(path), false));
+            let keeping = match path.exists() {
+                true => Keeping::Always,
+                false => Keeping::OnceStarted,
+            };
+            return Ok((Folder::new(path), keeping));
         }
         let temporary = tempfile::Builder::new()
             .prefix("gpufrac-lab-")
@@ -380,7 +396,7 @@ impl LabBuilder {
                 std::env::temp_dir(),
             ))?;
         // The lab itself decides whether the folder goes: it stays after a failure.
-        Ok((Folder::new(temporary.keep()), true))
+        Ok((Folder::new(temporary.keep()), Keeping::AfterPanic))
     }
 
     fn prefix(&self) -> String {
@@ -687,41 +703,29 @@ impl Lab {
     /// Waits until every node is idle.
     ///
     /// # Errors
-    /// When a daemon ended or not all nodes are idle in `limit`.
+    /// When a daemon ended or not all nodes become idle; `limit` is as in [`Lab::wait`].
     pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            let mut logs = String::new();
-            let states = self
-                .command("sinfo")
-                .args(["-h", "-N", "-o", "%N %T"])
-                .run()?;
-            let idle = states
-                .stdout
-                .lines()
-                .collect::<std::collections::BTreeSet<_>>();
-            if self
-                .nodes()
-                .iter()
-                .all(|node| idle.contains(format!("{node} idle").as_str()))
-            {
-                return Ok(());
+        let _waiting = self.count_wait();
+        let states = Cell::new(String::new());
+        let step = Duration::from_millis(20);
+        let found = poll("the start of all nodes", limit, step, || {
+            let sinfo = self.command("sinfo").args(["-h", "-N", "-o", "%N %T"]);
+            let seen = sinfo.run()?;
+            let idle: BTreeSet<&str> = seen.stdout.lines().collect();
+            let is_idle = |node: &String| idle.contains(format!("{node} idle").as_str());
+            if self.nodes().iter().all(is_idle) {
+                return Ok(Some(()));
             }
-            let dead = self.ended_daemons();
-            if !dead.is_empty() || Instant::now() >= deadline {
-                logs.push_str(&states.stdout);
-                logs.push_str(&states.stderr);
-                logs.push_str(&self.folder().log_tails(15));
-                return Err(LabError::Deadline {
-                    what: match dead.first() {
-                        Some(name) => format!("{name} ended"),
-                        None => "not all nodes are idle".into(),
-                    },
-                    limit,
-                    logs,
-                });
+            states.set(format!("{}{}", seen.stdout, seen.stderr));
+            match self.ended_daemons().into_iter().next() {
+                Some(daemon) => Err(LabError::Ended {
+                    daemon,
+                    logs: self.folder().log_tails(15),
+                }),
+                None => Ok(None),
             }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        })?;
+        let what = || format!("not all nodes are idle: {}", states.take().trim());
+        found.ok_or_else(|| LabError::deadline(&what(), limit, self.folder()))
     }
 }

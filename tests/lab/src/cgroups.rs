@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use crate::leftovers::numeric_entries;
+use crate::patience::Patience;
 use crate::process::Process;
 use crate::{JobId, Lab, LabError, Slurm};
 
@@ -161,9 +162,9 @@ fn processes(node: &str) -> Vec<Process> {
 /// Kills what is left in the groups of `node` and removes them.
 ///
 /// # Errors
-/// When a group can still not be removed after two seconds.
+/// When a group cannot be removed although its processes were killed.
 pub(crate) fn remove(node: &str) -> Result<(), LabError> {
-    let deadline = Instant::now() + Duration::from_secs(2);
+    let patience = Patience::new(Duration::from_secs(2));
     loop {
         for root in node_groups(node).filter(|root| root.starts_with("/sys/fs/cgroup/freezer")) {
             // A frozen process can't be killed.
@@ -188,7 +189,7 @@ pub(crate) fn remove(node: &str) -> Result<(), LabError> {
         }
         match problem {
             None => return Ok(()),
-            Some(problem) if Instant::now() >= deadline => return Err(problem),
+            Some(problem) if patience.is_over() => return Err(problem),
             Some(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -6,12 +6,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::patience::Patience;
 use crate::process::spawn;
-use crate::{Folder, LabError, User, slurm};
+use crate::{Folder, LabError, User, leftovers, slurm};
 
-/// How long a client command may take unless its caller says otherwise.
+/// How long a client command may take on a machine that does nothing else, unless its caller says otherwise.
 const LIMIT: Duration = Duration::from_secs(90);
 
 /// A client command that is put together.
@@ -40,6 +41,7 @@ impl SlurmCommand {
             .env("SLURM_CONF", folder.slurm_conf())
             .env("GPUFRAC_CONFIG", folder.gpufrac_conf())
             .env("LC_ALL", "C.UTF-8")
+            .env(leftovers::MARK, folder.root())
     }
 
     /// Adds arguments.
@@ -113,8 +115,7 @@ impl SlurmCommand {
             line,
             stdout,
             stderr,
-            deadline: Instant::now() + self.limit,
-            limit: self.limit,
+            patience: Patience::new(self.limit),
         })
     }
 
@@ -168,8 +169,7 @@ pub struct Running {
     line: String,
     stdout: Option<Receiver<Vec<u8>>>,
     stderr: Option<Receiver<Vec<u8>>>,
-    deadline: Instant,
-    limit: Duration,
+    patience: Patience,
 }
 
 impl Running {
@@ -192,7 +192,7 @@ impl Running {
         let streams = [self.stdout.take(), self.stderr.take()];
         let mut texts = streams
             .into_iter()
-            .map(|stream| text(stream?, self.deadline));
+            .map(|stream| text(stream?, &self.patience));
         let (stdout, stderr) = (texts.next().flatten(), texts.next().flatten());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
             // Both can only fail when it is gone already.
@@ -200,7 +200,7 @@ impl Running {
             let _ = self.child.wait();
             return Err(LabError::Deadline {
                 what: format!("`{}` did not end", self.line),
-                limit: self.limit,
+                limit: self.patience.most(),
                 logs: String::new(),
             });
         };
@@ -217,9 +217,8 @@ impl Running {
     }
 }
 
-fn text(stream: Receiver<Vec<u8>>, deadline: Instant) -> Option<String> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    let bytes = stream.recv_timeout(left).ok()?;
+fn text(stream: Receiver<Vec<u8>>, patience: &Patience) -> Option<String> {
+    let bytes = stream.recv_timeout(patience.left()).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

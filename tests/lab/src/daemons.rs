@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::clients::search_path;
 use crate::folder::write;
+use crate::patience::poll;
 use crate::process::{Process, spawn};
 use crate::{Folder, LabError, User, slurm};
 
@@ -103,9 +104,8 @@ fn start_as(
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
     match Process::observe(name, pid) {
         Some(process) => Ok(Daemon { process, child }),
-        None => Err(LabError::Deadline {
-            what: format!("`{program}` ended at once"),
-            limit: Duration::ZERO,
+        None => Err(LabError::Ended {
+            daemon: name.into(),
             logs: folder.log_tails(15),
         }),
     }
@@ -137,17 +137,30 @@ pub(crate) fn munged(folder: &Folder) -> Result<Daemon, LabError> {
             &option("seed-file", "seed"),
         ],
     )?;
-    for _ in 0..500 {
-        if socket.exists() {
-            return Ok(daemon);
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Err(LabError::Deadline {
-        what: format!("munged made no socket {}", socket.display()),
-        limit: Duration::from_secs(5),
+    wait_until_ready(folder, &daemon, Duration::from_secs(5), || socket.exists())?;
+    Ok(daemon)
+}
+
+/// Waits until a daemon is ready, or ended.
+pub(crate) fn wait_until_ready(
+    folder: &Folder,
+    daemon: &Daemon,
+    limit: Duration,
+    ready: impl Fn() -> bool,
+) -> Result<(), LabError> {
+    let name = &daemon.process.name;
+    let ended = || LabError::Ended {
+        daemon: name.clone(),
         logs: folder.log_tails(15),
-    })
+    };
+    let what = format!("the start of {name}");
+    let step = Duration::from_millis(10);
+    let found = poll(&what, limit, step, || match ready() {
+        true => Ok(Some(())),
+        false if daemon.process.is_alive() => Ok(None),
+        false => Err(ended()),
+    })?;
+    found.ok_or_else(|| LabError::deadline(&what, limit, folder))
 }
 
 fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {

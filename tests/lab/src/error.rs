@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::Folder;
+use crate::patience::Patience;
+
 /// An error of the lab; each says on what it happened.
 #[derive(thiserror::Error)]
 pub enum LabError {
@@ -47,6 +50,14 @@ pub enum LabError {
         /// What was found.
         found: String,
     },
+    /// A daemon ended though nobody asked it to.
+    #[error("{daemon} ended; the last lines of its log say why\n{logs}")]
+    Ended {
+        /// The daemon.
+        daemon: String,
+        /// The last lines of the logs.
+        logs: String,
+    },
     /// Something did not happen in time.
     #[error("{what}: not within {limit:?}\n{logs}")]
     Deadline {
@@ -75,6 +86,15 @@ impl fmt::Debug for LabError {
 }
 
 impl LabError {
+    /// An error about a wait that was to take `limit` at most and took several times as long.
+    pub(crate) fn deadline(what: &str, limit: Duration, folder: &Folder) -> Self {
+        Self::Deadline {
+            what: what.into(),
+            limit: Patience::new(limit).most(),
+            logs: folder.log_tails(15),
+        }
+    }
+
     /// An error about a file, for `map_err`.
     pub(crate) fn file(
         action: &'static str,

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::patience::poll;
 use crate::{Lab, LabError, Outcome, User};
 
 /// A job's number.
@@ -267,7 +268,8 @@ impl Lab {
         })
     }
 
-    /// Polls until `probe` gives something.
+    /// Polls until `probe` gives something. `limit` is what a machine needs that does nothing else; the wait may take
+    /// several times as long.
     ///
     /// # Errors
     /// The probe's, or a deadline error with the ends of all logs.
@@ -275,22 +277,11 @@ impl Lab {
         &self,
         what: &str,
         limit: Duration,
-        mut probe: impl FnMut() -> Result<Option<T>, LabError>,
+        probe: impl FnMut() -> Result<Option<T>, LabError>,
     ) -> Result<T, LabError> {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(found) = probe()? {
-                return Ok(found);
-            }
-            if Instant::now() >= deadline {
-                return Err(LabError::Deadline {
-                    what: what.into(),
-                    limit,
-                    logs: self.folder().log_tails(15),
-                });
-            }
-            std::thread::sleep(Duration::from_millis(30));
-        }
+        let _waiting = self.count_wait();
+        let found = poll(what, limit, Duration::from_millis(30), probe)?;
+        found.ok_or_else(|| LabError::deadline(what, limit, self.folder()))
     }
 
     /// What a batch job wrote to its default output file.

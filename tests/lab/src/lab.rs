@@ -4,13 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use crate::daemons::{self, Daemon, Environment, Way};
 use crate::folder::write;
+use crate::keeper::Keeper;
+use crate::patience::poll_until;
 use crate::process::Process;
+use crate::times::{Times, Waiting};
 use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, leftovers, mps};
 
 /// What the lab's folder remembers, so that another program can stop the lab.
@@ -32,18 +36,37 @@ impl Record {
     }
 }
 
+/// When the folder of a lab stays, unless the environment has `GPUFRAC_LAB_KEEP`: then every folder stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keeping {
+    /// The folder is older than the lab.
+    Always,
+    /// The caller named the folder, and the lab made it.
+    OnceStarted,
+    /// The folder is a temporary one: it stays for its logs.
+    AfterPanic,
+}
+
+/// Whether folders stay, for their logs.
+pub(crate) fn keeps_folders() -> bool {
+    std::env::var_os("GPUFRAC_LAB_KEEP").is_some()
+}
+
 /// A running cluster. Dropping it stops all of it and removes its folder, unless the thread panics: then
 /// the folder stays, for its logs (always with `GPUFRAC_LAB_KEEP` in the environment).
 #[derive(Debug)]
 pub struct Lab {
     folder: Folder,
-    temporary: bool,
+    keeping: Keeping,
+    keeper: Option<Keeper>,
     record: Record,
     daemons: Vec<Daemon>,
     users: Vec<User>,
     environment: Environment,
     way: Way,
     slurm: Slurm,
+    times: Times,
+    quiet: bool,
     up: bool,
 }
 
@@ -53,24 +76,49 @@ impl Lab {
         LabBuilder::default()
     }
 
+    /// Makes the folder and writes the record, so that whatever is started from now on is stopped.
     pub(crate) fn new(
+        build: &Path,
         folder: Folder,
-        temporary: bool,
+        keeping: Keeping,
         record: Record,
         users: Vec<User>,
         slurm: Slurm,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, LabError> {
+        let keeper = Keeper::start(build, &folder)?;
+        let lab = Self {
             slurm,
             folder,
-            temporary,
+            keeping,
+            keeper: Some(keeper),
             record,
             daemons: Vec::new(),
             users,
             environment: Environment::new(),
             way: Way::default(),
+            times: Times::begin(),
+            quiet: false,
             up: true,
-        }
+        };
+        fs::create_dir_all(lab.folder.root())
+            .map_err(LabError::file("cannot make", lab.folder.root()))?;
+        lab.save()?;
+        lab.folder.create(&[])?;
+        Ok(lab)
+    }
+
+    /// Does not print its times and logs at its end.
+    pub(crate) fn be_quiet(&mut self) {
+        self.quiet = true;
+    }
+
+    pub(crate) fn start_ends(&self) {
+        self.times.start_ends();
+    }
+
+    /// Counts as waiting until the answer is dropped.
+    pub(crate) fn count_wait(&self) -> Waiting<'_> {
+        self.times.wait()
     }
 
     /// The Slurm that it runs.
@@ -118,6 +166,9 @@ impl Lab {
     /// Mounts a tmpfs until the lab's end.
     pub(crate) fn mount_tmpfs(&mut self, path: PathBuf) -> Result<(), LabError> {
         fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
+        // In the record first: a mount that is not there can be told from one that is.
+        self.record.mounts.push(path.clone());
+        self.save()?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(
             Some("tmpfs"),
@@ -126,15 +177,16 @@ impl Lab {
             flags,
             Some("mode=0755"),
         )
-        .map_err(|error| LabError::file("cannot mount a tmpfs on", &path)(error.into()))?;
-        self.record.mounts.push(path);
-        self.save()
+        .map_err(|error| LabError::file("cannot mount a tmpfs on", &path)(error.into()))
     }
 
     fn save(&self) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(&self.record)
             .map_err(|error| LabError::file("cannot write", self.folder.record())(error.into()))?;
-        write(&self.folder.record(), &text, 0o644)
+        // Whole at every instant: the keeper may read it at any.
+        let next = self.folder.record().with_extension("next");
+        write(&next, &text, 0o644)?;
+        fs::rename(&next, self.folder.record()).map_err(LabError::file("cannot rename", &next))
     }
 
     /// Names of daemons that ended though nobody asked them to.
@@ -183,7 +235,7 @@ impl Lab {
     /// Starts slurmctld again.
     ///
     /// # Errors
-    /// When it does not answer in 30 s.
+    /// When it ends, or does not answer.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
         self.adopt(daemons::slurmctld(
             &self.folder,
@@ -196,7 +248,19 @@ impl Lab {
     pub(crate) fn wait_for_slurmctld(&self) -> Result<(), LabError> {
         self.wait("slurmctld answers", Duration::from_secs(30), || {
             let ping = self.command("scontrol").args(["ping"]).run()?;
-            Ok(ping.stdout.contains("is UP").then_some(()))
+            if ping.stdout.contains("is UP") {
+                return Ok(Some(()));
+            }
+            let mut daemons = self.daemons.iter();
+            // The last one: an earlier one may have been killed.
+            let newest = daemons.rfind(|daemon| daemon.process.name == "slurmctld");
+            match newest.is_some_and(|daemon| !daemon.process.is_alive()) {
+                true => Err(LabError::Ended {
+                    daemon: "slurmctld".into(),
+                    logs: self.folder.log_tails(15),
+                }),
+                false => Ok(None),
+            }
         })
     }
 
@@ -262,6 +326,7 @@ impl Lab {
     /// Lets the lab run on after this program; [`stop_folder`] ends it.
     pub fn detach(mut self) -> Folder {
         self.up = false;
+        self.dismiss_keeper();
         self.folder.clone()
     }
 
@@ -273,22 +338,44 @@ impl Lab {
         self.shut_down()
     }
 
+    /// Prints the lab's times and the ends of its logs, for whoever captures what a test prints. An error of the start
+    /// holds the logs itself.
+    fn report(&self) {
+        if self.quiet || !self.times.is_started() {
+            return;
+        }
+        println!("{}", self.times);
+        print!("{}", self.folder.log_tails(15));
+    }
+
     fn shut_down(&mut self) -> Result<(), LabError> {
         if !self.up {
             return Ok(());
         }
         self.up = false;
+        self.report();
         let stopped = end(&self.folder, &self.record);
         for daemon in &mut self.daemons {
             daemon.stop(Signal::SIGKILL);
         }
+        // Without a goodbye the keeper tries once more.
         stopped?;
-        let keep = std::thread::panicking() || std::env::var_os("GPUFRAC_LAB_KEEP").is_some();
-        if self.temporary && !keep {
-            let root = self.folder.root();
-            fs::remove_dir_all(root).map_err(LabError::file("cannot remove", root))?;
+        let stays = match self.keeping {
+            Keeping::Always => true,
+            Keeping::OnceStarted => self.times.is_started(),
+            Keeping::AfterPanic => std::thread::panicking(),
+        };
+        if !stays && !keeps_folders() {
+            remove(self.folder.root())?;
         }
+        self.dismiss_keeper();
         Ok(())
+    }
+
+    fn dismiss_keeper(&mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.dismiss();
+        }
     }
 }
 
@@ -309,6 +396,11 @@ impl Drop for Lab {
 /// # Errors
 /// When the folder holds no lab, or a control group can not be removed.
 pub fn stop_folder(root: &Path) -> Result<(), LabError> {
+    stop_recorded(root, false)
+}
+
+/// Stops the lab whose folder this is.
+pub(crate) fn stop_recorded(root: &Path, keep_folder: bool) -> Result<(), LabError> {
     let folder = Folder::new(root);
     let path = folder.record();
     let text =
@@ -316,12 +408,37 @@ pub fn stop_folder(root: &Path) -> Result<(), LabError> {
     let record: Record = serde_json::from_str(&text)
         .map_err(|error| LabError::file("cannot read", &path)(error.into()))?;
     end(&folder, &record)?;
-    fs::remove_dir_all(root).map_err(LabError::file("cannot remove", root))
+    match keep_folder {
+        true => Ok(()),
+        false => remove(root),
+    }
+}
+
+/// Removes the folder of a lab. What the lab started may have been about to write there when it was killed.
+fn remove(root: &Path) -> Result<(), LabError> {
+    let mut failure = None;
+    let (limit, step) = (Duration::from_secs(2), Duration::from_millis(50));
+    poll_until("the removal of the folder", limit, step, || {
+        failure = fs::remove_dir_all(root).err();
+        failure.is_none() || !root.exists()
+    });
+    match failure {
+        Some(error) if root.exists() => Err(LabError::file("cannot remove", root)(error)),
+        _ => Ok(()),
+    }
 }
 
 /// Cancels jobs so that their epilogs run, then stops daemons in reverse order, then whatever is left.
 fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
-    cancel_jobs(folder);
+    let is_slurmctld = |process: &&Process| process.name == "slurmctld";
+    if record
+        .processes
+        .iter()
+        .rfind(is_slurmctld)
+        .is_some_and(Process::is_alive)
+    {
+        cancel_jobs(folder);
+    }
     for process in record.processes.iter().rev() {
         daemons::stop(process, Signal::SIGTERM);
     }
@@ -330,8 +447,11 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     }
     mps::kill(folder);
     for path in &record.mounts {
-        umount2(path, MntFlags::MNT_DETACH)
-            .map_err(|error| LabError::file("cannot unmount", path)(error.into()))?;
+        match umount2(path, MntFlags::MNT_DETACH) {
+            // Nothing is mounted there, or there is no such folder.
+            Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
+            Err(error) => return Err(LabError::file("cannot unmount", path)(error.into())),
+        }
     }
     record
         .nodes
@@ -359,10 +479,6 @@ fn cancel_jobs(folder: &Folder) {
         .args(jobs)
         .limit(Duration::from_secs(5))
         .run();
-    for _ in 0..100 {
-        if squeue().is_empty() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let (limit, step) = (Duration::from_secs(5), Duration::from_millis(50));
+    poll_until("the end of all jobs", limit, step, || squeue().is_empty());
 }

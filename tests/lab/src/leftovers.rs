@@ -2,30 +2,45 @@
 //! background or that Slurm started, and prologs and epilogs whose slurmd is gone. Jobs are found by their control groups.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use crate::Folder;
 use crate::process::Process;
 
-/// Daemons of Slurm that hold a file of the lab open, and programs that were installed in the lab.
-///
-/// The environment is no mark: a person who works with the lab exports its `SLURM_CONF` too.
+/// A variable that client commands of a lab have, with the lab's folder. It is no variable of Slurm's: a person who works
+/// with a lab exports its `SLURM_CONF`, and that person's programs are no part of the lab.
+pub(crate) const MARK: &str = "LAB_FOLDER";
+
+/// Daemons of Slurm that hold a file of the lab open, programs that were installed in the lab, daemons that write to a log
+/// of the lab, and client commands.
 pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
+    let mark = [MARK.as_bytes(), b"=", folder.root().as_os_str().as_bytes()].concat();
+    let log = folder.log();
     let mut found = Vec::new();
     for pid in numeric_entries(Path::new("/proc")) {
         let proc = Path::new("/proc").join(pid.to_string());
         let name = fs::read_to_string(proc.join("comm")).unwrap_or_default();
         let name = name.trim();
-        let installed =
-            fs::read_link(proc.join("exe")).is_ok_and(|program| program.starts_with(folder.root()));
+        let is_below = |link: &str, place: &Path| {
+            fs::read_link(proc.join(link)).is_ok_and(|target| target.starts_with(place))
+        };
         let of_slurm = matches!(name, "slurmctld" | "slurmd" | "slurmstepd");
-        if (installed || (of_slurm && holds_file_under(&proc, folder.root())))
-            && let Some(process) = Process::observe(name, pid)
-        {
+        let ours = is_below("exe", folder.root())
+            // One that the lab started a moment before the lab's program was killed is not in the record yet.
+            || is_below("fd/1", &log)
+            || (of_slurm && holds_file_under(&proc, folder.root()))
+            || has_variable(&proc, &mark);
+        if ours && let Some(process) = Process::observe(name, pid) {
             found.push(process);
         }
     }
     found
+}
+
+fn has_variable(proc: &Path, line: &[u8]) -> bool {
+    let environment = fs::read(proc.join("environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|one| one == line)
 }
 
 fn holds_file_under(proc: &Path, root: &Path) -> bool {

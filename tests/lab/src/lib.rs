@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Every process is started by the lab, recorded by pid and start time, and stopped by it. Outside
-//! of the lab's folder only control groups are written (`slurm_<node>`), and they are removed.
+//! of the lab's folder only control groups are written (`slurm_<node>`), and they are removed. A program that is killed
+//! leaves no lab behind: `lab-keeper` notices its end.
 
 mod accounting;
 mod artifacts;
@@ -26,13 +27,16 @@ mod error;
 mod folder;
 mod gpus;
 mod jobs;
+mod keeper;
 mod lab;
 mod leftovers;
 mod mps;
+mod patience;
 mod ports;
 mod process;
 mod slices;
 mod slurm;
+mod times;
 mod users;
 
 pub use builder::LabBuilder;
@@ -42,6 +46,7 @@ pub use error::LabError;
 pub use folder::Folder;
 pub use gpus::{ComputeMode, Instance};
 pub use jobs::{Job, JobId, NodeView};
+pub use keeper::keep;
 pub use lab::{Lab, stop_folder};
 pub use mps::MpsProcess;
 pub use process::is_running;

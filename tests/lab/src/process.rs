@@ -4,27 +4,31 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-/// How often a program is started anew that is still being written to.
-const BUSY_STARTS: u32 = 200;
+use crate::patience::{Patience, poll_until};
+
+/// How long a program may still be written to that is to be started.
+const BUSY_LIMIT: Duration = Duration::from_secs(2);
 
 /// Starts a command. A program that this process wrote a moment ago can be busy: what another thread of it starts
 /// just then has the file open too, until it runs its own program.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
-    for _ in 1..BUSY_STARTS {
+    let patience = Patience::new(BUSY_LIMIT);
+    loop {
         match command.spawn() {
-            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ExecutableFileBusy && !patience.is_over() =>
+            {
                 std::thread::sleep(Duration::from_millis(10));
             }
             other => return other,
         }
     }
-    command.spawn()
 }
 
 /// A process that the lab started or found.
@@ -63,14 +67,8 @@ impl Process {
 
     /// Waits until it is gone; whether it is.
     pub fn wait_gone(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        while self.is_alive() {
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        true
+        let what = format!("the end of {}", self.name);
+        poll_until(&what, limit, Duration::from_millis(10), || !self.is_alive())
     }
 }
 

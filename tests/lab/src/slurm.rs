@@ -206,18 +206,10 @@ impl Slurm {
         ];
         let daemon = daemons::start(folder, &Environment::new(), "namespace", "unshare", &args)?;
         let comm = format!("/proc/{}/comm", daemon.process.pid);
-        let mut waited = 0;
-        while !fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep") {
-            if waited == 500 || !daemon.process.is_alive() {
-                return Err(LabError::Deadline {
-                    what: format!("no mount namespace with the /usr of {root}"),
-                    limit: Duration::from_secs(5),
-                    logs: folder.log_tails(15),
-                });
-            }
-            waited += 1;
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        // The name changes when the mounts are done.
+        daemons::wait_until_ready(folder, &daemon, Duration::from_secs(5), || {
+            fs::read_to_string(&comm).is_ok_and(|name| name.trim() == "sleep")
+        })?;
         let link = folder.namespace();
         let namespace = format!("/proc/{}/ns/mnt", daemon.process.pid);
         std::os::unix::fs::symlink(namespace, &link)

@@ -13,8 +13,12 @@ const BATCH: usize = 10;
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("measuring sbatch and srun on two clusters ...");
-    let ours = Lab::builder().nodes(1).build_folder(build).start()?;
-    let theirs = Lab::builder().nodes(1).plugins(false).start()?;
+    let ours = Lab::builder()
+        .quiet()
+        .nodes(1)
+        .build_folder(build)
+        .start()?;
+    let theirs = Lab::builder().quiet().nodes(1).plugins(false).start()?;
 
     let pair = Pair::measure(
         arguments.jobs,

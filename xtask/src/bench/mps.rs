@@ -43,6 +43,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     println!("measuring the start of jobs in MPS on three clusters ...");
     let rounds = (arguments.jobs / 2).max(1);
     let ours = Lab::builder()
+        .quiet()
         .nodes(1)
         .gpu_list(&["L40S"])
         .pools(POOL)

@@ -19,6 +19,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     println!("measuring prolog and epilog ...");
     let nvidia_smi = nvidia_smi(arguments);
     let mut builder = Lab::builder()
+        .quiet()
         .nodes(1)
         .gpus("H100-80", 1)
         .run_on_tmpfs(true)

@@ -49,6 +49,7 @@ impl Plain<'_> {
         fs::write(folder.join("etc/gres.conf"), text)?;
         let extra = format!("NodeName=DEFAULT Gres={}\n{}", self.gres, self.slurm_conf);
         let lab = Lab::builder()
+            .quiet()
             .nodes(self.nodes)
             .plugins(false)
             .gpu_list(&[])

@@ -52,6 +52,7 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
         arguments.reaper_rounds
     );
     let lab = Lab::builder()
+        .quiet()
         .gpus("H100-80", 8)
         .pools(POOLS)
         .reaper(&settings(INTERVAL))
@@ -100,6 +101,7 @@ fn teardown(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Resu
     println!("measuring teardown beside the reaper ...");
     let start = |watched: bool| -> Result<Lab> {
         let mut builder = Lab::builder()
+            .quiet()
             .gpus("H100-80", 1)
             .run_on_tmpfs(true)
             .build_folder(build);

@@ -157,6 +157,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     println!("starting three clusters of {nodes} nodes ...");
     let builder = || {
         Lab::builder()
+            .quiet()
             .nodes(nodes)
             .gpus("H100-80", GPUS)
             .slurm_conf_extra(SETTINGS)

@@ -15,6 +15,7 @@ mod exclusive_and_partitions;
 mod fence;
 mod idle_option;
 mod job_types;
+mod killed_program;
 mod mig_mps;
 mod mixed;
 mod mps;

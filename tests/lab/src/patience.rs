@@ -1,0 +1,112 @@
+//! Waiting for a condition. A deadline is there for what hangs, not for what is slow.
+
+use std::time::{Duration, Instant};
+
+/// How many times the stated limit a wait may take. A limit says what a machine needs that does nothing else; a machine
+/// that builds and runs other labs at the same time needs several times as long.
+const STRETCH: u32 = 5;
+
+/// How long one wait may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    limit: Duration,
+    since: Instant,
+}
+
+impl Patience {
+    /// Starts a wait for something that takes at most `limit` on a machine that does nothing else.
+    pub fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            since: Instant::now(),
+        }
+    }
+
+    /// How long it may still take.
+    pub fn left(&self) -> Duration {
+        (self.limit * STRETCH).saturating_sub(self.since.elapsed())
+    }
+
+    /// Whether what is waited for hangs.
+    pub fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// How long it may take altogether, for messages.
+    pub fn most(&self) -> Duration {
+        self.limit * STRETCH
+    }
+
+    /// What was waited for is there: says so where that took longer than its limit.
+    pub fn end(self, what: &str) {
+        if self.since.elapsed() > self.limit {
+            println!(
+                "lab: slow: {what} took {:.1} s",
+                self.since.elapsed().as_secs_f64()
+            );
+        }
+    }
+}
+
+/// Polls until `probe` gives something or fails; nothing when what is waited for hangs.
+pub(crate) fn poll<T, E>(
+    what: &str,
+    limit: Duration,
+    step: Duration,
+    mut probe: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let patience = Patience::new(limit);
+    loop {
+        if let Some(found) = probe()? {
+            patience.end(what);
+            return Ok(Some(found));
+        }
+        if patience.is_over() {
+            return Ok(None);
+        }
+        std::thread::sleep(step);
+    }
+}
+
+/// Polls until `probe` holds; whether it did before what is waited for was taken for hanging.
+pub(crate) fn poll_until(
+    what: &str,
+    limit: Duration,
+    step: Duration,
+    mut probe: impl FnMut() -> bool,
+) -> bool {
+    let found = poll(what, limit, step, || {
+        Ok::<_, std::convert::Infallible>(probe().then_some(()))
+    });
+    matches!(found, Ok(Some(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_is_slower_than_its_limit_is_still_waited_for() {
+        let begun = Instant::now();
+        let limit = Duration::from_millis(200);
+        let slow = || begun.elapsed() > limit * 2;
+        assert!(poll_until("something slow", limit, STEP, slow));
+    }
+
+    #[test]
+    fn what_never_comes_is_waited_for_until_the_deadline() {
+        let begun = Instant::now();
+        let limit = Duration::from_millis(20);
+        assert!(!poll_until("nothing", limit, STEP, || false));
+        assert!(begun.elapsed() >= limit * STRETCH);
+    }
+
+    #[test]
+    fn a_failing_probe_ends_the_wait() {
+        let limit = Duration::from_secs(3600);
+        let failed: Result<Option<()>, &str> = poll("nothing", limit, STEP, || Err("broken"));
+        assert_eq!(failed, Err("broken"));
+    }
+}

@@ -1,0 +1,164 @@
+//! A program that is killed leaves nothing of its lab behind.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use gpufrac_lab::{Lab, LabError};
+use nix::sys::signal::Signal;
+
+/// In the environment of the program that is to be killed.
+const VICTIM: &str = "GPUFRAC_LAB_VICTIM";
+
+/// The issue: "leaves no daemon behind for longer than a minute".
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What the program that is killed does; a test of the series does nothing here.
+#[test]
+fn victim() -> Result<(), LabError> {
+    match std::env::var(VICTIM).as_deref() {
+        Ok("job") => {
+            let lab = Lab::builder().run_on_tmpfs(true).start()?;
+            let gres = ["--gres=gpufrac:0.25", "--wrap=sleep 1000"];
+            let job = lab.sbatch(&lab.users()[0], &gres)?;
+            lab.wait_for_state(job, &["RUNNING"])?;
+            let srun = lab.command("srun").args(["sleep", "1000"]).spawn()?;
+            println!(
+                "\nready {} {}",
+                lab.folder().root().display(),
+                lab.nodes()[0]
+            );
+            srun.wait().map(drop)
+        }
+        Ok("start") => Lab::builder().accounting().start().map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// The program, and what it writes.
+fn victim_that(does: &str, temporary: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .args(["--exact", "killed_program::victim", "--nocapture"])
+        .env(VICTIM, does)
+        .env("TMPDIR", temporary)
+        .stdout(Stdio::piped());
+    let mut child = command.spawn().expect("this program starts");
+    let stdout = child.stdout.take().expect("a pipe");
+    (child, BufReader::new(stdout))
+}
+
+fn kill(mut child: Child) {
+    child.kill().expect("it runs");
+    let status = child.wait().expect("a child");
+    assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
+}
+
+/// Processes with an open file, a program or a word on the command line below `place`.
+fn processes_of(place: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let place = place.to_string_lossy();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let proc = entry.path();
+        let line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
+        let files = std::fs::read_dir(proc.join("fd")).into_iter().flatten();
+        let holds = files
+            .flatten()
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .any(|target| target.to_string_lossy().contains(&*place));
+        let told = String::from_utf8_lossy(&environment).contains(&*place);
+        if (holds || told || line.contains(&*place)) && !line.is_empty() {
+            found.insert(format!("{}: {line}", proc.display()));
+        }
+    }
+    found
+}
+
+fn mounts_below(place: &Path) -> Vec<String> {
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
+    let below = |line: &&str| line.contains(&*place.to_string_lossy());
+    mounts.lines().filter(below).map(str::to_owned).collect()
+}
+
+fn groups_of(node: &str) -> Vec<PathBuf> {
+    let scope = format!("system.slice/{node}_slurmstepd.scope");
+    let places = [
+        format!("devices/slurm_{node}"),
+        format!("freezer/slurm_{node}"),
+        format!("unified/{scope}"),
+        scope,
+    ];
+    let groups = places.map(|place| Path::new("/sys/fs/cgroup").join(place));
+    groups.into_iter().filter(|path| path.exists()).collect()
+}
+
+/// Waits until nothing is left below `temporary`.
+fn expect_nothing(temporary: &Path, node: Option<&str>) {
+    let killed = Instant::now();
+    loop {
+        let processes = processes_of(temporary);
+        let mounts = mounts_below(temporary);
+        let groups = node.map(groups_of).unwrap_or_default();
+        let files = std::fs::read_dir(temporary).expect("the folder").flatten();
+        let files: Vec<_> = files.map(|entry| entry.path()).collect();
+        if processes.is_empty() && mounts.is_empty() && groups.is_empty() && files.is_empty() {
+            return;
+        }
+        assert!(
+            killed.elapsed() < LIMIT,
+            "left behind: {processes:#?}\n{mounts:#?}\n{groups:#?}\n{files:#?}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_running_job_and_all_daemons_end_with_it() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let (child, mut output) = victim_that("job", temporary.path());
+    let node = loop {
+        let mut line = String::new();
+        let read = output.read_line(&mut line).expect("text");
+        assert!(read > 0, "the program ended before its lab was up");
+        if let Some(words) = line.trim().strip_prefix("ready ") {
+            break words.rsplit_once(' ').expect("two words").1.to_owned();
+        }
+    };
+    assert!(!groups_of(&node).is_empty());
+    assert!(!mounts_below(temporary.path()).is_empty());
+    assert!(!processes_of(temporary.path()).is_empty());
+    kill(child);
+    expect_nothing(temporary.path(), Some(&node));
+}
+
+#[test]
+fn so_does_a_lab_that_is_about_to_start() {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let has = |wanted: &str| {
+        let labs = std::fs::read_dir(temporary.path()).expect("the folder");
+        let mut labs = labs.flatten().map(|lab| lab.path());
+        labs.any(|lab| lab.join(wanted).exists())
+    };
+    // From the first file to the first daemon of Slurm.
+    for sign in [
+        "lab.json",
+        "database/data",
+        "munge/socket",
+        "log/slurmctld.log",
+    ] {
+        let (mut child, output) = victim_that("start", temporary.path());
+        while !has(sign) {
+            let ended = child.try_wait().expect("a child");
+            assert_eq!(ended, None, "the lab started before it had {sign}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill(child);
+        drop(output);
+        expect_nothing(temporary.path(), None);
+    }
+}
