@@ -775,7 +775,7 @@ fn after_a_reboot_the_leases_of_before_are_dropped() {
 
 #[test]
 fn a_list_of_processes_that_grew_while_it_was_read_is_read_again() {
-    let world = World::with(&["L40S"], "whole", false);
+    let world = World::with(&["L40S-48"], "whole", false);
     let session = Session::open(&world.root().join("gpus/lib/libnvidia-ml.so.1")).unwrap();
     let gpu = session.gpu(0).unwrap();
     let pid = std::process::id();

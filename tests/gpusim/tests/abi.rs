@@ -281,7 +281,10 @@ fn one_process_sees_what_another_does() {
 
 #[test]
 fn whole_gpus_are_described() {
-    let node = SimNode::new(&["T4", "L40S", "B200-180"], &["--driver", "580.65.06"]);
+    let node = SimNode::new(
+        &["T4-16", "L40S-48", "B200-180"],
+        &["--driver", "580.65.06"],
+    );
     let nvml = node.nvml();
     assert_eq!(nvml.device_count().unwrap(), 3);
     assert_eq!(nvml.sys_driver_version().unwrap(), "580.65.06");
@@ -309,7 +312,7 @@ fn whole_gpus_are_described() {
 #[test]
 fn the_compute_mode_is_everyones_until_the_driver_is_loaded_anew() {
     use nvml_wrapper::enum_wrappers::device::ComputeMode;
-    let node = SimNode::new(&["L40S", "A30-24:mig", "H100-80"], &[]);
+    let node = SimNode::new(&["L40S-48", "A30-24:mig", "H100-80"], &[]);
     let nvml = node.nvml();
     let mut whole = nvml.device_by_index(0).unwrap();
     let set = |index, mode| raw!(nvml, nvmlDeviceSetComputeMode(handle(&nvml, index), mode));
@@ -354,7 +357,7 @@ fn the_compute_mode_is_everyones_until_the_driver_is_loaded_anew() {
 #[test]
 fn some_gpus_of_a_node_are_in_mig_mode() {
     let node = SimNode::new(
-        &["H100-80:mig", "L40S", "T4", "A30-24:2:mig", "A30-24"],
+        &["H100-80:mig", "L40S-48", "T4-16", "A30-24:2:mig", "A30-24"],
         &[],
     );
     let nvml = node.nvml();
@@ -377,7 +380,7 @@ fn some_gpus_of_a_node_are_in_mig_mode() {
 
 #[test]
 fn handles_mean_nothing_in_another_node() {
-    let (one, two) = (SimNode::new(&["T4"], &[]), SimNode::new(&["T4"], &[]));
+    let (one, two) = (SimNode::new(&["T4-16"], &[]), SimNode::new(&["T4-16"], &[]));
     let (first, second) = (one.nvml(), two.nvml());
     let foreign = handle(&first, 0);
     let mut minor = 0;

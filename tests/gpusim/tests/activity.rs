@@ -98,7 +98,7 @@ fn a_killed_program_counts_up_to_its_death() {
 
 #[test]
 fn processes_that_computed_are_told_though_they_have_ended() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
     assert!(matches!(
@@ -239,7 +239,7 @@ fn telemetry_dies_and_comes_back() {
 
 #[test]
 fn memory_is_held_without_a_process() {
-    let node = SimNode::new(&["H100-80:mig", "L40S"], &[]);
+    let node = SimNode::new(&["H100-80:mig", "L40S-48"], &[]);
     let nvml = node.nvml();
     let uuid = node.create("1g.10gb");
     let used = |device: &Device<'_>| device.memory_info().unwrap().used >> 20;

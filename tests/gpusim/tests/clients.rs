@@ -56,7 +56,7 @@ fn python() -> Result<PathBuf, String> {
 #[test]
 fn nvidia_ml_py() {
     let python = or_skip!(python());
-    let node = SimNode::new(&["H100-80", "A30-24", "T4"], &["--mig"]);
+    let node = SimNode::new(&["H100-80", "A30-24", "T4-16"], &["--mig"]);
     let output = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvidia_ml_py.py"))
         .env("LD_LIBRARY_PATH", node.root().join("lib"))
@@ -229,7 +229,7 @@ fn slurms_gpu_nvml_plugin() {
         String::from_utf8(output.stdout).unwrap()
     };
     gpusim(&[
-        "init", "--gpu", "A100-40", "--gpu", "H100-80", "--gpu", "L40S", "--mig",
+        "init", "--gpu", "A100-40", "--gpu", "H100-80", "--gpu", "L40S-48", "--mig",
     ]);
     for (gpu, profile) in [
         ("0", "3g.20gb"),

@@ -1,7 +1,8 @@
 //! The simulator's tables against gpufrac's own: two readings of the same sources.
 
 use gpufrac_core::geometry::Geometry;
-use nvidia_ml::model::Model;
+use gpusim::admin::parse_gpus;
+use nvidia_ml::model::{MODELS, Model};
 
 #[test]
 fn both_read_the_sources_alike() {
@@ -52,5 +53,27 @@ fn both_read_the_sources_alike() {
                 "{which}: {ours} and {theirs} MiB"
             );
         }
+    }
+}
+
+#[test]
+fn a_model_has_one_name() {
+    for model in &MODELS {
+        let name = model.name;
+        let without = Geometry::without_mig(name);
+        // The names with MIG are compared above, from the other side.
+        assert_eq!(
+            Geometry::builtin(name).is_some(),
+            model.geometry.is_some(),
+            "{name}"
+        );
+        assert_eq!(without.is_some(), model.geometry.is_none(), "{name}");
+        if let Some((_, memory)) = without {
+            assert_eq!(memory.0, model.memory_mib, "{name}");
+        }
+    }
+    let unknown = parse_gpus("L40S:1").unwrap_err().to_string();
+    for model in &MODELS {
+        assert!(unknown.contains(model.name), "{unknown}");
     }
 }

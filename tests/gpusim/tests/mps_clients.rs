@@ -72,7 +72,7 @@ fn until(what: &str, holds: impl Fn() -> bool) {
 
 #[test]
 fn a_program_becomes_a_client_for_its_life() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let nvml = node.nvml();
     let mut gpu = nvml.device_by_index(0).unwrap();
     gpu.set_compute_mode(ComputeMode::ExclusiveProcess).unwrap();
@@ -145,7 +145,7 @@ fn a_program_becomes_a_client_for_its_life() {
 
 #[test]
 fn another_process_keeps_the_server_out() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let nvml = node.nvml();
     let mut gpu = nvml.device_by_index(0).unwrap();
     gpu.set_compute_mode(ComputeMode::ExclusiveProcess).unwrap();
@@ -161,7 +161,7 @@ fn another_process_keeps_the_server_out() {
 
 #[test]
 fn memory_is_limited_by_daemon_and_program() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let uuid = node.nvml().device_by_index(0).unwrap().uuid().unwrap();
     let mps = daemon(&uuid, &["-d"]);
     mps.tell("set_default_device_pinned_mem_limit 0 2G");
@@ -197,7 +197,7 @@ fn memory_is_limited_by_daemon_and_program() {
 
 #[test]
 fn devices_are_numbered_as_the_daemon_has_them() {
-    let node = SimNode::new(&["L40S:2"], &[]);
+    let node = SimNode::new(&["L40S-48:2"], &[]);
     let uuid = node.nvml().device_by_index(1).unwrap().uuid().unwrap();
     let mps = daemon("1", &["-d"]);
     for (visible, status) in [("0", 0), (&*uuid, 0), ("1", 100), ("", 100)] {
@@ -263,7 +263,7 @@ fn clients_share_an_instance() {
 
 #[test]
 fn a_server_is_its_users() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let mps = daemon("0", &["-d"]);
     let of_nobody = || node.gpusim_of_nobody(&["run", "--memory", "100M"]);
     let first = Running::start(client(&mps, of_nobody(), &[]));
@@ -289,7 +289,7 @@ fn a_server_is_its_users() {
 
 #[test]
 fn a_client_ends_with_its_server() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let mps = daemon("0", &["-d", "-multiuser-server"]);
     let start = || Running::start(client(&mps, run(&node), &[]));
     let (mut first, mut second) = (start(), start());

@@ -198,7 +198,7 @@ fn others_reach_what_the_nodes_let_them() {
 
 #[test]
 fn utilisation_follows_the_pattern() {
-    let node = SimNode::new(&["L40S"], &[]);
+    let node = SimNode::new(&["L40S-48"], &[]);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
     let program = Running::start(node.gpusim(&["run", "--pattern", "burst:0.2:0.5"]));
@@ -248,7 +248,7 @@ fn gpm_tells_the_activity_of_an_instance() {
 
 #[test]
 fn faults_delays_and_counts() {
-    let node = SimNode::new(&["T4"], &[]);
+    let node = SimNode::new(&["T4-16"], &[]);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
     let uuid = || gpu.uuid();

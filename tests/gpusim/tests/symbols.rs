@@ -10,7 +10,7 @@ use nvidia_ml::symbols::FUNCTIONS;
 #[test]
 fn every_function_is_exported_and_the_list_is_sorted() {
     assert!(FUNCTIONS.is_sorted());
-    let node = SimNode::new(&["T4"], &[]);
+    let node = SimNode::new(&["T4-16"], &[]);
     // SAFETY: the library does nothing when it is loaded.
     let library = unsafe { libloading::Library::new(node.library()) }.unwrap();
     for name in FUNCTIONS {

@@ -5,11 +5,11 @@ use crate::geometry::{self, Geometry};
 /// NVIDIA's architectures that the models have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Architecture {
-    /// T4.
+    /// T4-16.
     Turing,
     /// A30, A100.
     Ampere,
-    /// L40S.
+    /// L40S-48.
     Ada,
     /// H100, H200.
     Hopper,
@@ -41,7 +41,7 @@ impl Architecture {
 /// What all GPUs of a model have in common.
 #[derive(Debug)]
 pub struct Model {
-    /// The simulator's name of it: `H100-80`.
+    /// The name of it in gpufrac.toml: `H100-80`.
     pub name: &'static str,
     /// The name that NVML reports.
     pub product: &'static str,
@@ -133,8 +133,8 @@ const H100_80: Model = Model {
     geometry: Some(geometry::h100_80),
 };
 
-const L40S: Model = Model {
-    name: "L40S",
+const L40S_48: Model = Model {
+    name: "L40S-48",
     product: "NVIDIA L40S",
     pci_id: 0x26B9_10DE,
     pci_subsystem: 0x1851_10DE,
@@ -236,9 +236,9 @@ pub static MODELS: [Model; 11] = [
         geometry: Some(geometry::rtx_pro_6000_96),
         ..H100_80
     },
-    L40S,
+    L40S_48,
     Model {
-        name: "T4",
+        name: "T4-16",
         product: "Tesla T4",
         pci_id: 0x1EB8_10DE,
         pci_subsystem: 0x12A2_10DE,
@@ -254,7 +254,7 @@ pub static MODELS: [Model; 11] = [
         memory_clock_mhz: 5001,
         memory_bus_bits: 256,
         pcie_generation: 3,
-        ..L40S
+        ..L40S_48
     },
 ];
 

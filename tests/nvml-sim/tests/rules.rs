@@ -118,7 +118,7 @@ fn capacity_tells_how_many_more_can_be_created() {
 fn tables_are_what_they_should_be() {
     for model in &MODELS {
         let Some(geometry) = model.geometry() else {
-            assert!(["L40S", "T4"].contains(&model.name));
+            assert!(["L40S-48", "T4-16"].contains(&model.name));
             continue;
         };
         let ids: BTreeSet<u32> = geometry.profiles.iter().map(|profile| profile.id).collect();
@@ -307,7 +307,7 @@ fn the_mode_is_switched_as_the_architecture_has_it() {
     assert_eq!(mode(&hopper), (false, false), "Hopper forgets it");
     assert!(hopper.gpus[0].instances.is_empty());
 
-    let mut none = Node::new("570", &[Model::find("L40S").unwrap()], true);
+    let mut none = Node::new("570", &[Model::find("L40S-48").unwrap()], true);
     assert_eq!(
         none.gpus[0].set_mig_mode(true, false),
         Err(Code::NOT_SUPPORTED)

@@ -45,7 +45,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     let ours = Lab::builder()
         .quiet()
         .nodes(1)
-        .gpu_list(&["L40S"])
+        .gpu_list(&["L40S-48"])
         .pools(POOL)
         .mps_control(&control)
         .run_on_tmpfs(true)

@@ -34,7 +34,7 @@ fn lab() -> Result<Option<Lab>, LabError> {
         return Ok(None);
     };
     let builder = Lab::builder()
-        .gpu_list(&["H100-80:mig", "L40S", "T4"])
+        .gpu_list(&["H100-80:mig", "L40S-48", "T4-16"])
         .plain_gpu("t4", 2)
         .partition("mig", "")
         .partition("mps", "")

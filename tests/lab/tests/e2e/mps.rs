@@ -17,7 +17,7 @@ fn lab(tenancy: &str, control: &std::path::Path) -> Result<Lab, LabError> {
         "[pool.p]\nmechanism = \"mps\"\ntenancy = \"{tenancy}\"\ngpu = \"L40S-48\"\n\
          partitions = [\"gpu\"]\nnodes = \"@NODES@\"\n"
     );
-    let builder = Lab::builder().gpu_list(&["L40S"]).pools(&pool);
+    let builder = Lab::builder().gpu_list(&["L40S-48"]).pools(&pool);
     start_with_control(builder, control)
 }
 

@@ -176,7 +176,7 @@ fn soak_of_random_tenants() -> Result<(), LabError> {
     let seed = test_seed::seed();
     let lab = Lab::builder()
         .nodes(2)
-        .gpu_list(&["L40S", "H100-80:mig"])
+        .gpu_list(&["L40S-48", "H100-80:mig"])
         .partition("shared", "Nodes=@NODE1@")
         .partition("halves", "Nodes=@NODE1@")
         .partition("any", "Nodes=@NODE1@")

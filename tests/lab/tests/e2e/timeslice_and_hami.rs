@@ -42,7 +42,7 @@ fn time_slices() -> Result<(), LabError> {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("its mode");
     let builder = Lab::builder()
         .nodes(2)
-        .gpu_list(&["L40S"])
+        .gpu_list(&["L40S-48"])
         .partition("plain", "Nodes=@NODE2@")
         .nvidia_smi(&program)
         .pools(TIMESLICE);
@@ -123,7 +123,7 @@ fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
         "[pool.p]\nmechanism = \"hami\"\nlibrary = \"{library}\"\ngpu = \"L40S-48\"\n\
          partitions = [\"gpu\"]\nnodes = \"@NODES@\"\n"
     );
-    let builder = Lab::builder().gpu_list(&["L40S"]).partition("cpu", "");
+    let builder = Lab::builder().gpu_list(&["L40S-48"]).partition("cpu", "");
     let lab = start(builder.pools(&pool))?;
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let preload = format!("--export=ALL,LD_PRELOAD={own}");

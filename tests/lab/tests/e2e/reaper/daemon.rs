@@ -314,10 +314,10 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
 
 #[test]
 fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabError> {
-    let lab = lab(&[("mode", "\"off\"")], "").cpus_per_node(16).start()?;
-    if !lab.slurm().since(23, 11) {
+    if !crate::since(23, 11)? {
         return not_here!();
     }
+    let lab = lab(&[("mode", "\"off\"")], "").cpus_per_node(16).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let each = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let job = submit(&lab, user, &each, "sleep 1000")?;
@@ -422,7 +422,7 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
         ("never_used", "\"8s\""),
     ];
     let mut lab = lab(&warned, "")
-        .gpu_list(&["H100-80:mig", "L40S"])
+        .gpu_list(&["H100-80:mig", "L40S-48"])
         .partition("shared", "")
         .pools(CLOCKED)
         .start()?;

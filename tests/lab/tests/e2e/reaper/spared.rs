@@ -90,7 +90,7 @@ nodes = "@NODE2@"
 
 #[test]
 fn on_whole_gpus() -> Result<(), LabError> {
-    let builder = lab(&WINDOWS, "").nodes(2).gpu_list(&["L40S", "L40S"]);
+    let builder = lab(&WINDOWS, "").nodes(2).gpu_list(&["L40S-48", "L40S-48"]);
     let builder = builder.partition("timeslice", "Nodes=@NODE2@");
     let lab = builder.mps_standin().pools(SHARED).start()?;
     let (users, nodes) = (lab.users(), lab.nodes());

@@ -69,7 +69,7 @@ gpus = [1]
 #[test]
 fn time_slices() -> Result<(), LabError> {
     // A second node, as pools of different partitions can not share one.
-    let builder = lab(&[], "").nodes(2).gpu_list(&["L40S", "T4"]);
+    let builder = lab(&[], "").nodes(2).gpu_list(&["L40S-48", "T4-16"]);
     let builder = builder.partition("t4", "Nodes=@NODE2@");
     let lab = builder.pools(TIMESLICE).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
@@ -119,7 +119,7 @@ nodes = "@NODE3@"
 
 #[test]
 fn tenants_of_mps() -> Result<(), LabError> {
-    let builder = lab(&[CPU], "").nodes(3).gpu_list(&["L40S"]);
+    let builder = lab(&[CPU], "").nodes(3).gpu_list(&["L40S-48"]);
     let builder = builder.partition("private", "Nodes=@NODE3@");
     let lab = builder.mps_standin().pools(MPS).start()?;
     let (users, nodes) = (lab.users(), lab.nodes());

@@ -92,7 +92,7 @@ nodes = "@NODES@"
 
 #[test]
 fn steps_do_not_divide_a_whole_gpu() -> Result<(), LabError> {
-    let lab = Lab::builder().gpu_list(&["L40S"]).pools(WHOLE).start()?;
+    let lab = Lab::builder().gpu_list(&["L40S-48"]).pools(WHOLE).start()?;
     let see = "sh -c 'echo SEES=$CUDA_VISIBLE_DEVICES'";
     let script = format!(
         "--wrap=srun -n1 --gres=gpufrac:0.5 true && echo taken; srun -n1 --gres=gpufrac:1 {see}; \
