@@ -1,6 +1,5 @@
 //! A program that is killed leaves nothing of its lab behind.
 
-use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -57,32 +56,28 @@ fn kill(mut child: Child) {
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
 }
 
-/// Processes with an open file, a program or a word on the command line below `place`.
-fn processes_of(place: &Path) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+/// Processes with an open file, a variable or a word on the command line below `place`, and mounts there.
+pub(crate) fn left_below(place: &Path) -> Vec<String> {
     let place = place.to_string_lossy();
+    let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
+    let below = |line: &&str| line.contains(&*place);
+    let mut left: Vec<_> = mounts.lines().filter(below).map(str::to_owned).collect();
     for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
         let proc = entry.path();
-        let line = std::fs::read(proc.join("cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let environment = std::fs::read(proc.join("environ")).unwrap_or_default();
+        let text = |file| std::fs::read(proc.join(file)).unwrap_or_default();
+        let text = |file| String::from_utf8_lossy(&text(file)).replace('\0', " ");
+        let (line, environment) = (text("cmdline"), text("environ"));
         let files = std::fs::read_dir(proc.join("fd")).into_iter().flatten();
-        let holds = files
+        let mut files = files
             .flatten()
-            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-            .any(|target| target.to_string_lossy().contains(&*place));
-        let told = String::from_utf8_lossy(&environment).contains(&*place);
-        if (holds || told || line.contains(&*place)) && !line.is_empty() {
-            found.insert(format!("{}: {line}", proc.display()));
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let holds = files.any(|target| target.to_string_lossy().contains(&*place));
+        // A zombie has no command line.
+        if (holds || environment.contains(&*place) || line.contains(&*place)) && !line.is_empty() {
+            left.push(format!("{}: {line}", proc.display()));
         }
     }
-    found
-}
-
-fn mounts_below(place: &Path) -> Vec<String> {
-    let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
-    let below = |line: &&str| line.contains(&*place.to_string_lossy());
-    mounts.lines().filter(below).map(str::to_owned).collect()
+    left
 }
 
 fn groups_of(node: &str) -> Vec<PathBuf> {
@@ -101,17 +96,16 @@ fn groups_of(node: &str) -> Vec<PathBuf> {
 fn expect_nothing(temporary: &Path, node: Option<&str>) {
     let killed = Instant::now();
     loop {
-        let processes = processes_of(temporary);
-        let mounts = mounts_below(temporary);
+        let left = left_below(temporary);
         let groups = node.map(groups_of).unwrap_or_default();
         let files = std::fs::read_dir(temporary).expect("the folder").flatten();
         let files: Vec<_> = files.map(|entry| entry.path()).collect();
-        if processes.is_empty() && mounts.is_empty() && groups.is_empty() && files.is_empty() {
+        if left.is_empty() && groups.is_empty() && files.is_empty() {
             return;
         }
         assert!(
             killed.elapsed() < LIMIT,
-            "left behind: {processes:#?}\n{mounts:#?}\n{groups:#?}\n{files:#?}"
+            "left behind: {left:#?}\n{groups:#?}\n{files:#?}"
         );
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -130,8 +124,7 @@ fn a_running_job_and_all_daemons_end_with_it() {
         }
     };
     assert!(!groups_of(&node).is_empty());
-    assert!(!mounts_below(temporary.path()).is_empty());
-    assert!(!processes_of(temporary.path()).is_empty());
+    assert!(!left_below(temporary.path()).is_empty());
     kill(child);
     expect_nothing(temporary.path(), Some(&node));
 }

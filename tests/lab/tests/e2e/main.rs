@@ -40,7 +40,7 @@ mod timeslice_and_hami;
 use std::io::Write;
 use std::time::Duration;
 
-use gpufrac_lab::{JobId, Lab, LabError};
+use gpufrac_lab::{JobId, Lab, LabError, Slurm};
 
 /// For a job's script: waits until the test lets it go on, with [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
@@ -55,6 +55,11 @@ fn say_not_here(place: &str) -> Result<(), LabError> {
         .write_all(line.as_bytes())
         .expect("stdout is open");
     Ok(())
+}
+
+/// Whether the Slurm of the tests is of this series or a later one. Its headers say so; no lab is needed.
+fn since(year: u32, month: u32) -> Result<bool, LabError> {
+    Ok(Slurm::of_environment()?.since(year, month))
 }
 
 /// Lets jobs go on that wait with [`HOLD`].

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError};
 
-use crate::{HOLD, go};
+use crate::{HOLD, go, since};
 
 const QUARTERS: &str = "--tres-per-task=gres/gpufrac:0.25";
 /// Prints what a task sees of its slice.
@@ -14,8 +14,10 @@ const SEE: &str =
 
 /// None on a Slurm that counts no shares per task; what there is instead has a test of its own.
 fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
-    let lab = builder.cpus_per_node(16).start()?;
-    Ok(lab.slurm().since(23, 11).then_some(lab))
+    match since(23, 11)? {
+        true => builder.cpus_per_node(16).start().map(Some),
+        false => Ok(None),
+    }
 }
 
 /// The words behind `name=`, in the order of their lines.
@@ -43,10 +45,10 @@ fn all_different(output: &str) -> BTreeSet<String> {
 
 #[test]
 fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), LabError> {
-    let lab = Lab::builder().start()?;
-    if lab.slurm().since(23, 11) {
+    if since(23, 11)? {
         return not_here!();
     }
+    let lab = Lab::builder().start()?;
     let user = &lab.users()[0];
     for option in ["--gpus-per-task=gpufrac:0.25", "--gpus-per-task=0.25"] {
         let refused = lab.try_sbatch(user, &["-n2", option, "--wrap=true"])?;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use gpufrac_lab::{CgroupVersion, Lab, LabBuilder, LabError};
 
+use crate::since;
+
 /// Prints what a job sees of its slice, and the same in a step.
 const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo CUDA=$CUDA_VISIBLE_DEVICES'";
 
@@ -77,8 +79,7 @@ fn ways_to_count_cores_and_memory() -> Result<(), LabError> {
 fn more_flags_of_the_prolog() -> Result<(), LabError> {
     // Slurm takes X11 for Alloc and Contain, too.
     serves("PrologFlags=X11,DeferBatch,Serial", &[])?;
-    let lab = Lab::builder().plugins(false);
-    if lab.start()?.slurm().since(23, 11) {
+    if since(23, 11)? {
         serves(
             "PrologFlags=Alloc,Contain,DeferBatch,ForceRequeueOnFail",
             &[],
@@ -89,10 +90,9 @@ fn more_flags_of_the_prolog() -> Result<(), LabError> {
 
 #[test]
 fn devices_that_are_filled_evenly() -> Result<(), LabError> {
-    let lab = Lab::builder().plugins(false).start()?;
-    match lab.slurm().since(23, 11) {
+    match since(23, 11)? {
         true => serves("SelectTypeParameters=CR_CPU,LL_SHARED_GRES", &[]),
-        false => Ok(()),
+        false => not_here!(),
     }
 }
 
@@ -175,8 +175,7 @@ fn without_task_cgroup_a_job_reaches_every_gpu() -> Result<(), LabError> {
 
 #[test]
 fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
-    let lab = Lab::builder().plugins(false).start()?;
-    if !lab.slurm().since(23, 11) {
+    if !since(23, 11)? {
         return not_here!();
     }
     let lab = with("SelectTypeParameters=CR_CPU,ONE_TASK_PER_SHARING_GRES").start()?;
@@ -200,8 +199,7 @@ fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
 /// With 25 units free on each half a job of 50 has to wait, unless Slurm may take them from both.
 #[test]
 fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
-    let lab = Lab::builder().plugins(false).start()?;
-    if !lab.slurm().since(23, 11) {
+    if !since(23, 11)? {
         return not_here!();
     }
     let extra = "SelectTypeParameters=CR_CPU,MULTIPLE_SHARING_GRES_PJ";
@@ -229,8 +227,7 @@ fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
 
 #[test]
 fn a_prolog_inside_of_the_job_drains_the_node() -> Result<(), LabError> {
-    let lab = Lab::builder().plugins(false).start()?;
-    if !lab.slurm().since(24, 5) {
+    if !since(24, 5)? {
         return not_here!();
     }
     let lab = with("PrologFlags=Alloc,Contain,DeferBatch,RunInJob").start()?;

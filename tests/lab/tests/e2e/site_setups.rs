@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::Duration;
 
-use gpufrac_lab::{JobId, Lab, LabError, SlurmCommand};
+use gpufrac_lab::{JobId, Lab, LabError, Slurm, SlurmCommand};
 use nix::sys::signal::Signal;
 
 use crate::{HOLD, go, wait_until_put_back};
@@ -360,20 +360,19 @@ return slurm.SUCCESS
 
 #[test]
 fn job_submit_lua_comes_first() -> Result<(), LabError> {
-    let plain = Lab::builder().plugins(false).start()?;
-    let plugins = plain.slurm().plugins()?;
-    let place = plain.slurm().libraries()?;
+    let slurm = Slurm::of_environment()?;
+    let plugins = slurm.plugins()?;
+    let place = slurm.libraries()?;
     let place = plugins.file_name().map(|name| place.join(name));
     if !place.is_some_and(|place| place.join("job_submit_lua.so").exists()) {
         eprintln!("left out: this Slurm has no job_submit/lua");
         return Ok(());
     }
     // Slurm's own mark for a GRES, which scripts have to write as it is.
-    let mark = match plain.slurm().since(23, 11) {
+    let mark = match slurm.since(23, 11) {
         true => "gres/",
         false => "gres:",
     };
-    drop(plain);
     let mut lab = Lab::builder()
         .gpus("H100-80", 1)
         .partition("small", "")

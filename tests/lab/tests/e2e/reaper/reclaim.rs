@@ -37,10 +37,10 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
 
 #[test]
 fn a_job_with_a_slice_for_each_task_is_left_alone() -> Result<(), LabError> {
-    let lab = lab(&[], "").cpus_per_node(16).start()?;
-    if !lab.slurm().since(23, 11) {
+    if !crate::since(23, 11)? {
         return not_here!();
     }
+    let lab = lab(&[], "").cpus_per_node(16).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let tasks = submit(&lab, user, &args, "sleep 1000")?;

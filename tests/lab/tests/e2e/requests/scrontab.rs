@@ -5,16 +5,17 @@ use std::time::Duration;
 use gpufrac_lab::{Lab, LabError};
 
 use super::{counts, lines};
+use crate::since;
 
 #[test]
 fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
-    let lab = Lab::builder()
-        .slurm_conf_extra("ScronParameters=enable")
-        .start()?;
-    if !lab.slurm().since(23, 2) {
+    if !since(23, 2)? {
         // Debian's package of 22.05 has no scrontab.
         return not_here!();
     }
+    let lab = Lab::builder()
+        .slurm_conf_extra("ScronParameters=enable")
+        .start()?;
     let user = &lab.users()[0];
     let work = lab.folder().work();
     let scrontab = |lines: &str| {
