@@ -9,11 +9,12 @@ use gpufrac_lab::{JobId, Lab, User, stop_folder};
 use crate::map::draw;
 use crate::{cargo, setup};
 
+/// Runs until the story has shown what the job holds: a busy machine takes its time for that.
 const JOB: &str = "\
 #!/bin/sh
 echo \"hello from job $SLURM_JOB_ID on $SLURMD_NODENAME\"
 env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_(FRACTION|MECHANISM|MEMORY_MIB|PROFILE))' | sort
-sleep 4
+while [ ! -e go ]; do sleep 0.1; done
 ";
 
 /// Runs the story.
@@ -114,6 +115,7 @@ impl Story {
             slice.lease.kind(),
             slice.instance.uuids.join(" ")
         );
+        self.lab.write_work("go", "")?;
         self.lab.wait_for_end(job)?;
         say("The job has ended. Its own output:");
         for line in self.lab.output(job)?.lines() {
@@ -132,7 +134,7 @@ impl Story {
             ("0.25", "1/4"),
             ("0.125", "1/8"),
         ] {
-            self.lab.write_work("sleep.sh", "#!/bin/sh\nsleep 600\n")?;
+            self.lab.write_work("sleep.sh", "#!/bin/sh\nsleep infinity\n")?;
             jobs.push((self.submit(fraction, "sleep.sh")?, name));
         }
         for (job, _) in &jobs {

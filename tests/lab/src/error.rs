@@ -51,7 +51,7 @@ pub enum LabError {
         found: String,
     },
     /// A daemon ended though nobody asked it to.
-    #[error("{daemon} ended; the last lines of its log say why\n{logs}")]
+    #[error("{daemon} ended; the last lines of its log say why:\n{logs}")]
     Ended {
         /// The daemon.
         daemon: String,
@@ -59,7 +59,7 @@ pub enum LabError {
         logs: String,
     },
     /// Something did not happen in time.
-    #[error("{what}: not within {limit:?}\n{logs}")]
+    #[error("{what}: not within {limit:?}; the last lines of each log:\n{logs}")]
     Deadline {
         /// What was waited for.
         what: String,

@@ -9,6 +9,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
+use crate::claims::Claims;
 use crate::daemons::{self, Daemon, Environment, Way};
 use crate::folder::write;
 use crate::keeper::Keeper;
@@ -20,19 +21,31 @@ use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, le
 /// What the lab's folder remembers, so that another program can stop the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
-    nodes: Vec<String>,
+    /// What people call it.
+    pub name: Option<String>,
+    pub nodes: Vec<String>,
     /// In the order of their start.
-    processes: Vec<Process>,
+    pub processes: Vec<Process>,
     mounts: Vec<PathBuf>,
 }
 
 impl Record {
-    pub fn new(nodes: Vec<String>) -> Self {
+    pub fn new(name: Option<String>, nodes: Vec<String>) -> Self {
         Self {
+            name,
             nodes,
             processes: Vec::new(),
             mounts: Vec::new(),
         }
+    }
+
+    /// The record of the lab in a folder.
+    pub fn read(folder: &Folder) -> Result<Self, LabError> {
+        let path = folder.record();
+        let text =
+            fs::read_to_string(&path).map_err(LabError::file("no lab here: cannot read", &path))?;
+        serde_json::from_str(&text)
+            .map_err(|error| LabError::file("cannot read", &path)(error.into()))
     }
 }
 
@@ -65,6 +78,7 @@ pub struct Lab {
     environment: Environment,
     way: Way,
     slurm: Slurm,
+    claims: Claims,
     times: Times,
     quiet: bool,
     up: bool,
@@ -96,6 +110,7 @@ impl Lab {
             users,
             environment: Environment::new(),
             way: Way::default(),
+            claims: Claims::default(),
             times: Times::begin(),
             quiet: false,
             up: true,
@@ -110,6 +125,11 @@ impl Lab {
     /// Does not print its times and logs at its end.
     pub(crate) fn be_quiet(&mut self) {
         self.quiet = true;
+    }
+
+    /// Keeps names and ports from other labs.
+    pub(crate) fn hold(&mut self, claims: Claims) {
+        self.claims = claims;
     }
 
     pub(crate) fn start_ends(&self) {
@@ -402,11 +422,7 @@ pub fn stop_folder(root: &Path) -> Result<(), LabError> {
 /// Stops the lab whose folder this is.
 pub(crate) fn stop_recorded(root: &Path, keep_folder: bool) -> Result<(), LabError> {
     let folder = Folder::new(root);
-    let path = folder.record();
-    let text =
-        fs::read_to_string(&path).map_err(LabError::file("no lab here: cannot read", &path))?;
-    let record: Record = serde_json::from_str(&text)
-        .map_err(|error| LabError::file("cannot read", &path)(error.into()))?;
+    let record = Record::read(&folder)?;
     end(&folder, &record)?;
     match keep_folder {
         true => Ok(()),

@@ -1,0 +1,96 @@
+//! Names and ports that a lab takes for itself, against labs of any program on this machine.
+//!
+//! A claim is an abstract Unix socket: the kernel takes it back when the program ends, in whatever way, and there is no
+//! file that could be left behind.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+
+use crate::cgroups;
+
+/// Below the range from which the kernel takes ports for outgoing connections, so that none of those
+/// takes a port between our choice and the daemon's start.
+const PORTS: std::ops::Range<u16> = 12_000..32_000;
+
+/// So many ports are claimed at once.
+const BLOCK: u16 = 8;
+
+/// How often a free block of ports or a free name is looked for.
+const TRIES: u32 = 10_000;
+
+/// What one lab claimed, until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Claims(Vec<UnixListener>);
+
+impl Claims {
+    /// Whether this lab has the name now.
+    fn take(&mut self, name: &str) -> bool {
+        let taken = SocketAddr::from_abstract_name(format!("gpufrac-lab/{name}"))
+            .and_then(|address| UnixListener::bind_addr(&address));
+        taken.map(|claim| self.0.push(claim)).is_ok()
+    }
+
+    /// `count` ports on which nothing listens; fewer when the machine has no more.
+    pub fn ports(&mut self, count: usize) -> Vec<u16> {
+        let mut ports = Vec::new();
+        let blocks = u64::from((PORTS.end - PORTS.start) / BLOCK);
+        for _ in 0..TRIES {
+            if ports.len() >= count {
+                break;
+            }
+            let block = u16::try_from(random() % blocks).unwrap_or(0);
+            if self.take(&format!("ports/{block}")) {
+                let first = PORTS.start + block * BLOCK;
+                let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
+                ports.extend((first..first + BLOCK).filter(is_free));
+            }
+        }
+        ports.truncate(count);
+        ports
+    }
+
+    /// Whether this lab has the prefix of node names for itself. Labs that are up without their program are known by
+    /// their control groups.
+    pub fn prefix(&mut self, prefix: &str) -> bool {
+        self.take(&format!("nodes/{prefix}")) && !cgroups::name_is_taken(&format!("{prefix}1"))
+    }
+
+    /// A prefix of node names that no other lab has.
+    pub fn any_prefix(&mut self) -> Option<String> {
+        let mut prefixes = (0..TRIES).map(|_| format!("lab{:04x}n", random() & 0xffff));
+        prefixes.find(|prefix| self.prefix(prefix))
+    }
+}
+
+/// A number that differs from call to call and from process to process.
+fn random() -> u64 {
+    // The standard library seeds its hashes from the system's random source.
+    RandomState::new().hash_one(std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn two_labs_never_have_the_same_ports() {
+        let mut labs: Vec<_> = (0..20).map(|_| Claims::default()).collect();
+        let ports: Vec<_> = labs.iter_mut().flat_map(|lab| lab.ports(11)).collect();
+        let different: BTreeSet<_> = ports.iter().collect();
+        assert_eq!((ports.len(), different.len()), (220, 220));
+    }
+
+    #[test]
+    fn a_prefix_is_free_again_when_its_lab_is_gone() {
+        let prefix = format!("claim{}n", std::process::id());
+        let (mut one, mut other) = (Claims::default(), Claims::default());
+        assert!(one.prefix(&prefix));
+        assert!(!other.prefix(&prefix));
+        drop(one);
+        assert!(other.prefix(&prefix));
+    }
+}

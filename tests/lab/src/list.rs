@@ -1,0 +1,44 @@
+//! The labs that have a name, for `cargo xtask lab`.
+
+use std::fs;
+use std::path::Path;
+
+use crate::lab::Record;
+use crate::process::Process;
+use crate::{Folder, LabError};
+
+/// A lab with a name.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub folder: Folder,
+    /// Names of its nodes.
+    pub nodes: Vec<String>,
+    /// Names of daemons that ended though nobody asked them to.
+    pub ended: Vec<String>,
+}
+
+/// The labs with a name whose folders are in `place`, by name. One that is only starting is among them.
+///
+/// # Errors
+/// When `place` cannot be read.
+pub fn list(place: &Path) -> Result<Vec<Listed>, LabError> {
+    let entries = fs::read_dir(place).map_err(LabError::file("cannot read", place))?;
+    let listed = |entry: fs::DirEntry| {
+        let folder = Folder::new(entry.path());
+        let record = Record::read(&folder).ok()?;
+        let ended = |process: &&Process| !process.is_alive();
+        let ended = record.processes.iter().filter(ended);
+        Some(Listed {
+            name: record.name?,
+            ended: ended.map(|process| process.name.clone()).collect(),
+            nodes: record.nodes,
+            folder,
+        })
+    };
+    let mut labs: Vec<_> = entries.flatten().filter_map(listed).collect();
+    labs.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(labs)
+}
