@@ -134,7 +134,8 @@ impl Story {
             ("0.25", "1/4"),
             ("0.125", "1/8"),
         ] {
-            self.lab.write_work("sleep.sh", "#!/bin/sh\nsleep infinity\n")?;
+            self.lab
+                .write_work("sleep.sh", "#!/bin/sh\nsleep infinity\n")?;
             jobs.push((self.submit(fraction, "sleep.sh")?, name));
         }
         for (job, _) in &jobs {

@@ -69,7 +69,7 @@ grace = \"5s\"
 never_used = \"40s\"
 idle = \"40s\"
 warn = [\"30s\", \"15s\"]
-reaps_per_hour = 1000
+reaps_per_hour = 200
 breaker = { node_share = 100, cluster_share = 100 }
 ";
 
@@ -230,7 +230,8 @@ fn explain(up: &Up, nodes: &[String], folder: &Folder) {
         println!("  srun --gres=shard:25 env | grep SLURM_JOB_GPUS");
     } else {
         println!("  srun --gres=gpufrac:0.25 env | grep -E 'CUDA|GPUFRAC'");
-        println!("  gpufrac status");
+        let node = nodes.first().map_or("NODE", String::as_str);
+        println!("  gpufrac status --node {node}");
     }
     if up.reaper {
         // A user who submits it reads the warnings in the job's output.
@@ -252,7 +253,6 @@ fn explain(up: &Up, nodes: &[String], folder: &Folder) {
     if up.accounting {
         println!("\nWhat was used, of all jobs that ended:\n");
         println!("  sacct -a -X -o JobID,User,State,Elapsed,AllocTRES%60");
-        println!("  gpufrac report");
     }
     println!(
         "\nlogs: {}\nto stop it: {}",
@@ -309,6 +309,7 @@ fn list() -> Result<()> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use gpufrac_core::config::Config;
 
     use super::*;
 
@@ -337,6 +338,17 @@ mod tests {
         assert!(without_mig.contains("--mechanism mps"), "{without_mig}");
         let unknown = format!("{:#}", gpus(&up(&["--gpus", "L40S:1"])).unwrap_err());
         assert!(unknown.contains("L40S-48"), "{unknown}");
+    }
+
+    #[test]
+    fn the_windows_of_the_reaper_are_valid() {
+        for mechanism in [Mechanism::Mps, Mechanism::MigMps, Mechanism::Timeslice] {
+            let pool = pool(mechanism, "H100-80")
+                .unwrap()
+                .replace("@NODES@", "gn[1-2]");
+            let text = format!("version = 1\n{pool}\n{REAPER}");
+            Config::parse(&text, "gpufrac.toml").unwrap();
+        }
     }
 
     #[test]

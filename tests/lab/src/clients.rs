@@ -111,6 +111,7 @@ impl SlurmCommand {
         let stdout = child.stdout.take().map(collect);
         let stderr = child.stderr.take().map(collect);
         Ok(Running {
+            folder: self.folder,
             child,
             line,
             stdout,
@@ -165,6 +166,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 /// A client command that runs.
 #[derive(Debug)]
 pub struct Running {
+    folder: Folder,
     child: Child,
     line: String,
     stdout: Option<Receiver<Vec<u8>>>,
@@ -201,7 +203,7 @@ impl Running {
             return Err(LabError::Deadline {
                 what: format!("`{}` did not end", self.line),
                 limit: self.patience.most(),
-                logs: String::new(),
+                logs: self.folder.log_tails(15),
             });
         };
         let status = self.child.wait().map_err(|reason| LabError::Start {

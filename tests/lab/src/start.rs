@@ -310,7 +310,7 @@ impl LabBuilder {
         Config::parse(&text, &path.display().to_string())
             .map(Some)
             .map_err(|errors| LabError::Unexpected {
-                what: path.display().to_string(),
+                what: "reading the lab's configuration failed".into(),
                 found: errors.to_string(),
             })
     }
