@@ -446,12 +446,10 @@ fn remove(root: &Path) -> Result<(), LabError> {
 
 /// Cancels jobs so that their epilogs run, then stops daemons in reverse order, then whatever is left.
 fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
-    let is_slurmctld = |process: &&Process| process.name == "slurmctld";
-    if record
-        .processes
+    // Without slurmctld the commands would wait for it.
+    if leftovers::of_lab(folder)
         .iter()
-        .rfind(is_slurmctld)
-        .is_some_and(Process::is_alive)
+        .any(|process| process.name == "slurmctld")
     {
         cancel_jobs(folder);
     }
