@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_lab::{Instance, JobId, Lab, LabError};
+use test_seed::Dice;
 
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {

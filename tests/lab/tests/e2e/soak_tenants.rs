@@ -13,6 +13,8 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_lab::{ComputeMode, Instance, JobId, Lab, LabError, MpsProcess};
 
 use crate::shared_devices::{control, daemons};
+use test_seed::Dice;
+
 use crate::soak::{leases, number, queue};
 
 /// Shared daemons and instances on the first node, private daemons on the second.

@@ -11,7 +11,7 @@ use gpufrac_lab::{JobId, Lab, LabError};
 use super::{expect_reclaimed, expect_spared, expect_unnoticed, lab, submit};
 
 /// The start of a job takes some of an interval.
-const CPU: (&str, &str) = ("cpu_busy_above", "40");
+const CPU: (&str, &str) = ("cpu_busy_above", "5");
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
 #[test]
