@@ -124,18 +124,18 @@ mod tests {
         let start = Instant::now();
         let outcome = shell("echo begun; sleep 100; true", Duration::from_millis(50));
         assert!(matches!(outcome, Outcome::Silent));
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(100));
     }
 
     #[test]
     fn what_a_child_leaves_behind_is_not_waited_for() {
         let start = Instant::now();
-        let outcome = shell("sleep 20 & echo said; exit 3", Duration::from_secs(10));
+        let outcome = shell("sleep 100 & echo said; exit 3", Duration::from_secs(60));
         let Outcome::Ended { status, text } = outcome else {
             panic!("it ended");
         };
         assert_eq!((status.code(), text.as_str()), (Some(3), "said"));
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(60));
     }
 
     #[test]

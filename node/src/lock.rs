@@ -180,7 +180,7 @@ mod tests {
                 sleep(Duration::from_millis(40));
                 drop(held);
             });
-            let _got = locks.gpu(0, Duration::from_secs(10)).unwrap();
+            let _got = locks.gpu(0, Duration::from_secs(60)).unwrap();
         });
     }
 }

@@ -608,14 +608,14 @@ impl Traffic {
     }
 }
 
-fn traffic(kind: Kind) {
+fn traffic(kind: Kind, seed: u64) {
     let Some(world) = World::shared(kind, Control::Real) else {
         return;
     };
     world.setup().ok();
     let mut traffic = Traffic {
         world,
-        dice: Dice::new(test_seed::seed()),
+        dice: Dice::new(seed),
         jobs: Vec::new(),
         torn: Vec::new(),
         killed: BTreeMap::new(),
@@ -641,17 +641,17 @@ fn traffic(kind: Kind) {
 
 #[test]
 fn traffic_with_a_shared_daemon() {
-    traffic(Kind::MpsShared);
+    traffic(Kind::MpsShared, test_seed::seed());
 }
 
 #[test]
 fn traffic_with_a_daemon_for_each_job() {
-    traffic(Kind::MpsPrivate);
+    traffic(Kind::MpsPrivate, test_seed::seed());
 }
 
 #[test]
 fn traffic_with_a_daemon_in_an_instance() {
-    traffic(Kind::MigMps);
+    traffic(Kind::MigMps, test_seed::seed());
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod common;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
@@ -421,8 +422,10 @@ fn a_dying_predecessor_is_waited_for() {
     let (old, new) = (job(1, 0, 50), job(2, 0, 50));
     world.prolog(old).ok();
     world.slurm_says(1, "completing - 0");
-    let mut waiting = world.job_command("prolog", new).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(400));
+    let mut prolog = world.job_command("prolog", new);
+    let mut waiting = prolog.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("waiting: ")));
     world.epilog(old).ok();
     assert!(waiting.wait().unwrap().success());
     assert!(world.lease(new).is_some());

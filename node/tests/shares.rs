@@ -50,7 +50,7 @@ fn lives(pid: i32) -> bool {
 fn eventually(what: impl Fn() -> bool) {
     let start = Instant::now();
     while !what() {
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(60));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -526,11 +526,17 @@ fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
     let Some(world) = ready(Kind::MpsShared, STANDIN) else {
         return;
     };
-    world.standin_options(r#"{"hang": ["-d"]}"#);
-    world.slurm_knows(job(1, 0, 25));
+    let (one, other) = (job(1, 0, 25), job(2, 1, 25));
+    // What a prolog and an epilog need on this machine now.
     let start = Instant::now();
-    world.prolog(job(1, 0, 25)).ok().says("requeued");
-    assert!(start.elapsed() < Duration::from_secs(15));
+    world.prolog(other).ok();
+    world.epilog(other).ok();
+    let usual = start.elapsed();
+    world.standin_options(r#"{"hang": ["-d"]}"#);
+    world.slurm_knows(one);
+    let start = Instant::now();
+    world.prolog(one).ok().says("requeued");
+    assert!(start.elapsed() < Duration::from_secs(15) + 10 * usual);
     assert_eq!(world.slurm_was_told(), ["requeue 1"]);
     world.check(&[]);
 }

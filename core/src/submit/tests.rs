@@ -725,6 +725,15 @@ fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, 
     (text, partition, form, occasion)
 }
 
+/// So many cases, or as many as `PROPTEST_CASES` asks for.
+fn at_least(cases: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig {
+        cases: default.cases.max(cases),
+        ..default
+    }
+}
+
 /// What is not ours. An empty string, which is how some clients say nothing, names nothing.
 fn others(text: &str) -> Vec<String> {
     let items = request::parse(text).unwrap();
@@ -738,7 +747,7 @@ fn others(text: &str) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(at_least(4000))]
 
     #[test]
     fn decisions_are_stable_and_never_too_little((text, partition, form, occasion) in any_case()) {
@@ -782,7 +791,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(at_least(1000))]
 
     #[test]
     fn any_text_anywhere_is_decided_or_refused(texts in proptest::collection::vec(proptest::option::of(prop_oneof!["\\PC{0,20}", near()]), 8)) {

@@ -3,7 +3,9 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::fs;
+use std::ops::RangeInclusive;
+use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Running, SimNode};
 use nvml_wrapper::enums::gpm::GpmMetricId;
@@ -19,6 +21,42 @@ fn sleep(ms: u64) {
 fn percent(nvml: &Nvml, from: &GpmSample<'_>, to: &GpmSample<'_>) -> Result<f64, NvmlError> {
     let got = gpm_metrics_get(nvml, from, to, &[GpmMetricId::GraphicsUtil])?;
     Ok(got[0].as_ref().unwrap().value)
+}
+
+/// A sample, and the moments between which it was taken, in microseconds since 1970: on a busy machine they are far
+/// apart.
+struct Taken<'nvml> {
+    sample: GpmSample<'nvml>,
+    from_us: u64,
+    to_us: u64,
+}
+
+fn taken<'nvml>(take: impl FnOnce() -> Result<GpmSample<'nvml>, NvmlError>) -> Taken<'nvml> {
+    let from_us = now_us();
+    let sample = take().unwrap();
+    Taken {
+        sample,
+        from_us,
+        to_us: now_us(),
+    }
+}
+
+fn seconds(from_us: u64, to_us: u64) -> f64 {
+    to_us.saturating_sub(from_us) as f64 / 1e6
+}
+
+/// Busy seconds between two samples: at least and at most, give or take a millisecond.
+fn busy(nvml: &Nvml, from: &Taken<'_>, to: &Taken<'_>) -> RangeInclusive<f64> {
+    let part = percent(nvml, &from.sample, &to.sample).unwrap() / 100.0;
+    let least = part * seconds(from.to_us, to.from_us);
+    let most = part * seconds(from.from_us, to.to_us);
+    least - 0.001..=most + 0.001
+}
+
+#[track_caller]
+fn agree(one: &RangeInclusive<f64>, other: &RangeInclusive<f64>) {
+    let apart = one.end() < other.start() || other.end() < one.start();
+    assert!(!apart, "{one:?} s and {other:?} s");
 }
 
 fn on(node: &SimNode, device: &str, more: &[&str]) -> Running {
@@ -49,29 +87,32 @@ fn short_programs_between_two_samples_count() {
     let (worked, _rested) = (node.create("3g.40gb"), node.create("3g.40gb"));
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
-    let sample = |gi| gpu.gpm_mig_sample(gi).unwrap();
-    let begun = Instant::now();
-    let (first, idle) = (sample(2), sample(1));
-    let whole = gpu.gpm_sample().unwrap();
-    let (mut last, mut last_at) = (sample(2), Instant::now());
-    let mut busy = 0.0;
+    let sample = |gi| taken(|| gpu.gpm_mig_sample(gi));
+    let (idle, whole, first) = (sample(1), taken(|| gpu.gpm_sample()), sample(2));
+    let mut samples = vec![sample(2)];
+    let mut lives = 0.0;
     for _ in 0..20 {
+        let start = now_us();
         assert_eq!(on(&node, &worked, &["--seconds", "0.05"]).status(), Some(0));
-        let (now, now_at) = (sample(2), Instant::now());
-        let length = now_at.duration_since(last_at).as_secs_f64();
-        busy += percent(&nvml, &last, &now).unwrap() / 100.0 * length;
-        (last, last_at) = (now, now_at);
+        lives += seconds(start, now_us());
+        samples.push(sample(2));
     }
-    let (end, length) = (sample(2), begun.elapsed().as_secs_f64());
-    let whole_end = gpu.gpm_sample().unwrap();
-    let all = percent(&nvml, &first, &end).unwrap() / 100.0 * length;
-    println!("{all} s, in parts {busy} s, of {length} s");
-    assert!((0.98..1.5).contains(&all), "20 times 50 ms: {all}");
-    assert!((all - busy).abs() < 0.1, "{all} {busy}");
-    assert_eq!(percent(&nvml, &idle, &sample(1)).unwrap(), 0.0);
-    let of_gpu = percent(&nvml, &whole, &whole_end).unwrap() / 100.0 * length;
-    assert!((of_gpu - all).abs() < 0.1, "{of_gpu} {all}");
-    assert_eq!(percent(&nvml, &end, &sample(2)).unwrap(), 0.0, "all over");
+    let (end, whole_end) = (sample(2), taken(|| gpu.gpm_sample()));
+    let all = busy(&nvml, &first, &end);
+    // Twenty times 50 ms, and as much more as the machine let them live for.
+    agree(&all, &(1.0..=lives));
+    let parts = samples.windows(2).map(|two| busy(&nvml, &two[0], &two[1]));
+    let parts = parts.fold((0.0, 0.0), |sum, part| {
+        (sum.0 + part.start(), sum.1 + part.end())
+    });
+    agree(&all, &(parts.0..=parts.1));
+    let none = |from: &Taken<'_>, to: &Taken<'_>| {
+        assert_eq!(percent(&nvml, &from.sample, &to.sample).unwrap(), 0.0);
+    };
+    none(&idle, &sample(1));
+    agree(&all, &busy(&nvml, &whole, &whole_end));
+    // All over.
+    none(&end, &sample(2));
 }
 
 #[test]
@@ -79,21 +120,38 @@ fn a_killed_program_counts_up_to_its_death() {
     let node = SimNode::new(&["H100-80"], &[]);
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(0).unwrap();
-    let begun = Instant::now();
-    let (from, from_us) = (gpu.gpm_sample().unwrap(), now_us());
+    let sample = || taken(|| gpu.gpm_sample());
+    let from = sample();
+    let started = now_us();
     let mut program = Running::start(node.gpusim(&["run"]));
-    sleep(400);
-    let before = gpu.gpm_sample().unwrap();
+    let runs = now_us();
+    // What it did is known up to its last beat.
+    while last_beat(&node) < runs + 300_000 {
+        sleep(10);
+    }
+    let before = sample();
     program.child.kill().unwrap();
     program.child.wait().unwrap();
-    sleep(600);
-    let after = gpu.gpm_sample().unwrap();
-    let busy = percent(&nvml, &from, &after).unwrap() / 100.0 * begun.elapsed().as_secs_f64();
-    assert!((0.35..0.65).contains(&busy), "{busy}");
-    assert!((0.0..15.0).contains(&percent(&nvml, &before, &after).unwrap()));
-    assert_eq!(workers(&gpu, from_us)[0].0, program.pid());
+    let dead = now_us();
+    sleep(400);
+    let after = sample();
+    // A killed program counts up to a beat after its last one.
+    let beat = nvidia_ml::processes::BEAT.as_secs_f64();
+    let lived = 0.3..=seconds(started, dead) + beat;
+    agree(&busy(&nvml, &from, &after), &lived);
+    let rest = 0.0..=seconds(before.from_us, dead) + beat;
+    agree(&busy(&nvml, &before, &after), &rest);
+    assert_eq!(workers(&gpu, started)[0].0, program.pid());
     assert_eq!(gpu.running_compute_processes().unwrap().len(), 0);
     assert!(!node.ok(&["show"]).contains("process"));
+}
+
+/// When the only program of a node last said that it lives, in microseconds since 1970.
+fn last_beat(node: &SimNode) -> u64 {
+    let mut files = fs::read_dir(node.root().join("procs")).unwrap();
+    let file = files.next().unwrap().unwrap().metadata().unwrap();
+    let since = file.modified().unwrap().duration_since(UNIX_EPOCH).unwrap();
+    since.as_micros() as u64
 }
 
 #[test]
@@ -108,18 +166,23 @@ fn processes_that_computed_are_told_though_they_have_ended() {
     let _idle = Running::start(node.gpusim(&["run", "--pattern", "idle"]));
     let begun = now_us();
     assert_eq!(workers(&gpu, begun - 1_000_000), [], "it holds memory only");
+    let started = now_us();
     let mut short = Running::start(node.gpusim(&["run", "--seconds", "0.1"]));
     assert_eq!(short.status(), Some(0));
+    let over = now_us();
     sleep(400);
-    let ended = workers(&gpu, begun);
+    let (asked, ended, answered) = (now_us(), workers(&gpu, begun), now_us());
     assert_eq!(ended.len(), 1);
     assert_eq!(ended[0].0, short.pid());
-    assert!((8..40).contains(&ended[0].1), "0.1 of 0.5 s: {ended:?}");
+    let least = 100.0 * 0.1 / seconds(begun, answered) - 1.0;
+    let most = 100.0 * seconds(started, over) / seconds(begun, asked) + 1.0;
+    let told = f64::from(ended[0].1);
+    assert!((least..=most).contains(&told), "{least}..{most}: {told}");
     assert_eq!(gpu.running_compute_processes().unwrap().len(), 1);
     assert_eq!(workers(&gpu, now_us() - 200_000), [], "not since then");
     let steps = ["run", "--pattern", "steps:1@0.3"];
-    let steps = Running::start(node.gpusim(&steps));
     let from = now_us();
+    let steps = Running::start(node.gpusim(&steps));
     sleep(150);
     assert_eq!(workers(&gpu, from)[0].0, steps.pid());
     sleep(300);
@@ -138,20 +201,25 @@ fn steps_follow_one_another() {
     let gpu = nvml.device_by_index(0).unwrap();
     let pattern = ["--pattern", "steps:0@0.4,0.5@0.4,1@0.4"];
     let _program = on(&node, &uuid, &pattern);
-    let samples: Vec<_> = (0..5)
+    let samples: Vec<_> = (0..8)
         .map(|_| {
-            let sample = gpu.gpm_mig_sample(gi).unwrap();
-            sleep(400);
+            let sample = taken(|| gpu.gpm_mig_sample(gi));
+            sleep(200);
             sample
         })
         .collect();
-    let parts: Vec<_> = samples
-        .windows(2)
-        .map(|two| percent(&nvml, &two[0], &two[1]).unwrap())
-        .collect();
-    for (part, wanted) in parts.iter().zip([0.0, 50.0, 100.0, 0.0]) {
-        assert!((part - wanted).abs() < 15.0, "{parts:?}");
+    let began_us = nvidia_ml::processes::live(node.root()).unwrap()[0].began_us;
+    // Half a load from 0.4 s on, a whole one from 0.8 s on.
+    let worked = |at_us| {
+        let age = seconds(began_us, at_us);
+        (age - 0.4).clamp(0.0, 0.4) / 2.0 + (age - 0.8).clamp(0.0, 0.4)
+    };
+    for two in samples.windows(2) {
+        let least = worked(two[1].from_us) - worked(two[0].to_us);
+        let most = worked(two[1].to_us) - worked(two[0].from_us);
+        agree(&busy(&nvml, &two[0], &two[1]), &(least..=most));
     }
+    agree(&busy(&nvml, &samples[0], &samples[7]), &(0.59..=0.61));
     let wrong = node.gpusim(&["run", "--pattern", "steps:2@1"]).output();
     let text = String::from_utf8(wrong.unwrap().stderr).unwrap();
     assert!(text.contains("steps:0@5,1@0.2,0.3@4"), "{text}");

@@ -527,7 +527,7 @@ fn any_ask() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(at_least(1000))]
 
     /// On any cluster: what comes out stays, is as much as was asked for on every GPU that Slurm could choose,
     /// and is of the pools of the partitions named alone.

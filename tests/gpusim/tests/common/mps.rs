@@ -50,7 +50,7 @@ impl Mps {
         let begun = Instant::now();
         while child.try_wait().unwrap().is_none() {
             assert!(
-                begun.elapsed() < Duration::from_secs(10),
+                begun.elapsed() < Duration::from_secs(60),
                 "{arguments:?} {stdin}"
             );
             std::thread::sleep(Duration::from_millis(5));
