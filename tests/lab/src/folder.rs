@@ -170,9 +170,21 @@ impl Folder {
         let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
         for path in paths {
-            let Ok(text) = fs::read(&path) else { continue };
-            let text = String::from_utf8_lossy(&text);
-            let last: Vec<_> = text.lines().rev().take(lines).collect();
+            let Some(text) = read_lossy(&path) else {
+                continue;
+            };
+            // Daemons of Slurm write to stderr what they write to their log; what else is there, a crash for one, counts.
+            let log = match path.extension().is_some_and(|end| end == "out") {
+                true => read_lossy(&path.with_extension("log")).unwrap_or_default(),
+                false => String::new(),
+            };
+            let is_new = |line: &&str| match line.split_once(": ") {
+                Some((_, message)) => !log.contains(message),
+                None => true,
+            };
+            // Logs can be long, and each line is looked up in the other.
+            let last = text.lines().rev().take(10 * lines).filter(is_new);
+            let last: Vec<_> = last.take(lines).collect();
             if last.is_empty() {
                 continue;
             }
@@ -186,9 +198,40 @@ impl Folder {
     }
 }
 
+fn read_lossy(path: &Path) -> Option<String> {
+    let text = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
 /// Writes `text` to `path` with `mode`.
 pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
     fs::write(path, text).map_err(LabError::file("cannot write", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .map_err(LabError::file("cannot set the mode of", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_the_log_is_not_shown_twice() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::new(place.path());
+        folder.create(&[]).unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.log().join(name), text).unwrap();
+        write("slurmd.n1.log", "[2026-11-22] first\n[2026-11-22] second\n");
+        write(
+            "slurmd.n1.out",
+            "slurmd: first\nslurmd: second\nSegmentation fault\n",
+        );
+        write("munged.out", "munged: ready\n");
+        let root = folder.log().display().to_string();
+        let expected = format!(
+            "--- {root}/munged.out\nmunged: ready\n\
+             --- {root}/slurmd.n1.log\n[2026-11-22] second\n\
+             --- {root}/slurmd.n1.out\nSegmentation fault\n"
+        );
+        assert_eq!(folder.log_tails(1), expected);
+    }
 }

@@ -18,7 +18,12 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .nodes(1)
         .build_folder(build)
         .start()?;
-    let theirs = Lab::builder().quiet().nodes(1).plugins(false).start()?;
+    let theirs = Lab::builder()
+        .quiet()
+        .nodes(1)
+        .plugins(false)
+        .build_folder(build)
+        .start()?;
 
     let pair = Pair::measure(
         arguments.jobs,

@@ -52,6 +52,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .build_folder(build)
         .start()?;
     let plain = Plain {
+        build,
         nodes: 1,
         gpus: 1,
         gres: "gpu:1",
@@ -60,6 +61,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     };
     let place = plain::folder("mps")?;
     let slurm = Plain {
+        build,
         gres: "gpu:1,mps:100",
         gres_conf: "Name=mps Count=100",
         slurm_conf: &hooks(&place, &control)?,

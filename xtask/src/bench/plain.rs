@@ -11,6 +11,8 @@ use super::node::run;
 
 /// What it shall be like.
 pub(super) struct Plain<'a> {
+    /// Where cargo's results are.
+    pub build: &'a Path,
     pub nodes: usize,
     /// Of each node.
     pub gpus: u32,
@@ -52,6 +54,7 @@ impl Plain<'_> {
             .quiet()
             .nodes(self.nodes)
             .plugins(false)
+            .build_folder(self.build)
             .gpu_list(&[])
             .slurm_conf_extra(&extra)
             .folder(folder)

@@ -163,8 +163,9 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             .slurm_conf_extra(SETTINGS)
     };
     let mut ours = Side::new(builder().build_folder(build).start()?, 0)?;
-    let mut shares = Side::new(builder().plugins(false).start()?, 1)?;
+    let mut shares = Side::new(builder().plugins(false).build_folder(build).start()?, 1)?;
     let whole = Plain {
+        build,
         nodes,
         gpus: GPUS,
         gres: &format!("gpu:{GPUS}"),
