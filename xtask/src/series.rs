@@ -26,6 +26,9 @@ const SERIES: [(&str, &str); 3] = [
 const PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurmdbd,slurmrestd,munge,libslurm-dev,procps";
 
+/// The plugins' packages.
+const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
+
 /// The packages that are built against Slurm's headers.
 const PACKAGES_OF_SERIES: [&str; 8] = [
     "slurm-sys",
@@ -112,29 +115,47 @@ impl Series {
 
     /// Builds what is built against its headers. The machine's own series is part of every build.
     pub fn build(&self) -> Result<()> {
-        let Some(release) = &self.root else {
-            return Ok(());
-        };
+        match self.root {
+            None => Ok(()),
+            Some(_) => self.build_in(&self.target(), &PACKAGES_OF_SERIES),
+        }
+    }
+
+    /// Builds the plugins in the folder in which tests build plugins otherwise (with a feature, for other headers):
+    /// these tests then build little more than the plugins.
+    pub fn build_for_variants(&self) -> Result<()> {
+        self.build_in(&root().join("target/variants"), &PLUGINS)
+    }
+
+    fn build_in(&self, target: &Path, packages: &[&str]) -> Result<()> {
         let mut command = cargo(&["build", "--quiet", "--lib", "--bins", "--examples"]);
         command
-            .args(PACKAGES_OF_SERIES.iter().flat_map(|name| ["-p", name]))
-            .env("CARGO_TARGET_DIR", self.target())
-            .env("GPUFRAC_SLURM_INCLUDE", release.join("usr/include"))
+            .args(packages.iter().flat_map(|name| ["-p", name]))
+            .env("CARGO_TARGET_DIR", target)
+            .envs(self.include())
             // Nobody debugs these: what helps there would be most of what is written.
             .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "false");
         run(&mut command)
     }
 
+    /// The variable that names its headers, unless they are the machine's.
+    fn include(&self) -> Option<(&'static str, OsString)> {
+        let include = self.root.as_ref()?.join("usr/include");
+        Some(("GPUFRAC_SLURM_INCLUDE", include.into()))
+    }
+
     /// What makes an end-to-end test run on it.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
-        match &self.root {
-            None => Vec::new(),
-            Some(root) => vec![
-                ("GPUFRAC_SLURM_ROOT", root.into()),
-                ("GPUFRAC_SERIES_DIR", self.build_folder().into()),
-            ],
-        }
+        let Some(root) = &self.root else {
+            return Vec::new();
+        };
+        let mut environment = vec![
+            ("GPUFRAC_SLURM_ROOT", root.into()),
+            ("GPUFRAC_SERIES_DIR", self.build_folder().into()),
+        ];
+        environment.extend(self.include());
+        environment
     }
 }
 

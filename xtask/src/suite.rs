@@ -199,6 +199,10 @@ impl Plan<'_> {
                     None => Series::prepare(name)?,
                 };
                 pool.add(self.on(&series, cases)?);
+                if everything && name == self.choice.drawn {
+                    let title = "plugins for tests that build plugins";
+                    stage(title, || series.build_for_variants())?;
+                }
             }
             match everything {
                 true => the_rest(),

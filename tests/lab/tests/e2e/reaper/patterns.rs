@@ -13,7 +13,8 @@ use gpufrac_lab::{Lab, LabError};
 use serde_json::Value;
 
 use super::{Lifetime, lab, lifetimes};
-use crate::soak::{Dice, number};
+use crate::soak::number;
+use test_seed::Dice;
 
 /// `never_used` and `idle` of the policy.
 const WINDOW: f64 = 8.0;
@@ -162,7 +163,7 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
     let count = number("GPUFRAC_PATTERN_JOBS", 1000) as usize;
     let seed = number("GPUFRAC_PATTERN_SEED", 20_261_121);
     println!("GPUFRAC_PATTERN_JOBS={count} GPUFRAC_PATTERN_SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let warning = format!("[\"{WARNING_MS}ms\"]");
     let window = format!("\"{WINDOW}s\"");
     let lab = lab(

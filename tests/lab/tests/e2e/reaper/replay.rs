@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use gpufrac_lab::{JobId, Lab, LabError};
 
 use super::{Lifetime, lab, lifetimes, submit};
-use crate::soak::{Dice, number};
+use crate::soak::number;
+use test_seed::Dice;
 
 /// A minute of the day.
 const MINUTE: f64 = 0.25;
@@ -112,7 +113,7 @@ fn a_day_of_jobs() -> Result<(), LabError> {
     let count = number("GPUFRAC_REPLAY_JOBS", 300) as usize;
     let seed = number("GPUFRAC_REPLAY_SEED", 7);
     println!("GPUFRAC_REPLAY_JOBS={count} GPUFRAC_REPLAY_SEED={seed}");
-    let plans = plans(&mut Dice(seed), count);
+    let plans = plans(&mut Dice::new(seed), count);
     let window = format!("\"{:.0}ms\"", WINDOW * MINUTE * 1000.0);
     let lab = lab(
         &[
