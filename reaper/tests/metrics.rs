@@ -95,6 +95,11 @@ fn a_slice_that_is_there_twice_is_told_once() {
     assert!(!names.is_empty());
 }
 
+/// For how long a client is served: `PATIENCE` of the server.
+const SERVED: Duration = Duration::from_secs(5);
+/// What takes longer than this hangs, however busy the machine.
+const HANGS: Duration = Duration::from_secs(120);
+
 fn serve(snapshot: Snapshot) -> (Server, Arc<Mutex<Snapshot>>) {
     let snapshot = Arc::new(Mutex::new(snapshot));
     let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -169,11 +174,14 @@ fn threads() -> usize {
 
 #[test]
 fn clients_that_say_nothing_or_never_read_stop_nobody() {
-    let many: Vec<Slice> = (0..6000).map(slice).collect();
-    let (server, shared) = serve(Snapshot {
-        slices: many,
+    let many = Snapshot {
+        slices: (0..6000).map(slice).collect(),
         ..Snapshot::default()
-    });
+    };
+    let begin = Instant::now();
+    render(&many, "gn01");
+    let once = begin.elapsed();
+    let (server, shared) = serve(many);
     let before = threads();
     let mut idlers = Vec::new();
     for number in 0..150 {
@@ -187,15 +195,19 @@ fn clients_that_say_nothing_or_never_read_stop_nobody() {
     }
     let begin = Instant::now();
     assert!(get(&server).ends_with("# EOF\n"));
-    assert!(begin.elapsed() < Duration::from_secs(15));
+    // One thread answers those that asked before, each once; a busy machine takes a few times as long.
+    let longest = SERVED + once * 150 * 4;
+    assert!(
+        begin.elapsed() < longest,
+        "{:?}, {once:?} each",
+        begin.elapsed()
+    );
     // Other tests run beside this one: a few may have come.
     assert!(threads() < before + 20);
     assert!(shared.try_lock().is_ok());
     // In the end nobody is left.
     for mut stream in idlers {
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
+        stream.set_read_timeout(Some(HANGS)).unwrap();
         let mut rest = Vec::new();
         let kind = stream.read_to_end(&mut rest).map_err(|error| error.kind());
         assert!(matches!(kind, Ok(_) | Err(ErrorKind::ConnectionReset)));
@@ -210,13 +222,13 @@ fn a_request_without_end_is_ended() {
     let begin = Instant::now();
     // Answered after 8 KiB, closed after another MiB.
     while stream.write_all(&header).is_ok() {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < HANGS);
     }
     // One byte a second is no way to stay.
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let begin = Instant::now();
     while stream.write_all(b"x").is_ok() {
-        assert!(begin.elapsed() < Duration::from_secs(20));
+        assert!(begin.elapsed() < HANGS);
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(begin.elapsed() > Duration::from_secs(4));
@@ -241,7 +253,7 @@ fn a_server_that_is_dropped_is_gone() {
     assert!(error.to_string().contains(&address.to_string()));
     let _silent = TcpStream::connect(address).unwrap();
     drop(server);
-    assert!(TcpStream::connect(address).is_err());
+    // Another program may get the port at once: the thread of this server is gone with its snapshot.
     assert_eq!(Arc::strong_count(&shared), 1);
 }
 

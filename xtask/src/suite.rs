@@ -10,6 +10,7 @@ mod programs;
 mod report;
 mod table;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -68,175 +69,176 @@ pub(crate) struct Wanted {
 
 /// The second tier: all that a change must pass, or the tests called NAME.
 pub(crate) fn test(wanted: &Wanted) -> Result<()> {
+    let began = Instant::now();
     let seed = wanted.seed.unwrap_or_else(fresh_seed);
     let known: Vec<&'static str> = series::names().collect();
+    let drawn = known[(seed % known.len() as u64) as usize];
+    println!("== seed {seed}: tests in which no version of Slurm takes part run on Slurm {drawn}");
+    stage("set-up", setup::run)?;
     let choice = Choice {
         known: &known,
         wanted: wanted.slurm.as_deref(),
-        own: None,
-        drawn: known[(seed % known.len() as u64) as usize],
-        full: wanted.full,
-    };
-    println!(
-        "== seed {seed}: version-neutral tests run on Slurm {}",
-        choice.drawn
-    );
-    stage("set-up", setup::run)?;
-    let choice = Choice {
         own: wanted.name.is_some().then(Series::own_name).transpose()?,
-        ..choice
+        drawn,
+        full: wanted.full,
     };
     let plan = Plan {
         wanted,
-        seed,
         choice,
+        environment: environment(seed, wanted.full),
     };
-    in_parallel(seed, |pool| plan.run(pool))
+    let cases = match wanted.name {
+        Some(_) => plan.prepare(Series::prepare)?,
+        None => plan.prepare_everything()?,
+    };
+    let mut counts = run_cases(cases, seed)?;
+    if wanted.name.is_none() {
+        counts += stage("examples in the documentation", || {
+            tests(&["--workspace", "--doc", "--quiet"])
+        })?;
+    }
+    conclude(counts, began)
 }
 
 /// The first tier: format, clippy, unit tests.
 pub(crate) fn check() -> Result<()> {
+    let began = Instant::now();
     let seed = fresh_seed();
     stage("set-up", setup::run)?;
-    in_parallel(seed, |pool| {
-        format()?;
-        let args = ["--workspace", "--exclude", "gpufrac-lab", "--lib", "--bins"];
-        let programs = stage("build", || programs::build(&args))?;
-        let environment = environment(seed, false);
-        for program in programs.into_iter().map(Arc::new) {
-            pool.add(plain_cases(&program, &environment, false));
-        }
-        clippy().map(|()| Counts::default())
-    })
+    format()?;
+    clippy()?;
+    let args = ["--workspace", "--exclude", "gpufrac-lab", "--lib", "--bins"];
+    let programs = stage("test programs", || programs::build(&args))?;
+    let environment = environment(seed, false);
+    let programs = programs.into_iter().map(Arc::new);
+    let cases = programs.flat_map(|program| plain_cases(&program, &environment, false));
+    conclude(run_cases(cases.collect(), seed)?, began)
 }
 
-/// Runs the cases that `plan` adds to the pool while it goes on, and tells what came of them. The plan gives what it
-/// counted itself.
-fn in_parallel(seed: u64, plan: impl FnOnce(&Pool) -> Result<Counts> + Send) -> Result<()> {
-    let began = Instant::now();
-    let pool = Pool::default();
+/// Runs cases side by side, and tells what came of them.
+fn run_cases(cases: Vec<Case>, seed: u64) -> Result<Counts> {
+    println!("== {} tests", cases.len());
     let mut report = Report::new(seed);
     let (sender, outcomes) = channel();
-    let planned = std::thread::scope(|scope| {
+    let pool = Pool::new(cases);
+    std::thread::scope(|scope| {
         for load in pool::threads() {
             let (pool, sender) = (&pool, sender.clone());
             scope.spawn(move || pool.work(load, &sender));
         }
         drop(sender);
-        let planner = scope.spawn(|| {
-            let planned = plan(&pool);
-            if planned.is_err() {
-                pool.clear();
-            }
-            pool.complete();
-            planned
-        });
         outcomes.iter().for_each(|outcome| report.add(outcome));
-        planner.join()
     });
     report.write_junit(&root().join(JUNIT))?;
     print!("{}", report.summary());
-    println!(
-        "== all in {:.1} s; {JUNIT} has the outcomes",
-        began.elapsed().as_secs_f64()
-    );
-    let mut counts = report.counts();
-    counts += planned.map_err(|_| anyhow!("the thread that builds has panicked"))??;
-    println!("{counts}");
-    match counts {
-        Counts {
-            failed: 0,
-            passed: 0,
-            ..
-        } => bail!("no test has a name with this in it"),
-        Counts { failed: 0, .. } => Ok(()),
-        Counts { failed, .. } => bail!("{failed} failed"),
+    Ok(report.counts())
+}
+
+/// The last lines of a run, and its verdict.
+fn conclude(counts: Counts, began: Instant) -> Result<()> {
+    let seconds = began.elapsed().as_secs_f64();
+    println!("== all in {seconds:.1} s; {JUNIT} has the outcomes\n{counts}");
+    match counts.failed {
+        0 if counts.passed == 0 => {
+            bail!("no test ran: no name has these words in it, or not on this series")
+        }
+        0 => Ok(()),
+        failed => bail!("{failed} failed"),
     }
 }
 
 /// What a run of the second or third tier does.
 struct Plan<'a> {
     wanted: &'a Wanted,
-    seed: u64,
     choice: Choice<'a>,
+    /// What each test gets.
+    environment: Vec<(&'static str, OsString)>,
 }
 
 impl Plan<'_> {
-    /// Builds, and adds cases as soon as they can run; then what is no test of a program.
-    fn run(&self, pool: &Pool) -> Result<Counts> {
-        let everything = self.wanted.name.is_none();
-        if everything {
-            format()?;
-        }
+    /// Builds, checks and gives all cases. Other series of Slurm are downloaded beside the build.
+    fn prepare_everything(&self) -> Result<Vec<Case>> {
+        format()?;
         std::thread::scope(|scope| {
-            // Other series of Slurm are downloaded beside the build.
-            let fetch = |name| scope.spawn(move || Series::prepare(name));
-            let fetched: Vec<_> = match everything {
-                true => series::names().map(|name| (name, fetch(name))).collect(),
-                false => Vec::new(),
-            };
-            stage("build", build)?;
-            let programs = stage("test programs", || self.programs())?;
-            let environment = environment(self.seed, self.wanted.full);
-            for program in programs.iter().filter(|program| program.name != END_TO_END) {
-                pool.add(self.named(plain_cases(program, &environment, self.wanted.full)));
-            }
-            let Some(program) = programs.iter().find(|program| program.name == END_TO_END) else {
-                bail!("cargo built no program {END_TO_END}");
-            };
-            let table = table(program, self.choice.known)?;
-            let mut fetched = fetched.into_iter();
-            for name in self.choice.order()? {
-                let fetched = fetched.find_map(|(it, thread)| (it == name).then_some(thread));
-                let cases = self.named(self.cases(program, &table, name, &environment));
-                if cases.is_empty() {
-                    continue;
-                }
-                let series = match fetched {
-                    Some(thread) => thread
-                        .join()
-                        .map_err(|_| anyhow!("downloading Slurm {name} panicked"))??,
-                    None => Series::prepare(name)?,
-                };
-                pool.add(self.on(&series, cases)?);
-                if everything && name == self.choice.drawn {
-                    let title = "plugins for tests that build plugins";
-                    stage(title, || series.build_for_variants())?;
-                }
-            }
-            match everything {
-                true => the_rest(),
-                false => Ok(Counts::default()),
-            }
+            let mut downloads: BTreeMap<_, _> = self
+                .choice
+                .order()?
+                .into_iter()
+                .map(|name| (name, scope.spawn(move || Series::prepare(name))))
+                .collect();
+            let cases = self.prepare(|name| {
+                let download = downloads
+                    .remove(name)
+                    .context("a series is prepared once")?;
+                download
+                    .join()
+                    .map_err(|_| anyhow!("the download of Slurm {name} panicked"))?
+            })?;
+            clippy()?;
+            stage("documentation", || {
+                let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+                run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+            })?;
+            Ok(cases)
         })
     }
 
-    /// The programs of all tests.
-    fn programs(&self) -> Result<Vec<Arc<Program>>> {
-        let mut programs = programs::build(&["--workspace"])?;
-        // Crashes need a build that can crash at each step.
-        let crash = [
-            "-p",
-            "gpufrac-node",
-            "--features",
-            "failpoints",
-            "--test",
-            "crash",
-        ];
-        programs.extend(programs::build(&crash)?);
-        Ok(programs.into_iter().map(Arc::new).collect())
+    /// Builds for the cases that are wanted, and gives these. `prepare` makes a series ready.
+    fn prepare(
+        &self,
+        mut prepare: impl FnMut(&'static str) -> Result<Series>,
+    ) -> Result<Vec<Case>> {
+        stage("build", build)?;
+        let programs = stage("test programs", programs)?;
+        let (end_to_end, plain): (Vec<_>, Vec<_>) = programs
+            .into_iter()
+            .partition(|program| program.name == END_TO_END);
+        let plain = plain.iter();
+        let plain = plain
+            .flat_map(|program| plain_cases(program, &self.environment, self.wanted.full))
+            .filter(|case| self.is_wanted(case));
+        let mut on_slurm = Vec::new();
+        let program = end_to_end.first();
+        let program = program.with_context(|| format!("cargo built no program {END_TO_END}"))?;
+        let table = table(program, self.choice.known)?;
+        for name in self.choice.order()? {
+            let mut found = self.cases(program, &table, name);
+            found.retain(|(_, case)| self.is_wanted(case));
+            if found.is_empty() {
+                continue;
+            }
+            let series = prepare(name)?;
+            stage(&format!("build for Slurm {name}"), || series.build())?;
+            if self.wanted.name.is_none() && name == self.choice.drawn {
+                let title = "plugins for tests that build plugins";
+                stage(title, || series.build_for_variants())?;
+            }
+            for (_, case) in &mut found {
+                case.environment.extend(series.environment());
+            }
+            on_slurm.append(&mut found);
+        }
+        // The series take turns. Tests that compute are short but for the soaks.
+        on_slurm.sort_by_key(|(place, _)| *place);
+        let on_slurm = on_slurm.into_iter().map(|(_, case)| case);
+        Ok(on_slurm.chain(plain).collect())
     }
 
-    /// The cases of the end-to-end tests on a series, without what the series brings along.
+    fn is_wanted(&self, case: &Case) -> bool {
+        let name = self.wanted.name.as_ref();
+        name.is_none_or(|name| case.name().contains(name.as_str()))
+    }
+
+    /// The cases of the end-to-end tests on a series, each with its test's place in the table, without what the
+    /// series brings along.
     fn cases(
         &self,
         program: &Arc<Program>,
         table: &Table,
         series: &'static str,
-        environment: &[(&'static str, OsString)],
-    ) -> Vec<Case> {
+    ) -> Vec<(usize, Case)> {
         let tests = program.tests.iter();
-        let mut cases: Vec<(usize, Case)> = tests
+        tests
             .filter(|test| self.wanted.full || !test.only_full)
             .filter_map(|test| Some((test, table.row(&test.name)?)))
             .filter(|(_, row)| self.choice.of(&row.on).contains(&series))
@@ -245,34 +247,30 @@ impl Plan<'_> {
                     program: Arc::clone(program),
                     test: test.name.clone(),
                     series: Some(series),
-                    environment: environment.to_vec(),
+                    environment: self.environment.clone(),
                     load: load(row),
                     full: self.wanted.full,
                 };
                 (row.place, case)
             })
-            .collect();
-        cases.sort_by_key(|(place, _)| *place);
-        cases.into_iter().map(|(_, case)| case).collect()
+            .collect()
     }
+}
 
-    /// Builds for a series and completes the cases on it.
-    fn on(&self, series: &Series, mut cases: Vec<Case>) -> Result<Vec<Case>> {
-        stage(&format!("build for Slurm {}", series.name), || {
-            series.build()
-        })?;
-        for case in &mut cases {
-            case.environment.extend(series.environment());
-        }
-        Ok(cases)
-    }
-
-    fn named(&self, mut cases: Vec<Case>) -> Vec<Case> {
-        if let Some(name) = &self.wanted.name {
-            cases.retain(|case| case.name().contains(name.as_str()));
-        }
-        cases
-    }
+/// The programs of all tests.
+fn programs() -> Result<Vec<Arc<Program>>> {
+    let mut programs = programs::build(&["--workspace"])?;
+    // Crashes need a build that can crash at each step.
+    let crash = [
+        "-p",
+        "gpufrac-node",
+        "--features",
+        "failpoints",
+        "--test",
+        "crash",
+    ];
+    programs.extend(programs::build(&crash)?);
+    Ok(programs.into_iter().map(Arc::new).collect())
 }
 
 fn load(row: &Row) -> Load {
@@ -334,18 +332,6 @@ impl Choice<'_> {
             (None, None, _) => possible,
         }
     }
-}
-
-/// What is no test of a program, after all of these were started.
-fn the_rest() -> Result<Counts> {
-    clippy()?;
-    stage("documentation", || {
-        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-        run(doc.env("RUSTDOCFLAGS", "-D warnings"))
-    })?;
-    stage("examples in the documentation", || {
-        tests(&["--workspace", "--doc", "--quiet"])
-    })
 }
 
 fn format() -> Result<()> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use super::case::{Case, Load, Outcome};
 
@@ -10,26 +10,9 @@ use super::case::{Case, Load, Outcome};
 const WAITING_PER_CORE: usize = 4;
 
 /// The cases that wait for a thread.
-#[derive(Default)]
 pub(crate) struct Pool {
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    computing: VecDeque<Case>,
-    waiting: VecDeque<Case>,
-    is_complete: bool,
-}
-
-impl State {
-    fn queue(&mut self, load: Load) -> &mut VecDeque<Case> {
-        match load {
-            Load::Computes => &mut self.computing,
-            Load::Waits => &mut self.waiting,
-        }
-    }
+    computing: Mutex<VecDeque<Case>>,
+    waiting: Mutex<VecDeque<Case>>,
 }
 
 /// How many threads there are of each kind on this machine.
@@ -41,26 +24,15 @@ pub(crate) fn threads() -> Vec<Load> {
 }
 
 impl Pool {
-    /// Adds cases behind those that are there.
-    pub fn add(&self, cases: Vec<Case>) {
-        let mut state = self.lock();
-        for case in cases {
-            state.queue(case.load).push_back(case);
+    /// With these cases, in their order.
+    pub fn new(cases: Vec<Case>) -> Self {
+        let (computing, waiting) = cases
+            .into_iter()
+            .partition(|case| case.load == Load::Computes);
+        Self {
+            computing: Mutex::new(computing),
+            waiting: Mutex::new(waiting),
         }
-        self.changed.notify_all();
-    }
-
-    /// No more cases come: threads end when they find none.
-    pub fn complete(&self) {
-        self.lock().is_complete = true;
-        self.changed.notify_all();
-    }
-
-    /// Drops the cases that wait.
-    pub fn clear(&self) {
-        let mut state = self.lock();
-        state.computing.clear();
-        state.waiting.clear();
     }
 
     /// A thread's work: runs cases of its kind until there are no more.
@@ -74,23 +46,12 @@ impl Pool {
     }
 
     fn next(&self, load: Load) -> Option<Case> {
-        let mut state = self.lock();
-        loop {
-            if let Some(case) = state.queue(load).pop_front() {
-                return Some(case);
-            }
-            if state.is_complete {
-                return None;
-            }
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let queue = match load {
+            Load::Computes => &self.computing,
+            Load::Waits => &self.waiting,
+        };
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.pop_front()
     }
 }
 
@@ -104,25 +65,23 @@ mod tests {
 
     #[test]
     fn each_case_is_run_once_and_threads_end() {
-        let pool = Pool::default();
         let (sender, receiver) = channel();
         let name = "suite::case::tests::the_times_of_labs_are_added";
         let case = |load| Case {
             load,
             ..outcome(name, None, Verdict::Passed).case
         };
+        let pool = Pool::new(vec![
+            case(Load::Waits),
+            case(Load::Computes),
+            case(Load::Waits),
+        ]);
         std::thread::scope(|scope| {
             for load in [Load::Computes, Load::Waits, Load::Waits] {
                 let (pool, sender) = (&pool, sender.clone());
                 scope.spawn(move || pool.work(load, &sender));
             }
             drop(sender);
-            pool.add(vec![
-                case(Load::Waits),
-                case(Load::Computes),
-                case(Load::Waits),
-            ]);
-            pool.complete();
         });
         let verdicts: Vec<Verdict> = receiver.iter().map(|outcome| outcome.verdict).collect();
         assert_eq!(verdicts, [Verdict::Passed; 3]);

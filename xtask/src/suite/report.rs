@@ -267,8 +267,8 @@ mod tests {
         report.write_junit(&path).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         for part in [
-            "tests=\"4\" failures=\"1\"",
-            "testsuite name=\"lab::e2e on Slurm 24.11\" tests=\"2\"",
+            "testsuites name=\"gpufrac\" tests=\"4\" skipped=\"1\" failures=\"1\"",
+            "testsuite name=\"lab::e2e on Slurm 24.11\" tests=\"2\" skipped=\"1\"",
             "testcase name=\"bb\" classname=\"lab::e2e\" time=\"2.000\"",
             "--slurm 24.11 --seed 7 -- bb",
         ] {
