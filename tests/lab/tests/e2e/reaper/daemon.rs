@@ -13,7 +13,8 @@ use nix::sys::signal::Signal;
 
 use super::{
     Decided, STOOD_STILL, configure, decisions, expect_spared, failed, kept, kept_once, lab, quick,
-    reload, scontrol, submit, wait_for_decision, wait_for_log, words, write_reaper,
+    reload, scontrol, submit, wait_for_decision, wait_for_log, wait_until_cancelled, words,
+    write_reaper,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,11 +66,10 @@ fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
     write_reaper(&lab, &quick(&slower, ""))?;
     let running = lab.job(job)?.state() == "RUNNING";
 
-    let ended = lab.wait_for_end(job)?;
+    wait_until_cancelled(&lab, &node, job)?;
     let log = lab.reaper_log(&node)?;
-    assert_eq!(ended.state(), "CANCELLED", "{log}");
     assert!(running, "this took too long to tell anything\n{log}");
-    assert!(took < 5 * SECOND, "the daemon took {took:?} to end\n{log}");
+    assert!(took < 30 * SECOND, "the daemon took {took:?} to end\n{log}");
     let told = kept_once(&lab, &node, job)?;
     assert_eq!(words(&told), ["warn", "cancel"], "{log}");
     assert!(told[1].at - told[0].at >= 10 * SECOND, "{told:?}\n{log}");
@@ -102,7 +102,7 @@ fn what_a_daemon_that_did_not_run_can_not_know_counts_as_use() -> Result<(), Lab
     lab.stop_reaper(&node, Signal::SIGTERM)?;
     std::thread::sleep(5 * SECOND);
     lab.start_reaper(&node)?;
-    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, &node, job)?;
     let told = kept(&lab, &node, job)?.remove(0);
     let log = lab.reaper_log(&node)?;
     let is_anew = |told: &Decided| told.word == "clear" && told.detail == STOOD_STILL;
@@ -128,7 +128,7 @@ fn nobody_is_warned_while_slurmctld_is_silent() -> Result<(), LabError> {
     let log = lab.reaper_log(&node)?;
     assert_eq!(decisions(&lab, &node, job)?, Vec::<String>::new(), "{log}");
     lab.start_slurmctld()?;
-    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, &node, job)?;
     let told = kept_once(&lab, &node, job)?;
     let log = lab.reaper_log(&node)?;
     assert_eq!(words(&told), ["warn", "cancel"], "{log}");
@@ -234,7 +234,7 @@ fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabE
     let ended = jobs[2..].iter().map(ToString::to_string);
     lab.command("scancel").args(ended).stdout()?;
     for job in &jobs[..2] {
-        assert_eq!(lab.wait_for_end(*job)?.state(), "CANCELLED");
+        wait_until_cancelled(&lab, node, *job)?;
         let told = kept_once(&lab, node, *job)?;
         let log = lab.reaper_log(node)?;
         let last = &told[told.len().saturating_sub(2)..];
@@ -328,10 +328,13 @@ fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabErro
     lab.wait_for_end(job)?;
     wait_for_no_lease(&lab, node)?;
     replace_epilog(&lab, &epilog)?;
-    let log = lab.reaper_log(node)?;
+    // The daemon tells of a lease after the lease is gone.
     let ended = "Slurm says the job is over, but no epilog came";
-    assert_eq!(log.matches(ended).count(), 2, "{log}");
-    assert_eq!(lab.instances(node)?, [], "{log}");
+    lab.wait("both leases are told", Duration::from_secs(10), || {
+        let told = lab.reaper_log(node)?.matches(ended).count();
+        Ok((told == 2).then_some(()))
+    })?;
+    assert_eq!(lab.instances(node)?, []);
     lab.expect_nothing_left()
 }
 
@@ -363,7 +366,7 @@ fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
     fs::remove_file(&damaged).map_err(failed(&damaged))?;
     wait_for_log(&lab, node, "leases: works again")?;
 
-    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, node, job)?;
     lab.wait_until_empty(Duration::from_secs(30))?;
     let left = lab.instances(node)?;
     assert_eq!(left.len(), 1, "{left:?}\n{}", lab.reaper_log(node)?);
@@ -467,7 +470,7 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
         );
         std::thread::sleep(SECOND);
     }
-    assert_eq!(lab.wait_for_end(unused)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, &node, unused)?;
     let told = kept_once(&lab, &node, unused)?;
     let log = lab.reaper_log(&node)?;
     // The simulator's counters go by the wall clock, so that a step of it may look like use.

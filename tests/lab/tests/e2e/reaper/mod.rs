@@ -105,6 +105,18 @@ fn wait_for_decision(lab: &Lab, node: &str, job: JobId, word: &str) -> Result<()
     })
 }
 
+/// Waits until a node's reaper cancelled a job and wrote so: it writes after Slurm carried the end out.
+fn wait_until_cancelled(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
+    let ended = lab.wait_for_end(job)?;
+    let log = lab.reaper_log(node)?;
+    assert_eq!(ended.state(), "CANCELLED", "job {job}: {log}");
+    lab.wait("the record of the end", Duration::from_secs(10), || {
+        let runs = kept(lab, node, job)?;
+        let cancelled = runs.iter().any(|told| words(told).contains(&"cancel"));
+        Ok(cancelled.then_some(()))
+    })
+}
+
 /// Ends a job that the reaper spared, after a look that it still runs.
 fn expect_spared(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
     let log = lab.reaper_log(node)?;
@@ -132,9 +144,8 @@ fn findings(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> 
 
 /// Waits until a job was cancelled, and looks why. A machine that stood still meanwhile may have cost a warning.
 fn expect_reclaimed(lab: &Lab, node: &str, job: JobId, why: &str) -> Result<(), LabError> {
-    let ended = lab.wait_for_end(job)?;
+    wait_until_cancelled(lab, node, job)?;
     let log = lab.reaper_log(node)?;
-    assert_eq!(ended.state(), "CANCELLED", "job {job}, {why}: {log}");
     let found = findings(lab, node, job)?;
     let last = found.len().saturating_sub(2);
     let steps = |why: &str| [format!("warn {why}"), format!("cancel {why}")];
@@ -167,6 +178,8 @@ struct Decided {
     at: Duration,
     /// For how long the slice was stalled then.
     stalled: Duration,
+    /// How long it may be stalled by the rule.
+    window: Duration,
 }
 
 /// What was decided about each run of a job on a node, from the records that outlive it.
@@ -200,6 +213,7 @@ fn decided(event: &serde_json::Value) -> Decided {
         detail: text("detail"),
         at: time("at_ms"),
         stalled: time("stalled_ms"),
+        window: time("window_ms"),
     }
 }
 

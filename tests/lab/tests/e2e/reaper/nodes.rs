@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use super::{
     decisions, expect_spared, failed, kept, kept_once, lab, reload, submit, wait_for_decision,
-    wait_for_log, wait_until_kept, words,
+    wait_for_log, wait_until_cancelled, wait_until_kept, words,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,13 +86,12 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
     // Who reads its configuration again knows of the others when they speak again.
     wait_for_decision(&lab, &lab.nodes()[0], idle, "warn")?;
     reload(&lab, &lab.nodes()[0], "read its configuration again")?;
-    let ended = lab.wait_for_end(idle)?;
+    wait_until_cancelled(&lab, &lab.nodes()[0], idle)?;
     let logs = format!(
         "{}\n{}",
         lab.reaper_log(&lab.nodes()[0])?,
         lab.reaper_log(&lab.nodes()[1])?
     );
-    assert_eq!(ended.state(), "CANCELLED", "{logs}");
     let told = kept_once(&lab, &lab.nodes()[0], idle)?;
     assert_eq!(words(&told), ["warn", "cancel"], "{logs}");
     assert!(told[1].at - told[0].at >= 3 * SECOND, "{told:?}\n{logs}");
@@ -133,7 +132,7 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
     assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
     // It has not seen the slice for long, so it begins anew.
     lab.start_reaper(&second)?;
-    assert_eq!(lab.wait_for_end(job)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, &first, job)?;
     let told = kept(&lab, &first, job)?.remove(0);
     let log = lab.reaper_log(&first)?;
     let last: Vec<&str> = words(&told).into_iter().rev().take(3).collect();
@@ -175,7 +174,7 @@ fn without_a_shared_folder_jobs_on_several_nodes_live() -> Result<(), LabError> 
     let both = on_both(&lab, user, "none", "gpu")?;
     let one = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
     wait_for_decision(&lab, node, both, "refuse")?;
-    assert_eq!(lab.wait_for_end(one)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, node, one)?;
     std::thread::sleep(3 * SECOND);
     for node in lab.nodes() {
         let log = lab.reaper_log(node)?;

@@ -205,6 +205,8 @@ fn what_the_user_asked_for_holds_as_long_as_a_rule_allows_it() -> Result<(), Lab
     ];
     let log = lab.reaper_log(node)?;
     // Windows of 6 s and twice that; each is warned 3 s before.
+    let windows = [&told[0][0], &told[1][0]].map(|told| told.window.as_secs());
+    assert_eq!(windows, [6, 12], "{log}");
     assert!(told[0][0].stalled >= Duration::from_secs(3), "{log}");
     assert!(told[1][0].stalled >= Duration::from_secs(9), "{log}");
     assert_eq!(decisions(&lab, node, off)?, Vec::<String>::new(), "{log}");
@@ -217,7 +219,7 @@ fn what_the_user_asked_for_holds_as_long_as_a_rule_allows_it() -> Result<(), Lab
     wait_for_decision(&lab, node, off, "warn")?;
     let told = wait_until_kept(&lab, node, later, "cancel")?;
     let log = lab.reaper_log(node)?;
-    assert!(told[0].stalled < Duration::from_secs(9), "{told:?}\n{log}");
+    assert_eq!(told[0].window, Duration::from_secs(6), "{told:?}\n{log}");
     end_all(&lab)?;
     lab.expect_nothing_left()
 }

@@ -1,6 +1,6 @@
 //! The whole way once.
 
-use super::{STOOD_STILL, decisions, expect_spared, lab, submit};
+use super::{STOOD_STILL, decisions, expect_spared, lab, submit, wait_until_cancelled};
 use gpufrac_lab::LabError;
 
 #[test]
@@ -9,8 +9,7 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
     let busy = submit(&lab, user, &["--gres=gpufrac:0.25"], "gpu busy")?;
-    let ended = lab.wait_for_end(unused)?;
-    assert_eq!(ended.state(), "CANCELLED", "{}", lab.reaper_log(node)?);
+    wait_until_cancelled(&lab, node, unused)?;
     assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
     let output = lab.output(unused)?;
     assert!(output.contains("will be cancelled in 3s"), "{output}");
@@ -45,7 +44,7 @@ fn a_job_with_a_slice_for_each_task_is_left_alone() -> Result<(), LabError> {
     let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let tasks = submit(&lab, user, &args, "sleep 1000")?;
     let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
-    assert_eq!(lab.wait_for_end(unused)?.state(), "CANCELLED");
+    wait_until_cancelled(&lab, node, unused)?;
     let log = lab.reaper_log(node)?;
     assert!(
         log.contains(&format!("job {tasks} has several slices")),
