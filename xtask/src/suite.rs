@@ -1,8 +1,8 @@
 //! The tiers of the tests: `check`, `test`, `test --full`.
 //!
-//! Data flows one way: cargo builds programs ([`programs`]), the table of the end-to-end tests says on which series of
-//! Slurm each runs ([`table`]), each run of a test becomes a case ([`case`]), threads run cases side by side
-//! ([`pool`]), and the outcomes are told ([`report`]).
+//! Data flows one way: cargo builds programs ([`mod@programs`]), the table of the end-to-end tests says on which series of
+//! Slurm each runs ([`mod@table`]), each run of a test becomes a case ([`mod@case`]), threads run cases side by side
+//! ([`mod@pool`]), and the outcomes are told ([`mod@report`]).
 
 mod case;
 mod pool;

@@ -109,6 +109,7 @@ fn plans(dice: &mut Dice, count: usize) -> Vec<Plan> {
 }
 
 #[test]
+#[ignore = "six minutes in real time: runs with `cargo xtask test --full`"]
 fn a_day_of_jobs() -> Result<(), LabError> {
     let count = number("GPUFRAC_REPLAY_JOBS", 300) as usize;
     let seed = number("GPUFRAC_REPLAY_SEED", 7);
