@@ -6,6 +6,12 @@ use std::time::{Duration, Instant};
 /// that builds and runs other labs at the same time needs several times as long.
 const STRETCH: u32 = 5;
 
+/// The longest pause between two probes. A probe starts a command of Slurm: what takes seconds need not be asked for
+/// fifty times in each.
+const LONGEST_STEP: Duration = Duration::from_millis(250);
+/// A pause is at most this part of the time that was waited before.
+const STEP_PART: u32 = 20;
+
 /// How long one wait may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
@@ -25,6 +31,12 @@ impl Patience {
     /// How long it may still take.
     pub fn left(&self) -> Duration {
         (self.limit * STRETCH).saturating_sub(self.since.elapsed())
+    }
+
+    /// How long to pause before the next probe, at least `step`.
+    fn pause(&self, step: Duration) -> Duration {
+        let grown = self.since.elapsed() / STEP_PART;
+        grown.min(LONGEST_STEP).max(step)
     }
 
     /// Whether what is waited for hangs.
@@ -64,7 +76,7 @@ pub(crate) fn poll<T, E>(
         if patience.is_over() {
             return Ok(None);
         }
-        std::thread::sleep(step);
+        std::thread::sleep(patience.pause(step));
     }
 }
 

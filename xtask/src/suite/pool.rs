@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::case::{Case, Load, Outcome};
 
 /// So many tests that wait run for each core.
-const WAITING_PER_CORE: usize = 4;
+const WAITING_PER_CORE: usize = 6;
 
 /// The cases that wait for a thread.
 pub(crate) struct Pool {
