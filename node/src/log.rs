@@ -10,7 +10,8 @@ use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 /// Lines about one job, or about the set-up of the node.
 pub struct JobLog {
     about: String,
-    stderr: bool,
+    /// Where lines go beside syslog.
+    out: Option<Mutex<Box<dyn Write + Send>>>,
     // Root's programs here have one thread that logs; the mutex only makes `&self` possible.
     syslog: Mutex<Option<Logger<LoggerBackend, Formatter3164>>>,
 }
@@ -31,6 +32,15 @@ impl JobLog {
         Self::about("reaper".into())
     }
 
+    /// For `out` alone: neither syslog nor stderr gets a line.
+    pub fn to(about: &str, out: impl Write + Send + 'static) -> JobLog {
+        JobLog {
+            about: about.to_owned(),
+            out: Some(Mutex::new(Box::new(out))),
+            syslog: Mutex::new(None),
+        }
+    }
+
     fn about(about: String) -> JobLog {
         let formatter = Formatter3164 {
             facility: Facility::LOG_DAEMON,
@@ -39,9 +49,10 @@ impl JobLog {
             pid: std::process::id(),
         };
         let syslog = syslog::unix(formatter).ok();
+        let stderr = syslog.is_none() || !stderr_is_journal();
         JobLog {
             about,
-            stderr: syslog.is_none() || !stderr_is_journal(),
+            out: stderr.then(|| Mutex::new(Box::new(std::io::stderr()) as Box<_>)),
             syslog: Mutex::new(syslog),
         }
     }
@@ -70,8 +81,10 @@ impl JobLog {
         let text = text.to_string().replace(char::is_control, " ");
         let line = format!("{}: {text}", self.about);
         // In one write: prologs of several jobs share slurmd's log.
-        if self.stderr {
-            let _ = std::io::stderr().write_all(format!("gpufrac: {line}\n").as_bytes());
+        if let Some(out) = &self.out
+            && let Ok(mut out) = out.lock()
+        {
+            let _ = out.write_all(format!("gpufrac: {line}\n").as_bytes());
         }
         if let Ok(mut syslog) = self.syslog.lock()
             && let Some(logger) = syslog.as_mut()

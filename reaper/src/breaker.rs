@@ -36,6 +36,7 @@ pub fn is_open(breaker: &Breaker, scope: Scope, count: Count) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moment::SystemClock;
 
     #[test]
     fn it_opens_above_the_share_and_not_for_a_few() {
@@ -44,8 +45,13 @@ mod tests {
             cluster_share: 10,
             least: 3,
         };
-        let open =
-            |scope, stalled, leases| is_open(&breaker, scope, Count::new(leases, stalled, None));
+        let open = |scope, stalled, leases| {
+            is_open(
+                &breaker,
+                scope,
+                Count::new(leases, stalled, None, &SystemClock),
+            )
+        };
         assert!(!open(Scope::Node, 2, 2));
         assert!(!open(Scope::Node, 3, 6));
         assert!(open(Scope::Node, 3, 5));

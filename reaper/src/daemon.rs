@@ -7,26 +7,23 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::reaper::{Facts, Mode, Policy};
-use gpufrac_node::files::{FileError, RootDir};
-use gpufrac_node::log::JobLog;
+use gpufrac_node::files::FileError;
 use gpufrac_node::node::Node;
 
 use crate::evidence::{Decision, Event, Record};
 use crate::ladder::Ladder;
 use crate::metrics::{Slice, Snapshot};
-use crate::moment::{Moment, unix_now};
+use crate::moment::Moment;
+use crate::outside::Outside;
 use crate::overdue;
 use crate::peers::{Count, Peers};
 use crate::post::Post;
-use crate::records::Records;
 use crate::sample::{Sample, Use};
-use crate::slurm::{Job, Slurm};
+use crate::slurm::Job;
 use crate::state::State;
-use crate::telemetry::Telemetry;
+use crate::telemetry::SHORTEST_LOOK;
 use crate::watch::{GAP, Key, SUSPECT_GAP, Stalled, Watch};
 
-/// Between two looks at the counters of an instance at least (nvml.h, GPM).
-pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 /// A point of a record's series is made of so many samples at first.
 const SAMPLES_OF_POINT: u32 = 6;
 /// Rounds between two looks for what other runs left.
@@ -72,8 +69,7 @@ impl Watched {
 /// The daemon without its loop.
 pub struct Daemon {
     pub(crate) node: Node,
-    pub(crate) log: JobLog,
-    pub(crate) slurm: Box<dyn Slurm>,
+    pub(crate) outside: Outside,
     pub(crate) peers: Peers,
     pub(crate) post: Post,
     pub(crate) state: State,
@@ -82,9 +78,6 @@ pub struct Daemon {
     /// All of them.
     leases: Vec<Lease>,
     pub(crate) breakers: [bool; 2],
-    telemetry: Telemetry,
-    records: Records,
-    dir: RootDir,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
     unleased: Vec<String>,
@@ -104,29 +97,45 @@ pub struct Rhythm {
     pub look: Duration,
 }
 
+impl Rhythm {
+    /// How long to rest after a round that took so long. `cut`: whether its look was cut short; `chance`: a random
+    /// number from 0 to 1.
+    pub fn rest(&self, passed: Duration, cut: bool, chance: f64) -> Duration {
+        let interval = self.interval;
+        if cut {
+            // What was cut short is taken up again soon, but not without a rest.
+            interval / 20
+        } else if self.look > interval / 2 {
+            // No gap in which a suspect could do something unseen.
+            interval / 100
+        } else {
+            // Not at the same moment of each interval: a job may have a rhythm of its own.
+            let phase = 0.9 + 0.2 * chance;
+            let left = interval.mul_f64(phase).saturating_sub(passed);
+            left.max(interval / 20)
+        }
+    }
+}
+
 impl Daemon {
     /// Takes up what an earlier run left.
     ///
     /// # Errors
-    /// A folder is not there, or not root's alone.
+    /// The state of before cannot be read.
     pub fn start(
         node: Node,
-        slurm: Box<dyn Slurm>,
+        outside: Outside,
         snapshot: Arc<Mutex<Snapshot>>,
     ) -> Result<Daemon, FileError> {
-        let log = JobLog::reaper();
-        let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755)?;
-        let (state, unusable) = State::load(&dir)?;
+        let (state, unusable) = outside.memory.load()?;
         if let Some(why) = unusable {
-            log.warning(format!(
+            outside.log.warning(format!(
                 "the state of before is not used, as {why}: every slice counts as used now"
             ));
         }
         let daemon = Daemon {
             peers: Peers::new(node.shared.as_deref(), &node.name),
             post: Post::new(),
-            telemetry: Telemetry::new(&node),
-            records: Records::open(&node.run, &node.state)?,
             watched: BTreeMap::new(),
             leases: Vec::new(),
             breakers: [false; 2],
@@ -136,10 +145,8 @@ impl Daemon {
             patience: BTreeMap::new(),
             told: HashMap::new(),
             node,
-            log,
-            slurm,
+            outside,
             state,
-            dir,
             snapshot,
         };
         Ok(daemon)
@@ -148,7 +155,7 @@ impl Daemon {
     /// Takes another configuration; windows, warnings and history stay.
     pub fn reload(&mut self, node: Node) {
         self.peers = Peers::new(node.shared.as_deref(), &node.name);
-        self.telemetry = Telemetry::new(&node);
+        self.outside.sampler.reload(&node);
         self.node = node;
         for watched in self.watched.values_mut() {
             watched.refused = None;
@@ -158,7 +165,7 @@ impl Daemon {
     /// How the next round is to be. A slice that has been stalled for half of its time is watched without gaps.
     pub fn rhythm(&self) -> Rhythm {
         let interval = self.node.config.reaper.interval;
-        let now = Moment::now();
+        let now = self.outside.clock.now();
         let mut watched = self.watched.values();
         let suspect = watched.any(|watched| {
             let policy = self.policy(watched);
@@ -179,12 +186,12 @@ impl Daemon {
 
     /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
     /// measured, and says whether it was long enough to tell.
-    pub fn round(&mut self, changed: bool, observe: impl FnOnce() -> bool) {
+    pub fn round(&mut self, changed: bool, mut observe: impl FnMut() -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
         // Events can be lost, so not by them alone; and what could not be read is read again.
         let read = changed || self.told.contains_key("leases") || self.round % OVERDUE_ROUNDS == 1;
-        match read.then(|| self.node.leases().and_then(|store| store.list())) {
+        match read.then(|| self.outside.slices.list(&self.node)) {
             None => {}
             Some(Ok(leases)) => self.meet(leases),
             Some(Err(error)) => {
@@ -194,8 +201,8 @@ impl Daemon {
             }
         }
         self.tell_once("leases", None::<String>);
-        self.look(observe);
-        let now = Moment::now();
+        self.look(&mut observe);
+        let now = self.outside.clock.now();
         self.ask(now);
         self.reap(now);
         if self.round % OVERDUE_ROUNDS == 1 {
@@ -203,7 +210,11 @@ impl Daemon {
         }
         if self.round % PURGE_ROUNDS == 1 {
             let keep = self.node.config.reaper.keep;
-            let purged = self.records.purge(keep, &self.node.name, &self.peers);
+            let now_unix = self.outside.clock.unix_now();
+            let purged = self
+                .outside
+                .memory
+                .purge(keep, now_unix, &self.node.name, &self.peers);
             self.tell_once("purge", purged.err());
         }
         self.publish();
@@ -228,10 +239,10 @@ impl Daemon {
 
     /// New leases are watched from now on, or taken up from the state of before; those that are gone are done with.
     fn meet(&mut self, leases: Vec<Lease>) {
-        let now = Moment::now();
+        let now = self.outside.clock.now();
         let (known, several) = (with_several(&self.leases), with_several(&leases));
         for job in several.difference(&known) {
-            self.log.info(format!(
+            self.outside.log.info(format!(
                 "job {job} has several slices here, one for each task, and is left alone: nobody looks at all of them at once"
             ));
         }
@@ -260,7 +271,10 @@ impl Daemon {
             self.watched.insert(watched.lease.job_id, watched);
         }
         if first {
-            let tidied = self.records.tidy(|job| self.watched.contains_key(&job));
+            let tidied = self
+                .outside
+                .memory
+                .tidy(&|job| self.watched.contains_key(&job));
             self.tell_once("records", tidied.err());
             if self.node.shared.is_some() {
                 let tidied = self.peers.tidy(|job| self.watched.contains_key(&job));
@@ -278,15 +292,15 @@ impl Daemon {
         let mut record = None;
         let watch = match known {
             Some(place) => {
-                record = self.records.read(key).unwrap_or_else(|error| {
-                    self.log.warning(error);
+                record = self.outside.memory.read(key).unwrap_or_else(|error| {
+                    self.outside.log.warning(error);
                     None
                 });
                 self.state.watches.swap_remove(place)
             }
             None => {
                 let mut watch = Watch::new(key, now);
-                let age = unix_now().abs_diff(lease.created_unix);
+                let age = self.outside.clock.unix_now().abs_diff(lease.created_unix);
                 if age > (interval * GAP).as_secs().max(LONGEST_START) {
                     watch.use_at(now, "what it did before is not known");
                 }
@@ -294,7 +308,10 @@ impl Daemon {
             }
         };
         let step = interval * SAMPLES_OF_POINT;
-        let record = record.unwrap_or_else(|| Record::new(&lease, watch.began.unix(), step));
+        let record = record.unwrap_or_else(|| {
+            let began_unix = self.outside.clock.unix(watch.began);
+            Record::new(&lease, began_unix, step)
+        });
         Watched {
             lease,
             watch,
@@ -318,15 +335,15 @@ impl Daemon {
             self.tell_once("shared", withdrawn.err());
         }
         if !watched.record.events.is_empty() {
-            let kept = self.records.keep(&watched.record, &self.peers);
+            let kept = self.outside.memory.keep(&watched.record, &self.peers);
             self.tell_once("records", kept.err());
         }
-        if let Err(error) = self.records.end(job) {
-            self.log.warning(error);
+        if let Err(error) = self.outside.memory.end(job) {
+            self.outside.log.warning(error);
         }
     }
 
-    fn look(&mut self, observe: impl FnOnce() -> bool) {
+    fn look(&mut self, observe: &mut dyn FnMut() -> bool) {
         // An instance that is about to go must not be looked at again after it was let go of.
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
@@ -344,10 +361,13 @@ impl Daemon {
                 watched.and_then(|watched| watched.job.as_ref()),
             ))
         };
-        let look = self.telemetry.look(&self.node, &leases, observe, policy);
+        let look = self
+            .outside
+            .sampler
+            .look(&self.node, &leases, observe, &policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
         self.tell_once("driver", look.errors.first().cloned());
-        let now = Moment::now();
+        let now = self.outside.clock.now();
         let reaper = &self.node.config.reaper;
         for (job, sample) in look.samples {
             let Some(watched) = self.watched.get_mut(&job) else {
@@ -373,16 +393,14 @@ impl Daemon {
         let neighbours: Vec<&Lease> = neighbours
             .filter(|other| other.slice.gpu_uuid == *gpu)
             .collect();
-        let observe = || {
-            std::thread::sleep(SHORTEST_LOOK);
-            true
-        };
         let sample = self
-            .telemetry
-            .look_at(&self.node, &lease, &neighbours, observe, &policy);
+            .outside
+            .sampler
+            .look_at(&self.node, &lease, &neighbours, &policy);
         let interval = self.node.config.reaper.interval;
+        let now = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&job) {
-            watched.take(Moment::now(), sample, &policy, interval);
+            watched.take(now, sample, &policy, interval);
         }
     }
 
@@ -412,12 +430,12 @@ impl Daemon {
 
     /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
     pub(crate) fn is_late(&self, began: Moment) -> bool {
-        Moment::now().since(began) > self.node.config.reaper.interval / 2
+        self.outside.clock.now().since(began) > self.node.config.reaper.interval / 2
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
     pub(crate) fn fresh(&mut self, job: u32) -> Option<Job> {
-        let answer = self.slurm.job(job);
+        let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;
         watched.ask_in = self.round + GAP as u64;
         let (answer, error) = match answer {
@@ -443,7 +461,7 @@ impl Daemon {
         policy: &Policy,
         detail: &str,
     ) -> Option<Event> {
-        let now = Moment::now();
+        let now = self.outside.clock.now();
         let watched = self.watched.get_mut(&job)?;
         let event = Event {
             at_ms: now.since(watched.watch.began).as_millis() as u64,
@@ -461,7 +479,7 @@ impl Daemon {
         };
         watched.record.events.push(event.clone());
         let record = &watched.record;
-        self.log.info(format!(
+        self.outside.log.info(format!(
             "decision={} dry_run={} job={job} user={} account={} partition={} pool={} device={} fraction={} stall={} stalled_s={:.1} window_s={:.1} rule={:?} source={} detail={detail:?}",
             decision.name(),
             event.dry_run,
@@ -478,8 +496,8 @@ impl Daemon {
             event.source,
         ));
         // At once: the node may go down with its /run.
-        let kept = self.records.keep(record, &self.peers);
-        let written = self.records.write(record);
+        let kept = self.outside.memory.keep(record, &self.peers);
+        let written = self.outside.memory.write(record);
         let error = kept.err().map(|error| error.to_string());
         let error = error.or(written.err().map(|error| error.to_string()));
         self.tell_once("records", error);
@@ -495,9 +513,12 @@ impl Daemon {
     }
 
     fn overdue(&mut self) {
-        let began = Moment::now();
+        let began = self.outside.clock.now();
         let leases = self.leases.clone();
-        let repaired = overdue::repair(&self.node, &leases, &self.log);
+        let repaired = self
+            .outside
+            .slices
+            .repair(&self.node, &leases, &self.outside.log);
         self.tell_once("overdue", repaired.err());
         let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
         let mut overdue = leases.iter().filter(releasing).count() as u32;
@@ -510,7 +531,7 @@ impl Daemon {
                 continue;
             }
             self.patience.insert(job, self.round + PATIENT_ROUNDS);
-            match overdue::end_if_over(&self.node, &leases, self.slurm.as_ref(), &self.log) {
+            match overdue::end_if_over(&self.outside, &self.node, &leases) {
                 Ok(over) => {
                     overdue += over;
                     answer = Some(None);
@@ -528,12 +549,12 @@ impl Daemon {
             self.tell_once("jobs that seem to be over", error);
         }
         self.overdue = overdue;
-        match overdue::unleased(&self.node) {
+        match self.outside.slices.unleased(&self.node) {
             // Somebody is at work on a GPU: the next time will do.
             Ok(None) => {}
             Ok(Some(unleased)) => {
                 for instance in unleased.iter().filter(|i| !self.unleased.contains(i)) {
-                    self.log.warning(format!(
+                    self.outside.log.warning(format!(
                         "{instance}: no lease names it; it is not gpufrac's, and stays"
                     ));
                 }
@@ -549,7 +570,7 @@ impl Daemon {
         let mut found: BTreeMap<u32, Vec<&Lease>> = BTreeMap::new();
         let active = leases.iter();
         let active = active.filter(|lease| lease.state == LeaseState::Active);
-        for lease in active.filter(|lease| !self.telemetry.has_processes(lease)) {
+        for lease in active.filter(|lease| !self.outside.sampler.has_processes(lease)) {
             found.entry(lease.job_id).or_default().push(lease);
         }
         found
@@ -561,11 +582,11 @@ impl Daemon {
         match (error, self.told.get(about)) {
             (Some(error), Some(told)) if error == *told => {}
             (Some(error), _) => {
-                self.log.error(format!("{about}: {error}"));
+                self.outside.log.error(format!("{about}: {error}"));
                 self.told.insert(about, error);
             }
             (None, Some(_)) => {
-                self.log.info(format!("{about}: works again"));
+                self.outside.log.info(format!("{about}: works again"));
                 self.told.remove(about);
             }
             (None, None) => {}
@@ -574,12 +595,17 @@ impl Daemon {
 
     /// The leases here, and those whose jobs are due for a warning or had one.
     pub(crate) fn count(&self, stalled: u32) -> Count {
-        Count::new(self.watched.len() as u32, stalled, self.state.opened[1])
+        Count::new(
+            self.watched.len() as u32,
+            stalled,
+            self.state.opened[1],
+            self.outside.clock.as_ref(),
+        )
     }
 
     fn publish(&mut self) {
         self.state.totals.mail_errors += self.post.failed();
-        let now = Moment::now();
+        let now = self.outside.clock.now();
         let slices = self.watched.values().map(|watched| slice(watched, now));
         let snapshot = Snapshot {
             slices: slices.collect(),
@@ -595,7 +621,7 @@ impl Daemon {
     fn save(&mut self) {
         let watches = self.watched.values().map(|watched| watched.watch.clone());
         self.state.watches = watches.collect();
-        let saved = self.state.save(&self.dir);
+        let saved = self.outside.memory.save(&self.state);
         self.tell_once("state", saved.err());
         for watched in self.watched.values_mut() {
             let size = (
@@ -605,9 +631,9 @@ impl Daemon {
             if size == watched.written {
                 continue;
             }
-            match self.records.write(&watched.record) {
+            match self.outside.memory.write(&watched.record) {
                 Ok(()) => watched.written = size,
-                Err(error) => self.log.warning(error),
+                Err(error) => self.outside.log.warning(error),
             }
         }
     }

@@ -13,6 +13,7 @@ pub mod ladder;
 pub mod mail;
 pub mod metrics;
 pub mod moment;
+pub mod outside;
 pub mod overdue;
 pub mod peers;
 mod post;

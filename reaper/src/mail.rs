@@ -1,4 +1,8 @@
 //! Letters: to a user whose job is about to end, and to the admins when nothing is ended although it looks so.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "mail leaves by the real clock, beside the rounds"
+)]
 
 use std::time::Duration;
 

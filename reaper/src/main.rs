@@ -14,6 +14,7 @@ use gpufrac_node::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::metrics::{Server, Snapshot};
+use gpufrac_reaper::outside::Outside;
 use gpufrac_reaper::slurm;
 use gpufrac_reaper::wait::{self, Event, Waiter};
 use nix::fcntl::{Flock, FlockArg};
@@ -100,8 +101,8 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
     let name = node.name.clone();
     let run = node.run.clone();
     set_watchdog(node.config.reaper.interval);
-    let slurm = Box::new(slurm::Process);
-    let mut daemon = Daemon::start(node, slurm, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
+    let outside = Outside::of(&node).map_err(|e| text(&e))?;
+    let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
     log.info(format!("watches the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -144,6 +145,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
 }
 
 /// One daemon a node.
+#[expect(clippy::disallowed_methods, reason = "waits for a real process")]
 fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
     let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755).map_err(|e| e.to_string())?;
     let mut file = dir.lock_file("lock").map_err(|e| e.to_string())?;

@@ -1,4 +1,8 @@
 //! What Prometheus reads.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the server waits for its clients, beside the rounds"
+)]
 
 use gpufrac_core::reaper::{Action, Stall};
 

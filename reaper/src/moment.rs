@@ -1,4 +1,4 @@
-//! Time by a clock that nobody sets.
+//! The node's clocks, and time by the one that nobody sets.
 
 use std::fs;
 use std::ops::Add;
@@ -14,14 +14,6 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(Duration);
 
 impl Moment {
-    /// Now.
-    pub fn now() -> Moment {
-        // The kernel has this clock since 2.6.39; the call can not fail with a valid id.
-        let time =
-            clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-        Moment(time.into())
-    }
-
     /// A moment that long after boot.
     pub fn after_boot(time: Duration) -> Moment {
         Moment(time)
@@ -36,16 +28,6 @@ impl Moment {
     pub fn before(self, time: Duration) -> Moment {
         Moment(self.0.saturating_sub(time))
     }
-
-    /// What the wall clock showed then, as far as it shows the right time now: seconds since 1970.
-    pub fn unix(self) -> u64 {
-        let now = Moment::now();
-        let wall = unix_now();
-        match self > now {
-            true => wall + self.since(now).as_secs(),
-            false => wall.saturating_sub(now.since(self).as_secs()),
-        }
-    }
 }
 
 impl Add<Duration> for Moment {
@@ -56,10 +38,44 @@ impl Add<Duration> for Moment {
     }
 }
 
-/// The wall clock: seconds since 1970.
-pub fn unix_now() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.map_or(0, |now| now.as_secs())
+/// The clocks that the daemon judges by.
+pub trait Clock {
+    /// The moment that it is.
+    fn now(&self) -> Moment;
+
+    /// What the wall clock shows: seconds since 1970.
+    fn unix_now(&self) -> u64;
+
+    /// What the wall clock showed at a moment, as far as it shows the right time now: seconds since 1970.
+    fn unix(&self, moment: Moment) -> u64 {
+        let (now, wall) = (self.now(), self.unix_now());
+        match moment > now {
+            true => wall + moment.since(now).as_secs(),
+            false => wall.saturating_sub(now.since(moment).as_secs()),
+        }
+    }
+}
+
+/// The clocks of the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct SystemClock;
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "all others take their time from here"
+)]
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        // The kernel has this clock since 2.6.39; the call cannot fail with a valid id.
+        let time =
+            clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
+        Moment(time.into())
+    }
+
+    fn unix_now(&self) -> u64 {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(0, |now| now.as_secs())
+    }
 }
 
 /// Names this boot of the node.

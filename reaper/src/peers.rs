@@ -16,7 +16,7 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_node::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
-use crate::moment::{Moment, unix_now};
+use crate::moment::{Clock, Moment};
 use crate::watch::Key;
 
 const VERSION: u32 = 1;
@@ -52,20 +52,20 @@ pub struct Count {
 
 impl Count {
     /// Now. `opened`: when the breaker of the cluster was last seen open.
-    pub fn new(leases: u32, stalled: u32, opened: Option<Moment>) -> Count {
+    pub fn new(leases: u32, stalled: u32, opened: Option<Moment>, clock: &dyn Clock) -> Count {
         Count {
             version: VERSION,
-            at_unix: unix_now(),
+            at_unix: clock.unix_now(),
             leases,
             stalled,
-            opened_unix: opened.map_or(0, Moment::unix),
+            opened_unix: opened.map_or(0, |opened| clock.unix(opened)),
         }
     }
 
     /// When the breaker of the cluster was last seen open; clocks of nodes that differ a little do no harm.
-    pub fn opened(&self, now: Moment) -> Option<Moment> {
-        let ago = unix_now().saturating_sub(self.opened_unix);
-        (self.opened_unix > 0).then(|| now.before(Duration::from_secs(ago)))
+    pub fn opened(&self, clock: &dyn Clock) -> Option<Moment> {
+        let ago = clock.unix_now().saturating_sub(self.opened_unix);
+        (self.opened_unix > 0).then(|| clock.now().before(Duration::from_secs(ago)))
     }
 }
 
@@ -257,18 +257,24 @@ impl Peers {
         Ok(())
     }
 
-    /// The leases of the cluster, as far as its nodes said lately; None without a folder.
+    /// The leases of the cluster, as far as its nodes said lately; None without a folder. `now_unix`: seconds since 1970.
     ///
     /// # Errors
     /// The folder can not be read.
-    pub fn cluster(&self, interval: Duration) -> Result<Option<Count>, PeerError> {
+    pub fn cluster(&self, interval: Duration, now_unix: u64) -> Result<Option<Count>, PeerError> {
         if self.folder.is_none() {
             return Ok(None);
         }
         let dir = self.open("nodes")?;
         let span = (interval * 90).as_secs().max(10);
-        let (oldest, newest) = (unix_now().saturating_sub(span), unix_now() + span);
-        let mut sum = Count::new(0, 0, None);
+        let (oldest, newest) = (now_unix.saturating_sub(span), now_unix + span);
+        let mut sum = Count {
+            version: VERSION,
+            at_unix: now_unix,
+            leases: 0,
+            stalled: 0,
+            opened_unix: 0,
+        };
         for name in dir.names()? {
             let text = dir.read(&name)?.unwrap_or_default();
             let Ok(count) = serde_json::from_str::<Count>(&text) else {
@@ -303,6 +309,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::moment::SystemClock;
     use crate::watch::tests::{KEY, at};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -369,7 +376,7 @@ mod tests {
             alone.stalled(KEY, "n[1-2]", SECOND, at(0), SECOND),
             Err(PeerError::NoFolder)
         ));
-        assert_eq!(alone.cluster(SECOND).unwrap(), None);
+        assert_eq!(alone.cluster(SECOND, SystemClock.unix_now()).unwrap(), None);
         // A folder that is not there is not made: it may be a file system that is not mounted.
         let gone = Peers::new(Some(Path::new("/nonexistent/shared")), "n1");
         assert!(gone.claim(KEY, SECOND, at(0)).is_err());
@@ -380,32 +387,50 @@ mod tests {
         let (_keep, mut one, mut two) = two();
         let count = |peers: &mut Peers, leases, stalled, second| {
             peers
-                .tell(Count::new(leases, stalled, None), at(second), SECOND)
+                .tell(
+                    Count::new(leases, stalled, None, &SystemClock),
+                    at(second),
+                    SECOND,
+                )
                 .unwrap();
         };
         count(&mut one, 4, 1, 0);
         count(&mut two, 5, 0, 0);
         count(&mut two, 5, 5, 1);
-        let sum = one.cluster(SECOND).unwrap().unwrap();
+        let sum = one
+            .cluster(SECOND, SystemClock.unix_now())
+            .unwrap()
+            .unwrap();
         assert_eq!((sum.leases, sum.stalled), (9, 1), "not told that often");
         count(&mut two, 5, 5, 6);
-        let sum = one.cluster(SECOND).unwrap().unwrap();
+        let sum = one
+            .cluster(SECOND, SystemClock.unix_now())
+            .unwrap()
+            .unwrap();
         assert_eq!((sum.leases, sum.stalled), (9, 6));
 
-        let now = Moment::now();
-        assert_eq!(sum.opened(now), None);
+        let now = SystemClock.now();
+        assert_eq!(sum.opened(&SystemClock), None);
         let open = now.before(300 * SECOND);
-        let count = Count::new(5, 0, Some(open));
+        let count = Count::new(5, 0, Some(open), &SystemClock);
         two.tell(count, at(12), SECOND).unwrap();
-        let sum = one.cluster(SECOND).unwrap().unwrap();
-        let heard = sum.opened(now).unwrap();
+        let sum = one
+            .cluster(SECOND, SystemClock.unix_now())
+            .unwrap()
+            .unwrap();
+        let heard = sum.opened(&SystemClock).unwrap();
         // Told in whole seconds.
         assert!(heard.since(open) <= 2 * SECOND && open.since(heard) <= 2 * SECOND);
         // A boot of the node does not take it back.
         let mut again = Peers::new(two.folder.as_deref(), "n2");
-        again.tell(Count::new(0, 0, None), at(1), SECOND).unwrap();
-        let sum = one.cluster(SECOND).unwrap().unwrap();
-        assert!(sum.opened_unix.abs_diff(open.unix()) <= 2);
+        again
+            .tell(Count::new(0, 0, None, &SystemClock), at(1), SECOND)
+            .unwrap();
+        let sum = one
+            .cluster(SECOND, SystemClock.unix_now())
+            .unwrap()
+            .unwrap();
+        assert!(sum.opened_unix.abs_diff(SystemClock.unix(open)) <= 2);
         // A clock that is wrong by a year does not count.
         let text = |dir: &RootDir| dir.read("n2").unwrap().unwrap();
         let dir = two.open("nodes").unwrap();
@@ -414,7 +439,10 @@ mod tests {
         wrong.leases = 100;
         dir.write("n2", &serde_json::to_string(&wrong).unwrap(), MODE)
             .unwrap();
-        let sum = one.cluster(SECOND).unwrap().unwrap();
+        let sum = one
+            .cluster(SECOND, SystemClock.unix_now())
+            .unwrap()
+            .unwrap();
         assert_eq!((sum.leases, sum.opened_unix), (4, 0));
     }
 }

@@ -9,7 +9,7 @@ use crate::daemon::{Daemon, Watched, facts};
 use crate::evidence::{Decision, Event};
 use crate::ladder::Step;
 use crate::mail::{self, Breach, Notice};
-use crate::moment::{Moment, unix_now};
+use crate::moment::Moment;
 use crate::peers::PeerError;
 use crate::slurm::{Deed, Job};
 use crate::watch::{GAP, Stalled};
@@ -239,7 +239,7 @@ impl Daemon {
         let mut unknown = false;
         // All nodes are only asked for when something is to be done.
         if acts || self.breakers[1] {
-            match self.peers.cluster(interval) {
+            match self.peers.cluster(interval, self.outside.clock.unix_now()) {
                 Ok(count) => {
                     counts[1] = count;
                     self.tell_once("cluster", None::<String>);
@@ -265,7 +265,7 @@ impl Daemon {
             let count = count.unwrap_or(own);
             let name = scope.name();
             if !open {
-                self.log.warning(format!(
+                self.outside.log.warning(format!(
                     "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
                 ));
                 continue;
@@ -274,7 +274,7 @@ impl Daemon {
                 Scope::Node => limits.node_share,
                 Scope::Cluster => limits.cluster_share,
             };
-            self.log.error(format!(
+            self.outside.log.error(format!(
                 "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
                 name.to_uppercase(), count.stalled, count.leases
             ));
@@ -284,7 +284,7 @@ impl Daemon {
                 stalled: count.stalled,
                 leases: count.leases,
                 share,
-                since_unix: unix_now(),
+                since_unix: self.outside.clock.unix_now(),
             };
             let mail = &self.node.config.reaper.mail;
             if let Some(letter) = mail::breaker(&breach, mail) {
@@ -296,7 +296,7 @@ impl Daemon {
                 *opened = Some(now);
             }
         }
-        let elsewhere = counts[1].and_then(|count| count.opened(now));
+        let elsewhere = counts[1].and_then(|count| count.opened(self.outside.clock.as_ref()));
         match self.breakers {
             [true, _] => Err("the breaker of the node is open"),
             [_, true] => Err("the breaker of the cluster is open"),
@@ -332,6 +332,7 @@ impl Daemon {
         if self.is_out_of_date(due.job) {
             return Ok(());
         }
+        let now_unix = self.outside.clock.unix_now();
         let Some(watched) = self.watched.get_mut(&due.job) else {
             return Ok(());
         };
@@ -343,7 +344,7 @@ impl Daemon {
             return Ok(());
         }
         if job.suspend_unix > 0 {
-            let resumed = Duration::from_secs(unix_now().saturating_sub(job.suspend_unix));
+            let resumed = Duration::from_secs(now_unix.saturating_sub(job.suspend_unix));
             let resumed = now.before(resumed);
             if resumed > watched.watch.last_use && resumed > watched.watch.began {
                 watched.watch.use_at(resumed, "it was suspended until then");
@@ -386,7 +387,7 @@ impl Daemon {
             };
             // Other nodes may have taken their word back.
             if self
-                .of_all_nodes(due.job, own, &policy, Moment::now())
+                .of_all_nodes(due.job, own, &policy, self.outside.clock.now())
                 .is_none()
             {
                 return Ok(());
@@ -404,7 +405,8 @@ impl Daemon {
     fn is_out_of_date(&self, job: u32) -> bool {
         let longest = self.node.config.reaper.interval * GAP;
         let watched = self.watched.get(&job);
-        watched.is_none_or(|watched| Moment::now().since(watched.watch.sampled) > longest)
+        let now = self.outside.clock.now();
+        watched.is_none_or(|watched| now.since(watched.watch.sampled) > longest)
     }
 
     /// Whether this was refused before for a reason that Slurm need not be asked about again.
@@ -448,9 +450,9 @@ impl Daemon {
         else {
             return Ok(());
         };
+        // Slurm may have taken long to deliver it.
+        let given = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            // Slurm may have taken long to deliver it.
-            let given = Moment::now();
             let ladder = &mut watched.watch.ladder;
             ladder.warned(&due.stalled, &due.policy, given);
             watched.refused = None;
@@ -507,7 +509,8 @@ impl Daemon {
             let results = self.act(due, vec![Deed::Signal(signal.number())])?;
             if let Some(Err(error)) = results.into_iter().next() {
                 // A script that is not there any more can not be helped; the end has its time all the same.
-                self.log
+                self.outside
+                    .log
                     .warning(format!("job {}: {signal} was not sent: {error}", due.job));
             }
             self.state.totals.signals += 1;
@@ -530,8 +533,9 @@ impl Daemon {
             &due.policy,
             &detail,
         );
+        let sent = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched.watch.ladder.signalled(Moment::now());
+            watched.watch.ladder.signalled(sent);
         }
         Ok(())
     }
@@ -593,7 +597,7 @@ impl Daemon {
             return Ok(());
         }
         self.state.reaped.push(now);
-        let left = job.end_unix.saturating_sub(unix_now());
+        let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
         let left = if left < YEAR { left as f64 } else { 0.0 };
         self.state.totals.reaped(action, left);
         self.decide(due.job, decision, &due.stalled, &due.policy, said);
@@ -609,14 +613,15 @@ impl Daemon {
             .watched
             .get(&due.job)
             .map(|w| w.watch.key.restart_count);
-        self.slurm
+        self.outside
+            .slurm
             .act(due.job, run.unwrap_or_default(), deeds)
             .map_err(|error| error.to_string())
     }
 
     /// What the user reads on the terminal or in the output.
     fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
-        let at = words::utc(unix_now() + ends_in.as_secs());
+        let at = words::utc(self.outside.clock.unix_now() + ends_in.as_secs());
         let job = due.job;
         let watched: Option<&Watched> = self.watched.get(&job);
         let excess = watched

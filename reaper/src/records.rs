@@ -1,14 +1,15 @@
-//! The records of [`crate::evidence`] on disk: `<run>/reaper/jobs/JOB.json` while a job holds its slice,
+//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::evidence`] in `<run>/reaper/jobs/JOB.json` while a job holds its slice,
 //! `<state>/reaper/JOB-CREATED.json` for days once anything was decided, and the same in the folder
 //! that nodes share, with the node in its name.
 
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use gpufrac_node::files::{FileError, RootDir};
 
 use crate::evidence::{Record, VERSION};
 use crate::peers::{PeerError, Peers};
+use crate::state::{Memory, State};
 use crate::watch::Key;
 
 /// Anybody may read why a job ended.
@@ -17,6 +18,7 @@ const FOLDER_MODE: u32 = 0o755;
 
 /// The folders of this node.
 pub struct Records {
+    dir: RootDir,
     living: RootDir,
     kept: RootDir,
 }
@@ -27,34 +29,33 @@ impl Records {
     /// # Errors
     /// A folder is not root's alone.
     pub fn open(run: &Path, state: &Path) -> Result<Records, FileError> {
+        let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         let (living, _) = RootDir::create(&run.join("reaper/jobs"), FOLDER_MODE)?;
         let (kept, _) = RootDir::create(&state.join("reaper"), FOLDER_MODE)?;
-        Ok(Records { living, kept })
+        Ok(Records { dir, living, kept })
+    }
+}
+
+impl Memory for Records {
+    fn load(&self) -> Result<(State, Option<String>), FileError> {
+        State::load(&self.dir)
     }
 
-    /// What an earlier run of the daemon wrote of this run of this job.
-    ///
-    /// # Errors
-    /// The file can not be read.
-    pub fn read(&self, key: Key) -> Result<Option<Record>, FileError> {
+    fn save(&self, state: &State) -> Result<(), FileError> {
+        state.save(&self.dir)
+    }
+
+    fn read(&self, key: Key) -> Result<Option<Record>, FileError> {
         let text = self.living.read(&name(key.job_id))?.unwrap_or_default();
         let record: Option<Record> = serde_json::from_str(&text).ok();
         Ok(record.filter(|record| record.version == VERSION && key_of(record) == key))
     }
 
-    /// Writes the record of a living job.
-    ///
-    /// # Errors
-    /// The file can not be written.
-    pub fn write(&self, record: &Record) -> Result<(), FileError> {
+    fn write(&self, record: &Record) -> Result<(), FileError> {
         self.living.write(&name(record.job), &text(record), MODE)
     }
 
-    /// Keeps a record with a decision, also after the job and after a reboot.
-    ///
-    /// # Errors
-    /// A file can not be written.
-    pub fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError> {
+    fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError> {
         let (job, created) = (record.job, record.created_unix);
         self.kept
             .write(&format!("{job}-{created}.json"), &text(record), MODE)?;
@@ -65,19 +66,11 @@ impl Records {
         Ok(())
     }
 
-    /// The job holds nothing any more.
-    ///
-    /// # Errors
-    /// The file can not be removed.
-    pub fn end(&self, job: u32) -> Result<(), FileError> {
+    fn end(&self, job: u32) -> Result<(), FileError> {
         self.living.remove(&name(job)).map(|_| ())
     }
 
-    /// Removes the living records of jobs that are not here.
-    ///
-    /// # Errors
-    /// The folder can not be read or written.
-    pub fn tidy(&self, is_here: impl Fn(u32) -> bool) -> Result<(), FileError> {
+    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError> {
         for name in self.living.names()? {
             let job = name.strip_suffix(".json").and_then(|job| job.parse().ok());
             if job.is_none_or(|job| !is_here(job)) {
@@ -87,27 +80,31 @@ impl Records {
         Ok(())
     }
 
-    /// Removes kept records that are older than `age`. In the shared folder each node removes its own.
-    ///
-    /// # Errors
-    /// A folder can not be read or written.
-    pub fn purge(&self, age: Duration, node: &str, peers: &Peers) -> Result<(), PeerError> {
-        purge(&self.kept, age, |_| true)?;
+    fn purge(
+        &self,
+        age: Duration,
+        now_unix: u64,
+        node: &str,
+        peers: &Peers,
+    ) -> Result<(), PeerError> {
+        let before = Duration::from_secs(now_unix).saturating_sub(age);
+        purge(&self.kept, before, |_| true)?;
         if let Some(shared) = peers.records()? {
             let own = format!("-{node}-");
-            purge(&shared, age, |name| name.contains(&own))?;
+            purge(&shared, before, |name| name.contains(&own))?;
         }
         Ok(())
     }
 }
 
-fn purge(dir: &RootDir, age: Duration, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
+/// Removes what was last changed `before` that time since 1970.
+fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
     for name in dir.names()?.iter().filter(|name| mine(name)) {
         let changed = std::fs::symlink_metadata(dir.path().join(name)).and_then(|m| m.modified());
-        let old = changed
+        let changed = changed
             .ok()
-            .and_then(|changed| SystemTime::now().duration_since(changed).ok());
-        if old.is_some_and(|old| old > age) {
+            .and_then(|changed| changed.duration_since(UNIX_EPOCH).ok());
+        if changed.is_some_and(|changed| changed < before) {
             dir.remove(name)?;
         }
     }

@@ -1,8 +1,12 @@
-//! What one look at a slice found.
+//! What one look at a slice found, and who looks.
 
+use std::collections::HashMap;
 use std::fmt;
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::Lease;
+use gpufrac_core::reaper::Policy;
+use gpufrac_node::node::Node;
 use serde::{Deserialize, Serialize};
 
 /// Where a sample comes from.
@@ -124,4 +128,41 @@ impl Sample {
             excess: None,
         }
     }
+}
+
+/// One look at all slices of a node.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// By job.
+    pub samples: HashMap<u32, Sample>,
+    /// What the driver or the exporter refused.
+    pub errors: Vec<String>,
+}
+
+/// Who looks at slices.
+pub trait Sampler {
+    /// Looks at active leases. `observe` waits for as long as activity is to be measured, and says whether that was
+    /// long enough to tell; `policy` is that of each lease.
+    fn look<'p>(
+        &mut self,
+        node: &Node,
+        leases: &[&Lease],
+        observe: &mut dyn FnMut() -> bool,
+        policy: &dyn Fn(&Lease) -> &'p Policy,
+    ) -> Look;
+
+    /// Looks at one lease once more, for as short a time as can be measured. `neighbours`: all leases on its GPU.
+    fn look_at(
+        &mut self,
+        node: &Node,
+        lease: &Lease,
+        neighbours: &[&Lease],
+        policy: &Policy,
+    ) -> Sample;
+
+    /// Whether a job has processes on the node; true where that cannot be told.
+    fn has_processes(&self, lease: &Lease) -> bool;
+
+    /// Takes another configuration.
+    fn reload(&mut self, node: &Node);
 }

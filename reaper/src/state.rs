@@ -1,16 +1,79 @@
 //! What outlives the daemon: when each slice was last used, which warnings were given, the counters. It
 //! lies beside the leases on a tmpfs and goes with the boot, as they do.
 
+use std::time::Duration;
+
 use gpufrac_node::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
+use crate::evidence::Record;
 use crate::metrics::Totals;
 use crate::moment::{Moment, boot_id};
-use crate::watch::Watch;
+use crate::peers::{PeerError, Peers};
+use crate::watch::{Key, Watch};
 
 /// Of the text.
 const VERSION: u32 = 1;
 const FILE: &str = "state.json";
+
+/// Where the daemon keeps what outlives it: its state, and the records of jobs.
+pub trait Memory {
+    /// Reads the state that was kept; the reason if that is nothing although there is one. Then every slice
+    /// counts as used now.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn load(&self) -> Result<(State, Option<String>), FileError>;
+
+    /// Keeps the state.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn save(&self, state: &State) -> Result<(), FileError>;
+
+    /// What an earlier run of the daemon wrote of this run of this job.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn read(&self, key: Key) -> Result<Option<Record>, FileError>;
+
+    /// Writes the record of a living job.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn write(&self, record: &Record) -> Result<(), FileError>;
+
+    /// Keeps a record with a decision, also after the job and after a reboot.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError>;
+
+    /// The job holds nothing any more.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    fn end(&self, job: u32) -> Result<(), FileError>;
+
+    /// Removes the living records of jobs that are not here.
+    ///
+    /// # Errors
+    /// The folder cannot be read or written.
+    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError>;
+
+    /// Removes kept records that are older than `age` at `now_unix`, in seconds since 1970. In the shared folder each
+    /// node removes its own.
+    ///
+    /// # Errors
+    /// A folder cannot be read or written.
+    fn purge(
+        &self,
+        age: Duration,
+        now_unix: u64,
+        node: &str,
+        peers: &Peers,
+    ) -> Result<(), PeerError>;
+}
 
 /// Everything that outlives the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +92,12 @@ pub struct State {
     pub totals: Totals,
 }
 
+impl Default for State {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[derive(Deserialize)]
 struct Header {
     version: u32,
@@ -36,7 +105,8 @@ struct Header {
 }
 
 impl State {
-    fn new() -> State {
+    /// That of a daemon that was never there before.
+    pub fn new() -> State {
         State {
             version: VERSION,
             boot_id: boot_id(),

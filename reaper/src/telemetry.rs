@@ -16,10 +16,12 @@ use gpufrac_node::nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
 use crate::cpu::JobGroups;
 use crate::dcgm::{Dcgm, Instance};
-use crate::moment::{Moment, unix_now};
-use crate::sample::{Excess, Sample, Source, Use};
+use crate::moment::{Clock, Moment, SystemClock};
+use crate::sample::{Excess, Look, Sample, Sampler, Source, Use};
 use crate::watch::Key;
 
+/// Between two looks at the counters of an instance at least (nvml.h, GPM).
+pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 /// What a context takes beside what its program asks for: NVML counts it, the limits of MPS do not.
 const CONTEXT: MemoryMib = MemoryMib(600);
 /// Wall clock and boot clock may drift apart by so much between two looks.
@@ -30,6 +32,7 @@ const RECORDS: Duration = Duration::from_secs(20);
 
 /// What lasts from look to look.
 pub struct Telemetry {
+    clock: SystemClock,
     /// The driver's library, but no session with it.
     _library: Option<Loaded>,
     groups: JobGroups,
@@ -41,15 +44,6 @@ pub struct Telemetry {
     /// Groups of jobs of the processes that were seen, by pid, and when: the driver also tells what those did that
     /// have ended.
     owners: HashMap<u32, (String, Moment)>,
-}
-
-/// One look at all slices of a node.
-#[derive(Debug, Default)]
-pub struct Look {
-    /// By job.
-    pub samples: HashMap<u32, Sample>,
-    /// What the driver or the exporter refused.
-    pub errors: Vec<String>,
 }
 
 /// What was seen of one GPU.
@@ -77,6 +71,7 @@ impl Telemetry {
     pub fn new(node: &Node) -> Telemetry {
         let exporter = node.config.reaper.dcgm_exporter.as_deref();
         Telemetry {
+            clock: SystemClock,
             _library: Loaded::keep(&node.nvml),
             groups: JobGroups::find(&node.name),
             dcgm: exporter.map(Dcgm::new),
@@ -85,15 +80,15 @@ impl Telemetry {
             owners: HashMap::new(),
         }
     }
+}
 
-    /// Looks at active leases. `observe` waits for as long as activity is to be measured; `policy` is that of
-    /// each lease.
-    pub fn look<'p>(
+impl Sampler for Telemetry {
+    fn look<'p>(
         &mut self,
         node: &Node,
         leases: &[&Lease],
-        observe: impl FnOnce() -> bool,
-        policy: impl Fn(&Lease) -> &'p Policy,
+        observe: &mut dyn FnMut() -> bool,
+        policy: &dyn Fn(&Lease) -> &'p Policy,
     ) -> Look {
         let mut look = Look::default();
         let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
@@ -111,7 +106,7 @@ impl Telemetry {
             self.last = before;
             return look;
         };
-        let now = Moment::now();
+        let now = self.clock.now();
         let dcgm = self.read_dcgm(now, &mut look.errors);
         for lease in leases {
             let gpu = &lease.slice.gpu_uuid;
@@ -134,15 +129,18 @@ impl Telemetry {
         look
     }
 
-    /// Looks at one lease once more. `neighbours`: all leases on its GPU.
-    pub fn look_at(
+    fn look_at(
         &mut self,
         node: &Node,
         lease: &Lease,
         neighbours: &[&Lease],
-        observe: impl FnOnce() -> bool,
         policy: &Policy,
     ) -> Sample {
+        let observe = || {
+            #[expect(clippy::disallowed_methods, reason = "waits for real counters")]
+            std::thread::sleep(SHORTEST_LOOK);
+            true
+        };
         let before = self.last;
         let interval = self.interval();
         // The next look at all of them is to begin where the last one ended.
@@ -150,11 +148,21 @@ impl Telemetry {
         let mut errors = Vec::new();
         // Its instance alone: one beside it may be about to go.
         let views = views(node, &[lease], observe, interval, &mut errors).unwrap_or_default();
-        let dcgm = self.read_dcgm(Moment::now(), &mut errors);
+        let dcgm = self.read_dcgm(self.clock.now(), &mut errors);
         let view = views.get(&lease.slice.gpu_uuid);
         self.judge(lease, view, neighbours, dcgm.as_ref(), policy)
     }
 
+    fn has_processes(&self, lease: &Lease) -> bool {
+        self.groups.exists(lease)
+    }
+
+    fn reload(&mut self, node: &Node) {
+        *self = Telemetry::new(node);
+    }
+}
+
+impl Telemetry {
     fn judge(
         &mut self,
         lease: &Lease,
@@ -177,21 +185,16 @@ impl Telemetry {
             cores: match measured {
                 // Not looked at: reading it takes longer than all the rest.
                 true => None,
-                false => self.groups.cores(lease, Moment::now()),
+                false => self.groups.cores(lease, self.clock.now()),
             },
         }
         .sample()
     }
 
-    /// Whether a job has a control group, and so processes.
-    pub fn has_processes(&self, lease: &Lease) -> bool {
-        self.groups.exists(lease)
-    }
-
     /// Since when the driver's own records are to be read: microseconds by the wall clock, which the driver uses. An
     /// error when the clock was set since the last look: then its records can not be told apart.
     fn interval(&mut self) -> Result<u64, &'static str> {
-        let (now, wall) = (Moment::now(), unix_now());
+        let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {
             return Err("the first look");
         };

@@ -1,4 +1,5 @@
 //! Waiting: for the next round, for signals, and for leases that are about to end.
+#![expect(clippy::disallowed_methods, reason = "waits for real time")]
 
 use std::fs;
 use std::io;
@@ -11,7 +12,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::daemon::{Rhythm, SHORTEST_LOOK};
+use crate::daemon::Rhythm;
+use crate::telemetry::SHORTEST_LOOK;
 
 /// Why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,19 +105,9 @@ impl Waiter {
 
     /// Waits until the next round is due.
     pub fn rest(&mut self) -> Event {
-        let interval = self.rhythm.interval;
         let now = Instant::now();
-        let next = if self.cut {
-            // What was cut short is taken up again soon, but not without a rest.
-            now + interval / 20
-        } else if self.rhythm.look > interval / 2 {
-            // No gap in which a suspect could do something unseen.
-            now + interval / 100
-        } else {
-            // Not at the same moment of each interval: a job may have a rhythm of its own.
-            let phase = 0.9 + 0.2 * fastrand::f64();
-            (self.began + interval.mul_f64(phase)).max(now + interval / 20)
-        };
+        let passed = now.saturating_duration_since(self.began);
+        let next = now + self.rhythm.rest(passed, self.cut, fastrand::f64());
         if self.event == Event::None {
             self.wait(next, false);
         }

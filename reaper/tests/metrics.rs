@@ -1,5 +1,6 @@
 //! The metrics as their readers see them: the text, the server, Prometheus itself with the rules of `etc`, and
 //! the dashboard.
+#![expect(clippy::disallowed_methods, reason = "waits for real programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;

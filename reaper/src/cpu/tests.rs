@@ -9,6 +9,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::reaper::IdleWish;
 
 use super::*;
+use crate::moment::{Clock, SystemClock};
 
 fn lease(job_id: u32) -> Lease {
     Lease {
@@ -88,7 +89,7 @@ fn groups_are_named_by_sluid_or_by_job() {
         let group = scope.join(name);
         busy(&group, 10);
         assert!(groups.exists(&lease));
-        let now = Moment::now();
+        let now = SystemClock.now();
         assert_eq!(groups.cores(&lease, now), None);
         busy(&group, 12);
         let later = now + Duration::from_secs(4);
