@@ -583,11 +583,14 @@ impl Daemon {
             deeds.insert(0, Deed::Notify(text.clone()));
             deeds.insert(1, Deed::Comment(self.comment(job, &text)));
         }
-        let results = match self.act(due, deeds) {
+        let results = self.act(due, deeds);
+        // Slurm may have taken long: the hour of the limit begins when the job ended.
+        let ended = self.outside.clock.now();
+        let results = match results {
             Ok(results) => results,
             Err(error) => {
                 // It may have been done all the same.
-                self.state.reaped.push(now);
+                self.state.reaped.push(ended);
                 self.refuse(due, format!("what came of it is not known: {error}"));
                 return Err(error);
             }
@@ -596,7 +599,7 @@ impl Daemon {
             self.refuse(due, format!("{SLURM_REFUSED}: {error}"));
             return Ok(());
         }
-        self.state.reaped.push(now);
+        self.state.reaped.push(ended);
         let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
         let left = if left < YEAR { left as f64 } else { 0.0 };
         self.state.totals.reaped(action, left);
