@@ -41,8 +41,12 @@ pub struct Dice(u64);
 impl Dice {
     /// Dice that give the numbers of `seed`.
     pub fn new(seed: u64) -> Dice {
+        // The first numbers of xorshift are small where its seed is; this is the finalizer of SplitMix64.
+        let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         // Xorshift never leaves zero.
-        Dice(seed.max(1))
+        Dice((bits ^ (bits >> 31)).max(1))
     }
 
     /// A number below `sides`, which is at least 1.

@@ -1,7 +1,8 @@
 //! A day of a node with eight GPUs: 300 jobs, of which a few hold their slices for hours after their last
-//! use. A minute is a quarter of a second here.
+//! use. A minute is a quarter of a second here. A month of such days, with true minutes, is played in virtual time in
+//! `reaper/tests/virtual_time`.
 //!
-//! `GPUFRAC_REPLAY_JOBS` and `GPUFRAC_REPLAY_SEED` set how many and which.
+//! `GPUFRAC_REPLAY_JOBS` and `GPUFRAC_TEST_SEED` set how many and which.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -109,12 +110,10 @@ fn plans(dice: &mut Dice, count: usize) -> Vec<Plan> {
 }
 
 #[test]
-#[ignore = "six minutes in real time: runs with `cargo xtask test --full`"]
+#[ignore = "takes six minutes, and virtual time plays a month of it: `cargo xtask test --full` runs this on real Slurm"]
 fn a_day_of_jobs() -> Result<(), LabError> {
     let count = number("GPUFRAC_REPLAY_JOBS", 300) as usize;
-    let seed = number("GPUFRAC_REPLAY_SEED", 7);
-    println!("GPUFRAC_REPLAY_JOBS={count} GPUFRAC_REPLAY_SEED={seed}");
-    let plans = plans(&mut Dice::new(seed), count);
+    let plans = plans(&mut Dice::new(test_seed::seed()), count);
     let window = format!("\"{:.0}ms\"", WINDOW * MINUTE * 1000.0);
     let lab = lab(
         &[

@@ -1,0 +1,129 @@
+//! One disturbance at a time, moved in small steps over the moments at which it matters.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use gpufrac_core::reaper::IdleWish;
+
+use crate::oracle;
+use crate::plans::Part;
+use crate::play::play;
+use crate::site::{Class, Site};
+use crate::world::{Submission, World};
+
+const INTERVAL: Duration = Duration::from_secs(10);
+const WINDOW: Duration = Duration::from_secs(300);
+
+fn site() -> Site {
+    Site {
+        interval: INTERVAL,
+        grace: Duration::ZERO,
+        never_used: WINDOW,
+        idle: WINDOW,
+        warn: vec![INTERVAL * 5],
+        second_warning: INTERVAL,
+        checkpoint: INTERVAL,
+        gpus: vec![1],
+        reaps_per_hour: u32::MAX,
+        node_share: 100,
+        trouble: None,
+        restarts: None,
+    }
+}
+
+/// A job that computes, then for `length` from `wakes` on after the end of its work, then never again.
+fn job(wakes: Duration, length: Duration) -> Submission {
+    Submission {
+        arrival: Duration::ZERO,
+        units: 1,
+        of: 7,
+        class: Class::Plain,
+        wish: IdleWish::Default,
+        batch: true,
+        deaf: false,
+        plans: vec![vec![Part::Program(vec![
+            (1.0, INTERVAL * 3),
+            (0.0, wakes),
+            (1.0, length),
+            (0.0, WINDOW * 2),
+        ])]],
+    }
+}
+
+/// Plays one job; says when it was ended, after its plan began.
+fn ended(number: u64, job: Submission, disturb: impl FnOnce(&mut World)) -> Option<Duration> {
+    let mut world = World::new(site(), vec![job], Rng::with_seed(number));
+    disturb(&mut world);
+    let played = play(world);
+    let job = &played.world.jobs[0];
+    let wrong = oracle::judge_ends(&played.world.site, job);
+    let log = played.log.lines("decision=");
+    assert!(wrong.is_empty(), "{number}: {wrong:?}\n{}", log.join("\n"));
+    let run = &job.runs[0];
+    run.decided.map(|decided| decided - run.begin)
+}
+
+/// What a job does while the machine stands still is not seen, and so counts as use.
+#[test]
+fn what_happens_in_a_standstill_counts() {
+    // Longer than three intervals in the second half of the window, than six in the first.
+    for (number, step) in (2..28).enumerate() {
+        let wakes = INTERVAL * step;
+        let length = INTERVAL * if wakes < WINDOW / 2 { 8 } else { 5 };
+        let end = ended(number as u64, job(wakes, length), |world| {
+            // The look that runs then comes to its end before, and the prolog takes up to two seconds.
+            let before = INTERVAL.mul_f64(1.2);
+            let from = world.now + INTERVAL * 3 + wakes - before;
+            world.standstill_at(from, before + length + Duration::from_secs(3));
+        });
+        assert!(
+            end.is_some(),
+            "{number}: a job that is idle afterwards ends"
+        );
+    }
+}
+
+/// Slurm takes most of an interval for each answer, and the job wakes up meanwhile.
+#[test]
+fn who_wakes_up_while_slurm_answers_is_not_ended() {
+    let mut spared = 0;
+    for number in 0..120 {
+        let wakes = WINDOW - INTERVAL * 2 + INTERVAL.mul_f64(number as f64 / 15.0);
+        let end = ended(number, job(wakes, WINDOW / 2), |world| {
+            world.slow_answers = (u32::MAX, INTERVAL.mul_f64(0.8));
+        });
+        let woke = INTERVAL * 3 + wakes;
+        spared += u32::from(end.is_none_or(|end| end > woke + WINDOW));
+    }
+    // Those that wake up later are ended before.
+    assert!((20..120).contains(&spared), "{spared} were spared");
+}
+
+/// The hour of `reaps_per_hour` begins when a job ended, however long that took.
+#[test]
+fn the_limit_of_an_hour_counts_from_the_end_of_a_job() {
+    let hour = Duration::from_secs(3600);
+    let mut delayed = 0;
+    for number in 0..30 {
+        let site = Site {
+            gpus: vec![1; 2],
+            reaps_per_hour: 1,
+            ..site()
+        };
+        let idle = Submission {
+            plans: vec![vec![Part::Pause(hour * 3)]],
+            ..job(Duration::ZERO, Duration::ZERO)
+        };
+        let mut world = World::new(site, vec![idle; 2], Rng::with_seed(number));
+        world.slow_answers = (number as u32, INTERVAL.mul_f64(0.8));
+        let world = play(world).world;
+        let ends = world.ends();
+        assert_eq!(ends.len(), 2, "{number}");
+        assert!(ends[1] - ends[0] >= hour, "{number}: {ends:?}");
+        delayed += u32::from(world.jobs.iter().any(|job| {
+            let run = &job.runs[0];
+            run.decided < run.end.map(|(at, _)| at)
+        }));
+    }
+    assert!(delayed > 0, "Slurm never took long");
+}

@@ -1,0 +1,321 @@
+//! The simulated world behind the traits of [`gpufrac_reaper::outside::Outside`].
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::Lease;
+use gpufrac_core::reaper::Policy;
+use gpufrac_node::files::FileError;
+use gpufrac_node::log::JobLog;
+use gpufrac_node::node::Node;
+use gpufrac_reaper::evidence::Record;
+use gpufrac_reaper::moment::{Clock, Moment};
+use gpufrac_reaper::outside::Outside;
+use gpufrac_reaper::overdue::Slices;
+use gpufrac_reaper::peers::{PeerError, Peers};
+use gpufrac_reaper::sample::{Look, Sample, Sampler, Source, Use};
+use gpufrac_reaper::slurm::{Deed, Job, Slurm, SlurmError};
+use gpufrac_reaper::state::{Memory, State};
+use gpufrac_reaper::telemetry::SHORTEST_LOOK;
+use gpufrac_reaper::watch::Key;
+
+use crate::world::{Fault, How, World};
+
+/// Less activity than this the counters do not show.
+const RESOLUTION: f64 = 1e-4;
+/// The driver's own memory on an instance without processes.
+const DRIVERS_OWN: MemoryMib = MemoryMib(16);
+/// How long an answer of Slurm may take before it counts as none.
+const SLURM_LIMIT: Duration = Duration::from_secs(15);
+
+/// One of those who look at the world for the daemon.
+#[derive(Clone)]
+pub struct Simulated(pub Rc<RefCell<World>>);
+
+impl Simulated {
+    /// All of them, for a daemon.
+    pub fn outside(&self, log: &Log) -> Outside {
+        Outside {
+            clock: Box::new(self.clone()),
+            sampler: Box::new(self.clone()),
+            slices: Box::new(self.clone()),
+            slurm: Box::new(self.clone()),
+            memory: Box::new(self.clone()),
+            log: JobLog::to("reaper", log.clone()),
+        }
+    }
+}
+
+/// What the daemon logs.
+#[derive(Clone, Default)]
+pub struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// The lines with a text in them.
+    pub fn lines(&self, text: &str) -> Vec<String> {
+        let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = String::from_utf8_lossy(&log);
+        let lines = log.lines().filter(|line| line.contains(text));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        log.write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Clock for Simulated {
+    fn now(&self) -> Moment {
+        let mut world = self.0.borrow_mut();
+        world.call();
+        Moment::after_boot(world.now)
+    }
+
+    fn unix_now(&self) -> u64 {
+        self.0.borrow().unix_now()
+    }
+}
+
+/// What counters and processes say of a lease's slice.
+fn sample(
+    world: &mut World,
+    lease: &Lease,
+    from: Duration,
+    to: Duration,
+    policy: &Policy,
+) -> Sample {
+    if world.has(Fault::Counters) && world.dice.bool() {
+        return Sample {
+            source: Source::Gpm,
+            ..Sample::missing("the counters cannot be read")
+        };
+    }
+    let Some(timeline) = world.timeline(lease) else {
+        return Sample::missing("its instance does not stand");
+    };
+    let activity = timeline.activity(from, to);
+    let activity = if activity < RESOLUTION { 0.0 } else { activity };
+    let program = timeline.program(to);
+    Sample {
+        source: Source::Gpm,
+        usage: match activity * 100.0 > policy.busy_above {
+            true => Use::Busy,
+            false => Use::Idle,
+        },
+        activity: Some(activity),
+        contexts: Some(u32::from(program.is_some())),
+        memory: Some(program.map_or(DRIVERS_OWN, |program| MemoryMib(program.memory_mib))),
+        excess: None,
+    }
+}
+
+impl Sampler for Simulated {
+    fn look<'p>(
+        &mut self,
+        _: &Node,
+        leases: &[&Lease],
+        observe: &mut dyn FnMut() -> bool,
+        policy: &dyn Fn(&Lease) -> &'p Policy,
+    ) -> Look {
+        let mut look = Look::default();
+        if leases.is_empty() {
+            return look;
+        }
+        let (from, has_driver) = {
+            let mut world = self.0.borrow_mut();
+            world.call();
+            (world.now, !world.has(Fault::Driver))
+        };
+        if has_driver && !observe() {
+            return look;
+        }
+        let mut world = self.0.borrow_mut();
+        let to = world.now;
+        if !has_driver {
+            look.errors.push("the driver does not answer".to_owned());
+        }
+        if world.has(Fault::NoSamples) {
+            return look;
+        }
+        for lease in leases {
+            let sample = match has_driver {
+                true => sample(&mut world, lease, from, to, policy(lease)),
+                false => Sample::missing("the driver does not answer"),
+            };
+            look.samples.insert(lease.job_id, sample);
+        }
+        look
+    }
+
+    fn look_at(&mut self, _: &Node, lease: &Lease, _: &[&Lease], policy: &Policy) -> Sample {
+        let mut world = self.0.borrow_mut();
+        world.call();
+        if world.has(Fault::Driver) {
+            return Sample::missing("the driver does not answer");
+        }
+        let from = world.now;
+        world.pass(SHORTEST_LOOK);
+        let to = world.now;
+        sample(&mut world, lease, from, to, policy)
+    }
+
+    fn has_processes(&self, lease: &Lease) -> bool {
+        self.0.borrow().has_processes(lease)
+    }
+
+    fn reload(&mut self, _: &Node) {}
+}
+
+impl Slices for Simulated {
+    fn list(&self, _: &Node) -> Result<Vec<Lease>, String> {
+        let mut world = self.0.borrow_mut();
+        world.call();
+        match world.has(Fault::Leases) {
+            true => Err("a lease is damaged".to_owned()),
+            false => Ok(world.leases()),
+        }
+    }
+
+    fn repair(&self, _: &Node, _: &[Lease], _: &JobLog) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn end(&self, _: &Node, lease: &Lease, _: &JobLog) -> Result<bool, String> {
+        Ok(self.0.borrow_mut().end_lease(lease))
+    }
+
+    fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, String> {
+        Ok(Some(Vec::new()))
+    }
+}
+
+impl Simulated {
+    /// Slurm takes its time, and may refuse.
+    fn reach_slurm(&self) -> Result<(), SlurmError> {
+        let mut world = self.0.borrow_mut();
+        world.call();
+        if world.has(Fault::DeafSlurm) {
+            return Err(SlurmError::Refused("slurmctld is elsewhere".to_owned()));
+        }
+        let (left, length) = world.slow_answers;
+        if left > 0 {
+            world.slow_answers.0 -= 1;
+            world.pass(length);
+        }
+        if world.has(Fault::SlowSlurm) {
+            let length = SLURM_LIMIT.mul_f64(world.dice.f64());
+            world.pass(length);
+        }
+        Ok(())
+    }
+
+    /// Slurm does not answer any more.
+    fn end_of_patience(&self) -> Result<(), SlurmError> {
+        let mut world = self.0.borrow_mut();
+        if world.has(Fault::SilentSlurm) {
+            world.pass(SLURM_LIMIT);
+            return Err(SlurmError::TooSlow);
+        }
+        Ok(())
+    }
+}
+
+impl Slurm for Simulated {
+    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
+        self.reach_slurm()?;
+        self.end_of_patience()?;
+        Ok(self.0.borrow().slurm_job(job_id))
+    }
+
+    fn act(
+        &self,
+        job_id: u32,
+        restart_count: u32,
+        deeds: Vec<Deed>,
+    ) -> Result<Vec<Result<(), String>>, SlurmError> {
+        // Who has told Slurm to do something cannot take it back.
+        let decided = self.0.borrow().decided();
+        self.reach_slurm()?;
+        let mut world = self.0.borrow_mut();
+        let is_heard = !world.has(Fault::SilentSlurm) || world.dice.bool();
+        let is_end = |deed: &Deed| matches!(deed, Deed::Cancel | Deed::Requeue { .. });
+        let ends = deeds.iter().any(is_end);
+        let mut results = Vec::new();
+        for deed in deeds.into_iter().filter(|_| is_heard) {
+            let mut reap = |how| world.reap(job_id, restart_count, how, decided);
+            results.push(match deed {
+                Deed::Cancel => reap(How::Cancelled),
+                Deed::Requeue { .. } => reap(How::Requeued),
+                // What is said at the end is no warning.
+                Deed::Notify(_) if ends => Ok(()),
+                Deed::Notify(_) => world.warn(job_id, restart_count),
+                Deed::Signal(_) => world.signal(job_id, restart_count),
+                Deed::Comment(text) => {
+                    world.comment(job_id, &text);
+                    Ok(())
+                }
+            });
+        }
+        drop(world);
+        self.end_of_patience()?;
+        Ok(results)
+    }
+}
+
+impl Memory for Simulated {
+    fn load(&self) -> Result<(State, Option<String>), FileError> {
+        let world = self.0.borrow();
+        // As from a file.
+        let text = world.kept.state.as_ref().map(serde_json::to_string);
+        let state = text.map(|text| serde_json::from_str(&text.unwrap()).unwrap());
+        Ok((state.unwrap_or_default(), None))
+    }
+
+    fn save(&self, state: &State) -> Result<(), FileError> {
+        self.0.borrow_mut().kept.state = Some(state.clone());
+        Ok(())
+    }
+
+    fn read(&self, key: Key) -> Result<Option<Record>, FileError> {
+        let world = self.0.borrow();
+        let record = world.kept.records.get(&key.job_id);
+        let record = record.filter(|record| record.restart_count == key.restart_count);
+        Ok(record.cloned())
+    }
+
+    fn write(&self, record: &Record) -> Result<(), FileError> {
+        let mut world = self.0.borrow_mut();
+        world.kept.records.insert(record.job, record.clone());
+        Ok(())
+    }
+
+    fn keep(&self, _: &Record, _: &Peers) -> Result<(), PeerError> {
+        Ok(())
+    }
+
+    fn end(&self, job: u32) -> Result<(), FileError> {
+        self.0.borrow_mut().kept.records.remove(&job);
+        Ok(())
+    }
+
+    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError> {
+        let mut world = self.0.borrow_mut();
+        world.kept.records.retain(|job, _| is_here(*job));
+        Ok(())
+    }
+
+    fn purge(&self, _: Duration, _: u64, _: &str, _: &Peers) -> Result<(), PeerError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,254 @@
+//! What a simulated node is configured to do, in the words of `gpufrac.toml` and in the oracle's.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use gpufrac_core::config::Config;
+use gpufrac_core::lease::Lease;
+use gpufrac_core::reaper::IdleWish;
+use gpufrac_node::node::Node;
+
+use crate::plans::between;
+
+pub const NODE: &str = "n1";
+
+/// What `--gpufrac-idle=long` makes of the windows.
+const LONG_FACTOR: u32 = 2;
+
+/// The configuration has no shorter times.
+fn whole(time: Duration) -> Duration {
+    Duration::from_millis(time.as_millis() as u64)
+}
+
+/// Which rule holds for a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    Plain,
+    /// Goes back to the queue.
+    Requeue,
+    /// Gets a signal and time for a checkpoint.
+    Signal,
+    /// Is warned twice.
+    Twice,
+    /// Has longer windows by its QOS, which only Slurm knows.
+    Patient,
+    /// Is not to be touched.
+    Exempt,
+}
+
+impl Class {
+    pub const ALL: [Class; 6] = [
+        Class::Plain,
+        Class::Requeue,
+        Class::Signal,
+        Class::Twice,
+        Class::Patient,
+        Class::Exempt,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Plain => "plain",
+            Class::Requeue => "requeue",
+            Class::Signal => "signal",
+            Class::Twice => "twice",
+            Class::Patient => "patient",
+            Class::Exempt => "exempt",
+        }
+    }
+}
+
+/// What is promised to a job.
+#[derive(Clone, Debug)]
+pub struct Promise {
+    pub grace: Duration,
+    pub never_used: Duration,
+    pub idle: Duration,
+    pub warn: Vec<Duration>,
+    pub checkpoint: Option<Duration>,
+}
+
+/// A simulated node.
+#[derive(Clone, Debug)]
+pub struct Site {
+    pub interval: Duration,
+    pub grace: Duration,
+    pub never_used: Duration,
+    pub idle: Duration,
+    pub warn: Vec<Duration>,
+    pub second_warning: Duration,
+    pub checkpoint: Duration,
+    /// Parts of each GPU: jobs that end hinder looks at others on their GPU.
+    pub gpus: Vec<u32>,
+    pub reaps_per_hour: u32,
+    /// Percent of the leases above which the breaker opens.
+    pub node_share: u8,
+    /// Mean time between two disturbances of any kind; None for a quiet world.
+    pub trouble: Option<Duration>,
+    /// Time between two restarts of the daemon; None for none but those that are a disturbance.
+    pub restarts: Option<Duration>,
+}
+
+/// How many intervals may lie between two looks at a slice: what happens in less time may stay unseen.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    /// As long as the slice has not been stalled for half of its window.
+    pub usual: Duration,
+    /// From then on.
+    pub suspect: Duration,
+    /// Until it is looked at as a suspect.
+    pub until_suspect: Duration,
+}
+
+impl Site {
+    /// Whether nothing hinders the daemon.
+    pub fn is_quiet(&self) -> bool {
+        self.trouble.is_none() && self.gpus.iter().all(|parts| *parts == 1)
+    }
+
+    /// What ARCHITECTURE.md says: six intervals, or three; what happens in a longer pause is not known, and counts as
+    /// use. Where nothing hinders the daemon its rounds alone decide.
+    pub fn pauses(&self) -> Pauses {
+        let intervals = |number: f64| self.interval.mul_f64(number);
+        match self.is_quiet() {
+            // A round is at most a tenth longer than an interval; a look may come later by what Slurm and second looks
+            // take.
+            true => Pauses {
+                usual: intervals(1.3),
+                suspect: intervals(0.25),
+                until_suspect: intervals(1.2),
+            },
+            false => Pauses {
+                usual: intervals(6.0),
+                suspect: intervals(3.0),
+                until_suspect: intervals(6.0),
+            },
+        }
+    }
+
+    /// A random one. Odd numbers are troubled, so that there are as many of each kind in each run.
+    pub fn random(dice: &mut Rng, number: u64) -> Site {
+        let (is_troubled, kind) = (number % 2 == 1, number / 2);
+        let interval = Duration::from_secs([1, 5, 10, 30][dice.usize(0..4)]);
+        let times = |dice: &mut Rng, least: u32, most: u32| {
+            whole(between(dice, interval * least, interval * most))
+        };
+        let never_used = times(dice, 20, 45);
+        let idle = times(dice, 20, 45);
+        let shortest = never_used.min(idle);
+        let first = whole(between(dice, interval / 2, shortest.mul_f64(0.8)));
+        Site {
+            interval,
+            grace: times(dice, 0, 10),
+            never_used,
+            idle,
+            warn: vec![first],
+            second_warning: whole(first.mul_f64(0.5)),
+            checkpoint: times(dice, 1, 6),
+            gpus: match kind % 3 {
+                0 => vec![7; dice.usize(1..6)],
+                _ => vec![1; dice.usize(5..35)],
+            },
+            // In a troubled world the limit is one of the disturbances.
+            reaps_per_hour: match is_troubled && kind % 4 == 1 {
+                true => dice.u32(5..50),
+                false => u32::MAX,
+            },
+            node_share: match is_troubled && kind % 2 == 0 {
+                true => dice.u8(10..40),
+                false => 100,
+            },
+            trouble: is_troubled.then(|| times(dice, 60, 500)),
+            restarts: None,
+        }
+    }
+
+    /// What a job of a class is promised.
+    pub fn promise(&self, class: Class, wish: IdleWish) -> Promise {
+        let factor = match wish {
+            IdleWish::Long => LONG_FACTOR,
+            _ => 1,
+        };
+        let longer = if class == Class::Patient { 2 } else { 1 };
+        let mut warn = self.warn.clone();
+        if class == Class::Twice {
+            warn.push(self.second_warning);
+        }
+        Promise {
+            grace: self.grace,
+            never_used: self.never_used * factor * longer,
+            idle: self.idle * factor * longer,
+            warn,
+            checkpoint: (class == Class::Signal).then_some(self.checkpoint),
+        }
+    }
+
+    /// The node with its configuration.
+    pub fn node(&self) -> Node {
+        let text = self.configuration();
+        let mut config = Config::parse(&text, "gpufrac.toml")
+            .unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+        config.reaper.reaps_per_hour = self.reaps_per_hour;
+        Node::new(config, NODE)
+    }
+
+    fn configuration(&self) -> String {
+        let ms = |time: Duration| format!("\"{}ms\"", time.as_millis());
+        let [interval, grace] = [self.interval, self.grace].map(ms);
+        let [never_used, idle] = [self.never_used, self.idle].map(ms);
+        let [long_never_used, long_idle] = [self.never_used * 2, self.idle * 2].map(ms);
+        let [warn, second] = [self.warn[0], self.second_warning].map(ms);
+        let checkpoint = ms(self.checkpoint);
+        let share = self.node_share;
+        format!(
+            "version = 1
+[pool.slices]
+mechanism = \"mig\"
+layout = \"slices\"
+gpu = \"H100-80\"
+partitions = [\"gpu\"]
+nodes = \"{NODE}\"
+[reaper]
+mode = \"on\"
+interval = {interval}
+metrics = \"off\"
+grace = {grace}
+never_used = {never_used}
+idle = {idle}
+finished = \"off\"
+over_share = \"off\"
+warn = [{warn}]
+long_factor = {LONG_FACTOR}
+breaker = {{ node_share = {share}, cluster_share = 100 }}
+[reaper.rule.requeue]
+partitions = [\"requeue\"]
+action = \"requeue\"
+[reaper.rule.signal]
+accounts = [\"signal\"]
+signal = \"USR1\"
+checkpoint = {checkpoint}
+[reaper.rule.twice]
+partitions = [\"twice\"]
+warn = [{warn}, {second}]
+[reaper.rule.patient]
+qos = [\"patient\"]
+never_used = {long_never_used}
+idle = {long_idle}
+[reaper.rule.exempt]
+users = [\"exempt\"]
+mode = \"off\"
+"
+        )
+    }
+
+    /// Makes a lease one of a class.
+    pub fn name(class: Class, lease: &mut Lease) {
+        let name = class.name().to_owned();
+        match class {
+            Class::Requeue | Class::Twice => lease.partition = name,
+            Class::Signal => lease.account = Some(name),
+            Class::Exempt => lease.user = name,
+            Class::Plain | Class::Patient => {}
+        }
+    }
+}

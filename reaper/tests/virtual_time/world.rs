@@ -1,0 +1,620 @@
+//! A node with its GPUs, its jobs and its Slurm, in virtual time. It knows what jobs do and what becomes of them, and
+//! nothing of how the daemon judges.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::time::Duration;
+
+use fastrand::Rng;
+use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
+use gpufrac_core::geometry::Placement;
+use gpufrac_core::layout::Side;
+use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::reaper::IdleWish;
+use gpufrac_reaper::evidence::Record;
+use gpufrac_reaper::slurm;
+use gpufrac_reaper::state::State;
+
+use crate::plans::{Part, Timeline, between};
+use crate::site::{Class, NODE, Site};
+
+/// When the world begins, after boot and since 1970.
+const BEGIN: Duration = Duration::from_secs(1000);
+const BEGIN_UNIX: u64 = 1_800_000_000;
+/// A job that is over for so long is no longer known to Slurm.
+const FORGOTTEN: Duration = Duration::from_secs(300);
+
+/// A job as it is submitted.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub arrival: Duration,
+    /// Parts of a GPU.
+    pub units: u32,
+    /// How many a GPU has.
+    pub of: u32,
+    pub class: Class,
+    pub wish: IdleWish,
+    /// Whether it has a batch script.
+    pub batch: bool,
+    /// Whether what is said to it is lost.
+    pub deaf: bool,
+    /// What it does in each of its runs; the last one again where there are more.
+    pub plans: Vec<Vec<Part>>,
+}
+
+/// How a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    ByItself,
+    Cancelled,
+    Requeued,
+}
+
+/// A run of a job.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub begin: Duration,
+    /// When its script began, after the prolog.
+    pub script: Duration,
+    pub timeline: Timeline,
+    pub end: Option<(Duration, How)>,
+    /// For one that was ended: the last moment at which that could be decided.
+    pub decided: Option<Duration>,
+    /// When warnings reached the user.
+    pub warnings: Vec<Duration>,
+    /// When the signal was sent.
+    pub signals: Vec<Duration>,
+    /// When the breaker was last open while it ran.
+    pub breaker: Option<Duration>,
+    pub lease: Lease,
+    /// Whether the lease is still there.
+    is_held: bool,
+    /// Whether its epilog never comes.
+    is_lost: bool,
+}
+
+/// A job.
+pub struct Job {
+    pub id: u32,
+    pub submission: Submission,
+    pub runs: Vec<Run>,
+    comment: String,
+    is_over: Option<Duration>,
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Queue(u32),
+    Over(u32, u32),
+    Release(u32, u32),
+    Free(u32, u32),
+}
+
+/// What is wrong with the node for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The driver does not answer.
+    Driver,
+    /// Looks are without a sample.
+    NoSamples,
+    /// Some counters cannot be read.
+    Counters,
+    /// Leases cannot be read.
+    Leases,
+    /// Slurm takes its time.
+    SlowSlurm,
+    /// Slurm does not answer in time, and does what it was told or not.
+    SilentSlurm,
+    /// Slurm refuses.
+    DeafSlurm,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault::Driver,
+    Fault::NoSamples,
+    Fault::Counters,
+    Fault::Leases,
+    Fault::SlowSlurm,
+    Fault::SilentSlurm,
+    Fault::DeafSlurm,
+];
+
+/// What the daemon keeps: its state, and the records of living jobs.
+#[derive(Default)]
+pub struct Kept {
+    pub state: Option<State>,
+    pub records: HashMap<u32, Record>,
+    /// When the state was lost, and with it what was done in the last hour.
+    pub lost: Vec<Duration>,
+}
+
+/// The world.
+pub struct World {
+    pub site: Site,
+    pub now: Duration,
+    pub jobs: Vec<Job>,
+    pub kept: Kept,
+    /// Whether a lease changed since this was last taken.
+    pub changed: bool,
+    /// Whether a lease began to be released since this was last taken.
+    pub releasing: bool,
+    /// What nobody may do, done.
+    pub wrong: Vec<String>,
+    pub dice: Rng,
+    /// Seconds that the wall clock is ahead.
+    pub wall_step: i64,
+    events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
+    sequence: u64,
+    queue: VecDeque<u32>,
+    free: Vec<u32>,
+    active: BTreeMap<u32, usize>,
+    left: usize,
+    fault: Option<(Fault, Duration)>,
+    next_fault: Duration,
+    /// Calls from the daemon until the machine stands still.
+    calls_left: u32,
+    /// When it will stand still all the same, and for how long.
+    next_standstill: Option<(Duration, Duration)>,
+    /// How many of Slurm's next answers take how long.
+    pub slow_answers: (u32, Duration),
+    /// The last time that it stood still.
+    standstill: (Duration, Duration),
+}
+
+impl World {
+    /// With these jobs to come.
+    pub fn new(site: Site, submissions: Vec<Submission>, mut dice: Rng) -> World {
+        let mut world = World {
+            now: BEGIN,
+            kept: Kept::default(),
+            changed: false,
+            releasing: false,
+            wrong: Vec::new(),
+            wall_step: 0,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            queue: VecDeque::new(),
+            free: site.gpus.clone(),
+            active: BTreeMap::new(),
+            left: submissions.len(),
+            jobs: Vec::with_capacity(submissions.len()),
+            fault: None,
+            next_fault: Duration::MAX,
+            calls_left: 0,
+            next_standstill: None,
+            slow_answers: (0, Duration::ZERO),
+            standstill: (Duration::ZERO, Duration::ZERO),
+            dice: dice.fork(),
+            site,
+        };
+        for (id, submission) in (1..).zip(submissions) {
+            world.at(BEGIN + submission.arrival, Event::Queue(id));
+            world.jobs.push(Job {
+                id,
+                submission,
+                runs: Vec::new(),
+                comment: String::new(),
+                is_over: None,
+            });
+        }
+        world.plan_fault();
+        world.plan_standstill();
+        world
+    }
+
+    /// Whether all jobs are over and hold nothing.
+    pub fn is_over(&self) -> bool {
+        self.left == 0 && self.active.is_empty()
+    }
+
+    pub fn unix_now(&self) -> u64 {
+        (BEGIN_UNIX + (self.now - BEGIN).as_secs()).saturating_add_signed(self.wall_step)
+    }
+
+    fn at(&mut self, time: Duration, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((time, self.sequence, event)));
+    }
+
+    /// Time passes.
+    pub fn pass(&mut self, time: Duration) {
+        self.advance(self.now + time, false);
+    }
+
+    /// Time passes until then, or until a lease begins to be released.
+    pub fn pass_until_release(&mut self, end: Duration) {
+        self.advance(end, true);
+    }
+
+    fn advance(&mut self, end: Duration, until_release: bool) {
+        self.releasing = false;
+        while let Some(Reverse((time, _, event))) = self.events.peek().copied() {
+            if time > end {
+                break;
+            }
+            self.events.pop();
+            self.now = self.now.max(time);
+            self.happen(event);
+            if until_release && self.releasing {
+                return;
+            }
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Queue(id) => {
+                self.queue.push_back(id);
+                self.start_jobs();
+            }
+            Event::Over(id, run) => self.end(id, run, How::ByItself),
+            Event::Release(id, run) => {
+                self.run_mut(id, run).lease.state = LeaseState::Releasing;
+                self.changed = true;
+                self.releasing = true;
+            }
+            Event::Free(id, run) => self.free(id, run),
+        }
+    }
+
+    fn job_mut(&mut self, id: u32) -> &mut Job {
+        &mut self.jobs[id as usize - 1]
+    }
+
+    pub fn job(&self, id: u32) -> Option<&Job> {
+        self.jobs.get((id as usize).checked_sub(1)?)
+    }
+
+    fn run_mut(&mut self, id: u32, run: u32) -> &mut Run {
+        &mut self.job_mut(id).runs[run as usize]
+    }
+
+    /// The run that a lease names.
+    fn run(&self, lease: &Lease) -> Option<&Run> {
+        let run = self
+            .job(lease.job_id)?
+            .runs
+            .get(lease.restart_count as usize)?;
+        run.is_held.then_some(run)
+    }
+
+    /// Starts all jobs of the queue for which there is a place.
+    fn start_jobs(&mut self) {
+        let waiting = std::mem::take(&mut self.queue);
+        for id in waiting {
+            let units = self.job_mut(id).submission.units;
+            match self.free.iter().position(|free| *free >= units) {
+                Some(gpu) => self.start(id, gpu),
+                None => self.queue.push_back(id),
+            }
+        }
+    }
+
+    fn start(&mut self, id: u32, gpu: usize) {
+        let (now, unix) = (self.now, self.unix_now());
+        let mut dice = self.dice.fork();
+        let job = &mut self.jobs[id as usize - 1];
+        let run = job.runs.len();
+        let plans = &job.submission.plans;
+        let plan = plans.get(run).unwrap_or(&plans[plans.len() - 1]);
+        let script = now + between(&mut dice, Duration::ZERO, Duration::from_secs(2));
+        let timeline = Timeline::new(plan, script, &mut dice);
+        let end = timeline.end;
+        self.free[gpu] -= job.submission.units;
+        job.runs.push(Run {
+            begin: now,
+            script,
+            timeline,
+            end: None,
+            decided: None,
+            warnings: Vec::new(),
+            signals: Vec::new(),
+            breaker: None,
+            lease: lease(&job.submission, id, run as u32, gpu, unix),
+            is_held: true,
+            is_lost: false,
+        });
+        self.active.insert(id, gpu);
+        self.changed = true;
+        self.at(end, Event::Over(id, run as u32));
+    }
+
+    /// The processes of a run end, and its epilog comes; seldom, in a troubled world, it does not.
+    fn end(&mut self, id: u32, run: u32, how: How) {
+        let now = self.now;
+        if self.run_mut(id, run).end.is_some() {
+            return;
+        }
+        let is_lost = self.site.trouble.is_some() && self.dice.u8(0..50) == 0;
+        let epilog = now + self.site.interval.mul_f64(0.1 * self.dice.f64());
+        let released = epilog + self.site.interval.mul_f64(0.1 * self.dice.f64());
+        let ended = self.run_mut(id, run);
+        ended.end = Some((now, how));
+        ended.timeline.cut(now);
+        ended.is_lost = is_lost;
+        if !is_lost {
+            self.at(epilog, Event::Release(id, run));
+            self.at(released, Event::Free(id, run));
+        } else if how != How::Requeued {
+            self.job_mut(id).is_over = Some(now);
+        }
+    }
+
+    /// The lease goes.
+    fn free(&mut self, id: u32, run: u32) {
+        let now = self.now;
+        let units = self.job_mut(id).submission.units;
+        let left = self.run_mut(id, run);
+        left.is_held = false;
+        let how = left.end.map(|(_, how)| how);
+        if let Some(gpu) = self.active.remove(&id) {
+            self.free[gpu] += units;
+        }
+        self.changed = true;
+        if how == Some(How::Requeued) {
+            self.requeue(id);
+        } else {
+            self.job_mut(id).is_over.get_or_insert(now);
+            self.left -= 1;
+        }
+        self.start_jobs();
+    }
+
+    fn requeue(&mut self, id: u32) {
+        let pause = self.site.interval.mul_f64(10.0 * self.dice.f64());
+        self.at(self.now + pause, Event::Queue(id));
+    }
+
+    /// When jobs were ended, in order.
+    pub fn ends(&self) -> Vec<Duration> {
+        let runs = self.jobs.iter().flat_map(|job| &job.runs);
+        let mut ends: Vec<Duration> = runs
+            .filter_map(|run| run.decided.and(run.end))
+            .map(|(at, _)| at)
+            .collect();
+        ends.sort();
+        ends
+    }
+
+    /// The leases of the node.
+    pub fn leases(&self) -> Vec<Lease> {
+        let runs = self
+            .active
+            .keys()
+            .filter_map(|id| self.job(*id)?.runs.last());
+        runs.map(|run| run.lease.clone()).collect()
+    }
+}
+
+/// Standstills and faults.
+impl World {
+    /// The daemon asks for something: the machine may stand still before it gets an answer.
+    pub fn call(&mut self) {
+        if let Some((_, length)) = self.next_standstill.take_if(|(at, _)| *at <= self.now) {
+            self.stand_still_for(length);
+        }
+        if self.site.trouble.is_none() {
+            return;
+        }
+        self.calls_left = self.calls_left.saturating_sub(1);
+        if self.calls_left == 0 {
+            self.stand_still();
+            self.plan_standstill();
+        }
+        if self.now >= self.next_fault {
+            let fault = FAULTS[self.dice.usize(0..FAULTS.len())];
+            let length = self.site.interval.mul_f64(12.0 * self.dice.f64());
+            self.fault = Some((fault, self.now + length));
+            self.plan_fault();
+        }
+    }
+
+    /// Nothing of the daemon runs for a while; jobs do.
+    pub fn stand_still(&mut self) {
+        let longest = if self.dice.bool() { 3.0 } else { 15.0 };
+        let length = self.site.interval.mul_f64(longest * self.dice.f64());
+        self.stand_still_for(length);
+    }
+
+    fn stand_still_for(&mut self, length: Duration) {
+        let from = self.now;
+        self.pass(length);
+        self.standstill = (from, self.now);
+    }
+
+    /// The machine will stand still, from the first call at a moment or after it.
+    pub fn standstill_at(&mut self, at: Duration, length: Duration) {
+        self.next_standstill = Some((at, length));
+    }
+
+    fn plan_standstill(&mut self) {
+        // A round has ten to twenty calls.
+        self.calls_left = self.dice.u32(1..4000);
+    }
+
+    fn plan_fault(&mut self) {
+        if let Some(mean) = self.site.trouble {
+            self.next_fault = self.now + mean.mul_f64(2.0 * self.dice.f64());
+        }
+    }
+
+    /// Whether something is wrong now.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.fault
+            .is_some_and(|(now, until)| now == fault && self.now < until)
+    }
+
+    /// The last moment at which something that is done now could be decided: who stood still could not look.
+    pub fn decided(&self) -> Duration {
+        let (from, to) = self.standstill;
+        if to == self.now { from } else { self.now }
+    }
+}
+
+/// Slurm.
+impl World {
+    /// What Slurm knows of a job.
+    pub fn slurm_job(&self, id: u32) -> Option<slurm::Job> {
+        let job = self.job(id)?;
+        let is_forgotten = |over: Duration| self.now > over + FORGOTTEN;
+        let run = job.runs.last()?;
+        if job.is_over.is_some_and(is_forgotten) {
+            return None;
+        }
+        let class = job.submission.class;
+        // Slurm counts when it hears of the epilog, or is told that the node is lost.
+        let was_requeued =
+            run.end.is_some_and(|(_, how)| how == How::Requeued) && (run.is_lost || !run.is_held);
+        let text = |own: Class| if class == own { class.name() } else { "normal" }.to_owned();
+        Some(slurm::Job {
+            running: run.end.is_none(),
+            over: job.is_over.is_some(),
+            restart_count: job.runs.len() as u32 - u32::from(!was_requeued),
+            batch: job.submission.batch,
+            can_requeue: job.submission.batch,
+            name: "job".to_owned(),
+            qos: text(Class::Patient),
+            account: text(Class::Signal),
+            reservation: String::new(),
+            nodes: NODE.to_owned(),
+            node_count: 1,
+            het: false,
+            end_unix: 0,
+            suspend_unix: 0,
+            mail_user: String::new(),
+            admin_comment: job.comment.clone(),
+        })
+    }
+
+    /// Whether a run can be told something, or why not.
+    fn living(&mut self, id: u32, run: u32) -> Result<&mut Run, String> {
+        let runs = &mut self.job_mut(id).runs;
+        if runs.len() as u32 != run + 1 {
+            return Err("it was requeued meanwhile".to_owned());
+        }
+        let run = &mut runs[run as usize];
+        match run.end {
+            None => Ok(run),
+            Some(_) => Err("the job is completing".to_owned()),
+        }
+    }
+
+    /// A warning reaches the user, or not.
+    pub fn warn(&mut self, id: u32, run: u32) -> Result<(), String> {
+        let now = self.now;
+        let is_deaf = self.job_mut(id).submission.deaf;
+        let run = self.living(id, run)?;
+        if is_deaf {
+            return Err("nobody listens".to_owned());
+        }
+        run.warnings.push(now);
+        Ok(())
+    }
+
+    pub fn comment(&mut self, id: u32, text: &str) {
+        text.clone_into(&mut self.job_mut(id).comment);
+    }
+
+    pub fn signal(&mut self, id: u32, run: u32) -> Result<(), String> {
+        let now = self.now;
+        self.living(id, run)?.signals.push(now);
+        Ok(())
+    }
+
+    /// Ends a run. `decided`: when that could be decided at the latest.
+    pub fn reap(&mut self, id: u32, run: u32, how: How, decided: Duration) -> Result<(), String> {
+        self.living(id, run)?.decided = Some(decided);
+        self.end(id, run, how);
+        Ok(())
+    }
+
+    /// Ends a lease whose epilog never came.
+    pub fn end_lease(&mut self, lease: &Lease) -> bool {
+        let Some(run) = self.run(lease) else {
+            return false;
+        };
+        if !run.is_lost {
+            let wrong = "the reaper ended the lease of a job that was not over";
+            self.wrong.push(format!("job {}: {wrong}", lease.job_id));
+            return true;
+        }
+        self.free(lease.job_id, lease.restart_count);
+        true
+    }
+
+    /// Whether a run has processes.
+    pub fn has_processes(&self, lease: &Lease) -> bool {
+        self.run(lease).is_some_and(|run| run.end.is_none())
+    }
+
+    /// What a run did, as long as its instance stands.
+    pub fn timeline(&self, lease: &Lease) -> Option<&Timeline> {
+        self.run(lease).map(|run| &run.timeline)
+    }
+
+    /// The breaker was open at a moment.
+    pub fn breaker_is_open(&mut self, at: Duration) {
+        let ids: Vec<u32> = self.active.keys().copied().collect();
+        for id in ids {
+            if let Some(run) = self.job_mut(id).runs.last_mut()
+                && run.end.is_none()
+            {
+                run.breaker = Some(at);
+            }
+        }
+    }
+}
+
+fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> Lease {
+    let gi_id = 1 + id % 7;
+    let mut lease = Lease {
+        version: VERSION,
+        state: LeaseState::Active,
+        job_id: id,
+        number: 0,
+        restart_count: run,
+        sluid: None,
+        user_id: 1000,
+        group_id: 1000,
+        user: "ada".to_owned(),
+        account: None,
+        partition: "gpu".to_owned(),
+        node: NODE.to_owned(),
+        pool: "slices".to_owned(),
+        mechanism: Mechanism::Mig,
+        units: Units(submission.units),
+        fraction: Fraction::new(submission.units, submission.of).unwrap(),
+        confirmed: true,
+        idle_wish: submission.wish,
+        created_unix: unix,
+        slice: Slice {
+            device_index: gpu as u32,
+            side: Side::Whole,
+            gpu_uuid: format!("GPU-{gpu}"),
+            gpu_index: gpu as u32,
+            gpu_minor: gpu as u32,
+            memory_mib: MemoryMib(9856),
+            hints: false,
+            group_limit: false,
+            mig: Some(MigSlice {
+                profile_id: 19,
+                profile_name: "1g.10gb".to_owned(),
+                placement: Placement { start: 0, size: 1 },
+                instance: Some(Instance {
+                    gi_id,
+                    ci_id: 0,
+                    mig_uuid: format!("MIG-{id}-{run}"),
+                    gi_cap_minor: 0,
+                    ci_cap_minor: 0,
+                }),
+            }),
+            mps: None,
+            hami: None,
+        },
+    };
+    Site::name(submission.class, &mut lease);
+    lease
+}
