@@ -91,12 +91,16 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
         Some(_) => plan.prepare(Series::prepare)?,
         None => plan.prepare_everything()?,
     };
-    let mut counts = run_cases(cases, seed)?;
-    if wanted.name.is_none() {
-        counts += stage("examples in the documentation", || {
-            tests(&["--workspace", "--doc", "--quiet"])
-        })?;
-    }
+    // Most tests wait: the compiler has the cores meanwhile.
+    let (counts, checks) = std::thread::scope(|scope| {
+        let checks = scope.spawn(|| match wanted.name {
+            Some(_) => Ok(Counts::default()),
+            None => checks(),
+        });
+        (run_cases(cases, seed), checks.join())
+    });
+    let mut counts = counts?;
+    counts += checks.map_err(|_| anyhow!("the thread of the checks panicked"))??;
     conclude(counts, began)
 }
 
@@ -156,7 +160,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Builds, checks and gives all cases. Other series of Slurm are downloaded beside the build.
+    /// Builds for all cases, and gives these. Other series of Slurm are downloaded beside the build.
     fn prepare_everything(&self) -> Result<Vec<Case>> {
         format()?;
         std::thread::scope(|scope| {
@@ -166,20 +170,14 @@ impl Plan<'_> {
                 .into_iter()
                 .map(|name| (name, scope.spawn(move || Series::prepare(name))))
                 .collect();
-            let cases = self.prepare(|name| {
+            self.prepare(|name| {
                 let download = downloads
                     .remove(name)
                     .context("a series is prepared once")?;
                 download
                     .join()
                     .map_err(|_| anyhow!("the download of Slurm {name} panicked"))?
-            })?;
-            clippy()?;
-            stage("documentation", || {
-                let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
-                run(doc.env("RUSTDOCFLAGS", "-D warnings"))
-            })?;
-            Ok(cases)
+            })
         })
     }
 
@@ -332,6 +330,18 @@ impl Choice<'_> {
             (None, None, _) => possible,
         }
     }
+}
+
+/// What a change must pass beside the tests of programs.
+fn checks() -> Result<Counts> {
+    clippy()?;
+    stage("documentation", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+        run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    })?;
+    stage("examples in the documentation", || {
+        tests(&["--workspace", "--doc", "--quiet"])
+    })
 }
 
 fn format() -> Result<()> {
