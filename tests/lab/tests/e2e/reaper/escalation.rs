@@ -166,7 +166,9 @@ fn task(lab: &Lab, array: JobId, number: u32) -> Result<Job, LabError> {
 
 #[test]
 fn one_task_of_an_array_is_ended_and_the_others_live() -> Result<(), LabError> {
-    let lab = lab(&[], "").start()?;
+    // Six jobs start at once, and four of them must be at work in time.
+    let windows = [("never_used", "\"12s\""), ("idle", "\"12s\"")];
+    let lab = lab(&windows, "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     // The last task that starts has the number of the array itself.
     let arrays = [(array(&lab, user, 0)?, 0), (array(&lab, user, 2)?, 2)];
@@ -312,7 +314,8 @@ fn a_dry_run_touches_nothing_and_does_not_count_later() -> Result<(), LabError> 
     let first = submit(&lab, user, &requeue, "sleep 1000")?;
     let second = submit(&lab, user, &requeue, "sleep 1000")?;
     lab.wait_for_state(second, &["RUNNING"])?;
-    std::thread::sleep(8 * SECOND);
+    // Longer than grace and window.
+    std::thread::sleep(12 * SECOND);
     for job in [first, second] {
         let told = decisions(&lab, node, job)?;
         assert_eq!(told, Vec::<String>::new(), "mode is off");

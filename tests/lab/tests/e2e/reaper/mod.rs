@@ -19,13 +19,14 @@ mod stalls;
 /// Windows of a few seconds. Breaker and limits are out of the way.
 ///
 /// The reaper counts as use what it did not see for three intervals of a suspect: a machine that gives it no CPU, or
-/// whose disk makes it wait, for that long puts an end to a ladder. So the interval is no shorter than it must be.
+/// whose disk makes it wait, for that long puts an end to a ladder. So the interval is no shorter than it must be. The
+/// grace is what a busy machine needs from a lease to the first work of the job's program.
 const QUICK: &str = "\
 [reaper]
 mode = \"on\"
 interval = \"1s\"
 metrics = \"off\"
-grace = \"1s\"
+grace = \"5s\"
 never_used = \"6s\"
 idle = \"6s\"
 finished = \"off\"
