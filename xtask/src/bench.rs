@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::cargo::{cargo, root, run as run_command};
+use crate::cargo::{build_release, root, run as run_command};
 use crate::setup;
 use table::Table;
 
@@ -79,12 +79,7 @@ type Measure = fn(&BenchArguments, &Path, &mut Table) -> Result<()>;
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     setup::run()?;
     println!("building gpufrac for release ...");
-    run_command(&mut cargo(&[
-        "build",
-        "--workspace",
-        "--release",
-        "--quiet",
-    ]))?;
+    build_release()?;
     let build = root().join("target/release");
     let mut table = Table::new();
     for (part, measure) in [

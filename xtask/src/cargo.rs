@@ -34,10 +34,19 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Builds all libraries, plugins, programs and examples, as they are tested.
+/// Builds all libraries, plugins, programs and examples, as they are tested: what a lab needs.
 pub(crate) fn build() -> Result<()> {
+    build_with(&[])
+}
+
+/// The same as installed: with the optimisations of a release.
+pub(crate) fn build_release() -> Result<()> {
+    build_with(&["--release"])
+}
+
+fn build_with(options: &[&str]) -> Result<()> {
     let all = ["--workspace", "--lib", "--bins", "--examples", "--quiet"];
-    run(cargo(&["build"]).args(all))
+    run(cargo(&["build"]).args(all).args(options))
 }
 
 /// What was counted in a run of tests.
