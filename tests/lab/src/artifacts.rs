@@ -52,7 +52,7 @@ pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
                 "gpufrac's programs are not built beside {}",
                 program.display()
             ),
-            hint: "cargo build --workspace".into(),
+            hint: "cargo build --workspace --lib --bins --examples".into(),
         })
 }
 
