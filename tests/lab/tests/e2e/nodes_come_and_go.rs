@@ -148,8 +148,13 @@ fn a_drained_node_lets_its_fractions_end_and_starts_none() -> Result<(), LabErro
 fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
     let mut lab = Lab::builder().gpus("H100-80", 1).start()?;
     let node = lab.nodes()[0].clone();
-    let job = submit(&lab, 0, &["--requeue", "--gres=gpufrac:0.25"], "sleep 1000")?;
-    lab.wait_for_state(job, &["RUNNING"])?;
+    let script = "touch started; sleep 1000";
+    let job = submit(&lab, 0, &["--requeue", "--gres=gpufrac:0.25"], script)?;
+    // Slurm calls a job running before its script is, and counts a launch that failed as a restart of its own.
+    let started = lab.folder().work().join("started");
+    lab.wait("the script runs", Duration::from_secs(30), || {
+        Ok(started.exists().then_some(()))
+    })?;
     let first = lab.slice(&node, job)?;
     lab.stop_daemon(&format!("slurmd.{node}"), Signal::SIGKILL)?;
     scontrol(
