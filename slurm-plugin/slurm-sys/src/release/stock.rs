@@ -59,22 +59,21 @@ fn version(file: &[u8]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::process::Command;
+
+    use tempfile::TempDir;
 
     use super::*;
 
     /// A folder with a library of C in it.
-    fn plugin(name: &str, source: &str) -> PathBuf {
-        let folder = std::env::temp_dir().join(format!("gpufrac-stock-{}", std::process::id()));
-        let folder = folder.join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let code = folder.join("plugin.c");
+    fn plugin(source: &str) -> TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        let code = folder.path().join("plugin.c");
         std::fs::write(&code, source).unwrap();
         let mut compiler = Command::new("cc");
         compiler
             .args(["-shared", "-fPIC", "-o"])
-            .arg(folder.join("hash_k12.so"))
+            .arg(folder.path().join("hash_k12.so"))
             .arg(&code);
         assert!(compiler.status().unwrap().success());
         folder
@@ -86,28 +85,28 @@ mod tests {
             int *used(void) { return &of_slurmctld; }\n\
             const char plugin_type[] = \"hash/k12\";\n\
             const unsigned int plugin_version = 0x16050b;\n";
-        let folder = plugin("plain", source);
-        assert_eq!(beside(&folder), Some(Release(0x16_05_0b)));
+        let folder = plugin(source);
+        assert_eq!(beside(folder.path()), Some(Release(0x16_05_0b)));
         // As its packages are: without anything that the loader does not need.
-        let file = folder.join("hash_k12.so");
+        let file = folder.path().join("hash_k12.so");
         let stripped = Command::new("strip").arg(&file).status().unwrap();
         assert!(stripped.success());
-        assert_eq!(beside(&folder), Some(Release(0x16_05_0b)));
-        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(beside(folder.path()), Some(Release(0x16_05_0b)));
     }
 
     #[test]
     fn what_is_no_plugin_has_no_release() {
-        let folder = plugin("other", "int nothing;\n");
-        assert_eq!(beside(&folder), None);
-        let file = folder.join("hash_k12.so");
+        let folder = plugin("int nothing;\n");
+        assert_eq!(beside(folder.path()), None);
+        let file = folder.path().join("hash_k12.so");
         let whole = std::fs::read(&file).unwrap();
         // As an upgrade may leave it for a moment, and as it never should be.
         for end in [0, 1, 64, 200, whole.len() / 2] {
             std::fs::write(&file, &whole[..end]).unwrap();
-            assert_eq!(beside(&folder), None);
+            assert_eq!(beside(folder.path()), None);
         }
-        std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(beside(&folder), None);
+        let gone = folder.path().to_owned();
+        folder.close().unwrap();
+        assert_eq!(beside(&gone), None);
     }
 }
