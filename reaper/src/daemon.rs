@@ -97,6 +97,16 @@ pub struct Rhythm {
     pub look: Duration,
 }
 
+/// Which slices a look is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All that are watched.
+    All,
+    /// Not the instances of a GPU of which one is being released. The look ends with the release, so that what they do
+    /// then is seen.
+    Part,
+}
+
 impl Rhythm {
     /// How long to rest after a round that took so long. `cut`: whether its look was cut short; `chance`: a random
     /// number from 0 to 1.
@@ -185,8 +195,8 @@ impl Daemon {
     }
 
     /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
-    /// measured, and says whether it was long enough to tell.
-    pub fn round(&mut self, changed: bool, mut observe: impl FnMut() -> bool) {
+    /// measured, for as long as a [`Scope`] is worth it, and says whether it was long enough to tell.
+    pub fn round(&mut self, changed: bool, mut observe: impl FnMut(Scope) -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
         // Events can be lost, so not by them alone; and what could not be read is read again.
@@ -343,7 +353,7 @@ impl Daemon {
         }
     }
 
-    fn look(&mut self, observe: &mut dyn FnMut() -> bool) {
+    fn look(&mut self, observe: &mut dyn FnMut(Scope) -> bool) {
         // An instance that is about to go must not be looked at again after it was let go of.
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
@@ -353,6 +363,10 @@ impl Daemon {
         };
         let leases = self.watched.values().map(|watched| &watched.lease);
         let leases: Vec<&Lease> = leases.filter(seen).collect();
+        let scope = match leases.len() == self.watched.len() {
+            true => Scope::All,
+            false => Scope::Part,
+        };
         let reaper = &self.node.config.reaper;
         let policy = |lease: &Lease| {
             let watched = self.watched.get(&lease.job_id);
@@ -364,7 +378,7 @@ impl Daemon {
         let look = self
             .outside
             .sampler
-            .look(&self.node, &leases, observe, &policy);
+            .look(&self.node, &leases, &mut || observe(scope), &policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
         self.tell_once("driver", look.errors.first().cloned());
         let now = self.outside.clock.now();

@@ -108,7 +108,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
     loop {
         let rhythm = daemon.rhythm();
         let changed = waiter.begin(rhythm);
-        daemon.round(changed, || waiter.observe());
+        daemon.round(changed, |scope| waiter.observe(scope));
         notify(&[sd_notify::NotifyState::Watchdog]);
         match waiter.rest() {
             Event::None => {}

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::daemon::Rhythm;
+use crate::daemon::{Rhythm, Scope};
 use crate::telemetry::SHORTEST_LOOK;
 
 /// Why waiting ended.
@@ -89,16 +89,16 @@ impl Waiter {
         self.began = Instant::now();
         self.event = Event::None;
         self.cut = false;
-        self.is_one_ending();
+        self.take_changes();
         std::mem::replace(&mut self.changed, false)
     }
 
-    /// Waits while activity is measured. When a lease is about to end the driver is let go of at once, as for a signal.
-    /// Says whether the measurement was long enough.
-    pub fn observe(&mut self) -> bool {
+    /// Waits while activity is measured. When a lease is about to end the driver is let go of at once, as for a signal;
+    /// a look at a part of the slices ends when a lease is gone, too. Says whether the measurement was long enough.
+    pub fn observe(&mut self, scope: Scope) -> bool {
         let began = Instant::now();
         let end = began + self.rhythm.look;
-        self.wait(end, true);
+        self.wait(end, Some(scope));
         self.cut = Instant::now() < end;
         began.elapsed() >= SHORTEST_LOOK
     }
@@ -109,19 +109,20 @@ impl Waiter {
         let passed = now.saturating_duration_since(self.began);
         let next = now + self.rhythm.rest(passed, self.cut, fastrand::f64());
         if self.event == Event::None {
-            self.wait(next, false);
+            self.wait(next, None);
         }
         self.event
     }
 
-    fn wait(&mut self, end: Instant, for_leases: bool) {
+    /// `look`: what is being looked at, where the leases can cut the wait short.
+    fn wait(&mut self, end: Instant, look: Option<Scope>) {
         while self.event == Event::None {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
             let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-            if for_leases {
+            if look.is_some() {
                 fds.push(PollFd::new(self.leases.as_fd(), PollFlags::POLLIN));
             }
             let ready = poll(&mut fds, timeout(left));
@@ -134,8 +135,11 @@ impl Waiter {
             if signal {
                 self.take_signal();
             }
-            if lease && self.is_one_ending() {
-                return;
+            if lease {
+                let Changes { ending, gone } = self.take_changes();
+                if ending || (gone && look == Some(Scope::Part)) {
+                    return;
+                }
             }
         }
     }
@@ -149,27 +153,82 @@ impl Waiter {
         }
     }
 
-    /// Whether one of the leases that changed since the last call is being released.
-    fn is_one_ending(&mut self) -> bool {
-        let mut ending = false;
+    /// What became of the leases since the last call.
+    fn take_changes(&mut self) -> Changes {
+        let mut changes = Changes::default();
         while let Ok(events) = self.leases.read_events() {
             self.changed = true;
-            let whole = |event: &&InotifyEvent| event.mask.contains(AddWatchFlags::IN_MOVED_TO);
-            for name in events
-                .iter()
-                .filter(whole)
-                .filter_map(|event| event.name.as_ref())
-            {
-                let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
-                ending |= text.contains("state = \"releasing\"");
+            for event in &events {
+                let is_whole = event.mask.contains(AddWatchFlags::IN_MOVED_TO);
+                changes.gone |= event.mask.contains(AddWatchFlags::IN_DELETE);
+                if let Some(name) = event.name.as_ref().filter(|_| is_whole) {
+                    let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+                    changes.ending |= text.contains("state = \"releasing\"");
+                }
             }
         }
-        ending
+        changes
     }
+}
+
+/// What became of leases.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    /// One is being released.
+    ending: bool,
+    /// One was removed.
+    gone: bool,
 }
 
 /// Rounded up, so as not to spin through the last millisecond.
 fn timeout(left: Duration) -> PollTimeout {
     let ms = left.as_millis().saturating_add(1).min(i32::MAX as u128);
     PollTimeout::try_from(ms as i32).unwrap_or(PollTimeout::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::time::Duration;
+
+    use nix::sys::signal::SigSet;
+
+    use super::{Rhythm, Waiter};
+    use crate::daemon::Scope;
+
+    /// A waiter of a folder with one lease, whose look takes so long.
+    fn waiter(look: Duration) -> (tempfile::TempDir, Waiter) {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("1.toml"), "state = \"releasing\"").unwrap();
+        let mut waiter = Waiter::new(SigSet::empty(), folder.path()).unwrap();
+        let interval = look;
+        waiter.begin(Rhythm { interval, look });
+        (folder, waiter)
+    }
+
+    /// An hour that does not end would be seen.
+    #[test]
+    fn a_look_at_a_part_ends_when_the_lease_is_gone() {
+        let (folder, mut waiter) = waiter(Duration::from_secs(3600));
+        fs::remove_file(folder.path().join("1.toml")).unwrap();
+        waiter.observe(Scope::Part);
+        assert!(waiter.cut);
+    }
+
+    #[test]
+    fn a_look_at_all_goes_on_when_a_lease_is_gone() {
+        let (folder, mut waiter) = waiter(Duration::from_millis(300));
+        fs::remove_file(folder.path().join("1.toml")).unwrap();
+        assert!(waiter.observe(Scope::All));
+        assert!(!waiter.cut);
+    }
+
+    #[test]
+    fn a_look_ends_when_a_lease_begins_to_end() {
+        let (folder, mut waiter) = waiter(Duration::from_secs(3600));
+        let path = |name: &str| folder.path().join(name);
+        fs::rename(path("1.toml"), path("2.toml")).unwrap();
+        waiter.observe(Scope::All);
+        assert!(waiter.cut);
+    }
 }

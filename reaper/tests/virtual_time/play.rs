@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use gpufrac_reaper::daemon::{Daemon, Rhythm};
+use gpufrac_reaper::daemon::{Daemon, Rhythm, Scope};
 use gpufrac_reaper::metrics::Snapshot;
 use gpufrac_reaper::telemetry::SHORTEST_LOOK;
 
@@ -126,7 +126,7 @@ impl Player {
             (world.now, std::mem::take(&mut world.changed))
         };
         let mut was_cut = false;
-        daemon.round(changed, || self.observe(rhythm, &mut was_cut));
+        daemon.round(changed, |scope| self.observe(rhythm, scope, &mut was_cut));
         self.tally.rounds += 1;
         if self.snapshot().node_breaker {
             self.tally.rounds_with_open_breaker += 1;
@@ -138,11 +138,11 @@ impl Player {
         world.pass(rest);
     }
 
-    fn observe(&self, rhythm: Rhythm, was_cut: &mut bool) -> bool {
+    fn observe(&self, rhythm: Rhythm, scope: Scope, was_cut: &mut bool) -> bool {
         let mut world = self.world.borrow_mut();
         let began = world.now;
         let end = began + rhythm.look;
-        world.pass_until_release(end);
+        world.pass_while_looking(end, scope);
         *was_cut = world.now < end;
         world.now - began >= SHORTEST_LOOK
     }

@@ -12,6 +12,7 @@ use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::reaper::IdleWish;
+use gpufrac_reaper::daemon::Scope;
 use gpufrac_reaper::evidence::Record;
 use gpufrac_reaper::slurm;
 use gpufrac_reaper::state::State;
@@ -130,6 +131,15 @@ pub struct Kept {
     pub lost: Vec<Duration>,
 }
 
+/// What became of leases.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    /// One began to be released.
+    ending: bool,
+    /// One was removed.
+    gone: bool,
+}
+
 /// The world.
 pub struct World {
     pub site: Site,
@@ -138,8 +148,8 @@ pub struct World {
     pub kept: Kept,
     /// Whether a lease changed since this was last taken.
     pub changed: bool,
-    /// Whether a lease began to be released since this was last taken.
-    pub releasing: bool,
+    /// What became of leases since time began to pass.
+    leases: Changes,
     /// What nobody may do, done.
     pub wrong: Vec<String>,
     pub dice: Rng,
@@ -170,7 +180,7 @@ impl World {
             now: BEGIN,
             kept: Kept::default(),
             changed: false,
-            releasing: false,
+            leases: Changes::default(),
             wrong: Vec::new(),
             wall_step: 0,
             events: BinaryHeap::new(),
@@ -220,16 +230,16 @@ impl World {
 
     /// Time passes.
     pub fn pass(&mut self, time: Duration) {
-        self.advance(self.now + time, false);
+        self.advance(self.now + time, None);
     }
 
-    /// Time passes until then, or until a lease begins to be released.
-    pub fn pass_until_release(&mut self, end: Duration) {
-        self.advance(end, true);
+    /// Time passes until then, or until a lease begins to be released; for a part of the slices, or until one is gone.
+    pub fn pass_while_looking(&mut self, end: Duration, scope: Scope) {
+        self.advance(end, Some(scope));
     }
 
-    fn advance(&mut self, end: Duration, until_release: bool) {
-        self.releasing = false;
+    fn advance(&mut self, end: Duration, look: Option<Scope>) {
+        self.leases = Changes::default();
         while let Some(Reverse((time, _, event))) = self.events.peek().copied() {
             if time > end {
                 break;
@@ -237,7 +247,8 @@ impl World {
             self.events.pop();
             self.now = self.now.max(time);
             self.happen(event);
-            if until_release && self.releasing {
+            let Changes { ending, gone } = self.leases;
+            if look.is_some() && ending || look == Some(Scope::Part) && gone {
                 return;
             }
         }
@@ -254,7 +265,7 @@ impl World {
             Event::Release(id, run) => {
                 self.run_mut(id, run).lease.state = LeaseState::Releasing;
                 self.changed = true;
-                self.releasing = true;
+                self.leases.ending = true;
             }
             Event::Free(id, run) => self.free(id, run),
         }
@@ -354,6 +365,7 @@ impl World {
             self.free[gpu] += units;
         }
         self.changed = true;
+        self.leases.gone = true;
         if how == Some(How::Requeued) {
             self.requeue(id);
         } else {
