@@ -11,7 +11,7 @@ use crate::reaper::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Stall}
 
 const FULL: &str = include_str!("../../tests/config/valid/full.toml");
 const SMALLEST: &str = include_str!("../../tests/config/valid/smallest.toml");
-const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
+const SAMPLE: &str = include_str!("../../../../etc/gpufrac.toml");
 const REAPER: &str = include_str!("../../tests/config/valid/reaper.toml");
 
 fn full() -> Config {

@@ -1,4 +1,4 @@
-//! Files of `node/src/settings/cases`: each one changes the right settings in `node/src/settings/right`, and says all that
+//! Files of `lib/node/src/settings/cases`: each one changes the right settings in `lib/node/src/settings/right`, and says all that
 //! is found then. `place` and `severity` are exact, `what` and `fix` are words of the finding.
 
 use std::fs;

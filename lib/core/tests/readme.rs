@@ -3,8 +3,8 @@
 use gpufrac_core::config::Config;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 
-const README: &str = include_str!("../../README.md");
-const SAMPLE: &str = include_str!("../../etc/gpufrac.toml");
+const README: &str = include_str!("../../../README.md");
+const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
 
 /// The cells of the table under a heading, without its two lines of titles.
 fn table(heading: &str) -> Vec<Vec<String>> {
