@@ -1,6 +1,6 @@
 //! Too many slices that look idle at once are rather a sign of broken telemetry.
 
-use gpufrac_core::reaper::Breaker;
+use gpufrac_core::policy::Breaker;
 
 use crate::peers::Count;
 

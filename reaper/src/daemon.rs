@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_core::reaper::{Facts, Mode, Policy};
+use gpufrac_core::policy::{Facts, Mode, Policy};
 use gpufrac_node::files::FileError;
 use gpufrac_node::node::Node;
 

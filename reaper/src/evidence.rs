@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use gpufrac_core::lease::Lease;
-use gpufrac_core::reaper::{IdleWish, Stall};
+use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
 
 use crate::sample::{Sample, Source, Use};

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use gpufrac_core::reaper::{Mode, Policy, Stall};
+use gpufrac_core::policy::{Mode, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
@@ -151,7 +151,7 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
-    use gpufrac_core::reaper::{Action, IdleWish, Signal};
+    use gpufrac_core::policy::{Action, IdleWish, Signal};
     use proptest::prelude::*;
 
     use super::*;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use gpufrac_core::reaper::{Action, IdleWish, Mail, Policy, Stall};
+use gpufrac_core::policy::{Action, IdleWish, Mail, Policy, Stall};
 
 mod message;
 mod send;

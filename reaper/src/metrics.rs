@@ -4,7 +4,7 @@
     reason = "the server waits for its clients, beside the rounds"
 )]
 
-use gpufrac_core::reaper::{Action, Stall};
+use gpufrac_core::policy::{Action, Stall};
 
 use crate::sample::Source;
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use gpufrac_core::reaper::Mail;
+use gpufrac_core::policy::Mail;
 use gpufrac_node::log::JobLog;
 
 use crate::mail::{self, Letter};

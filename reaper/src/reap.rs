@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gpufrac_core::reaper::{Action, Mode, Policy, Stall};
+use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
 use crate::breaker::{self, Scope};
 use crate::daemon::{Daemon, Watched, facts};

@@ -5,7 +5,7 @@ use std::fmt;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::Lease;
-use gpufrac_core::reaper::Policy;
+use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use gpufrac_core::fraction::{Fraction, MemoryMib};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_core::reaper::Policy;
+use gpufrac_core::policy::Policy;
 use gpufrac_node::mps::process;
 use gpufrac_node::node::Node;
 use gpufrac_node::nvml::telemetry::{Counters, MigDevice, Process, Utilization};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::Lease;
-use gpufrac_core::reaper::{IdleWish, Policy, Stall};
+use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
 use crate::ladder::Ladder;

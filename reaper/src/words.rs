@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use gpufrac_core::reaper::{Action, Stall};
+use gpufrac_core::policy::{Action, Stall};
 
 use crate::evidence::{Decision, Event, Record};
 
@@ -158,7 +158,7 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
 /// A record for the tests of what is drawn and said.
 #[cfg(test)]
 pub(crate) mod example {
-    use gpufrac_core::reaper::IdleWish;
+    use gpufrac_core::policy::IdleWish;
 
     use super::*;
     use crate::evidence::{Point, Series, VERSION};

@@ -10,7 +10,7 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind, Side};
-use crate::reaper::Reaper;
+use crate::policy::Reaper;
 
 mod checks;
 mod error;

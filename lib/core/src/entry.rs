@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use crate::fraction::Units;
 use crate::mechanism::Mechanism;
-use crate::reaper::IdleWish;
+use crate::policy::IdleWish;
 
 /// The variable in which Prolog and Epilog find the entry.
 pub const ENV_NAME: &str = "SPANK_GPUFRAC";

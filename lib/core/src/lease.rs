@@ -10,7 +10,7 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Placement;
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
-use crate::reaper::IdleWish;
+use crate::policy::IdleWish;
 
 mod checksum;
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub mod hostlist;
 pub mod layout;
 pub mod lease;
 pub mod mechanism;
-pub mod reaper;
+pub mod policy;
 pub mod request;
 mod rounding;
 pub mod submit;

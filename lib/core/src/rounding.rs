@@ -4,7 +4,7 @@ use crate::config::Pool;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::layout::{LayoutKind, MenuEntry};
-use crate::reaper::IdleWish;
+use crate::policy::IdleWish;
 
 /// What a user wants of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

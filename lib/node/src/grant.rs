@@ -174,7 +174,7 @@ pub fn menu_entry<'a>(device: &Device<'a>, granted: Units) -> Option<&'a MenuEnt
 mod tests {
     use gpufrac_core::config::Config;
     use gpufrac_core::mechanism::Mechanism;
-    use gpufrac_core::reaper::IdleWish;
+    use gpufrac_core::policy::IdleWish;
 
     use super::*;
 

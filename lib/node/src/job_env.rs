@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
 use gpufrac_core::lease::{self, Lease};
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

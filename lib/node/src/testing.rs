@@ -5,7 +5,7 @@ use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 
 /// An active quarter of GPU 0.
 pub(crate) fn lease(job_id: u32) -> Lease {

@@ -1,4 +1,4 @@
-use gpufrac_core::reaper::Stall;
+use gpufrac_core::policy::Stall;
 
 use super::{svg, terminal};
 use crate::evidence::{Decision, Event, Record};

@@ -6,7 +6,7 @@ use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{LeaseState, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 
 use super::*;
 use crate::moment::{Clock, SystemClock};

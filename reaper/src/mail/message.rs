@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use gpufrac_core::reaper::Mail;
+use gpufrac_core::policy::Mail;
 use lettre::message::header::{
     self, ContentTransferEncoding, ContentType, Date, HeaderName, HeaderValue,
 };

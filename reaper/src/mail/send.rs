@@ -4,7 +4,7 @@ use std::io;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-use gpufrac_core::reaper::Mail;
+use gpufrac_core::policy::Mail;
 use gpufrac_node::command::{self, Outcome, PATH};
 
 use super::message::message;

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use gpufrac_core::reaper::Signal;
+use gpufrac_core::policy::Signal;
 use mail_parser::{MessageParser, MimeHeaders};
 
 use super::*;

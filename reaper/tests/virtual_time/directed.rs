@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 
 use crate::oracle;
 use crate::plans::Part;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 
 use crate::plans::{Part, between};
 use crate::play::{Played, play};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::Lease;
-use gpufrac_core::reaper::Policy;
+use gpufrac_core::policy::Policy;
 use gpufrac_node::files::FileError;
 use gpufrac_node::log::JobLog;
 use gpufrac_node::node::Node;

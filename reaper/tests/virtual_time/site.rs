@@ -5,7 +5,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gpufrac_core::config::Config;
 use gpufrac_core::lease::Lease;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 use gpufrac_node::node::Node;
 
 use crate::plans::between;

@@ -11,7 +11,7 @@ use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::mechanism::Mechanism;
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 use gpufrac_reaper::daemon::Scope;
 use gpufrac_reaper::evidence::Record;
 use gpufrac_reaper::slurm;

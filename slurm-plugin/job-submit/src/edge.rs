@@ -4,7 +4,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpufrac_core::reaper::{Facts, IdleWish, Reaper};
+use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, idle};
 use slurm_sys::release::{self, Release};

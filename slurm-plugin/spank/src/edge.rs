@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use gpufrac_core::reaper::{IdleWish, UnknownWish};
+use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
 use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};

@@ -9,7 +9,7 @@ use wildmatch::WildMatch;
 use super::Problem;
 use super::options::one_of;
 use super::read::{Item, Section, Source};
-use crate::reaper::{
+use crate::policy::{
     Action, Breaker, Conditions, IdleWish, Mail, Mode, Policy, Reaper, Rule, Signal, Stall,
 };
 

@@ -13,7 +13,7 @@ use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind};
 use crate::mechanism::Mechanism;
-use crate::reaper::Reaper;
+use crate::policy::Reaper;
 
 pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     let mut source = Source {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::*;
 use crate::fraction::Units;
 use crate::layout::LayoutKind;
-use crate::reaper::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Stall};
+use crate::policy::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Stall};
 
 const FULL: &str = include_str!("../../tests/config/valid/full.toml");
 const SMALLEST: &str = include_str!("../../tests/config/valid/smallest.toml");

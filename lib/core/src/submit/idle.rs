@@ -1,6 +1,6 @@
 //! What a job says with `--gpufrac-idle`, and whether it may.
 
-use crate::reaper::{Facts, IdleWish, Reaper, UnknownWish};
+use crate::policy::{Facts, IdleWish, Reaper, UnknownWish};
 
 /// How clients hand an option of the SPANK plugin to the controller: in `spank_job_env`, under a
 /// name made of the plugin's and the option's, with `_` for what is no letter or digit

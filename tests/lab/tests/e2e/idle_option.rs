@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_core::reaper::IdleWish;
+use gpufrac_core::policy::IdleWish;
 use gpufrac_lab::{Job, JobId, Lab, LabError, User};
 use nix::sys::signal::Signal;
 
