@@ -1,14 +1,16 @@
 //! `gpufrac check`
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::hostlist;
 use gpufrac_core::layout::MenuEntry;
-use gpufrac_node::exit::Exit;
+use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
-use gpufrac_node::settings::{self, Ask, Finding, Settings, Severity};
-use gpufrac_node::{check, names, status};
+use gpufrac_node::setup::{Problem, check};
+use gpufrac_slurm_settings::{self as settings, Finding, Here, Settings, Severity, Sources};
 
 use crate::args::CheckArgs;
 use crate::error::CliError;
+use crate::status;
 
 pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
@@ -30,7 +32,8 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
         for note in check::notes(&node) {
             println!("{note}");
         }
-        let problems = check::check(&node);
+        let mut problems = check::check(&node);
+        problems.extend(no_fence());
         for problem in &problems {
             eprintln!("gpufrac: {}\nhint: {}", problem.what, problem.hint);
         }
@@ -39,12 +42,12 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     let mut judged = false;
     if !args.file_only {
         let in_use = args.config.config.is_none() && args.slurm_conf.is_none();
-        let ask = Ask {
+        let sources = Sources {
             slurm_conf: args.slurm_conf.clone(),
             config: in_use.then(|| path.clone()),
-            here: on_node,
+            here: on_node.then(|| here(&node)),
         };
-        let settings = settings::gather(&node, &ask);
+        let settings = settings::gather(&sources);
         judged = !settings.is_empty();
         wrong |= slurm(&settings, &node.config);
         // What was asked for by name must be there.
@@ -67,6 +70,30 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
     }
     println!("{ok}");
     Ok(Exit::Done)
+}
+
+/// Whether jobs could not be fenced here.
+fn no_fence() -> Option<Problem> {
+    // Others may load no programs.
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    gpufrac_fence::probe().err().map(|error| Problem {
+        what: error.to_string(),
+        hint: "jobs on this node could not be fenced, and would not start: a kernel with CONFIG_CGROUP_BPF, and a memlock \
+             limit for slurmd (LimitMEMLOCK=infinity) before Linux 5.11"
+            .into(),
+    })
+}
+
+fn here(node: &Node) -> Here<'_> {
+    let gpus = node.nvml().and_then(|session| session.gpu_count());
+    let pools = node.config.pools_of_node(&node.name);
+    Here {
+        node: &node.name,
+        gpus: gpus.ok(),
+        uses_mps: pools.iter().any(|pool| pool.mechanism.uses_mps()),
+    }
 }
 
 /// Tells what is wrong with Slurm's settings. Gives whether anything must be changed.
@@ -122,7 +149,7 @@ fn summary(config: &Config) {
 
 fn nodes(pool: &Pool) -> String {
     let names: Vec<&str> = pool.nodes.names().iter().map(String::as_str).collect();
-    names::short(&names)
+    hostlist::short(&names)
 }
 
 /// More sizes than a person wants to read.

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use gpufrac_core::config::Config;
-use gpufrac_core::hostlist::Hostlist;
-use gpufrac_node::exit::Exit;
-use gpufrac_node::gres::{self, GresLines};
-use gpufrac_node::names;
+use gpufrac_core::gres::{self, GresLines};
+use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
 
 use crate::args::ConfArgs;
@@ -32,7 +31,7 @@ pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
     }
     let named = |names: &[&str]| match groups.len() {
         1 => text.clone(),
-        _ => names::short(names),
+        _ => hostlist::short(names),
     };
     println!("# gres.conf");
     for (names, lines) in &groups {

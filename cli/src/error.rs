@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::hostlist::HostlistError;
-use gpufrac_node::lease_store::StoreError;
 use gpufrac_node::node::NodeError;
-use gpufrac_node::nvml::NvmlError;
 use gpufrac_node::setup::SetupError;
-use gpufrac_node::status::StatusError;
+use gpufrac_node::state::leases::StoreError;
+use gpufrac_nvml::NvmlError;
 use gpufrac_reaper::why::WhyError;
 
 /// What ends a command.

@@ -1,10 +1,11 @@
 //! `gpufrac`: the command line for admins and users. stdout is data; what went wrong goes to
-//! stderr, with `hint:` lines. Exit codes: [`gpufrac_node::exit::Exit`].
+//! stderr, with `hint:` lines. Exit codes: [`gpufrac_host::exit::Exit`].
 
 mod args;
 mod check;
 mod conf;
 mod error;
+mod status;
 mod why;
 
 use std::path::PathBuf;
@@ -12,10 +13,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use gpufrac_core::config::Config;
-use gpufrac_node::exit::Exit;
-use gpufrac_node::job_env;
+use gpufrac_host::exit::Exit;
+use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
-use gpufrac_node::{setup, status};
+use gpufrac_node::setup;
 
 use args::{Args, Command, ConfigArgs};
 use error::CliError;
@@ -45,12 +46,12 @@ fn main() -> ExitCode {
 
 impl ConfigArgs {
     fn path(&self) -> PathBuf {
-        let default = || job_env::config_path(|name| std::env::var_os(name));
+        let default = || environment::config_path(|name| std::env::var_os(name));
         self.config.clone().unwrap_or_else(default)
     }
 
     fn node_name(&self) -> String {
-        let default = || job_env::node_name(|name| std::env::var_os(name));
+        let default = || environment::node_name(|name| std::env::var_os(name));
         self.node.clone().unwrap_or_else(default)
     }
 

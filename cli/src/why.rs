@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
-use gpufrac_node::exit::Exit;
+use gpufrac_host::exit::Exit;
 use gpufrac_reaper::evidence::Record;
 use gpufrac_reaper::{chart, why};
 

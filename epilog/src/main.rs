@@ -1,11 +1,11 @@
 //! Slurm's Epilog on a compute node: takes the slice of a job down. slurmd runs it as root,
-//! sometimes twice. Exit codes: [`gpufrac_node::exit::Exit`]; anything but 0 drains the node.
+//! sometimes twice. Exit codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
 
 use std::process::ExitCode;
 
-use gpufrac_node::log::JobLog;
-use gpufrac_node::release;
-use gpufrac_node::start::start;
+use gpufrac_host::log::JobLog;
+use gpufrac_node::job::start::start;
+use gpufrac_node::slice::release;
 
 fn main() -> ExitCode {
     match start() {

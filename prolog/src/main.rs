@@ -1,12 +1,12 @@
 //! Slurm's Prolog on a compute node: carves the slice of a job. slurmd runs it as root. Exit
-//! codes: [`gpufrac_node::exit::Exit`]; anything but 0 drains the node.
+//! codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
 
 use std::process::ExitCode;
 
-use gpufrac_node::carve;
-use gpufrac_node::log::JobLog;
-use gpufrac_node::slurm::Controller;
-use gpufrac_node::start::start;
+use gpufrac_host::log::JobLog;
+use gpufrac_node::job::slurmctld::Controller;
+use gpufrac_node::job::start::start;
+use gpufrac_node::slice::carve;
 
 fn main() -> ExitCode {
     match start() {

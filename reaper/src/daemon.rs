@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::policy::{Facts, Mode, Policy};
-use gpufrac_node::files::FileError;
+use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 
 use crate::evidence::{Decision, Event, Record};

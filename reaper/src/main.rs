@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use gpufrac_core::config;
-use gpufrac_node::exit::Exit;
-use gpufrac_node::files::RootDir;
-use gpufrac_node::job_env;
-use gpufrac_node::log::JobLog;
+use gpufrac_host::exit::Exit;
+use gpufrac_host::files::RootDir;
+use gpufrac_host::log::JobLog;
+use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::metrics::{Server, Snapshot};
@@ -65,11 +65,11 @@ impl Args {
         let path = self
             .config
             .clone()
-            .unwrap_or_else(|| job_env::config_path(lookup));
+            .unwrap_or_else(|| environment::config_path(lookup));
         let name = self
             .node
             .clone()
-            .unwrap_or_else(|| job_env::node_name(lookup));
+            .unwrap_or_else(|| environment::node_name(lookup));
         Node::load(&path, &name).map_err(|error| {
             format!(
                 "{error}; name the file with `--config FILE` or `{}`",

@@ -1,7 +1,7 @@
 //! What the daemon takes from outside, each behind a small trait: tests put a simulated world here.
 
-use gpufrac_node::files::FileError;
-use gpufrac_node::log::JobLog;
+use gpufrac_host::files::FileError;
+use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 
 use crate::moment::{Clock, SystemClock};

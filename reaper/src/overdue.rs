@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::lock::LockError;
-use gpufrac_node::log::JobLog;
+use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
-use gpufrac_node::nvml::MigMode;
-use gpufrac_node::reconcile;
+use gpufrac_node::slice::reconcile;
+use gpufrac_node::state::locks::LockError;
+use gpufrac_nvml::MigMode;
 
 use crate::outside::Outside;
 use crate::slurm::Job;

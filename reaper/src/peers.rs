@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpufrac_core::hostlist::Hostlist;
-use gpufrac_node::files::{FileError, RootDir};
+use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::moment::{Clock, Moment};

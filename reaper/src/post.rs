@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use gpufrac_core::policy::Mail;
-use gpufrac_node::log::JobLog;
+use gpufrac_host::log::JobLog;
 
 use crate::mail::{self, Letter};
 

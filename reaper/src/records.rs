@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use gpufrac_node::files::{FileError, RootDir};
+use gpufrac_host::files::{FileError, RootDir};
 
 use crate::evidence::{Record, VERSION};
 use crate::peers::{PeerError, Peers};

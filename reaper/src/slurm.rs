@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use gpufrac_node::command::{self, Outcome};
+use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
 
@@ -124,7 +124,7 @@ impl Process {
         let mut child = Command::new(Path::new("/proc/self/exe"));
         child.arg(ARGUMENT);
         let text = serde_json::to_string(request).map_err(std::io::Error::from)?;
-        match command::run(&mut child, text.as_bytes(), LIMIT)? {
+        match subprocess::run(&mut child, text.as_bytes(), LIMIT)? {
             Outcome::Silent => Err(SlurmError::TooSlow),
             Outcome::Ended { status, text } if !status.success() => Err(SlurmError::Ended(text)),
             Outcome::Ended { text, .. } => {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gpufrac_node::files::{FileError, RootDir};
+use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Record;

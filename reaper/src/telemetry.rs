@@ -11,8 +11,8 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::mps::process;
 use gpufrac_node::node::Node;
-use gpufrac_node::nvml::telemetry::{Counters, MigDevice, Process, Utilization};
-use gpufrac_node::nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
+use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
+use gpufrac_nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
 use crate::cpu::JobGroups;
 use crate::dcgm::{Dcgm, Instance};

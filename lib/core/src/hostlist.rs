@@ -2,6 +2,10 @@
 
 use std::cmp::Ordering;
 
+mod short;
+
+pub use short::short;
+
 /// More nodes than this in one list are a typing mistake, and would use up memory.
 pub const MAX_HOSTS: usize = 65_536;
 

@@ -17,6 +17,7 @@ pub mod config;
 pub mod entry;
 pub mod fraction;
 pub mod geometry;
+pub mod gres;
 pub mod hostlist;
 pub mod layout;
 pub mod lease;

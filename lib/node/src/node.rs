@@ -6,12 +6,12 @@ use std::time::Duration;
 use gpufrac_core::config::{Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
 
-use crate::caps::Caps;
-use crate::files::{FileError, RootDir};
-use crate::lease_store::{LeaseStore, StoreError};
-use crate::lock::Locks;
-use crate::nvml::{NvmlError, Session};
-use crate::record::{NodeRecord, RecordError};
+use crate::gpu::capability_files::Caps;
+use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::locks::Locks;
+use crate::state::record::{NodeRecord, RecordError};
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_nvml::{NvmlError, Session};
 
 /// Why a node could not be described.
 #[derive(Debug, thiserror::Error)]

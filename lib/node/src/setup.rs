@@ -2,6 +2,8 @@
 //! takes for GPUs, MIG mode, the record of what is there. Safe to run again at any time: jobs
 //! that run keep their slices.
 
+pub mod check;
+
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
@@ -10,18 +12,18 @@ use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 
-use crate::caps::{Caps, CapsError};
-use crate::command;
-use crate::compute_mode;
-use crate::files::{DeviceNumber, FileError, Made, RootDir};
-use crate::lease_store::StoreError;
-use crate::lock::LockError;
-use crate::log::JobLog;
-use crate::mps::{ControlDaemon, Limits, Start};
+use crate::gpu::capability_files::{Caps, CapsError};
+use crate::gpu::compute_mode;
+use crate::gpu::nvidia_smi::run_nvidia_smi;
+use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
-use crate::nvml::{Gpu, MigMode, NvmlError, Session};
-use crate::reconcile;
-use crate::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+use crate::slice::reconcile;
+use crate::state::leases::StoreError;
+use crate::state::locks::LockError;
+use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
+use gpufrac_host::log::JobLog;
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
 /// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
 /// answers there, so a placeholder can be seen and permitted, not used.
@@ -118,7 +120,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     report.done.push(format!(
         "recorded {} GPUs in `{}`",
         record.gpus.len(),
-        run.path().join(crate::record::FILE).display()
+        run.path().join(crate::state::record::FILE).display()
     ));
     placeholders(node, &gpus, &devices, &mut report)?;
     repair(node, &session, &gpus, &devices)?;
@@ -298,7 +300,7 @@ pub(crate) const MPS_HINT: &str = "install the driver's nvidia-cuda-mps-control;
 /// NVML has no call for it; nvidia-smi(1), compute-policy.
 fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), String> {
     let number = length.number().to_string();
-    command::nvidia_smi(
+    run_nvidia_smi(
         &node.nvidia_smi,
         &[
             "compute-policy",

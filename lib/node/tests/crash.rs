@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
-use gpufrac_node::failpoint;
+use gpufrac_node::slice::failpoint;
 use nvidia_ml::disturb::{Rule, What};
 use test_seed::Dice;
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
 use gpufrac_core::lease::LeaseState;
-use gpufrac_node::nvml::{NvmlError, Session};
+use gpufrac_nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};

@@ -5,7 +5,7 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::policy::Mail;
-use gpufrac_node::command::{self, Outcome, PATH};
+use gpufrac_host::subprocess::{self, Outcome, PATH};
 
 use super::message::message;
 use super::{Letter, is_address};
@@ -113,7 +113,7 @@ fn run(
     }
     let mut command = Command::new(program);
     command.args(arguments).env_clear().env("PATH", PATH);
-    let outcome = command::run(command.current_dir("/"), input, limit);
+    let outcome = subprocess::run(command.current_dir("/"), input, limit);
     let outcome = outcome.map_err(|source| MailError::Run {
         program: program.to_owned(),
         source,

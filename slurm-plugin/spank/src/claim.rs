@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use gpufrac_core::lease::Lease;
-use gpufrac_node::lock::{Locks, SliceLock};
+use gpufrac_node::state::locks::{Locks, SliceLock};
 
 /// The slices of one step's tasks.
 pub struct Claims {

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::devcgroup::{self, Fenced};
-use gpufrac_node::memory_limit;
+use gpufrac_fence::{self, Fenced};
+use gpufrac_node::gpu::memory_limit;
 use gpufrac_node::node::Node;
-use gpufrac_node::record::NodeRecord;
+use gpufrac_node::state::record::NodeRecord;
 use slurm_sys::log;
 
 use crate::claim::Claims;
@@ -168,7 +168,7 @@ impl JobSlice {
             return Ok(());
         };
         let rules = record.rules(&self.leases);
-        match devcgroup::fence(pid, self.job_id, &rules).map_err(|error| error.to_string())? {
+        match gpufrac_fence::fence(pid, self.job_id, &rules).map_err(|error| error.to_string())? {
             Fenced::Closed { .. } => Ok(()),
             Fenced::PermissionsOnly(reason) => {
                 log::info(&format!(

@@ -17,13 +17,14 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::exit::Exit;
-use gpufrac_node::job_env::JobEnv;
-use gpufrac_node::lease_store::LeaseStore;
-use gpufrac_node::log::JobLog;
+use gpufrac_host::exit::Exit;
+use gpufrac_host::log::JobLog;
+use gpufrac_node::job::environment::JobEnv;
+use gpufrac_node::job::slurmctld::{Slurm, SlurmError};
 use gpufrac_node::node::Node;
-use gpufrac_node::slurm::{Slurm, SlurmError};
-use gpufrac_node::{carve, check, failpoint, release, setup};
+use gpufrac_node::setup::{self, check};
+use gpufrac_node::slice::{carve, failpoint, release};
+use gpufrac_node::state::leases::LeaseStore;
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
 use nvidia_ml::model::Model;
 use nvidia_ml::node as sim;
@@ -498,7 +499,7 @@ pub fn child() {
         asked: Cell::new(0),
     };
     let lookup = |name: &str| std::env::var_os(name);
-    let config = gpufrac_node::job_env::config_path(lookup);
+    let config = gpufrac_node::job::environment::config_path(lookup);
     let exit = match Node::load(&config, NODE) {
         Err(error) => {
             eprintln!("{error}");

@@ -1,0 +1,261 @@
+//! What a node holds, for people: a map of each GPU and the leases.
+
+use gpufrac_core::config::Device;
+use gpufrac_core::lease::Lease;
+
+use gpufrac_node::node::Node;
+use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::record::{NodeRecord, RecordError};
+use gpufrac_nvml::{Instance, NvmlError, Session};
+
+mod map;
+
+use map::Segment;
+
+/// Why there is no status.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusError {
+    /// The node was not set up.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The leases cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A GPU of a pool.
+#[derive(Debug)]
+pub struct GpuStatus {
+    /// NVML index.
+    pub index: u32,
+    /// `GPU-...`
+    pub uuid: String,
+    /// Model by the configuration.
+    pub model: String,
+    /// Its size; 0 where it is shared without MIG.
+    pub memory_slices: u8,
+    /// What stands on it, by the driver; the error if it could not be asked.
+    pub instances: Result<Vec<Instance>, NvmlError>,
+}
+
+/// A node.
+#[derive(Debug)]
+pub struct Status {
+    /// GPUs of its pools.
+    pub gpus: Vec<GpuStatus>,
+    /// Leases, by job.
+    pub leases: Vec<Lease>,
+}
+
+/// Looks at a node; anyone may.
+pub fn status(node: &Node) -> Result<Status, StatusError> {
+    // A stale record is better than no picture.
+    let record = NodeRecord::read_any(&node.run)?;
+    let count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
+    let devices = node.config.devices_of_node(&node.name, count);
+    let session = node.nvml();
+    let mut gpus: Vec<GpuStatus> = Vec::new();
+    for gpu in &record.gpus {
+        let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) else {
+            continue;
+        };
+        gpus.push(GpuStatus {
+            index: gpu.index,
+            uuid: gpu.uuid.clone(),
+            model: device.pool.geometry.model.clone(),
+            memory_slices: match device.pool.mechanism.uses_mig() {
+                true => device.pool.geometry.memory_slices,
+                false => 0,
+            },
+            instances: match &session {
+                Ok(session) => instances(session, device),
+                Err(_) => node.nvml().map(|_| Vec::new()),
+            },
+        });
+    }
+    Ok(Status {
+        gpus,
+        leases: node.leases()?.list()?,
+    })
+}
+
+fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, NvmlError> {
+    if !device.pool.mechanism.uses_mig() {
+        // Only whether it answers.
+        return session.gpu(device.gpu_index).map(|_| Vec::new());
+    }
+    session
+        .gpu(device.gpu_index)?
+        .instances(&device.pool.geometry)
+}
+
+impl Status {
+    /// One line a GPU over its memory slices: `GPU 0 H100-80  [job 12 4g.40gb ...][free ]`.
+    pub fn map(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for gpu in &self.gpus {
+            let head = format!("GPU {} {}", gpu.index, gpu.model);
+            let drawn = match gpu.memory_slices {
+                0 => vec![map::draw_shares(100, &self.shares(gpu))],
+                slices => map::draw(slices, &self.segments(gpu)),
+            };
+            for (row, drawn) in drawn.into_iter().enumerate() {
+                let head = if row == 0 { head.as_str() } else { "" };
+                lines.push(format!("{head:<16}{drawn}"));
+            }
+            if let Err(error) = &gpu.instances {
+                lines.push(format!("{:<16}(by the leases only: {error})", ""));
+            }
+        }
+        lines
+    }
+
+    fn leases_of<'a>(&'a self, gpu: &GpuStatus) -> impl Iterator<Item = &'a Lease> + use<'a> {
+        let uuid = gpu.uuid.clone();
+        self.leases
+            .iter()
+            .filter(move |lease| lease.slice.gpu_uuid == uuid)
+    }
+
+    fn shares(&self, gpu: &GpuStatus) -> Vec<(u32, String)> {
+        self.leases_of(gpu)
+            .map(|lease| {
+                let label = format!("job {} {}", lease.name(), lease.fraction);
+                (lease.units.0, label)
+            })
+            .collect()
+    }
+
+    fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
+        let mut segments: Vec<Segment> = Vec::new();
+        for lease in self.leases_of(gpu) {
+            let Some(mig) = &lease.slice.mig else {
+                continue;
+            };
+            let standing = segments.iter_mut().find(|s| s.placement == mig.placement);
+            match (standing, &lease.slice.mps) {
+                (Some(shared), Some(_)) => {
+                    let more = format!(", {} {}", lease.name(), lease.fraction);
+                    shared.label.push_str(&more);
+                }
+                (_, mps) => segments.push(Segment {
+                    placement: mig.placement,
+                    label: match mps {
+                        Some(_) => format!("job {} {}", lease.name(), lease.fraction),
+                        None => format!("job {} {}", lease.name(), short(&mig.profile_name)),
+                    },
+                }),
+            }
+        }
+        for instance in gpu.instances.iter().flatten() {
+            let leased = segments.iter().any(|s| s.placement == instance.placement);
+            if !leased {
+                segments.push(Segment {
+                    placement: instance.placement,
+                    label: format!("not ours {}", instance.gi_id),
+                });
+            }
+        }
+        segments
+    }
+
+    /// The leases as a table, with a line of titles.
+    pub fn table(&self) -> Vec<String> {
+        table(&self.leases)
+    }
+}
+
+fn short(profile: &str) -> &str {
+    profile.split('.').next().unwrap_or(profile)
+}
+
+/// Leases as a table, with a line of titles.
+pub fn table(leases: &[Lease]) -> Vec<String> {
+    let titles = [
+        "JOB", "USER", "ACCOUNT", "FRACTION", "PROFILE", "MEMORY", "GPU", "AT", "STATE", "DEVICE",
+    ];
+    let mut rows: Vec<Vec<String>> = vec![titles.map(str::to_owned).into()];
+    for lease in leases {
+        let slice = &lease.slice;
+        rows.push(vec![
+            lease.name(),
+            lease.user.clone(),
+            lease.account.clone().unwrap_or_else(|| "-".into()),
+            lease.fraction.to_string(),
+            lease.kind(),
+            slice.memory_mib.to_string(),
+            slice.gpu_index.to_string(),
+            slice.mig.as_ref().map_or_else(
+                || "-".into(),
+                |mig| format!("{}:{}", mig.placement.start, mig.placement.size),
+            ),
+            lease.state.to_string(),
+            slice.cuda_device().unwrap_or("-").to_owned(),
+        ]);
+    }
+    columns(&rows)
+}
+
+/// Rows with columns as wide as their widest cell.
+pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
+    let count = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..count)
+        .map(|column| {
+            let cells = rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    rows.iter()
+        .map(|row| {
+            let line: Vec<String> = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:<width$}"))
+                .collect();
+            line.join("  ").trim_end().to_owned()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::geometry::Placement;
+
+    use super::*;
+    use test_examples::lease;
+
+    #[test]
+    fn leases_and_foreign_instances_are_drawn_over_the_slices() {
+        let status = Status {
+            gpus: vec![GpuStatus {
+                index: 0,
+                uuid: "GPU-0".into(),
+                model: "H100-80".into(),
+                memory_slices: 8,
+                instances: Ok(vec![
+                    Instance {
+                        gi_id: 3,
+                        profile_id: 14,
+                        placement: Placement { start: 2, size: 2 },
+                    },
+                    Instance {
+                        gi_id: 9,
+                        profile_id: 19,
+                        placement: Placement { start: 6, size: 1 },
+                    },
+                ]),
+            }],
+            leases: vec![lease(12)],
+        };
+        assert_eq!(
+            status.map(),
+            [
+                "GPU 0 H100-80   [free     ][free     ][job 12 2g           ][free     ][free     ][not ours ][free     ]"
+            ]
+        );
+        let table = status.table();
+        assert_eq!(table.len(), 2);
+        assert!(table[1].starts_with("12   ada"), "{}", table[1]);
+        assert!(table[1].ends_with("MIG-3"));
+    }
+}

@@ -1,0 +1,125 @@
+//! The device cgroup of a job, on the kernel's own.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use gpufrac_fence::{Fenced, NoGroup, fence};
+use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
+
+/// A cgroup that goes with the test.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(name: &str) -> Option<Group> {
+        let top = PathBuf::from(format!(
+            "/sys/fs/cgroup/devices/gpufrac_{name}_{}",
+            std::process::id()
+        ));
+        if !nix::unistd::geteuid().is_root() || fs::create_dir(&top).is_err() {
+            eprintln!("skipped: no device cgroup of version 1 to write to");
+            return None;
+        }
+        Some(Group(top))
+    }
+
+    fn below(&self, name: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fn remove(path: &Path) {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.path().is_dir() {
+                    remove(&entry.path());
+                }
+            }
+            let _ = fs::remove_dir(path);
+        }
+        remove(&self.0);
+    }
+}
+
+/// Opens devices after it was told to, from inside a cgroup; gives what `cat` says of each.
+fn opens(group: &Path, job_id: u32, rules: &[DeviceRule], devices: &[&str]) -> (Fenced, Vec<bool>) {
+    let script = format!("read go; for d in {}; do cat $d; done", devices.join(" "));
+    let mut child = Command::new("sh")
+        .args(["-c", &script])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .env("LC_ALL", "C")
+        .spawn()
+        .unwrap();
+    fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
+    let fenced = fence(child.id(), job_id, rules).unwrap();
+    child.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let reached = devices
+        .iter()
+        .map(|device| {
+            let line = text.lines().find(|line| line.contains(device)).unwrap();
+            assert!(
+                line.contains("No such device") || line.contains("not permitted"),
+                "{line}"
+            );
+            line.contains("No such device")
+        })
+        .collect();
+    (fenced, reached)
+}
+
+fn number(minor: u32) -> DeviceNumber {
+    DeviceNumber { major: 60, minor }
+}
+
+#[test]
+fn a_job_reaches_what_is_not_denied_from_any_group_below() {
+    let Some(group) = Group::new("rules") else {
+        return;
+    };
+    let keep = tempfile::tempdir().unwrap();
+    let dir = RootDir::open(keep.path()).unwrap();
+    let paths: Vec<String> = (0..3)
+        .map(|minor| {
+            let name = format!("d{minor}");
+            dir.ensure_device(&name, number(minor), 0, 0o666).unwrap();
+            format!("{}/{name}", keep.path().display())
+        })
+        .collect();
+    let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+    let task = group.below("uid_0/job_7/step_0/task_0");
+    let rules = [DeviceRule::Device(number(0)), DeviceRule::Device(number(2))];
+    let (fenced, reached) = opens(&task, 7, &rules, &paths);
+    assert_eq!(reached, [false, true, false]);
+    let job = group.below("uid_0/job_7");
+    assert_eq!(fenced, Fenced::Closed { cgroup: job });
+    // A group beside the task's, as the job's user could make with Slurm 22.05.
+    let beside = group.below("uid_0/job_7/step_0/mine");
+    assert_eq!(opens(&beside, 7, &[], &paths).1, [false, true, false]);
+    // Another job is not concerned.
+    let other = group.below("uid_0/job_8/step_0/task_0");
+    assert_eq!(opens(&other, 8, &[], &paths).1, [true, true, true]);
+    assert_eq!(
+        opens(&other, 8, &[DeviceRule::Major(60)], &paths).1,
+        [false, false, false]
+    );
+}
+
+#[test]
+fn a_process_outside_of_the_job_is_never_fenced() {
+    let Some(group) = Group::new("outside") else {
+        return;
+    };
+    let slurmd = group.below("slurmd");
+    let (fenced, _) = opens(&slurmd, 7, &[DeviceRule::Major(60)], &[]);
+    assert_eq!(fenced, Fenced::PermissionsOnly(NoGroup::NotConstrained));
+    let rules = fs::read_to_string(slurmd.join("devices.list")).unwrap();
+    assert_eq!(rules.trim(), "a *:* rwm");
+}

@@ -1,0 +1,65 @@
+//! Device nodes: their numbers, and what the processes of a job must not open.
+
+use nix::sys::stat::{FileStat, SFlag, major, makedev, minor};
+
+/// The device number of a character device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// Which driver.
+    pub major: u32,
+    /// Which of the driver's devices.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    pub(crate) fn of(stat: &FileStat) -> Option<DeviceNumber> {
+        let kind = SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits());
+        (kind == SFlag::S_IFCHR).then(|| DeviceNumber {
+            major: major(stat.st_rdev) as u32,
+            minor: minor(stat.st_rdev) as u32,
+        })
+    }
+
+    pub(crate) fn raw(self) -> u64 {
+        makedev(u64::from(self.major), u64::from(self.minor))
+    }
+}
+
+impl std::fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// Something that a job must not open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceRule {
+    /// One device.
+    Device(DeviceNumber),
+    /// All devices of a major. The kernel cannot except single minors from it later.
+    Major(u32),
+}
+
+impl std::fmt::Display for DeviceRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DeviceRule::Device(number) => write!(f, "c {number} rwm"),
+            DeviceRule::Major(major) => write!(f, "c {major}:* rwm"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_the_kernels_form() {
+        let device = DeviceNumber {
+            major: 195,
+            minor: 3,
+        };
+        assert_eq!(DeviceRule::Device(device).to_string(), "c 195:3 rwm");
+        assert_eq!(DeviceRule::Major(234).to_string(), "c 234:* rwm");
+    }
+}

@@ -1,0 +1,476 @@
+//! Root's access to files. Every path is walked one component at a time without following a
+//! link, and every directory on the way must be one that only root can change: what root
+//! reads, writes, chowns or removes here can't be swapped by a user.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{
+    FchmodatFlags, FileStat, Mode, SFlag, fchmod, fchmodat, fstat, fstatat, mkdirat, mknodat,
+};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, geteuid, unlinkat};
+
+mod error;
+#[cfg(test)]
+mod tests;
+
+use crate::acl;
+pub use crate::device::{DeviceNumber, DeviceRule};
+pub use error::FileError;
+use error::MAX_TEXT_BYTES;
+
+/// What [`RootDir::ensure_device`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// It was there already and right.
+    Kept,
+    /// It was made.
+    Created,
+    /// A node with another number was replaced.
+    Replaced,
+}
+
+/// An open directory that only root can change, reached through directories of the same kind.
+#[derive(Debug)]
+pub struct RootDir {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+impl RootDir {
+    /// Opens an existing directory.
+    pub fn open(path: &Path) -> Result<RootDir, FileError> {
+        Self::walk(path, None).map(|(dir, _)| dir)
+    }
+
+    /// Opens a directory and makes the missing last components with `mode`. Says whether
+    /// something was made.
+    pub fn create(path: &Path, mode: u32) -> Result<(RootDir, bool), FileError> {
+        Self::walk(path, Some(mode))
+    }
+
+    fn walk(path: &Path, create: Option<u32>) -> Result<(RootDir, bool), FileError> {
+        if !path.is_absolute()
+            || path
+                .components()
+                .any(|c| !matches!(c, Component::RootDir | Component::Normal(_)))
+        {
+            return Err(FileError::Relative {
+                path: path.to_owned(),
+            });
+        }
+        let mut reached = PathBuf::from("/");
+        let mut fd = open_dir(AT_FDCWD, Path::new("/"), &reached)?;
+        let mut made = false;
+        for part in path.components().skip(1) {
+            let name = Path::new(part.as_os_str());
+            reached.push(name);
+            fd = match open_dir(fd.as_fd(), name, &reached) {
+                Err(error) if error.is_not_found() && create.is_some() => {
+                    let mode = Mode::from_bits_truncate(create.unwrap_or(0o755));
+                    match mkdirat(fd.as_fd(), name, mode) {
+                        Ok(()) | Err(Errno::EEXIST) => {}
+                        Err(error) => return Err(FileError::io("make", &reached, error)),
+                    }
+                    let next = open_dir(fd.as_fd(), name, &reached)?;
+                    // The umask of whoever started us must not decide who can read it.
+                    fchmodat(fd.as_fd(), name, mode, FchmodatFlags::FollowSymlink)
+                        .map_err(|e| FileError::io("set the mode of", &reached, e))?;
+                    made = true;
+                    next
+                }
+                other => other?,
+            };
+        }
+        check_owner(
+            &fstat(&fd).map_err(|e| FileError::io("stat", path, e))?,
+            path,
+            false,
+        )?;
+        Ok((
+            RootDir {
+                fd,
+                path: path.to_owned(),
+            },
+            made,
+        ))
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// The names in it, without `.` and `..`, sorted.
+    pub fn names(&self) -> Result<Vec<String>, FileError> {
+        let list = |error: Errno| FileError::io("list", &self.path, error);
+        let fd = openat(
+            self.fd.as_fd(),
+            ".",
+            OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(list)?;
+        let mut names = Vec::new();
+        for entry in Dir::from_fd(fd).map_err(list)?.iter() {
+            // Names that are not UTF-8 are not ours.
+            if let Ok(name) = entry.map_err(list)?.file_name().to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The text of a file; None if there is none.
+    pub fn read(&self, name: &str) -> Result<Option<String>, FileError> {
+        let path = self.at(name);
+        let mut file = match self.open_file(name, OFlag::O_RDONLY) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = String::new();
+        match (&mut file)
+            .take(MAX_TEXT_BYTES + 1)
+            .read_to_string(&mut text)
+        {
+            Ok(length) if length as u64 <= MAX_TEXT_BYTES => Ok(Some(text)),
+            Ok(_) => Err(FileError::NotText { path }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(FileError::NotText { path })
+            }
+            Err(error) => Err(FileError::io("read", &path, error)),
+        }
+    }
+
+    /// Whether something of that name exists.
+    pub fn exists(&self, name: &str) -> Result<bool, FileError> {
+        Ok(self.stat(name)?.is_some())
+    }
+
+    /// Whether there is a plain file of that name; an error if anybody but root could change it.
+    pub fn has_file(&self, name: &str) -> Result<bool, FileError> {
+        match self.open_file(name, OFlag::O_RDONLY) {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a file whole: whoever reads it sees the old text or the new one, also after a
+    /// crash at any instruction.
+    pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
+        let temporary = format!(".{name}.tmp");
+        let path = self.at(&temporary);
+        // What a killed writer left. Two writers of one name never run at once.
+        self.remove(&temporary)?;
+        let fd = openat(
+            self.fd.as_fd(),
+            temporary.as_str(),
+            OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+            Mode::from_bits_truncate(0o600),
+        )
+        .map_err(|e| FileError::io("make", &path, e))?;
+        let mut file = File::from(fd);
+        file.write_all(text.as_bytes())
+            .map_err(|e| FileError::io("write", &path, e))?;
+        fchmod(&file, Mode::from_bits_truncate(mode))
+            .map_err(|e| FileError::io("set the mode of", &path, e))?;
+        file.sync_all()
+            .map_err(|e| FileError::io("sync", &path, e))?;
+        renameat(self.fd.as_fd(), temporary.as_str(), self.fd.as_fd(), name)
+            .map_err(|e| FileError::io("rename", &path, e))?;
+        self.sync()
+    }
+
+    /// Writes to a file of a pseudo file system such as /proc, where a text is an order to the
+    /// kernel and nothing can be renamed. In an ordinary file the text is appended.
+    pub fn tell(&self, name: &str, text: &str) -> Result<(), FileError> {
+        let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_APPEND)?;
+        file.write_all(text.as_bytes())
+            .map_err(|e| FileError::io("write", &self.at(name), e))
+    }
+
+    /// Opens a file to append to, making it with mode 0644 if needed.
+    pub fn append(&self, name: &str) -> Result<File, FileError> {
+        self.open_file(name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)
+    }
+
+    /// Opens a file to lock, making it with mode 0644 if needed.
+    pub fn lock_file(&self, name: &str) -> Result<File, FileError> {
+        self.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT)
+    }
+
+    fn open_file(&self, name: &str, flags: OFlag) -> Result<File, FileError> {
+        let path = self.at(name);
+        let fd = openat(
+            self.fd.as_fd(),
+            name,
+            flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
+            Mode::from_bits_truncate(0o644),
+        )
+        .map_err(|error| match error {
+            Errno::ELOOP => FileError::Link { path: path.clone() },
+            error => FileError::io("open", &path, error),
+        })?;
+        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &path, e))?;
+        if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
+            return Err(FileError::Foreign {
+                path,
+                expected: "a plain file",
+            });
+        }
+        check_owner(&stat, &path, false)?;
+        Ok(File::from(fd))
+    }
+
+    /// Removes a file; says whether there was one.
+    pub fn remove(&self, name: &str) -> Result<bool, FileError> {
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(FileError::io("remove", &self.at(name), error)),
+        }
+    }
+
+    /// Makes what was renamed or removed in it durable.
+    pub fn sync(&self) -> Result<(), FileError> {
+        fsync(self.fd.as_fd()).map_err(|e| FileError::io("sync", &self.path, e))
+    }
+
+    fn stat(&self, name: &str) -> Result<Option<FileStat>, FileError> {
+        match fstatat(self.fd.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(FileError::io("stat", &self.at(name), error)),
+        }
+    }
+
+    /// Lets these users pass through this directory, and nobody else but root: they can open what they
+    /// know the name of, if its own mode lets them.
+    pub fn let_pass(&self, users: &[u32]) -> Result<(), FileError> {
+        acl::set(&self.place("."), 7, 1, users)
+            .map_err(|e| FileError::io("set the access list of", &self.path, e))
+    }
+
+    /// Whether anybody but root can pass, as [`RootDir::let_pass`] lets them.
+    pub fn is_passable(&self) -> Result<bool, FileError> {
+        let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
+        Ok(stat.st_mode & 0o011 != 0)
+    }
+
+    /// Lets these users read the file or device `name`, and nobody else but root.
+    pub fn let_read(&self, name: &str, users: &[u32]) -> Result<(), FileError> {
+        acl::set(&self.place(name), 4, 4, users)
+            .map_err(|e| FileError::io("set the access list of", &self.at(name), e))
+    }
+
+    /// A way to `name` that nobody can turn elsewhere: through our own descriptor.
+    fn place(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
+    }
+
+    /// Makes an empty file of a user, readable and writable by the user alone; one that is there is
+    /// replaced.
+    pub fn make_for(&self, name: &str, uid: u32, gid: u32) -> Result<(), FileError> {
+        let path = self.at(name);
+        self.remove(name)?;
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        let file = self.open_file(name, flags)?;
+        fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+            .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        fchmod(&file, Mode::from_bits_truncate(0o600))
+            .map_err(|e| FileError::io("set the mode of", &path, e))
+    }
+
+    /// Empties a file that is longer than `limit`. Who writes it must append.
+    pub fn trim(&self, name: &str, limit: u64) -> Result<(), FileError> {
+        let file = match self.open_file(name, OFlag::O_WRONLY) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let long = file.metadata().is_ok_and(|data| data.len() > limit);
+        match long {
+            true => file
+                .set_len(0)
+                .map_err(|e| FileError::io("empty", &self.at(name), e)),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes a file, or a directory with all that is in it; says whether there was one. No link is
+    /// followed.
+    pub fn remove_all(&self, name: &str) -> Result<bool, FileError> {
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) => return Ok(true),
+            Err(Errno::ENOENT) => return Ok(false),
+            Err(Errno::EISDIR | Errno::EPERM) => {}
+            Err(error) => return Err(FileError::io("remove", &self.at(name), error)),
+        }
+        let path = self.at(name);
+        let inside = RootDir::open(&path)?;
+        for file in inside.names()? {
+            inside.remove_all(&file)?;
+        }
+        match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::RemoveDir) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(FileError::io("remove", &path, error)),
+        }
+    }
+
+    /// Takes everybody's rights but the owner's to a file; one that is not there is no error.
+    pub fn close(&self, name: &str) -> Result<(), FileError> {
+        let (mode, flags) = (
+            Mode::from_bits_truncate(0o600),
+            FchmodatFlags::NoFollowSymlink,
+        );
+        match fchmodat(self.fd.as_fd(), name, mode, flags) {
+            Ok(()) | Err(Errno::ENOENT) => Ok(()),
+            Err(error) => Err(FileError::io("set the mode of", &self.at(name), error)),
+        }
+    }
+
+    /// A named pipe, for reading what is in it now; None if there is none.
+    pub fn fifo(&self, name: &str) -> Result<Option<File>, FileError> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(error) => return Err(FileError::io("open", &self.at(name), error)),
+        };
+        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &self.at(name), e))?;
+        let is_fifo = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
+        Ok(is_fifo.then(|| File::from(fd)))
+    }
+
+    /// The number of a character device; None if the name does not exist.
+    pub fn device(&self, name: &str) -> Result<Option<DeviceNumber>, FileError> {
+        match self.stat(name)? {
+            None => Ok(None),
+            Some(stat) => match DeviceNumber::of(&stat) {
+                Some(number) => Ok(Some(number)),
+                None => Err(FileError::Foreign {
+                    path: self.at(name),
+                    expected: "a character device",
+                }),
+            },
+        }
+    }
+
+    /// Makes sure that `name` is the character device `number` of owner `uid`, group root,
+    /// with `mode`. A device node with another number is replaced (majors may change when a
+    /// driver is loaded again); anything else at this place is refused.
+    pub fn ensure_device(
+        &self,
+        name: &str,
+        number: DeviceNumber,
+        uid: u32,
+        mode: u32,
+    ) -> Result<Made, FileError> {
+        let path = self.at(name);
+        let made = match self.device(name)? {
+            Some(present) if present == number => Made::Kept,
+            present => {
+                if present.is_some() {
+                    self.remove(name)?;
+                }
+                let made = mknodat(
+                    self.fd.as_fd(),
+                    name,
+                    SFlag::S_IFCHR,
+                    // Nobody but root until the owner is set.
+                    Mode::from_bits_truncate(mode & 0o600),
+                    number.raw(),
+                );
+                match made {
+                    Ok(()) => {}
+                    // nvidia-modprobe was quicker.
+                    Err(Errno::EEXIST) if self.device(name)? == Some(number) => {}
+                    Err(error) => return Err(FileError::io("make the device", &path, error)),
+                }
+                if present.is_some() {
+                    Made::Replaced
+                } else {
+                    Made::Created
+                }
+            }
+        };
+        // The mode first: between the two calls the old owner loses access, nobody gains any.
+        fchmodat(
+            self.fd.as_fd(),
+            name,
+            Mode::from_bits_truncate(mode),
+            FchmodatFlags::NoFollowSymlink,
+        )
+        .map_err(|e| FileError::io("set the mode of", &path, e))?;
+        fchownat(
+            self.fd.as_fd(),
+            name,
+            Some(Uid::from_raw(uid)),
+            Some(Gid::from_raw(0)),
+            AtFlags::AT_SYMLINK_NOFOLLOW,
+        )
+        .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        Ok(made)
+    }
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd, FileError> {
+    let fd = openat(
+        parent,
+        name,
+        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    )
+    .map_err(|error| match error {
+        // A link opened as a directory without following says ENOTDIR.
+        Errno::ELOOP | Errno::ENOTDIR if is_link(parent, name) => FileError::Link {
+            path: path.to_owned(),
+        },
+        Errno::ENOTDIR => FileError::Foreign {
+            path: path.to_owned(),
+            expected: "a directory",
+        },
+        error => FileError::io("open", path, error),
+    })?;
+    let stat = fstat(&fd).map_err(|e| FileError::io("stat", path, e))?;
+    check_owner(&stat, path, true)?;
+    Ok(fd)
+}
+
+fn is_link(parent: BorrowedFd<'_>, name: &Path) -> bool {
+    fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits())
+}
+
+/// Whether only root (or, where gpufrac runs without root, its own user) can change it. On the
+/// way to a file a sticky directory is good enough: nobody can replace root's entries there.
+fn check_owner(stat: &FileStat, path: &Path, on_the_way: bool) -> Result<(), FileError> {
+    let owner = stat.st_uid;
+    let mode = stat.st_mode & 0o7777;
+    let writable = mode & 0o022 != 0;
+    let sticky = mode & 0o1000 != 0;
+    if (owner == 0 || owner == geteuid().as_raw()) && (!writable || (on_the_way && sticky)) {
+        return Ok(());
+    }
+    Err(FileError::Untrusted {
+        path: path.to_owned(),
+        owner,
+        mode,
+    })
+}

@@ -1,0 +1,73 @@
+//! Why a file of root could not be used.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// No file of gpufrac comes near this; a larger one is not ours.
+pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
+
+/// A file or directory that could not be used, or must not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// A system call failed.
+    #[error("cannot {action} `{}`: {source}", path.display())]
+    Io {
+        /// What was tried: "open", "rename", ...
+        action: &'static str,
+        /// On which file.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A component of the path is a symbolic link.
+    #[error("`{}` is a symbolic link: root's files are not looked up through links, write the path that it leads to", path.display())]
+    Link {
+        /// The component.
+        path: PathBuf,
+    },
+    /// Somebody other than root could change what lies there.
+    #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
+    Untrusted {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something else lies where our file should be.
+    #[error("`{}` is not {expected}: remove it, gpufrac does not overwrite what it did not make", path.display())]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// The path is relative or contains `..`.
+    #[error("`{}` is not an absolute path without `..`", path.display())]
+    Relative {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file that should be short text is not.
+    #[error("`{}` is not UTF-8 text of less than {MAX_TEXT_BYTES} bytes", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl FileError {
+    pub(crate) fn io(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        FileError::Io {
+            action,
+            path: path.to_owned(),
+            source: source.into(),
+        }
+    }
+
+    /// Whether the file or one of its directories does not exist.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+}

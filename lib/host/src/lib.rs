@@ -1,0 +1,10 @@
+//! What root's programs have of the host: files that only root can change, programs of others with a deadline, the log,
+//! the exit codes.
+#![forbid(unsafe_code)]
+
+mod acl;
+mod device;
+pub mod exit;
+pub mod files;
+pub mod log;
+pub mod subprocess;

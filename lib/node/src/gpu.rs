@@ -1,0 +1,6 @@
+//! What of a GPU is changed for its jobs beside its instances.
+
+pub mod capability_files;
+pub mod compute_mode;
+pub mod memory_limit;
+pub(crate) mod nvidia_smi;

@@ -1,0 +1,252 @@
+//! Capability files: who may open which MIG instance.
+//!
+//! The driver makes them readable by everybody, and `nvidia-modprobe`, which any user can
+//! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
+//! file of the GPU instance and that of the compute instance.
+
+use std::path::{Path, PathBuf};
+
+use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
+
+/// Mode of a capability file: its owner may open it, nobody else.
+const MODE: u32 = 0o400;
+
+/// Why capability files could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CapsError {
+    /// A file could not be read, made or changed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A file of the driver does not say what it should.
+    #[error("`{}` has no {what}: is the NVIDIA driver loaded, with MIG?", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        what: String,
+    },
+}
+
+/// The capability minors of one instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstanceCaps {
+    /// Of the GPU instance.
+    pub gi: u32,
+    /// Of the compute instance.
+    pub ci: u32,
+}
+
+/// A line of `mig-minors`: a capability that can exist on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapMinor {
+    /// Minor of the GPU's device node.
+    pub gpu_minor: u32,
+    /// Minor of the capability.
+    pub minor: u32,
+}
+
+/// The driver's files below `driver_root`.
+#[derive(Debug, Clone)]
+pub struct Caps {
+    root: PathBuf,
+}
+
+impl Caps {
+    /// With `driver_root` of the configuration.
+    pub fn new(driver_root: &Path) -> Caps {
+        Caps {
+            root: driver_root.to_owned(),
+        }
+    }
+
+    fn dir(&self, below: &str) -> Result<RootDir, FileError> {
+        RootDir::open(&self.root.join(below))
+    }
+
+    fn text(&self, dir: &str, name: &str) -> Result<(PathBuf, String), CapsError> {
+        let dir = self.dir(dir)?;
+        let path = dir.path().join(name);
+        match dir.read(name)? {
+            Some(text) => Ok((path, text)),
+            None => Err(CapsError::Unreadable {
+                path,
+                what: "content".into(),
+            }),
+        }
+    }
+
+    /// The major of a driver in /proc/devices, e.g. `nvidia-caps`.
+    pub fn major(&self, driver: &str) -> Result<u32, CapsError> {
+        let (path, text) = self.text("proc", "devices")?;
+        major_of(&text, driver).ok_or_else(|| CapsError::Unreadable {
+            path,
+            what: format!("character device `{driver}`"),
+        })
+    }
+
+    /// The device number of `/dev/nvidia<minor>`.
+    pub fn gpu_device(&self, minor: u32) -> Result<DeviceNumber, CapsError> {
+        let dir = self.dir("dev")?;
+        let name = format!("nvidia{minor}");
+        dir.device(&name)?.ok_or_else(|| CapsError::Unreadable {
+            path: dir.path().join(&name),
+            what: "device node".into(),
+        })
+    }
+
+    /// Every capability that can exist: `config` and `monitor` (without a GPU) and those of
+    /// instances.
+    pub fn minors(&self) -> Result<(Vec<u32>, Vec<CapMinor>), CapsError> {
+        let (path, text) = self.text("proc/driver/nvidia-caps", "mig-minors")?;
+        parse_minors(&text).ok_or_else(|| CapsError::Unreadable {
+            path,
+            what: "list of `gpuG/giI/access MINOR` lines".into(),
+        })
+    }
+
+    /// Whether the driver hands out new capability files as world-readable until gpufrac
+    /// closes them. `NVreg_ModifyDeviceFiles=0` closes that window. None if the driver does
+    /// not say.
+    pub fn driver_modifies_files(&self) -> Option<bool> {
+        let (_, text) = self.text("proc/driver/nvidia", "params").ok()?;
+        text.lines().find_map(|line| {
+            let value = line.strip_prefix("ModifyDeviceFiles:")?;
+            Some(value.trim() != "0")
+        })
+    }
+
+    /// Reads a capability's minor and forbids `nvidia-modprobe` to touch its file.
+    fn claim_one(&self, dir: &str) -> Result<u32, CapsError> {
+        let dir = self.dir(dir)?;
+        let path = dir.path().join("access");
+        let text = dir.read("access")?.ok_or_else(|| CapsError::Unreadable {
+            path: path.clone(),
+            what: "content".into(),
+        })?;
+        let minor = field(&text, "DeviceFileMinor").ok_or_else(|| CapsError::Unreadable {
+            path,
+            what: "DeviceFileMinor".into(),
+        })?;
+        if field(&text, "DeviceFileModify") != Some(0) {
+            dir.tell("access", "DeviceFileModify: 0\n")?;
+        }
+        Ok(minor)
+    }
+
+    /// Takes the files of an instance out of the driver's hands: from now on nobody but root
+    /// changes them. Their owners stay as they are until [`Caps::grant`].
+    pub fn claim(&self, gpu_minor: u32, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
+        let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
+        Ok(InstanceCaps {
+            gi: self.claim_one(&gi_dir)?,
+            ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"))?,
+        })
+    }
+
+    /// Gives the files of an instance to `uid` alone.
+    pub fn grant(&self, caps: InstanceCaps, uid: u32) -> Result<(), CapsError> {
+        let major = self.major("nvidia-caps")?;
+        for minor in [caps.gi, caps.ci] {
+            self.own(major, minor, uid)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files of an instance, which are root's, to these users and nobody else: they share
+    /// it. Who is a user before and after does not notice.
+    pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
+        for minor in [caps.gi, caps.ci] {
+            let (dir, name) = self.node_of(minor)?;
+            dir.let_read(&name, users)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files of an instance back to root. To be called only while the instance is
+    /// known to be the job's, or no instance has these files.
+    pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
+        let major = self.major("nvidia-caps")?;
+        for minor in [caps.ci, caps.gi] {
+            self.own(major, minor, 0)?;
+        }
+        Ok(())
+    }
+
+    fn node_of(&self, minor: u32) -> Result<(RootDir, String), FileError> {
+        let (dir, _) = RootDir::create(&self.root.join("dev/nvidia-caps"), 0o755)?;
+        Ok((dir, format!("nvidia-cap{minor}")))
+    }
+
+    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
+        let (dir, name) = self.node_of(minor)?;
+        Ok(dir.ensure_device(&name, DeviceNumber { major, minor }, uid, MODE)?)
+    }
+}
+
+fn field(text: &str, name: &str) -> Option<u32> {
+    // The last word holds: a simulated driver's files are plain, and orders are appended.
+    text.lines().rev().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim().parse().ok())?
+    })
+}
+
+fn major_of(devices: &str, driver: &str) -> Option<u32> {
+    devices
+        .lines()
+        .skip_while(|line| line.trim() != "Character devices:")
+        .take_while(|line| line.trim() != "Block devices:")
+        .find_map(|line| {
+            let (major, name) = line.trim().split_once(' ')?;
+            (name.trim() == driver).then(|| major.parse().ok())?
+        })
+}
+
+fn parse_minors(text: &str) -> Option<(Vec<u32>, Vec<CapMinor>)> {
+    let mut general = Vec::new();
+    let mut of_gpus = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty()) {
+        let (name, minor) = line.trim().rsplit_once(' ')?;
+        let minor = minor.parse().ok()?;
+        match name.strip_prefix("gpu") {
+            Some(rest) => of_gpus.push(CapMinor {
+                gpu_minor: rest.split('/').next()?.parse().ok()?,
+                minor,
+            }),
+            None => general.push(minor),
+        }
+    }
+    Some((general, of_gpus))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_drivers_files() {
+        let access = "DeviceFileMinor: 30\nDeviceFileMode: 292\nDeviceFileModify: 1\n";
+        assert_eq!(field(access, "DeviceFileMinor"), Some(30));
+        assert_eq!(field(access, "DeviceFileModify"), Some(1));
+        assert_eq!(field(access, "DeviceFile"), None);
+        let devices = "Character devices:\n  1 mem\n195 nvidia\n234 nvidia-caps\n\nBlock devices:\n  7 loop\n";
+        assert_eq!(major_of(devices, "nvidia-caps"), Some(234));
+        assert_eq!(major_of(devices, "nvidia"), Some(195));
+        assert_eq!(major_of(devices, "loop"), None);
+    }
+
+    #[test]
+    fn minors_are_read_from_the_file_not_computed() {
+        let text = "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu12/gi1/access 1632\n";
+        let (general, gpus) = parse_minors(text).unwrap();
+        assert_eq!(general, [1, 2]);
+        assert_eq!(
+            gpus[2],
+            CapMinor {
+                gpu_minor: 12,
+                minor: 1632
+            }
+        );
+        assert_eq!(parse_minors("gpuX/gi0/access 3\n"), None);
+    }
+}

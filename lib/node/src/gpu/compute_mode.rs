@@ -1,0 +1,94 @@
+//! The compute mode that a GPU has while jobs share it, and the one that it had before.
+//!
+//! A shared control daemon of MPS wants EXCLUSIVE_PROCESS: then nobody goes round it. The mode from before
+//! is written down first, in `<run>/modes`, and restored when the last lease of the GPU goes.
+
+use crate::node::Node;
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
+
+/// Why a mode could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ModeError {
+    /// What was before cannot be written or read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// NVML refused.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+}
+
+impl ModeError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ModeError::File(_) => ErrorClass::Broken,
+            ModeError::Nvml(error) => error.class(),
+        }
+    }
+}
+
+const WORDS: [(ComputeMode, &str); 4] = [
+    (ComputeMode::Default, "default"),
+    (ComputeMode::ExclusiveThread, "exclusive_thread"),
+    (ComputeMode::Prohibited, "prohibited"),
+    (ComputeMode::ExclusiveProcess, "exclusive_process"),
+];
+
+fn folder(node: &Node) -> Result<RootDir, FileError> {
+    RootDir::create(&node.run.join("modes"), 0o755).map(|(dir, _)| dir)
+}
+
+/// By UUID: a GPU that falls off the bus shifts the indexes of the others.
+fn name(gpu: &Gpu<'_>) -> String {
+    gpu.uuid.clone()
+}
+
+/// Puts the GPU in a mode, with its lock held and a lease on it. `first`: no other lease is on it, so what it
+/// is in now is what it was in before.
+pub fn hold(
+    node: &Node,
+    gpu: &mut Gpu<'_>,
+    wanted: ComputeMode,
+    first: bool,
+) -> Result<(), ModeError> {
+    let found = gpu.compute_mode()?;
+    if found == wanted {
+        return Ok(());
+    }
+    let dir = folder(node)?;
+    if first || !dir.exists(&name(gpu))? {
+        let word = WORDS.iter().find(|(mode, _)| *mode == found);
+        let word = word.map_or("default", |(_, word)| word);
+        dir.write(&name(gpu), word, 0o644)?;
+    }
+    Ok(gpu.set_compute_mode(wanted)?)
+}
+
+/// Puts the GPU back in the mode from before, if it was changed; with its lock held and no lease on it.
+pub fn restore(node: &Node, gpu: &mut Gpu<'_>) -> Result<(), ModeError> {
+    let dir = match RootDir::open(&node.run.join("modes")) {
+        Ok(dir) => dir,
+        Err(error) if error.is_not_found() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let Some(word) = dir.read(&name(gpu))? else {
+        return Ok(());
+    };
+    let before = WORDS.iter().find(|(_, known)| *known == word.trim());
+    let before = before.map_or(ComputeMode::Default, |(mode, _)| *mode);
+    if gpu.compute_mode()? != before {
+        gpu.set_compute_mode(before)?;
+    }
+    dir.remove(&name(gpu))?;
+    Ok(())
+}
+
+/// Drops what was written down before the last boot: the driver forgets modes too.
+pub fn forget(node: &Node) -> Result<(), FileError> {
+    let dir = folder(node)?;
+    for name in dir.names()? {
+        dir.remove(&name)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,525 @@
+//! The control daemon of MPS (`nvidia-cuda-mps-control`): started, given limits, asked, quit.
+//!
+//! One daemon serves one folder, `<run>/mps/<name>`, with its pipes and logs. All of this is done with the lock
+//! of the GPU held. Commands and answers: nvidia-cuda-mps-control(1) and NVIDIA's MPS guide, as
+//! versions 535 to 555 really behave.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::fraction::MemoryMib;
+
+use crate::mps::process::{self, MpsProcess, Role};
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::subprocess::{self, Outcome, run};
+use gpufrac_nvml::ErrorClass;
+
+/// How long a daemon may take to answer a command, or to start. A healthy one takes milliseconds.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// How long killed processes may take to be gone.
+const KILL_LIMIT: Duration = Duration::from_secs(4);
+/// Logs are in the memory of a tmpfs.
+const LOG_BYTES: u64 = 4 << 20;
+/// The environment of a daemon holds these and nothing of ours.
+const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
+const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
+
+/// Why a daemon could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsError {
+    /// A file or folder.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The program cannot be run.
+    #[error("cannot run `{}`: {source}", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It ended without leaving a daemon.
+    #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Its options.
+        options: String,
+        /// What it said.
+        reason: String,
+    },
+    /// No answer in time.
+    #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
+    Silent {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// What it was told.
+        command: String,
+    },
+    /// There is no daemon to answer.
+    #[error("no control daemon answers in `{}`", folder.display())]
+    Absent {
+        /// The daemon's folder.
+        folder: PathBuf,
+    },
+    /// What was set is not what it says.
+    #[error("the control daemon of `{}` was told {what} {wanted} and says `{found}`", folder.display())]
+    Limit {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// Which limit.
+        what: &'static str,
+        /// What it was told.
+        wanted: String,
+        /// What it says.
+        found: String,
+    },
+    /// No static partition was made: chunks may be in one that a killed prolog left; it goes with the
+    /// daemon.
+    #[error("the control daemon of `{}` made no partition of {chunks} chunks: `{found}`", folder.display())]
+    Partition {
+        /// The daemon's folder.
+        folder: PathBuf,
+        /// How many were wanted.
+        chunks: u32,
+        /// What it says.
+        found: String,
+    },
+    /// It must be replaced, and others use it.
+    #[error(
+        "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
+    )]
+    Occupied {
+        /// What is wrong with the daemon.
+        what: String,
+        /// The jobs.
+        jobs: String,
+    },
+    /// Processes that do not die.
+    #[error("the daemon of `{}` or its servers do not die", folder.display())]
+    Undead {
+        /// The daemon's folder.
+        folder: PathBuf,
+    },
+}
+
+impl MpsError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            MpsError::Silent { .. }
+            | MpsError::Absent { .. }
+            | MpsError::Partition { .. }
+            | MpsError::Occupied { .. }
+            | MpsError::Undead { .. } => ErrorClass::Transient,
+            _ => ErrorClass::Broken,
+        }
+    }
+}
+
+/// How a daemon is to be started.
+#[derive(Debug, Clone, Copy)]
+pub struct Start<'a> {
+    /// The device that it serves: UUID of a GPU or of a MIG device.
+    pub device: &'a str,
+    /// One server for all users.
+    pub multi_user: bool,
+    /// Static partitions of multiprocessors.
+    pub partitions: bool,
+}
+
+/// What clients may have at most; they can ask for less themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Percent of the multiprocessors.
+    pub thread_percentage: u32,
+    /// Memory of the one device.
+    pub memory: MemoryMib,
+}
+
+/// A server of a daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Its pid.
+    pub pid: i32,
+    /// Its status: `ACTIVE`, `INITIALIZING`, `FAULT`.
+    pub status: String,
+}
+
+impl Server {
+    /// Whether a client made it unusable for all.
+    pub fn is_faulty(&self) -> bool {
+        self.status.contains("FAULT")
+    }
+}
+
+/// What a daemon is found to be.
+#[derive(Debug)]
+pub enum Health {
+    /// No process.
+    Absent,
+    /// It answers; these are its servers.
+    Good(Vec<Server>),
+    /// It is there and does not answer.
+    Hung(MpsError),
+}
+
+/// The daemon of one folder, running or not.
+#[derive(Debug, Clone)]
+pub struct ControlDaemon {
+    program: PathBuf,
+    folder: PathBuf,
+    server_user: u32,
+}
+
+impl ControlDaemon {
+    /// With its program and folder. `server_user`: whose its servers are, beside root's: the job's user
+    /// where the daemon is the job's alone.
+    pub fn new(program: &Path, folder: &Path, server_user: u32) -> ControlDaemon {
+        ControlDaemon {
+            program: program.to_owned(),
+            folder: folder.to_owned(),
+            server_user,
+        }
+    }
+
+    fn processes(&self) -> Vec<MpsProcess> {
+        process::of(&self.pipe(), self.server_user)
+    }
+
+    /// Where clients connect.
+    pub fn pipe(&self) -> PathBuf {
+        self.folder.join("pipe")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Looks at it.
+    pub fn health(&self) -> Result<Health, MpsError> {
+        let found = self.processes();
+        if !found.iter().any(|process| process.role == Role::Control) {
+            return Ok(Health::Absent);
+        }
+        let mut servers = self.servers();
+        if let Err(MpsError::Silent { .. } | MpsError::Absent { .. }) = servers {
+            // Any client can fill the pipe that it writes its log to, and it then waits for ever.
+            self.drain_log();
+            servers = self.servers();
+        }
+        match servers {
+            Err(error @ (MpsError::Silent { .. } | MpsError::Absent { .. })) => {
+                Ok(Health::Hung(error))
+            }
+            other => other.map(Health::Good),
+        }
+    }
+
+    fn drain_log(&self) {
+        if let Ok(Some(mut log)) = RootDir::open(&self.pipe()).and_then(|dir| dir.fifo("log")) {
+            let mut buffer = [0; 1 << 16];
+            // A full pipe holds one buffer; a writer that goes on must not keep us.
+            for _ in 0..4 {
+                if !matches!(log.read(&mut buffer), Ok(1..)) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Whether a server process lives, with or without its daemon.
+    pub fn has_servers(&self) -> bool {
+        let found = self.processes();
+        found.iter().any(|process| process.role == Role::Server)
+    }
+
+    /// Starts it, in a folder that nobody can enter until its limits are set: [`ControlDaemon::admit`].
+    pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
+        RootDir::create(&self.folder, 0o711)?;
+        let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
+        // What an earlier daemon left is in nobody's use: it was found dead.
+        pipe.let_pass(&[])?;
+        for name in pipe.names()? {
+            pipe.remove_all(&name)?;
+        }
+        RootDir::create(&self.log(), 0o755)?;
+        let mut options = vec!["-d"];
+        if start.multi_user {
+            options.insert(0, "-multiuser-server");
+        }
+        if start.partitions {
+            options.insert(0, "-S");
+        }
+        let mut command = self.command();
+        command.env("CUDA_VISIBLE_DEVICES", start.device);
+        command.args(&options);
+        let outcome = run(&mut command, b"", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
+        match outcome {
+            Outcome::Ended { status, .. } if status.success() => self.write_pid(),
+            Outcome::Ended { text, .. } => Err(MpsError::Start {
+                program: self.program.clone(),
+                options: options.join(" "),
+                reason: text,
+            }),
+            Outcome::Silent => Err(MpsError::Silent {
+                folder: self.folder.clone(),
+                command: "-d".into(),
+            }),
+        }
+    }
+
+    /// For people: users can write the daemon's own file, and so nothing of ours reads either.
+    fn write_pid(&self) -> Result<(), MpsError> {
+        let found = self.processes();
+        let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
+            return Err(MpsError::Absent {
+                folder: self.folder.clone(),
+            });
+        };
+        let folder = RootDir::open(&self.folder)?;
+        Ok(folder.write("pid", &format!("{}\n", control.pid), 0o644)?)
+    }
+
+    /// Lets these users connect, and nobody else.
+    pub fn admit(&self, users: &[u32]) -> Result<(), MpsError> {
+        let pipe = RootDir::open(&self.pipe())?;
+        // The daemon makes both writable for all, so anybody could fill the memory of /run. Here and not at
+        // the start: the prolog that started it may have been killed right after.
+        for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
+            pipe.close(name)?;
+        }
+        Ok(pipe.let_pass(users)?)
+    }
+
+    /// Of those who can connect leaves these. A folder that is closed stays so: its daemon has no limits yet.
+    pub fn keep(&self, users: &[u32]) -> Result<(), MpsError> {
+        match RootDir::open(&self.pipe()) {
+            Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
+            Ok(_) => Ok(()),
+            Err(error) if error.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets the limits of servers that start from now on, and of new clients of those that run;
+    /// then reads them back. Gives a warning if what it says can not be understood.
+    pub fn limit(&self, limits: Limits) -> Result<Option<String>, MpsError> {
+        let Limits {
+            thread_percentage: percentage,
+            memory: MemoryMib(memory),
+        } = limits;
+        // One front end for all: starting it is most of what this costs. A server that starts after
+        // this has the new defaults.
+        let said = self.ask(&format!(
+            "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\nget_server_list\nget_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0"
+        ))?;
+        let commands: String = pids(&said)
+            .map(|pid| {
+                format!(
+                    "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
+                )
+            })
+            .collect();
+        if !commands.is_empty() {
+            self.ask(&commands)?;
+        }
+        let mut last = said.lines().rev().map(|line| line.trim().to_owned());
+        let said_memory = last.next().unwrap_or_default();
+        let said_percentage = last.next().unwrap_or_default();
+        let differs = |what, wanted: String, found: &str| {
+            Err(MpsError::Limit {
+                folder: self.folder.clone(),
+                what,
+                wanted,
+                found: found.to_owned(),
+            })
+        };
+        let (Ok(percent), Some(mib)) = (said_percentage.parse::<f64>(), mib(&said_memory)) else {
+            // Another version may say it in other words; what it was told it was told.
+            return Ok(Some(format!(
+                "the control daemon of `{}` says its limits in words that are not known: `{said_percentage}`, `{said_memory}`",
+                self.folder.display()
+            )));
+        };
+        if (percent - f64::from(percentage)).abs() >= 0.05 {
+            let wanted = percentage.to_string();
+            return differs("thread percentage", wanted, &said_percentage);
+        }
+        // Said in whole GiB from 1 GiB on, rounded down.
+        if mib > memory || memory - mib >= 1024 {
+            return differs("memory limit", format!("{memory}M"), &said_memory);
+        }
+        Ok(None)
+    }
+
+    /// Empties logs that have become long: a daemon that always has a job never ends.
+    pub fn trim_logs(&self) -> Result<(), MpsError> {
+        let dir = match RootDir::open(&self.log()) {
+            Ok(dir) => dir,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        for name in ["control.log", "server.log"] {
+            dir.trim(name, LOG_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// Its servers.
+    pub fn servers(&self) -> Result<Vec<Server>, MpsError> {
+        let server = |pid| {
+            let status = self.ask(&format!("get_server_status {pid}"))?;
+            let status = status.trim().to_owned();
+            Ok(Server { pid, status })
+        };
+        pids(&self.ask("get_server_list")?).map(server).collect()
+    }
+
+    /// The clients of a server, by pid.
+    pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
+        let list = self.ask(&format!("get_client_list {server}"))?;
+        Ok(pids(&list).collect())
+    }
+
+    /// Ends a client in the one way that does no harm to others with work under way (MPS guide).
+    pub fn terminate(&self, server: i32, client: i32) -> Result<(), MpsError> {
+        self.ask(&format!("terminate_client {server} {client}"))?;
+        Ok(())
+    }
+
+    /// Ends a server and whatever clients it still has.
+    pub fn shut_down(&self, server: i32) -> Result<(), MpsError> {
+        let told = self.ask(&format!("shutdown_server {server} -f"));
+        let start = Instant::now();
+        while process::is_alive(server) && start.elapsed() < KILL_LIMIT {
+            sleep(Duration::from_millis(10));
+        }
+        process::signal(server, |pid| self.processes().iter().any(|p| p.pid == pid));
+        told.map(drop)
+    }
+
+    /// Makes a static partition of so many chunks; its name for clients, `UUID/ID`.
+    pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, MpsError> {
+        let answer = self.ask(&format!("sm_partition add {device} {chunks}"))?;
+        let name = answer.split_whitespace().find(|word| word.contains('/'));
+        name.map(str::to_owned).ok_or_else(|| MpsError::Partition {
+            folder: self.folder.clone(),
+            chunks,
+            found: answer.trim().to_owned(),
+        })
+    }
+
+    /// Removes a static partition.
+    pub fn remove_partition(&self, name: &str) -> Result<(), MpsError> {
+        self.ask(&format!("sm_partition rm {name}"))?;
+        Ok(())
+    }
+
+    /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder.
+    pub fn end(&self) -> Result<(), MpsError> {
+        let found = self.processes();
+        if found.iter().any(|process| process.role == Role::Control) {
+            // Whether it obeys is seen by what is left.
+            let _ = self.ask("quit -t 1");
+        }
+        if !process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
+            return Err(MpsError::Undead {
+                folder: self.folder.clone(),
+            });
+        }
+        let (Some(parent), Some(name)) = (
+            self.folder.parent(),
+            self.folder.file_name().and_then(|name| name.to_str()),
+        ) else {
+            return Ok(());
+        };
+        match RootDir::open(&self.folder) {
+            Ok(folder) => {
+                folder.remove_all("pipe")?;
+                folder.remove_all("log")?;
+            }
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+        RootDir::open(parent)?.remove_all(name)?;
+        Ok(())
+    }
+
+    /// Kills it and its servers; the folder stays.
+    pub fn kill(&self) -> Result<(), MpsError> {
+        if process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
+            return Ok(());
+        }
+        Err(MpsError::Undead {
+            folder: self.folder.clone(),
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env_clear()
+            .env("PATH", subprocess::PATH)
+            .env(PIPE, self.pipe())
+            .env(LOG, self.log());
+        command
+    }
+
+    /// Hands over commands, one a line, and gives what was printed.
+    fn ask(&self, commands: &str) -> Result<String, MpsError> {
+        let mut text = commands.to_owned();
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let outcome = run(&mut self.command(), text.as_bytes(), ANSWER_LIMIT)
+            .map_err(|e| self.cannot_run(e))?;
+        match outcome {
+            Outcome::Ended { status, text } if status.success() => Ok(text),
+            Outcome::Ended { .. } => Err(MpsError::Absent {
+                folder: self.folder.clone(),
+            }),
+            Outcome::Silent => Err(MpsError::Silent {
+                folder: self.folder.clone(),
+                command: commands.lines().next().unwrap_or_default().to_owned(),
+            }),
+        }
+    }
+
+    fn cannot_run(&self, source: std::io::Error) -> MpsError {
+        MpsError::Run {
+            program: self.program.clone(),
+            source,
+        }
+    }
+}
+
+/// The pids in an answer, one a line; other lines are none.
+fn pids(said: &str) -> impl Iterator<Item = i32> {
+    said.lines().filter_map(|line| line.trim().parse().ok())
+}
+
+/// Memory as the daemon says it, in MiB.
+fn mib(text: &str) -> Option<u64> {
+    let (number, scale) = match text.strip_suffix('G') {
+        Some(number) => (number, 1024),
+        None => (text.strip_suffix('M')?, 1),
+    };
+    Some(number.parse::<u64>().ok()? * scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_said_in_two_units() {
+        assert_eq!(mib("500M"), Some(500));
+        assert_eq!(mib("19G"), Some(19 * 1024));
+        assert_eq!(mib(""), None);
+        assert_eq!(mib("No default"), None);
+    }
+}

@@ -1,0 +1,263 @@
+//! What jobs on one device have in common under MPS: the daemon, its limits, who may connect. Done with the
+//! GPU's lock held.
+
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
+
+use crate::mps::daemon::{ControlDaemon, Health, Limits, MpsError, Server, Start};
+use crate::mps::process;
+use crate::node::Node;
+use crate::state::leases::{LeaseStore, StoreError};
+use gpufrac_host::log::JobLog;
+use gpufrac_nvml::ErrorClass;
+
+/// Why a job could not become or cease to be a tenant.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// The daemon.
+    #[error(transparent)]
+    Mps(#[from] MpsError),
+    /// The other leases cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl ShareError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ShareError::Mps(error) => error.class(),
+            ShareError::Store(_) => ErrorClass::Broken,
+        }
+    }
+
+    /// Whether processes do not die: then the GPU is ill.
+    pub fn is_undead(&self) -> bool {
+        matches!(self, ShareError::Mps(MpsError::Undead { .. }))
+    }
+}
+
+/// A lease, its daemon, and the others that use it.
+pub struct Tenants<'a> {
+    lease: &'a Lease,
+    mps: &'a MpsSlice,
+    daemon: ControlDaemon,
+    others: Vec<Lease>,
+    log: &'a JobLog,
+}
+
+impl<'a> Tenants<'a> {
+    /// None for a lease without MPS.
+    pub fn of(
+        node: &Node,
+        store: &LeaseStore,
+        lease: &'a Lease,
+        log: &'a JobLog,
+    ) -> Result<Option<Tenants<'a>>, StoreError> {
+        let Some(mps) = &lease.slice.mps else {
+            return Ok(None);
+        };
+        let mut others = store.list()?;
+        others.retain(|other| {
+            let folder = other.slice.mps.as_ref().map(|mps| &mps.folder);
+            !other.is_same(lease) && folder == Some(&mps.folder)
+        });
+        Ok(Some(Tenants {
+            lease,
+            mps,
+            daemon: daemon_of(node, lease.user_id, mps),
+            others,
+            log,
+        }))
+    }
+
+    /// Lets the job in: the daemon runs, has its limits, and the job's user may connect. A daemon
+    /// that died, hangs, or has a server that a client brought down is replaced.
+    pub fn enter(&self, start: Start<'_>) -> Result<(), ShareError> {
+        if let Err(error) = self.daemon.trim_logs() {
+            self.log.warning(error);
+        }
+        match self.daemon.health()? {
+            Health::Good(servers) => self.replace_faulty(&servers),
+            Health::Absent if self.others.is_empty() => self.start(start)?,
+            Health::Absent => self.replace("the control daemon died".into(), start)?,
+            Health::Hung(error) => self.replace(error.to_string(), start)?,
+        }
+        let limits = ceiling(self.others.iter().chain([self.lease]));
+        if let Some(warning) = self.daemon.limit(limits)? {
+            self.log.warning(warning);
+        }
+        self.daemon.admit(&self.users(true))?;
+        Ok(())
+    }
+
+    /// Makes the job's static partition; its name.
+    pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, ShareError> {
+        Ok(self.daemon.add_partition(device, chunks)?)
+    }
+
+    /// Takes the job out: what is left of its clients is ended. The daemon goes with the last job.
+    pub fn leave(&self) -> Result<(), ShareError> {
+        let entered = self.lease.state != LeaseState::Carving || self.mps.sm_partition.is_some();
+        if !entered && !self.others.is_empty() {
+            // It never ran: there is nothing to ask the daemon for, which may be why.
+            return Ok(self.daemon.keep(&self.users(false))?);
+        }
+        let health = self.daemon.health()?;
+        if let Health::Good(servers) = &health {
+            for server in servers {
+                if let Err(error) = self.end_clients(server) {
+                    self.log.warning(error);
+                }
+            }
+        }
+        if self.others.is_empty() {
+            if matches!(health, Health::Hung(_)) {
+                // It would be asked to quit, and waited for.
+                self.daemon.kill()?;
+            }
+            return Ok(self.daemon.end()?);
+        }
+        match health {
+            Health::Good(_) => {
+                if let Some(name) = &self.mps.sm_partition
+                    && let Err(error) = self.daemon.remove_partition(name)
+                {
+                    self.log.error(error);
+                }
+                // This job goes all the same; the next one sets the limits again.
+                match self.daemon.limit(ceiling(self.others.iter())) {
+                    Ok(warning) => {
+                        if let Some(warning) = warning {
+                            self.log.warning(warning);
+                        }
+                        return Ok(self.daemon.admit(&self.users(false))?);
+                    }
+                    Err(error) => self.log.error(error),
+                }
+            }
+            // The next job replaces it.
+            Health::Absent => self.log.error(format!(
+                "the control daemon of `{}` died; it is replaced with the next job",
+                self.mps.folder
+            )),
+            Health::Hung(error) => self
+                .log
+                .error(format!("{error}; it is replaced with the next job")),
+        }
+        self.daemon.keep(&self.users(false))?;
+        Ok(())
+    }
+
+    fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
+        // A server may have outlived a daemon that nobody uses any more.
+        self.daemon.kill()?;
+        self.daemon.start(start)
+    }
+
+    /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
+    fn replace(&self, what: String, start: Start<'_>) -> Result<(), MpsError> {
+        let mut shares = self
+            .others
+            .iter()
+            .filter_map(|other| other.slice.mps.as_ref());
+        // Static partitions are lost with the daemon, too.
+        let partitioned = shares.any(|mps| mps.sm_partition.is_some());
+        if !self.others.is_empty() && (partitioned || self.daemon.has_servers()) {
+            let jobs = self.jobs();
+            return Err(MpsError::Occupied { what, jobs });
+        }
+        self.log.error(match self.others.is_empty() {
+            true => format!("{what}; it is replaced"),
+            false => format!("{what}; it is replaced, jobs {} use it", self.jobs()),
+        });
+        self.start(start)
+    }
+
+    /// All clients of a server in FAULT lost their contexts, and it takes no new ones before the last of
+    /// them ends (MPS guide, error containment): nothing is lost by ending it.
+    fn replace_faulty(&self, servers: &[Server]) {
+        for server in servers.iter().filter(|server| server.is_faulty()) {
+            self.log.error(format!(
+                "MPS server {} is in state {}: a client of one of the jobs {} brought it down, and all of them lost their contexts; it is replaced",
+                server.pid,
+                server.status,
+                self.jobs()
+            ));
+            if let Err(error) = self.daemon.shut_down(server.pid) {
+                self.log.warning(error);
+            }
+        }
+    }
+
+    fn end_clients(&self, server: &Server) -> Result<(), MpsError> {
+        for client in self.daemon.clients(server.pid)? {
+            if self.is_own(client) {
+                self.log.warning(format!(
+                    "process {client} of the job is still a client of MPS: terminated"
+                ));
+                // A client in an endless kernel may keep it from answering; the signal follows anyway.
+                if let Err(error) = self.daemon.terminate(server.pid, client) {
+                    self.log.warning(error);
+                }
+                process::signal(client, |pid| self.is_own(pid));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a client is the job's: in its control group, or of its user who has no other job here. A process
+    /// that is gone is nobody's.
+    fn is_own(&self, pid: i32) -> bool {
+        let user = self.lease.user_id;
+        let elsewhere = || self.others.iter().any(|other| other.user_id == user);
+        match process::owner(pid) {
+            Some(owner) if owner == user => {
+                let group = process::job_group(pid);
+                group.is_some_and(|group| self.lease.is_group(&group)) || !elsewhere()
+            }
+            Some(_) => false,
+            None => true,
+        }
+    }
+
+    fn users(&self, with_own: bool) -> Vec<u32> {
+        let own = with_own.then_some(self.lease.user_id);
+        let others = self.others.iter().map(|other| other.user_id);
+        others.chain(own).collect()
+    }
+
+    fn jobs(&self) -> String {
+        let mut jobs: Vec<String> = self.others.iter().map(|l| l.job_id.to_string()).collect();
+        jobs.dedup();
+        jobs.join(", ")
+    }
+}
+
+/// The users of those leases that are on an instance.
+pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<u32> {
+    let on_it = leases.iter().filter(|lease| {
+        let own = lease.slice.instance();
+        own.is_some_and(|own| own.mig_uuid == instance.mig_uuid)
+    });
+    on_it.map(|lease| lease.user_id).collect()
+}
+
+/// The daemon of a lease.
+pub fn daemon_of(node: &Node, user: u32, mps: &MpsSlice) -> ControlDaemon {
+    let server_user = if mps.private { user } else { 0 };
+    ControlDaemon::new(&node.mps_control, mps.folder.as_ref(), server_user)
+}
+
+/// What a client may have that unset its variables: no more than the largest share here.
+fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
+    let shares = leases.filter_map(|lease| lease.slice.mps.as_ref());
+    let none = Limits {
+        thread_percentage: 1,
+        memory: MemoryMib(1),
+    };
+    shares.fold(none, |limits, share| Limits {
+        thread_percentage: limits.thread_percentage.max(share.thread_percentage),
+        memory: limits.memory.max(share.memory_limit_mib),
+    })
+}

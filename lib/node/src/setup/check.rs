@@ -1,0 +1,290 @@
+//! `gpufrac check` on a node: does the machine look as the configuration says? Nothing is
+//! changed.
+
+use gpufrac_core::config::{Device, Pool};
+use gpufrac_core::layout::LayoutKind;
+use gpufrac_core::lease::LeaseState;
+
+use crate::gpu::capability_files::CapsError;
+use crate::gpu::memory_limit;
+use crate::mps::daemon::{Health, Server};
+use crate::mps::tenants;
+use crate::mps::version;
+use crate::node::Node;
+use crate::setup::{self, Problem};
+use crate::state::record::NodeRecord;
+use gpufrac_host::files::RootDir;
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+
+/// What this driver could do for the node's pools beside what they ask for, one line each.
+pub fn notes(node: &Node) -> Vec<String> {
+    let pools = node.config.pools_of_node(&node.name);
+    let mut notes = Vec::new();
+    let shared = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
+    let mps = |pool: &&Pool| pool.mechanism.uses_mps();
+    if pools.iter().filter(shared).any(mps) {
+        let has = version::of_program(&node.mps_control).is_ok_and(|v| v.has_partitions());
+        notes.push(match has {
+            true => "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned(),
+            false => "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned(),
+        });
+    }
+    let limited = |pool: &&Pool| pool.options.memory_limits || !pool.mechanism.uses_mig();
+    if pools.iter().filter(shared).any(limited) {
+        let driver = node.nvml().and_then(|session| session.driver_version());
+        let missing = driver.map(|version| memory_limit::missing(&version));
+        notes.push(match missing {
+            Ok(None) => {
+                "memory limits of control groups: this node has them (`memory_limits`)".to_owned()
+            }
+            Ok(Some(why)) => format!("memory limits of control groups: not here: {why}"),
+            Err(error) => format!("memory limits of control groups: not known: {error}"),
+        });
+    }
+    notes
+}
+
+fn problem(what: impl ToString, hint: &str) -> Problem {
+    Problem {
+        what: what.to_string(),
+        hint: hint.to_owned(),
+    }
+}
+
+const SETUP: &str = "run `gpufrac node-setup`, before slurmd starts";
+
+/// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration.
+/// Gives what is wrong; nothing means that this node can carve.
+pub fn check(node: &Node) -> Vec<Problem> {
+    let mut found = Vec::new();
+    if !node.has_pools() {
+        return found;
+    }
+    let record = match NodeRecord::read(&node.run) {
+        Ok(record) => Some(record),
+        Err(error) => {
+            found.push(problem(error, SETUP));
+            None
+        }
+    };
+    if let Err(error) = node
+        .leases()
+        .map(|store| store.list())
+        .and_then(|list| list)
+    {
+        found.push(problem(error, SETUP));
+    }
+    if let Err(error) = gpus(node, record.as_ref(), &mut found) {
+        found.push(problem(error, "is the NVIDIA driver loaded?"));
+    }
+    found
+}
+
+fn gpus(
+    node: &Node,
+    record: Option<&NodeRecord>,
+    found: &mut Vec<Problem>,
+) -> Result<(), NvmlError> {
+    let session = node.nvml()?;
+    let gpus = session.gpus()?;
+    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let devices = node.config.devices_of_node(&node.name, count);
+    placeholders(node, &gpus, &devices, found);
+    let mut checked = Vec::new();
+    let session = &session;
+    daemons(node, &devices, session, found)?;
+    for device in &devices {
+        if checked.contains(&device.gpu_index) {
+            continue;
+        }
+        checked.push(device.gpu_index);
+        let Some(gpu) = gpus.iter().find(|gpu| gpu.index == device.gpu_index) else {
+            let what = format!(
+                "pool `{}` names GPU {}, but this node has {count}",
+                device.pool.name, device.gpu_index
+            );
+            found.push(problem(what, "correct the pool's `gpus`"));
+            continue;
+        };
+        one_gpu(gpu, device, found)?;
+        if let Some(record) = record {
+            recorded(node, record, gpu, device, found);
+        }
+    }
+    Ok(())
+}
+
+fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Result<(), NvmlError> {
+    if let Some(library) = &device.pool.options.library {
+        found.extend(setup::unsafe_library(library));
+    }
+    if !device.pool.mechanism.uses_mig() {
+        found.extend(setup::plain(gpu, device)?);
+        return Ok(());
+    }
+    let mode = gpu.mig_mode()?;
+    if mode != MigMode::On {
+        found.push(problem(
+            format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name),
+            "`gpufrac node-setup` switches it on, or says how",
+        ));
+        return Ok(());
+    }
+    let differences = device.pool.geometry.differences(&gpu.geometry()?);
+    for difference in differences {
+        found.push(problem(
+            format!(
+                "{gpu} ({}), pool `{}`: {difference}",
+                gpu.name, device.pool.name
+            ),
+            "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
+        ));
+    }
+    Ok(())
+}
+
+/// The program of the control daemon, what it must be able to do, and the daemons that should run.
+fn daemons(
+    node: &Node,
+    devices: &[Device<'_>],
+    session: &Session,
+    found: &mut Vec<Problem>,
+) -> Result<(), NvmlError> {
+    let shares = |device: &&Device<'_>| device.pool.layout.kind != LayoutKind::Whole;
+    let uses_mps = |device: &Device<'_>| device.pool.mechanism.uses_mps();
+    if devices.iter().filter(shares).any(uses_mps) {
+        match version::of_program(&node.mps_control) {
+            Ok(version) => {
+                let wanted = devices.iter().any(|d| d.pool.options.sm_chunks.is_some());
+                if wanted && !version.has_partitions() {
+                    let what = format!(
+                        "`{}` has no static partitions of multiprocessors (they came with CUDA 13.1)",
+                        node.mps_control.display()
+                    );
+                    found.push(problem(
+                        what,
+                        "leave `sm_chunks` out of the pools, or update the driver",
+                    ));
+                }
+            }
+            Err(error) => found.push(problem(error, setup::MPS_HINT)),
+        }
+        // Only root can see whose daemon a process is.
+        let leases = match nix::unistd::geteuid().is_root() {
+            true => node.leases().and_then(|store| store.list()),
+            false => Ok(Vec::new()),
+        };
+        let mut asked: Vec<String> = Vec::new();
+        // Leases that cannot be read were reported above.
+        for lease in leases.unwrap_or_default() {
+            let Some(mps) = &lease.slice.mps else {
+                continue;
+            };
+            // While a lease is made or ended its daemon comes and goes.
+            if lease.state != LeaseState::Active || asked.contains(&mps.folder) {
+                continue;
+            }
+            asked.push(mps.folder.clone());
+            let daemon = tenants::daemon_of(node, lease.user_id, mps);
+            let wrong = match daemon.health() {
+                Ok(Health::Good(servers)) => {
+                    let faulty = servers.into_iter().find(Server::is_faulty);
+                    faulty.map(|server| {
+                        format!("MPS server {} of `{}` is in FAULT", server.pid, mps.folder)
+                    })
+                }
+                Ok(Health::Absent) => Some(format!("the control daemon of `{}` died", mps.folder)),
+                Ok(Health::Hung(error)) | Err(error) => Some(error.to_string()),
+            };
+            let known = |what: &String| found.iter().any(|problem| problem.what == *what);
+            if let Some(what) = wrong.filter(|what| !known(what)) {
+                found.push(problem(
+                    what,
+                    "it is replaced with the next job on this GPU",
+                ));
+            }
+        }
+    }
+    if devices
+        .iter()
+        .any(|device| device.pool.options.memory_limits)
+    {
+        let missing = memory_limit::missing(&session.driver_version()?);
+        found.extend(missing.map(|what| {
+            problem(
+                what,
+                "leave `memory_limits` out of the pools, or update the node",
+            )
+        }));
+    }
+    Ok(())
+}
+
+fn recorded(
+    node: &Node,
+    record: &NodeRecord,
+    gpu: &Gpu<'_>,
+    device: &Device<'_>,
+    found: &mut Vec<Problem>,
+) {
+    let entry = record.gpus.get(gpu.index as usize);
+    let same = entry.is_some_and(|entry| {
+        entry.uuid == gpu.uuid
+            && entry.minor == gpu.minor
+            && entry.pool.as_deref() == Some(device.pool.name.as_str())
+    });
+    if !same {
+        let what = format!(
+            "the record of node-setup does not know {gpu} as one of pool `{}`",
+            device.pool.name
+        );
+        found.push(problem(what, SETUP));
+    }
+    let numbers = || -> Result<bool, CapsError> {
+        let caps = node.caps();
+        let major = caps.gpu_device(gpu.minor)?.major;
+        let caps_major = match record.caps_major {
+            0 => 0,
+            _ => caps.major("nvidia-caps")?,
+        };
+        Ok(caps_major == record.caps_major && entry.is_none_or(|entry| entry.major == major))
+    };
+    match numbers() {
+        Ok(true) => {}
+        Ok(false) => found.push(problem(
+            format!("the device numbers of {gpu} are not those that jobs are fenced from"),
+            SETUP,
+        )),
+        Err(error) => found.push(problem(error, "is the NVIDIA driver loaded?")),
+    }
+}
+
+fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &mut Vec<Problem>) {
+    let dir = match RootDir::open(&node.devices) {
+        Ok(dir) => dir,
+        Err(error) => {
+            found.push(problem(error, SETUP));
+            return;
+        }
+    };
+    for device in devices {
+        let wanted = match setup::placeholder(node, gpus, device) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                found.push(problem(error, "is the NVIDIA driver loaded?"));
+                continue;
+            }
+        };
+        let name = device.file_name();
+        match dir.device(&name) {
+            Ok(Some(number)) if number == wanted => {}
+            Ok(number) => {
+                let is = number.map_or("missing".to_owned(), |number| format!("device {number}"));
+                let path = dir.path().join(&name);
+                let what = format!("`{}` is {is}, not device {wanted}", path.display());
+                found.push(problem(what, SETUP));
+            }
+            Err(error) => found.push(problem(error, SETUP)),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! The life of a slice: carved by the prolog, released by the epilog, repaired by whoever comes next.
+
+pub mod carve;
+pub mod failpoint;
+pub mod reconcile;
+pub mod release;
+pub mod teardown;

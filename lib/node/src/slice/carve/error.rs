@@ -1,0 +1,324 @@
+//! Why a slice could not be carved, and what to do about it.
+
+use gpufrac_core::entry::EntryError;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::layout::Side;
+use gpufrac_core::lease::LeaseError;
+use gpufrac_core::mechanism::Mechanism;
+
+use crate::gpu::capability_files::CapsError;
+use crate::gpu::compute_mode::ModeError;
+use crate::job::slurmctld::SlurmError;
+use crate::mps::daemon::MpsError;
+use crate::mps::tenants::ShareError;
+use crate::slice::release::ReleaseError;
+use crate::slice::teardown::TeardownError;
+use crate::state::leases::StoreError;
+use crate::state::locks::LockError;
+use crate::state::record::RecordError;
+use gpufrac_host::files::FileError;
+use gpufrac_nvml::{ErrorClass, MigMode, NvmlError};
+
+/// What an error calls for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reaction {
+    /// Try again; in the end the job goes back to the queue and the node stays in use.
+    Wait,
+    /// The job goes back to the queue, held: its owner or an admin has to change it.
+    Hold,
+    /// The job can never get what it asks for: end it, the node stays in use.
+    Refuse,
+    /// An admin has to look at the node.
+    Drain,
+}
+
+/// Why a slice could not be carved.
+#[derive(Debug, thiserror::Error)]
+pub enum CarveError {
+    /// The record of node-setup cannot be used.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A lease cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A file cannot be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The GPU cannot be locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// NVML failed.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// A lease cannot take a state.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// Capability files cannot be used.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// An old slice of the same job cannot be taken down.
+    #[error("an older slice of the job is in the way: {0}")]
+    Old(#[from] TeardownError),
+    /// An old slice of the same job on another GPU cannot be taken down.
+    #[error("an older slice of the job is in the way: {0}")]
+    Release(#[from] ReleaseError),
+    /// A slice could be made only in part, and this part not be unmade.
+    #[error("{error}; what was made stays until the next prolog or epilog: {cleanup}")]
+    Unfinished {
+        /// What failed.
+        error: Box<CarveError>,
+        /// What failed when it was unmade.
+        cleanup: TeardownError,
+    },
+    /// The entry of job_submit is not one.
+    #[error(transparent)]
+    Entry(EntryError),
+    /// Slurm can not be asked at all.
+    #[error("this was not built for the node's Slurm: {0}")]
+    Foreign(SlurmError),
+    /// Several devices of pools for one job.
+    #[error(
+        "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1"
+    )]
+    SeveralDevices {
+        /// Slurm's indexes.
+        devices: Vec<u32>,
+    },
+    /// A fraction was granted, but Slurm gave no device.
+    #[error(
+        "a fraction was granted, but Slurm gave the job no device; was its gres changed by hand?"
+    )]
+    NoDevice,
+    /// Slurm's index is not that of a device of a pool.
+    #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}")]
+    UnknownDevice {
+        /// Slurm's indexes.
+        devices: Vec<u32>,
+        /// How many there are by the configuration.
+        count: usize,
+    },
+    /// The configuration is not the one that node-setup saw.
+    #[error(
+        "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
+    )]
+    ConfigChanged {
+        /// The pool.
+        pool: String,
+        /// NVML's index.
+        gpu_index: u32,
+    },
+    /// The job was granted another mechanism than the device has.
+    #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
+    Mechanism {
+        /// The entry's.
+        asked: Mechanism,
+        /// The pool.
+        pool: String,
+        /// The pool's.
+        offered: Mechanism,
+    },
+    /// The rules of the partition that the job was moved to.
+    #[error(
+        "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25` or move it, then release it"
+    )]
+    Rule {
+        /// The job.
+        job_id: u32,
+        /// The partition.
+        partition: String,
+        /// What they say.
+        rule: String,
+    },
+    /// A slice for each task, and Slurm does not say how many tasks are here.
+    #[error(
+        "each task of the job has a slice of its own, and how many tasks are on this node Slurm does not say: {why}"
+    )]
+    Uncounted {
+        /// Why not.
+        why: String,
+    },
+    /// Counted per node and per task at once: job_submit writes only one of them.
+    #[error(
+        "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); submit it again with one of them"
+    )]
+    NodeAndTask {
+        /// The one.
+        per_node: String,
+        /// The other.
+        per_task: String,
+    },
+    /// Slurm's answer has no GPU in it.
+    #[error("how much of device {device} the job holds is not said in `{tres}`")]
+    NoSize {
+        /// Slurm's index.
+        device: u32,
+        /// Slurm's answer.
+        tres: String,
+    },
+    /// Less than the smallest slice.
+    #[error("{units} units are less than the smallest slice of pool `{pool}`")]
+    TooSmall {
+        /// The pool.
+        pool: String,
+        /// What was granted.
+        units: Units,
+    },
+    /// Another GPU answers to the index.
+    #[error("GPU {index} is {found} now, at boot it was {expected}")]
+    OtherGpu {
+        /// NVML's index.
+        index: u32,
+        /// UUID at boot.
+        expected: String,
+        /// UUID now.
+        found: String,
+    },
+    /// MIG mode is not on.
+    #[error("{gpu} is not in MIG mode ({mode:?})")]
+    MigOff {
+        /// The GPU.
+        gpu: String,
+        /// Its mode.
+        mode: MigMode,
+    },
+    /// The pool names another model.
+    #[error("{gpu} ({model}) is not what pool `{pool}` says: {}", differences.join("; "))]
+    Geometry {
+        /// The GPU.
+        gpu: String,
+        /// NVML's name of it.
+        model: String,
+        /// The pool.
+        pool: String,
+        /// What differs.
+        differences: Vec<String>,
+    },
+    /// No position is free.
+    #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
+    NoPlace {
+        /// The menu entry's profile.
+        profile: String,
+        /// Where.
+        side: Side,
+        /// NVML's index.
+        gpu_index: u32,
+        /// What stands there.
+        standing: String,
+    },
+    /// The GPU is in MIG mode, and its pool shares it in another way.
+    #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
+    MigOn {
+        /// The GPU.
+        gpu: String,
+        /// The pool's mechanism.
+        mechanism: Mechanism,
+    },
+    /// More is leased on the device than Slurm counts.
+    #[error(
+        "no room for {units} units on {side} of GPU {gpu_index}: {taken} of {capacity} are leased"
+    )]
+    NoRoom {
+        /// What the job was granted.
+        units: Units,
+        /// Where.
+        side: Side,
+        /// NVML's index.
+        gpu_index: u32,
+        /// What other jobs have.
+        taken: u32,
+        /// All that there is.
+        capacity: u32,
+    },
+    /// A job of an earlier configuration has the GPU.
+    #[error("{gpu} is still shared by {mechanism} with job {job_id}, as the configuration was")]
+    Earlier {
+        /// The GPU.
+        gpu: String,
+        /// The job.
+        job_id: u32,
+        /// How it shares it.
+        mechanism: Mechanism,
+    },
+    /// The compute mode cannot be changed.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The control daemon of MPS.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+    /// A profile of the layout is not on the GPU.
+    #[error("the GPU has no profile {0}")]
+    NoProfile(u32),
+}
+
+impl CarveError {
+    /// What to do about it.
+    pub fn reaction(&self) -> Reaction {
+        let by = |severity| match severity {
+            ErrorClass::Transient => Reaction::Wait,
+            ErrorClass::Broken => Reaction::Drain,
+        };
+        match self {
+            CarveError::Nvml(error) => by(error.class()),
+            CarveError::Old(error) => by(error.class()),
+            CarveError::Release(error) => by(error.class()),
+            CarveError::Unfinished { error, .. } => error.reaction(),
+            CarveError::Mode(error) => by(error.class()),
+            CarveError::Share(error) => by(error.class()),
+            CarveError::Lock(LockError::Timeout { .. })
+            | CarveError::NoPlace { .. }
+            | CarveError::NoRoom { .. }
+            | CarveError::Uncounted { .. }
+            | CarveError::Earlier { .. } => Reaction::Wait,
+            CarveError::Rule { .. } => Reaction::Hold,
+            CarveError::Entry(_)
+            | CarveError::SeveralDevices { .. }
+            | CarveError::NoDevice
+            | CarveError::Mechanism { .. }
+            | CarveError::NoSize { .. }
+            | CarveError::NodeAndTask { .. }
+            | CarveError::TooSmall { .. } => Reaction::Refuse,
+            CarveError::Record(_)
+            | CarveError::Store(_)
+            | CarveError::File(_)
+            | CarveError::Lock(_)
+            | CarveError::Lease(_)
+            | CarveError::Caps(_)
+            | CarveError::Foreign(_)
+            | CarveError::UnknownDevice { .. }
+            | CarveError::ConfigChanged { .. }
+            | CarveError::OtherGpu { .. }
+            | CarveError::MigOff { .. }
+            | CarveError::MigOn { .. }
+            | CarveError::Geometry { .. }
+            | CarveError::NoProfile(_) => Reaction::Drain,
+        }
+    }
+
+    /// What an admin can do.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            CarveError::Foreign(_) => Some(
+                "rebuild gpufrac for the series of this Slurm with `cargo xtask dist --slurm-include FOLDER`; where Slurm is not in the system's folders, let ldconfig know its libslurm",
+            ),
+            CarveError::UnknownDevice { .. } => {
+                Some("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`")
+            }
+            CarveError::ConfigChanged { .. } | CarveError::OtherGpu { .. } => {
+                Some("drain the node and run `gpufrac node-setup` again")
+            }
+            CarveError::MigOn { .. } => Some(
+                "switch MIG off with `nvidia-smi -i N -mig 0`, or give the pool mechanism mig or mig+mps",
+            ),
+            CarveError::Share(ShareError::Mps(MpsError::Start { .. } | MpsError::Run { .. })) => {
+                Some(
+                    "install the driver's nvidia-cuda-mps-control (a multi-user server needs driver 555 or later; older ones can do tenancy \"private\"), or set mps_control in [paths]",
+                )
+            }
+            CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
+            CarveError::Geometry { .. } => Some(
+                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
+            ),
+            _ => None,
+        }
+    }
+}

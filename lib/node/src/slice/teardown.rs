@@ -1,0 +1,280 @@
+//! Taking down what a lease stands for, and nothing else. All of this is done with the GPU's
+//! lock held, and each step may have been done before by a run that died.
+
+use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
+use gpufrac_core::mechanism::Mechanism;
+
+use crate::gpu::capability_files::{Caps, CapsError, InstanceCaps};
+use crate::gpu::compute_mode::{self, ModeError};
+use crate::mps::tenants::{self, ShareError, Tenants};
+use crate::node::{Node, now_unix};
+use crate::slice::failpoint::reached;
+use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::usage::{self, UsageRecord};
+use gpufrac_host::files::FileError;
+use gpufrac_host::log::JobLog;
+use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
+
+/// Why a slice could not be taken down.
+#[derive(Debug, thiserror::Error)]
+pub enum TeardownError {
+    /// NVML refused or could not say what stands on the GPU.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// The GPU of the lease is not there: nothing is known of its instance.
+    #[error("the GPU {uuid} of the lease is not on this node any more")]
+    NoGpu {
+        /// UUID of the GPU.
+        uuid: String,
+    },
+    /// The capability files could not be given back.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// The compute mode could not be restored.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// The job could not be taken out of its control daemon.
+    #[error(transparent)]
+    Share(#[from] ShareError),
+    /// A file could not be removed.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The lease could not be changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The lease cannot go to this state.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+}
+
+impl TeardownError {
+    /// Whether processes still run on the slice.
+    pub fn is_in_use(&self) -> bool {
+        matches!(self, TeardownError::Nvml(error) if error.is_in_use())
+    }
+
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            TeardownError::Nvml(error) => error.class(),
+            TeardownError::Mode(error) => error.class(),
+            TeardownError::Share(error) => error.class(),
+            _ => ErrorClass::Broken,
+        }
+    }
+}
+
+/// What a teardown found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// The instance, which is gone now.
+    Ours,
+    /// Nothing: it was gone already.
+    Nothing,
+    /// Another instance with the same ids. It stands; ours is gone.
+    Foreign,
+}
+
+/// The tools for one GPU.
+pub struct Teardown<'a> {
+    node: &'a Node,
+    store: &'a LeaseStore,
+    caps: Caps,
+}
+
+impl<'a> Teardown<'a> {
+    /// With the leases of a node.
+    pub fn new(node: &'a Node, store: &'a LeaseStore) -> Self {
+        Teardown {
+            node,
+            store,
+            caps: node.caps(),
+        }
+    }
+
+    /// Puts a lease in `releasing`. Says whether it was there before: then a run that died may
+    /// have done any part of the rest.
+    pub fn begin(&self, lease: &mut Lease) -> Result<bool, TeardownError> {
+        if lease.state == LeaseState::Releasing {
+            return Ok(true);
+        }
+        lease.advance(LeaseState::Releasing)?;
+        self.store.write(lease)?;
+        reached("release.releasing_written");
+        Ok(false)
+    }
+
+    /// Ends a lease: the instance goes, then the usage record is written, then the lease goes.
+    /// On an error the lease stays, and this can be called again. `retried`: from
+    /// [`Teardown::begin`].
+    pub fn end(
+        &self,
+        session: &Session,
+        lease: &mut Lease,
+        retried: bool,
+        log: &JobLog,
+    ) -> Result<Found, TeardownError> {
+        let mut gpu = gpu_of(session, lease)?;
+        let found = self.dismantle(&mut gpu, lease, log)?;
+        reached("release.gpu_instance_gone");
+        // An instance that was never made is no usage; a share is the job's from the intent on.
+        if lease.slice.cuda_device().is_some() {
+            let record = UsageRecord::of(lease, now_unix());
+            if let Err(error) = usage::append(&self.node.state, &record, retried) {
+                // The slice must go back to the pool all the same; the line says what was lost.
+                log.error(format!(
+                    "no usage record ({} s of {} lost): {error}",
+                    record.seconds, record.profile
+                ));
+            }
+        }
+        reached("release.usage_written");
+        self.drop_lease(lease)?;
+        Ok(found)
+    }
+
+    /// Drops the lease of a slice that is gone.
+    pub fn drop_lease(&self, lease: &Lease) -> Result<(), TeardownError> {
+        self.node.locks()?.forget_slice(lease)?;
+        self.store.remove(lease)?;
+        reached("release.lease_removed");
+        Ok(())
+    }
+
+    /// Takes down all that a lease stands for, as far as it stands and no other lease shares it.
+    pub fn dismantle(
+        &self,
+        gpu: &mut Gpu<'_>,
+        lease: &Lease,
+        log: &JobLog,
+    ) -> Result<Found, TeardownError> {
+        if lease.slice.hami.is_some() {
+            self.node.remove_hami_cache(lease)?;
+            reached("release.cache_removed");
+        }
+        // Clients before what they run on.
+        if let Some(tenants) = Tenants::of(self.node, self.store, lease, log)? {
+            tenants.leave()?;
+            reached("release.daemon_left");
+        }
+        let slice = &lease.slice;
+        if let Some(mig) = &slice.mig
+            && let Some(instance) = &mig.instance
+            && lease.mechanism == Mechanism::Mig
+        {
+            // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
+            return self.dismantle_known(gpu, mig, instance);
+        }
+        let others = self.store.others_of_gpu(lease)?;
+        match &slice.mig {
+            Some(mig) => self.dismantle_instance(gpu, mig, &others),
+            None => {
+                if others.is_empty() {
+                    compute_mode::restore(self.node, gpu)?;
+                    reached("release.mode_restored");
+                }
+                Ok(Found::Ours)
+            }
+        }
+    }
+
+    /// Destroys an instance, if it stands. `others`: the other leases on the GPU.
+    fn dismantle_instance(
+        &self,
+        gpu: &Gpu<'_>,
+        mig: &MigSlice,
+        others: &[Lease],
+    ) -> Result<Found, TeardownError> {
+        let Some(instance) = &mig.instance else {
+            return self.dismantle_intended(gpu, mig, others);
+        };
+        let users = tenants::users_of_instance(others, instance);
+        if users.is_empty() {
+            return self.dismantle_known(gpu, mig, instance);
+        }
+        let caps = InstanceCaps {
+            gi: instance.gi_cap_minor,
+            ci: instance.ci_cap_minor,
+        };
+        self.caps.share(caps, &users)?;
+        Ok(Found::Ours)
+    }
+
+    fn dismantle_known(
+        &self,
+        gpu: &Gpu<'_>,
+        mig: &MigSlice,
+        instance: &Instance,
+    ) -> Result<Found, TeardownError> {
+        let caps = InstanceCaps {
+            gi: instance.gi_cap_minor,
+            ci: instance.ci_cap_minor,
+        };
+        let Some(standing) = gpu.instance(instance.gi_id)? else {
+            // Nobody has these files now; whoever gets the id next must not find them open.
+            self.caps.revoke(caps)?;
+            return Ok(Found::Nothing);
+        };
+        if (standing.profile_id, standing.placement) != (mig.profile_id, mig.placement) {
+            return Ok(Found::Foreign);
+        }
+        let inside = gpu.compute_instances(instance.gi_id)?;
+        // The driver uses ids again: only the UUID says that it is ours. A GPU instance without
+        // a compute instance has none; with the id, the profile and the place of the lease
+        // it is ours, left by a teardown that died in between.
+        if inside
+            .iter()
+            .any(|ci| ci.ci_id != instance.ci_id || ci.mig_uuid != instance.mig_uuid)
+        {
+            return Ok(Found::Foreign);
+        }
+        self.caps.revoke(caps)?;
+        reached("release.caps_revoked");
+        gpu.destroy_compute_instance(instance.gi_id, instance.ci_id)?;
+        reached("release.compute_instance_gone");
+        gpu.destroy_gpu_instance(instance.gi_id)?;
+        Ok(Found::Ours)
+    }
+
+    /// A lease that names no instance: its carving died somewhere between the intent and the
+    /// record. When the intent was written its place was empty, so what stands exactly there
+    /// with this profile, and is in no other lease, was made for it.
+    fn dismantle_intended(
+        &self,
+        gpu: &Gpu<'_>,
+        mig: &MigSlice,
+        others: &[Lease],
+    ) -> Result<Found, TeardownError> {
+        let taken = |gi_id: u32| {
+            let mut theirs = others.iter().filter_map(|other| other.slice.instance());
+            theirs.any(|instance| instance.gi_id == gi_id)
+        };
+        let standing = gpu.instances(&gpu.geometry()?)?;
+        let Some(instance) = standing.iter().find(|instance| {
+            (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
+                && !taken(instance.gi_id)
+        }) else {
+            return Ok(Found::Nothing);
+        };
+        for ci in gpu.compute_instances(instance.gi_id)? {
+            gpu.destroy_compute_instance(instance.gi_id, ci.ci_id)?;
+        }
+        gpu.destroy_gpu_instance(instance.gi_id)?;
+        Ok(Found::Ours)
+    }
+}
+
+/// The GPU that a lease names, by its UUID.
+pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, TeardownError> {
+    let uuid = &lease.slice.gpu_uuid;
+    let count = session.gpu_count()?;
+    // Most likely it still has its index.
+    let first = (lease.slice.gpu_index < count).then_some(lease.slice.gpu_index);
+    for index in first.into_iter().chain(0..count) {
+        let gpu = session.gpu(index)?;
+        if gpu.uuid == *uuid {
+            return Ok(gpu);
+        }
+    }
+    Err(TeardownError::NoGpu { uuid: uuid.clone() })
+}

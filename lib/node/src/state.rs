@@ -1,0 +1,6 @@
+//! What the node remembers, in files of root: leases, locks, the record of its GPUs, the usage of slices.
+
+pub mod leases;
+pub mod locks;
+pub mod record;
+pub mod usage;

@@ -1,0 +1,239 @@
+//! The leases of a node: `<run>/leases/<jobid>`, one file a slice, root's, readable by all. A job's second slice and
+//! further ones have a number behind the job's: `<jobid>.1`.
+
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::lease::{self, Lease, LeaseError};
+
+use gpufrac_host::files::{FileError, RootDir};
+
+/// Why a lease could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file could not be used.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The folder is not there.
+    #[error("`{}` does not exist: run `gpufrac node-setup` before slurmd starts", path.display())]
+    Absent {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// A file is not a lease.
+    #[error("`{}`: {source}", path.display())]
+    Lease {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: LeaseError,
+    },
+    /// A file's name and its content name different slices.
+    #[error("`{}` is the lease of job {found}: it was moved or copied", path.display())]
+    WrongJob {
+        /// The file.
+        path: PathBuf,
+        /// The name of the lease inside.
+        found: String,
+    },
+}
+
+/// The folder with the leases.
+#[derive(Debug)]
+pub struct LeaseStore {
+    dir: RootDir,
+}
+
+impl LeaseStore {
+    /// Opens `<run>/leases`; refuses a folder that anybody but root could change.
+    pub fn open(run: &Path) -> Result<LeaseStore, StoreError> {
+        let path = run.join("leases");
+        match RootDir::open(&path) {
+            Ok(dir) => Ok(LeaseStore { dir }),
+            Err(error) if error.is_not_found() => Err(StoreError::Absent { path }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The leases of a job, by number; empty if it has none.
+    pub fn of_job(&self, job_id: u32) -> Result<Vec<Lease>, StoreError> {
+        let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
+        self.named(self.dir.names()?.into_iter().filter(own))
+    }
+
+    /// Those leases of a job that can be read, by number, and what is wrong with the others: a job that is over leaves
+    /// nothing that is known of.
+    pub fn readable_of_job(
+        &self,
+        job_id: u32,
+    ) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
+        let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
+        let (mut leases, mut errors) = (Vec::new(), Vec::new());
+        for name in self.dir.names()?.into_iter().filter(own) {
+            match self.read(&name) {
+                Ok(lease) => leases.extend(lease),
+                Err(error) => errors.push(error),
+            }
+        }
+        leases.sort_by_key(|lease| lease.number);
+        Ok((leases, errors))
+    }
+
+    /// The same lease as it is now; None if it is gone.
+    pub fn again(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
+        self.read(&lease.name())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Lease>, StoreError> {
+        let path = self.dir.path().join(name);
+        let Some(text) = self.dir.read(name)? else {
+            return Ok(None);
+        };
+        match Lease::parse(&text) {
+            Ok(lease) if lease.name() == name => Ok(Some(lease)),
+            Ok(lease) => Err(StoreError::WrongJob {
+                path,
+                found: lease.name(),
+            }),
+            Err(source) => Err(StoreError::Lease { path, source }),
+        }
+    }
+
+    /// Every lease, by job id and number. One file that cannot be read fails all: who decides by what is
+    /// *not* leased must not decide by half of the leases.
+    pub fn list(&self) -> Result<Vec<Lease>, StoreError> {
+        // Other names are what a killed writer left.
+        let ours = |name: &String| lease::read_name(name).is_some();
+        self.named(self.dir.names()?.into_iter().filter(ours))
+    }
+
+    fn named(&self, names: impl Iterator<Item = String>) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = Vec::new();
+        for name in names {
+            // None: released since the folder was listed.
+            leases.extend(self.read(&name)?);
+        }
+        leases.sort_by_key(|lease| (lease.job_id, lease.number));
+        Ok(leases)
+    }
+
+    /// The leases on a GPU, by job id and number.
+    pub fn of_gpu(&self, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = self.list()?;
+        leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
+        Ok(leases)
+    }
+
+    /// The leases on the GPU of a lease, without itself.
+    pub fn others_of_gpu(&self, lease: &Lease) -> Result<Vec<Lease>, StoreError> {
+        let mut leases = self.of_gpu(&lease.slice.gpu_uuid)?;
+        leases.retain(|other| !other.is_same(lease));
+        Ok(leases)
+    }
+
+    /// Writes a lease whole, with the lock of its GPU held.
+    pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
+        let name = lease.name();
+        let text = lease.to_text().map_err(|source| StoreError::Lease {
+            path: self.dir.path().join(&name),
+            source,
+        })?;
+        Ok(self.dir.write(&name, &text, 0o644)?)
+    }
+
+    /// Drops a lease, with the lock of its GPU held; says whether it was there.
+    pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
+        let name = lease.name();
+        self.dir.remove(&format!(".{name}.tmp"))?;
+        let was = self.dir.remove(&name)?;
+        self.dir.sync()?;
+        Ok(was)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_examples::lease;
+
+    fn store() -> (tempfile::TempDir, LeaseStore) {
+        let keep = tempfile::tempdir().unwrap();
+        let run = keep.path().canonicalize().unwrap();
+        assert!(matches!(
+            LeaseStore::open(&run),
+            Err(StoreError::Absent { .. })
+        ));
+        RootDir::create(&run.join("leases"), 0o755).unwrap();
+        let store = LeaseStore::open(&run).unwrap();
+        (keep, store)
+    }
+
+    #[test]
+    fn a_lease_is_written_read_listed_and_dropped() {
+        let (_keep, store) = store();
+        assert_eq!(store.of_job(7).unwrap(), []);
+        assert_eq!(store.again(&lease(7)).unwrap(), None);
+        for job in [12, 7] {
+            store.write(&lease(job)).unwrap();
+        }
+        assert_eq!(store.again(&lease(7)).unwrap(), Some(lease(7)));
+        assert_eq!(store.list().unwrap(), [lease(7), lease(12)]);
+        assert!(store.remove(&lease(7)).unwrap());
+        assert!(!store.remove(&lease(7)).unwrap());
+        assert_eq!(store.list().unwrap(), [lease(12)]);
+    }
+
+    #[test]
+    fn the_slices_of_a_job_are_kept_apart() {
+        let (_keep, store) = store();
+        let numbered = |job, number| Lease {
+            number,
+            ..lease(job)
+        };
+        for lease in [
+            numbered(71, 0),
+            numbered(7, 1),
+            numbered(7, 10),
+            numbered(7, 0),
+        ] {
+            store.write(&lease).unwrap();
+        }
+        assert!(store.dir.path().join("7.1").exists());
+        let all = [numbered(7, 0), numbered(7, 1), numbered(7, 10)];
+        assert_eq!(store.of_job(7).unwrap(), all);
+        assert_eq!(store.list().unwrap().len(), 4);
+        assert_eq!(store.others_of_gpu(&all[1]).unwrap().len(), 3);
+        store.remove(&all[0]).unwrap();
+        assert_eq!(store.of_job(7).unwrap(), all[1..]);
+        // A copy under another number is no second slice.
+        std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
+        assert!(matches!(store.of_job(7), Err(StoreError::WrongJob { .. })));
+        let (readable, errors) = store.readable_of_job(7).unwrap();
+        assert_eq!(readable, all[1..]);
+        assert!(matches!(errors[..], [StoreError::WrongJob { .. }]));
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_no_lease() {
+        let (_keep, store) = store();
+        std::fs::write(store.dir.path().join(".7.tmp"), "half of a le").unwrap();
+        assert_eq!(store.list().unwrap(), []);
+        store.write(&lease(7)).unwrap();
+        assert_eq!(store.list().unwrap(), [lease(7)]);
+    }
+
+    #[test]
+    fn a_damaged_or_moved_lease_fails_the_whole_list() {
+        let (_keep, store) = store();
+        store.write(&lease(7)).unwrap();
+        let path = store.dir.path().join("7");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(store.dir.path().join("8"), &text).unwrap();
+        assert!(matches!(
+            store.list(),
+            Err(StoreError::WrongJob { found, .. }) if found == "7"
+        ));
+        std::fs::remove_file(store.dir.path().join("8")).unwrap();
+        std::fs::write(&path, &text[..text.len() / 2]).unwrap();
+        assert!(matches!(store.list(), Err(StoreError::Lease { .. })));
+    }
+}

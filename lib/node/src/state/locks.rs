@@ -1,0 +1,186 @@
+//! One lock per GPU, and one for each slice of a job with several.
+//!
+//! Whoever changes instances, capability files or leases of a GPU holds it.
+//! The kernel drops it when its holder dies, so a killed prolog never leaves it behind.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::lease::Lease;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use gpufrac_host::files::{FileError, RootDir};
+
+/// Why a GPU could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The lock file could not be opened.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The lock could not be taken for another reason than another holder.
+    #[error("cannot lock `{}`: {source}", path.display())]
+    Flock {
+        /// The lock file.
+        path: PathBuf,
+        /// Why.
+        source: Errno,
+    },
+    /// Somebody else held it all the time.
+    #[error("GPU {gpu_index} stayed locked by another prolog or epilog for {:.1} s (`{}`)", waited.as_secs_f64(), path.display())]
+    Timeout {
+        /// NVML index of the GPU.
+        gpu_index: u32,
+        /// The lock file.
+        path: PathBuf,
+        /// How long was waited.
+        waited: Duration,
+    },
+}
+
+/// The folder with the lock files.
+#[derive(Debug)]
+pub struct Locks {
+    dir: RootDir,
+}
+
+/// A GPU that is ours until this is dropped.
+#[derive(Debug)]
+#[must_use = "the GPU is unlocked when this is dropped"]
+pub struct GpuLock {
+    _file: Flock<File>,
+    gpu_index: u32,
+}
+
+/// A slice that no other step of the job takes until this is dropped.
+#[derive(Debug)]
+#[must_use = "the slice is free when this is dropped"]
+pub struct SliceLock {
+    _file: Flock<File>,
+}
+
+impl GpuLock {
+    /// Which GPU.
+    pub fn gpu_index(&self) -> u32 {
+        self.gpu_index
+    }
+}
+
+impl Locks {
+    /// Opens `<run>/locks`.
+    pub fn open(run: &Path) -> Result<Locks, FileError> {
+        Ok(Locks {
+            dir: RootDir::open(&run.join("locks"))?,
+        })
+    }
+
+    /// Locks the slice of a lease for a step; None if another one has it.
+    pub fn slice(&self, lease: &Lease) -> Result<Option<SliceLock>, LockError> {
+        let name = slice_name(lease);
+        let file = self.dir.lock_file(&name)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => Ok(Some(SliceLock { _file: locked })),
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(None),
+            Err((_, source)) => Err(LockError::Flock {
+                path: self.dir.path().join(&name),
+                source,
+            }),
+        }
+    }
+
+    /// Removes the file by which the slice of a lease was locked: its job is over.
+    pub fn forget_slice(&self, lease: &Lease) -> Result<(), FileError> {
+        self.dir.remove(&slice_name(lease)).map(|_| ())
+    }
+
+    /// Locks the GPU with this NVML index; waits at most `patience`.
+    pub fn gpu(&self, gpu_index: u32, patience: Duration) -> Result<GpuLock, LockError> {
+        let name = format!("gpu{gpu_index}");
+        let path = self.dir.path().join(&name);
+        let mut file = self.dir.lock_file(&name)?;
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(locked) => {
+                    return Ok(GpuLock {
+                        _file: locked,
+                        gpu_index,
+                    });
+                }
+                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
+                Err((_, source)) => return Err(LockError::Flock { path, source }),
+            }
+            let waited = start.elapsed();
+            if waited >= patience {
+                return Err(LockError::Timeout {
+                    gpu_index,
+                    path,
+                    waited,
+                });
+            }
+            sleep(pause.min(patience - waited));
+            pause = (pause * 2).min(Duration::from_millis(16));
+        }
+    }
+}
+
+fn slice_name(lease: &Lease) -> String {
+    format!("slice{}", lease.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_examples::lease;
+
+    fn locks() -> (tempfile::TempDir, Locks) {
+        let keep = tempfile::tempdir().unwrap();
+        let run = keep.path().canonicalize().unwrap();
+        RootDir::create(&run.join("locks"), 0o755).unwrap();
+        let locks = Locks::open(&run).unwrap();
+        (keep, locks)
+    }
+
+    #[test]
+    fn one_holder_at_a_time_per_gpu() {
+        let (_keep, locks) = locks();
+        let held = locks.gpu(0, Duration::ZERO).unwrap();
+        let _other = locks.gpu(1, Duration::ZERO).unwrap();
+        let error = locks.gpu(0, Duration::from_millis(30)).unwrap_err();
+        assert!(
+            matches!(error, LockError::Timeout { gpu_index: 0, waited, .. } if waited >= Duration::from_millis(30))
+        );
+        drop(held);
+        assert_eq!(locks.gpu(0, Duration::ZERO).unwrap().gpu_index(), 0);
+    }
+
+    #[test]
+    fn one_step_at_a_time_per_slice() {
+        let (_keep, locks) = locks();
+        let held = locks.slice(&lease(7)).unwrap();
+        assert!(held.is_some());
+        assert!(locks.slice(&lease(7)).unwrap().is_none());
+        assert!(locks.slice(&lease(8)).unwrap().is_some());
+        drop(held);
+        assert!(locks.slice(&lease(7)).unwrap().is_some());
+        locks.forget_slice(&lease(7)).unwrap();
+        assert!(!locks.dir.path().join("slice7").exists());
+        locks.forget_slice(&lease(7)).unwrap();
+    }
+
+    #[test]
+    fn a_waiter_gets_it_when_it_is_dropped() {
+        let (_keep, locks) = locks();
+        let held = locks.gpu(0, Duration::ZERO).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sleep(Duration::from_millis(40));
+                drop(held);
+            });
+            let _got = locks.gpu(0, Duration::from_secs(60)).unwrap();
+        });
+    }
+}

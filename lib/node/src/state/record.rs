@@ -1,0 +1,309 @@
+//! What `gpufrac node-setup` found on the node at boot, in `<run>/fence`: which GPU is which,
+//! and every device number that a job must not open unless it is its own. Prolog takes the
+//! order of the GPUs from here, so that a GPU that fell off the bus does not shift Slurm's
+//! indexes onto other GPUs; the SPANK plugin needs this one file to fence a job.
+
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::lease::Lease;
+use serde::{Deserialize, Serialize};
+
+use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
+
+/// The file in the run folder.
+pub const FILE: &str = "fence";
+const VERSION: u32 = 1;
+
+/// Why the record could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file or its folder could not be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// There is no record.
+    #[error("`{}` does not exist: run `gpufrac node-setup` before slurmd starts", path.display())]
+    Absent {
+        /// Where it should be.
+        path: PathBuf,
+    },
+    /// Its text is not a record of this version.
+    #[error("`{}` is not a record of this version ({source}): run `gpufrac node-setup`", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// It is from before the last boot.
+    #[error("`{}` is from before the last boot: run `gpufrac node-setup` before slurmd starts", path.display())]
+    Stale {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The kernel's boot id could not be read.
+    #[error("cannot read `/proc/sys/kernel/random/boot_id`: {0}")]
+    BootId(std::io::Error),
+}
+
+/// A GPU as it was at boot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedGpu {
+    /// NVML index.
+    pub index: u32,
+    /// `GPU-...`
+    pub uuid: String,
+    /// N of `/dev/nvidiaN`.
+    pub minor: u32,
+    /// Device major of `/dev/nvidiaN`.
+    pub major: u32,
+    /// The pool that shares it; None if gpufrac has nothing to do with it.
+    pub pool: Option<String>,
+    /// Minors of the capabilities that can exist on it, as ranges `first..=last`.
+    pub caps: Vec<(u32, u32)>,
+}
+
+/// The record of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    version: u32,
+    /// The boot that it is valid for.
+    pub boot_id: String,
+    /// The node's name in Slurm.
+    pub node: String,
+    /// Every GPU, in NVML's order.
+    pub gpus: Vec<RecordedGpu>,
+    /// Major of `/dev/nvidia-caps/*`; 0 where the driver has none and no pool needs them.
+    pub caps_major: u32,
+    /// Capabilities that belong to no GPU (`config`, `monitor`).
+    pub general_caps: Vec<u32>,
+}
+
+impl NodeRecord {
+    /// A record of this boot.
+    pub fn new(
+        node: &str,
+        gpus: Vec<RecordedGpu>,
+        caps_major: u32,
+        general_caps: Vec<u32>,
+    ) -> Result<NodeRecord, RecordError> {
+        Ok(NodeRecord {
+            version: VERSION,
+            boot_id: boot_id()?,
+            node: node.to_owned(),
+            gpus,
+            caps_major,
+            general_caps,
+        })
+    }
+
+    /// Reads the record in a run folder, of whatever boot.
+    pub fn read_any(run: &Path) -> Result<NodeRecord, RecordError> {
+        let path = run.join(FILE);
+        let dir = match RootDir::open(run) {
+            Err(error) if error.is_not_found() => return Err(RecordError::Absent { path }),
+            other => other?,
+        };
+        let Some(text) = dir.read(FILE)? else {
+            return Err(RecordError::Absent { path });
+        };
+        let wrong = |source| RecordError::Text {
+            path: path.clone(),
+            source,
+        };
+        let record: NodeRecord = serde_json::from_str(&text).map_err(wrong)?;
+        if record.version != VERSION {
+            let text = format!("version {}, this is {VERSION}", record.version);
+            return Err(wrong(serde::de::Error::custom(text)));
+        }
+        Ok(record)
+    }
+
+    /// Reads the record in a run folder; refuses one from before the last boot.
+    pub fn read(run: &Path) -> Result<NodeRecord, RecordError> {
+        let record = Self::read_any(run)?;
+        if record.boot_id != boot_id()? {
+            return Err(RecordError::Stale {
+                path: run.join(FILE),
+            });
+        }
+        Ok(record)
+    }
+
+    /// Writes the record.
+    pub fn write(&self, run: &RootDir) -> Result<(), RecordError> {
+        let mut text = serde_json::to_string(self).map_err(|source| RecordError::Text {
+            path: run.path().join(FILE),
+            source,
+        })?;
+        text.push('\n');
+        Ok(run.write(FILE, &text, 0o644)?)
+    }
+
+    /// What a job must not open: every GPU and capability of the pools, but those of its `leases`.
+    pub fn rules(&self, leases: &[Lease]) -> Vec<DeviceRule> {
+        let own_gpu = |minor| leases.iter().any(|lease| lease.slice.gpu_minor == minor);
+        let own_caps: Vec<u32> = leases
+            .iter()
+            .filter_map(|lease| lease.slice.instance())
+            .flat_map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor])
+            .collect();
+        let pool = || self.gpus.iter().filter(|gpu| gpu.pool.is_some());
+        let mut rules: Vec<DeviceRule> = pool()
+            .filter(|gpu| !own_gpu(gpu.minor))
+            .map(|gpu| {
+                DeviceRule::Device(DeviceNumber {
+                    major: gpu.major,
+                    minor: gpu.minor,
+                })
+            })
+            .collect();
+        // One rule for all, unless some capability has to stay open: the job's own, or those of
+        // GPUs that are not ours to fence. A denied major cannot be opened again for single
+        // minors.
+        if self.caps_major == 0 {
+            return rules;
+        }
+        if leases.is_empty() && pool().count() == self.gpus.len() {
+            rules.push(DeviceRule::Major(self.caps_major));
+            return rules;
+        }
+        let of_gpus = pool().flat_map(|gpu| &gpu.caps);
+        let minors = of_gpus
+            .flat_map(|&(first, last)| first..=last)
+            .chain(self.general_caps.iter().copied())
+            .filter(|minor| !own_caps.contains(minor));
+        rules.extend(minors.map(|minor| {
+            DeviceRule::Device(DeviceNumber {
+                major: self.caps_major,
+                minor,
+            })
+        }));
+        rules
+    }
+}
+
+/// The kernel's name of this boot.
+pub fn boot_id() -> Result<String, RecordError> {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|text| text.trim().to_owned())
+        .map_err(RecordError::BootId)
+}
+
+/// Single numbers as ranges.
+pub fn ranges(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_examples::lease;
+
+    fn record(pools: [Option<&str>; 2]) -> NodeRecord {
+        let gpus = pools
+            .iter()
+            .zip(0..)
+            .map(|(pool, index)| RecordedGpu {
+                index,
+                uuid: format!("GPU-{index}"),
+                minor: index,
+                major: 195,
+                pool: pool.map(str::to_owned),
+                caps: vec![(3 + 135 * index, 137 + 135 * index)],
+            })
+            .collect();
+        NodeRecord::new("n1", gpus, 234, vec![1, 2]).unwrap()
+    }
+
+    fn device(major: u32, minor: u32) -> DeviceRule {
+        DeviceRule::Device(DeviceNumber { major, minor })
+    }
+
+    #[test]
+    fn a_job_without_a_slice_gets_few_rules() {
+        let rules = record([Some("p"), Some("p")]).rules(&[]);
+        assert_eq!(
+            rules,
+            [device(195, 0), device(195, 1), DeviceRule::Major(234)]
+        );
+    }
+
+    #[test]
+    fn the_capabilities_of_a_gpu_that_is_not_shared_stay_open() {
+        let rules = record([Some("p"), None]).rules(&[]);
+        assert_eq!(rules[0], device(195, 0));
+        assert!(!rules.contains(&DeviceRule::Major(234)));
+        assert!(rules.contains(&device(234, 1)) && rules.contains(&device(234, 137)));
+        assert!(!rules.contains(&device(234, 138)));
+        assert_eq!(rules.len(), 1 + 135 + 2);
+    }
+
+    #[test]
+    fn a_job_keeps_its_own_gpu_and_its_two_capabilities() {
+        let lease = lease(7);
+        let instance = lease.slice.instance().cloned().unwrap();
+        let rules = record([Some("p"), Some("p")]).rules(std::slice::from_ref(&lease));
+        assert_eq!(lease.slice.gpu_minor, 0);
+        assert_eq!(rules[0], device(195, 1));
+        for own in [instance.gi_cap_minor, instance.ci_cap_minor] {
+            assert!(!rules.contains(&device(234, own)));
+        }
+        assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 2);
+    }
+
+    #[test]
+    fn a_job_keeps_the_capabilities_of_all_its_slices() {
+        let (first, mut second) = (lease(7), lease(7));
+        second.number = 1;
+        if let Some(mig) = &mut second.slice.mig
+            && let Some(instance) = &mut mig.instance
+        {
+            (instance.gi_cap_minor, instance.ci_cap_minor) = (39, 40);
+        }
+        let rules = record([Some("p"), Some("p")]).rules(&[first, second]);
+        for own in [30, 31, 39, 40] {
+            assert!(!rules.contains(&device(234, own)), "{own}");
+        }
+        assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 4);
+    }
+
+    #[test]
+    fn it_is_read_back_and_refused_after_a_reboot() {
+        let keep = tempfile::tempdir().unwrap();
+        let run = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
+        assert!(matches!(
+            NodeRecord::read(run.path()),
+            Err(RecordError::Absent { .. })
+        ));
+        let mut record = record([Some("p"), None]);
+        record.write(&run).unwrap();
+        assert_eq!(NodeRecord::read(run.path()).unwrap(), record);
+        record.boot_id = "another".into();
+        record.write(&run).unwrap();
+        assert!(matches!(
+            NodeRecord::read(run.path()),
+            Err(RecordError::Stale { .. })
+        ));
+        assert_eq!(NodeRecord::read_any(run.path()).unwrap(), record);
+        run.write(FILE, "{}", 0o644).unwrap();
+        assert!(matches!(
+            NodeRecord::read(run.path()),
+            Err(RecordError::Text { .. })
+        ));
+    }
+
+    #[test]
+    fn numbers_become_ranges() {
+        assert_eq!(ranges(vec![5, 3, 4, 9, 4]), [(3, 5), (9, 9)]);
+        assert_eq!(ranges(vec![]), []);
+    }
+}

@@ -1,0 +1,224 @@
+//! What can go wrong in NVML, and whether waiting helps.
+
+use std::path::PathBuf;
+
+use nvml_wrapper::error::NvmlError as WrapperError;
+
+/// NVML's return codes, by the names of nvml.h without `NVML_ERROR_`.
+pub(crate) mod codes {
+    pub const SUCCESS: u32 = 0;
+    pub const UNINITIALIZED: u32 = 1;
+    pub const INVALID_ARGUMENT: u32 = 2;
+    pub const NOT_SUPPORTED: u32 = 3;
+    pub const NO_PERMISSION: u32 = 4;
+    pub const NOT_FOUND: u32 = 6;
+    pub const INSUFFICIENT_SIZE: u32 = 7;
+    pub const DRIVER_NOT_LOADED: u32 = 9;
+    pub const TIMEOUT: u32 = 10;
+    pub const IRQ_ISSUE: u32 = 11;
+    pub const LIBRARY_NOT_FOUND: u32 = 12;
+    pub const FUNCTION_NOT_FOUND: u32 = 13;
+    pub const CORRUPTED_INFOROM: u32 = 14;
+    pub const GPU_IS_LOST: u32 = 15;
+    pub const RESET_REQUIRED: u32 = 16;
+    pub const OPERATING_SYSTEM: u32 = 17;
+    pub const LIB_RM_VERSION_MISMATCH: u32 = 18;
+    pub const IN_USE: u32 = 19;
+    pub const MEMORY: u32 = 20;
+    pub const NO_DATA: u32 = 21;
+    pub const INSUFFICIENT_RESOURCES: u32 = 23;
+    pub const ARGUMENT_VERSION_MISMATCH: u32 = 25;
+    pub const NOT_READY: u32 = 27;
+    pub const GPU_NOT_FOUND: u32 = 28;
+    pub const INVALID_STATE: u32 = 29;
+    pub const UNKNOWN: u32 = 999;
+}
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// It may be gone in a moment: a dying process, a busy driver.
+    Transient,
+    /// An admin has to look at the node.
+    Broken,
+}
+
+/// A call of NVML that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum NvmlError {
+    /// The library could not be loaded or started.
+    #[error("cannot start NVML (`{}`): {source}", path.display())]
+    Start {
+        /// The library.
+        path: PathBuf,
+        /// Why.
+        source: WrapperError,
+    },
+    /// The driver's NVML is older than the call.
+    #[error("`{}` has no {call}: this driver is too old for MIG by gpufrac", library.display())]
+    Missing {
+        /// The function.
+        call: &'static str,
+        /// The library.
+        library: PathBuf,
+    },
+    /// A call returned an error.
+    #[error("{call} on {subject}: {} ({code})", code_name(*code))]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// On what.
+        subject: String,
+        /// NVML's return code.
+        code: u32,
+    },
+}
+
+impl NvmlError {
+    /// NVML's return code, if a call gave one.
+    pub fn code(&self) -> Option<u32> {
+        match self {
+            NvmlError::Start { source, .. } => Some(code_of(source)),
+            NvmlError::Missing { .. } => None,
+            NvmlError::Call { code, .. } => Some(*code),
+        }
+    }
+
+    pub(super) fn has_code(&self, wanted: &[u32]) -> bool {
+        self.code().is_some_and(|code| wanted.contains(&code))
+    }
+
+    /// Whether something still runs on the instance.
+    pub fn is_in_use(&self) -> bool {
+        self.has_code(&[codes::IN_USE])
+    }
+
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self.code() {
+            Some(
+                codes::IN_USE
+                | codes::INSUFFICIENT_RESOURCES
+                | codes::TIMEOUT
+                | codes::IRQ_ISSUE
+                | codes::OPERATING_SYSTEM
+                | codes::MEMORY
+                | codes::NO_DATA
+                | codes::NOT_READY
+                | codes::INVALID_STATE
+                | codes::NOT_FOUND
+                | codes::UNINITIALIZED
+                | codes::UNKNOWN,
+            ) => match self {
+                // A library that cannot even be loaded says nothing that would pass.
+                NvmlError::Start { source, .. } if is_load_failure(source) => ErrorClass::Broken,
+                _ => ErrorClass::Transient,
+            },
+            _ => ErrorClass::Broken,
+        }
+    }
+}
+
+fn is_load_failure(error: &WrapperError) -> bool {
+    matches!(
+        error,
+        WrapperError::LibloadingError(_)
+            | WrapperError::FailedToLoadSymbol(_)
+            | WrapperError::NulError(_)
+            | WrapperError::Utf8Error(_)
+    )
+}
+
+/// The return code behind an error of nvml-wrapper.
+pub(super) fn code_of(error: &WrapperError) -> u32 {
+    match error {
+        WrapperError::Uninitialized => codes::UNINITIALIZED,
+        WrapperError::InvalidArg => codes::INVALID_ARGUMENT,
+        WrapperError::NotSupported => codes::NOT_SUPPORTED,
+        WrapperError::NoPermission => codes::NO_PERMISSION,
+        WrapperError::NotFound => codes::NOT_FOUND,
+        WrapperError::InsufficientSize(_) => codes::INSUFFICIENT_SIZE,
+        WrapperError::DriverNotLoaded => codes::DRIVER_NOT_LOADED,
+        WrapperError::Timeout => codes::TIMEOUT,
+        WrapperError::IrqIssue => codes::IRQ_ISSUE,
+        WrapperError::LibraryNotFound => codes::LIBRARY_NOT_FOUND,
+        WrapperError::FunctionNotFound => codes::FUNCTION_NOT_FOUND,
+        WrapperError::CorruptedInfoROM => codes::CORRUPTED_INFOROM,
+        WrapperError::GpuLost => codes::GPU_IS_LOST,
+        WrapperError::ResetRequired => codes::RESET_REQUIRED,
+        WrapperError::OperatingSystem => codes::OPERATING_SYSTEM,
+        WrapperError::LibRmVersionMismatch => codes::LIB_RM_VERSION_MISMATCH,
+        WrapperError::InUse => codes::IN_USE,
+        WrapperError::InsufficientMemory => codes::MEMORY,
+        WrapperError::NoData => codes::NO_DATA,
+        WrapperError::UnexpectedVariant(code) => *code,
+        _ => codes::UNKNOWN,
+    }
+}
+
+fn code_name(code: u32) -> &'static str {
+    match code {
+        codes::UNINITIALIZED => "not initialised",
+        codes::INVALID_ARGUMENT => "invalid argument",
+        codes::NOT_SUPPORTED => "not supported",
+        codes::NO_PERMISSION => "no permission",
+        codes::NOT_FOUND => "not found",
+        codes::INSUFFICIENT_SIZE => "insufficient size",
+        codes::DRIVER_NOT_LOADED => "driver not loaded",
+        codes::TIMEOUT => "timeout",
+        codes::IRQ_ISSUE => "interrupt issue",
+        codes::LIBRARY_NOT_FOUND => "library not found",
+        codes::FUNCTION_NOT_FOUND => "function not found",
+        codes::CORRUPTED_INFOROM => "corrupted infoROM",
+        codes::GPU_IS_LOST => "GPU is lost",
+        codes::RESET_REQUIRED => "reset required",
+        codes::OPERATING_SYSTEM => "blocked by the operating system",
+        codes::LIB_RM_VERSION_MISMATCH => "driver and library versions differ",
+        codes::IN_USE => "in use",
+        codes::MEMORY => "insufficient memory",
+        codes::NO_DATA => "no data",
+        codes::INSUFFICIENT_RESOURCES => "insufficient resources",
+        codes::ARGUMENT_VERSION_MISMATCH => "argument version mismatch",
+        codes::NOT_READY => "not ready",
+        codes::GPU_NOT_FOUND => "GPU not found",
+        codes::INVALID_STATE => "invalid state",
+        codes::UNKNOWN => "unknown error",
+        _ => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(code: u32) -> NvmlError {
+        NvmlError::Call {
+            call: "nvmlGpuInstanceDestroy",
+            subject: "GPU 0".into(),
+            code,
+        }
+    }
+
+    #[test]
+    fn waiting_helps_only_for_what_passes() {
+        for code in [19, 23, 10, 999, 29] {
+            assert_eq!(call(code).class(), ErrorClass::Transient, "{code}");
+        }
+        for code in [3, 4, 9, 15, 16, 18, 2] {
+            assert_eq!(call(code).class(), ErrorClass::Broken, "{code}");
+        }
+        let absent = NvmlError::Start {
+            path: "/nowhere".into(),
+            source: WrapperError::FailedToLoadSymbol("x".into()),
+        };
+        assert_eq!(absent.class(), ErrorClass::Broken);
+    }
+
+    #[test]
+    fn a_message_names_call_gpu_and_code() {
+        assert_eq!(
+            call(19).to_string(),
+            "nvmlGpuInstanceDestroy on GPU 0: in use (19)"
+        );
+    }
+}

@@ -1,0 +1,266 @@
+//! NVML, as far as carving needs it: what a GPU can be cut into, what stands on it, making and
+//! unmaking instances. nvml-wrapper loads the library and wraps the simple calls; for GPU and
+//! compute instances it has no wrappers (and its `possible_placements` is always empty), so
+//! those are raw calls here.
+#![allow(unsafe_code)]
+
+mod error;
+mod geometry;
+mod instances;
+pub mod telemetry;
+
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::fraction::MemoryMib;
+use libloading::os::unix::Library;
+pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings as ffi;
+
+pub use error::{ErrorClass, NvmlError};
+use error::{code_of, codes};
+pub use instances::{ComputeInstance, Instance};
+
+/// A loaded and initialised NVML. Keep it no longer than needed: an open session can make
+/// teardown fail on some drivers.
+pub struct Session {
+    nvml: Nvml,
+    path: PathBuf,
+}
+
+/// A GPU of this machine.
+pub struct Gpu<'s> {
+    session: &'s Session,
+    device: Device<'s>,
+    /// Its NVML index.
+    pub index: u32,
+    /// `GPU-...`
+    pub uuid: String,
+    /// N of `/dev/nvidiaN`; not always the index.
+    pub minor: u32,
+    /// What NVML calls it, e.g. `NVIDIA H100 80GB HBM3`.
+    pub name: String,
+}
+
+/// Whether a GPU is in MIG mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MigMode {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+    /// It will be after a reset of the GPU.
+    OnAfterReset,
+    /// The GPU has no MIG.
+    Unsupported,
+}
+
+/// Keeps the library loaded between sessions, for who has many of them: loading and unloading takes
+/// longer than all that is asked.
+pub struct Loaded(#[expect(dead_code, reason = "held until it is dropped")] Library);
+
+impl Loaded {
+    /// Loads the library at `path` (or by soname) without starting it; None if that fails, as the
+    /// next session will say why.
+    pub fn keep(path: &Path) -> Option<Loaded> {
+        // SAFETY: NVML's initialisers have no preconditions (every session runs them).
+        unsafe { Library::new(path) }.ok().map(Loaded)
+    }
+}
+
+impl Session {
+    /// Loads the library at `path` (or by soname) and starts it.
+    pub fn open(path: &Path) -> Result<Session, NvmlError> {
+        let nvml = Nvml::builder()
+            .lib_path(path.as_os_str())
+            .init()
+            .map_err(|source| NvmlError::Start {
+                path: path.to_owned(),
+                source,
+            })?;
+        Ok(Session {
+            nvml,
+            path: path.to_owned(),
+        })
+    }
+
+    /// The library that was loaded.
+    pub fn library(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many GPUs the driver shows.
+    pub fn gpu_count(&self) -> Result<u32, NvmlError> {
+        self.nvml
+            .device_count()
+            .map_err(|e| self.failed("nvmlDeviceGetCount_v2", "all GPUs", &e))
+    }
+
+    /// The GPU with this NVML index.
+    pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlError> {
+        let subject = format!("GPU {index}");
+        let device = self
+            .nvml
+            .device_by_index(index)
+            .map_err(|e| self.failed("nvmlDeviceGetHandleByIndex_v2", &subject, &e))?;
+        Ok(Gpu {
+            uuid: device
+                .uuid()
+                .map_err(|e| self.failed("nvmlDeviceGetUUID", &subject, &e))?,
+            minor: device
+                .minor_number()
+                .map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &subject, &e))?,
+            name: device
+                .name()
+                .map_err(|e| self.failed("nvmlDeviceGetName", &subject, &e))?,
+            session: self,
+            device,
+            index,
+        })
+    }
+
+    /// The driver's version, e.g. `550.163.01`.
+    pub fn driver_version(&self) -> Result<String, NvmlError> {
+        self.nvml
+            .sys_driver_version()
+            .map_err(|e| self.failed("nvmlSystemGetDriverVersion", "the driver", &e))
+    }
+
+    /// Every GPU.
+    pub fn gpus(&self) -> Result<Vec<Gpu<'_>>, NvmlError> {
+        (0..self.gpu_count()?)
+            .map(|index| self.gpu(index))
+            .collect()
+    }
+
+    fn failed(
+        &self,
+        call: &'static str,
+        subject: &str,
+        error: &nvml_wrapper::error::NvmlError,
+    ) -> NvmlError {
+        NvmlError::Call {
+            call,
+            subject: subject.to_owned(),
+            code: code_of(error),
+        }
+    }
+}
+
+/// Calls a function of the loaded library and turns its return value into a result.
+macro_rules! call {
+    ($gpu:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
+        match $gpu.session.nvml.lib().$name.as_ref() {
+            Ok(function) => {
+                // SAFETY: the symbol comes from an initialised NVML (`Session` keeps it so), its
+                // type from NVML's header; handles were given by this library, in this
+                // function or for the life of `Gpu`; every out pointer is a live local.
+                let code = unsafe { function($($argument),*) };
+                $gpu.check(stringify!($name), code)
+            }
+            Err(_) => Err(NvmlError::Missing {
+                call: stringify!($name),
+                library: $gpu.session.path.clone(),
+            }),
+        }
+    }};
+}
+use call;
+
+impl Gpu<'_> {
+    fn check(&self, call: &'static str, code: u32) -> Result<(), NvmlError> {
+        if code == codes::SUCCESS {
+            return Ok(());
+        }
+        Err(NvmlError::Call {
+            call,
+            subject: self.to_string(),
+            code,
+        })
+    }
+
+    fn failed(&self, call: &'static str, error: &nvml_wrapper::error::NvmlError) -> NvmlError {
+        self.session.failed(call, &self.to_string(), error)
+    }
+
+    fn handle(&self) -> ffi::nvmlDevice_t {
+        // SAFETY: the handle is used only while `self.device` and its NVML live.
+        unsafe { self.device.handle() }
+    }
+
+    /// Whether MIG is on.
+    pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
+        match self.device.mig_mode() {
+            Ok(mode) => Ok(match (mode.current, mode.pending) {
+                (1, _) => MigMode::On,
+                (_, 1) => MigMode::OnAfterReset,
+                _ => MigMode::Off,
+            }),
+            Err(nvml_wrapper::error::NvmlError::NotSupported) => Ok(MigMode::Unsupported),
+            Err(error) => Err(self.failed("nvmlDeviceGetMigMode", &error)),
+        }
+    }
+
+    /// Asks for MIG mode and says what mode the GPU is in then: the call may succeed and
+    /// change nothing.
+    pub fn switch_mig_on(&self) -> Result<MigMode, NvmlError> {
+        self.device
+            .set_mig_mode(true)
+            .map_err(|e| self.failed("nvmlDeviceSetMigMode", &e))?;
+        self.mig_mode()
+    }
+
+    /// Whether MIG mode can be switched without a reset: from Hopper (compute capability 9) on.
+    pub fn mig_switches_without_reset(&self) -> Result<bool, NvmlError> {
+        Ok(self.compute_capability()? >= 9)
+    }
+
+    /// All memory of the GPU.
+    pub fn memory(&self) -> Result<MemoryMib, NvmlError> {
+        self.device
+            .memory_info()
+            .map(|info| MemoryMib(info.total >> 20))
+            .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
+    }
+
+    /// Major number of the CUDA compute capability: 7 is Volta, 9 Hopper.
+    pub fn compute_capability(&self) -> Result<u32, NvmlError> {
+        self.device
+            .cuda_compute_capability()
+            .map(|capability| u32::try_from(capability.major).unwrap_or(0))
+            .map_err(|e| self.failed("nvmlDeviceGetCudaComputeCapability", &e))
+    }
+
+    /// Which processes may have contexts on the GPU.
+    pub fn compute_mode(&self) -> Result<ComputeMode, NvmlError> {
+        self.device
+            .compute_mode()
+            .map_err(|e| self.failed("nvmlDeviceGetComputeMode", &e))
+    }
+
+    /// Changes it; contexts that are there stay.
+    pub fn set_compute_mode(&mut self, mode: ComputeMode) -> Result<(), NvmlError> {
+        let done = self.device.set_compute_mode(mode);
+        done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
+    }
+
+    /// Whether the driver stays loaded without users. Without this, MIG mode and all instances
+    /// of a Hopper GPU are lost with the last user.
+    pub fn is_persistent(&self) -> Result<bool, NvmlError> {
+        self.device
+            .is_in_persistent_mode()
+            .map_err(|e| self.failed("nvmlDeviceGetPersistenceMode", &e))
+    }
+
+    /// Keeps the driver loaded without users.
+    pub fn make_persistent(&mut self) -> Result<(), NvmlError> {
+        let done = self.device.set_persistent(true);
+        done.map_err(|e| self.failed("nvmlDeviceSetPersistenceMode", &e))
+    }
+}
+
+impl std::fmt::Display for Gpu<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GPU {} ({})", self.index, self.uuid)
+    }
+}

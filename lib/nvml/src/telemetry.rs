@@ -1,0 +1,214 @@
+//! How a GPU and its instances are used. Instances are asked about through their GPU and their id: no
+//! handle on an instance outlives a function here.
+
+use gpufrac_core::fraction::MemoryMib;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError as WrapperError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+
+use crate::error::codes;
+use crate::{Device, Gpu, NvmlError, Session, call, ffi};
+
+/// How often a list is read whose length changes meanwhile.
+const LIST_READINGS: u32 = 5;
+
+/// A process with a context on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Process {
+    /// Its pid, in this namespace.
+    pub pid: u32,
+    /// The GPU instance, on a GPU in MIG mode.
+    pub gi_id: Option<u32>,
+    /// Device memory that it holds; None where the driver does not say.
+    pub memory: Option<MemoryMib>,
+    /// Whether it is a client of MPS.
+    pub mps_client: bool,
+}
+
+/// A process that computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Utilization {
+    /// Its pid; it may have ended since.
+    pub pid: u32,
+    /// Percent of the time in which it used the multiprocessors, the encoder or the decoder: the greatest.
+    pub percent: u32,
+}
+
+/// A MIG device as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MigDevice {
+    /// GPU instance.
+    pub gi_id: u32,
+    /// `MIG-...`
+    pub uuid: String,
+}
+
+/// One end of an interval over which activity is measured.
+pub struct Counters<'s>(GpmSample<'s>);
+
+impl Session {
+    /// Part of the time between two looks in which an instance computed, or decoded video: 0 to 1. Metrics
+    /// `GRAPHICS_UTIL`, `NVDEC_n_UTIL`, `NVJPG_n_UTIL` (nvml.h); at least 100 ms must lie between the looks.
+    pub fn activity(&self, first: &Counters<'_>, second: &Counters<'_>) -> Result<f64, NvmlError> {
+        let failed = |e: &WrapperError| self.failed("nvmlGpmMetricsGet", "an interval", e);
+        let metrics = [
+            GpmMetricId::GraphicsUtil,
+            GpmMetricId::Nvdec0Util,
+            GpmMetricId::Nvdec1Util,
+            GpmMetricId::Nvdec2Util,
+            GpmMetricId::Nvdec3Util,
+            GpmMetricId::Nvjpg0Util,
+            GpmMetricId::Nvjpg1Util,
+        ];
+        let results =
+            gpm_metrics_get(&self.nvml, &first.0, &second.0, &metrics).map_err(|e| failed(&e))?;
+        let mut greatest = 0.0_f64;
+        for (position, result) in results.into_iter().enumerate() {
+            let value = match result {
+                Ok(metric) => metric.value,
+                // Not every instance has a decoder; each has a graphics engine.
+                Err(_) if position > 0 => continue,
+                Err(error) => return Err(failed(&error)),
+            };
+            if !value.is_finite() || value < 0.0 {
+                return Err(NvmlError::Call {
+                    call: "nvmlGpmMetricsGet",
+                    subject: format!("an interval ({value} %)"),
+                    code: codes::NO_DATA,
+                });
+            }
+            greatest = greatest.max(value);
+        }
+        Ok((greatest / 100.0).min(1.0))
+    }
+}
+
+impl<'s> Gpu<'s> {
+    /// The processes with a compute context. On a GPU in MIG mode root sees those of all instances.
+    pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
+        let own = whole_list(|| self.device.running_compute_processes());
+        let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
+        let clients = match whole_list(|| self.device.mps_running_compute_processes()) {
+            // Nothing of MPS before Volta.
+            Err(WrapperError::NotSupported) => Vec::new(),
+            other => {
+                other.map_err(|e| self.failed("nvmlDeviceGetMPSComputeRunningProcesses_v3", &e))?
+            }
+        };
+        let mut processes: Vec<Process> = clients.iter().map(|p| process(p, true)).collect();
+        for other in own.iter().map(|p| process(p, false)) {
+            // Drivers differ in whether clients are in both lists.
+            if processes.iter().all(|known| known.pid != other.pid) {
+                processes.push(other);
+            }
+        }
+        Ok(processes)
+    }
+
+    /// Whether GPM tells the activity of instances: from Hopper on.
+    pub fn has_gpm(&self) -> Result<bool, NvmlError> {
+        match self.device.gpm_support() {
+            Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(false),
+            other => other.map_err(|e| self.failed("nvmlGpmQueryDeviceSupport", &e)),
+        }
+    }
+
+    /// A look at the counters of a GPU instance.
+    pub fn counters(&self, gi_id: u32) -> Result<Counters<'s>, NvmlError> {
+        let sample = self.device.gpm_mig_sample(gi_id);
+        sample
+            .map(Counters)
+            .map_err(|e| self.failed("nvmlGpmMigSampleGet", &e))
+    }
+
+    /// The MIG devices that stand on the GPU.
+    pub fn mig_devices(&self) -> Result<Vec<MigDevice>, NvmlError> {
+        let most = self
+            .device
+            .mig_device_count()
+            .map_err(|e| self.failed("nvmlDeviceGetMaxMigDeviceCount", &e))?;
+        let mut found = Vec::new();
+        for index in 0..most {
+            let Some(handle) = self.mig_device(index)? else {
+                continue;
+            };
+            let mut gi_id = u32::MAX;
+            match call!(self, nvmlDeviceGetGpuInstanceId(handle, &mut gi_id)) {
+                // It went away between the calls.
+                Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {
+                    continue;
+                }
+                other => other?,
+            }
+            found.extend(self.seen(handle, gi_id)?);
+        }
+        Ok(found)
+    }
+
+    fn seen(&self, handle: ffi::nvmlDevice_t, gi_id: u32) -> Result<Option<MigDevice>, NvmlError> {
+        // SAFETY: NVML gave the handle a moment ago; one that is stale by now is answered with an error.
+        let device = unsafe { Device::new(handle, &self.session.nvml) };
+        match device.uuid() {
+            Err(WrapperError::NotFound | WrapperError::InvalidArg) => Ok(None),
+            Err(error) => Err(self.failed("nvmlDeviceGetUUID", &error)),
+            Ok(uuid) => Ok(Some(MigDevice { gi_id, uuid })),
+        }
+    }
+
+    /// Memory in use on a MIG device, by whomever.
+    pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
+        let device = self.session.nvml.device_by_uuid(mig_uuid);
+        let memory = device.and_then(|device| device.memory_info());
+        memory
+            .map(|memory| MemoryMib(memory.used >> 20))
+            .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
+    }
+
+    /// What computed on a GPU without MIG after a moment of the driver's clock. The driver lists those alone
+    /// that did anything (nvml.h), so a process that is missing was idle.
+    pub fn utilization_since(&self, timestamp_us: u64) -> Result<Vec<Utilization>, NvmlError> {
+        let samples = match whole_list(|| self.device.process_utilization_stats(timestamp_us)) {
+            Err(WrapperError::NotFound) => Vec::new(),
+            other => other.map_err(|e| self.failed("nvmlDeviceGetProcessUtilization", &e))?,
+        };
+        let samples = samples.into_iter().map(|sample| Utilization {
+            pid: sample.pid,
+            percent: sample.sm_util.max(sample.enc_util).max(sample.dec_util),
+        });
+        Ok(samples.collect())
+    }
+
+    /// Percent of the last sample period of the driver in which a kernel ran on a GPU without MIG.
+    pub fn utilization(&self) -> Result<u32, NvmlError> {
+        let rates = self.device.utilization_rates();
+        rates
+            .map(|rates| rates.gpu)
+            .map_err(|e| self.failed("nvmlDeviceGetUtilizationRates", &e))
+    }
+}
+
+/// Reads a list once more that outgrew its room between the call that counts and the one that reads: where
+/// short programs follow each other that is no rare thing, and no failure of the driver.
+fn whole_list<T>(mut read: impl FnMut() -> Result<T, WrapperError>) -> Result<T, WrapperError> {
+    for _ in 1..LIST_READINGS {
+        match read() {
+            Err(WrapperError::InsufficientSize(_)) => {}
+            other => return other,
+        }
+    }
+    read()
+}
+
+fn process(info: &ProcessInfo, mps_client: bool) -> Process {
+    Process {
+        pid: info.pid,
+        gi_id: info.gpu_instance_id,
+        memory: match info.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(MemoryMib(bytes >> 20)),
+            UsedGpuMemory::Unavailable => None,
+        },
+        mps_client,
+    }
+}

@@ -1,0 +1,304 @@
+//! Where the settings come from: scontrol, the files, and this host.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::conf::Files;
+use super::running::Running;
+use super::{Script, Settings};
+
+/// How long scontrol may take for one answer.
+const LIMIT: Duration = Duration::from_secs(15);
+/// Where slurm.conf is where nobody says so; the second on nodes that get it from slurmctld.
+const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
+/// Longer files are no scripts.
+const MANY_BYTES: u64 = 1 << 20;
+
+/// Where the settings are to be looked for.
+#[derive(Debug, Clone, Default)]
+pub struct Sources<'a> {
+    /// This slurm.conf and the files beside it, and no running Slurm.
+    pub slurm_conf: Option<PathBuf>,
+    /// gpufrac.toml where it is in use, to see who can read it; none for one that is only tried.
+    pub config: Option<PathBuf>,
+    /// The node that this host is, so that its own settings count.
+    pub here: Option<Here<'a>>,
+}
+
+/// This host as a node of a pool.
+#[derive(Debug, Clone)]
+pub struct Here<'a> {
+    /// Its name in Slurm.
+    pub node: &'a str,
+    /// How many GPUs NVML shows; None where NVML does not answer.
+    pub gpus: Option<u32>,
+    /// Whether one of its pools has control daemons of MPS.
+    pub uses_mps: bool,
+}
+
+/// Reads whatever can be read. What could not be is in [`Settings::unknown`].
+pub fn gather(sources: &Sources<'_>) -> Settings {
+    let mut settings = Settings::default();
+    let from_environment = std::env::var_os("SLURM_CONF").map(PathBuf::from);
+    // scontrol would wait for the file to appear.
+    let absent = from_environment.as_ref().filter(|path| !path.exists());
+    match (&sources.slurm_conf, absent) {
+        (Some(_), _) => {}
+        (None, Some(path)) => {
+            let path = path.display();
+            settings.unknown.push(format!(
+                "$SLURM_CONF names `{path}`, which is not there: the running Slurm is not judged"
+            ));
+        }
+        (None, None) => match running() {
+            Ok(running) => settings.running = Some(running),
+            Err(why) => settings.unknown.push(why),
+        },
+    }
+    let told = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.get("SLURM_CONF"));
+    let asked = sources.slurm_conf.clone().or(from_environment);
+    let candidates: Vec<PathBuf> = match asked {
+        Some(path) => vec![path],
+        None => {
+            let usual = told.into_iter().chain(USUAL).map(PathBuf::from);
+            usual.chain(of_prefix("etc/slurm.conf")).collect()
+        }
+    };
+    let read = |path: &Path| fs::read_to_string(path);
+    let mut why = None;
+    for path in &candidates {
+        match Files::read(path, &read, &glob) {
+            Ok(files) => {
+                settings.files = Some(files);
+                break;
+            }
+            Err(error) => {
+                why.get_or_insert_with(|| format!("cannot read `{}`: {error}", path.display()));
+            }
+        }
+    }
+    if settings.files.is_none() {
+        settings.unknown.extend(why);
+    }
+    settings.scripts = scripts(&settings);
+    let config = sources.config.as_deref();
+    settings.closed = config.and_then(|config| super::access::closed(config, &settings));
+    if let Some(here) = &sources.here {
+        settings.kill_mode = if here.uses_mps { kill_mode() } else { None };
+        settings.gpus = here.gpus.map(|count| (here.node.to_owned(), count));
+    }
+    settings
+}
+
+fn running() -> Result<Running, String> {
+    let config = scontrol(&["show", "config"])?;
+    let nodes = scontrol(&["-o", "show", "node"])?;
+    let partitions = scontrol(&["-o", "show", "partition"])?;
+    Ok(Running::parse(&config, &nodes, &partitions))
+}
+
+/// A file of the Slurm that this was built for, where that has a prefix of its own and `PATH` may not know it.
+fn of_prefix(name: &str) -> Option<PathBuf> {
+    Some(slurm_sys::client::prefix()?.join(name))
+}
+
+/// What scontrol prints. Without slurmctld it says so on stderr.
+fn scontrol(arguments: &[&str]) -> Result<String, String> {
+    let programs = [Some("scontrol".into()), of_prefix("bin/scontrol")];
+    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
+    let said = match first(&programs, arguments) {
+        Ok(said) => said,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err("there is no scontrol here: the running Slurm is not judged".into());
+        }
+        Err(error) => return Err(format!("cannot run scontrol: {error}")),
+    };
+    match said {
+        Some((true, out, _)) => Ok(out),
+        Some((false, _, error)) => {
+            let last = error.lines().last().unwrap_or("no reason").trim();
+            Err(format!(
+                "scontrol does not answer ({last}): the running Slurm is not judged"
+            ))
+        }
+        None => Err(format!(
+            "scontrol did not answer within {} s: the running Slurm is not judged",
+            LIMIT.as_secs()
+        )),
+    }
+}
+
+/// What the first of the programs that is there says.
+fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Said> {
+    let mut absent = std::io::ErrorKind::NotFound.into();
+    for program in programs {
+        match capture(Command::new(program).args(arguments), LIMIT) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
+            said => return said,
+        }
+    }
+    Err(absent)
+}
+
+/// Whether a program ended well, its stdout and its stderr; None if it took too long.
+type Said = Option<(bool, String, String)>;
+
+/// Runs a program that may say any amount.
+fn capture(command: &mut Command, limit: Duration) -> std::io::Result<Said> {
+    let (mut out, mut error) = (storage(c"out")?, storage(c"error")?);
+    let mut child = command
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(error.try_clone()?)
+        .spawn()?;
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let text = |file: &mut File| -> std::io::Result<String> {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    Ok(Some((status.success(), text(&mut out)?, text(&mut error)?)))
+}
+
+fn storage(name: &std::ffi::CStr) -> std::io::Result<File> {
+    let file = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
+    Ok(File::from(file))
+}
+
+/// The prologs and epilogs that are named, and whether they name ours.
+fn scripts(settings: &Settings) -> Vec<Script> {
+    let mut scripts = Vec::new();
+    for (key, program) in [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")] {
+        let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
+        let running = settings.running.iter().flat_map(|running| running.all(key));
+        for path in files.map(|(_, value)| value).chain(running) {
+            // One that is not absolute is beside slurm.conf (24.11; 22.05 takes none).
+            let folder = settings
+                .files
+                .as_ref()
+                .and_then(|files| files.slurm.path.parent());
+            let names = glob(&folder.unwrap_or(Path::new("/")).join(path));
+            let texts: Vec<Option<bool>> =
+                names.iter().map(|path| names_it(path, program)).collect();
+            let names_ours = match (
+                texts.contains(&Some(true)),
+                texts.is_empty() || texts.contains(&None),
+            ) {
+                (true, _) => Some(true),
+                (false, true) => None,
+                (false, false) => Some(false),
+            };
+            scripts.push(Script {
+                path: path.to_owned(),
+                names_ours,
+            });
+        }
+    }
+    scripts
+}
+
+fn names_it(path: &Path, program: &str) -> Option<bool> {
+    if path.file_name().is_some_and(|name| name == program) {
+        return Some(true);
+    }
+    let file = fs::metadata(path).ok()?;
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    // A program that is no script can call anything.
+    let text = fs::read(path).ok()?;
+    let text = String::from_utf8(text).ok()?;
+    Some(text.contains(program))
+}
+
+/// Files that a path with `*` in its last part names; in order.
+fn glob(path: &Path) -> Vec<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let Some((start, end)) = name.split_once('*') else {
+        return vec![path.to_owned()];
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    let end = end.rsplit('*').next().unwrap_or_default();
+    let fits = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with(start) && name.ends_with(end) && !name.starts_with('.')
+    };
+    let mut found: Vec<PathBuf> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(fits)
+        .collect();
+    found.sort();
+    found
+}
+
+/// How systemd ends slurmd here, where control daemons of MPS must outlive it.
+fn kill_mode() -> Option<String> {
+    let mut command = Command::new("systemctl");
+    command.args(["show", "--property=LoadState,KillMode", "slurmd.service"]);
+    let (ended, text, _) = capture(&mut command, LIMIT).ok()??;
+    let loaded = ended && text.lines().any(|line| line == "LoadState=loaded");
+    let mode = text.lines().find_map(|line| line.strip_prefix("KillMode="));
+    mode.filter(|_| loaded).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_scontrol_of_the_prefix_is_asked_where_path_has_none() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = |name: &str| {
+            let path = prefix.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\necho {name} $*\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let (own, other) = (program("own"), program("other"));
+        let absent = prefix.path().join("absent");
+        let said = |programs: &[&PathBuf]| {
+            let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
+            first(&programs, &["show", "config"])
+        };
+        let out = said(&[&absent, &own]).unwrap().unwrap().1;
+        assert_eq!(out, "own show config\n");
+        let out = said(&[&other, &own]).unwrap().unwrap().1;
+        assert_eq!(out, "other show config\n");
+        let error = said(&[&absent, &absent]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn files_of_a_prefix_are_looked_for_where_this_was_built_for_one() {
+        let (folder, file) = (slurm_sys::client::prefix(), of_prefix("bin/scontrol"));
+        assert_eq!(file, folder.map(|folder| folder.join("bin/scontrol")));
+        assert!(file.is_none_or(|file| file.is_absolute()));
+    }
+}

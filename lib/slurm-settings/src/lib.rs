@@ -1,0 +1,103 @@
+//! Slurm's settings, as `gpufrac check` judges them: what must be there for a fraction to work and to be fenced,
+//! what takes something away from it, and what to write instead.
+//!
+//! [`gather`] reads, [`judge`] judges and does no I/O.
+#![forbid(unsafe_code)]
+
+mod access;
+pub mod conf;
+mod gather;
+mod gres_lines;
+mod nodes;
+mod partitions;
+mod rules;
+pub mod running;
+#[cfg(test)]
+mod tests;
+
+use gpufrac_core::config::Config;
+
+pub use access::Closed;
+pub use conf::{Files, Place};
+pub use gather::{Here, Sources, gather};
+pub use running::Running;
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// A fraction does not work, or is not fenced.
+    Error,
+    /// Something is lost, or works only sometimes.
+    Warning,
+    /// Worth knowing.
+    Note,
+}
+
+/// One thing that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// File and line, or where the setting was seen.
+    pub place: String,
+    /// What is wrong, and what comes of it.
+    pub what: String,
+    /// What to do, with the exact text to write.
+    pub fix: String,
+}
+
+/// A program that Slurm runs as Prolog or Epilog, seen from here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Script {
+    /// Its path as slurm.conf has it; a pattern, maybe.
+    pub path: String,
+    /// Whether its text, or that of one file that the pattern matches, names gpufrac's program; None where it
+    /// cannot be read.
+    pub names_ours: Option<bool>,
+}
+
+/// All that is known of a Slurm.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// Its files, where they could be read.
+    pub files: Option<Files>,
+    /// What its controller says.
+    pub running: Option<Running>,
+    /// Prologs and epilogs as this host has them.
+    pub scripts: Vec<Script>,
+    /// `KillMode=` of slurmd's unit, on a node of a pool with control daemons.
+    pub kill_mode: Option<String>,
+    /// This host's node and how many GPUs NVML shows there.
+    pub gpus: Option<(String, u32)>,
+    /// What keeps slurmctld or users from reading gpufrac.toml.
+    pub closed: Option<Closed>,
+    /// What could not be asked or read, and why.
+    pub unknown: Vec<String>,
+}
+
+impl Settings {
+    /// Whether anything is known at all.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_none() && self.running.is_none()
+    }
+
+    /// slurm.conf, for what is in no line of it.
+    fn slurm_conf(&self) -> String {
+        let path = self.files.as_ref().map(|files| &files.slurm.path);
+        path.map_or("slurm.conf".into(), |path| path.display().to_string())
+    }
+}
+
+/// Judges a Slurm against the pools: errors first, then warnings, then notes.
+pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if settings.is_empty() {
+        return found;
+    }
+    rules::judge(settings, config, &mut found);
+    found.extend(settings.closed.as_ref().map(Closed::finding));
+    nodes::judge(settings, config, &mut found);
+    partitions::judge(settings, config, &mut found);
+    found.sort_by_key(|finding| finding.severity);
+    found
+}

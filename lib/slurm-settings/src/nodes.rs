@@ -1,0 +1,433 @@
+//! The devices and counts of each node of a pool: gres.conf, `Gres=` in slurm.conf, and what slurmctld has.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+
+use gpufrac_core::config::Config;
+
+use super::conf::{ConfFile, Place};
+use super::gres_lines::{Gpu, NodeLines, counts};
+use super::{Finding, Running, Settings, Severity};
+use gpufrac_core::gres::{self, GresLines};
+use gpufrac_core::hostlist;
+
+/// Stands for a node's name until nodes with the same finding are together.
+const NAMES: &str = "\u{1}";
+
+pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
+    let mut seen = HashSet::new();
+    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
+    let nodes: Vec<&str> = names
+        .map(String::as_str)
+        .filter(|name| seen.insert(*name))
+        .collect();
+    let mut groups: Vec<(Finding, Vec<&str>)> = Vec::new();
+    for node in nodes {
+        for finding in one(settings, config, node) {
+            match groups.iter_mut().find(|(known, _)| *known == finding) {
+                Some((_, names)) => names.push(node),
+                None => groups.push((finding, vec![node])),
+            }
+        }
+    }
+    found.extend(groups.into_iter().map(|(finding, nodes)| {
+        let nodes = hostlist::short(&nodes);
+        Finding {
+            what: finding.what.replace(NAMES, &nodes),
+            fix: finding.fix.replace(NAMES, &nodes),
+            ..finding
+        }
+    }));
+}
+
+/// A node's line of slurm.conf.
+struct Written<'a> {
+    place: &'a Place,
+    gres: Option<&'a str>,
+}
+
+fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
+    let mut default = None;
+    let mut found = None;
+    for line in file.starting("NodeName") {
+        let names = line.get("NodeName").unwrap_or_default();
+        if names.eq_ignore_ascii_case("DEFAULT") {
+            default = line.get("Gres").or(default);
+        } else if line.covers(node) {
+            found = Some(Written {
+                place: &line.place,
+                gres: line.get("Gres").or(default),
+            });
+        }
+    }
+    found
+}
+
+fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let files = settings.files.as_ref();
+    let line = files.and_then(|files| written(&files.slurm, node));
+    let record = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.nodes.get(node));
+    let lines = files.map(|files| NodeLines::of(&files.gres, node));
+    if line.is_none() && record.is_none() {
+        found.push(Finding {
+            severity: Severity::Warning,
+            place: settings.slurm_conf(),
+            what: format!("gpufrac.toml has a pool on {NAMES}, which Slurm does not know"),
+            fix: "correct the `nodes` of the pool, or add the nodes to slurm.conf".into(),
+        });
+        return found;
+    }
+    let texts = [
+        line.as_ref().and_then(|line| line.gres),
+        record.and_then(|record| record.get("Gres")),
+    ];
+    let gpus = gpus(settings, config, node, &texts, lines.as_ref());
+    let Some(wanted) = gpus.and_then(|gpus| expected(config, node, gpus)) else {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: place_of(line.as_ref()),
+            what: format!("no GPUs are counted on {NAMES}"),
+            fix: format!(
+                "add what `gpufrac conf --node '{NAMES}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
+            ),
+        });
+        return found;
+    };
+    if let (Some(files), Some(lines)) = (files, &lines) {
+        let version = settings.running.as_ref().and_then(Running::version);
+        devices(&files.gres, lines, &wanted, version, &mut found);
+    }
+    let right = counts(&wanted.gres);
+    let mut wrong_file = false;
+    if let Some(line) = &line {
+        let fault = differs(&right, line.gres).or_else(|| types_of_shares(&right, line.gres));
+        wrong_file = fault.is_some();
+        let overrides = value(settings, "SlurmdParameters")
+            .is_some_and(|value| value.contains("config_overrides"));
+        found.extend(fault.map(|(severity, fault)| Finding {
+            severity,
+            place: line.place.to_string(),
+            what: match overrides {
+                true => format!("Gres= of {NAMES}: {fault}; with SlurmdParameters=config_overrides Slurm then picks no devices"),
+                false => format!("Gres= of {NAMES}: {fault}"),
+            },
+            fix: format!("write in the line of {NAMES}: Gres={}", wanted.gres),
+        }));
+    }
+    if let Some(record) = record.filter(|_| !wrong_file) {
+        found.extend(
+            differs(&right, record.get("Gres")).map(|(severity, fault)| Finding {
+                severity,
+                place: "scontrol show node".into(),
+                what: format!("Gres= of {NAMES}: {fault}"),
+                fix: match &line {
+                    Some(_) => {
+                        "slurm.conf has it right: restart slurmctld, then slurmd on these nodes"
+                            .into()
+                    }
+                    None => format!(
+                        "write in the line of {NAMES} in slurm.conf: Gres={}",
+                        wanted.gres
+                    ),
+                },
+            }),
+        );
+        if let Some(reason) = record
+            .get("Reason")
+            .filter(|reason| reason.contains("gres/"))
+        {
+            found.push(Finding {
+                severity: Severity::Error,
+                place: "scontrol show node".into(),
+                what: format!("{NAMES} is drained, as its slurmd has other devices than slurmctld counts ({reason})"),
+                fix: format!("compare gres.conf there, restart slurmd, and then: scontrol update NodeName={NAMES} State=RESUME"),
+            });
+        }
+    }
+    found
+}
+
+fn value<'a>(settings: &'a Settings, key: &str) -> Option<&'a str> {
+    let running = settings
+        .running
+        .as_ref()
+        .and_then(|running| running.get(key));
+    running.or_else(|| {
+        settings
+            .files
+            .as_ref()?
+            .slurm
+            .last(key)
+            .map(|(_, value)| value)
+    })
+}
+
+fn place_of(line: Option<&Written<'_>>) -> String {
+    line.map_or("scontrol show node".into(), |line| line.place.to_string())
+}
+
+/// How many GPUs a node has: by the pools, by NVML here, or as most of Slurm's counts have it. None where nothing
+/// is counted.
+fn gpus(
+    settings: &Settings,
+    config: &Config,
+    node: &str,
+    texts: &[Option<&str>],
+    lines: Option<&NodeLines>,
+) -> Option<u32> {
+    let pools = config.pools_of_node(node);
+    if pools.iter().all(|pool| pool.gpus.is_some()) {
+        return Some(0);
+    }
+    if let Some((name, count)) = &settings.gpus
+        && name == node
+    {
+        return Some(*count);
+    }
+    let mut guesses = Vec::new();
+    let capacity = pools
+        .first()
+        .map_or(100, |pool| u64::from(pool.layout.capacity.0))
+        .max(1);
+    let types: Vec<&str> = config
+        .devices_of_node(node, 1)
+        .iter()
+        .map(|device| device.type_name)
+        .collect();
+    for text in texts.iter().flatten() {
+        for ((name, type_name), count) in counts(text) {
+            match name.as_str() {
+                "gpufrac" | "shard" => guesses.push(count.div_ceil(100)),
+                "gpu" if type_name.is_empty() || types.contains(&type_name.as_str()) => {
+                    guesses.push((count * capacity).div_ceil(100));
+                }
+                _ => {}
+            }
+        }
+    }
+    if let Some(lines) = lines {
+        let ours = |gpu: &&Gpu| {
+            gpu.type_name
+                .as_deref()
+                .is_none_or(|name| types.contains(&name))
+        };
+        let devices = u64::try_from(lines.gpus.iter().filter(ours).count()).unwrap_or(0);
+        guesses.extend(
+            [lines.fractions, lines.shard_count, devices * capacity]
+                .map(|units| units.div_ceil(100)),
+        );
+    }
+    guesses.retain(|count| *count > 0);
+    let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
+    for guess in guesses {
+        *votes.entry(guess).or_default() += 1;
+    }
+    let (best, _) = votes
+        .into_iter()
+        .max_by_key(|(count, votes)| (*votes, *count))?;
+    u32::try_from(best).ok()
+}
+
+fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
+    let folder = PathBuf::from(config.paths.for_node(name).devices);
+    let devices = config.devices_of_node(name, gpus);
+    let lines = gres::lines(name, &folder, &devices);
+    (!lines.gres.is_empty()).then_some(lines)
+}
+
+/// What gres.conf has against what it should have.
+fn devices(
+    file: &ConfFile,
+    lines: &NodeLines,
+    wanted: &GresLines,
+    version: Option<(u32, u32, u32)>,
+    found: &mut Vec<Finding>,
+) {
+    let printed = super::conf::read_conf(&file.path, &|_| Ok(wanted.gres_conf.join("\n")));
+    let node = wanted
+        .gres_conf
+        .first()
+        .and_then(|line| line.strip_prefix("NodeName=")?.split(' ').next())
+        .unwrap_or_default();
+    let Ok(printed) = printed else { return };
+    let right = NodeLines::of(&printed, node);
+    let place = match (&lines.place, file.exists) {
+        (Some(place), _) => place.to_string(),
+        (None, true) => file.path.display().to_string(),
+        (None, false) => format!("{} (missing)", file.path.display()),
+    };
+    let error = Severity::Error;
+    let detect = lines.detect.as_ref();
+    if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
+        found.push(Finding {
+            severity: error,
+            place: place.to_string(),
+            what: format!(
+                "AutoDetect={how} holds for {NAMES}: Slurm then looks for GPUs itself, and the placeholders are none"
+            ),
+            fix: format!("add the line: NodeName={NAMES} AutoDetect=off"),
+        });
+    }
+    let mut add = |severity, place: String, what: String| {
+        let (own, any) = (format!("NodeName={node} "), format!("NodeName={NAMES} "));
+        let text = wanted.gres_conf.join("\n").replace(&own, &any);
+        found.push(Finding {
+            severity,
+            place,
+            what,
+            fix: format!("write for {NAMES}:\n{text}"),
+        });
+    };
+    if let Some((place, cores)) = lines.cores.first() {
+        let severity = match version {
+            Some(version) if version >= (23, 11, 5) => Severity::Note,
+            Some(_) => error,
+            None => Severity::Warning,
+        };
+        let what = format!(
+            "Cores={cores} on a line of gpus of {NAMES}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
+        );
+        add(severity, place.to_string(), what);
+    }
+    let devices = right.gpus.iter().enumerate();
+    let wrong = devices
+        .map(|(at, gpu)| (gpu, lines.gpus.get(at)))
+        .find(|(gpu, is)| Some(*gpu) != *is);
+    if let Some((gpu, is)) = wrong {
+        let should = show(gpu);
+        let what = match is {
+            None => format!("{NAMES} lacks the device {should}"),
+            Some(is) => format!(
+                "{NAMES} has {} where {should} must stand: devices are known by their number",
+                show(is)
+            ),
+        };
+        add(error, place.clone(), what);
+    } else if lines.gpus.len() > right.gpus.len()
+        && let Some(more) = lines.gpus[right.gpus.len()..].iter().find(|gpu| {
+            right
+                .gpus
+                .iter()
+                .any(|ours| ours.type_name == gpu.type_name || ours.file == gpu.file)
+        })
+    {
+        add(
+            error,
+            place.clone(),
+            format!("{NAMES} has {} too many", show(more)),
+        );
+    }
+    let vague = lines
+        .vague
+        .as_ref()
+        .filter(|_| lines.shard_count == right.shard_count);
+    if let Some(place) = vague {
+        let same_files = lines.shards == right.shards;
+        let same = |count: &u64| right.shards.values().all(|other| other == count);
+        let all_share = right.shards.len() == right.gpus.len() && right.shards.values().all(same);
+        let severity = match same_files || (lines.shards.is_empty() && all_share) {
+            true => Severity::Warning,
+            false => error,
+        };
+        let what = format!(
+            "shards of {NAMES} without Type= or File=: Slurm forgets the Type that a job asked for and refuses its steps, and divides shards among whole GPUs, too"
+        );
+        add(severity, place.to_string(), what);
+    } else if lines.shards != right.shards || lines.shard_count != right.shard_count {
+        add(
+            error,
+            place.clone(),
+            format!(
+                "{NAMES} has {} shards on {} devices and must have {} on {}",
+                lines.shard_count,
+                lines.shards.len(),
+                right.shard_count,
+                right.shards.len()
+            ),
+        );
+    }
+    if lines.fractions != right.fractions {
+        add(
+            error,
+            place,
+            format!(
+                "{NAMES} has Name=gpufrac Count={} and must have {}",
+                lines.fractions, right.fractions
+            ),
+        );
+    }
+}
+
+fn show(gpu: &Gpu) -> String {
+    let type_name = gpu.type_name.as_deref().unwrap_or("without one");
+    format!("Type {type_name} File={}", gpu.file)
+}
+
+/// Counts by name and Type.
+type Counts = BTreeMap<(String, String), u64>;
+
+fn sum(of: &Counts, name: &str) -> u64 {
+    let of_name = of.iter().filter(|((known, _), _)| known == name);
+    of_name.map(|(_, count)| count).sum()
+}
+
+/// How a `Gres=` differs from the right one; GRES of other names and Types may be in it.
+fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
+    let is = counts(text.unwrap_or_default());
+    if is.is_empty() {
+        return Some((Severity::Error, "nothing is counted".into()));
+    }
+    // slurmctld gives shares the Types that nodes register, whether they are written or not.
+    for name in ["shard", "gpufrac"] {
+        let (is, right) = (sum(&is, name), sum(right, name));
+        if is != right {
+            return Some((
+                Severity::Error,
+                format!("{name} is {is} and must be {right}"),
+            ));
+        }
+    }
+    let gpus = right.iter().filter(|((name, _), _)| name == "gpu");
+    for ((_, type_name), count) in gpus {
+        match is.get(&("gpu".into(), type_name.clone())) {
+            Some(known) if known == count => {}
+            Some(known) => {
+                let fault = format!("gpu:{type_name} is {known} and must be {count}");
+                return Some((Severity::Error, fault));
+            }
+            None if is.get(&("gpu".into(), String::new())) == Some(&sum(right, "gpu")) => {
+                let fault = format!("gpu without its Type `{type_name}`, which requests ask for");
+                return Some((Severity::Warning, fault));
+            }
+            None => return Some((Severity::Error, format!("gpu:{type_name} is missing"))),
+        }
+    }
+    None
+}
+
+/// The Types of shares, where their number is right.
+fn types_of_shares(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
+    let is = counts(text.unwrap_or_default());
+    let shares = |of: &Counts| -> Counts {
+        let shares = of.iter().filter(|((name, _), _)| name == "shard");
+        shares.map(|(key, count)| (key.clone(), *count)).collect()
+    };
+    let (is, right) = (shares(&is), shares(right));
+    if is == right {
+        return None;
+    }
+    match is.keys().all(|(_, type_name)| type_name.is_empty()) {
+        true => Some((
+            Severity::Warning,
+            "shard without its Type: steps of jobs that ask for it are refused".into(),
+        )),
+        false => Some((
+            Severity::Error,
+            "shard has other Types than the pools".into(),
+        )),
+    }
+}

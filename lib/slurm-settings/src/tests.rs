@@ -1,0 +1,343 @@
+mod cases;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::Config;
+
+use super::*;
+
+const POOLS: &str = include_str!("right/gpufrac.toml");
+const GRES: &str = include_str!("right/gres.conf");
+
+/// Files by name, in /etc/slurm.
+struct World(BTreeMap<PathBuf, String>);
+
+impl World {
+    fn right() -> World {
+        let mut world = World(BTreeMap::new());
+        world.write("slurm.conf", include_str!("right/slurm.conf"));
+        world.write("gres.conf", GRES);
+        world.write("cgroup.conf", include_str!("right/cgroup.conf"));
+        world.write("plugstack.conf", include_str!("right/plugstack.conf"));
+        let container = include_str!("right/job_container.conf");
+        world.write("job_container.conf", container);
+        world
+    }
+
+    fn write(&mut self, name: &str, text: &str) {
+        self.0
+            .insert(Path::new("/etc/slurm").join(name), text.to_owned());
+    }
+
+    /// Replaces text that must be there once.
+    #[track_caller]
+    fn change(&mut self, name: &str, from: &str, to: &str) {
+        self.try_change(name, from, to).unwrap();
+    }
+
+    fn try_change(&mut self, name: &str, from: &str, to: &str) -> Result<(), String> {
+        let path = Path::new("/etc/slurm").join(name);
+        let text = self.0.get_mut(&path).ok_or(format!("no file {name}"))?;
+        match text.matches(from).count() {
+            1 => *text = text.replace(from, to),
+            count => return Err(format!("{from:?} stands {count} times in {name}: {text}")),
+        }
+        Ok(())
+    }
+
+    fn files(&self) -> Files {
+        let read = |path: &Path| {
+            self.0
+                .get(path)
+                .cloned()
+                .ok_or(io::ErrorKind::NotFound.into())
+        };
+        let glob = |pattern: &Path| {
+            let start = pattern.to_str().unwrap().trim_end_matches('*').to_owned();
+            let fits = |path: &&PathBuf| path.to_str().unwrap().starts_with(&start);
+            self.0.keys().filter(fits).cloned().collect()
+        };
+        Files::read(Path::new("/etc/slurm/slurm.conf"), &read, &glob).unwrap()
+    }
+
+    fn judge(&self) -> Vec<Finding> {
+        let settings = Settings {
+            files: Some(self.files()),
+            ..Settings::default()
+        };
+        judge(&settings, &pools(POOLS))
+    }
+}
+
+fn pools(text: &str) -> Config {
+    Config::parse(text, "gpufrac.toml").unwrap()
+}
+
+/// What scontrol printed on a release, with this said otherwise.
+fn recorded(release: &str, changes: &[(&str, &str)]) -> Running {
+    let text = |what: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recorded");
+        let path = folder.join(format!("{what}-{release}.txt"));
+        let mut text = std::fs::read_to_string(path).unwrap();
+        for (from, to) in changes {
+            text = text.replace(from, to);
+        }
+        text
+    };
+    Running::parse(&text("config"), &text("node"), &text("partition"))
+}
+
+/// The recorded clusters have no plugin of ours, as they were recorded without.
+const PLUGINS: [(&str, &str); 2] = [
+    (
+        "JobSubmitPlugins        = (null)",
+        "JobSubmitPlugins        = gpufrac",
+    ),
+    (
+        "CliFilterPlugins        = (null)",
+        "CliFilterPlugins        = gpufrac",
+    ),
+];
+
+const RELEASES: [&str; 3] = ["22.05", "24.11", "26.05"];
+
+#[test]
+fn what_is_right_is_not_named() {
+    assert_eq!(World::right().judge(), []);
+    for release in RELEASES {
+        let settings = Settings {
+            files: Some(World::right().files()),
+            running: Some(recorded(release, &PLUGINS)),
+            ..Settings::default()
+        };
+        assert_eq!(judge(&settings, &pools(POOLS)), [], "{release}");
+    }
+}
+
+#[test]
+fn lines_are_found_in_included_files_and_the_last_one_counts() {
+    let mut world = World::right();
+    world.change(
+        "slurm.conf",
+        "TaskPlugin=",
+        "include site-%c.conf\n#TaskPlugin=",
+    );
+    world.write(
+        "site-c.conf",
+        "# ours\ntaskplugin=task/cgroup, \\\n  \nTaskPlugin = task/affinity # not this\n",
+    );
+    let found = world.judge();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(found[0].place, "/etc/slurm/site-c.conf:4");
+    world.write("plugstack.conf", "include plugstack.conf.d/*\n");
+    world.write(
+        "plugstack.conf.d/gpufrac.conf",
+        "required /opt/spank_gpufrac.so config=/x\n",
+    );
+    assert_eq!(world.judge().len(), 1);
+}
+
+#[test]
+fn the_running_values_and_the_files_are_told_apart() {
+    let config = pools(POOLS);
+    for release in RELEASES {
+        let mut changes = PLUGINS.to_vec();
+        changes.push(("= task/cgroup", "= task/affinity"));
+        changes.push((
+            "ConstrainDevices        = yes",
+            "ConstrainDevices        = no",
+        ));
+        changes.push(("gpu:half:16", "gpu:half:12"));
+        let running = recorded(release, &changes);
+        let settings = |files| Settings {
+            files,
+            running: Some(running.clone()),
+            ..Settings::default()
+        };
+        // The files were put right and the daemons were not restarted.
+        let found = judge(&settings(Some(World::right().files())), &config);
+        let places: Vec<&str> = found.iter().map(|finding| finding.place.as_str()).collect();
+        let config_at = "scontrol show config";
+        assert_eq!(
+            places,
+            [config_at, config_at, "scontrol show node"],
+            "{release}: {found:#?}"
+        );
+        assert!(
+            found[0]
+                .fix
+                .contains("/etc/slurm/slurm.conf:10 has it right: restart"),
+            "{found:#?}"
+        );
+        // No file can be read.
+        let found = judge(&settings(None), &config);
+        assert_eq!(found.len(), 3, "{release}: {found:#?}");
+        assert!(found[2].fix.contains("Gres=gpu:half:16,"), "{found:#?}");
+        // The running Slurm is right, the file will not be.
+        let mut world = World::right();
+        world.change("slurm.conf", "select/cons_tres", "select/linear");
+        let right = Settings {
+            files: Some(world.files()),
+            running: Some(recorded(release, &PLUGINS)),
+            ..Settings::default()
+        };
+        let found = judge(&right, &config);
+        assert_eq!(found.len(), 1, "{release}: {found:#?}");
+        assert_eq!(found[0].place, "/etc/slurm/slurm.conf:3");
+    }
+}
+
+#[test]
+fn flags_of_the_prolog_bring_others_with_them() {
+    let mut world = World::right();
+    world.change("slurm.conf", "Alloc,Contain,DeferBatch", "X11,DeferBatch");
+    assert_eq!(world.judge(), []);
+    world.change("slurm.conf", "X11,DeferBatch", "contain,deferbatch");
+    assert_eq!(world.judge(), []);
+    // DeferBatch alone brings Alloc from 26.05 on.
+    world.change("slurm.conf", "contain,deferbatch", "DeferBatch");
+    let config = pools(POOLS);
+    for (release, severity) in [("24.11", Severity::Error), ("26.05", Severity::Warning)] {
+        let settings = Settings {
+            files: Some(world.files()),
+            running: Some(recorded(release, &PLUGINS)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &config);
+        assert_eq!(found.len(), 1, "{release}: {found:#?}");
+        assert_eq!(found[0].severity, severity, "{release}: {found:#?}");
+    }
+}
+
+#[test]
+fn detection_of_gpus_goes_with_their_accounting() {
+    let mut world = World::right();
+    world.write(
+        "gres.conf",
+        &format!("AutoDetect=nvml\nNodeName=gn[01-02] AutoDetect=off\n{GRES}"),
+    );
+    assert_eq!(world.judge(), []);
+    world.change("slurm.conf", "JobAcctGatherParams=DisableGPUAcct", "");
+    let found = world.judge();
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_eq!(
+        found[0].fix,
+        "add the line: JobAcctGatherParams=DisableGPUAcct"
+    );
+}
+
+#[test]
+fn a_partition_of_whole_nodes_is_seen_on_every_release() {
+    let config = pools(&POOLS.replace("\"gpu\"]", "\"excl\", \"force\"]"));
+    for release in RELEASES {
+        let settings = Settings {
+            running: Some(recorded(release, &PLUGINS)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &config);
+        assert_eq!(found.len(), 1, "{release}: {found:#?}");
+        assert!(found[0].what.starts_with("partition excl, "), "{found:#?}");
+    }
+}
+
+#[test]
+fn a_prolog_of_the_site_is_believed_when_it_names_ours() {
+    let config = pools(POOLS);
+    let mut world = World::right();
+    world.change(
+        "slurm.conf",
+        "/usr/sbin/gpufrac-prolog",
+        "/etc/slurm/prolog.d/*",
+    );
+    for (names_ours, severity) in [
+        (Some(true), None),
+        (None, Some(Severity::Note)),
+        (Some(false), Some(Severity::Error)),
+    ] {
+        let settings = Settings {
+            files: Some(world.files()),
+            scripts: vec![Script {
+                path: "/etc/slurm/prolog.d/*".into(),
+                names_ours,
+            }],
+            ..Settings::default()
+        };
+        let found = judge(&settings, &config);
+        assert_eq!(
+            found.first().map(|finding| finding.severity),
+            severity,
+            "{found:#?}"
+        );
+    }
+}
+
+#[test]
+fn where_pools_name_no_gpus_the_counts_are_compared_with_each_other() {
+    let config = pools(&POOLS[..POOLS.find("gpus = [0").unwrap()]);
+    let mut world = World::right();
+    let gres = "\
+NodeName=gn[01-02] Name=gpu Type=half File=/dev/gpufrac/half[0-15]
+NodeName=gn[01-02] Name=shard Type=half Count=800 File=/dev/gpufrac/half[0-15]
+NodeName=gn[01-02] Name=gpufrac Count=800
+";
+    world.write("gres.conf", gres);
+    let judge = |world: &World| {
+        let settings = Settings {
+            files: Some(world.files()),
+            ..Settings::default()
+        };
+        judge(&settings, &config)
+    };
+    assert_eq!(judge(&world), []);
+    world.change("slurm.conf", "shard:half:800", "shard:half:700");
+    let found = judge(&world);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0]
+            .fix
+            .ends_with("Gres=gpu:half:16,shard:half:800,gpufrac:800"),
+        "{found:#?}"
+    );
+    // Nothing at all is counted.
+    world.write("gres.conf", "");
+    world.change(
+        "slurm.conf",
+        " Gres=gpu:half:16,shard:half:700,gpufrac:800",
+        "",
+    );
+    let found = judge(&world);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert!(
+        found[0]
+            .fix
+            .contains("gpufrac conf --node 'gn[01-02]' --gpus N"),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn control_daemons_need_a_unit_that_lets_them_live() {
+    let config = pools(
+        "version = 1\n[pool.p]\nmechanism = \"mps\"\ntenancy = \"private\"\ngpu = \"T4-16\"\npartitions = [\"gpu\"]\nnodes = \"gn[01-02]\"\ngpus = [0]\n",
+    );
+    let settings = |mode: &str, flags: &str| Settings {
+        running: Some(recorded(
+            "26.05",
+            &[PLUGINS[0], PLUGINS[1], ("Alloc,Contain,DeferBatch", flags)],
+        )),
+        kill_mode: Some(mode.into()),
+        ..Settings::default()
+    };
+    let ours = |settings: &Settings| {
+        let mut found = judge(settings, &config);
+        // The recorded nodes have other devices.
+        found.retain(|finding| finding.place != "scontrol show node");
+        found
+    };
+    let flags = "Alloc,Contain,DeferBatch";
+    assert_eq!(ours(&settings("process", flags)), []);
+    let found = ours(&settings("control-group", flags));
+    assert_eq!(found[0].place, "slurmd.service", "{found:#?}");
+}
