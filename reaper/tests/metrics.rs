@@ -116,8 +116,7 @@ fn send(server: &Server, request: &str) -> String {
 }
 
 fn read(mut stream: TcpStream) -> String {
-    let patience = Some(Duration::from_secs(20));
-    stream.set_read_timeout(patience).unwrap();
+    stream.set_read_timeout(Some(HANGS)).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
