@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::log::JobLog;
+use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::node::Node;
-use gpufrac_node::slice::reconcile;
+use gpufrac_node::slice::{reconcile, teardown};
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::MigMode;
 
@@ -83,21 +84,21 @@ impl Slices for NodeSlices {
         let unfinished = leases
             .iter()
             .filter(|lease| lease.state != LeaseState::Active);
-        let mut gpus: Vec<(&str, u32)> = unfinished
-            .map(|lease| (lease.slice.gpu_uuid.as_str(), lease.slice.gpu_index))
-            .collect();
-        gpus.sort_unstable();
-        gpus.dedup();
+        let mut of_gpus: Vec<&Lease> = unfinished.collect();
+        of_gpus.sort_unstable_by_key(|lease| &lease.slice.gpu_uuid);
+        of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
         let text = |error: &dyn std::fmt::Display| error.to_string();
-        for (uuid, index) in gpus {
+        for lease in of_gpus {
             let locks = node.locks().map_err(|e| text(&e))?;
-            let _lock = match locks.gpu(index, PATIENCE) {
+            let lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
                 Err(LockError::Timeout { .. }) => continue,
                 other => other.map_err(|e| text(&e))?,
             };
             let session = node.nvml().map_err(|e| text(&e))?;
             let store = node.leases().map_err(|e| text(&e))?;
-            reconcile::repair(node, &store, &session, uuid, None, log).map_err(|e| text(&e))?;
+            let gpu = teardown::gpu_of(&session, lease).map_err(|e| text(&e))?;
+            let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
+            reconcile::repair(&mut locked, None).map_err(|e| text(&e))?;
         }
         Ok(())
     }
@@ -105,7 +106,7 @@ impl Slices for NodeSlices {
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let locks = node.locks().map_err(|e| text(&e))?;
-        let _lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
+        let lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
             Err(LockError::Timeout { .. }) => return Ok(true),
             other => other.map_err(|e| text(&e))?,
         };
@@ -116,7 +117,9 @@ impl Slices for NodeSlices {
             return Ok(false);
         };
         let session = node.nvml().map_err(|e| text(&e))?;
-        reconcile::end_finished(node, &store, &session, &mut same, log);
+        let gpu = teardown::gpu_of(&session, &same).map_err(|e| text(&e))?;
+        let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
+        reconcile::end_finished(&mut locked, &mut same);
         Ok(true)
     }
 

@@ -2,5 +2,7 @@
 
 pub mod capability_files;
 pub mod compute_mode;
+pub mod instance_files;
+pub mod locked;
 pub mod memory_limit;
 pub(crate) mod nvidia_smi;

@@ -14,6 +14,7 @@ use gpufrac_core::mechanism::Mechanism;
 
 use crate::gpu::capability_files::{Caps, CapsError};
 use crate::gpu::compute_mode;
+use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::run_nvidia_smi;
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
@@ -23,7 +24,7 @@ use crate::state::locks::LockError;
 use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
 use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+use gpufrac_nvml::{Gpu, MigMode, NvmlError};
 
 /// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
 /// answers there, so a placeholder can be seen and permitted, not used.
@@ -123,7 +124,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         run.path().join(crate::state::record::FILE).display()
     ));
     placeholders(node, &gpus, &devices, &mut report)?;
-    repair(node, &session, &gpus, &devices)?;
+    repair(node, gpus, &devices)?;
     let mut pools = devices.iter().map(|device| device.pool.mechanism);
     if pools.any(Mechanism::uses_mig) && node.caps().driver_modifies_files() == Some(true) {
         report.hints.push(
@@ -162,7 +163,10 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     compute_mode::forget(node)?;
     let store = node.leases()?;
     for lease in store.list()? {
-        store.remove(&lease)?;
+        let lock = node
+            .locks()?
+            .gpu(lease.slice.gpu_index, node.lock_patience)?;
+        store.remove(&lock, &lease)?;
         report.done.push(format!(
             "dropped the lease of job {}, from before the reboot",
             lease.job_id
@@ -508,18 +512,14 @@ fn placeholders(
 }
 
 /// What runs that died left behind.
-fn repair(
-    node: &Node,
-    session: &Session,
-    gpus: &[Gpu<'_>],
-    devices: &[Device<'_>],
-) -> Result<(), SetupError> {
+fn repair(node: &Node, gpus: Vec<Gpu<'_>>, devices: &[Device<'_>]) -> Result<(), SetupError> {
     let (store, locks) = (node.leases()?, node.locks()?);
     let log = JobLog::setup();
     for gpu in gpus {
         if devices.iter().any(|device| device.gpu_index == gpu.index) {
-            let _lock = locks.gpu(gpu.index, node.lock_patience)?;
-            reconcile::repair(node, &store, session, &gpu.uuid, None, &log)?;
+            let lock = locks.gpu(gpu.index, node.lock_patience)?;
+            let mut locked = LockedGpu::new(lock, node, &store, gpu, &log);
+            reconcile::repair(&mut locked, None)?;
         }
     }
     Ok(())

@@ -1,15 +1,8 @@
-//! Capability files: who may open which MIG instance.
-//!
-//! The driver makes them readable by everybody, and `nvidia-modprobe`, which any user can
-//! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
-//! file of the GPU instance and that of the compute instance.
+//! What the driver says of its device files: which capability files can exist, and their numbers.
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
-
-/// Mode of a capability file: its owner may open it, nobody else.
-const MODE: u32 = 0o400;
+use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
 
 /// Why capability files could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,15 +20,6 @@ pub enum CapsError {
     },
 }
 
-/// The capability minors of one instance.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InstanceCaps {
-    /// Of the GPU instance.
-    pub gi: u32,
-    /// Of the compute instance.
-    pub ci: u32,
-}
-
 /// A line of `mig-minors`: a capability that can exist on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapMinor {
@@ -48,7 +32,7 @@ pub struct CapMinor {
 /// The driver's files below `driver_root`.
 #[derive(Debug, Clone)]
 pub struct Caps {
-    root: PathBuf,
+    pub(super) root: PathBuf,
 }
 
 impl Caps {
@@ -59,7 +43,7 @@ impl Caps {
         }
     }
 
-    fn dir(&self, below: &str) -> Result<RootDir, FileError> {
+    pub(super) fn dir(&self, below: &str) -> Result<RootDir, FileError> {
         RootDir::open(&self.root.join(below))
     }
 
@@ -114,76 +98,9 @@ impl Caps {
             Some(value.trim() != "0")
         })
     }
-
-    /// Reads a capability's minor and forbids `nvidia-modprobe` to touch its file.
-    fn claim_one(&self, dir: &str) -> Result<u32, CapsError> {
-        let dir = self.dir(dir)?;
-        let path = dir.path().join("access");
-        let text = dir.read("access")?.ok_or_else(|| CapsError::Unreadable {
-            path: path.clone(),
-            what: "content".into(),
-        })?;
-        let minor = field(&text, "DeviceFileMinor").ok_or_else(|| CapsError::Unreadable {
-            path,
-            what: "DeviceFileMinor".into(),
-        })?;
-        if field(&text, "DeviceFileModify") != Some(0) {
-            dir.tell("access", "DeviceFileModify: 0\n")?;
-        }
-        Ok(minor)
-    }
-
-    /// Takes the files of an instance out of the driver's hands: from now on nobody but root
-    /// changes them. Their owners stay as they are until [`Caps::grant`].
-    pub fn claim(&self, gpu_minor: u32, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
-        let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
-        Ok(InstanceCaps {
-            gi: self.claim_one(&gi_dir)?,
-            ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"))?,
-        })
-    }
-
-    /// Gives the files of an instance to `uid` alone.
-    pub fn grant(&self, caps: InstanceCaps, uid: u32) -> Result<(), CapsError> {
-        let major = self.major("nvidia-caps")?;
-        for minor in [caps.gi, caps.ci] {
-            self.own(major, minor, uid)?;
-        }
-        Ok(())
-    }
-
-    /// Gives the files of an instance, which are root's, to these users and nobody else: they share
-    /// it. Who is a user before and after does not notice.
-    pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
-        for minor in [caps.gi, caps.ci] {
-            let (dir, name) = self.node_of(minor)?;
-            dir.let_read(&name, users)?;
-        }
-        Ok(())
-    }
-
-    /// Gives the files of an instance back to root. To be called only while the instance is
-    /// known to be the job's, or no instance has these files.
-    pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
-        let major = self.major("nvidia-caps")?;
-        for minor in [caps.ci, caps.gi] {
-            self.own(major, minor, 0)?;
-        }
-        Ok(())
-    }
-
-    fn node_of(&self, minor: u32) -> Result<(RootDir, String), FileError> {
-        let (dir, _) = RootDir::create(&self.root.join("dev/nvidia-caps"), 0o755)?;
-        Ok((dir, format!("nvidia-cap{minor}")))
-    }
-
-    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
-        let (dir, name) = self.node_of(minor)?;
-        Ok(dir.ensure_device(&name, DeviceNumber { major, minor }, uid, MODE)?)
-    }
 }
 
-fn field(text: &str, name: &str) -> Option<u32> {
+pub(super) fn field(text: &str, name: &str) -> Option<u32> {
     // The last word holds: a simulated driver's files are plain, and orders are appended.
     text.lines().rev().find_map(|line| {
         let (key, value) = line.split_once(':')?;

@@ -3,6 +3,7 @@
 //! A shared control daemon of MPS wants EXCLUSIVE_PROCESS: then nobody goes round it. The mode from before
 //! is written down first, in `<run>/modes`, and restored when the last lease of the GPU goes.
 
+use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
@@ -44,19 +45,18 @@ fn name(gpu: &Gpu<'_>) -> String {
     gpu.uuid.clone()
 }
 
-/// Puts the GPU in a mode, with its lock held and a lease on it. `first`: no other lease is on it, so what it
-/// is in now is what it was in before.
-pub fn hold(
-    node: &Node,
-    gpu: &mut Gpu<'_>,
-    wanted: ComputeMode,
-    first: bool,
-) -> Result<(), ModeError> {
+/// Puts the GPU in a mode, with a lease on it. `first`: no other lease is on it, so what it is in now is what it was in
+/// before.
+///
+/// # Errors
+/// The driver or a file refuses.
+pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Result<(), ModeError> {
+    let gpu = &mut locked.gpu;
     let found = gpu.compute_mode()?;
     if found == wanted {
         return Ok(());
     }
-    let dir = folder(node)?;
+    let dir = folder(locked.node)?;
     if first || !dir.exists(&name(gpu))? {
         let word = WORDS.iter().find(|(mode, _)| *mode == found);
         let word = word.map_or("default", |(_, word)| word);
@@ -65,9 +65,13 @@ pub fn hold(
     Ok(gpu.set_compute_mode(wanted)?)
 }
 
-/// Puts the GPU back in the mode from before, if it was changed; with its lock held and no lease on it.
-pub fn restore(node: &Node, gpu: &mut Gpu<'_>) -> Result<(), ModeError> {
-    let dir = match RootDir::open(&node.run.join("modes")) {
+/// Puts the GPU back in the mode from before, if it was changed; no lease is on it.
+///
+/// # Errors
+/// The driver or a file refuses.
+pub fn restore(locked: &mut LockedGpu<'_>) -> Result<(), ModeError> {
+    let gpu = &mut locked.gpu;
+    let dir = match RootDir::open(&locked.node.run.join("modes")) {
         Ok(dir) => dir,
         Err(error) if error.is_not_found() => return Ok(()),
         Err(error) => return Err(error.into()),

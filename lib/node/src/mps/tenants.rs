@@ -1,13 +1,13 @@
-//! What jobs on one device have in common under MPS: the daemon, its limits, who may connect. Done with the
-//! GPU's lock held.
+//! What jobs on one device have in common under MPS: the daemon, its limits, who may connect.
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
+use crate::gpu::locked::LockedGpu;
 use crate::mps::daemon::{ControlDaemon, Health, Limits, MpsError, Server, Start};
 use crate::mps::process;
 use crate::node::Node;
-use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::leases::StoreError;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::ErrorClass;
 
@@ -48,16 +48,11 @@ pub struct Tenants<'a> {
 
 impl<'a> Tenants<'a> {
     /// None for a lease without MPS.
-    pub fn of(
-        node: &Node,
-        store: &LeaseStore,
-        lease: &'a Lease,
-        log: &'a JobLog,
-    ) -> Result<Option<Tenants<'a>>, StoreError> {
+    pub fn of(locked: &LockedGpu<'a>, lease: &'a Lease) -> Result<Option<Tenants<'a>>, StoreError> {
         let Some(mps) = &lease.slice.mps else {
             return Ok(None);
         };
-        let mut others = store.list()?;
+        let mut others = locked.store.list()?;
         others.retain(|other| {
             let folder = other.slice.mps.as_ref().map(|mps| &mps.folder);
             !other.is_same(lease) && folder == Some(&mps.folder)
@@ -65,9 +60,9 @@ impl<'a> Tenants<'a> {
         Ok(Some(Tenants {
             lease,
             mps,
-            daemon: daemon_of(node, lease.user_id, mps),
+            daemon: daemon_of(locked.node, lease.user_id, mps),
             others,
-            log,
+            log: locked.log,
         }))
     }
 

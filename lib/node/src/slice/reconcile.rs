@@ -1,6 +1,5 @@
-//! Repair: what runs that died left behind on a GPU. Done with the GPU's lock held, so no
-//! carving or releasing is under way there. An instance without a lease is somebody else's and
-//! stays.
+//! Repair: what runs that died left behind on a GPU. As the GPU is locked, no carving or releasing is under way there. An
+//! instance without a lease is somebody else's and stays.
 
 use std::time::{Duration, Instant};
 
@@ -8,31 +7,23 @@ use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 use slurm_sys::client::JobState;
 
+use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
-use crate::node::Node;
-use crate::slice::teardown::{Teardown, TeardownError};
-use crate::state::leases::{LeaseStore, StoreError};
-use gpufrac_host::log::JobLog;
-use gpufrac_nvml::Session;
+use crate::slice::teardown::{self, TeardownError};
+use crate::state::leases::StoreError;
 
 /// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
 /// `except`. What cannot be ended now stays, with its place taken. Gives the leases left.
-pub fn repair(
-    node: &Node,
-    store: &LeaseStore,
-    session: &Session,
-    gpu_uuid: &str,
-    except: Option<u32>,
-    log: &JobLog,
-) -> Result<Vec<Lease>, StoreError> {
+pub fn repair(locked: &mut LockedGpu<'_>, except: Option<u32>) -> Result<Vec<Lease>, StoreError> {
+    let log = locked.log;
     let mut left = Vec::new();
-    for mut lease in store.of_gpu(gpu_uuid)? {
+    for mut lease in locked.leases()? {
         if lease.state == LeaseState::Active || Some(lease.job_id) == except {
             left.push(lease);
             continue;
         }
         let (job, was) = (lease.job_id, lease.state);
-        match end(node, store, session, &mut lease, log) {
+        match end(locked, &mut lease) {
             Ok(()) => log.info(format!(
                 "ended the lease of job {job}, which was left {was} on {}",
                 place(&lease)
@@ -52,32 +43,20 @@ pub fn repair(
 /// How long others may wait for the GPU while Slurm is asked.
 const ASK_LIMIT: Duration = Duration::from_secs(4);
 
-/// A place that a job wants.
-#[derive(Debug)]
-pub struct Wanted<'a> {
-    /// The GPU.
-    pub gpu_uuid: &'a str,
-    /// The side of it.
-    pub side: Side,
-    /// The job.
-    pub job_id: u32,
-}
-
-/// Ends the active leases on one side of the GPU whose jobs are over: their epilog never came.
+/// Ends the active leases on one side of the GPU whose jobs are over, but that of `except`: their epilog never came.
 /// Only where Slurm says so; no answer is no permission, and who did not answer once is not asked
 /// again, as the GPU is locked meanwhile. Says how many went.
 pub fn evict_finished(
-    node: &Node,
-    store: &LeaseStore,
-    session: &Session,
-    wanted: &Wanted<'_>,
+    locked: &mut LockedGpu<'_>,
+    side: Side,
+    except: u32,
     slurm: &dyn Slurm,
-    log: &JobLog,
 ) -> Result<usize, StoreError> {
+    let log = locked.log;
     let mut gone = 0;
     let start = Instant::now();
-    for mut lease in store.of_gpu(wanted.gpu_uuid)? {
-        let elsewhere = lease.slice.side != wanted.side || lease.job_id == wanted.job_id;
+    for mut lease in locked.leases()? {
+        let elsewhere = lease.slice.side != side || lease.job_id == except;
         if elsewhere || lease.state != LeaseState::Active {
             continue;
         }
@@ -102,23 +81,18 @@ pub fn evict_finished(
                 break;
             }
         };
-        if over && end_finished(node, store, session, &mut lease, log) {
+        if over && end_finished(locked, &mut lease) {
             gone += 1;
         }
     }
     Ok(gone)
 }
 
-/// Ends the lease of a job that is over by Slurm's own word, with the GPU's lock held. Says whether it went.
-pub fn end_finished(
-    node: &Node,
-    store: &LeaseStore,
-    session: &Session,
-    lease: &mut Lease,
-    log: &JobLog,
-) -> bool {
+/// Ends the lease of a job that is over by Slurm's own word. Says whether it went.
+pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
+    let log = locked.log;
     let job = lease.job_id;
-    let ended = end(node, store, session, lease, log);
+    let ended = end(locked, lease);
     match &ended {
         Ok(()) => log.warning(format!(
             "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
@@ -131,17 +105,10 @@ pub fn end_finished(
     ended.is_ok()
 }
 
-/// Ends a lease in whatever state it is, with the GPU's lock held.
-fn end(
-    node: &Node,
-    store: &LeaseStore,
-    session: &Session,
-    lease: &mut Lease,
-    log: &JobLog,
-) -> Result<(), TeardownError> {
-    let teardown = Teardown::new(node, store);
-    let retried = teardown.begin(lease)?;
-    teardown.end(session, lease, retried, log)?;
+/// Ends a lease in whatever state it is.
+fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
+    let retried = teardown::begin(locked.store, locked.lock(), lease)?;
+    teardown::end(locked, lease, retried)?;
     Ok(())
 }
 

@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::{Lease, LeaseState};
 
+use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
 use crate::slice::reconcile::place;
-use crate::slice::teardown::{Found, Teardown, TeardownError};
+use crate::slice::teardown::{self, Found, TeardownError};
 use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
 use gpufrac_host::exit::Exit;
@@ -73,12 +74,13 @@ pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<(), ReleaseErro
     let (leases, damaged) = store.readable_of_job(job_id)?;
     // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed. The mark
     // needs no lock: whoever reads it may end the lease, as he should. One that is half-made is ended by anybody as it is.
-    let teardown = Teardown::new(node, &store);
     for lease in leases.iter().rev() {
-        if lease.state == LeaseState::Active
-            && let Err(error) = teardown.begin(&mut lease.clone())
-        {
-            log.warning(format!("{} is not marked: {error}", place(lease)));
+        if lease.state != LeaseState::Active {
+            continue;
+        }
+        match store.mark_releasing_without_lock(lease) {
+            Ok(()) => reached("release.releasing_written"),
+            Err(error) => log.warning(format!("{} is not marked: {error}", place(lease))),
         }
     }
     let released = leases.iter().rev();
@@ -109,22 +111,23 @@ fn release_one(
 ) -> Result<(), ReleaseError> {
     let store = node.leases()?;
     let locks = node.locks()?;
-    let teardown = Teardown::new(node, &store);
     let mut pause = FIRST_PAUSE;
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<(), ReleaseError> {
             // Held for one try only: others carve on this GPU while we wait.
             let patience = node.lock_patience.saturating_sub(start.elapsed());
-            let _lock = locks.gpu(lease.slice.gpu_index, patience)?;
+            let lock = locks.gpu(lease.slice.gpu_index, patience)?;
             reached("release.locked");
             // A prolog's repair may have been here meanwhile.
             let Some(mut lease) = store.again(lease)? else {
                 return Ok(());
             };
-            let retried = teardown.begin(&mut lease)?;
+            let retried = teardown::begin(&store, &lock, &mut lease)?;
             let session = node.nvml()?;
-            let found = teardown.end(&session, &mut lease, retried, log)?;
+            let gpu = teardown::gpu_of(&session, &lease)?;
+            let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
+            let found = teardown::end(&mut locked, &mut lease, retried)?;
             let what = match found {
                 Found::Ours => "released",
                 Found::Nothing => "released; its instance was gone already:",

@@ -1,18 +1,19 @@
-//! Taking down what a lease stands for, and nothing else. All of this is done with the GPU's
-//! lock held, and each step may have been done before by a run that died.
+//! Taking down what a lease stands for, and nothing else. Each step may have been done before by a run that died.
 
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
-use crate::gpu::capability_files::{Caps, CapsError, InstanceCaps};
+use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::{self, ModeError};
+use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
+use crate::gpu::locked::LockedGpu;
 use crate::mps::tenants::{self, ShareError, Tenants};
-use crate::node::{Node, now_unix};
+use crate::node::now_unix;
 use crate::slice::failpoint::reached;
 use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::locks::GpuLock;
 use crate::state::usage::{self, UsageRecord};
 use gpufrac_host::files::FileError;
-use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
 
 /// Why a slice could not be taken down.
@@ -75,193 +76,169 @@ pub enum Found {
     Foreign,
 }
 
-/// The tools for one GPU.
-pub struct Teardown<'a> {
-    node: &'a Node,
-    store: &'a LeaseStore,
-    caps: Caps,
+/// Puts a lease in `releasing`. Says whether it was there before: then a run that died may have done any part of the rest.
+/// `lock`: that of the lease's GPU.
+pub fn begin(store: &LeaseStore, lock: &GpuLock, lease: &mut Lease) -> Result<bool, TeardownError> {
+    if lease.state == LeaseState::Releasing {
+        return Ok(true);
+    }
+    lease.advance(LeaseState::Releasing)?;
+    store.write(lock, lease)?;
+    reached("release.releasing_written");
+    Ok(false)
 }
 
-impl<'a> Teardown<'a> {
-    /// With the leases of a node.
-    pub fn new(node: &'a Node, store: &'a LeaseStore) -> Self {
-        Teardown {
-            node,
-            store,
-            caps: node.caps(),
+/// Ends a lease: the instance goes, then the usage record is written, then the lease goes. On an error the lease stays, and
+/// this can be called again. `retried`: from [`begin`].
+pub fn end(
+    locked: &mut LockedGpu<'_>,
+    lease: &mut Lease,
+    retried: bool,
+) -> Result<Found, TeardownError> {
+    let found = dismantle(locked, lease)?;
+    reached("release.gpu_instance_gone");
+    // An instance that was never made is no usage; a share is the job's from the intent on.
+    if lease.slice.cuda_device().is_some() {
+        let record = UsageRecord::of(lease, now_unix());
+        if let Err(error) = usage::append(&locked.node.state, &record, retried) {
+            // The slice must go back to the pool all the same; the line says what was lost.
+            locked.log.error(format!(
+                "no usage record ({} s of {} lost): {error}",
+                record.seconds, record.profile
+            ));
         }
     }
+    reached("release.usage_written");
+    drop_lease(locked, lease)?;
+    Ok(found)
+}
 
-    /// Puts a lease in `releasing`. Says whether it was there before: then a run that died may
-    /// have done any part of the rest.
-    pub fn begin(&self, lease: &mut Lease) -> Result<bool, TeardownError> {
-        if lease.state == LeaseState::Releasing {
-            return Ok(true);
-        }
-        lease.advance(LeaseState::Releasing)?;
-        self.store.write(lease)?;
-        reached("release.releasing_written");
-        Ok(false)
+/// Drops the lease of a slice that is gone.
+pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownError> {
+    locked.node.locks()?.forget_slice(lease)?;
+    locked.remove(lease)?;
+    reached("release.lease_removed");
+    Ok(())
+}
+
+/// Takes down all that a lease stands for, as far as it stands and no other lease shares it.
+pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, TeardownError> {
+    if locked.gpu.uuid != lease.slice.gpu_uuid {
+        let uuid = lease.slice.gpu_uuid.clone();
+        return Err(TeardownError::NoGpu { uuid });
     }
-
-    /// Ends a lease: the instance goes, then the usage record is written, then the lease goes.
-    /// On an error the lease stays, and this can be called again. `retried`: from
-    /// [`Teardown::begin`].
-    pub fn end(
-        &self,
-        session: &Session,
-        lease: &mut Lease,
-        retried: bool,
-        log: &JobLog,
-    ) -> Result<Found, TeardownError> {
-        let mut gpu = gpu_of(session, lease)?;
-        let found = self.dismantle(&mut gpu, lease, log)?;
-        reached("release.gpu_instance_gone");
-        // An instance that was never made is no usage; a share is the job's from the intent on.
-        if lease.slice.cuda_device().is_some() {
-            let record = UsageRecord::of(lease, now_unix());
-            if let Err(error) = usage::append(&self.node.state, &record, retried) {
-                // The slice must go back to the pool all the same; the line says what was lost.
-                log.error(format!(
-                    "no usage record ({} s of {} lost): {error}",
-                    record.seconds, record.profile
-                ));
+    if lease.slice.hami.is_some() {
+        locked.node.remove_hami_cache(lease)?;
+        reached("release.cache_removed");
+    }
+    // Clients before what they run on.
+    if let Some(tenants) = Tenants::of(locked, lease)? {
+        tenants.leave()?;
+        reached("release.daemon_left");
+    }
+    let slice = &lease.slice;
+    if let Some(mig) = &slice.mig
+        && let Some(instance) = &mig.instance
+        && lease.mechanism == Mechanism::Mig
+    {
+        // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
+        return dismantle_known(locked, mig, instance);
+    }
+    let others = locked.store.others_of_gpu(lease)?;
+    match &slice.mig {
+        Some(mig) => dismantle_instance(locked, mig, &others),
+        None => {
+            if others.is_empty() {
+                compute_mode::restore(locked)?;
+                reached("release.mode_restored");
             }
+            Ok(Found::Ours)
         }
-        reached("release.usage_written");
-        self.drop_lease(lease)?;
-        Ok(found)
     }
+}
 
-    /// Drops the lease of a slice that is gone.
-    pub fn drop_lease(&self, lease: &Lease) -> Result<(), TeardownError> {
-        self.node.locks()?.forget_slice(lease)?;
-        self.store.remove(lease)?;
-        reached("release.lease_removed");
-        Ok(())
+/// Destroys an instance, if it stands. `others`: the other leases on the GPU.
+fn dismantle_instance(
+    locked: &LockedGpu<'_>,
+    mig: &MigSlice,
+    others: &[Lease],
+) -> Result<Found, TeardownError> {
+    let Some(instance) = &mig.instance else {
+        return dismantle_intended(locked, mig, others);
+    };
+    let users = tenants::users_of_instance(others, instance);
+    if users.is_empty() {
+        return dismantle_known(locked, mig, instance);
     }
+    let caps = InstanceCaps {
+        gi: instance.gi_cap_minor,
+        ci: instance.ci_cap_minor,
+    };
+    InstanceFiles::of(locked).share(caps, &users)?;
+    Ok(Found::Ours)
+}
 
-    /// Takes down all that a lease stands for, as far as it stands and no other lease shares it.
-    pub fn dismantle(
-        &self,
-        gpu: &mut Gpu<'_>,
-        lease: &Lease,
-        log: &JobLog,
-    ) -> Result<Found, TeardownError> {
-        if lease.slice.hami.is_some() {
-            self.node.remove_hami_cache(lease)?;
-            reached("release.cache_removed");
-        }
-        // Clients before what they run on.
-        if let Some(tenants) = Tenants::of(self.node, self.store, lease, log)? {
-            tenants.leave()?;
-            reached("release.daemon_left");
-        }
-        let slice = &lease.slice;
-        if let Some(mig) = &slice.mig
-            && let Some(instance) = &mig.instance
-            && lease.mechanism == Mechanism::Mig
-        {
-            // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
-            return self.dismantle_known(gpu, mig, instance);
-        }
-        let others = self.store.others_of_gpu(lease)?;
-        match &slice.mig {
-            Some(mig) => self.dismantle_instance(gpu, mig, &others),
-            None => {
-                if others.is_empty() {
-                    compute_mode::restore(self.node, gpu)?;
-                    reached("release.mode_restored");
-                }
-                Ok(Found::Ours)
-            }
-        }
+fn dismantle_known(
+    locked: &LockedGpu<'_>,
+    mig: &MigSlice,
+    instance: &Instance,
+) -> Result<Found, TeardownError> {
+    let caps = InstanceCaps {
+        gi: instance.gi_cap_minor,
+        ci: instance.ci_cap_minor,
+    };
+    let gpu = &locked.gpu;
+    let Some(standing) = gpu.instance(instance.gi_id)? else {
+        // Nobody has these files now; whoever gets the id next must not find them open.
+        InstanceFiles::of(locked).revoke(caps)?;
+        return Ok(Found::Nothing);
+    };
+    if (standing.profile_id, standing.placement) != (mig.profile_id, mig.placement) {
+        return Ok(Found::Foreign);
     }
+    let inside = gpu.compute_instances(instance.gi_id)?;
+    // The driver uses ids again: only the UUID says that it is ours. A GPU instance without
+    // a compute instance has none; with the id, the profile and the place of the lease
+    // it is ours, left by a teardown that died in between.
+    if inside
+        .iter()
+        .any(|ci| ci.ci_id != instance.ci_id || ci.mig_uuid != instance.mig_uuid)
+    {
+        return Ok(Found::Foreign);
+    }
+    InstanceFiles::of(locked).revoke(caps)?;
+    reached("release.caps_revoked");
+    gpu.destroy_compute_instance(instance.gi_id, instance.ci_id)?;
+    reached("release.compute_instance_gone");
+    gpu.destroy_gpu_instance(instance.gi_id)?;
+    Ok(Found::Ours)
+}
 
-    /// Destroys an instance, if it stands. `others`: the other leases on the GPU.
-    fn dismantle_instance(
-        &self,
-        gpu: &Gpu<'_>,
-        mig: &MigSlice,
-        others: &[Lease],
-    ) -> Result<Found, TeardownError> {
-        let Some(instance) = &mig.instance else {
-            return self.dismantle_intended(gpu, mig, others);
-        };
-        let users = tenants::users_of_instance(others, instance);
-        if users.is_empty() {
-            return self.dismantle_known(gpu, mig, instance);
-        }
-        let caps = InstanceCaps {
-            gi: instance.gi_cap_minor,
-            ci: instance.ci_cap_minor,
-        };
-        self.caps.share(caps, &users)?;
-        Ok(Found::Ours)
+/// A lease that names no instance: its carving died somewhere between the intent and the
+/// record. When the intent was written its place was empty, so what stands exactly there
+/// with this profile, and is in no other lease, was made for it.
+fn dismantle_intended(
+    locked: &LockedGpu<'_>,
+    mig: &MigSlice,
+    others: &[Lease],
+) -> Result<Found, TeardownError> {
+    let gpu = &locked.gpu;
+    let taken = |gi_id: u32| {
+        let mut theirs = others.iter().filter_map(|other| other.slice.instance());
+        theirs.any(|instance| instance.gi_id == gi_id)
+    };
+    let standing = gpu.instances(&gpu.geometry()?)?;
+    let Some(instance) = standing.iter().find(|instance| {
+        (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
+            && !taken(instance.gi_id)
+    }) else {
+        return Ok(Found::Nothing);
+    };
+    for ci in gpu.compute_instances(instance.gi_id)? {
+        gpu.destroy_compute_instance(instance.gi_id, ci.ci_id)?;
     }
-
-    fn dismantle_known(
-        &self,
-        gpu: &Gpu<'_>,
-        mig: &MigSlice,
-        instance: &Instance,
-    ) -> Result<Found, TeardownError> {
-        let caps = InstanceCaps {
-            gi: instance.gi_cap_minor,
-            ci: instance.ci_cap_minor,
-        };
-        let Some(standing) = gpu.instance(instance.gi_id)? else {
-            // Nobody has these files now; whoever gets the id next must not find them open.
-            self.caps.revoke(caps)?;
-            return Ok(Found::Nothing);
-        };
-        if (standing.profile_id, standing.placement) != (mig.profile_id, mig.placement) {
-            return Ok(Found::Foreign);
-        }
-        let inside = gpu.compute_instances(instance.gi_id)?;
-        // The driver uses ids again: only the UUID says that it is ours. A GPU instance without
-        // a compute instance has none; with the id, the profile and the place of the lease
-        // it is ours, left by a teardown that died in between.
-        if inside
-            .iter()
-            .any(|ci| ci.ci_id != instance.ci_id || ci.mig_uuid != instance.mig_uuid)
-        {
-            return Ok(Found::Foreign);
-        }
-        self.caps.revoke(caps)?;
-        reached("release.caps_revoked");
-        gpu.destroy_compute_instance(instance.gi_id, instance.ci_id)?;
-        reached("release.compute_instance_gone");
-        gpu.destroy_gpu_instance(instance.gi_id)?;
-        Ok(Found::Ours)
-    }
-
-    /// A lease that names no instance: its carving died somewhere between the intent and the
-    /// record. When the intent was written its place was empty, so what stands exactly there
-    /// with this profile, and is in no other lease, was made for it.
-    fn dismantle_intended(
-        &self,
-        gpu: &Gpu<'_>,
-        mig: &MigSlice,
-        others: &[Lease],
-    ) -> Result<Found, TeardownError> {
-        let taken = |gi_id: u32| {
-            let mut theirs = others.iter().filter_map(|other| other.slice.instance());
-            theirs.any(|instance| instance.gi_id == gi_id)
-        };
-        let standing = gpu.instances(&gpu.geometry()?)?;
-        let Some(instance) = standing.iter().find(|instance| {
-            (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
-                && !taken(instance.gi_id)
-        }) else {
-            return Ok(Found::Nothing);
-        };
-        for ci in gpu.compute_instances(instance.gi_id)? {
-            gpu.destroy_compute_instance(instance.gi_id, ci.ci_id)?;
-        }
-        gpu.destroy_gpu_instance(instance.gi_id)?;
-        Ok(Found::Ours)
-    }
+    gpu.destroy_gpu_instance(instance.gi_id)?;
+    Ok(Found::Ours)
 }
 
 /// The GPU that a lease names, by its UUID.

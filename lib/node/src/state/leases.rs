@@ -3,9 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::lease::{self, Lease, LeaseError};
+use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 
 use gpufrac_host::files::{FileError, RootDir};
+
+use crate::state::locks::GpuLock;
 
 /// Why a lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -130,8 +132,29 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// Writes a lease whole, with the lock of its GPU held.
-    pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
+    /// Writes a lease whole. `_lock`: that of its GPU.
+    ///
+    /// # Errors
+    /// A file refuses.
+    pub fn write(&self, _lock: &GpuLock, lease: &Lease) -> Result<(), StoreError> {
+        self.put(lease)
+    }
+
+    /// Says that the job of an active lease is over, without the lock of its GPU: whoever reads the mark may end the lease.
+    ///
+    /// # Errors
+    /// A file refuses, or the lease is not active.
+    pub fn mark_releasing_without_lock(&self, lease: &Lease) -> Result<(), StoreError> {
+        let mut marked = lease.clone();
+        let advanced = marked.advance(LeaseState::Releasing);
+        advanced.map_err(|source| StoreError::Lease {
+            path: self.dir.path().join(lease.name()),
+            source,
+        })?;
+        self.put(&marked)
+    }
+
+    fn put(&self, lease: &Lease) -> Result<(), StoreError> {
         let name = lease.name();
         let text = lease.to_text().map_err(|source| StoreError::Lease {
             path: self.dir.path().join(&name),
@@ -140,8 +163,11 @@ impl LeaseStore {
         Ok(self.dir.write(&name, &text, 0o644)?)
     }
 
-    /// Drops a lease, with the lock of its GPU held; says whether it was there.
-    pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
+    /// Drops a lease; says whether it was there. `_lock`: that of its GPU.
+    ///
+    /// # Errors
+    /// A file refuses.
+    pub fn remove(&self, _lock: &GpuLock, lease: &Lease) -> Result<bool, StoreError> {
         let name = lease.name();
         self.dir.remove(&format!(".{name}.tmp"))?;
         let was = self.dir.remove(&name)?;
@@ -152,10 +178,13 @@ impl LeaseStore {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::state::locks::Locks;
     use test_examples::lease;
 
-    fn store() -> (tempfile::TempDir, LeaseStore) {
+    fn store() -> (tempfile::TempDir, LeaseStore, GpuLock) {
         let keep = tempfile::tempdir().unwrap();
         let run = keep.path().canonicalize().unwrap();
         assert!(matches!(
@@ -164,27 +193,29 @@ mod tests {
         ));
         RootDir::create(&run.join("leases"), 0o755).unwrap();
         let store = LeaseStore::open(&run).unwrap();
-        (keep, store)
+        RootDir::create(&run.join("locks"), 0o755).unwrap();
+        let lock = Locks::open(&run).unwrap().gpu(0, Duration::ZERO).unwrap();
+        (keep, store, lock)
     }
 
     #[test]
     fn a_lease_is_written_read_listed_and_dropped() {
-        let (_keep, store) = store();
+        let (_keep, store, lock) = store();
         assert_eq!(store.of_job(7).unwrap(), []);
         assert_eq!(store.again(&lease(7)).unwrap(), None);
         for job in [12, 7] {
-            store.write(&lease(job)).unwrap();
+            store.write(&lock, &lease(job)).unwrap();
         }
         assert_eq!(store.again(&lease(7)).unwrap(), Some(lease(7)));
         assert_eq!(store.list().unwrap(), [lease(7), lease(12)]);
-        assert!(store.remove(&lease(7)).unwrap());
-        assert!(!store.remove(&lease(7)).unwrap());
+        assert!(store.remove(&lock, &lease(7)).unwrap());
+        assert!(!store.remove(&lock, &lease(7)).unwrap());
         assert_eq!(store.list().unwrap(), [lease(12)]);
     }
 
     #[test]
     fn the_slices_of_a_job_are_kept_apart() {
-        let (_keep, store) = store();
+        let (_keep, store, lock) = store();
         let numbered = |job, number| Lease {
             number,
             ..lease(job)
@@ -195,14 +226,14 @@ mod tests {
             numbered(7, 10),
             numbered(7, 0),
         ] {
-            store.write(&lease).unwrap();
+            store.write(&lock, &lease).unwrap();
         }
         assert!(store.dir.path().join("7.1").exists());
         let all = [numbered(7, 0), numbered(7, 1), numbered(7, 10)];
         assert_eq!(store.of_job(7).unwrap(), all);
         assert_eq!(store.list().unwrap().len(), 4);
         assert_eq!(store.others_of_gpu(&all[1]).unwrap().len(), 3);
-        store.remove(&all[0]).unwrap();
+        store.remove(&lock, &all[0]).unwrap();
         assert_eq!(store.of_job(7).unwrap(), all[1..]);
         // A copy under another number is no second slice.
         std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
@@ -213,18 +244,28 @@ mod tests {
     }
 
     #[test]
+    fn an_active_lease_alone_is_marked_without_the_lock() {
+        let (_keep, store, lock) = store();
+        store.write(&lock, &lease(7)).unwrap();
+        store.mark_releasing_without_lock(&lease(7)).unwrap();
+        let marked = store.again(&lease(7)).unwrap().unwrap();
+        assert_eq!(marked.state, LeaseState::Releasing);
+        assert!(store.mark_releasing_without_lock(&marked).is_err());
+    }
+
+    #[test]
     fn what_a_killed_writer_left_is_no_lease() {
-        let (_keep, store) = store();
+        let (_keep, store, lock) = store();
         std::fs::write(store.dir.path().join(".7.tmp"), "half of a le").unwrap();
         assert_eq!(store.list().unwrap(), []);
-        store.write(&lease(7)).unwrap();
+        store.write(&lock, &lease(7)).unwrap();
         assert_eq!(store.list().unwrap(), [lease(7)]);
     }
 
     #[test]
     fn a_damaged_or_moved_lease_fails_the_whole_list() {
-        let (_keep, store) = store();
-        store.write(&lease(7)).unwrap();
+        let (_keep, store, lock) = store();
+        store.write(&lock, &lease(7)).unwrap();
         let path = store.dir.path().join("7");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(store.dir.path().join("8"), &text).unwrap();

@@ -1,0 +1,106 @@
+//! Who may open which MIG instance: its capability files.
+//!
+//! The driver makes them readable by everybody, and `nvidia-modprobe`, which any user can
+//! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
+//! file of the GPU instance and that of the compute instance.
+
+use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
+
+use crate::gpu::capability_files::{Caps, CapsError, field};
+use crate::gpu::locked::LockedGpu;
+
+/// Mode of a capability file: its owner may open it, nobody else.
+const MODE: u32 = 0o400;
+
+/// The capability minors of one instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InstanceCaps {
+    /// Of the GPU instance.
+    pub gi: u32,
+    /// Of the compute instance.
+    pub ci: u32,
+}
+
+/// The files of instances on a GPU that is locked.
+pub struct InstanceFiles<'a> {
+    caps: Caps,
+    locked: &'a LockedGpu<'a>,
+}
+
+impl<'a> InstanceFiles<'a> {
+    /// Those of a GPU.
+    pub fn of(locked: &'a LockedGpu<'_>) -> InstanceFiles<'a> {
+        InstanceFiles {
+            caps: locked.node.caps(),
+            locked,
+        }
+    }
+
+    /// Reads a capability's minor and forbids `nvidia-modprobe` to touch its file.
+    fn claim_one(&self, dir: &str) -> Result<u32, CapsError> {
+        let dir = self.caps.dir(dir)?;
+        let path = dir.path().join("access");
+        let text = dir.read("access")?.ok_or_else(|| CapsError::Unreadable {
+            path: path.clone(),
+            what: "content".into(),
+        })?;
+        let minor = field(&text, "DeviceFileMinor").ok_or_else(|| CapsError::Unreadable {
+            path,
+            what: "DeviceFileMinor".into(),
+        })?;
+        if field(&text, "DeviceFileModify") != Some(0) {
+            dir.tell("access", "DeviceFileModify: 0\n")?;
+        }
+        Ok(minor)
+    }
+
+    /// Takes the files of an instance out of the driver's hands: from now on nobody but root
+    /// changes them. Their owners stay as they are until [`InstanceFiles::grant`].
+    pub fn claim(&self, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
+        let gpu_minor = self.locked.gpu.minor;
+        let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
+        Ok(InstanceCaps {
+            gi: self.claim_one(&gi_dir)?,
+            ci: self.claim_one(&format!("{gi_dir}/ci{ci_id}"))?,
+        })
+    }
+
+    /// Gives the files of an instance to `uid` alone.
+    pub fn grant(&self, caps: InstanceCaps, uid: u32) -> Result<(), CapsError> {
+        let major = self.caps.major("nvidia-caps")?;
+        for minor in [caps.gi, caps.ci] {
+            self.own(major, minor, uid)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files of an instance, which are root's, to these users and nobody else: they share
+    /// it. Who is a user before and after does not notice.
+    pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
+        for minor in [caps.gi, caps.ci] {
+            let (dir, name) = self.node_of(minor)?;
+            dir.let_read(&name, users)?;
+        }
+        Ok(())
+    }
+
+    /// Gives the files of an instance back to root. To be called only while the instance is
+    /// known to be the job's, or no instance has these files.
+    pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
+        let major = self.caps.major("nvidia-caps")?;
+        for minor in [caps.ci, caps.gi] {
+            self.own(major, minor, 0)?;
+        }
+        Ok(())
+    }
+
+    fn node_of(&self, minor: u32) -> Result<(RootDir, String), FileError> {
+        let (dir, _) = RootDir::create(&self.caps.root.join("dev/nvidia-caps"), 0o755)?;
+        Ok((dir, format!("nvidia-cap{minor}")))
+    }
+
+    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
+        let (dir, name) = self.node_of(minor)?;
+        Ok(dir.ensure_device(&name, DeviceNumber { major, minor }, uid, MODE)?)
+    }
+}

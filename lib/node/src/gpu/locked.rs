@@ -1,0 +1,71 @@
+//! A GPU whose lock is held.
+
+use gpufrac_core::lease::Lease;
+use gpufrac_host::log::JobLog;
+use gpufrac_nvml::Gpu;
+
+use crate::node::Node;
+use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::locks::GpuLock;
+
+/// A GPU that nobody else carves on or releases from until this is dropped: what changes its leases, its compute mode,
+/// its capability files, its daemons and its instances takes one of these.
+pub struct LockedGpu<'a> {
+    /// The node.
+    pub node: &'a Node,
+    /// Its leases.
+    pub store: &'a LeaseStore,
+    /// The GPU, as the session with the driver knows it.
+    pub gpu: Gpu<'a>,
+    /// What an admin reads.
+    pub log: &'a JobLog,
+    lock: GpuLock,
+}
+
+impl<'a> LockedGpu<'a> {
+    /// With a lock that was taken already.
+    pub fn new(
+        lock: GpuLock,
+        node: &'a Node,
+        store: &'a LeaseStore,
+        gpu: Gpu<'a>,
+        log: &'a JobLog,
+    ) -> LockedGpu<'a> {
+        LockedGpu {
+            node,
+            store,
+            gpu,
+            log,
+            lock,
+        }
+    }
+
+    /// Its lock.
+    pub fn lock(&self) -> &GpuLock {
+        &self.lock
+    }
+
+    /// The leases on it, by job id and number.
+    ///
+    /// # Errors
+    /// A lease of the node cannot be read.
+    pub fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.store.of_gpu(&self.gpu.uuid)
+    }
+
+    /// Writes a lease whole.
+    ///
+    /// # Errors
+    /// A file refuses.
+    pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
+        self.store.write(&self.lock, lease)
+    }
+
+    /// Drops a lease; says whether it was there.
+    ///
+    /// # Errors
+    /// A file refuses.
+    pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
+        self.store.remove(&self.lock, lease)
+    }
+}

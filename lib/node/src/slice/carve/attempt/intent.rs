@@ -1,0 +1,171 @@
+//! What a lease is to say before anything is made.
+
+use gpufrac_core::config::Tenancy;
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::geometry::Geometry;
+use gpufrac_core::layout::Side;
+use gpufrac_core::lease::{self, HamiSlice, Lease, LeaseState, MigSlice, MpsSlice, Slice};
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_nvml::Gpu;
+
+use super::Attempt;
+use crate::gpu::locked::LockedGpu;
+use crate::node::now_unix;
+use crate::slice::carve::CarveError;
+
+impl Attempt<'_> {
+    /// An instance of the job's own, or, with MPS inside it, a part of one.
+    pub(super) fn instance_slice(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        geometry: &Geometry,
+    ) -> Result<Slice, CarveError> {
+        let shared = self.device.pool.mechanism == Mechanism::MigMps;
+        let joined = if shared {
+            self.make_room(locked)?;
+            self.joined(locked)?
+        } else {
+            None
+        };
+        let mig = match joined {
+            Some(mig) => mig,
+            None => {
+                let candidate = self.candidate(locked, geometry)?;
+                let profile = geometry
+                    .profile(candidate.profile_id)
+                    .ok_or(CarveError::NoProfile(candidate.profile_id))?;
+                MigSlice {
+                    profile_id: profile.id,
+                    profile_name: profile.name.clone(),
+                    placement: candidate.placement,
+                    instance: None,
+                }
+            }
+        };
+        let memory = geometry
+            .profile(mig.profile_id)
+            .ok_or(CarveError::NoProfile(mig.profile_id))?
+            .memory;
+        let (memory, mps) = match shared {
+            true => {
+                let (percentage, memory) = self.share_of(memory);
+                let side = match self.device.side {
+                    Side::Left => "l",
+                    Side::Right => "r",
+                    Side::Whole => "",
+                };
+                let folder = format!("gpu{}{side}", locked.gpu.index);
+                (memory, Some(self.mps_slice(&folder, percentage, memory)))
+            }
+            false => (memory, None),
+        };
+        Ok(Slice {
+            memory_mib: memory,
+            mig: Some(mig),
+            mps,
+            ..self.bare_slice(&locked.gpu)
+        })
+    }
+
+    /// A share of a GPU without MIG, or all of it.
+    pub(super) fn share_slice(
+        &self,
+        gpu: &Gpu<'_>,
+        gpu_memory: MemoryMib,
+        group_limit: bool,
+    ) -> Slice {
+        let (pool, bare) = (self.device.pool, self.bare_slice(gpu));
+        let (percentage, memory) = self.share_of(gpu_memory);
+        // The whole GPU is the job's alone: nothing is shared, nothing limited.
+        if percentage >= 100 {
+            return Slice {
+                memory_mib: gpu_memory,
+                ..bare
+            };
+        }
+        let mps = (pool.mechanism == Mechanism::Mps).then(|| {
+            let folder = match pool.options.tenancy {
+                Tenancy::Shared => format!("gpu{}", gpu.index),
+                Tenancy::Private => format!("job{}", self.name()),
+            };
+            self.mps_slice(&folder, percentage, memory)
+        });
+        let hami = pool.options.library.as_ref().map(|library| HamiSlice {
+            library: library.clone(),
+            cache: self.node.hami_cache(&self.name()),
+            sm_limit: percentage,
+        });
+        Slice {
+            memory_mib: memory,
+            hints: pool.options.framework_hints,
+            group_limit,
+            mps,
+            hami,
+            ..bare
+        }
+    }
+
+    /// What the job's units are of its device: percent, and memory rounded down.
+    pub(super) fn share_of(&self, device_memory: MemoryMib) -> (u32, MemoryMib) {
+        let (units, capacity) = (self.menu.units, self.device.pool.layout.capacity);
+        let memory = device_memory.part(units, capacity);
+        (units.0 * 100 / capacity.0, memory)
+    }
+
+    pub(super) fn mps_slice(&self, folder: &str, percentage: u32, memory: MemoryMib) -> MpsSlice {
+        let options = &self.device.pool.options;
+        MpsSlice {
+            folder: self.node.mps_folder(folder),
+            private: options.tenancy == Tenancy::Private,
+            thread_percentage: percentage,
+            memory_limit_mib: memory,
+            sm_partition: None,
+        }
+    }
+
+    pub(super) fn bare_slice(&self, gpu: &Gpu<'_>) -> Slice {
+        Slice {
+            device_index: self.device.index,
+            side: self.device.side,
+            gpu_uuid: gpu.uuid.clone(),
+            gpu_index: gpu.index,
+            gpu_minor: gpu.minor,
+            memory_mib: MemoryMib(0),
+            hints: self.device.pool.options.framework_hints,
+            group_limit: false,
+            mig: None,
+            mps: None,
+            hami: None,
+        }
+    }
+
+    /// That of the lease to be.
+    pub(super) fn name(&self) -> String {
+        lease::name(self.job.job_id, self.number)
+    }
+
+    pub(super) fn intent(&self, slice: Slice) -> Lease {
+        Lease {
+            version: lease::VERSION,
+            state: LeaseState::Carving,
+            job_id: self.job.job_id,
+            number: self.number,
+            restart_count: self.job.restart_count,
+            sluid: self.job.sluid.clone(),
+            user_id: self.job.user_id,
+            group_id: self.job.group_id,
+            user: self.job.user.clone(),
+            account: self.job.account.clone(),
+            partition: self.job.partition.clone(),
+            node: self.node.name.clone(),
+            pool: self.device.pool.name.clone(),
+            mechanism: self.device.pool.mechanism,
+            units: self.menu.units,
+            fraction: self.menu.fraction,
+            confirmed: self.confirmed,
+            idle_wish: self.job.idle_wish(),
+            created_unix: now_unix(),
+            slice,
+        }
+    }
+}

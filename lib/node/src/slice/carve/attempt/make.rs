@@ -1,0 +1,157 @@
+//! Making what a lease says, and taking it back.
+
+use gpufrac_core::fraction::Units;
+use gpufrac_core::geometry::Geometry;
+use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice};
+use gpufrac_nvml::ComputeMode;
+
+use super::{Attempt, Cut};
+use crate::gpu::compute_mode;
+use crate::gpu::instance_files::InstanceFiles;
+use crate::gpu::locked::LockedGpu;
+use crate::mps::daemon::Start;
+use crate::mps::tenants::{self, Tenants};
+use crate::slice::carve::CarveError;
+use crate::slice::failpoint::reached;
+use crate::slice::teardown;
+
+impl Attempt<'_> {
+    pub(super) fn make(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        cut: &Cut,
+        lease: &mut Lease,
+    ) -> Result<(), CarveError> {
+        if let (Cut::Instances(geometry), Some(mig)) = (cut, &mut lease.slice.mig)
+            && mig.instance.is_none()
+        {
+            mig.instance = Some(self.make_instance(locked, geometry, mig)?);
+            locked.write(lease)?;
+            reached("carve.instance_recorded");
+        }
+        self.equip(locked, lease)?;
+        lease.advance(LeaseState::Active)?;
+        locked.write(lease)?;
+        reached("carve.active");
+        Ok(())
+    }
+
+    pub(super) fn make_instance(
+        &self,
+        locked: &LockedGpu<'_>,
+        geometry: &Geometry,
+        mig: &MigSlice,
+    ) -> Result<Instance, CarveError> {
+        let profile = geometry
+            .profile(mig.profile_id)
+            .ok_or(CarveError::NoProfile(mig.profile_id))?;
+        let gi_id = locked.gpu.create_gpu_instance(profile.id, mig.placement)?;
+        reached("carve.gpu_instance_made");
+        let gpufrac_nvml::ComputeInstance { ci_id, mig_uuid } = locked
+            .gpu
+            .create_compute_instance(gi_id, profile.compute_slices)?;
+        reached("carve.compute_instance_made");
+        let minors = InstanceFiles::of(locked).claim(gi_id, ci_id)?;
+        Ok(Instance {
+            gi_id,
+            ci_id,
+            mig_uuid,
+            gi_cap_minor: minors.gi,
+            ci_cap_minor: minors.ci,
+        })
+    }
+
+    /// What the job needs beside the device itself: who may open it, the compute mode, the
+    /// daemon, the cache. Can be done again.
+    pub(super) fn equip(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        lease: &mut Lease,
+    ) -> Result<(), CarveError> {
+        if let Some(instance) = lease.slice.instance() {
+            let files = InstanceFiles::of(locked);
+            let minors = files.claim(instance.gi_id, instance.ci_id)?;
+            match &lease.slice.mps {
+                None => files.grant(minors, lease.user_id)?,
+                Some(_) => {
+                    let mut users = tenants::users_of_instance(&self.others(locked)?, instance);
+                    if users.is_empty() {
+                        files.revoke(minors)?;
+                    }
+                    users.push(lease.user_id);
+                    files.share(minors, &users)?;
+                }
+            }
+            reached("carve.caps_granted");
+        } else if lease.units < Units::WHOLE {
+            let alone = lease.slice.mps.as_ref().is_some_and(|mps| !mps.private);
+            let mode = match alone {
+                // Nobody goes round the one daemon.
+                true => ComputeMode::ExclusiveProcess,
+                false => ComputeMode::Default,
+            };
+            let first = self.others(locked)?.is_empty();
+            compute_mode::hold(locked, mode, first)?;
+            reached("carve.mode_held");
+        }
+        self.enter_daemon(locked, lease)?;
+        if lease.slice.hami.is_some() {
+            self.node.make_hami_cache(lease)?;
+            reached("carve.cache_made");
+        }
+        Ok(())
+    }
+
+    pub(super) fn enter_daemon(
+        &self,
+        locked: &LockedGpu<'_>,
+        lease: &mut Lease,
+    ) -> Result<(), CarveError> {
+        let options = &self.device.pool.options;
+        let partition = {
+            let tenants = Tenants::of(locked, lease)?;
+            let (Some(mps), Some(tenancy)) = (&lease.slice.mps, tenants) else {
+                return Ok(());
+            };
+            let device = lease.slice.cuda_device().unwrap_or_default();
+            tenancy.enter(Start {
+                device,
+                multi_user: !mps.private,
+                partitions: options.sm_chunks.is_some(),
+            })?;
+            reached("carve.daemon_entered");
+            match (options.sm_chunks, &mps.sm_partition) {
+                (Some(all), None) => {
+                    let capacity = self.device.pool.layout.capacity.0;
+                    let chunks = (all * lease.units.0 / capacity).max(1);
+                    Some(tenancy.add_partition(device, chunks)?)
+                }
+                _ => None,
+            }
+        };
+        if let (Some(name), Some(mps)) = (partition, &mut lease.slice.mps) {
+            mps.sm_partition = Some(name);
+            locked.write(lease)?;
+        }
+        Ok(())
+    }
+
+    /// Takes back what a failed attempt made. If that fails too, the lease stays and says where
+    /// to look.
+    pub(super) fn unmake(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        lease: &Lease,
+        error: CarveError,
+    ) -> CarveError {
+        let cleanup =
+            teardown::dismantle(locked, lease).and_then(|_| teardown::drop_lease(locked, lease));
+        match cleanup {
+            Ok(()) => error,
+            Err(cleanup) => CarveError::Unfinished {
+                error: Box::new(error),
+                cleanup,
+            },
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Where a slice can be: what is taken on the GPU, and what can go.
+
+use gpufrac_core::config::Tenancy;
+use gpufrac_core::geometry::Geometry;
+use gpufrac_core::layout::{Candidate, Occupied};
+use gpufrac_core::lease::{Lease, MigSlice};
+use gpufrac_core::mechanism::Mechanism;
+
+use super::Attempt;
+use crate::gpu::locked::LockedGpu;
+use crate::slice::carve::CarveError;
+use crate::slice::reconcile;
+
+impl Attempt<'_> {
+    /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
+    pub(super) fn stands(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<bool, CarveError> {
+        let Some(mig) = &lease.slice.mig else {
+            return Ok(true);
+        };
+        let Some(instance) = &mig.instance else {
+            return Ok(false);
+        };
+        let standing = locked
+            .gpu
+            .compute_instance(instance.gi_id, instance.ci_id)?;
+        Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
+    }
+
+    /// The other leases on the GPU: those of other jobs, and of the job's other slices.
+    pub(super) fn others(&self, locked: &LockedGpu<'_>) -> Result<Vec<Lease>, CarveError> {
+        let mut leases = locked.leases()?;
+        leases.retain(|lease| (lease.job_id, lease.number) != (self.job.job_id, self.number));
+        Ok(leases)
+    }
+
+    /// Units of the device that are leased already.
+    pub(super) fn taken(&self, locked: &LockedGpu<'_>) -> Result<u32, CarveError> {
+        let others = self.others(locked)?;
+        let here = others
+            .iter()
+            .filter(|lease| lease.slice.side == self.device.side);
+        Ok(here.map(|lease| lease.units.0).sum())
+    }
+
+    /// Jobs of an earlier configuration keep the GPU as it was for them: its compute mode, their daemon.
+    pub(super) fn agrees(&self, locked: &LockedGpu<'_>) -> Result<(), CarveError> {
+        let pool = self.device.pool;
+        let private = pool.options.tenancy == Tenancy::Private;
+        let differs = |other: &Lease| {
+            let mps = other.slice.mps.as_ref();
+            other.mechanism != pool.mechanism || mps.is_some_and(|mps| mps.private != private)
+        };
+        match self.others(locked)?.into_iter().find(differs) {
+            None => Ok(()),
+            Some(other) => Err(CarveError::Earlier {
+                gpu: locked.gpu.to_string(),
+                job_id: other.job_id,
+                mechanism: other.mechanism,
+            }),
+        }
+    }
+
+    /// Slurm counts right, but an epilog may have failed: then the leases of ended jobs go.
+    pub(super) fn make_room(&self, locked: &mut LockedGpu<'_>) -> Result<(), CarveError> {
+        let capacity = self.device.pool.layout.capacity.0;
+        let fits = |taken: u32| taken + self.menu.units.0 <= capacity;
+        if fits(self.taken(locked)?) || (self.evict(locked)? > 0 && fits(self.taken(locked)?)) {
+            return Ok(());
+        }
+        Err(CarveError::NoRoom {
+            units: self.menu.units,
+            side: self.device.side,
+            gpu_index: self.device.gpu_index,
+            taken: self.taken(locked)?,
+            capacity,
+        })
+    }
+
+    pub(super) fn evict(&self, locked: &mut LockedGpu<'_>) -> Result<usize, CarveError> {
+        let (side, job) = (self.device.side, self.job.job_id);
+        Ok(reconcile::evict_finished(locked, side, job, self.slurm)?)
+    }
+
+    /// The instance that jobs on this half share already.
+    pub(super) fn joined(&self, locked: &LockedGpu<'_>) -> Result<Option<MigSlice>, CarveError> {
+        for lease in self.others(locked)? {
+            let here = lease.mechanism == Mechanism::MigMps && lease.slice.side == self.device.side;
+            if here && self.stands(locked, &lease)? {
+                return Ok(lease.slice.mig);
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn candidate(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        geometry: &Geometry,
+    ) -> Result<Candidate, CarveError> {
+        let layout = &self.device.pool.layout;
+        let (side, units) = (self.device.side, self.menu.units);
+        let mut view = self.view(locked, geometry)?;
+        if let Some(candidate) = layout.place(side, units, &view.occupied) {
+            return Ok(candidate);
+        }
+        let evicted = self.evict(locked)?;
+        if evicted > 0 {
+            view = self.view(locked, geometry)?;
+            if let Some(candidate) = layout.place(side, units, &view.occupied) {
+                return Ok(candidate);
+            }
+        }
+        Err(CarveError::NoPlace {
+            profile: self.menu.profile_name.clone(),
+            side,
+            gpu_index: self.device.gpu_index,
+            standing: view.standing,
+        })
+    }
+
+    /// What is taken on the GPU: the places of all leases, made or not, and every instance that
+    /// NVML shows, whoever made it.
+    fn view(&self, locked: &LockedGpu<'_>, geometry: &Geometry) -> Result<View, CarveError> {
+        let mut occupied = Vec::new();
+        let mut standing = Vec::new();
+        for lease in locked.leases()? {
+            let Some(mig) = &lease.slice.mig else {
+                continue;
+            };
+            let place = Occupied {
+                profile_id: mig.profile_id,
+                placement: mig.placement,
+            };
+            // Jobs may share an instance.
+            if !occupied.contains(&place) {
+                occupied.push(place);
+            }
+            let place = reconcile::place(&lease);
+            standing.push(format!("{place} of job {} ({})", lease.name(), lease.state));
+        }
+        for instance in locked.gpu.instances(geometry)? {
+            let found = Occupied {
+                profile_id: instance.profile_id,
+                placement: instance.placement,
+            };
+            if !occupied.contains(&found) {
+                occupied.push(found);
+                standing.push(format!(
+                    "GPU instance {} at {}:{} that gpufrac did not make",
+                    instance.gi_id, instance.placement.start, instance.placement.size
+                ));
+            }
+        }
+        let standing = match standing.is_empty() {
+            true => "nothing stands there".to_owned(),
+            false => standing.join(", "),
+        };
+        Ok(View { occupied, standing })
+    }
+}
+
+struct View {
+    occupied: Vec<Occupied>,
+    standing: String,
+}
