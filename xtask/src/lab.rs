@@ -172,7 +172,7 @@ fn start(up: &Up) -> Result<()> {
         builder = builder.pools(&pool);
     }
     if up.mechanism.uses_mps() {
-        builder = builder.mps_control(gpusim::debian::mps_control(&root().join("target/clients"))?);
+        builder = builder.mps_control(debian::mps_control(&root().join("target/clients"))?);
     }
     let lab = with_services(builder, up).start().with_context(|| {
         format!(

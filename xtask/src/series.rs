@@ -10,7 +10,6 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Slurm;
-use gpusim::debian;
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::cargo::{cargo, root, run};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gpusim::debian::{self, DebianError, Release};
+use debian::{DebianError, Release};
 use serde_json::Value;
 
 /// The value, or the reason why the test is skipped.

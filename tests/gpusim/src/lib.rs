@@ -4,7 +4,6 @@
 //! program `gpusim` is a thin layer over this library.
 
 pub mod admin;
-pub mod debian;
 pub mod memory;
 pub mod mps;
 pub mod program;

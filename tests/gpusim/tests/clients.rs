@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use common::{SimNode, told};
-use gpusim::debian::{self, DebianError, Release};
+use debian::{DebianError, Release};
 
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")

@@ -90,7 +90,7 @@ fn the_standin_behaves_as_the_real_one() {
 #[test]
 fn the_real_one() {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    let program = match gpusim::debian::mps_control(&cache) {
+    let program = match debian::mps_control(&cache) {
         Ok(program) => program,
         Err(reason) => {
             assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");

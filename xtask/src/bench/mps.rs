@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::{JobId, Lab};
-use gpusim::debian;
 
 use super::node::{JOB, run};
 use super::plain::{self, Plain};

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use gpufrac_lab::Lab;
-use gpusim::debian;
 
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile};

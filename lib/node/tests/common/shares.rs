@@ -84,7 +84,7 @@ impl Control {
             Control::None => return Some(root.join("nonexistent")),
             Control::Real => {
                 let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-                gpusim::debian::mps_control(&cache).map_err(|error| error.to_string())
+                debian::mps_control(&cache).map_err(|error| error.to_string())
             }
             Control::Standin(options) => standin(root, options),
         };

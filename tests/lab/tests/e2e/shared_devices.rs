@@ -27,7 +27,7 @@ print connect($socket, pack_sockaddr_un($ARGV[0])) ? "connected" : $!;
 /// NVIDIA's own control program, which the tests of gpusim keep; none where there is no way to it.
 pub fn control() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    match gpusim::debian::mps_control(&cache) {
+    match debian::mps_control(&cache) {
         Ok(program) => Some(program),
         Err(reason) => {
             assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");

@@ -382,9 +382,9 @@ fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
 /// A library that shows a program another wall clock; none where there is no way to it.
 fn other_clock() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    let library = gpusim::debian::Release::open(&cache, "bookworm").and_then(|release| {
+    let library = debian::Release::open(&cache, "bookworm").and_then(|release| {
         let folder = cache.join("libfaketime");
-        gpusim::debian::extract(&release.package("libfaketime")?, &folder)?;
+        debian::extract(&release.package("libfaketime")?, &folder)?;
         Ok(folder)
     });
     let folder = match library {
