@@ -3,7 +3,7 @@
 
 Run as root on a machine with an NVIDIA GPU that nobody else uses, in compute mode DEFAULT:
 
-    python3 mps.py [-o FILE]
+    python3 tools/measure-mps.py [-o FILE]    # FILE unless given: docs/measured/GPU-DRIVER-DATE.json
 
 It needs the driver (libcuda.so.1), nvidia-cuda-mps-control, and nothing else: the kernels are PTX text.
 It starts its own control daemons in a temporary folder and ends what it started. It changes no setting of the GPU:
@@ -27,6 +27,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+# What was measured is kept here.
+MEASURED = Path(__file__).resolve().parents[1] / "docs/measured"
 
 PTX = b"""
 .version 6.0
@@ -850,7 +853,7 @@ class Measurement:
         if self.path is None:
             words = [self.results["gpu"], self.results["driver"], self.results["date"]]
             name = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(words))
-            self.path = Path(__file__).resolve().parent / f"{name}.json"
+            self.path = MEASURED / f"{name}.json"
         self.save()
         self.step("mig_tables", self.mig_tables)
         self.step("timesliced", self.timesliced)
@@ -948,7 +951,7 @@ def table(results):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, help="where the results go (GPU-DRIVER-DATE.json beside this)")
+    parser.add_argument("-o", "--output", type=Path, help="where the results go (docs/measured/GPU-DRIVER-DATE.json)")
     parser.add_argument("--gpu", type=int, default=0, help="which GPU, by nvidia-smi's number")
     parser.add_argument("--control", default=shutil.which("nvidia-cuda-mps-control"), help="nvidia-cuda-mps-control")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long each throughput is measured")
