@@ -109,8 +109,10 @@ fn main() {
     };
 
     let mut host = base();
-    for name in HOST_FUNCTIONS {
-        host = host.allowlist_function(name);
+    if cfg!(feature = "plugin") {
+        for name in HOST_FUNCTIONS {
+            host = host.allowlist_function(name);
+        }
     }
     for name in TYPES {
         host = host.allowlist_type(name);

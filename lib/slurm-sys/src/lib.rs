@@ -1,27 +1,39 @@
 //! Bindings of the Slurm that this was built for, and a thin safe layer over them.
 //!
-//! * [`raw`]: what bindgen made of `slurm.h`, `slurm_errno.h` and `spank.h`. Its functions
-//!   exist only inside Slurm's own processes (slurmctld, slurmstepd, srun), so only the
-//!   plugins may use them.
-//! * [`boundary`]: no panic crosses into Slurm.
-//! * [`text`]: strings and string lists in Slurm's memory.
-//! * [`log`]: Slurm's log.
-//! * [`spank`]: what a SPANK plugin asks of slurmstepd.
-//! * [`host`]: what a plugin reads from the process that loaded it.
-//! * [`release`]: of which Slurm that process is.
+//! For all:
+//!
+//! * [`raw`]: what bindgen made of `slurm.h`, `slurm_errno.h` and `spank.h`.
+//! * [`text`]: strings and string lists of Slurm's, read.
+//! * [`release`]: the Slurm that was built for, and the one that runs.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
+//!
+//! With the feature `plugin`, for what Slurm loads. All of it calls functions that exist only inside Slurm's own
+//! processes (slurmctld, slurmstepd, srun), or is of no use elsewhere:
+//!
+//! * `boundary`: no panic crosses into Slurm.
+//! * `memory`: strings and string lists in Slurm's memory, written.
+//! * `log`: Slurm's log.
+//! * `spank`: what a SPANK plugin asks of slurmstepd.
+//! * `host`: what a plugin reads from the process that loaded it.
 //!
 //! Everything that differs by Slurm version is in this crate, but for the tables by which `gpufrac check` judges a Slurm
 //! that runs.
 
 #![allow(unsafe_code)]
 
+#[cfg(feature = "plugin")]
 pub mod boundary;
 pub mod client;
+#[cfg(feature = "plugin")]
 pub mod host;
+#[cfg(feature = "plugin")]
 pub mod log;
+#[cfg(feature = "plugin")]
+pub mod memory;
+#[cfg(feature = "plugin")]
 pub mod plugin;
 pub mod release;
+#[cfg(feature = "plugin")]
 pub mod spank;
 pub mod text;
 

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use slurm_sys::text;
+use slurm_sys::memory;
 
 /// Slurm's own, only ever handled by pointer.
 #[repr(C)]
@@ -42,7 +42,7 @@ impl Options {
             if !slurm_option_isset(self.0, name.as_ptr()) {
                 return None;
             }
-            text::take(slurm_option_get(self.0, name.as_ptr()))
+            memory::take(slurm_option_get(self.0, name.as_ptr()))
         }
     }
 

@@ -8,7 +8,7 @@ use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, idle};
 use slurm_sys::release::{self, Release};
-use slurm_sys::{boundary, host, log, raw, text};
+use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::{job_environment, settings};
 
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn job_submit(
     answer(outcome, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
-            unsafe { text::append_line(message, line) };
+            unsafe { memory::append_line(message, line) };
         }
     })
 }
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn job_modify(
     answer(outcome, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
-            unsafe { text::append_line(message, line) };
+            unsafe { memory::append_line(message, line) };
         }
     })
 }
@@ -257,7 +257,7 @@ unsafe fn handle(
                 false => &raw mut job.tres_per_node,
             };
             // SAFETY: by the contract of this function.
-            unsafe { text::replace(field, Some(&text)) };
+            unsafe { memory::replace(field, Some(&text)) };
             (Some(entry), note)
         }
     };
@@ -265,7 +265,7 @@ unsafe fn handle(
         let environment = job_environment::rewritten(environment, entry.as_ref());
         // SAFETY: by the contract of this function.
         unsafe {
-            text::replace_list(
+            memory::replace_list(
                 &raw mut job.spank_job_env,
                 &raw mut job.spank_job_env_size,
                 &environment,

@@ -1,8 +1,10 @@
 //! The release of a plugin of Slurm's that is loaded already. Slurm compared it with its own before it kept
 //! it; and what is loaded stays what it was when an upgrade puts other files on the disk.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use super::Release;
 
@@ -10,6 +12,8 @@ const TYPE: &CStr = c"plugin_type";
 const VERSION: &CStr = c"plugin_version";
 /// No type of Slurm's is as long.
 const KIND_LENGTH: usize = 64;
+/// A function of Slurm's library.
+const FUNCTION: &CStr = c"slurm_xfree";
 /// Of these Slurm compares the series alone.
 const SPANK: &[u8] = b"spank";
 
@@ -18,9 +22,19 @@ pub(super) fn release(own: *const u32) -> Option<Release> {
     libraries().iter().find_map(|library| plugin(library, own))
 }
 
+/// The folder of the Slurm on disk that this process is of. `None` without its library.
+pub(super) fn folder() -> Option<PathBuf> {
+    // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, FUNCTION.as_ptr()) };
+    let loaded = libraries();
+    let library = loaded.iter().find(|library| library.holds(function))?;
+    let path = Path::new(OsStr::from_bytes(library.path.as_bytes()));
+    path.parent().map(Path::to_path_buf)
+}
+
 /// A library that is loaded.
-pub(super) struct Loaded {
-    pub path: CString,
+struct Loaded {
+    path: CString,
     /// Where its segments are.
     segments: Vec<Range<usize>>,
 }
@@ -28,7 +42,7 @@ pub(super) struct Loaded {
 impl Loaded {
     /// Whether an address is in it. dladdr would answer too, after a search of all of its symbols: of Slurm's library
     /// that takes longer than all else here.
-    pub fn holds(&self, address: *const c_void) -> bool {
+    fn holds(&self, address: *const c_void) -> bool {
         let holds = |segment: &Range<usize>| segment.contains(&address.addr());
         self.segments.iter().any(holds)
     }
@@ -42,7 +56,7 @@ impl Loaded {
 }
 
 /// All libraries that are files.
-pub(super) fn libraries() -> Vec<Loaded> {
+fn libraries() -> Vec<Loaded> {
     let mut found: Vec<Loaded> = Vec::new();
     // SAFETY: `note` is called before this returns, with the pointer to `found`.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) };
@@ -97,7 +111,7 @@ fn plugin(library: &Loaded, own: *const u32) -> Option<Release> {
             let other = kind != SPANK && version.cast_const() != own;
             other
                 .then(|| Release(version.read_volatile()))
-                .filter(Release::is_plausible)
+                .filter(is_plausible)
         });
         libc::dlclose(handle);
         found
@@ -134,4 +148,10 @@ unsafe fn symbols(library: &Loaded, handle: *mut c_void) -> Option<(*const c_cha
         library.holds(symbol).then_some(symbol)
     };
     Some((find(TYPE)?.cast(), find(VERSION)?.cast()))
+}
+
+/// Whether a Slurm can be of this release: from 20.02 on they are named after years and months.
+fn is_plausible(release: &Release) -> bool {
+    let number = release.0;
+    number >> 24 == 0 && number >> 16 >= 20 && (number >> 8 & 0xff) <= 12
 }

@@ -5,14 +5,11 @@
 //! that no other program has, so that they can not be loaded everywhere; others bring libraries along; and a file that an upgrade
 //! is just replacing ends a process that maps it, while one that is read is at worst not understood.
 
-use std::ffi::{CStr, OsStr};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::Release;
-use super::loaded::libraries;
 
 /// Plugins of every series from 22.05 to 26.05: one that was dropped could be left over from an older Slurm in the same
 /// folder. The first is the default of `HashPlugin`, so every installation has it.
@@ -22,20 +19,6 @@ const NAMES: [&str; 4] = [
     "job_submit_all_partitions.so",
     "select_linear.so",
 ];
-
-/// A function of Slurm's library.
-const FUNCTION: &CStr = c"slurm_xfree";
-
-/// The release of the Slurm on disk that this process is of. `None` without its library, or on an
-/// installation without any of the plugins.
-pub(super) fn release() -> Option<Release> {
-    // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
-    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, FUNCTION.as_ptr()) };
-    let loaded = libraries();
-    let library = loaded.iter().find(|library| library.holds(function))?;
-    let folder = Path::new(OsStr::from_bytes(library.path.as_bytes())).parent()?;
-    beside(folder)
-}
 
 /// The release of the stock plugins in a folder.
 pub(super) fn beside(folder: &Path) -> Option<Release> {
