@@ -1,6 +1,7 @@
 //! What a plugin reads from the process that loaded it.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::io;
 use std::path::PathBuf;
 use std::ptr;
 
@@ -96,16 +97,34 @@ unsafe fn default_of(message: &raw::partition_info_msg_t) -> Option<String> {
     }
 }
 
-/// Reads the file that the variable of this process names, else `default`. Returns its text and
-/// its path; the error is in words.
+/// Why a plugin has no configuration. `E`: what its parser says.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError<E> {
+    /// The file can not be read.
+    #[error("{}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// What the file says is wrong.
+    #[error("{0}")]
+    Wrong(E),
+}
+
+/// Reads the file that the variable of this process names, else `default`. `parse` is given its text and its path.
 ///
 /// # Errors
-/// The file can not be read.
-pub fn read_configuration(variable: &str, default: &str) -> Result<(String, String), String> {
+/// The file can not be read, or `parse` refuses it.
+pub fn read_configuration<T, E>(
+    variable: &str,
+    default: &str,
+    parse: impl FnOnce(&str, &str) -> Result<T, E>,
+) -> Result<T, ConfigurationError<E>> {
     let path = std::env::var_os(variable).map_or_else(|| default.into(), PathBuf::from);
-    let shown = path.display().to_string();
     match std::fs::read_to_string(&path) {
-        Ok(text) => Ok((text, shown)),
-        Err(error) => Err(format!("{shown}: {error}")),
+        Ok(text) => parse(&text, &path.display().to_string()).map_err(ConfigurationError::Wrong),
+        Err(source) => Err(ConfigurationError::Unreadable { path, source }),
     }
 }

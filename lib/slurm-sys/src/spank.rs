@@ -1,6 +1,6 @@
 //! What a SPANK plugin asks of the slurmstepd that loaded it (`spank.h`).
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, NulError, c_char, c_int};
 
 use crate::{raw, text};
 
@@ -41,6 +41,20 @@ pub enum Step {
     Numbered(u32),
 }
 
+/// Why Slurm did not do what a hook asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum SpankError {
+    /// Slurm refused.
+    #[error("{reason}")]
+    Refused {
+        /// Slurm's text for it.
+        reason: String,
+    },
+    /// A name or a value has a NUL in it.
+    #[error("a NUL in a variable")]
+    Nul(#[from] NulError),
+}
+
 /// The handle of a hook call.
 #[derive(Clone, Copy)]
 pub struct Spank(raw::spank_t);
@@ -78,8 +92,8 @@ impl Spank {
     /// Adds an option to the commands. Only in `slurm_spank_init`, in every process that has it.
     ///
     /// # Errors
-    /// Slurm's text for why it did not.
-    pub fn register(self, option: &CommandOption) -> Result<(), String> {
+    /// [`SpankError::Refused`].
+    pub fn register(self, option: &CommandOption) -> Result<(), SpankError> {
         let mut option = raw::spank_option {
             name: option.name.as_ptr().cast_mut(),
             arginfo: option.argument.as_ptr().cast_mut(),
@@ -165,11 +179,9 @@ impl Spank {
     /// Sets a variable of the job's environment, whatever the user had there.
     ///
     /// # Errors
-    /// Slurm's text for why it did not.
-    pub fn set_variable(self, name: &str, value: &str) -> Result<(), String> {
-        let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else {
-            return Err("a NUL in a variable".to_owned());
-        };
+    /// Slurm refused, or one of the two has a NUL in it.
+    pub fn set_variable(self, name: &str, value: &str) -> Result<(), SpankError> {
+        let (name, value) = (CString::new(name)?, CString::new(value)?);
         // SAFETY: by the contract of `new`; Slurm copies both texts.
         let code = unsafe { raw::spank_setenv(self.0, name.as_ptr(), value.as_ptr(), 1) };
         succeeded(code)
@@ -182,13 +194,13 @@ impl Spank {
     }
 }
 
-fn succeeded(code: raw::spank_err_t) -> Result<(), String> {
+fn succeeded(code: raw::spank_err_t) -> Result<(), SpankError> {
     if code == raw::SLURM_SUCCESS {
         return Ok(());
     }
     // SAFETY: Slurm's texts for errors are static.
-    let reason = unsafe { text::read(raw::spank_strerror(code)) };
-    Err(reason.unwrap_or_default())
+    let reason = unsafe { text::read(raw::spank_strerror(code)) }.unwrap_or_default();
+    Err(SpankError::Refused { reason })
 }
 
 /// The arguments of the plugin's line in plugstack.conf.

@@ -13,6 +13,7 @@ use gpufrac_core::submit::{JobRequest, Occasion, Refusal, Verdict, beyond_job, d
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
 
+use crate::error::FilterError;
 use crate::options::{Options, SlurmOptions};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
@@ -21,16 +22,22 @@ const REFUSED: c_int = raw::SLURM_ERROR;
 /// What counts per node, as `--gres` does: Slurm puts both in one text.
 const PER_NODE: &CStr = c"gpus-per-node";
 
-/// Options that ask for GPUs and do not count per node.
-const GPU_OPTIONS: &[(&CStr, &str)] = &[
-    (c"gpus", "--gpus"),
-    (c"gpus-per-socket", "--gpus-per-socket"),
-    (c"gpus-per-task", "--gpus-per-task"),
-    (PER_TASK, "--tres-per-task"),
-];
-
-/// The one of them that may have a fraction: that of each task.
+/// What counts per task and may have a fraction: that of each task.
 const PER_TASK: &CStr = c"tres-per-task";
+
+/// Options that ask for GPUs and can have no fraction, with what is said of one there.
+fn without_fraction() -> [(&'static CStr, Refusal); 3] {
+    let per_task = match slurm_sys::gres_with_slash() {
+        true => Refusal::GpusPerTask,
+        false => Refusal::TasksTooEarly,
+    };
+    let not_per_node = |option| Refusal::NotPerNode { option };
+    [
+        (c"gpus", not_per_node("--gpus")),
+        (c"gpus-per-socket", not_per_node("--gpus-per-socket")),
+        (c"gpus-per-task", per_task),
+    ]
+}
 
 /// Called before the options are read; there is nothing to preset.
 #[unsafe(no_mangle)]
@@ -58,7 +65,7 @@ pub unsafe extern "C" fn cli_filter_p_pre_submit(
         match filter(&options) {
             Ok(()) => SUCCESS,
             Err(refusal) => {
-                log::error(&refusal);
+                log::error(&refusal.to_string());
                 REFUSED
             }
         }
@@ -72,7 +79,8 @@ pub extern "C" fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32
 /// In a Slurm of another series: the request stays as it is, and who names a fraction is told. Options are read
 /// through functions that are the same in all series. It is no refusal, as slurmctld may have a plugin that fits.
 fn leave(options: &Options, host: Release) {
-    let mut names = GPU_OPTIONS.iter().map(|(option, _)| *option);
+    let others = without_fraction().map(|(option, _)| option);
+    let mut names = others.into_iter().chain([PER_TASK]);
     let named = |option| {
         options
             .get(option)
@@ -102,24 +110,26 @@ const PER_NODE_VARIABLES: [(&str, &str); 3] = [
 ];
 
 /// Leaves `list` in `--gres`, and nothing in the other option.
-fn set_per_node(options: &Options, list: &str) -> Result<(), String> {
+fn set_per_node(options: &Options, list: &str) -> Result<(), FilterError> {
     if let Some(gpus) = options.get(PER_NODE) {
         let from = |(name, _): &&(&str, &str)| std::env::var(name).is_ok_and(|value| value == gpus);
         if slurm_sys::gres_excludes_gpus_per_node()
-            && let Some((name, instead)) = PER_NODE_VARIABLES.iter().find(from)
+            && let Some((variable, instead)) = PER_NODE_VARIABLES.iter().find(from)
         {
-            return Err(format!(
-                "gpufrac: this Slurm can not take a fraction from {name}; unset it and set {instead}={}",
-                spelled_out(&format!("gpu:{gpus}"))
-            ));
+            return Err(FilterError::FromVariable {
+                variable,
+                instead,
+                list: spelled_out(&format!("gpu:{gpus}")),
+            });
         }
         options.reset(PER_NODE);
     }
     match options.set(c"gres", list) {
         true => Ok(()),
-        false => Err(format!(
-            "gpufrac: Slurm did not take `--gres={list}`; please report this"
-        )),
+        false => Err(FilterError::NotTaken {
+            option: "gres",
+            value: list.to_owned(),
+        }),
     }
 }
 
@@ -141,19 +151,14 @@ fn is_per_task_around() -> bool {
     std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list))
 }
 
-fn filter(options: &Options) -> Result<(), String> {
+fn filter(options: &Options) -> Result<(), FilterError> {
     forget_tasks_of_outer_job();
-    for (option, spelling) in GPU_OPTIONS {
+    for (option, refusal) in without_fraction() {
         // As Slurm writes it: a bare number is one of GPUs.
         let named =
             |value: String| names_fraction(&value) || names_fraction(&format!("gpu:{value}"));
-        if *option != PER_TASK && options.get(option).is_some_and(named) {
-            let refusal = match (*spelling, slurm_sys::gres_with_slash()) {
-                ("--gpus-per-task", true) => Refusal::GpusPerTask,
-                ("--gpus-per-task", false) => Refusal::TasksTooEarly,
-                (option, _) => Refusal::NotPerNode { option },
-            };
-            return Err(refusal.to_string());
+        if options.get(option).is_some_and(named) {
+            return Err(Box::new(refusal).into());
         }
     }
     // That not both have one is the controller's to say: a step may divide, per node, what its job has per task.
@@ -182,27 +187,25 @@ impl Text {
     }
 
     /// Leaves `text` in the option of this one.
-    fn set(&self, options: &Options, text: &str) -> Result<(), String> {
+    fn set(&self, options: &Options, text: &str) -> Result<(), FilterError> {
         match self {
             Text::PerNode(_) => set_per_node(options, &without_prefix(text)),
             Text::PerTask(_) if options.set(PER_TASK, text) => Ok(()),
-            Text::PerTask(_) => Err(format!(
-                "gpufrac: Slurm did not take `--tres-per-task={text}`; please report this"
-            )),
+            Text::PerTask(_) => Err(FilterError::NotTaken {
+                option: "tres-per-task",
+                value: text.to_owned(),
+            }),
         }
     }
 }
 
-fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
+fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     let step = is_step(options);
-    let config = match read_config() {
+    let config = match host::read_configuration(config::PATH_ENV, config::PATH, Config::parse) {
         Ok(config) => config,
         // Steps are no business of the controller's plugin.
         Err(reason) if step && asked.is_to_be_rounded() => {
-            return Err(format!(
-                "gpufrac: a step can not be given a fraction here: {reason}; leave it out for all of the job's slice, \
-                 or ask the admin to let users read that file"
-            ));
+            return Err(FilterError::StepWithoutConfig(reason));
         }
         Err(reason) => {
             // The controller has the file too and rewrites what we leave. But Slurm's clients take only
@@ -247,7 +250,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), String> {
         default_partition = host::ask_default_partition();
         request.default_partition = default_partition.as_deref();
     }
-    let verdict = decide(&config, &request, occasion).map_err(|refusal| refusal.to_string())?;
+    let verdict = decide(&config, &request, occasion).map_err(Box::new)?;
     let (text, entry, note) = match verdict {
         Verdict::Untouched => return Ok(()),
         Verdict::Rewritten { text, entry, note } => (text, entry, note),
@@ -288,7 +291,7 @@ fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
             partitions: Some(name),
             ..*request
         };
-        decide(config, &there, Occasion::Submit).map_err(|refusal| refusal.to_string())
+        decide(config, &there, Occasion::Submit).map_err(Box::new)
     });
     let first = verdicts.next();
     verdicts.any(|verdict| Some(&verdict) != first.as_ref())
@@ -309,9 +312,4 @@ fn is_step(options: &Options) -> bool {
 fn is_srun() -> bool {
     let program = std::env::args_os().next().map(PathBuf::from);
     program.is_some_and(|path| path.file_name().is_some_and(|name| name == "srun"))
-}
-
-fn read_config() -> Result<Config, String> {
-    let (text, path) = host::read_configuration(config::PATH_ENV, config::PATH)?;
-    Config::parse(&text, &path).map_err(|errors| errors.to_string())
 }

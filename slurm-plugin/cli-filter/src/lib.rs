@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod edge;
+mod error;
 mod options;
 
 slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "cli_filter/gpufrac", any release);

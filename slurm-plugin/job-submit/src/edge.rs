@@ -2,14 +2,17 @@
 //! `src/interfaces/job_submit.c`).
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::request::GresForm;
-use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, idle};
+use gpufrac_core::submit::idle::{self, IdleRefusal};
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
+use crate::error::SubmitError;
 use crate::{job_environment, settings};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
@@ -80,15 +83,14 @@ pub unsafe extern "C" fn job_submit(
     if release::foreign().is_some() {
         return SUCCESS;
     }
-    let outcome = boundary::guard("job_submit", Err(internal_error()), || {
-        boundary::plant("job_submit");
+    let answer = guarded("job_submit", || {
         // SAFETY: by the contract of this function; slurmctld holds its partition lock here.
         unsafe {
             let default_partition = host::controller_default_partition();
             handle(&mut *job, default_partition.as_deref(), Occasion::Submit)
         }
     });
-    answer(outcome, |line| {
+    give(answer, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
             unsafe { memory::append_line(message, line) };
@@ -110,9 +112,9 @@ pub unsafe extern "C" fn job_modify(
     _submit_uid: u32,
 ) -> c_int {
     // SAFETY: by the contract of this function.
-    let outcome = unsafe { modify(job) };
+    let answer = unsafe { modify(job) };
     // This release has no place for a message to the user: the controller's log has it.
-    answer(outcome, log::info)
+    give(answer, log::info)
 }
 
 /// A pending or running job is changed (with a message to the user, from 23.02).
@@ -128,8 +130,8 @@ pub unsafe extern "C" fn job_modify(
     message: *mut *mut c_char,
 ) -> c_int {
     // SAFETY: by the contract of this function.
-    let outcome = unsafe { modify(job) };
-    answer(outcome, |line| {
+    let answer = unsafe { modify(job) };
+    give(answer, |line| {
         if !message.is_null() {
             // SAFETY: by the contract of this function.
             unsafe { memory::append_line(message, line) };
@@ -139,20 +141,30 @@ pub unsafe extern "C" fn job_modify(
 
 /// # Safety
 /// As `job_submit`.
-unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Result<Option<String>, String> {
+unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Answer {
     // In another series `message` may not even be an argument: nothing is looked at, nothing told.
     if release::foreign().is_some() {
         return Ok(None);
     }
-    boundary::guard("job_modify", Err(internal_error()), || {
-        boundary::plant("job_modify");
+    guarded("job_modify", || {
         // SAFETY: by the contract of this function.
         unsafe { handle(&mut *job, None, Occasion::Modify) }
     })
 }
 
-fn answer(outcome: Result<Option<String>, String>, tell: impl FnOnce(&str)) -> c_int {
-    match outcome {
+/// What the user is told: a note of a job that is taken, or why it is refused.
+type Answer = Result<Option<String>, String>;
+
+/// Answers behind the boundary: a panic refuses the job. The refusal becomes text there, as that could panic as well.
+fn guarded(name: &str, decide: impl FnOnce() -> Result<Option<String>, SubmitError>) -> Answer {
+    boundary::guard(name, Err(SubmitError::Panicked.to_string()), || {
+        boundary::plant(name);
+        decide().map_err(|refusal| refusal.to_string())
+    })
+}
+
+fn give(answer: Answer, tell: impl FnOnce(&str)) -> c_int {
+    match answer {
         Ok(None) => SUCCESS,
         Ok(Some(note)) => {
             tell(&note);
@@ -165,10 +177,6 @@ fn answer(outcome: Result<Option<String>, String>, tell: impl FnOnce(&str)) -> c
     }
 }
 
-fn internal_error() -> String {
-    "gpufrac: internal error, the job is refused; the controller's log has the reason".to_owned()
-}
-
 /// Decides on one job description and changes it. `Ok`: a note for the user; `Err`: the refusal.
 ///
 /// # Safety
@@ -177,7 +185,7 @@ unsafe fn handle(
     job: &mut raw::job_desc_msg_t,
     default_partition: Option<&str>,
     occasion: Occasion,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, SubmitError> {
     // SAFETY: by the contract of this function.
     let environment = unsafe { text::read_list(job.spank_job_env, job.spank_job_env_size) };
     let forged = environment
@@ -219,24 +227,17 @@ unsafe fn handle(
 
     // What is there was said at submission; an update does not touch it.
     let asked = match occasion {
-        Occasion::Submit => idle::asked(&environment).map_err(|refusal| refusal.to_string())?,
+        Occasion::Submit => idle::asked(&environment)?,
         Occasion::Modify | Occasion::Step => None,
     };
 
     let settings = settings::current();
     let verdict = match settings.as_deref() {
-        Some(Ok(config)) => {
-            decide(config, &request, occasion).map_err(|refusal| refusal.to_string())?
+        Some(Ok(config)) => decide(config, &request, occasion).map_err(Box::new)?,
+        Some(Err(error)) if request.names_fraction() => {
+            return Err(SubmitError::NoConfig(Arc::clone(error)));
         }
-        other if request.names_fraction() => {
-            let reason = match other {
-                Some(Err(reason)) => reason,
-                _ => "no configuration was read",
-            };
-            return Err(format!(
-                "gpufrac: fractions are not available now: {reason}"
-            ));
-        }
+        None if request.names_fraction() => return Err(SubmitError::NotRead),
         _ => Verdict::Untouched,
     };
 
@@ -294,7 +295,7 @@ unsafe fn allow(
     request: &JobRequest<'_>,
     reaper: &Reaper,
     wish: IdleWish,
-) -> Result<(), String> {
+) -> Result<(), IdleRefusal> {
     // SAFETY: by the contract of this function.
     let field = |text| unsafe { text::read(text) }.filter(|text: &String| !text.is_empty());
     let partitions = request.partitions.filter(|names| !names.is_empty());
@@ -313,7 +314,7 @@ unsafe fn allow(
         name: Some(&name),
         interactive: interactive(job),
     };
-    idle::allow(reaper, &facts, wish).map_err(|refusal| refusal.to_string())
+    idle::allow(reaper, &facts, wish)
 }
 
 /// Where several are named it is not known which it will be.

@@ -10,6 +10,7 @@
 #![allow(unsafe_code)]
 
 mod edge;
+mod error;
 mod job_environment;
 mod settings;
 

@@ -7,14 +7,17 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use gpufrac_core::config::{self, Config};
+use gpufrac_core::config::{self, Config, ConfigErrors};
 use slurm_sys::{host, log};
 
 /// How often the watcher compares slurmctld's own time of reading slurm.conf.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Why there is no configuration.
+pub type NoConfig = host::ConfigurationError<ConfigErrors>;
+
 /// The configuration, or why there is none.
-pub type Settings = Result<Config, String>;
+pub type Settings = Result<Config, Arc<NoConfig>>;
 
 static CURRENT: LazyLock<ArcSwapOption<Settings>> = LazyLock::new(ArcSwapOption::empty);
 static WATCHER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
@@ -99,6 +102,5 @@ fn in_force() -> bool {
 }
 
 fn read() -> Settings {
-    let (text, path) = host::read_configuration(config::PATH_ENV, config::PATH)?;
-    Config::parse(&text, &path).map_err(|errors| errors.to_string())
+    host::read_configuration(config::PATH_ENV, config::PATH, Config::parse).map_err(Arc::new)
 }

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use gpufrac_core::lease::Lease;
-use gpufrac_node::state::locks::{Locks, SliceLock};
+use gpufrac_node::state::locks::{LockError, Locks, SliceLock};
 
 /// The slices of one step's tasks.
 pub struct Claims {
@@ -22,14 +22,14 @@ impl Claims {
     ///
     /// # Errors
     /// When a lock can not be asked for.
-    pub fn take(locks: &Locks, leases: &[Lease], tasks: usize) -> Result<Claims, String> {
+    pub fn take(locks: &Locks, leases: &[Lease], tasks: usize) -> Result<Claims, LockError> {
         let wanted = tasks.clamp(1, leases.len().max(1));
         let (mut slices, mut held, mut busy) = (Vec::new(), Vec::new(), Vec::new());
         for (position, lease) in leases.iter().enumerate() {
             if slices.len() == wanted {
                 break;
             }
-            match locks.slice(lease).map_err(|error| error.to_string())? {
+            match locks.slice(lease)? {
                 Some(lock) => {
                     slices.push(position);
                     held.push(Some(lock));

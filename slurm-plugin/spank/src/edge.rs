@@ -8,21 +8,42 @@
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
+use gpufrac_fence::DevCgroupError;
 use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
-use crate::environment;
-use crate::slice::JobSlice;
+use crate::environment::{self, EnvironmentError};
+use crate::slice::{JobSlice, NoMemoryLimit, ReadError, Unfit};
 
 const ARGUMENT: &str = "config=";
 
 /// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
-static SLICE: Mutex<Option<Result<JobSlice, String>>> = Mutex::new(None);
+static SLICE: Mutex<Option<Result<JobSlice, Arc<ReadError>>>> = Mutex::new(None);
+
+/// Why a hook fails.
+#[derive(Debug, thiserror::Error)]
+enum HookError {
+    /// It is not known which slice the job has.
+    #[error("{0}")]
+    NoSlice(Arc<ReadError>),
+    /// The task must not use the slice.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// The task can not be told about the slice.
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    /// What is not the job's could not be closed to it.
+    #[error(transparent)]
+    Fence(#[from] DevCgroupError),
+    /// The slice's memory could not be limited.
+    #[error(transparent)]
+    MemoryLimit(#[from] NoMemoryLimit),
+}
 
 /// What the user of a slice wishes when it is idle.
 const IDLE_OPTION: CommandOption = CommandOption {
@@ -134,12 +155,12 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
                 let tasks = in_step.then(|| spank.local_tasks().unwrap_or(1));
                 JobSlice::read(Path::new(config), &node, job_and_user, tasks)
             }
-            _ => Err("slurmstepd does not tell node, job and user".to_owned()),
+            _ => Err(ReadError::NotTold),
         };
         if let Err(reason) = &slice {
             log::error(&format!("gpufrac: {reason}"));
         }
-        *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice);
+        *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.map_err(Arc::new));
         Ok(())
     })
 }
@@ -159,9 +180,9 @@ pub unsafe extern "C" fn slurm_spank_task_init_privileged(
         |spank| {
             let shards = shards(spank);
             with_slice(|slice| match slice {
-                Ok(slice) => slice.check(shards).map_err(|unfit| unfit.to_string()),
+                Ok(slice) => Ok(slice.check(shards)?),
                 // What cannot be read stops only those that need it.
-                Err(reason) if shards.is_some() => Err(reason.to_owned()),
+                Err(reason) if shards.is_some() => Err(HookError::NoSlice(reason)),
                 Err(_) => Ok(()),
             })
         },
@@ -178,17 +199,16 @@ pub unsafe extern "C" fn slurm_spank_task_init(
 ) -> c_int {
     hook("slurm_spank_task_init", FAILED, handle, |spank| {
         with_slice(|slice| {
+            let slice = slice.ok();
             let libraries = slice.map_or(&[][..], |slice| &slice.libraries);
             let leases = slice.map_or(&[][..], |slice| slice.of_task(task_of_step(spank)));
             match leases.first() {
                 Some(lease) if has_device(spank) => {
-                    environment::set(spank, lease, leases, libraries)
+                    environment::set(spank, lease, leases, libraries)?;
                 }
-                _ => {
-                    environment::clear(spank, libraries);
-                    Ok(())
-                }
+                _ => environment::clear(spank, libraries),
             }
+            Ok(())
         })
     })
 }
@@ -207,8 +227,10 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
         with_slice(|slice| match slice {
             Ok(slice) => {
                 slice.fence(pid)?;
-                let limit = |pid| slice.limit_memory(pid, task_of_step(spank));
-                task_pid(spank).map_or(Ok(()), limit)
+                if let Some(pid) = task_pid(spank) {
+                    slice.limit_memory(pid, task_of_step(spank))?;
+                }
+                Ok(())
             }
             // An unfenced job is worse than a failed one, but only where there are pools, and
             // that is not known: the error was logged, and the capability files are closed.
@@ -269,7 +291,7 @@ fn hook(
     name: &str,
     failure: c_int,
     handle: raw::spank_t,
-    body: impl FnOnce(Spank) -> Result<(), String>,
+    body: impl FnOnce(Spank) -> Result<(), HookError>,
 ) -> c_int {
     boundary::guard(name, failure, || {
         // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
@@ -290,13 +312,13 @@ fn hook(
 
 /// Nothing was read where `init_post_opt` panicked: then there is no slice to use.
 fn with_slice(
-    body: impl FnOnce(Result<&JobSlice, &str>) -> Result<(), String>,
-) -> Result<(), String> {
+    body: impl FnOnce(Result<&JobSlice, Arc<ReadError>>) -> Result<(), HookError>,
+) -> Result<(), HookError> {
     let slice = SLICE.lock().unwrap_or_else(PoisonError::into_inner);
     match slice.as_ref() {
         Some(Ok(slice)) => body(Ok(slice)),
-        Some(Err(reason)) => body(Err(reason)),
-        None => body(Err("this step did not read its lease")),
+        Some(Err(reason)) => body(Err(Arc::clone(reason))),
+        None => body(Err(Arc::new(ReadError::NotRead))),
     }
 }
 

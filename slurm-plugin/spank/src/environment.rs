@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 
 use gpufrac_core::lease::Lease;
-use slurm_sys::spank::Spank;
+use slurm_sys::spank::{Spank, SpankError};
 
 /// Ours alone: a job without a slice must not see those that it inherited from the job that
 /// submitted it.
@@ -45,16 +45,35 @@ const HINTS: [&CStr; 3] = [
     c"CUPY_GPU_MEMORY_LIMIT",
 ];
 
+/// Why a task can not be told about its slice.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// The prolog left the lease without an instance.
+    #[error("its lease names no instance")]
+    NoInstance,
+    /// Slurm did not take a variable.
+    #[error("cannot set {name}: {error}")]
+    NotSet {
+        /// The variable.
+        name: &'static str,
+        /// Slurm's reason.
+        error: SpankError,
+    },
+}
+
 /// Names and values.
 type Variables = Vec<(&'static str, String)>;
 
 /// Sets the variables of a task with a slice, whatever the user had there; of several slices, which a batch script
 /// has where each task has its own, it sees all devices and is told about the first. `libraries`: those that pools of
 /// this node preload.
-pub fn set(spank: Spank, lease: &Lease, all: &[Lease], libraries: &[String]) -> Result<(), String> {
-    let Some(variables) = variables(lease, all) else {
-        return Err("its lease names no instance".to_owned());
-    };
+pub fn set(
+    spank: Spank,
+    lease: &Lease,
+    all: &[Lease],
+    libraries: &[String],
+) -> Result<(), EnvironmentError> {
+    let variables = variables(lease, all).ok_or(EnvironmentError::NoInstance)?;
     clear(spank, libraries);
     for (name, value) in variables {
         put(spank, name, &value)?;
@@ -72,10 +91,9 @@ pub fn set(spank: Spank, lease: &Lease, all: &[Lease], libraries: &[String]) -> 
 
 const PRELOAD: &str = "LD_PRELOAD";
 
-fn put(spank: Spank, name: &str, value: &str) -> Result<(), String> {
-    spank
-        .set_variable(name, value)
-        .map_err(|reason| format!("cannot set {name}: {reason}"))
+fn put(spank: Spank, name: &'static str, value: &str) -> Result<(), EnvironmentError> {
+    let set = spank.set_variable(name, value);
+    set.map_err(|error| EnvironmentError::NotSet { name, error })
 }
 
 fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_fence::{self, Fenced};
+use gpufrac_fence::{self, DevCgroupError, Fenced};
+use gpufrac_host::files::FileError;
+use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::locks::LockError;
 use gpufrac_node::gpu::memory_limit;
-use gpufrac_node::node::Node;
-use gpufrac_node::state::record::NodeRecord;
+use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::state::record::{NodeRecord, RecordError};
 use slurm_sys::log;
 
 use crate::claim::Claims;
@@ -24,6 +27,40 @@ pub struct JobSlice {
     /// What pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
     nvidia_smi: PathBuf,
+}
+
+/// Why it is not known which slice a job has.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The configuration.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The leases.
+    #[error(transparent)]
+    Leases(#[from] StoreError),
+    /// The folder of the locks.
+    #[error(transparent)]
+    Locks(#[from] FileError),
+    /// The lock of a slice.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// What node-setup found.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Slurm does not say which job this is.
+    #[error("slurmstepd does not tell node, job and user")]
+    NotTold,
+    /// The hook that reads it did not come to its end.
+    #[error("this step did not read its lease")]
+    NotRead,
+}
+
+/// The driver did not limit the memory of a task.
+#[derive(Debug, thiserror::Error)]
+#[error("job {job_id}: no memory limit: {reason}")]
+pub struct NoMemoryLimit {
+    job_id: u32,
+    reason: String,
 }
 
 /// Why a task must not start.
@@ -60,8 +97,8 @@ impl JobSlice {
         node_name: &str,
         (job_id, user_id): (u32, u32),
         tasks: Option<usize>,
-    ) -> Result<Self, String> {
-        let node = Node::load(config, node_name).map_err(|error| error.to_string())?;
+    ) -> Result<Self, ReadError> {
+        let node = Node::load(config, node_name)?;
         let pools = node.config.pools.iter();
         let libraries = pools.filter_map(|pool| pool.options.library.clone());
         let libraries = libraries.collect();
@@ -75,18 +112,14 @@ impl JobSlice {
                 nvidia_smi: node.nvidia_smi,
             });
         }
-        let leases = node.leases().map_err(|error| error.to_string())?;
-        let mut leases = leases.of_job(job_id).map_err(|error| error.to_string())?;
+        let mut leases = node.leases()?.of_job(job_id)?;
         // Ids begin anew where Slurm lost its state: another user's lease is another job's.
         leases.retain(|lease| lease.user_id == user_id);
         let claims = match tasks {
-            Some(tasks) if leases.len() > 1 => {
-                let locks = node.locks().map_err(|error| error.to_string())?;
-                Some(Claims::take(&locks, &leases, tasks)?)
-            }
+            Some(tasks) if leases.len() > 1 => Some(Claims::take(&node.locks()?, &leases, tasks)?),
             _ => None,
         };
-        let record = node.record().map_err(|error| error.to_string())?;
+        let record = node.record()?;
         Ok(Self {
             job_id,
             leases,
@@ -149,7 +182,7 @@ impl JobSlice {
     }
 
     /// Has the driver limit the memory of a task's control group, where the lease says so.
-    pub fn limit_memory(&self, pid: u32, task: Option<usize>) -> Result<(), String> {
+    pub fn limit_memory(&self, pid: u32, task: Option<usize>) -> Result<(), NoMemoryLimit> {
         let leases = self.of_task(task);
         let Some(slice) = leases.first().map(|lease| &lease.slice) else {
             return Ok(());
@@ -158,17 +191,21 @@ impl JobSlice {
             return Ok(());
         }
         let memory = leases.iter().map(|lease| lease.slice.memory_mib.0).sum();
-        memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, MemoryMib(memory))
-            .map_err(|why| format!("job {}: no memory limit: {why}", self.job_id))
+        memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, MemoryMib(memory)).map_err(
+            |reason| NoMemoryLimit {
+                job_id: self.job_id,
+                reason,
+            },
+        )
     }
 
     /// Closes every GPU and capability of the pools but the job's own to the whole job.
-    pub fn fence(&self, pid: u32) -> Result<(), String> {
+    pub fn fence(&self, pid: u32) -> Result<(), DevCgroupError> {
         let Some(record) = &self.record else {
             return Ok(());
         };
         let rules = record.rules(&self.leases);
-        match gpufrac_fence::fence(pid, self.job_id, &rules).map_err(|error| error.to_string())? {
+        match gpufrac_fence::fence(pid, self.job_id, &rules)? {
             Fenced::Closed { .. } => Ok(()),
             Fenced::PermissionsOnly(reason) => {
                 log::info(&format!(

@@ -1,0 +1,28 @@
+//! Why a job is refused.
+
+use std::sync::Arc;
+
+use gpufrac_core::submit::Refusal;
+use gpufrac_core::submit::idle::IdleRefusal;
+
+use crate::settings::NoConfig;
+
+/// What the user is told of a job that is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// Its request for a fraction can not be met.
+    #[error(transparent)]
+    Request(#[from] Box<Refusal>),
+    /// It may not have what it says with `--gpufrac-idle`.
+    #[error(transparent)]
+    Idle(#[from] IdleRefusal),
+    /// It names a fraction, and the configuration is wrong or can not be read.
+    #[error("gpufrac: fractions are not available now: {0}")]
+    NoConfig(Arc<NoConfig>),
+    /// It names a fraction, and the configuration was not read yet.
+    #[error("gpufrac: fractions are not available now: no configuration was read")]
+    NotRead,
+    /// The plugin panicked.
+    #[error("gpufrac: internal error, the job is refused; the controller's log has the reason")]
+    Panicked,
+}
