@@ -11,8 +11,8 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
 
-use crate::raw;
-use crate::text;
+use crate::release::{Release, Series};
+use crate::{raw, text};
 
 #[allow(
     dead_code,
@@ -30,15 +30,15 @@ mod library {
 }
 
 /// The library of the Slurm whose headers were bound.
-const LIBRARY: &str = match raw::SLURM_VERSION_NUMBER >> 8 {
-    0x16_05 => "libslurm.so.38",
-    0x17_02 => "libslurm.so.39",
-    0x17_0b => "libslurm.so.40",
-    0x18_05 => "libslurm.so.41",
-    0x18_0b => "libslurm.so.42",
-    0x19_05 => "libslurm.so.43",
-    0x19_0b => "libslurm.so.44",
-    0x1a_05 => "libslurm.so.45",
+const LIBRARY: &str = match Release::BUILT_FOR.series() {
+    Series(22, 5) => "libslurm.so.38",
+    Series(23, 2) => "libslurm.so.39",
+    Series(23, 11) => "libslurm.so.40",
+    Series(24, 5) => "libslurm.so.41",
+    Series(24, 11) => "libslurm.so.42",
+    Series(25, 5) => "libslurm.so.43",
+    Series(25, 11) => "libslurm.so.44",
+    Series(26, 5) => "libslurm.so.45",
     _ => "libslurm.so",
 };
 

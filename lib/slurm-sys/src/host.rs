@@ -14,28 +14,28 @@ fn variable(name: &CStr) -> *const c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The configuration of this process, which lives as long; `None` where this release does not export it.
-fn configuration() -> Option<*const raw::slurm_conf_t> {
-    let configuration = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
-    (!configuration.is_null()).then_some(configuration)
+/// The slurm.conf of this process, which lives as long; `None` where this release does not export it.
+fn slurm_conf() -> Option<*const raw::slurm_conf_t> {
+    let found = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
+    (!found.is_null()).then_some(found)
 }
 
 /// When this process last read slurm.conf (Unix seconds): it changes with `scontrol
 /// reconfigure`. `None` where this release does not export its configuration.
 #[must_use]
-pub fn configuration_read_at() -> Option<i64> {
-    let configuration = configuration()?;
+pub fn slurm_conf_read_at() -> Option<i64> {
+    let slurm_conf = slurm_conf()?;
     // SAFETY: `slurm_conf` is a `slurm_conf_t` that lives as long as the process. Another
     // thread may write the aligned word meanwhile; a volatile read gets the old or the new value.
-    Some(unsafe { ptr::read_volatile(&raw const (*configuration).last_update) })
+    Some(unsafe { ptr::read_volatile(&raw const (*slurm_conf).last_update) })
 }
 
 /// Whether a job may keep cores for the system (`AllowSpecResourcesUsage`): one that does has its nodes alone.
 #[must_use]
 pub fn takes_core_spec() -> bool {
-    configuration().is_some_and(|configuration| {
-        // SAFETY: as in `configuration_read_at`.
-        let flags = unsafe { ptr::read_volatile(&raw const (*configuration).conf_flags) };
+    slurm_conf().is_some_and(|slurm_conf| {
+        // SAFETY: as in `slurm_conf_read_at`.
+        let flags = unsafe { ptr::read_volatile(&raw const (*slurm_conf).conf_flags) };
         u64::from(flags) & u64::from(raw::GPUFRAC_TAKES_CORE_SPEC) != 0
     })
 }

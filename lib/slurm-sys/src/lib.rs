@@ -37,6 +37,8 @@ pub mod release;
 pub mod spank;
 pub mod text;
 
+use release::{Release, Series};
+
 /// The bindings, as bindgen made them from the installed headers.
 #[allow(
     missing_docs,
@@ -53,28 +55,25 @@ pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/host.rs"));
 }
 
-/// The release that this was built for, as `slurm_version.h` counts it: 0xMMmmuu.
-pub const VERSION: u32 = raw::SLURM_VERSION_NUMBER;
+/// The series that this was built for.
+const SERIES: Series = Release::BUILT_FOR.series();
 
-/// From this release on, TRES strings say `gres/name`; before it they say `gres:name`.
-const SLASH_FORM_SINCE: u32 = 0x17_0b_00;
-
-/// Does this Slurm write GRES as `gres/name` (23.11 and later) or as `gres:name`?
+/// Whether TRES strings of this Slurm say `gres/name`: from 23.11; before it they say `gres:name`.
 #[must_use]
-pub const fn gres_with_slash() -> bool {
-    VERSION >= SLASH_FORM_SINCE
+pub fn gres_with_slash() -> bool {
+    SERIES >= Series(23, 11)
 }
 
 /// Whether the commands have an option `--tres-per-task`: from 23.02.
 #[must_use]
-pub const fn has_tres_per_task() -> bool {
-    VERSION >= 0x17_02_00
+pub fn has_tres_per_task() -> bool {
+    SERIES >= Series(23, 2)
 }
 
 /// Whether clients end where `--gres` has anything that begins with `gpu` and `--gpus-per-node` was given as well: from
 /// 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`. What came from the environment counts even after it
 /// was taken back.
 #[must_use]
-pub const fn gres_excludes_gpus_per_node() -> bool {
-    raw::SLURM_VERSION_NUMBER >= 0x1a_05_00
+pub fn gres_excludes_gpus_per_node() -> bool {
+    SERIES >= Series(26, 5)
 }

@@ -28,7 +28,7 @@ macro_rules! slurm_plugin {
         /// What Slurm compares with its own release. An atomic number lies in memory as a number does.
         #[unsafe(no_mangle)]
         pub static plugin_version: ::std::sync::atomic::AtomicU32 =
-            ::std::sync::atomic::AtomicU32::new($crate::VERSION);
+            ::std::sync::atomic::AtomicU32::new($crate::release::Release::BUILT_FOR.number());
         /// The loader calls it in `dlopen`, before Slurm can ask for a symbol.
         #[used]
         #[unsafe(link_section = ".init_array")]
@@ -41,7 +41,7 @@ macro_rules! slurm_plugin {
         $crate::slurm_plugin!(@names $name, $type);
         /// What Slurm compares with its own release.
         #[unsafe(no_mangle)]
-        pub static plugin_version: u32 = $crate::VERSION;
+        pub static plugin_version: u32 = $crate::release::Release::BUILT_FOR.number();
     };
     (@names $name:literal, $type:literal) => {
         /// The human-readable name.

@@ -25,17 +25,24 @@ pub use host::{adopt, foreign, host, refusal};
 pub struct Release(u32);
 
 /// Major and minor number: what layouts depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Series(u32);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Series(pub u8, pub u8);
 
 impl Release {
     /// That of the headers.
-    pub const BUILT_FOR: Self = Self(crate::VERSION);
+    pub const BUILT_FOR: Self = Self(crate::raw::SLURM_VERSION_NUMBER);
+
+    /// The number, as Slurm compares it.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
 
     /// The series that it is of.
     #[must_use]
     pub const fn series(self) -> Series {
-        Series(self.0 >> 8)
+        let [_, major, minor, _] = self.0.to_be_bytes();
+        Series(major, minor)
     }
 }
 
@@ -47,7 +54,7 @@ impl fmt::Display for Release {
 
 impl fmt::Display for Series {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{:02}", self.0 >> 8, self.0 & 0xff)
+        write!(f, "{}.{:02}", self.0, self.1)
     }
 }
 

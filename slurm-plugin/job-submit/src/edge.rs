@@ -328,7 +328,7 @@ fn interactive(job: &raw::job_desc_msg_t) -> Option<bool> {
     (!part).then_some(job.script.is_null())
 }
 
-const fn form() -> GresForm {
+fn form() -> GresForm {
     if slurm_sys::gres_with_slash() {
         GresForm::Slash
     } else {

@@ -71,10 +71,10 @@ pub fn stop() {
 }
 
 fn watch() {
-    let mut seen = host::configuration_read_at();
+    let mut seen = host::slurm_conf_read_at();
     while !STOP.load(Ordering::Acquire) {
         thread::park_timeout(WATCH_INTERVAL);
-        let now = host::configuration_read_at();
+        let now = host::slurm_conf_read_at();
         if now == seen {
             continue;
         }

@@ -16,8 +16,8 @@ pub fn adopt(version: &AtomicU32) {
     let on_disk = || stock::beside(&loaded::folder()?);
     let find = || loaded::release(version.as_ptr()).or_else(on_disk);
     if let Ok(Some(host)) = catch_unwind(AssertUnwindSafe(find)) {
-        HOST.store(host.0, Ordering::Release);
-        version.store(host.0, Ordering::Release);
+        HOST.store(host.number(), Ordering::Release);
+        version.store(host.number(), Ordering::Release);
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
     #[test]
     fn without_slurm_the_version_stays() {
         // No plugin of Slurm is in a test program, and no library of it.
-        let version = AtomicU32::new(crate::VERSION);
+        let version = AtomicU32::new(Release::BUILT_FOR.number());
         adopt(&version);
-        assert_eq!(version.load(Ordering::Acquire), crate::VERSION);
+        assert_eq!(version.load(Ordering::Acquire), Release::BUILT_FOR.number());
         assert_eq!(host(), None);
         assert_eq!(foreign(), None);
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::Release;
+use super::{Release, Series};
 
 const TYPE: &CStr = c"plugin_type";
 const VERSION: &CStr = c"plugin_version";
@@ -152,6 +152,6 @@ unsafe fn symbols(library: &Loaded, handle: *mut c_void) -> Option<(*const c_cha
 
 /// Whether a Slurm can be of this release: from 20.02 on they are named after years and months.
 fn is_plausible(release: &Release) -> bool {
-    let number = release.0;
-    number >> 24 == 0 && number >> 16 >= 20 && (number >> 8 & 0xff) <= 12
+    let Series(major, minor) = release.series();
+    release.number() >> 24 == 0 && major >= 20 && minor <= 12
 }
