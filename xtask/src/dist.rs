@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use gpufrac_lab::Version;
+use gpufrac_lab::Release;
 
 use crate::DistArguments;
 use crate::cargo::{cargo, root, run as run_command};
@@ -29,11 +29,11 @@ const PLUGINS: [(&str, &str); 3] = [
 ];
 
 pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
-    let version = Version::read(&arguments.slurm_include)
+    let release = Release::read(&arguments.slurm_include)
         .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?
         .to_string();
     // A folder of its own for each Slurm: bindings of one must not be taken for another's.
-    let target = root().join("target/dist").join(&version);
+    let target = root().join("target/dist").join(&release);
     let mut build = cargo(&["build", "--release", "--locked", "--target-dir"]);
     build
         .arg(&target)
@@ -92,7 +92,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         tree.install(&page, &place, 0o644)?;
     }
     println!(
-        "gpufrac for Slurm {version} is in {}; its plugins are for {}",
+        "gpufrac for Slurm {release} is in {}; its plugins are for {}",
         arguments.destdir.display(),
         plugins.display()
     );

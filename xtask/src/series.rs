@@ -71,10 +71,10 @@ impl Series {
         if slurm.series() != name {
             bail!(
                 "Debian {release} has Slurm {}, and {name} was wanted",
-                slurm.version()
+                slurm.release()
             );
         }
-        println!("Slurm {}", slurm.version());
+        println!("Slurm {}", slurm.release());
         Ok(Self { name, root })
     }
 

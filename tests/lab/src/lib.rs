@@ -54,5 +54,5 @@ pub use list::{Listed, list};
 pub use mps::MpsProcess;
 pub use process::is_running;
 pub use slices::HeldSlice;
-pub use slurm::{Slurm, Version};
+pub use slurm::{Release, Slurm};
 pub use users::User;

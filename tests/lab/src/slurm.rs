@@ -34,14 +34,14 @@ exec sleep infinity";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slurm {
     place: Place,
-    version: Version,
+    release: Release,
 }
 
 /// A release as `SLURM_VERSION_NUMBER` of `slurm_version.h` has it: 0xMMmmuu, each byte one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Version(pub u32);
+pub struct Release(pub u32);
 
-impl Version {
+impl Release {
     /// That of the headers in a folder that holds `slurm/slurm.h`.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Version {
 }
 
 /// `24.11.5`.
-impl fmt::Display for Version {
+impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.series(), self.0 & 0xff)
     }
@@ -114,23 +114,23 @@ impl Slurm {
     }
 
     fn at(place: Place) -> Result<Self, LabError> {
-        let version = Version::read(&place.include())?;
-        Ok(Self { place, version })
+        let release = Release::read(&place.include())?;
+        Ok(Self { place, release })
     }
 
     /// Of which release it is.
-    pub fn version(&self) -> Version {
-        self.version
+    pub fn release(&self) -> Release {
+        self.release
     }
 
     /// Its series, `24.11`.
     pub fn series(&self) -> String {
-        self.version.series()
+        self.release.series()
     }
 
     /// Whether it is of this series or a later one.
     pub fn since(&self, year: u32, month: u32) -> bool {
-        self.version.0 >> 8 >= (year << 8 | month)
+        self.release.0 >> 8 >= (year << 8 | month)
     }
 
     /// The folder that holds `slurm/slurm.h`.

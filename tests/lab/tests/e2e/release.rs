@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use gpufrac_lab::{Lab, LabError, Slurm, Version};
+use gpufrac_lab::{Lab, LabError, Release, Slurm};
 use nix::sys::signal::Signal;
 
 use crate::panics::logged;
@@ -21,22 +21,22 @@ fn include_folder() -> PathBuf {
 }
 
 /// The release of these headers.
-fn release() -> Version {
-    Version::read(&include_folder()).expect("slurm_version.h")
+fn release() -> Release {
+    Release::read(&include_folder()).expect("slurm_version.h")
 }
 
 /// Another release of the running Slurm's series.
-fn next_micro() -> Version {
-    Version(release().0 + 1)
+fn next_micro() -> Release {
+    Release(release().0 + 1)
 }
 
 /// A series that is not the running Slurm's. Nothing changed its layout with this number.
-fn next_series() -> Version {
-    Version(release().0 + 0x01_00)
+fn next_series() -> Release {
+    Release(release().0 + 0x01_00)
 }
 
 /// Plugins built for a release.
-fn built_for(Version(number): Version) -> PathBuf {
+fn built_for(Release(number): Release) -> PathBuf {
     let include = plugin_builds::folder().join(format!("include-{number:x}"));
     copy_headers(&include, number);
     plugin_builds::build(&format!("release-{number:x}"), |cargo| {
