@@ -1,6 +1,8 @@
 //! `gpufrac`: the command line for admins and users. stdout is data; what went wrong goes to
 //! stderr, with `hint:` lines. Exit codes: [`gpufrac_host::exit::Exit`].
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod check;
 mod conf;

@@ -1,6 +1,8 @@
 //! Slurm's Epilog on a compute node: takes the slice of a job down. slurmd runs it as root,
 //! sometimes twice. Exit codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use gpufrac_host::log::JobLog;

@@ -1,6 +1,8 @@
 //! Slurm's Prolog on a compute node: carves the slice of a job. slurmd runs it as root. Exit
 //! codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
 
+#![forbid(unsafe_code)]
+
 use std::process::ExitCode;
 
 use gpufrac_host::log::JobLog;

@@ -3,6 +3,8 @@
 //!
 //! Data flows one way, once in each interval: leases and telemetry become [`sample::Sample`]s.
 
+#![forbid(unsafe_code)]
+
 pub mod breaker;
 pub mod chart;
 pub mod cpu;

@@ -1,5 +1,7 @@
 //! `gpufrac-reaperd`: arguments, signals, the loop.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};

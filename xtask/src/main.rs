@@ -1,5 +1,7 @@
 //! `cargo xtask`: set-up, tests, demo, benchmark, lab and installation of gpufrac.
 
+#![forbid(unsafe_code)]
+
 mod bench;
 mod cargo;
 mod demo;

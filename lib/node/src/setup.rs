@@ -16,7 +16,7 @@ use crate::gpu::capability_files::{Caps, CapsError};
 use crate::gpu::compute_mode;
 use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::run_nvidia_smi;
-use crate::mps::daemon::daemon::{ControlDaemon, Limits, Start};
+use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
 use crate::slice::reconcile;
 use crate::state::leases::StoreError;

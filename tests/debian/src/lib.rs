@@ -2,6 +2,8 @@
 //! components contrib and non-free. They come from the mirror that the machine uses, through a
 //! private configuration of apt; nothing is installed on the machine.
 
+#![forbid(unsafe_code)]
+
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;

@@ -3,6 +3,8 @@
 //! The GPUs themselves, and the rules by which they are cut, are those of `nvml-sim`; the
 //! program `gpusim` is a thin layer over this library.
 
+#![forbid(unsafe_code)]
+
 pub mod admin;
 pub mod memory;
 pub mod mps;

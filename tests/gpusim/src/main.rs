@@ -1,5 +1,7 @@
 //! `gpusim`: sets up, shows and disturbs a simulated node, and runs a fake CUDA program.
 
+#![forbid(unsafe_code)]
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;

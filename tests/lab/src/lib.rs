@@ -16,6 +16,8 @@
 //! of the lab's folder only control groups are written (`slurm_<node>`), and they are removed. A program that is killed
 //! leaves no lab behind: `lab-keeper` notices its end.
 
+#![forbid(unsafe_code)]
+
 mod accounting;
 mod artifacts;
 mod builder;

@@ -4,6 +4,7 @@
 //! let mut dice = test_seed::Dice::new(test_seed::seed());
 //! assert!(dice.below(6) < 6);
 //! ```
+#![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 use std::collections::hash_map::RandomState;

@@ -4,7 +4,7 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
 use crate::gpu::locked::LockedGpu;
-use crate::mps::daemon::daemon::{ControlDaemon, Health, Limits, MpsError, Server, Start};
+use crate::mps::daemon::{ControlDaemon, Health, Limits, MpsError, Server, Start};
 use crate::mps::process;
 use crate::node::Node;
 use crate::state::leases::StoreError;

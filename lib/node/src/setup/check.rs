@@ -7,8 +7,8 @@ use gpufrac_core::lease::LeaseState;
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::memory_limit;
-use crate::mps::daemon::daemon::{Health, Server};
-use crate::mps::daemon::tenants;
+use crate::mps::daemon::{Health, Server};
+use crate::mps::tenants;
 use crate::mps::version;
 use crate::node::Node;
 use crate::setup::{self, Problem};

@@ -7,7 +7,7 @@ use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
-use crate::mps::daemon::tenants::{self, ShareError, Tenants};
+use crate::mps::tenants::{self, ShareError, Tenants};
 use crate::node::now_unix;
 use crate::slice::failpoint::reached;
 use crate::state::leases::{LeaseStore, StoreError};

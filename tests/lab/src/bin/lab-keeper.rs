@@ -1,6 +1,8 @@
 //! `lab-keeper FOLDER`: stops the lab in FOLDER once the program that started the lab has ended without a goodbye on the
 //! keeper's stdin.
 
+#![forbid(unsafe_code)]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -13,6 +13,8 @@
 //! `gpusim run` connects as CUDA does: see [`gpusim::mps`]. A server is started for it if there is none; a
 //! daemon without `-multiuser-server` has one for one user at a time, and lets others wait.
 
+#![forbid(unsafe_code)]
+
 mod daemon;
 
 use std::fs::{self, OpenOptions};
