@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
-use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::idle::{self, IdleRefusal};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::error::SubmitError;
+use crate::texts::Texts;
 use crate::{job_environment, settings};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
@@ -193,37 +193,8 @@ unsafe fn handle(
         .any(|variable| job_environment::is_own(variable));
 
     // SAFETY: by the contract of this function.
-    let field = |text| unsafe { text::read(text) };
-    let partitions = field(job.partition);
-    let reservation = field(job.reservation);
-    let tres_per_node = field(job.tres_per_node);
-    let tres_per_job = field(job.tres_per_job);
-    let tres_per_socket = field(job.tres_per_socket);
-    let tres_per_task = field(job.tres_per_task);
-    let cpus_per_tres = field(job.cpus_per_tres);
-    let mem_per_tres = field(job.mem_per_tres);
-    let tres_freq = field(job.tres_freq);
-    let request = JobRequest {
-        partitions: partitions.as_deref(),
-        default_partition,
-        reserved: reservation.is_some_and(|name| !name.is_empty()),
-        form: form(),
-        tres_per_node: tres_per_node.as_deref(),
-        tres_per_job: tres_per_job.as_deref(),
-        tres_per_socket: tres_per_socket.as_deref(),
-        tres_per_task: tres_per_task.as_deref(),
-        cpus_per_tres: cpus_per_tres.as_deref(),
-        mem_per_tres: mem_per_tres.as_deref(),
-        tres_freq: tres_freq.as_deref(),
-        tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
-        exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
-        // An update takes it back with INFINITE16.
-        core_spec: ![raw::GPUFRAC_NO_VAL16, raw::GPUFRAC_INFINITE16].contains(&job.core_spec)
-            && host::takes_core_spec(),
-        tasks: number(job.num_tasks),
-        tasks_per_node: number16(job.ntasks_per_node),
-        max_nodes: number(job.max_nodes),
-    };
+    let texts = unsafe { Texts::read(job) };
+    let request = texts.request(job, default_partition);
 
     // What is there was said at submission; an update does not touch it.
     let asked = match occasion {
@@ -276,15 +247,6 @@ unsafe fn handle(
     Ok(note)
 }
 
-/// None where the job says nothing.
-fn number(value: u32) -> Option<u32> {
-    (![raw::GPUFRAC_NO_VAL, 0].contains(&value)).then_some(value)
-}
-
-fn number16(value: u16) -> Option<u32> {
-    (![raw::GPUFRAC_NO_VAL16, 0].contains(&value)).then(|| u32::from(value))
-}
-
 /// Whether the job may have what it says with `--gpufrac-idle`, by what is known of it now. The user's name is
 /// not asked for: that may wait for a directory server.
 ///
@@ -326,12 +288,4 @@ fn single(names: Option<&str>) -> Option<&str> {
 fn interactive(job: &raw::job_desc_msg_t) -> Option<bool> {
     let part = ![raw::GPUFRAC_NO_VAL, 0].contains(&job.het_job_offset);
     (!part).then_some(job.script.is_null())
-}
-
-fn form() -> GresForm {
-    if slurm_sys::gres_with_slash() {
-        GresForm::Slash
-    } else {
-        GresForm::Colon
-    }
 }

@@ -13,5 +13,6 @@ mod edge;
 mod error;
 mod job_environment;
 mod settings;
+mod texts;
 
 slurm_sys::slurm_plugin!("gpufrac: fractional GPUs", "job_submit/gpufrac", any release);
