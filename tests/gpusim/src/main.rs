@@ -225,6 +225,50 @@ fn add_rule(store: &Store, call: &str, nth: u64, count: u64, what: What) -> anyh
     Ok(())
 }
 
+/// The fault with this code of NVML; without one the caller is killed.
+fn fault(code: Option<&str>, after: bool) -> anyhow::Result<What> {
+    let Some(code) = code else {
+        return Ok(if after { What::KillAfter } else { What::Kill });
+    };
+    let known = Code::parse(code);
+    let number = known
+        .with_context(|| format!("NVML has no code `{code}`"))?
+        .0;
+    Ok(if after {
+        What::FailAfter(number)
+    } else {
+        What::Fail(number)
+    })
+}
+
+/// Counts calls from zero. Rules that count from an older zero would come too late.
+fn begin_to_count(store: &Store) -> anyhow::Result<()> {
+    let counters = store.counters()?;
+    for position in 0..=FUNCTIONS.len() {
+        counters
+            .word(position)
+            .store(0, std::sync::atomic::Ordering::Relaxed);
+    }
+    store.disturb(|all| {
+        all.counting = true;
+        all.rules.clear();
+    })?;
+    Ok(())
+}
+
+/// How often each function was called.
+fn print_counts(store: &Store, out: &mut impl Write) -> anyhow::Result<()> {
+    let counters = store.counters()?;
+    writeln!(out, "{} any", disturb::counted(&counters, None))?;
+    for name in FUNCTIONS {
+        let count = disturb::counted(&counters, Some(name));
+        if count > 0 {
+            writeln!(out, "{count} {name}")?;
+        }
+    }
+    Ok(())
+}
+
 fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let root = arguments
         .root
@@ -265,25 +309,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             nth,
             count,
             code,
-            kill,
+            kill: _,
             after,
         } => {
-            let what = match (code, kill) {
-                (Some(code), _) => {
-                    let known = Code::parse(&code);
-                    let number = known
-                        .with_context(|| format!("NVML has no code `{code}`"))?
-                        .0;
-                    if after {
-                        What::FailAfter(number)
-                    } else {
-                        What::Fail(number)
-                    }
-                }
-                (None, _) if after => What::KillAfter,
-                (None, _) => What::Kill,
-            };
-            add_rule(&store, &call, nth, count, what)?;
+            add_rule(&store, &call, nth, count, fault(code.as_deref(), after)?)?;
         }
         Command::Delay {
             call,
@@ -293,26 +322,10 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         } => add_rule(&store, &call, nth, count, What::Delay(ms))?,
         Command::Clear => store.disturb(|all| *all = Disturbances::default())?,
         Command::Calls { start } => {
-            let counters = store.counters()?;
             if start {
-                for position in 0..=FUNCTIONS.len() {
-                    counters
-                        .word(position)
-                        .store(0, std::sync::atomic::Ordering::Relaxed);
-                }
-                // Rules that count from an older zero would come too late.
-                store.disturb(|all| {
-                    all.counting = true;
-                    all.rules.clear();
-                })?;
+                begin_to_count(&store)?;
             } else {
-                writeln!(out, "{} any", disturb::counted(&counters, None))?;
-                for name in FUNCTIONS {
-                    let count = disturb::counted(&counters, Some(name));
-                    if count > 0 {
-                        writeln!(out, "{count} {name}")?;
-                    }
-                }
+                print_counts(&store, &mut out)?;
             }
         }
         Command::DeadTelemetry { state } => {

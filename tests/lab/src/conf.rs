@@ -148,6 +148,13 @@ SlurmdParameters=config_overrides
         if !self.extra.is_empty() {
             let _ = writeln!(text, "{}", self.extra.trim_end());
         }
+        self.add_nodes(&mut text);
+        self.add_partitions(&mut text);
+        text
+    }
+
+    fn add_nodes(&self, text: &mut String) {
+        let host = self.host;
         for NodeLine { name, port, gres } in self.nodes {
             let _ = write!(
                 text,
@@ -162,6 +169,9 @@ SlurmdParameters=config_overrides
             }
             text.push('\n');
         }
+    }
+
+    fn add_partitions(&self, text: &mut String) {
         for (index, (name, options)) in self.partitions.iter().enumerate() {
             let default = if index == 0 { " Default=YES" } else { "" };
             let nodes = if options.contains("Nodes=") {
@@ -174,7 +184,6 @@ SlurmdParameters=config_overrides
                 "PartitionName={name}{nodes}{default} MaxTime=INFINITE State=UP {options}"
             );
         }
-        text
     }
 }
 

@@ -135,6 +135,63 @@ impl LabBuilder {
         }
     }
 
+    /// Puts gpufrac's plugins, programs and configuration in the lab's folder.
+    fn install_gpufrac(&self, folder: &Folder, nodes: &[String]) -> Result<(), LabError> {
+        let build = self.build()?;
+        artifacts::install(&build, &self.series(&build), folder)?;
+        if let Some(plugins) = &self.plugin_folder {
+            artifacts::install_plugins(plugins, folder)?;
+        }
+        let mut paths = self.paths.clone();
+        if self.mps_standin {
+            artifacts::install_mps_standin(&build, folder)?;
+            paths.push(("mps_control", folder.mps_standin()));
+        }
+        if self.shared {
+            let shared = folder.shared();
+            fs::create_dir_all(&shared).map_err(LabError::file("cannot make", &shared))?;
+            paths.push(("shared", shared));
+        }
+        let mut pools = match &self.pools {
+            Some(pools) => with_nodes(pools, nodes),
+            None => conf::default_pool(self.first_model(), &self.partitions[0].0, nodes),
+        };
+        if let Some(reaper) = &self.reaper {
+            pools.push('\n');
+            pools.push_str(&with_nodes(reaper, nodes));
+        }
+        let text = conf::gpufrac_conf(folder, &paths, &pools);
+        write(&folder.gpufrac_conf(), &text, 0o644)?;
+        for (name, program) in [("prolog", "gpufrac-prolog"), ("epilog", "gpufrac-epilog")] {
+            let text = conf::wrapper(folder, program);
+            write(&folder.bin().join(name), &text, 0o755)?;
+        }
+        Ok(())
+    }
+
+    /// Writes gres.conf, if nodes have any. What slurm.conf says of each node.
+    fn write_gres(&self, lab: &Lab, ports: Vec<u16>) -> Result<Vec<NodeLine>, LabError> {
+        let folder = lab.folder();
+        let config = self.config(folder)?;
+        let mut gres_conf = String::new();
+        let mut lines = Vec::new();
+        for (name, port) in lab.nodes().iter().zip(ports) {
+            let gres = self.gres(lab, config.as_ref(), name)?;
+            if let Some(gres) = &gres {
+                gres_conf.push_str(&gres.gres_conf);
+            }
+            lines.push(NodeLine {
+                name: name.clone(),
+                port,
+                gres: gres.map(|gres| gres.slurm_conf),
+            });
+        }
+        if !gres_conf.is_empty() {
+            write(&folder.etc().join("gres.conf"), &gres_conf, 0o644)?;
+        }
+        Ok(lines)
+    }
+
     fn write_configuration(
         &self,
         lab: &mut Lab,
@@ -145,57 +202,17 @@ impl LabBuilder {
         let etc = folder.etc();
         let nodes = &lab.nodes().to_vec();
         let mut plugin_path = lab.slurm().plugins()?.display().to_string();
+        let mut plugstack = String::new();
         if self.gpufrac {
-            let build = self.build()?;
-            artifacts::install(&build, &self.series(&build), folder)?;
-            if let Some(plugins) = &self.plugin_folder {
-                artifacts::install_plugins(plugins, folder)?;
-            }
-            let mut paths = self.paths.clone();
-            if self.mps_standin {
-                artifacts::install_mps_standin(&self.build()?, folder)?;
-                paths.push(("mps_control", folder.mps_standin()));
-            }
+            self.install_gpufrac(folder, nodes)?;
             plugin_path = format!("{}:{plugin_path}", folder.lib().display());
-            if self.shared {
-                let shared = folder.shared();
-                fs::create_dir_all(&shared).map_err(LabError::file("cannot make", &shared))?;
-                paths.push(("shared", shared));
-            }
-            let mut pools = match &self.pools {
-                Some(pools) => with_nodes(pools, nodes),
-                None => conf::default_pool(self.first_model(), &self.partitions[0].0, nodes),
-            };
-            if let Some(reaper) = &self.reaper {
-                pools.push('\n');
-                pools.push_str(&with_nodes(reaper, nodes));
-            }
-            write(
-                &folder.gpufrac_conf(),
-                &conf::gpufrac_conf(folder, &paths, &pools),
-                0o644,
-            )?;
-            write(
-                &folder.bin().join("prolog"),
-                &conf::wrapper(folder, "gpufrac-prolog"),
-                0o755,
-            )?;
-            write(
-                &folder.bin().join("epilog"),
-                &conf::wrapper(folder, "gpufrac-epilog"),
-                0o755,
-            )?;
-        }
-        let plugstack = if self.gpufrac {
             let plugin = folder.lib().join("spank_gpufrac.so");
-            format!(
+            plugstack = format!(
                 "required {} config={}\n",
                 plugin.display(),
                 folder.gpufrac_conf().display()
-            )
-        } else {
-            String::new()
-        };
+            );
+        }
         write(&etc.join("plugstack.conf"), &plugstack, 0o644)?;
         let cgroup = match self.cgroup {
             Some(version) => version,
@@ -208,24 +225,7 @@ impl LabBuilder {
         write(&etc.join("cgroup.conf"), &cgroup.conf(), 0o644)?;
 
         let controller_port = ports.pop().unwrap_or_default();
-        let config = self.config(folder)?;
-        let mut gres_conf = String::new();
-        let mut lines = Vec::new();
-        for (name, port) in nodes.iter().zip(ports) {
-            let gres = self.gres(lab, config.as_ref(), name)?;
-            if let Some(gres) = &gres {
-                gres_conf.push_str(&gres.gres_conf);
-            }
-            let gres = gres.map(|gres| gres.slurm_conf);
-            lines.push(NodeLine {
-                name: name.clone(),
-                port,
-                gres,
-            });
-        }
-        if !gres_conf.is_empty() {
-            write(&etc.join("gres.conf"), &gres_conf, 0o644)?;
-        }
+        let lines = self.write_gres(lab, ports)?;
         let root = folder.root().display().to_string();
         for (name, text) in &self.scripts {
             let text = text.replace("@ROOT@", &root);
