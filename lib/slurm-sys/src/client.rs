@@ -491,7 +491,7 @@ fn job_argument(job_id: u32) -> u32 {
 
 #[cfg(calls_by_step_id)]
 fn job_argument(job_id: u32) -> raw::slurm_step_id_t {
-    // `SLURM_STEP_ID_INITIALIZER` of slurm.h, which bindgen can not see.
+    // `SLURM_STEP_ID_INITIALIZER` of slurm.h, which bindgen cannot see.
     raw::slurm_step_id_t {
         sluid: 0,
         job_id,

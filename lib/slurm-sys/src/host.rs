@@ -100,7 +100,7 @@ unsafe fn default_of(message: &raw::partition_info_msg_t) -> Option<String> {
 /// Why a plugin has no configuration. `E`: what its parser says.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError<E> {
-    /// The file can not be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
         /// The file.
@@ -116,7 +116,7 @@ pub enum ConfigurationError<E> {
 /// Reads the file that the variable of this process names, else `default`. `parse` is given its text and its path.
 ///
 /// # Errors
-/// The file can not be read, or `parse` refuses it.
+/// The file cannot be read, or `parse` refuses it.
 pub fn read_configuration<T, E>(
     variable: &str,
     default: &str,

@@ -4,7 +4,7 @@
 //! plugins alone of any release of its series. Layouts and prototypes change with the series
 //! and never inside of one, so a plugin here takes the host's release for its own, and an upgrade inside of the
 //! series needs no other plugin. It does so in another series, too, as slurmctld would not start with a
-//! plugin that it can not load; there [`foreign`] tells the plugin that it must not touch
+//! plugin that it cannot load; there [`foreign`] tells the plugin that it must not touch
 //! anything.
 
 mod daemon;

@@ -182,7 +182,7 @@ impl Text {
     fn is_to_be_rounded(&self) -> bool {
         let (Text::PerNode(list) | Text::PerTask(list)) = self;
         let is_shard = |item: &Item<'_>| matches!(item.kind, Kind::Shard(_));
-        // What can not be understood is not what a plugin wrote.
+        // What cannot be understood is not what a plugin wrote.
         parse(list).map_or(true, |items| !items.iter().any(is_shard))
     }
 

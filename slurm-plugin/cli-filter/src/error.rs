@@ -7,7 +7,7 @@ use slurm_sys::host::ConfigurationError;
 /// What the user is told of a request that is not submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It can not be met.
+    /// It cannot be met.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
     /// This Slurm takes a fraction from `--gres`, and from no variable of another option.

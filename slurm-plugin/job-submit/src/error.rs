@@ -10,13 +10,13 @@ use crate::settings::NoConfig;
 /// What the user is told of a job that is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// Its request for a fraction can not be met.
+    /// Its request for a fraction cannot be met.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
     /// It may not have what it says with `--gpufrac-idle`.
     #[error(transparent)]
     Idle(#[from] IdleRefusal),
-    /// It names a fraction, and the configuration is wrong or can not be read.
+    /// It names a fraction, and the configuration is wrong or cannot be read.
     #[error("gpufrac: fractions are not available now: {0}")]
     NoConfig(Arc<NoConfig>),
     /// It names a fraction, and the configuration was not read yet.

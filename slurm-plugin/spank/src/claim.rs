@@ -11,7 +11,7 @@ use gpufrac_node::state::locks::{LockError, Locks, SliceLock};
 
 /// The slices of one step's tasks.
 pub struct Claims {
-    /// Positions among the job's leases, for task 0, 1, ...; tasks beyond begin anew.
+    /// Positions among the job's leases, for task 0, 1, ...; tasks beyond start again at the first.
     slices: Vec<usize>,
     locks: Mutex<Vec<Option<SliceLock>>>,
     tasks: usize,
@@ -21,7 +21,7 @@ impl Claims {
     /// Takes slices for `tasks` tasks: free ones, and if there are too few (`--overlap`), with others that are in use.
     ///
     /// # Errors
-    /// When a lock can not be asked for.
+    /// When a lock cannot be asked for.
     pub fn take(locks: &Locks, leases: &[Lease], tasks: usize) -> Result<Claims, LockError> {
         let wanted = tasks.clamp(1, leases.len().max(1));
         let (mut slices, mut held, mut busy) = (Vec::new(), Vec::new(), Vec::new());

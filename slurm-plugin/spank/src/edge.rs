@@ -34,7 +34,7 @@ enum HookError {
     /// The task must not use the slice.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The task can not be told about the slice.
+    /// The task cannot be told about the slice.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     /// What is not the job's could not be closed to it.

@@ -45,7 +45,7 @@ const HINTS: [&CStr; 3] = [
     c"CUPY_GPU_MEMORY_LIMIT",
 ];
 
-/// Why a task can not be told about its slice.
+/// Why a task cannot be told about its slice.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
     /// The prolog left the lease without an instance.

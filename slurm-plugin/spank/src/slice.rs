@@ -113,7 +113,7 @@ impl JobSlice {
             });
         }
         let mut leases = node.leases()?.of_job(job_id)?;
-        // Ids begin anew where Slurm lost its state: another user's lease is another job's.
+        // Ids start again where Slurm lost its state: another user's lease is another job's.
         leases.retain(|lease| lease.user_id == user_id);
         let claims = match tasks {
             Some(tasks) if leases.len() > 1 => Some(Claims::take(&node.locks()?, &leases, tasks)?),

@@ -8,7 +8,7 @@ use super::{Release, loaded, stock};
 /// The host's release; 0 until [`adopt`] found it.
 static HOST: AtomicU32 = AtomicU32::new(0);
 
-/// Puts the host's release in `version`, the plugin's symbol `plugin_version`. What can not be found out
+/// Puts the host's release in `version`, the plugin's symbol `plugin_version`. What cannot be found out
 /// leaves the release that it was built for, which Slurm then compares as ever.
 ///
 /// For the constructor of a plugin, before Slurm looks at the symbol. It does not panic.

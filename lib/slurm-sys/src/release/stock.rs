@@ -2,7 +2,7 @@
 //! (`libslurmfull.so`, both in `pkglibdir`).
 //!
 //! The file is read, not loaded. Loading would be fewer lines, but many plugins have symbols of slurmctld or slurmd
-//! that no other program has, so that they can not be loaded everywhere; others bring libraries along; and a file that an upgrade
+//! that no other program has, so that they cannot be loaded everywhere; others bring libraries along; and a file that an upgrade
 //! is just replacing ends a process that maps it, while one that is read is at worst not understood.
 
 use std::path::Path;
