@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod device_type;
 pub mod entry;
 pub mod fraction;
 pub mod geometry;
@@ -23,6 +24,7 @@ pub mod layout;
 pub mod lease;
 pub mod mechanism;
 pub mod policy;
+mod pool;
 pub mod request;
 mod rounding;
 pub mod submit;

@@ -1,10 +1,10 @@
 //! From what was asked to a size that the pools can make.
 
-use crate::config::Pool;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::layout::{LayoutKind, MenuEntry};
 use crate::policy::IdleWish;
+use crate::pool::Pool;
 
 /// What a user wants of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 //! make and gives the text that Slurm is to count. What it wrote once it takes unchanged, so that
 //! the client's plugin and the controller's agree whoever comes first.
 
-use crate::config::{Config, Pool};
+use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
+use crate::pool::Pool;
 use crate::request::{self, GresForm};
 
 mod asked;
@@ -16,7 +17,7 @@ mod refusal;
 mod tasks;
 #[cfg(test)]
 mod tests;
-pub(crate) mod types;
+mod types;
 
 use asked::Asked;
 pub use asked::RawReason;

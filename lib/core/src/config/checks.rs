@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use super::error::Problem;
 use super::read::{Section, Source};
-use super::{Config, PartitionRules, Pool, Problem};
+use super::tables::{Config, PartitionRules};
+use crate::device_type;
 use crate::layout::{LayoutKind, MenuEntry};
+use crate::pool::Pool;
 use crate::rounding::{self, Ask};
-use crate::submit::types;
 
 /// The tables from which pools and rules were read, in the same order.
 #[derive(Default)]
@@ -90,7 +92,7 @@ fn same_type(config: &Config, partition: &str, pools: &[&Pool]) -> Option<Proble
         .into_iter()
         .filter(|(pools, _)| !pools.is_empty())
         .find_map(|(pools, name)| {
-            types::of_pools(config, &[partition], &pools, name, false).err()
+            device_type::of_pools(&config.pools, &[partition], &pools, name, false).err()
         })?;
     Some(Problem::SameType {
         other: other.name.clone(),
@@ -164,16 +166,5 @@ fn listed(sizes: &[MenuEntry]) -> String {
             let sizes: Vec<String> = sizes.iter().map(|size| size.fraction.to_string()).collect();
             sizes.join(", ")
         }
-    }
-}
-
-impl PartitionRules {
-    /// Whether a size is between `min` and `max`.
-    #[must_use]
-    pub fn allow(&self, size: &MenuEntry) -> bool {
-        // `covers` for the same reason as in requests: 0.143 is how 1/7 prints.
-        let enough = self.min.is_none_or(|min| size.fraction.covers(min));
-        let not_too_much = self.max.is_none_or(|max| size.fraction <= max);
-        enough && not_too_much
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::VERSION;
+use super::tables::VERSION;
 use crate::fraction::{Fraction, FractionError};
 use crate::hostlist::HostlistError;
 use crate::layout::LayoutError;

@@ -1,10 +1,11 @@
 //! The keys of a pool that only some mechanisms and layouts have.
 
+use super::error::Problem;
 use super::read::{Item, Section, Source};
-use super::{PoolOptions, Problem, Tenancy, TimesliceLength};
 use crate::fraction::Units;
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
+use crate::pool::{PoolOptions, Tenancy, TimesliceLength};
 
 /// Clients that one MPS server takes on a GPU of Volta and later (NVIDIA's MPS guide, "client-server
 /// connection limits"; newer editions say 60). Instances of MIG take their part of it: a half of

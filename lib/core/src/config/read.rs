@@ -5,7 +5,7 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::{ConfigError, Problem};
+use super::error::{ConfigError, Problem};
 use crate::fraction::{Fraction, MemoryMib};
 
 /// The text being read, and what was found to be wrong with it.

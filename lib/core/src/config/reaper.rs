@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 use wildmatch::WildMatch;
 
-use super::Problem;
+use super::error::Problem;
 use super::options::one_of;
 use super::read::{Item, Section, Source};
 use crate::policy::{

@@ -4,18 +4,30 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::checks::{self, Places};
+use super::error::{ConfigErrors, Problem};
 use super::options;
 use super::read::{Item, Section, Source};
 use super::reaper;
-use super::{Config, ConfigErrors, PartitionRules, Paths, Pool, Problem, VERSION};
+use super::tables::{Config, PartitionRules, Paths, VERSION};
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::layout::{Layout, LayoutKind};
 use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
+use crate::pool::Pool;
 
-pub(super) fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+impl Config {
+    /// Reads the text of a file; `path` is for the messages only.
+    ///
+    /// # Errors
+    /// Every mistake of the file, in the order of its lines.
+    pub fn parse(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+        config(text, path)
+    }
+}
+
+fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
     let mut source = Source {
         path,
         text,

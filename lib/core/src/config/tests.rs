@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 use super::*;
-use crate::fraction::Units;
+use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::layout::LayoutKind;
-use crate::policy::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Stall};
+use crate::policy::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Reaper, Stall};
 
 const FULL: &str = include_str!("../../tests/config/valid/full.toml");
 const SMALLEST: &str = include_str!("../../tests/config/valid/smallest.toml");

@@ -3,10 +3,11 @@
 use std::fmt;
 
 use super::{JobRequest, Refusal};
-use crate::config::{Config, Pool};
+use crate::config::Config;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
+use crate::pool::Pool;
 use crate::request::{self, Amount, Count, Item, Kind};
 use crate::rounding::Ask;
 

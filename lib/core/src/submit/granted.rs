@@ -2,10 +2,11 @@
 
 use super::asked::AskedFraction;
 use super::{JobRequest, Occasion, Refusal, Scope, Verdict, types};
-use crate::config::{Config, Pool};
+use crate::config::Config;
 use crate::fraction::Fraction;
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
+use crate::pool::Pool;
 use crate::request::{GresForm, Item, Kind};
 use crate::rounding::{self, Ask, Grant, NoGrant};
 

@@ -1,11 +1,8 @@
-//! Which Type of device a job must get.
-//!
-//! Slurm gives shares of any device that has enough free, unless a Type is asked for, and then of that
-//! Type alone. So a Type is written where a device of another pool could be taken.
+//! Which Type of device a job must ask for.
 
 use super::{Occasion, Refusal, Scope};
-use crate::config::{Config, Pool};
-use crate::layout::LayoutKind;
+use crate::config::Config;
+use crate::device_type::{self, only_type};
 use crate::rounding::Grant;
 
 /// The Type to write with shares; None if any device will do. A whole GPU has its Type anyway.
@@ -25,7 +22,13 @@ pub(super) fn needed(
     let of_mechanism = only_type(&grant.pools).filter(|name| same(name));
     // Who names several partitions will have a GPU of any of them, wherever the job starts.
     let any = scope.named;
-    match of_pools(config, &scope.partitions, &grant.pools, grant.whole, any) {
+    match device_type::of_pools(
+        &config.pools,
+        &scope.partitions,
+        &grant.pools,
+        grant.whole,
+        any,
+    ) {
         // Devices that lend no shares have one all the same, for Slurm's sake (gres.conf): only the Type keeps a
         // request of one unit away from it.
         Ok(None) if grant.whole.is_none() && grant.entry.units.0 == 1 && !undecided => {
@@ -50,50 +53,4 @@ pub(super) fn needed(
             },
         }),
     }
-}
-
-/// The Type that keeps jobs of `partitions` to `pools`: to shares of their devices, or to whole
-/// ones of the Type `whole`. None if there is nothing to keep them from; else, where no Type
-/// does it, a pool that they could get a device of. `any`: each of the partitions may get what the others
-/// have.
-pub(crate) fn of_pools<'a>(
-    config: &'a Config,
-    partitions: &[&str],
-    pools: &[&Pool],
-    whole: Option<&str>,
-    any: bool,
-) -> Result<Option<&'static str>, &'a Pool> {
-    let competes = |other: &&Pool| match whole {
-        Some(name) => other.lends_whole() && other.type_name() == name,
-        None => other.layout.kind != LayoutKind::Whole,
-    };
-    let mut strangers: Vec<&Pool> = Vec::new();
-    for partition in partitions {
-        let there = config.pools_of_partition(partition);
-        let strange = |other: &&Pool| {
-            let meant = |pool: &&Pool| pool.name == other.name && (any || pool.serves(partition));
-            let near = |pool: &&Pool| pool.nodes.common(&other.nodes).is_some();
-            !pools.iter().any(meant) && there.iter().any(near)
-        };
-        strangers.extend(config.pools.iter().filter(competes).filter(strange));
-    }
-    let Some(stranger) = strangers.first() else {
-        return Ok(None);
-    };
-    let Some(name) = only_type(pools) else {
-        return Err(stranger);
-    };
-    match strangers.iter().find(|other| other.type_name() == name) {
-        Some(same) => Err(same),
-        None => Ok(Some(name)),
-    }
-}
-
-fn only_type(pools: &[&Pool]) -> Option<&'static str> {
-    let (first, others) = pools.split_first()?;
-    let name = first.type_name();
-    others
-        .iter()
-        .all(|pool| pool.type_name() == name)
-        .then_some(name)
 }
