@@ -88,31 +88,6 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The table of a model that gpufrac knows by name; see [`Geometry::builtin_names`].
-    ///
-    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the least where several
-    /// figures are known. For `B200-180` only 1g and 2g were ever captured: 3g, 4g and 7g are
-    /// the like multiples of 2g (and 18 multiprocessors a slice), no captured figures.
-    pub fn builtin(name: &str) -> Option<Geometry> {
-        builtin::geometry(name)
-    }
-
-    /// The names that [`Geometry::builtin`] knows.
-    pub fn builtin_names() -> &'static [&'static str] {
-        builtin::NAMES
-    }
-
-    /// A model without MIG, known by name: no slices, no profiles. With its memory.
-    pub fn without_mig(name: &str) -> Option<(Geometry, MemoryMib)> {
-        let (model, memory) = builtin::WITHOUT_MIG.iter().find(|(own, _)| *own == name)?;
-        Some((Geometry::unsliced(model), MemoryMib(*memory)))
-    }
-
-    /// The names that [`Geometry::without_mig`] knows.
-    pub fn names_without_mig() -> impl Iterator<Item = &'static str> {
-        builtin::WITHOUT_MIG.iter().map(|(name, _)| *name)
-    }
-
     /// A model of which no more is known than its name.
     pub fn unsliced(model: &str) -> Geometry {
         Geometry {

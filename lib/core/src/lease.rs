@@ -13,46 +13,13 @@ use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
 mod checksum;
+mod error;
+mod state;
 #[cfg(test)]
 mod tests;
 
-/// The version of the text that this build writes and reads.
-pub const VERSION: u32 = 3;
-
-/// Where a slice is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LeaseState {
-    /// Intent: written before the first change of the GPU. The instance may or may not exist.
-    Carving,
-    /// The instance exists and is the job's.
-    Active,
-    /// The job is over; the instance may or may not be gone already.
-    Releasing,
-}
-
-impl LeaseState {
-    /// Whether a lease may go from this state to `to`.
-    pub fn may_become(self, to: LeaseState) -> bool {
-        matches!(
-            (self, to),
-            (
-                LeaseState::Carving,
-                LeaseState::Active | LeaseState::Releasing
-            ) | (LeaseState::Active, LeaseState::Releasing)
-        )
-    }
-}
-
-impl std::fmt::Display for LeaseState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            LeaseState::Carving => "carving",
-            LeaseState::Active => "active",
-            LeaseState::Releasing => "releasing",
-        })
-    }
-}
+pub use error::{LeaseError, VERSION};
+pub use state::LeaseState;
 
 /// Whether a text has the form of a SLUID, Slurm's own name for one run of a job: `s` and 13 digits of Crockford's
 /// base 32 (`sEKNKTV3WPV500`, cgroup.conf(5) of 26.05).
@@ -265,55 +232,6 @@ pub struct Instance {
     pub gi_cap_minor: u32,
     /// Minor of the compute instance's capability node.
     pub ci_cap_minor: u32,
-}
-
-/// Why a text is not a lease, or a lease can not change as asked.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
-    /// The last line, with the checksum, is missing: the file was cut short.
-    #[error("the last line has no checksum: the lease was not written to its end")]
-    Torn,
-    /// The checksum is that of another text.
-    #[error("the checksum does not match: the lease was damaged or edited")]
-    Checksum,
-    /// Not a lease, though the checksum is right.
-    #[error("not a lease: {source}")]
-    Text {
-        /// What the reader of TOML says.
-        source: Box<toml::de::Error>,
-    },
-    /// Written by another version of gpufrac.
-    #[error(
-        "lease version {found}, this build reads {VERSION}; drain the node before an upgrade, or run the version that wrote it"
-    )]
-    Version {
-        /// The version in the text.
-        found: i64,
-    },
-    /// An active lease says which instance it holds.
-    #[error("job {job_id}: a lease in state active must name its instance")]
-    NoInstance {
-        /// The lease's job.
-        job_id: u32,
-    },
-    /// Leases only go forward: carving, active, releasing.
-    #[error("job {job_id}: a lease can not go from {from} to {to}")]
-    Transition {
-        /// The lease's job.
-        job_id: u32,
-        /// Its state.
-        from: LeaseState,
-        /// The state that was asked for.
-        to: LeaseState,
-    },
-    /// A value that can not be written as TOML.
-    #[error("job {job_id}: can not write the lease: {source}")]
-    Write {
-        /// The lease's job.
-        job_id: u32,
-        /// What the writer of TOML says.
-        source: Box<toml::ser::Error>,
-    },
 }
 
 /// All that is read before the version is known to be ours.

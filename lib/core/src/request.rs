@@ -11,139 +11,17 @@
 //! `GPUFRAC:0.25` is refused with a hint, and `GPU` or `Shard` are watched as if they were
 //! written properly, so that no spelling gets round the rules. Every other item is kept as it is.
 
-use crate::fraction::{Fraction, FractionError, MemoryMib};
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
+mod error;
+mod item;
 mod value;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// How a GRES is marked in a tres string.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum GresForm {
-    /// `gres:`, up to Slurm 23.02.
-    Colon,
-    /// `gres/`, from Slurm 23.11.
-    #[default]
-    Slash,
-}
-
-impl GresForm {
-    /// The mark itself.
-    pub fn prefix(self) -> &'static str {
-        match self {
-            GresForm::Colon => "gres:",
-            GresForm::Slash => "gres/",
-        }
-    }
-}
-
-/// What stands after `gpufrac`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount {
-    /// A part of a GPU.
-    Fraction(Fraction),
-    /// At least that much memory.
-    Memory(MemoryMib),
-    /// An integer above one: units that were counted before.
-    Units(u64),
-}
-
-/// One item of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item<'a> {
-    /// As it stands in the list.
-    pub text: &'a str,
-    /// The mark it has.
-    pub form: Option<GresForm>,
-    /// What it asks for.
-    pub kind: Kind<'a>,
-}
-
-/// What an item asks for, as far as gpufrac cares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind<'a> {
-    /// A fraction of a GPU.
-    Gpufrac {
-        /// The mechanism, if named.
-        mechanism: Option<Mechanism>,
-        /// How much.
-        amount: Amount,
-    },
-    /// Slurm's own share of a GPU.
-    Shard(Count<'a>),
-    /// Whole devices.
-    Gpu(Count<'a>),
-    /// `none`: no GRES at all.
-    None,
-    /// Anything else.
-    Other,
-}
-
-/// `[type:]count` as Slurm reads it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count<'a> {
-    /// The type, if named.
-    pub type_name: Option<&'a str>,
-    /// The count; 1 where none is written. `None` when it is not a number that we can read.
-    pub count: Option<u64>,
-}
-
-/// Why a `gpufrac` item is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// `gpufrac` or `gpufrac:` alone.
-    #[error("{item:?} does not say how much; write gpufrac:0.25")]
-    Missing {
-        /// The item.
-        item: String,
-    },
-    /// A value that is no fraction.
-    #[error("{item:?}: {source}; write for example gpufrac:0.25")]
-    Fraction {
-        /// The item.
-        item: String,
-        /// Why not.
-        source: FractionError,
-    },
-    /// A ratio or a percentage.
-    #[error("{item:?}: write it as a decimal: gpufrac:{decimal}")]
-    Decimal {
-        /// The item.
-        item: String,
-        /// What to write.
-        decimal: Fraction,
-    },
-    /// Memory that is no whole number, or too much of it.
-    #[error(
-        "{item:?} is not an amount of memory; write a whole number with K, M, G or T, such as gpufrac:10G"
-    )]
-    Memory {
-        /// The item.
-        item: String,
-    },
-    /// A word that names no mechanism.
-    #[error("{item:?}: {source}; write gpufrac:0.25 or gpufrac:mig:0.25")]
-    Mechanism {
-        /// The item.
-        item: String,
-        /// The word.
-        source: UnknownMechanism,
-    },
-    /// More words than mechanism and amount.
-    #[error("{item:?} has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25")]
-    TooManyParts {
-        /// The item.
-        item: String,
-    },
-    /// Capital letters.
-    #[error("{item:?}: names of GRES are in small letters; write gpufrac:0.25")]
-    Case {
-        /// The item.
-        item: String,
-    },
-}
+pub use error::RequestError;
+pub use item::{Amount, Count, GresForm, Item, Kind};
 
 /// The GRES that users ask for.
 const NAME: &str = "gpufrac";

@@ -9,7 +9,7 @@ use super::{Geometry, Placement, Profile};
 use crate::fraction::MemoryMib;
 
 /// In the order of the list in the manual.
-pub(super) const NAMES: &[&str] = &[
+const NAMES: &[&str] = &[
     "A30-24",
     "A100-40",
     "A100-80",
@@ -23,7 +23,7 @@ pub(super) const NAMES: &[&str] = &[
 
 /// Models without MIG, for pools that need none: what nvidia-smi prints as their memory in MiB, with
 /// ECC where the model has it. A node compares it with its GPUs.
-pub(super) const WITHOUT_MIG: &[(&str, u64)] = &[
+const WITHOUT_MIG: &[(&str, u64)] = &[
     ("A10-24", 23_028),
     ("A40-48", 46_068),
     ("L4-24", 23_034),
@@ -38,7 +38,34 @@ pub(super) const WITHOUT_MIG: &[(&str, u64)] = &[
 /// One row: name, memory in hundredths of GiB as `-lgip` prints it, SMs.
 type Row = (&'static str, u64, u32);
 
-pub(super) fn geometry(name: &str) -> Option<Geometry> {
+impl Geometry {
+    /// The table of a model that gpufrac knows by name; see [`Geometry::builtin_names`].
+    ///
+    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the least where several
+    /// figures are known. For `B200-180` only 1g and 2g were ever captured: 3g, 4g and 7g are
+    /// the like multiples of 2g (and 18 multiprocessors a slice), no captured figures.
+    pub fn builtin(name: &str) -> Option<Geometry> {
+        geometry(name)
+    }
+
+    /// The names that [`Geometry::builtin`] knows.
+    pub fn builtin_names() -> &'static [&'static str] {
+        NAMES
+    }
+
+    /// A model without MIG, known by name: no slices, no profiles. With its memory.
+    pub fn without_mig(name: &str) -> Option<(Geometry, MemoryMib)> {
+        let (model, memory) = WITHOUT_MIG.iter().find(|(own, _)| *own == name)?;
+        Some((Geometry::unsliced(model), MemoryMib(*memory)))
+    }
+
+    /// The names that [`Geometry::without_mig`] knows.
+    pub fn names_without_mig() -> impl Iterator<Item = &'static str> {
+        WITHOUT_MIG.iter().map(|(name, _)| *name)
+    }
+}
+
+fn geometry(name: &str) -> Option<Geometry> {
     let mut geometry = match name {
         "A30-24" => a30(),
         "A100-40" => seven([

@@ -12,7 +12,8 @@
 //!
 //! That this leaves no request without a place is not argued but proven, in `proof`.
 
-use super::{Candidate, Layout, LayoutError, LayoutKind, MenuEntry, Shape, Side};
+use super::error::LayoutError;
+use super::parts::{Candidate, LayoutKind, MenuEntry, Shape, Side};
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::{Geometry, Profile};
 
@@ -334,27 +335,4 @@ pub(super) fn menu_entries(geometry: &Geometry, plan: &Plan, shapes: &[Shape]) -
         }
     };
     plan.menu.iter().enumerate().map(entry).collect()
-}
-
-impl Layout {
-    /// A whole GPU as one device of mixed sizes: what gpufrac does not do, because it is not
-    /// safe. It is here so that a test shows the solver finding that out.
-    #[cfg(test)]
-    pub(super) fn solve_mixed_gpu(
-        geometry: &Geometry,
-        menu: &[Fraction],
-    ) -> Result<Layout, LayoutError> {
-        let plan = Plan {
-            kind: LayoutKind::Whole,
-            capacity: Units::WHOLE,
-            menu: priced(menu)?,
-            spans: vec![Span {
-                side: Side::Whole,
-                first: 0,
-                end: geometry.memory_slices,
-                compute_slices: geometry.compute_slices,
-            }],
-        };
-        Layout::prove(geometry, plan, false)
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{LayoutKind, Side};
+use super::parts::{LayoutKind, Side};
 use crate::fraction::{Fraction, Units};
 use crate::geometry::Placement;
 

@@ -7,25 +7,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::{Candidate, Counterexample, Layout, LayoutError, Occupied, Shape, Side};
+use super::error::{Counterexample, LayoutError};
+use super::parts::{Candidate, Layout, Occupied, Proof, Shape};
 use crate::fraction::Units;
 use crate::geometry::{Geometry, Placement};
 
 /// A menu that makes more states than this is no menu an admin can want.
 const STATE_LIMIT: usize = 100_000;
-
-/// What was checked for one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Proof {
-    /// Which device of the GPU.
-    pub side: Side,
-    /// States that can be reached, the empty one included.
-    pub states: usize,
-    /// Arrivals that counting admits in these states; each was placed.
-    pub arrivals: usize,
-    /// For each profile id that was ever placed the most instances at a time.
-    pub most_instances: Vec<(u32, u32)>,
-}
 
 /// The instances on a device, sorted; each with its position in the menu.
 type State = Vec<(usize, Candidate)>;

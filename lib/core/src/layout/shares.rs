@@ -3,7 +3,9 @@
 //! A share has no place, so what Slurm counts is all there is, and nothing is left to prove. MPS
 //! inside MIG has places again, but one a device: the instance that all jobs of a half share.
 
-use super::{Layout, LayoutError, LayoutKind, MenuEntry, Side, candidates};
+use super::candidates;
+use super::error::LayoutError;
+use super::parts::{Layout, LayoutKind, MenuEntry, Side};
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 

@@ -1,7 +1,8 @@
 //! The solver against the table of the design, and against layouts that must be refused.
 
 use super::*;
-use crate::geometry::Profile;
+use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::geometry::{Geometry, Placement, Profile};
 
 fn builtin(name: &str) -> Geometry {
     Geometry::builtin(name).unwrap()
@@ -9,6 +10,23 @@ fn builtin(name: &str) -> Geometry {
 
 fn fractions(texts: &[&str]) -> Vec<Fraction> {
     texts.iter().map(|t| Fraction::parse(t).unwrap()).collect()
+}
+
+/// A whole GPU as one device of mixed sizes: what gpufrac does not do, because it is not
+/// safe. The solver has to find that out.
+fn solve_mixed_gpu(geometry: &Geometry, menu: &[Fraction]) -> Result<Layout, LayoutError> {
+    let plan = candidates::Plan {
+        kind: LayoutKind::Whole,
+        capacity: Units::WHOLE,
+        menu: candidates::priced(menu)?,
+        spans: vec![candidates::Span {
+            side: Side::Whole,
+            first: 0,
+            end: geometry.memory_slices,
+            compute_slices: geometry.compute_slices,
+        }],
+    };
+    Layout::prove(geometry, plan, false)
 }
 
 /// `1g.10gb at 0` and so on.
@@ -115,13 +133,13 @@ fn menus_by_the_dozen_are_proven_or_refused_for_a_reason() {
 fn a_whole_gpu_of_mixed_sizes_is_refused_with_a_state() {
     let menu = fractions(&["1/2", "1/4", "1/8"]);
     for model in SEVEN {
-        let error = Layout::solve_mixed_gpu(&builtin(model), &menu).unwrap_err();
+        let error = solve_mixed_gpu(&builtin(model), &menu).unwrap_err();
         let LayoutError::Unsafe { counterexample, .. } = error else {
             panic!("{model}: {error}");
         };
         assert_really_stuck(model, &counterexample);
     }
-    let error = Layout::solve_mixed_gpu(&builtin("H100-80"), &menu).unwrap_err();
+    let error = solve_mixed_gpu(&builtin("H100-80"), &menu).unwrap_err();
     let text = error.to_string();
     assert!(
         text.starts_with("the menu is not safe on H100-80: with "),

@@ -1,6 +1,6 @@
 //! The last line of a lease: `# crc64 0123456789abcdef`, over all bytes before it.
 
-use super::LeaseError;
+use super::error::LeaseError;
 
 const LABEL: &str = "# crc64 ";
 

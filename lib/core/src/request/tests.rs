@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fraction::{Fraction, MemoryMib};
 
 fn one(text: &str) -> Kind<'_> {
     let items = parse(text).unwrap();

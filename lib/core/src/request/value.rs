@@ -1,6 +1,7 @@
 //! The numbers of a request.
 
-use super::{Amount, Count, RequestError};
+use super::error::RequestError;
+use super::item::{Amount, Count};
 use crate::fraction::{Fraction, FractionError, MemoryMib};
 
 /// Reads what stands after `gpufrac:`; `item` is for the message.

@@ -1,8 +1,7 @@
 //! What the texts of a request ask for together.
 
-use std::fmt;
-
-use super::{JobRequest, Refusal};
+use super::job::JobRequest;
+use super::refusal::{RawReason, Refusal};
 use crate::config::Config;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
@@ -33,27 +32,6 @@ pub(super) struct AskedFraction {
     pub(super) type_name: Option<String>,
     /// As the user wrote it, for the note.
     pub(super) text: String,
-}
-
-/// Why a request counts as one for `shard` or `gpu`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RawReason {
-    /// It just asks for it.
-    Plain,
-    /// It looks rewritten, but the counts do not agree.
-    Unequal,
-    /// `gpu:0.25`: a fraction was meant.
-    MeantFraction,
-}
-
-impl fmt::Display for RawReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RawReason::Plain => "",
-            RawReason::Unequal => " (the counts of gpufrac and shard do not belong together)",
-            RawReason::MeantFraction => " (a fraction of gpu is not a thing of Slurm's)",
-        })
-    }
 }
 
 /// Reads the items of `tres_per_node`.

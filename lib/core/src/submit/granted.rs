@@ -1,13 +1,16 @@
 //! What is given, and the text for it.
 
 use super::asked::AskedFraction;
-use super::{JobRequest, Occasion, Refusal, Scope, Verdict, types};
+use super::job::{JobRequest, Occasion, Verdict};
+use super::refusal::Refusal;
+use super::scope::Scope;
+use super::types;
 use crate::config::Config;
 use crate::fraction::Fraction;
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
-use crate::request::{GresForm, Item, Kind};
+use crate::request::{self, GresForm, Item, Kind};
 use crate::rounding::{self, Ask, Grant, NoGrant};
 
 /// Rounds a fraction up, checks it against the rules of the partitions, and rewrites the list.
@@ -198,7 +201,7 @@ fn no_grant(
     reason: NoGrant,
 ) -> Refusal {
     let sizes = allowed(config, scope, pools);
-    let text = crate::request::quoted(&asked.text);
+    let text = request::quoted(&asked.text);
     let title = scope.title();
     match (reason, asked.ask) {
         (NoGrant::TooLarge, Ask::Memory(_)) => Refusal::TooMuchMemory {
@@ -273,21 +276,6 @@ fn partitions_with(config: &Config, ask: Ask) -> Vec<String> {
     found
 }
 
-/// A fraction is asked for where no pool is.
-pub(super) fn not_served(config: &Config, request: &JobRequest<'_>) -> Refusal {
-    let mut served: Vec<String> = Vec::new();
-    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
-        if !served.contains(name) {
-            served.push(name.clone());
-        }
-    }
-    let given = request.partitions.or(request.default_partition);
-    Refusal::NotServed {
-        partition: crate::request::quoted(given.unwrap_or("")),
-        served,
-    }
-}
-
 /// Says that, and why, more is given than was asked for.
 fn note(scope: &Scope<'_>, asked: &AskedFraction, grant: &Grant<'_>) -> Option<String> {
     let size = &grant.size;
@@ -301,7 +289,7 @@ fn note(scope: &Scope<'_>, asked: &AskedFraction, grant: &Grant<'_>) -> Option<S
             }
             shown
         }
-        Ask::Memory(_) => crate::request::quoted(&asked.text),
+        Ask::Memory(_) => request::quoted(&asked.text),
     };
     let reason = if grant.lifted {
         let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();

@@ -1,6 +1,7 @@
 //! What a user is told whose request can not be given.
 
-use super::asked::RawReason;
+use std::fmt;
+
 use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::request::RequestError;
@@ -257,6 +258,27 @@ pub enum Refusal {
         /// `shard` or `gpu`.
         name: &'static str,
     },
+}
+
+/// Why a request counts as one for `shard` or `gpu`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawReason {
+    /// It just asks for it.
+    Plain,
+    /// It looks rewritten, but the counts do not agree.
+    Unequal,
+    /// `gpu:0.25`: a fraction was meant.
+    MeantFraction,
+}
+
+impl fmt::Display for RawReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RawReason::Plain => "",
+            RawReason::Unequal => " (the counts of gpufrac and shard do not belong together)",
+            RawReason::MeantFraction => " (a fraction of gpu is not a thing of Slurm's)",
+        })
+    }
 }
 
 fn words(mechanisms: &[Mechanism]) -> String {

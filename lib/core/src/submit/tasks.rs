@@ -4,8 +4,12 @@
 //! pair of counts, as per node, and as many slices on a node as tasks start there. Which tasks those are is known only
 //! when the job starts, but no node takes more than fit on one of its devices.
 
-use super::asked::{self, Asked, RawReason};
-use super::{JobRequest, Occasion, Refusal, Scope, Verdict, fraction_alone, granted, refuse_raw};
+use super::asked::{self, Asked};
+use super::conflicts::{fraction_alone, not_served, refuse_raw};
+use super::granted;
+use super::job::{JobRequest, Occasion, Verdict};
+use super::refusal::{RawReason, Refusal};
+use super::scope::Scope;
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::Units;
@@ -38,7 +42,7 @@ pub(super) fn decide(
         Asked::Raw {
             reason: RawReason::Unequal,
             ..
-        } if scope.pools.is_empty() => return Err(granted::not_served(config, request)),
+        } if scope.pools.is_empty() => return Err(not_served(config, request)),
         Asked::Raw { name, reason } => {
             return refuse_raw(config, scope, occasion, name, reason).map(|()| Verdict::Untouched);
         }

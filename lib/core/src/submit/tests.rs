@@ -7,7 +7,7 @@ use crate::fraction::{Fraction, Units};
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::request::tests::near;
-use crate::request::{Amount, Kind};
+use crate::request::{Amount, GresForm, Kind};
 
 mod mechanisms;
 mod tasks;

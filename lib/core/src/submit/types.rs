@@ -1,6 +1,8 @@
 //! Which Type of device a job must ask for.
 
-use super::{Occasion, Refusal, Scope};
+use super::job::Occasion;
+use super::refusal::Refusal;
+use super::scope::Scope;
 use crate::config::Config;
 use crate::device_type::{self, only_type};
 use crate::rounding::Grant;

@@ -1,0 +1,232 @@
+//! What a layout is made of, and where it puts an instance.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::geometry::Placement;
+
+/// How the GPUs of a pool become devices of Slurm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LayoutKind {
+    /// Two devices a GPU, each a half with 50 units: sizes can be mixed.
+    Halves,
+    /// One device a GPU, cut into equal 1g instances.
+    Slices,
+    /// One device a GPU, one job on it.
+    Whole,
+    /// One device a GPU, any whole percent of it: nothing has a place, counting is all there is.
+    Shares,
+}
+
+impl LayoutKind {
+    /// The word in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            LayoutKind::Halves => "halves",
+            LayoutKind::Slices => "slices",
+            LayoutKind::Whole => "whole",
+            LayoutKind::Shares => "shares",
+        }
+    }
+}
+
+impl fmt::Display for LayoutKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which part of a GPU a device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// The lower memory slices, with the larger part of the compute slices.
+    Left,
+    /// The upper memory slices.
+    Right,
+    /// All of the GPU.
+    Whole,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Left => "the left half",
+            Side::Right => "the right half",
+            Side::Whole => "the GPU",
+        })
+    }
+}
+
+/// An instance that can be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Candidate {
+    /// NVML's profile id.
+    pub profile_id: u32,
+    /// Where to create it.
+    pub placement: Placement,
+}
+
+/// An instance that stands on the GPU, whoever made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Occupied {
+    /// NVML's profile id.
+    pub profile_id: u32,
+    /// Where it stands.
+    pub placement: Placement,
+}
+
+/// One size that users can get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MenuEntry {
+    /// Its part of the GPU.
+    pub fraction: Fraction,
+    /// What it costs on its device.
+    pub units: Units,
+    /// The least memory that any of its candidates has.
+    pub memory: MemoryMib,
+    /// The profile it is made of in the first place, e.g. `2g.20gb`.
+    pub profile_name: String,
+}
+
+impl fmt::Display for MenuEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} ({}, {})",
+            self.fraction, self.profile_name, self.memory
+        )
+    }
+}
+
+/// A layout that was proven safe for one GPU model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Which kind.
+    pub kind: LayoutKind,
+    /// The devices of a GPU, in Slurm's order.
+    pub sides: Vec<Side>,
+    /// Units of each device: 50 for a half, else 100.
+    pub capacity: Units,
+    /// The sizes, ascending.
+    pub menu: Vec<MenuEntry>,
+    pub(super) shapes: Vec<Shape>,
+    pub(super) profiles: Vec<Limits>,
+    pub(super) compute_slices: u32,
+    pub(super) proofs: Vec<Proof>,
+}
+
+/// What was checked for one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// Which device of the GPU.
+    pub side: Side,
+    /// States that can be reached, the empty one included.
+    pub states: usize,
+    /// Arrivals that counting admits in these states; each was placed.
+    pub arrivals: usize,
+    /// For each profile id that was ever placed the most instances at a time.
+    pub most_instances: Vec<(u32, u32)>,
+}
+
+/// What a device may use of its GPU, and what is made on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) side: Side,
+    /// Memory slices `first..end`.
+    pub(super) first: u8,
+    pub(super) end: u8,
+    pub(super) compute_slices: u8,
+    /// For each menu entry its positions, best first.
+    pub(super) preferences: Vec<Vec<Candidate>>,
+}
+
+impl Shape {
+    pub(super) fn holds(&self, placement: Placement) -> bool {
+        placement.start >= self.first && placement.end() <= u32::from(self.end)
+    }
+}
+
+/// What bounds the number of instances of a profile on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) id: u32,
+    pub(super) compute_slices: u32,
+    pub(super) max_instances: u32,
+}
+
+impl Layout {
+    /// What was proven, one for each side.
+    pub fn proofs(&self) -> &[Proof] {
+        &self.proofs
+    }
+
+    /// The menu entry that costs exactly `units`.
+    pub fn entry(&self, units: Units) -> Option<&MenuEntry> {
+        self.menu.iter().find(|entry| entry.units == units)
+    }
+
+    /// The largest size of the menu.
+    pub fn largest(&self) -> Option<&MenuEntry> {
+        self.menu.last()
+    }
+
+    /// The positions for an entry of the menu on one side, best first; empty when the layout has
+    /// no such side or no entry of exactly `units`.
+    pub fn preference(&self, side: Side, units: Units) -> &[Candidate] {
+        let position = self.menu.iter().position(|entry| entry.units == units);
+        self.shape(side)
+            .zip(position)
+            .and_then(|(shape, position)| shape.preferences.get(position))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// Where to create the instance for an entry of the menu, given every instance on the whole
+    /// GPU, foreign ones included. `None` when nothing fits: without foreign instances that
+    /// can not happen to a request that counting admits.
+    pub fn place(&self, side: Side, units: Units, occupied: &[Occupied]) -> Option<Candidate> {
+        let shape = self.shape(side)?;
+        self.preference(side, units)
+            .iter()
+            .copied()
+            .find(|candidate| self.fits(shape, *candidate, occupied))
+    }
+
+    pub(super) fn shape(&self, side: Side) -> Option<&Shape> {
+        self.shapes.iter().find(|shape| shape.side == side)
+    }
+
+    pub(super) fn fits(&self, shape: &Shape, candidate: Candidate, occupied: &[Occupied]) -> bool {
+        let Some(limits) = self.profiles.iter().find(|p| p.id == candidate.profile_id) else {
+            return false;
+        };
+        let free = occupied
+            .iter()
+            .all(|instance| !instance.placement.overlaps(candidate.placement));
+        let same = occupied
+            .iter()
+            .filter(|instance| instance.profile_id == candidate.profile_id)
+            .count();
+        let on_gpu: u32 = occupied.iter().map(|i| self.compute_of(i)).sum();
+        let on_side: u32 = occupied
+            .iter()
+            .filter(|instance| shape.holds(instance.placement))
+            .map(|i| self.compute_of(i))
+            .sum();
+        free && u32::try_from(same).is_ok_and(|same| same < limits.max_instances)
+            && on_side + limits.compute_slices <= shape.compute_slices.into()
+            && on_gpu + limits.compute_slices <= self.compute_slices
+    }
+
+    fn compute_of(&self, instance: &Occupied) -> u32 {
+        self.profiles
+            .iter()
+            .find(|profile| profile.id == instance.profile_id)
+            // No profile has more compute slices than memory slices: for one that we do not
+            // know this errs towards leaving room.
+            .map_or(instance.placement.size.into(), |p| p.compute_slices)
+    }
+}

@@ -1,0 +1,62 @@
+//! From a menu to a layout that is proven.
+
+use super::error::LayoutError;
+use super::parts::{Layout, LayoutKind, Limits, Shape};
+use super::{candidates, proof};
+use crate::fraction::Fraction;
+use crate::geometry::Geometry;
+
+impl Layout {
+    /// Works out the layout of a GPU model and proves it: on every device, in every state that
+    /// arrivals by preference and departures in any order can lead to, each menu entry that
+    /// counting admits can be placed, and no device can disturb another one of the GPU.
+    ///
+    /// An empty `menu` asks for the default: 1/2, 1/4, 1/8 for halves (1/2, 1/4 on GPUs of four
+    /// slices), else the one size that the layout has. `equal_halves` makes the left half's
+    /// largest slice as small in compute as the right one's (3g for 4g).
+    ///
+    /// # Errors
+    /// When the menu is not possible on this GPU, or not safe; the error shows a state that
+    /// breaks it.
+    pub fn solve(
+        geometry: &Geometry,
+        kind: LayoutKind,
+        menu: &[Fraction],
+        equal_halves: bool,
+    ) -> Result<Layout, LayoutError> {
+        candidates::check_geometry(geometry)?;
+        let plan = candidates::plan(geometry, kind, menu)?;
+        Layout::prove(geometry, plan, equal_halves)
+    }
+
+    /// The second half of [`Layout::solve`], for a plan of any shape.
+    pub(super) fn prove(
+        geometry: &Geometry,
+        plan: candidates::Plan,
+        equal_halves: bool,
+    ) -> Result<Layout, LayoutError> {
+        let shapes = plan
+            .spans
+            .iter()
+            .map(|span| candidates::shape(geometry, span, &plan, equal_halves))
+            .collect::<Result<Vec<Shape>, LayoutError>>()?;
+        let menu = candidates::menu_entries(geometry, &plan, &shapes);
+        let profiles = geometry.profiles.iter().map(|profile| Limits {
+            id: profile.id,
+            compute_slices: profile.compute_slices.into(),
+            max_instances: profile.max_instances,
+        });
+        let mut layout = Layout {
+            kind: plan.kind,
+            sides: shapes.iter().map(|shape| shape.side).collect(),
+            capacity: plan.capacity,
+            menu,
+            profiles: profiles.collect(),
+            compute_slices: geometry.compute_slices.into(),
+            shapes,
+            proofs: Vec::new(),
+        };
+        layout.proofs = proof::prove(&layout, geometry)?;
+        Ok(layout)
+    }
+}
