@@ -66,14 +66,14 @@ pub fn without_mark(item: &str) -> &str {
 /// At most what fits on a line of a terminal, without control characters, and without the mark
 /// that Slurm puts before what the user typed.
 pub(crate) fn quoted(text: &str) -> String {
-    const MOST: usize = 40;
+    const MAX_CHARS: usize = 40;
     let text = without_mark(text);
     let mut short: String = text
         .chars()
-        .take(MOST)
+        .take(MAX_CHARS)
         .map(|c| if c.is_control() { '?' } else { c })
         .collect();
-    if text.chars().nth(MOST).is_some() {
+    if text.chars().nth(MAX_CHARS).is_some() {
         short.push_str("...");
     }
     short

@@ -8,7 +8,7 @@ use crate::pool::Pool;
 
 /// What a user wants of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum Demand {
     /// A part of it.
     Fraction(Fraction),
     /// At least that much memory.
@@ -45,24 +45,27 @@ pub(crate) enum NoGrant {
     NothingInCommon,
 }
 
-/// More sizes than a person wants to read.
-pub(crate) const MANY: usize = 8;
+/// A message lists at most this many sizes; of more it says the first and the last.
+pub(crate) const MAX_LISTED_SIZES: usize = 8;
 
-/// The least that answers `ask` and is on the menu of every pool, so that Slurm may
+/// The least that answers `demand` and is on the menu of every pool, so that Slurm may
 /// start the job on any of them. Pools of whole GPUs give what no other pool can.
-pub(crate) fn grant<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
-    if matches!(ask, Ask::Fraction(Fraction::ONE) | Ask::Units(Units::WHOLE)) {
-        return whole(pools, ask);
+pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
+    if matches!(
+        demand,
+        Demand::Fraction(Fraction::ONE) | Demand::Units(Units::WHOLE)
+    ) {
+        return whole(pools, demand);
     }
     let is_part = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
     let parts: Vec<&Pool> = pools.iter().filter(is_part).copied().collect();
-    match common(&parts, ask) {
+    match common(&parts, demand) {
         Ok((units, lifted)) if units != Units::WHOLE => Grant::of(parts, units)
             .map(|grant| Grant { lifted, ..grant })
             .ok_or(NoGrant::NotOnMenu),
         // Only for what no part can be: half a GPU must not become a whole one because one of
         // several pools has smaller slices.
-        Ok(_) | Err(NoGrant::TooLarge) => whole(pools, ask).map_err(|reason| match reason {
+        Ok(_) | Err(NoGrant::TooLarge) => whole(pools, demand).map_err(|reason| match reason {
             NoGrant::NoWhole => NoGrant::TooLarge,
             other => other,
         }),
@@ -70,20 +73,20 @@ pub(crate) fn grant<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGra
     }
 }
 
-/// The least that answers `ask` in any of the pools: for who holds a GPU of one of them already.
-pub(crate) fn least<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
-    let each = pools.iter().filter_map(|pool| grant(&[*pool], ask).ok());
+/// The least that answers `demand` in any of the pools: for who holds a GPU of one of them already.
+pub(crate) fn least<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
+    let each = pools.iter().filter_map(|pool| grant(&[*pool], demand).ok());
     let least = each.min_by_key(|grant| grant.entry.units);
-    least.map_or_else(|| grant(pools, ask), Ok)
+    least.map_or_else(|| grant(pools, demand), Ok)
 }
 
 /// Slurm can be asked for one Type of device: pools of one Type, all of which will do. GPUs that
 /// are lent as a whole only come first.
-fn whole<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
+fn whole<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     let mut lending: Vec<&Pool> = pools.iter().filter(|p| p.lends_whole()).copied().collect();
     lending.sort_by_key(|pool| pool.layout.kind != LayoutKind::Whole);
-    let enough = |grant: &Grant<'_>| match ask {
-        Ask::Memory(memory) => grant.size.memory >= memory,
+    let enough = |grant: &Grant<'_>| match demand {
+        Demand::Memory(memory) => grant.size.memory >= memory,
         _ => true,
     };
     let of_type = |name| {
@@ -100,7 +103,7 @@ fn whole<'a>(pools: &[&'a Pool], ask: Ask) -> Result<Grant<'a>, NoGrant> {
     }
     Err(if lending.is_empty() {
         NoGrant::NoWhole
-    } else if lending.iter().any(|pool| fitting(pool, ask).is_some()) {
+    } else if lending.iter().any(|pool| fitting(pool, demand).is_some()) {
         NoGrant::NothingInCommon
     } else {
         NoGrant::TooLarge
@@ -132,33 +135,33 @@ impl<'a> Grant<'a> {
     }
 }
 
-/// The smallest size of a pool that answers `ask`.
-fn fitting(pool: &Pool, ask: Ask) -> Option<&MenuEntry> {
-    pool.layout.menu.iter().find(|size| match ask {
-        Ask::Fraction(fraction) => size.fraction.covers(fraction),
-        Ask::Memory(memory) => size.memory >= memory,
-        Ask::Units(units) => size.units == units,
+/// The smallest size of a pool that answers `demand`.
+fn fitting(pool: &Pool, demand: Demand) -> Option<&MenuEntry> {
+    pool.layout.menu.iter().find(|size| match demand {
+        Demand::Fraction(fraction) => size.fraction.covers(fraction),
+        Demand::Memory(memory) => size.memory >= memory,
+        Demand::Units(units) => size.units == units,
     })
 }
 
-/// The least units that answer `ask` in every pool and are on every menu, and whether that is
+/// The least units that answer `demand` in every pool and are on every menu, and whether that is
 /// more than the least that one of them needs.
-fn common(pools: &[&Pool], ask: Ask) -> Result<(Units, bool), NoGrant> {
-    let missing = match ask {
-        Ask::Units(_) => NoGrant::NotOnMenu,
+fn common(pools: &[&Pool], demand: Demand) -> Result<(Units, bool), NoGrant> {
+    let missing = match demand {
+        Demand::Units(_) => NoGrant::NotOnMenu,
         _ => NoGrant::TooLarge,
     };
     let least: Vec<Units> = pools
         .iter()
-        .filter_map(|pool| fitting(pool, ask))
+        .filter_map(|pool| fitting(pool, demand))
         .map(|size| size.units)
         .collect();
     let Some(mut units) = least.iter().copied().max() else {
         return Err(missing);
     };
     if least.len() < pools.len() {
-        return Err(match ask {
-            Ask::Units(_) => NoGrant::NotOnMenu,
+        return Err(match demand {
+            Demand::Units(_) => NoGrant::NotOnMenu,
             _ => NoGrant::NothingInCommon,
         });
     }
@@ -186,6 +189,6 @@ pub(crate) fn sizes(pools: &[&Pool]) -> Vec<MenuEntry> {
     let mut units: Vec<Units> = menus.map(|size| size.units).collect();
     units.sort_unstable();
     units.dedup();
-    let size = |units| Some(grant(pools, Ask::Units(units)).ok()?.size);
+    let size = |units| Some(grant(pools, Demand::Units(units)).ok()?.size);
     units.into_iter().filter_map(size).collect()
 }

@@ -9,23 +9,23 @@ use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
 use crate::request;
 
-mod asked;
 mod conflicts;
+mod destination;
 mod granted;
 pub mod idle;
 mod job;
 mod refusal;
-mod scope;
+mod requested;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod types;
 
-use asked::Asked;
 use conflicts::{fraction_alone, not_served, refuse_raw};
+use destination::Destination;
 pub use job::{JobRequest, Occasion, Verdict};
 pub use refusal::{RawReason, Refusal};
-use scope::Scope;
+use requested::RequestedGpus;
 
 /// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
 /// such a step, from 23.02 on without a word about the reason.
@@ -56,42 +56,42 @@ pub fn decide(
     request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
-    let scope = Scope::of(config, request, occasion);
+    let destination = Destination::of(config, request, occasion);
     if let Some(list) = request
         .tres_per_task
         .filter(|list| request::names_fraction(list))
     {
-        return tasks::decide(config, &scope, request, occasion, list);
+        return tasks::decide(config, &destination, request, occasion, list);
     }
     let list = request.tres_per_node.unwrap_or("");
     let items = request::parse(list)?;
-    let asked = asked::read(&items, &scope.pools, config)?;
-    let elsewhere = asked::elsewhere(request, config)?;
-    match asked {
-        Asked::Fraction(fraction) => {
-            fraction_alone(config, &scope, request, &elsewhere)?;
-            granted::rewrite(config, &scope, request, occasion, &items, &fraction)
+    let requested = requested::read(&items, &destination.pools, config)?;
+    let elsewhere = requested::elsewhere(request, config)?;
+    match requested {
+        RequestedGpus::Fraction(fraction) => {
+            fraction_alone(config, &destination, request, &elsewhere)?;
+            granted::rewrite(config, &destination, request, occasion, &items, &fraction)
         }
-        Asked::Raw {
+        RequestedGpus::Raw {
             reason: RawReason::Unequal,
             ..
-        } if scope.pools.is_empty() => Err(not_served(config, request)),
-        Asked::Raw { name, reason } => {
-            refuse_raw(config, &scope, occasion, name, reason).map(|()| Verdict::Untouched)
+        } if destination.pools.is_empty() => Err(not_served(config, request)),
+        RequestedGpus::Raw { name, reason } => {
+            refuse_raw(config, &destination, occasion, name, reason).map(|()| Verdict::Untouched)
         }
-        Asked::Nothing { none } => {
+        RequestedGpus::Nothing { none } => {
             if let Some(name) = elsewhere.raw {
-                refuse_raw(config, &scope, occasion, name, RawReason::Plain)?;
+                refuse_raw(config, &destination, occasion, name, RawReason::Plain)?;
                 return Ok(Verdict::Untouched);
             }
             let silent = !none
                 && !elsewhere.any
                 && !request.exclusive
                 && !request.core_spec
-                && asked::bound_to_gpu(request).is_none();
+                && requested::bound_to_gpu(request).is_none();
             // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
-            if occasion == Occasion::Submit && scope.named && !scope.others && silent {
-                return granted::default(config, &scope, request);
+            if occasion == Occasion::Submit && destination.named && !destination.others && silent {
+                return granted::default(config, &destination, request);
             }
             Ok(Verdict::Untouched)
         }

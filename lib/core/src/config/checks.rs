@@ -8,7 +8,7 @@ use super::tables::{Config, PartitionRules};
 use crate::device_type;
 use crate::layout::{LayoutKind, MenuEntry};
 use crate::pool::Pool;
-use crate::rounding::{self, Ask};
+use crate::rounding::{self, Demand};
 
 /// The tables from which pools and rules were read, in the same order.
 #[derive(Default)]
@@ -139,7 +139,7 @@ fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Prob
         let sizes = listed(&sizes);
         found.push(("max", Problem::NothingAllowed { sizes }));
     } else if let Some(fraction) = rules.default {
-        let reason = match rounding::grant(&pools, Ask::Fraction(fraction)) {
+        let reason = match rounding::grant(&pools, Demand::Fraction(fraction)) {
             Err(_) => Some(format!("the sizes are {}", listed(&sizes))),
             Ok(grant) if !rules.allow(&grant.size) && grant.size.fraction == fraction => {
                 Some("min and max do not allow it".to_owned())
@@ -159,7 +159,7 @@ fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Prob
 /// Any percent is too many to list.
 fn listed(sizes: &[MenuEntry]) -> String {
     match sizes {
-        [first, .., last] if sizes.len() > rounding::MANY => {
+        [first, .., last] if sizes.len() > rounding::MAX_LISTED_SIZES => {
             format!("{} to {}", first.fraction, last.fraction)
         }
         _ => {

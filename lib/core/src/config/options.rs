@@ -1,7 +1,7 @@
 //! The keys of a pool that only some mechanisms and layouts have.
 
 use super::error::Problem;
-use super::read::{Item, Section, Source};
+use super::read::{Field, Section, Source};
 use crate::fraction::Units;
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
@@ -10,15 +10,15 @@ use crate::pool::{PoolOptions, Tenancy, TimesliceLength};
 /// Clients that one MPS server takes on a GPU of Volta and later (NVIDIA's MPS guide, "client-server
 /// connection limits"; newer editions say 60). Instances of MIG take their part of it: a half of
 /// three slices in seven 20.
-const CLIENTS: u32 = 48;
-const CLIENTS_OF_HALF: u32 = CLIENTS * 3 / 7;
+const MAX_CLIENTS_PER_GPU: u32 = 48;
+const MAX_CLIENTS_PER_HALF: u32 = MAX_CLIENTS_PER_GPU * 3 / 7;
 
 /// The least share for which every job that Slurm's counting admits has room for a client at
 /// the daemon that it shares with others.
 pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units {
     let (device, clients) = match (mechanism, options.tenancy) {
-        (Mechanism::Mps, Tenancy::Shared) => (100_u32, CLIENTS),
-        (Mechanism::MigMps, _) => (50, CLIENTS_OF_HALF),
+        (Mechanism::Mps, Tenancy::Shared) => (100_u32, MAX_CLIENTS_PER_GPU),
+        (Mechanism::MigMps, _) => (50, MAX_CLIENTS_PER_HALF),
         _ => return Units(1),
     };
     // A share is at least one chunk.
@@ -115,7 +115,7 @@ pub(super) fn read(
 
 pub(super) fn one_of<T: Copy>(
     source: &mut Source<'_>,
-    item: &Item<'_, '_>,
+    item: &Field<'_, '_>,
     words: &[(&str, T)],
 ) -> Option<T> {
     let word = item.text(source)?;
@@ -131,7 +131,7 @@ pub(super) fn one_of<T: Copy>(
     found.map(|(_, value)| *value)
 }
 
-fn library(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<String> {
+fn library(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<String> {
     let path = item.text(source)?;
     // LD_PRELOAD takes colons and blanks for the end of a name.
     let ends = |c: char| c == ':' || c.is_whitespace() || c.is_control();

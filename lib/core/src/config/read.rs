@@ -38,7 +38,7 @@ pub(super) struct Section<'a, 'i> {
 }
 
 /// A value with its full key.
-pub(super) struct Item<'a, 'i> {
+pub(super) struct Field<'a, 'i> {
     pub(super) key: String,
     pub(super) at: Range<usize>,
     pub(super) value: &'a Spanned<DeValue<'i>>,
@@ -72,11 +72,11 @@ impl<'a, 'i> Section<'a, 'i> {
         }
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Item<'a, 'i>> {
+    pub(super) fn get(&self, key: &str) -> Option<Field<'a, 'i>> {
         self.table
             .iter()
             .find(|(name, _)| *name.get_ref() == key)
-            .map(|(name, value)| Item {
+            .map(|(name, value)| Field {
                 key: self.key(key),
                 at: name.span(),
                 value,
@@ -89,7 +89,7 @@ impl<'a, 'i> Section<'a, 'i> {
         source: &mut Source<'_>,
         key: &str,
         example: &'static str,
-    ) -> Option<Item<'a, 'i>> {
+    ) -> Option<Field<'a, 'i>> {
         let item = self.get(key);
         if item.is_none() {
             source.error(&self.at, self.key(key), Problem::Missing { example });
@@ -104,7 +104,7 @@ impl<'a, 'i> Section<'a, 'i> {
         };
         let mut found: Vec<Section<'a, 'i>> = Vec::new();
         for (name, value) in parent.table {
-            let item = Item {
+            let item = Field {
                 key: parent.key(name.get_ref()),
                 at: name.span(),
                 value,
@@ -123,7 +123,7 @@ impl<'a, 'i> Section<'a, 'i> {
     }
 }
 
-impl<'a, 'i> Item<'a, 'i> {
+impl<'a, 'i> Field<'a, 'i> {
     pub(super) fn wrong(&self, source: &mut Source<'_>, problem: Problem) {
         source.error(&self.at, self.key.clone(), problem);
     }
@@ -223,7 +223,7 @@ impl<'a, 'i> Item<'a, 'i> {
     }
 
     /// The values of a list that is not empty.
-    pub(super) fn list(&self, source: &mut Source<'_>) -> Option<Vec<Item<'a, 'i>>> {
+    pub(super) fn list(&self, source: &mut Source<'_>) -> Option<Vec<Field<'a, 'i>>> {
         let Some(array) = self.value.get_ref().as_array() else {
             self.wrong_type(source, "a list in [ ]");
             return None;
@@ -232,7 +232,7 @@ impl<'a, 'i> Item<'a, 'i> {
             self.wrong(source, Problem::Empty);
             return None;
         }
-        let item = |value: &'a Spanned<DeValue<'i>>| Item {
+        let item = |value: &'a Spanned<DeValue<'i>>| Field {
             key: self.key.clone(),
             at: value.span(),
             value,

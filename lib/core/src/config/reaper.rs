@@ -8,13 +8,13 @@ use wildmatch::WildMatch;
 
 use super::error::Problem;
 use super::options::one_of;
-use super::read::{Item, Section, Source};
+use super::read::{Field, Section, Source};
 use crate::policy::{
     Action, Breaker, Conditions, IdleWish, Mail, Mode, Policy, Reaper, Rule, Signal, Stall,
 };
 
 /// Keys of the daemon itself.
-const OWN: [&str; 8] = [
+const OWN_KEYS: [&str; 8] = [
     "interval",
     "metrics",
     "dcgm_exporter",
@@ -26,7 +26,7 @@ const OWN: [&str; 8] = [
 ];
 
 /// Keys of a policy: in `[reaper]` for everybody, in a rule for those whom it names.
-const POLICY: [&str; 14] = [
+const POLICY_KEYS: [&str; 14] = [
     "mode",
     "grace",
     "never_used",
@@ -44,7 +44,7 @@ const POLICY: [&str; 14] = [
 ];
 
 /// Conditions of a rule.
-const CONDITIONS: [&str; 8] = [
+const CONDITION_KEYS: [&str; 8] = [
     "pools",
     "partitions",
     "qos",
@@ -56,16 +56,16 @@ const CONDITIONS: [&str; 8] = [
 ];
 
 /// What a checkpoint may take unless said.
-const CHECKPOINT: Duration = Duration::from_secs(300);
+const DEFAULT_CHECKPOINT_TIME: Duration = Duration::from_secs(300);
 /// A sample needs two looks at the counters, 100 ms apart (nvml.h, GPM).
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 /// The service manager ends a daemon that it does not hear of for two minutes.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
 /// Fewer samples say nothing of a window.
-const SAMPLES: u32 = 3;
+const MIN_SAMPLES_PER_WINDOW: u32 = 3;
 
 pub(super) fn read(source: &mut Source<'_>, section: &Section<'_, '_>) -> Reaper {
-    section.only(source, &[OWN.as_slice(), &POLICY].concat());
+    section.only(source, &[OWN_KEYS.as_slice(), &POLICY_KEYS].concat());
     let mut reaper = Reaper::default();
     if let Some(item) = section.get("interval") {
         let range = SHORTEST_INTERVAL..=LONGEST_INTERVAL;
@@ -99,14 +99,14 @@ pub(super) fn read(source: &mut Source<'_>, section: &Section<'_, '_>) -> Reaper
     let interval = reaper.interval;
     reaper.general = policy(source, section, Policy::default(), interval);
     for table in section.children(source, "rule") {
-        table.only(source, &[CONDITIONS.as_slice(), &POLICY].concat());
+        table.only(source, &[CONDITION_KEYS.as_slice(), &POLICY_KEYS].concat());
         let base = Policy {
             name: name_of(&table),
             ..reaper.general.clone()
         };
         let conditions = conditions(source, &table);
-        if CONDITIONS.iter().all(|key| table.get(key).is_none()) {
-            let known = CONDITIONS.join(", ");
+        if CONDITION_KEYS.iter().all(|key| table.get(key).is_none()) {
+            let known = CONDITION_KEYS.join(", ");
             source.error(
                 &table.at,
                 table.name.clone(),
@@ -125,7 +125,7 @@ fn name_of(section: &Section<'_, '_>) -> String {
     name.unwrap_or(&section.name).to_owned()
 }
 
-fn address(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<SocketAddr> {
+fn address(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<SocketAddr> {
     let text = item.text(source)?;
     if text == "off" {
         return None;
@@ -138,7 +138,7 @@ fn address(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<SocketAddr> {
     parsed.ok()
 }
 
-fn url(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<String> {
+fn url(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<String> {
     let text = item.text(source)?;
     let usual = |c: char| c.is_ascii_graphic();
     if text.starts_with("http://") && text.chars().all(usual) {
@@ -311,7 +311,7 @@ fn window_of(policy: &mut Policy, stall: Stall) -> &mut Option<Duration> {
     }
 }
 
-fn warnings(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<Duration>> {
+fn warnings(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<Duration>> {
     let mut warnings = Vec::new();
     for item in item.list(source)? {
         let length = item.duration(source)?;
@@ -340,7 +340,12 @@ fn signal(source: &mut Source<'_>, section: &Section<'_, '_>, policy: &mut Polic
     {
         policy.signal = match word.parse::<Signal>() {
             _ if word == "off" => None,
-            Ok(signal) => Some((signal, policy.signal.map_or(CHECKPOINT, |(_, time)| time))),
+            Ok(signal) => Some((
+                signal,
+                policy
+                    .signal
+                    .map_or(DEFAULT_CHECKPOINT_TIME, |(_, time)| time),
+            )),
             Err(()) => {
                 let (word, known) = (word.to_owned(), Signal::known());
                 item.wrong(source, Problem::UnknownWord { word, known });
@@ -360,7 +365,7 @@ fn signal(source: &mut Source<'_>, section: &Section<'_, '_>, policy: &mut Polic
     }
 }
 
-fn idle_option(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<IdleWish>> {
+fn idle_option(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<IdleWish>> {
     let words = IdleWish::ALL.map(|wish| (wish.name(), wish));
     let mut wishes = Vec::new();
     for item in item.list(source)? {
@@ -394,7 +399,7 @@ fn consistent(
             continue;
         };
         let text = |length| humantime::format_duration(length).to_string();
-        if window < interval * SAMPLES {
+        if window < interval * MIN_SAMPLES_PER_WINDOW {
             let (window, interval) = (text(window), text(interval));
             item.wrong(
                 source,
@@ -418,7 +423,7 @@ fn consistent(
     }
 }
 
-impl Item<'_, '_> {
+impl Field<'_, '_> {
     /// A length of time with its unit.
     fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
         self.length(source, false)

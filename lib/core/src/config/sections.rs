@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use super::checks::{self, Places};
 use super::error::{ConfigErrors, Problem};
 use super::options;
-use super::read::{Item, Section, Source};
+use super::read::{Field, Section, Source};
 use super::reaper;
 use super::tables::{Config, PartitionRules, Paths, VERSION};
 use crate::fraction::{Fraction, MemoryMib};
@@ -198,7 +198,7 @@ fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, O
     found
 }
 
-fn geometry(source: &mut Source<'_>, item: &Item<'_, '_>, name: String) -> Option<Geometry> {
+fn geometry(source: &mut Source<'_>, item: &Field<'_, '_>, name: String) -> Option<Geometry> {
     match Geometry::deserialize(ValueDeserializer::from(item.value.clone())) {
         Ok(mut geometry) => {
             geometry.model = name;
@@ -439,7 +439,7 @@ fn menu(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Vec<Fracti
     (source.errors.len() == before).then_some(menu)
 }
 
-fn gpu_indexes(source: &mut Source<'_>, item: &Item<'_, '_>) -> Option<Vec<u32>> {
+fn gpu_indexes(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<u32>> {
     let before = source.errors.len();
     let mut gpus = Vec::new();
     for item in item.list(source)? {

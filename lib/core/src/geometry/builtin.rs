@@ -139,10 +139,10 @@ fn mib(hundredths_of_gib: u64) -> MemoryMib {
 }
 
 /// (id, NVML enum, compute slices, most instances)
-type Kind = (u32, u32, u8, u32);
+type ProfileNumbers = (u32, u32, u8, u32);
 
-fn profile(kind: Kind, suffix: &str, row: Row, starts: &[u8], size: u8) -> Profile {
-    let (id, slice_enum, compute_slices, max_instances) = kind;
+fn profile(numbers: ProfileNumbers, suffix: &str, row: Row, starts: &[u8], size: u8) -> Profile {
+    let (id, slice_enum, compute_slices, max_instances) = numbers;
     Profile {
         id,
         slice_enum,

@@ -12,11 +12,11 @@ use super::parts::{Candidate, Layout, Occupied, Proof, Shape};
 use crate::fraction::Units;
 use crate::geometry::{Geometry, Placement};
 
-/// A menu that makes more states than this is no menu an admin can want.
-const STATE_LIMIT: usize = 100_000;
+/// States of a device that are walked; a menu that makes more is no menu an admin can want.
+const MAX_STATES: usize = 100_000;
 
 /// The instances on a device, sorted; each with its position in the menu.
-type State = Vec<(usize, Candidate)>;
+type Instances = Vec<(usize, Candidate)>;
 
 /// Proves every device of the layout, and that they do not disturb each other.
 pub(super) fn prove(layout: &Layout, geometry: &Geometry) -> Result<Vec<Proof>, LayoutError> {
@@ -30,8 +30,8 @@ pub(super) fn prove(layout: &Layout, geometry: &Geometry) -> Result<Vec<Proof>, 
 }
 
 fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, LayoutError> {
-    let mut seen: BTreeSet<State> = BTreeSet::from([State::new()]);
-    let mut queue: VecDeque<State> = VecDeque::from([State::new()]);
+    let mut seen: BTreeSet<Instances> = BTreeSet::from([Instances::new()]);
+    let mut queue: VecDeque<Instances> = VecDeque::from([Instances::new()]);
     let mut arrivals = 0;
     let mut most_instances: Vec<(u32, u32)> = Vec::new();
     while let Some(state) = queue.pop_front() {
@@ -45,7 +45,7 @@ fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, La
                 placement: candidate.placement,
             })
             .collect();
-        let mut next: Vec<State> = Vec::new();
+        let mut next: Vec<Instances> = Vec::new();
         for (position, entry) in layout.menu.iter().enumerate() {
             if entry.units.0 > free {
                 continue;
@@ -74,10 +74,10 @@ fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, La
                 queue.push_back(state);
             }
         }
-        if seen.len() > STATE_LIMIT {
+        if seen.len() > MAX_STATES {
             return Err(LayoutError::TooManyStates {
                 model: geometry.model.clone(),
-                limit: STATE_LIMIT,
+                limit: MAX_STATES,
             });
         }
     }
@@ -89,7 +89,7 @@ fn walk(layout: &Layout, shape: &Shape, geometry: &Geometry) -> Result<Proof, La
     })
 }
 
-fn note_instances(state: &State, most: &mut Vec<(u32, u32)>) {
+fn note_instances(state: &Instances, most: &mut Vec<(u32, u32)>) {
     let mut counts: Vec<(u32, u32)> = Vec::new();
     for (_, candidate) in state {
         match counts
@@ -112,7 +112,7 @@ fn counterexample(
     layout: &Layout,
     shape: &Shape,
     geometry: &Geometry,
-    state: &State,
+    state: &Instances,
     position: usize,
     free: u32,
 ) -> Counterexample {

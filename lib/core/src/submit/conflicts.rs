@@ -1,16 +1,16 @@
 //! What stands against a request, whatever its size.
 
-use super::asked::{Elsewhere, bound_to_gpu};
+use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
 use super::refusal::{RawReason, Refusal};
-use super::scope::Scope;
+use super::requested::{Elsewhere, bound_to_gpu};
 use crate::config::Config;
 use crate::request;
 
 /// Whether nothing in the request stands against a fraction, whatever its size.
 pub(super) fn fraction_alone(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     request: &JobRequest<'_>,
     elsewhere: &Elsewhere,
 ) -> Result<(), Refusal> {
@@ -26,7 +26,7 @@ pub(super) fn fraction_alone(
     if request.core_spec {
         return Err(Refusal::CoreSpec);
     }
-    if scope.pools.is_empty() {
+    if destination.pools.is_empty() {
         return Err(not_served(config, request));
     }
     Ok(())
@@ -35,19 +35,19 @@ pub(super) fn fraction_alone(
 /// Whether `shard` or `gpu` may be asked for as they are.
 pub(super) fn refuse_raw(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     occasion: Occasion,
     name: &'static str,
     reason: RawReason,
 ) -> Result<(), Refusal> {
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
-    let closed = scope.partitions.iter().find(|name| !allowed(name));
+    let closed = destination.partitions.iter().find(|name| !allowed(name));
     // A client that does not know where the job will go leaves it to the controller.
-    let undecided = occasion == Occasion::Submit && !scope.named;
+    let undecided = occasion == Occasion::Submit && !destination.named;
     match closed {
         None => Ok(()),
         Some(_) if occasion == Occasion::Step || undecided => Ok(()),
-        Some(_) if !scope.named => Err(Refusal::RawUnknownPartition { name }),
+        Some(_) if !destination.named => Err(Refusal::RawUnknownPartition { name }),
         Some(partition) => Err(Refusal::Raw {
             name,
             partition: (*partition).to_owned(),

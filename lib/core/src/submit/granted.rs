@@ -1,9 +1,9 @@
 //! What is given, and the text for it.
 
-use super::asked::AskedFraction;
+use super::destination::Destination;
 use super::job::{JobRequest, Occasion, Verdict};
 use super::refusal::Refusal;
-use super::scope::Scope;
+use super::requested::RequestedFraction;
 use super::types;
 use crate::config::Config;
 use crate::fraction::Fraction;
@@ -11,32 +11,32 @@ use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
 use crate::request::{self, GresForm, Item, Kind};
-use crate::rounding::{self, Ask, Grant, NoGrant};
+use crate::rounding::{self, Demand, Grant, NoGrant};
 
 /// Rounds a fraction up, checks it against the rules of the partitions, and rewrites the list.
 pub(super) fn rewrite(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     request: &JobRequest<'_>,
     occasion: Occasion,
     items: &[Item<'_>],
-    asked: &AskedFraction,
+    requested: &RequestedFraction,
 ) -> Result<Verdict, Refusal> {
-    let (grant, shard_type) = settle(config, scope, asked, occasion)?;
+    let (grant, shard_type) = settle(config, destination, requested, occasion)?;
     let texts: Vec<String> = items
         .iter()
         .enumerate()
         .map(|(position, item)| {
             let form = item.form.unwrap_or(request.form);
-            match (asked.ask, &item.kind, shard_type) {
+            match (requested.demand, &item.kind, shard_type) {
                 // What was rewritten before stays as it is; only a client that did not know the
                 // partition could not know the Type either.
-                (Ask::Units(units), Kind::Shard(count), Some(_))
+                (Demand::Units(units), Kind::Shard(count), Some(_))
                     if count.type_name.is_none() && count.count == Some(units.0.into()) =>
                 {
                     shards(form, shard_type, &grant)
                 }
-                (Ask::Fraction(_) | Ask::Memory(_), ..) if position == asked.position => {
+                (Demand::Fraction(_) | Demand::Memory(_), ..) if position == requested.position => {
                     counted(form, shard_type, &grant)
                 }
                 _ => item.text.to_owned(),
@@ -46,31 +46,31 @@ pub(super) fn rewrite(
     Ok(Verdict::Rewritten {
         text: texts.join(","),
         entry: grant.entry,
-        note: note(scope, asked, &grant),
+        note: note(destination, requested, &grant),
     })
 }
 
 /// What is given, and the Type to write with its shares.
 fn settle<'a>(
     config: &Config,
-    scope: &Scope<'a>,
-    asked: &AskedFraction,
+    destination: &Destination<'a>,
+    requested: &RequestedFraction,
     occasion: Occasion,
 ) -> Result<(Grant<'a>, Option<&'static str>), Refusal> {
-    let pools = candidates(scope, asked)?;
+    let pools = candidates(destination, requested)?;
     let granted = match occasion {
         // A step divides what its job has, of one pool that only the node knows.
-        Occasion::Step => rounding::least(&pools, asked.ask),
-        Occasion::Submit | Occasion::Modify => rounding::grant(&pools, asked.ask),
+        Occasion::Step => rounding::least(&pools, requested.demand),
+        Occasion::Submit | Occasion::Modify => rounding::grant(&pools, requested.demand),
     };
-    let no_grant = |reason| no_grant(config, scope, &pools, asked, occasion, reason);
+    let no_grant = |reason| no_grant(config, destination, &pools, requested, occasion, reason);
     let grant = granted.map_err(no_grant)?;
     if occasion == Occasion::Step {
         return Ok((grant, None));
     }
-    within_rules(config, scope, &pools, &grant)?;
-    let by_mechanism = asked.mechanism.is_some();
-    let shard_type = types::needed(config, scope, &grant, occasion, by_mechanism)?;
+    within_rules(config, destination, &pools, &grant)?;
+    let by_mechanism = requested.mechanism.is_some();
+    let shard_type = types::needed(config, destination, &grant, occasion, by_mechanism)?;
     Ok((grant, shard_type))
 }
 
@@ -97,24 +97,24 @@ fn shards(form: GresForm, type_name: Option<&str>, grant: &Grant<'_>) -> String 
 /// What the partition gives to a job that asks for no GPU.
 pub(super) fn default(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     request: &JobRequest<'_>,
 ) -> Result<Verdict, Refusal> {
-    let defaults = scope.partitions.iter().filter_map(|partition| {
+    let defaults = destination.partitions.iter().filter_map(|partition| {
         let default = config.rules(partition)?.default?;
         Some((*partition, default))
     });
     let Some((partition, default)) = defaults.max_by_key(|(_, default)| *default) else {
         return Ok(Verdict::Untouched);
     };
-    let asked = AskedFraction {
+    let requested = RequestedFraction {
         position: 0,
         mechanism: None,
-        ask: Ask::Fraction(default),
+        demand: Demand::Fraction(default),
         type_name: None,
         text: default.to_string(),
     };
-    let (grant, shard_type) = settle(config, scope, &asked, Occasion::Submit)?;
+    let (grant, shard_type) = settle(config, destination, &requested, Occasion::Submit)?;
     let counted = counted(request.form, shard_type, &grant);
     let text = match request.tres_per_node.filter(|list| !list.is_empty()) {
         Some(list) => format!("{list},{counted}"),
@@ -131,20 +131,23 @@ pub(super) fn default(
 }
 
 /// The pools that can be meant.
-fn candidates<'a>(scope: &Scope<'a>, asked: &AskedFraction) -> Result<Vec<&'a Pool>, Refusal> {
-    let mut pools = scope.pools.clone();
-    if let Some(name) = &asked.type_name {
+fn candidates<'a>(
+    destination: &Destination<'a>,
+    requested: &RequestedFraction,
+) -> Result<Vec<&'a Pool>, Refusal> {
+    let mut pools = destination.pools.clone();
+    if let Some(name) = &requested.type_name {
         pools.retain(|pool| pool.type_name() == name);
     }
-    let Some(mechanism) = asked.mechanism else {
+    let Some(mechanism) = requested.mechanism else {
         return Ok(pools);
     };
     pools.retain(|pool| pool.mechanism == mechanism);
     if pools.is_empty() {
         return Err(Refusal::NoMechanism {
-            scope: scope.title(),
+            destination: destination.title(),
             mechanism,
-            there: mechanisms(&scope.pools),
+            there: mechanisms(&destination.pools),
         });
     }
     Ok(pools)
@@ -158,14 +161,18 @@ fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
 }
 
 /// The sizes that a user may have, for messages.
-fn allowed(config: &Config, scope: &Scope<'_>, pools: &[&Pool]) -> Vec<MenuEntry> {
+fn allowed(config: &Config, destination: &Destination<'_>, pools: &[&Pool]) -> Vec<MenuEntry> {
     let mut sizes = rounding::sizes(pools);
-    sizes.retain(|size| broken_rule(config, scope, size).is_none());
+    sizes.retain(|size| broken_rule(config, destination, size).is_none());
     sizes
 }
 
-fn broken_rule<'a>(config: &Config, scope: &Scope<'a>, size: &MenuEntry) -> Option<&'a str> {
-    scope.partitions.iter().copied().find(|partition| {
+fn broken_rule<'a>(
+    config: &Config,
+    destination: &Destination<'a>,
+    size: &MenuEntry,
+) -> Option<&'a str> {
+    destination.partitions.iter().copied().find(|partition| {
         let rules = config.rules(partition);
         rules.is_some_and(|rules| !rules.allow(size))
     })
@@ -173,18 +180,18 @@ fn broken_rule<'a>(config: &Config, scope: &Scope<'a>, size: &MenuEntry) -> Opti
 
 fn within_rules(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     pools: &[&Pool],
     grant: &Grant<'_>,
 ) -> Result<(), Refusal> {
-    let Some(partition) = broken_rule(config, scope, &grant.size) else {
+    let Some(partition) = broken_rule(config, destination, &grant.size) else {
         return Ok(());
     };
     Err(Refusal::OutsideRules {
         partition: partition.to_owned(),
         size: grant.size.fraction,
-        sizes: fractions(&allowed(config, scope, pools)),
-        named: scope.named,
+        sizes: fractions(&allowed(config, destination, pools)),
+        named: destination.named,
     })
 }
 
@@ -194,46 +201,46 @@ fn fractions(sizes: &[MenuEntry]) -> Vec<Fraction> {
 
 fn no_grant(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     pools: &[&Pool],
-    asked: &AskedFraction,
+    requested: &RequestedFraction,
     occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
-    let sizes = allowed(config, scope, pools);
-    let text = request::quoted(&asked.text);
-    let title = scope.title();
-    match (reason, asked.ask) {
-        (NoGrant::TooLarge, Ask::Memory(_)) => Refusal::TooMuchMemory {
+    let sizes = allowed(config, destination, pools);
+    let text = request::quoted(&requested.text);
+    let title = destination.title();
+    match (reason, requested.demand) {
+        (NoGrant::TooLarge, Demand::Memory(_)) => Refusal::TooMuchMemory {
             text,
-            scope: title,
+            destination: title,
             largest: sizes.last().map(ToString::to_string),
-            elsewhere: partitions_with(config, asked.ask),
+            elsewhere: partitions_with(config, requested.demand),
         },
         (NoGrant::NoWhole, _) => Refusal::NoWhole {
-            scope: title,
+            destination: title,
             sizes: fractions(&sizes),
-            elsewhere: partitions_with(config, Ask::Fraction(Fraction::ONE)),
+            elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::TooLarge, _) => Refusal::TooLarge {
             text,
-            scope: title,
+            destination: title,
             sizes: fractions(&sizes),
-            elsewhere: partitions_with(config, Ask::Fraction(Fraction::ONE)),
+            elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::NotOnMenu, _) => Refusal::NotOnMenu {
             text,
-            scope: title,
+            destination: title,
             sizes: fractions(&sizes),
         },
         (NoGrant::NothingInCommon, _) => Refusal::NothingInCommon {
             text,
-            scope: title,
+            destination: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
             sizes: fractions(&sizes),
-            by: single_mechanisms(config, scope, pools, asked, occasion),
-            named: scope.named,
-            one: scope.partitions.len() == 1,
+            by: single_mechanisms(config, destination, pools, requested, occasion),
+            named: destination.named,
+            one: destination.partitions.len() == 1,
         },
     }
 }
@@ -241,34 +248,34 @@ fn no_grant(
 /// The mechanisms that could serve the request, if it named them.
 fn single_mechanisms(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     pools: &[&Pool],
-    asked: &AskedFraction,
+    requested: &RequestedFraction,
     occasion: Occasion,
 ) -> Vec<Mechanism> {
     let mut found = mechanisms(pools);
-    if found.len() < 2 || !scope.named {
+    if found.len() < 2 || !destination.named {
         return Vec::new();
     }
     found.retain(|mechanism| {
-        let asked = AskedFraction {
+        let requested = RequestedFraction {
             mechanism: Some(*mechanism),
             type_name: None,
             text: String::new(),
-            ..*asked
+            ..*requested
         };
-        settle(config, scope, &asked, occasion).is_ok()
+        settle(config, destination, &requested, occasion).is_ok()
     });
     found
 }
 
 /// The partitions that give as much.
-fn partitions_with(config: &Config, ask: Ask) -> Vec<String> {
+fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
         let rules = config.rules(name);
         let allowed = |grant: &Grant<'_>| rules.is_none_or(|rules| rules.allow(&grant.size));
-        let granted = rounding::grant(&config.pools_of_partition(name), ask);
+        let granted = rounding::grant(&config.pools_of_partition(name), demand);
         if !found.contains(name) && granted.is_ok_and(|grant| allowed(&grant)) {
             found.push(name.clone());
         }
@@ -277,11 +284,15 @@ fn partitions_with(config: &Config, ask: Ask) -> Vec<String> {
 }
 
 /// Says that, and why, more is given than was asked for.
-fn note(scope: &Scope<'_>, asked: &AskedFraction, grant: &Grant<'_>) -> Option<String> {
+fn note(
+    destination: &Destination<'_>,
+    requested: &RequestedFraction,
+    grant: &Grant<'_>,
+) -> Option<String> {
     let size = &grant.size;
-    let shown = match asked.ask {
-        Ask::Units(_) => return None,
-        Ask::Fraction(fraction) => {
+    let shown = match requested.demand {
+        Demand::Units(_) => return None,
+        Demand::Fraction(fraction) => {
             let shown = fraction.to_string();
             // 0.143 and 1/7 are the same to who asks.
             if shown == size.fraction.to_string() {
@@ -289,11 +300,11 @@ fn note(scope: &Scope<'_>, asked: &AskedFraction, grant: &Grant<'_>) -> Option<S
             }
             shown
         }
-        Ask::Memory(_) => request::quoted(&asked.text),
+        Demand::Memory(_) => request::quoted(&requested.text),
     };
     let reason = if grant.lifted {
         let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();
-        let (pools, title) = (names.join(", "), scope.title());
+        let (pools, title) = (names.join(", "), destination.title());
         format!(", the least that all pools of {title} have ({pools})")
     } else {
         String::new()

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::request::RequestError;
-use crate::rounding::MANY;
+use crate::rounding::MAX_LISTED_SIZES;
 
 /// Why a request is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -126,12 +126,12 @@ pub enum Refusal {
     },
     /// No pool of the mechanism asked for.
     #[error(
-        "gpufrac: {scope} has no fractions by {mechanism}, only by {}; write --gres=gpufrac:0.25",
+        "gpufrac: {destination} has no fractions by {mechanism}, only by {}; write --gres=gpufrac:0.25",
         words(there)
     )]
     NoMechanism {
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The one asked for.
         mechanism: Mechanism,
         /// Those that are there.
@@ -139,11 +139,11 @@ pub enum Refusal {
     },
     /// Slurm can be asked for devices of one Type, and no Type is that of the right pools alone.
     #[error(
-        "gpufrac: Slurm could give a job of {scope} GPUs of pool {other} that are not for it; {way}"
+        "gpufrac: Slurm could give a job of {destination} GPUs of pool {other} that are not for it; {way}"
     )]
     WhichType {
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// A pool that must not serve it.
         other: String,
         /// What to do about it.
@@ -151,17 +151,20 @@ pub enum Refusal {
     },
     /// One unit where pools have different Types.
     #[error(
-        "gpufrac: {scope} has GPUs of several kinds, and 0.01 could be given of one that is not shared; write gpufrac:0.02"
+        "gpufrac: {destination} has GPUs of several kinds, and 0.01 could be given of one that is not shared; write gpufrac:0.02"
     )]
     OneUnit {
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
     },
     /// A whole GPU where none is lent.
-    #[error("gpufrac: {scope} lends no whole GPU; {}", ways(sizes, elsewhere))]
+    #[error(
+        "gpufrac: {destination} lends no whole GPU; {}",
+        ways(sizes, elsewhere)
+    )]
     NoWhole {
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs.
@@ -169,14 +172,14 @@ pub enum Refusal {
     },
     /// More than the largest size.
     #[error(
-        "gpufrac: {text} is more than {scope} gives of one GPU; {}",
+        "gpufrac: {text} is more than {destination} gives of one GPU; {}",
         ways(sizes, elsewhere)
     )]
     TooLarge {
         /// As written.
         text: String,
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs.
@@ -184,37 +187,37 @@ pub enum Refusal {
     },
     /// More memory than the largest size has.
     #[error(
-        "gpufrac: {text} is more than {scope} gives of one GPU{}{}",
+        "gpufrac: {text} is more than {destination} gives of one GPU{}{}",
         largest.iter().map(|size| format!("; its largest size is {size}")).collect::<String>(),
         partitions(elsewhere)
     )]
     TooMuchMemory {
         /// As written.
         text: String,
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The largest size there.
         largest: Option<String>,
         /// Partitions that give as much.
         elsewhere: Vec<String>,
     },
     /// Rewritten before, to something that is not on the menu here.
-    #[error("gpufrac: {text} units are no size of {scope}; {}", ways(sizes, &[]))]
+    #[error("gpufrac: {text} units are no size of {destination}; {}", ways(sizes, &[]))]
     NotOnMenu {
         /// As written.
         text: String,
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
     },
     /// Pools without a common size for it.
-    #[error("gpufrac: the pools of {scope} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(sizes, *named, *one), with_mechanism(by, text))]
+    #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(sizes, *named, *one), with_mechanism(by, text))]
     NothingInCommon {
         /// As written.
         text: String,
-        /// Where.
-        scope: String,
+        /// Where the job may run.
+        destination: String,
         /// The pools.
         pools: Vec<String>,
         /// The sizes that all of them have.
@@ -290,10 +293,10 @@ fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
     let mut text = match sizes {
         [] => "nothing can be asked for there".to_owned(),
         // Every percent: too many to list.
-        [first, .., before, Fraction::ONE] if sizes.len() > MANY => {
+        [first, .., before, Fraction::ONE] if sizes.len() > MAX_LISTED_SIZES => {
             format!("write --gres=gpufrac:F with F from {first} to {before}, or --gres=gpufrac:1")
         }
-        [first, .., last] if sizes.len() > MANY => {
+        [first, .., last] if sizes.len() > MAX_LISTED_SIZES => {
             format!("write --gres=gpufrac:F with F from {first} to {last}")
         }
         sizes => {

@@ -4,12 +4,12 @@
 //! pair of counts, as per node, and as many slices on a node as tasks start there. Which tasks those are is known only
 //! when the job starts, but no node takes more than fit on one of its devices.
 
-use super::asked::{self, Asked};
 use super::conflicts::{fraction_alone, not_served, refuse_raw};
+use super::destination::Destination;
 use super::granted;
 use super::job::{JobRequest, Occasion, Verdict};
 use super::refusal::{RawReason, Refusal};
-use super::scope::Scope;
+use super::requested::{self, RequestedGpus};
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::Units;
@@ -18,7 +18,7 @@ use crate::request::{self, GresForm};
 /// Decides about a request that names a fraction per task.
 pub(super) fn decide(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     request: &JobRequest<'_>,
     occasion: Occasion,
     list: &str,
@@ -37,16 +37,17 @@ pub(super) fn decide(
     {
         return Err(Refusal::GpusPerTask);
     }
-    let fraction = match asked::read(&items, &scope.pools, config)? {
-        Asked::Fraction(fraction) => fraction,
-        Asked::Raw {
+    let fraction = match requested::read(&items, &destination.pools, config)? {
+        RequestedGpus::Fraction(fraction) => fraction,
+        RequestedGpus::Raw {
             reason: RawReason::Unequal,
             ..
-        } if scope.pools.is_empty() => return Err(not_served(config, request)),
-        Asked::Raw { name, reason } => {
-            return refuse_raw(config, scope, occasion, name, reason).map(|()| Verdict::Untouched);
+        } if destination.pools.is_empty() => return Err(not_served(config, request)),
+        RequestedGpus::Raw { name, reason } => {
+            return refuse_raw(config, destination, occasion, name, reason)
+                .map(|()| Verdict::Untouched);
         }
-        Asked::Nothing { .. } => return Ok(Verdict::Untouched),
+        RequestedGpus::Nothing { .. } => return Ok(Verdict::Untouched),
     };
     // job_submit is not told what the job asked for before.
     if occasion == Occasion::Modify {
@@ -54,8 +55,8 @@ pub(super) fn decide(
     }
     let per_node = request::parse(request.tres_per_node.unwrap_or(""))?;
     if !matches!(
-        asked::read(&per_node, &scope.pools, config)?,
-        Asked::Nothing { .. }
+        requested::read(&per_node, &destination.pools, config)?,
+        RequestedGpus::Nothing { .. }
     ) {
         return Err(Refusal::NodeAndTask);
     }
@@ -63,14 +64,14 @@ pub(super) fn decide(
         tres_per_task: None,
         ..*request
     };
-    let elsewhere = asked::elsewhere(&others, config)?;
-    fraction_alone(config, scope, &others, &elsewhere)?;
-    let verdict = granted::rewrite(config, scope, request, occasion, &items, &fraction);
+    let elsewhere = requested::elsewhere(&others, config)?;
+    fraction_alone(config, destination, &others, &elsewhere)?;
+    let verdict = granted::rewrite(config, destination, request, occasion, &items, &fraction);
     match verdict.map_err(|refusal| Refusal::OfTask {
         refusal: Box::new(refusal),
     })? {
         Verdict::Rewritten { text, entry, note } => {
-            fits(scope, request, &entry)?;
+            fits(destination, request, &entry)?;
             let entry = Entry {
                 per_task: true,
                 ..entry
@@ -83,11 +84,15 @@ pub(super) fn decide(
 
 /// Whether the tasks find a place on the devices of the nodes. Slurm refuses what can never start, but does not say
 /// why.
-fn fits(scope: &Scope<'_>, request: &JobRequest<'_>, entry: &Entry) -> Result<(), Refusal> {
+fn fits(
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    entry: &Entry,
+) -> Result<(), Refusal> {
     if entry.units == Units::WHOLE {
         return Err(Refusal::WholePerTask);
     }
-    let serving = scope.pools.iter().filter(|pool| {
+    let serving = destination.pools.iter().filter(|pool| {
         let named = entry.mechanism.is_none_or(|named| named == pool.mechanism);
         named && pool.layout.entry(entry.units).is_some()
     });

@@ -769,8 +769,8 @@ proptest! {
         prop_assert_eq!(others(&text), others(&tres_per_node));
         // As much as was asked for, and never more than a GPU; and every pool can make it.
         prop_assert!((1..=100).contains(&entry.units.0));
-        let scope = Scope::of(config, &request, occasion);
-        let makers: Vec<_> = scope.pools.iter().filter_map(|pool| pool.layout.entry(entry.units)).collect();
+        let destination = Destination::of(config, &request, occasion);
+        let makers: Vec<_> = destination.pools.iter().filter_map(|pool| pool.layout.entry(entry.units)).collect();
         // A step is given the least of its pools.
         let all = |good: &dyn Fn(&MenuEntry) -> bool| match occasion {
             Occasion::Step => makers.iter().any(|size| good(size)),

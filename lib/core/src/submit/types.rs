@@ -1,8 +1,8 @@
 //! Which Type of device a job must ask for.
 
+use super::destination::Destination;
 use super::job::Occasion;
 use super::refusal::Refusal;
-use super::scope::Scope;
 use crate::config::Config;
 use crate::device_type::{self, only_type};
 use crate::rounding::Grant;
@@ -10,12 +10,12 @@ use crate::rounding::Grant;
 /// The Type to write with shares; None if any device will do. A whole GPU has its Type anyway.
 pub(super) fn needed(
     config: &Config,
-    scope: &Scope<'_>,
+    destination: &Destination<'_>,
     grant: &Grant<'_>,
     occasion: Occasion,
     by_mechanism: bool,
 ) -> Result<Option<&'static str>, Refusal> {
-    let undecided = !scope.named && occasion == Occasion::Submit;
+    let undecided = !destination.named && occasion == Occasion::Submit;
     // The Type for which all pools are of the mechanism asked for.
     let same = |name: &str| {
         let mut alike = config.pools.iter().filter(|pool| pool.type_name() == name);
@@ -23,10 +23,10 @@ pub(super) fn needed(
     };
     let of_mechanism = only_type(&grant.pools).filter(|name| same(name));
     // Who names several partitions will have a GPU of any of them, wherever the job starts.
-    let any = scope.named;
+    let any = destination.named;
     match device_type::of_pools(
         &config.pools,
-        &scope.partitions,
+        &destination.partitions,
         &grant.pools,
         grant.whole,
         any,
@@ -37,7 +37,7 @@ pub(super) fn needed(
             only_type(&grant.pools)
                 .map(Some)
                 .ok_or_else(|| Refusal::OneUnit {
-                    scope: scope.title(),
+                    destination: destination.title(),
                 })
         }
         Ok(found) => Ok(found),
@@ -46,10 +46,10 @@ pub(super) fn needed(
         Err(_) if undecided && !by_mechanism => Ok(None),
         Err(_) if undecided && of_mechanism.is_some() => Ok(of_mechanism),
         Err(other) => Err(Refusal::WhichType {
-            scope: scope.title(),
+            destination: destination.title(),
             other: other.name.clone(),
-            way: match scope.partitions.as_slice() {
-                _ if !scope.named => "name the job's partition in the same request",
+            way: match destination.partitions.as_slice() {
+                _ if !destination.named => "name the job's partition in the same request",
                 [_] => "leave the mechanism out",
                 _ => "name a single partition",
             },

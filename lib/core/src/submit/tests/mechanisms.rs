@@ -565,16 +565,16 @@ proptest! {
             _ => None,
         });
         // Every device that Slurm could choose, if a partition's jobs run where it has pools.
-        let scope = Scope::of(&config, &request, occasion);
+        let destination = Destination::of(&config, &request, occasion);
         let asked = request::parse(&text).unwrap().into_iter().find_map(|item| match item.kind {
             Kind::Gpufrac { mechanism, amount } => Some((mechanism, amount)),
             _ => None,
         });
         let (mechanism, amount) = asked.unwrap();
-        if occasion == Occasion::Step || !scope.named && occasion == Occasion::Submit {
+        if occasion == Occasion::Step || !destination.named && occasion == Occasion::Submit {
             return Ok(());
         }
-        for partition in &scope.partitions {
+        for partition in &destination.partitions {
             let own = config.pools_of_partition(partition);
             let chosen = config.pools.iter().filter(|pool| {
                 let near = own.iter().any(|own| own.nodes.common(&pool.nodes).is_some());
@@ -583,8 +583,8 @@ proptest! {
             });
             for pool in chosen {
                 // A request for several partitions is one for the GPUs of any of them.
-                let own = match scope.named {
-                    true => scope.pools.iter().any(|own| own.name == pool.name),
+                let own = match destination.named {
+                    true => destination.pools.iter().any(|own| own.name == pool.name),
                     false => own.iter().any(|own| own.name == pool.name),
                 };
                 prop_assert!(own, "{partition} gets {tres_per_node} of {pool}");

@@ -8,12 +8,12 @@ use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
 use crate::request::{self, Amount, Count, Item, Kind};
-use crate::rounding::Ask;
+use crate::rounding::Demand;
 
 /// What `tres_per_node` asks for.
-pub(super) enum Asked {
+pub(super) enum RequestedGpus {
     /// A fraction of a GPU.
-    Fraction(AskedFraction),
+    Fraction(RequestedFraction),
     /// `shard` or `gpu` as they are.
     Raw {
         name: &'static str,
@@ -24,10 +24,10 @@ pub(super) enum Asked {
 }
 
 /// A fraction, and where it stands in the list.
-pub(super) struct AskedFraction {
+pub(super) struct RequestedFraction {
     pub(super) position: usize,
     pub(super) mechanism: Option<Mechanism>,
-    pub(super) ask: Ask,
+    pub(super) demand: Demand,
     /// A pair that was written before: the Type in it.
     pub(super) type_name: Option<String>,
     /// As the user wrote it, for the note.
@@ -35,7 +35,11 @@ pub(super) struct AskedFraction {
 }
 
 /// Reads the items of `tres_per_node`.
-pub(super) fn read(items: &[Item<'_>], pools: &[&Pool], config: &Config) -> Result<Asked, Refusal> {
+pub(super) fn read(
+    items: &[Item<'_>],
+    pools: &[&Pool],
+    config: &Config,
+) -> Result<RequestedGpus, Refusal> {
     let mut fractions = Vec::new();
     let (mut shards, mut gpus): (Vec<Count<'_>>, Vec<Count<'_>>) = (Vec::new(), Vec::new());
     let mut none = false;
@@ -56,11 +60,11 @@ pub(super) fn read(items: &[Item<'_>], pools: &[&Pool], config: &Config) -> Resu
     };
     let text = items.get(position).map_or("", |item| item.text);
     let mut counts = shards.iter().chain(&gpus);
-    let mut asked = |ask| {
-        Ok(Asked::Fraction(AskedFraction {
+    let mut requested = |demand| {
+        Ok(RequestedGpus::Fraction(RequestedFraction {
             position,
             mechanism,
-            ask,
+            demand,
             type_name: counts.find_map(|count| count.type_name).map(str::to_owned),
             text: last_part(text).to_owned(),
         }))
@@ -69,16 +73,16 @@ pub(super) fn read(items: &[Item<'_>], pools: &[&Pool], config: &Config) -> Resu
     match amount {
         // One unit prints as a whole GPU does.
         Amount::Fraction(Fraction::ONE) if last_part(text) == "1" && pair(1) => {
-            asked(Ask::Units(Units(1)))
+            requested(Demand::Units(Units(1)))
         }
         Amount::Units(units) => {
             if pair(units)
                 && let Ok(units) = u32::try_from(units)
             {
-                return asked(Ask::Units(Units(units)));
+                return requested(Demand::Units(Units(units)));
             }
             if !shards.is_empty() && gpus.is_empty() {
-                return Ok(Asked::Raw {
+                return Ok(RequestedGpus::Raw {
                     name: "shard",
                     reason: RawReason::Unequal,
                 });
@@ -95,8 +99,8 @@ pub(super) fn read(items: &[Item<'_>], pools: &[&Pool], config: &Config) -> Resu
         }
         _ if !gpus.is_empty() => Err(Refusal::WithGpu),
         _ if !shards.is_empty() => Err(Refusal::WithShard),
-        Amount::Fraction(fraction) => asked(Ask::Fraction(fraction)),
-        Amount::Memory(memory) => asked(Ask::Memory(memory)),
+        Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
+        Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
 }
 
@@ -127,10 +131,15 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
     }
 }
 
-fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool, config: &Config) -> Asked {
+fn raw_or_nothing(
+    shards: &[Count<'_>],
+    gpus: &[Count<'_>],
+    none: bool,
+    config: &Config,
+) -> RequestedGpus {
     if let Some(gpu) = gpus.iter().find(|gpu| !is_of_no_pool(gpu, config)) {
         let meant = gpu.count.is_none() || gpu.type_name.is_some_and(is_number);
-        return Asked::Raw {
+        return RequestedGpus::Raw {
             name: "gpu",
             reason: if meant {
                 RawReason::MeantFraction
@@ -140,12 +149,12 @@ fn raw_or_nothing(shards: &[Count<'_>], gpus: &[Count<'_>], none: bool, config: 
         };
     }
     if !shards.is_empty() {
-        return Asked::Raw {
+        return RequestedGpus::Raw {
             name: "shard",
             reason: RawReason::Plain,
         };
     }
-    Asked::Nothing {
+    RequestedGpus::Nothing {
         none: none || !gpus.is_empty(),
     }
 }

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::pool::Pool;
 
 /// The partitions of a request, as far as they are known and have pools.
-pub(super) struct Scope<'a> {
+pub(super) struct Destination<'a> {
     /// Those with a pool; every partition that has one when the request names none.
     pub(super) partitions: Vec<&'a str>,
     /// All their pools, each once, in the order of the file.
@@ -16,12 +16,12 @@ pub(super) struct Scope<'a> {
     pub(super) others: bool,
 }
 
-impl<'a> Scope<'a> {
+impl<'a> Destination<'a> {
     pub(super) fn of(
         config: &'a Config,
         request: &JobRequest<'a>,
         occasion: Occasion,
-    ) -> Scope<'a> {
+    ) -> Destination<'a> {
         let given = request.partitions.filter(|names| !names.is_empty());
         // A reservation that a fraction is asked in has a partition of its own where the default one has none to give.
         let default = request
@@ -47,7 +47,7 @@ impl<'a> Scope<'a> {
             }
         }
         let serves = |pool: &&Pool| partitions.iter().any(|name| pool.serves(name));
-        Scope {
+        Destination {
             pools: config.pools.iter().filter(serves).collect(),
             partitions,
             named: names.is_some(),
