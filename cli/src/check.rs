@@ -141,7 +141,7 @@ fn summary(config: &Config) {
             println!("  {line}");
         }
         let count = pool.layout.menu.len();
-        if count > MANY {
+        if count > MAX_LISTED_SIZES {
             println!("  {count} sizes in all");
         }
     }
@@ -152,8 +152,8 @@ fn nodes(pool: &Pool) -> String {
     hostlist::short(&names)
 }
 
-/// More sizes than a person wants to read.
-const MANY: usize = 12;
+/// A menu of more sizes than this is shortened.
+const MAX_LISTED_SIZES: usize = 12;
 
 fn menu(pool: &Pool) -> Vec<Vec<String>> {
     let mut rows = vec![
@@ -164,7 +164,7 @@ fn menu(pool: &Pool) -> Vec<Vec<String>> {
     let menu = &pool.layout.menu;
     // Any whole percent: its ends, and the whole GPU, say it all.
     let shown = |position: usize, entry: &MenuEntry| {
-        menu.len() <= MANY
+        menu.len() <= MAX_LISTED_SIZES
             || position == 0
             || position + 2 >= menu.len()
             || entry.units.0.is_multiple_of(25)

@@ -3,16 +3,13 @@
 use std::path::Path;
 
 use gpufrac_core::config::Config;
-use gpufrac_core::gres::{self, GresLines};
+use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
 
 use crate::args::ConfArgs;
 use crate::error::CliError;
-
-/// Stands for the names until nodes with the same lines are together.
-const NAMES: &str = "\u{1}";
 
 pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
     let config = args.config.read()?;
@@ -35,8 +32,8 @@ pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
     };
     println!("# gres.conf");
     for (names, lines) in &groups {
-        for line in &lines.gres_conf {
-            println!("{}", line.replace(NAMES, &named(names)));
+        for line in lines.gres_conf(&named(names)) {
+            println!("{line}");
         }
     }
     println!("\n# slurm.conf");
@@ -72,5 +69,5 @@ fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines,
     };
     let devices = config.devices_of_node(name, count);
     let folder: &Path = &node.devices;
-    Ok(gres::lines(NAMES, folder, &devices))
+    Ok(GresLines::of(&devices, folder))
 }

@@ -2,91 +2,119 @@
 
 use std::path::Path;
 
-use crate::config::Device;
 use crate::layout::LayoutKind;
+use crate::pool::Device;
 
-/// The lines for one node.
+/// A line of gres.conf, without the nodes for which it holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum GresLine {
+    /// Devices of one Type.
+    Gpu {
+        type_name: &'static str,
+        files: String,
+    },
+    /// Their shares.
+    Shard {
+        type_name: &'static str,
+        count: u32,
+        files: String,
+    },
+    /// What people see.
+    Gpufrac { count: u32 },
+}
+
+impl GresLine {
+    fn text(&self, nodes: &str) -> String {
+        match self {
+            GresLine::Gpu { type_name, files } => {
+                format!("NodeName={nodes} Name=gpu Type={type_name} File={files}")
+            }
+            GresLine::Shard {
+                type_name,
+                count,
+                files,
+            } => {
+                format!("NodeName={nodes} Name=shard Type={type_name} Count={count} File={files}")
+            }
+            GresLine::Gpufrac { count } => format!("NodeName={nodes} Name=gpufrac Count={count}"),
+        }
+    }
+}
+
+/// The lines for one node, or for several that have the same devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GresLines {
-    /// For gres.conf, in the order that gives Slurm's indexes.
-    pub gres_conf: Vec<String>,
-    /// The `Gres=` of the node's line in slurm.conf.
+    gres_conf: Vec<GresLine>,
+    /// The `Gres=` of the node's line in slurm.conf; empty for a node without devices.
     pub gres: String,
 }
 
-/// Lines for the devices of `node`, whose placeholders lie in `folder`.
-///
-/// Every gpu line has a Type: without one Slurm before 23.11.5 lets whole-GPU jobs onto shared
-/// devices. Shard lines name their files, because devices have different numbers of shares, and the Type: without
-/// it Slurm forgets the Type of shares that a job asked for and refuses the steps of the job. A device
-/// that is lent whole has one share, which no fraction fits in: where there are none of its Type, Slurm since 23.11
-/// refuses the node (`gres/shard type (whole) reported but not configured`).
-pub fn lines(node: &str, folder: &Path, devices: &[Device<'_>]) -> GresLines {
-    let mut gres_conf = Vec::new();
-    let mut shard_lines = Vec::new();
-    let mut gpu_counts: Vec<(&str, usize)> = Vec::new();
-    let mut shards: Vec<(&str, u32)> = Vec::new();
-    let mut fractions = 0;
-    for run in devices.chunk_by(|a, b| a.type_name == b.type_name) {
-        let (Some(first), Some(last)) = (run.first(), run.last()) else {
-            continue;
-        };
-        let numbers = match first.index == last.index {
-            true => first.index.to_string(),
-            false => format!("[{}-{}]", first.index, last.index),
-        };
-        let file = folder.join(format!("{}{numbers}", first.type_name));
-        let file = file.display();
-        gres_conf.push(format!(
-            "NodeName={node} Name=gpu Type={} File={file}",
-            first.type_name
-        ));
-        match gpu_counts
-            .iter_mut()
-            .find(|(name, _)| *name == first.type_name)
-        {
-            Some((_, count)) => *count += run.len(),
-            None => gpu_counts.push((first.type_name, run.len())),
+impl GresLines {
+    /// The lines for a node's devices in Slurm's order, whose placeholders lie in `folder`.
+    ///
+    /// Every gpu line has a Type: without one Slurm before 23.11.5 lets whole-GPU jobs onto shared
+    /// devices. Shard lines name their files, because devices have different numbers of shares, and the Type: without
+    /// it Slurm forgets the Type of shares that a job asked for and refuses the steps of the job. A device
+    /// that is lent whole has one share, which no fraction fits in: where there are none of its Type, Slurm since 23.11
+    /// refuses the node (`gres/shard type (whole) reported but not configured`).
+    #[must_use]
+    pub fn of(devices: &[Device<'_>], folder: &Path) -> GresLines {
+        let (mut gpu_lines, mut shard_lines) = (Vec::new(), Vec::new());
+        let (mut gpus, mut shards) = (Vec::new(), Vec::new());
+        let mut fractions = 0;
+        for run in devices.chunk_by(|a, b| a.type_name == b.type_name) {
+            let (Some(first), Some(last)) = (run.first(), run.last()) else {
+                continue;
+            };
+            let type_name = first.type_name;
+            let numbers = match first.index == last.index {
+                true => first.index.to_string(),
+                false => format!("[{}-{}]", first.index, last.index),
+            };
+            let files = folder.join(format!("{type_name}{numbers}"));
+            let files = files.display().to_string();
+            let units: u32 = run.iter().map(|device| device.pool.layout.capacity.0).sum();
+            fractions += units;
+            let count = match first.pool.layout.kind {
+                LayoutKind::Whole => u32::try_from(run.len()).unwrap_or(u32::MAX),
+                _ => units,
+            };
+            gpus.push(format!("gpu:{type_name}:{}", run.len()));
+            shards.push(format!("shard:{type_name}:{count}"));
+            gpu_lines.push(GresLine::Gpu {
+                type_name,
+                files: files.clone(),
+            });
+            shard_lines.push(GresLine::Shard {
+                type_name,
+                count,
+                files,
+            });
         }
-        let units: u32 = run.iter().map(|device| device.pool.layout.capacity.0).sum();
-        fractions += units;
-        let shares = match first.pool.layout.kind {
-            LayoutKind::Whole => u32::try_from(run.len()).unwrap_or(u32::MAX),
-            _ => units,
-        };
-        shards.push((first.type_name, shares));
-        shard_lines.push(format!(
-            "NodeName={node} Name=shard Type={} Count={shares} File={file}",
-            first.type_name
-        ));
+        let (mut gres_conf, mut gres) = (gpu_lines, gpus);
+        gres_conf.extend(shard_lines);
+        gres.extend(shards);
+        if fractions > 0 {
+            gres_conf.push(GresLine::Gpufrac { count: fractions });
+            gres.push(format!("gpufrac:{fractions}"));
+        }
+        GresLines {
+            gres_conf,
+            gres: gres.join(","),
+        }
     }
-    gres_conf.extend(shard_lines);
-    if fractions > 0 {
-        gres_conf.push(format!("NodeName={node} Name=gpufrac Count={fractions}"));
-    }
-    let mut gres: Vec<String> = gpu_counts
-        .iter()
-        .map(|(name, count)| format!("gpu:{name}:{count}"))
-        .collect();
-    gres.extend(
-        shards
-            .iter()
-            .map(|(name, units)| format!("shard:{name}:{units}")),
-    );
-    if fractions > 0 {
-        gres.push(format!("gpufrac:{fractions}"));
-    }
-    GresLines {
-        gres_conf,
-        gres: gres.join(","),
+
+    /// The lines of gres.conf for `nodes` (a hostlist), in the order that gives Slurm's indexes.
+    #[must_use]
+    pub fn gres_conf(&self, nodes: &str) -> Vec<String> {
+        self.gres_conf.iter().map(|line| line.text(nodes)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Config;
-
     use super::*;
+    use crate::config::Config;
 
     fn config(pools: &[(&str, &str)]) -> Config {
         let mut text = "version = 1\n".to_owned();
@@ -100,14 +128,14 @@ mod tests {
 
     fn of(config: &Config, gpus: u32) -> GresLines {
         let devices = config.devices_of_node("n1", gpus);
-        lines("n1", Path::new("/dev/gpufrac"), &devices)
+        GresLines::of(&devices, Path::new("/dev/gpufrac"))
     }
 
     #[test]
     fn eight_gpus_are_sixteen_halves() {
         let lines = of(&config(&[("halves", "")]), 8);
         assert_eq!(
-            lines.gres_conf,
+            lines.gres_conf("n1"),
             [
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-15]",
                 "NodeName=n1 Name=shard Type=half Count=800 File=/dev/gpufrac/half[0-15]",
@@ -124,7 +152,7 @@ mod tests {
             2,
         );
         assert_eq!(
-            lines.gres_conf,
+            lines.gres_conf("n1"),
             [
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-1]",
                 "NodeName=n1 Name=gpu Type=whole File=/dev/gpufrac/whole2",
@@ -150,7 +178,7 @@ mod tests {
             3,
         );
         assert_eq!(
-            &lines.gres_conf[..2],
+            lines.gres_conf("n1")[..2],
             [
                 "NodeName=n1 Name=gpu Type=half File=/dev/gpufrac/half[0-3]",
                 "NodeName=n1 Name=gpu Type=slices File=/dev/gpufrac/slices4",

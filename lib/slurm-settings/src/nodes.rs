@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::gres::GresLines;
+use gpufrac_core::hostlist;
 
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
 use super::{Finding, Running, Settings, Severity};
-use gpufrac_core::gres::{self, GresLines};
-use gpufrac_core::hostlist;
 
 /// Stands for a node's name until nodes with the same finding are together.
 const NAMES: &str = "\u{1}";
@@ -99,7 +99,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     };
     if let (Some(files), Some(lines)) = (files, &lines) {
         let version = settings.running.as_ref().and_then(Running::version);
-        devices(&files.gres, lines, &wanted, version, &mut found);
+        devices(node, &files.gres, lines, &wanted, version, &mut found);
     }
     let right = counts(&wanted.gres);
     let mut wrong_file = false;
@@ -235,24 +235,21 @@ fn gpus(
 fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
-    let lines = gres::lines(name, &folder, &devices);
+    let lines = GresLines::of(&devices, &folder);
     (!lines.gres.is_empty()).then_some(lines)
 }
 
 /// What gres.conf has against what it should have.
 fn devices(
+    node: &str,
     file: &ConfFile,
     lines: &NodeLines,
     wanted: &GresLines,
     version: Option<(u32, u32, u32)>,
     found: &mut Vec<Finding>,
 ) {
-    let printed = super::conf::read_conf(&file.path, &|_| Ok(wanted.gres_conf.join("\n")));
-    let node = wanted
-        .gres_conf
-        .first()
-        .and_then(|line| line.strip_prefix("NodeName=")?.split(' ').next())
-        .unwrap_or_default();
+    let text = |nodes| wanted.gres_conf(nodes).join("\n");
+    let printed = super::conf::read_conf(&file.path, &|_| Ok(text(node)));
     let Ok(printed) = printed else { return };
     let right = NodeLines::of(&printed, node);
     let place = match (&lines.place, file.exists) {
@@ -273,13 +270,11 @@ fn devices(
         });
     }
     let mut add = |severity, place: String, what: String| {
-        let (own, any) = (format!("NodeName={node} "), format!("NodeName={NAMES} "));
-        let text = wanted.gres_conf.join("\n").replace(&own, &any);
         found.push(Finding {
             severity,
             place,
             what,
-            fix: format!("write for {NAMES}:\n{text}"),
+            fix: format!("write for {NAMES}:\n{}", text(NAMES)),
         });
     };
     if let Some((place, cores)) = lines.cores.first() {

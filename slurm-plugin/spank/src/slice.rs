@@ -6,10 +6,10 @@ use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_fence::{self, DevCgroupError, Fenced};
 use gpufrac_host::files::FileError;
-use gpufrac_node::state::leases::StoreError;
-use gpufrac_node::state::locks::LockError;
 use gpufrac_node::gpu::memory_limit;
 use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
 use slurm_sys::log;
 
