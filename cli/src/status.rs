@@ -129,11 +129,11 @@ impl Status {
     fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
         for lease in self.leases_of(gpu) {
-            let Some(mig) = &lease.slice.mig else {
+            let Some(mig) = lease.slice.mig() else {
                 continue;
             };
             let standing = segments.iter_mut().find(|s| s.placement == mig.placement);
-            match (standing, &lease.slice.mps) {
+            match (standing, lease.slice.mps()) {
                 (Some(shared), Some(_)) => {
                     let more = format!(", {} {}", lease.name(), lease.fraction);
                     shared.label.push_str(&more);
@@ -185,7 +185,7 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
             lease.kind(),
             slice.memory_mib.to_string(),
             slice.gpu_index.to_string(),
-            slice.mig.as_ref().map_or_else(
+            slice.mig().map_or_else(
                 || "-".into(),
                 |mig| format!("{}:{}", mig.placement.start, mig.placement.size),
             ),

@@ -150,7 +150,7 @@ impl Slices for NodeSlices {
             let leases = store.of_gpu(&gpu.uuid).map_err(|e| text(&e))?;
             for instance in standing {
                 let named = |lease: &Lease| {
-                    let mig = lease.slice.mig.as_ref();
+                    let mig = lease.slice.mig();
                     mig.is_some_and(|mig| mig.placement == instance.placement)
                 };
                 if !leases.iter().any(named) {

@@ -62,7 +62,7 @@ struct View {
 impl View {
     /// Whether the activity of the lease's instance has a figure of its own.
     fn measures(&self, lease: &Lease, has_dcgm: bool) -> bool {
-        lease.slice.mig.is_some() && (self.has_gpm || has_dcgm)
+        lease.slice.mig().is_some() && (self.has_gpm || has_dcgm)
     }
 }
 
@@ -174,7 +174,7 @@ impl Telemetry {
         let Some(view) = view else {
             return Sample::missing("the driver does not answer for its GPU");
         };
-        let measured = lease.slice.mps.is_none() && view.measures(lease, dcgm.is_some());
+        let measured = lease.slice.mps().is_none() && view.measures(lease, dcgm.is_some());
         Judge {
             lease,
             view,
@@ -348,7 +348,11 @@ fn end(
     let mut left_behind = HashMap::new();
     for lease in leases {
         // One that is its job's alone, and on which nothing runs.
-        let Some(instance) = lease.slice.instance().filter(|_| lease.slice.mps.is_none()) else {
+        let Some(instance) = lease
+            .slice
+            .instance()
+            .filter(|_| lease.slice.mps().is_none())
+        else {
             continue;
         };
         let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
@@ -444,7 +448,7 @@ impl Judge<'_> {
             Some(instance) => process.gi_id == Some(instance.gi_id),
             None => true,
         });
-        let alone = instance.is_some() && self.lease.slice.mps.is_none();
+        let alone = instance.is_some() && self.lease.slice.mps().is_none();
         let mut own = Vec::new();
         for process in on_it {
             let pid = process.pid as i32;
@@ -477,7 +481,7 @@ impl Judge<'_> {
         // What runs in a job is a program of its user, whatever it is called.
         let outside = || process::owner(pid) == Some(0) || process::job_group(pid).is_none();
         neighbours.any(|lease| {
-            lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id) && outside()
+            lease.slice.mps().is_some() && process::is_mps(pid, lease.user_id) && outside()
         })
     }
 
@@ -505,7 +509,7 @@ impl Judge<'_> {
         if !self.is_busy(activity) {
             return (source, Some(activity), Use::Idle);
         }
-        if self.lease.slice.mps.is_some() && self.tenants(Some(gi_id)) > 1 {
+        if self.lease.slice.mps().is_some() && self.tenants(Some(gi_id)) > 1 {
             return (Source::MpsClients, None, self.among_tenants(contexts));
         }
         (source, Some(activity), Use::Busy)
@@ -513,7 +517,7 @@ impl Judge<'_> {
 
     /// A slice of a GPU without MIG.
     fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Use) {
-        let source = match self.lease.slice.mps {
+        let source = match self.lease.slice.mps() {
             Some(_) => Source::MpsClients,
             None => Source::ProcessUtilization,
         };
@@ -553,7 +557,7 @@ impl Judge<'_> {
         // A server of a daemon that is one job's alone runs as this job's user.
         let user = process::owner(pid).filter(|user| *user != 0)?;
         let mut private = self.neighbours.iter().filter(|lease| {
-            let mps = lease.slice.mps.as_ref();
+            let mps = lease.slice.mps();
             lease.user_id == user && mps.is_some_and(|mps| mps.private)
         });
         match (private.next(), private.next()) {
@@ -598,11 +602,12 @@ impl Judge<'_> {
 
     fn excess(&self, own: &[Process], memory: Option<MemoryMib>) -> Option<Excess> {
         let slice = &self.lease.slice;
-        let shares = self.lease.mechanism != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
+        let shares =
+            self.lease.mechanism() != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
         if !shares {
             return None;
         }
-        if slice.mps.is_some() {
+        if slice.mps().is_some() {
             let outside = own.iter().filter(|process| !process.mps_client);
             let pids: Vec<u32> = outside.map(|process| process.pid).collect();
             if !pids.is_empty() {

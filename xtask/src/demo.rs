@@ -215,8 +215,7 @@ impl Story {
                     lease.slice.gpu_index as usize == gpu
                         && lease
                             .slice
-                            .mig
-                            .as_ref()
+                            .mig()
                             .is_some_and(|mig| u32::from(mig.placement.start) == instance.start)
                 });
                 let words = match lease {

@@ -4,21 +4,20 @@
 //! before it. A file that is torn, cut short or edited by hand is refused and never taken for
 //! another lease. What to do on the disk (write whole, rename) is the node's business.
 
-use serde::{Deserialize, Serialize};
-
-use crate::fraction::{Fraction, MemoryMib, Units};
-use crate::geometry::Placement;
-use crate::layout::Side;
+use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
 mod checksum;
 mod error;
+mod slice;
 mod state;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use error::{LeaseError, VERSION};
+pub use slice::{HamiSlice, Held, Instance, MigSlice, MpsSlice, Slice};
 pub use state::LeaseState;
 
 /// Whether a text has the form of a SLUID, Slurm's own name for one run of a job: `s` and 13 digits of Crockford's
@@ -39,8 +38,7 @@ pub fn id_of_group(name: &str) -> Option<u32> {
 }
 
 /// Who holds what on this node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// [`VERSION`] of the text.
     pub version: u32,
@@ -49,12 +47,10 @@ pub struct Lease {
     /// Slurm's job id; a component of a het job has its own.
     pub job_id: u32,
     /// Which of the job's slices on this node, from 0. Only a job with a slice for each task has more than one.
-    #[serde(default, skip_serializing_if = "is_zero")]
     pub number: u32,
     /// How often Slurm restarted the job before.
     pub restart_count: u32,
     /// What Slurm calls this run of the job, from 26.05 on ([`is_sluid`]).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sluid: Option<String>,
     /// The job's user id.
     pub user_id: u32,
@@ -63,7 +59,6 @@ pub struct Lease {
     /// The job's user name.
     pub user: String,
     /// The account charged, where Slurm has accounts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<String>,
     /// The partition in which the job runs.
     pub partition: String,
@@ -71,8 +66,6 @@ pub struct Lease {
     pub node: String,
     /// The pool of the GPU.
     pub pool: String,
-    /// How the slice is made.
-    pub mechanism: Mechanism,
     /// What the job was granted of its device.
     pub units: Units,
     /// The menu entry's part of the GPU.
@@ -81,163 +74,11 @@ pub struct Lease {
     /// the entry's, and a job that was changed while it waited may hold less.
     pub confirmed: bool,
     /// What the user asked for with `--gpufrac-idle`.
-    #[serde(default, skip_serializing_if = "is_default")]
     pub idle_wish: IdleWish,
     /// When the lease was first written: seconds since 1970.
     pub created_unix: u64,
     /// Where the slice is.
     pub slice: Slice,
-}
-
-/// What a job holds of a GPU: which GPU, and one section for each mechanism that has a part in it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Slice {
-    /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
-    pub device_index: u32,
-    /// Which part of the GPU the device is.
-    pub side: Side,
-    /// UUID of the GPU, `GPU-...`.
-    pub gpu_uuid: String,
-    /// NVML's index of the GPU when the lease was written.
-    pub gpu_index: u32,
-    /// N of the GPU's `/dev/nvidiaN`.
-    pub gpu_minor: u32,
-    /// Memory that the job may use.
-    pub memory_mib: MemoryMib,
-    /// Whether the job gets variables that tell frameworks to stay within their share.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub hints: bool,
-    /// Whether the driver limits the memory of the job's control groups.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub group_limit: bool,
-    /// The MIG instance (`mig`, `mig+mps`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mig: Option<MigSlice>,
-    /// The control daemon and its limits (`mps`, `mig+mps`); none for a whole GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mps: Option<MpsSlice>,
-    /// HAMi-core's library and cache (`hami`); none for a whole GPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hami: Option<HamiSlice>,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_zero(value: &u32) -> bool {
-    *value == 0
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_false(value: &bool) -> bool {
-    !value
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_default(wish: &IdleWish) -> bool {
-    *wish == IdleWish::Default
-}
-
-impl Slice {
-    /// The MIG instance, once it is known.
-    pub fn instance(&self) -> Option<&Instance> {
-        self.mig.as_ref()?.instance.as_ref()
-    }
-
-    /// What CUDA calls the device: the MIG device where there is one, else the GPU. None while the
-    /// instance is not made.
-    pub fn cuda_device(&self) -> Option<&str> {
-        match &self.mig {
-            Some(mig) => mig.instance.as_ref().map(|i| i.mig_uuid.as_str()),
-            None => Some(&self.gpu_uuid),
-        }
-    }
-}
-
-/// A MIG instance: where it is, or will be, created.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MigSlice {
-    /// NVML's profile id.
-    pub profile_id: u32,
-    /// The profile's name, e.g. `2g.20gb`.
-    pub profile_name: String,
-    /// Its position.
-    pub placement: Placement,
-    /// The instance, once it is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<Instance>,
-}
-
-/// A job's part of what a control daemon of MPS serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MpsSlice {
-    /// The daemon's folder; `pipe` and `log` are in it.
-    pub folder: String,
-    /// Whether the daemon is this job's alone.
-    pub private: bool,
-    /// Percent of the multiprocessors that the daemon's device has.
-    pub thread_percentage: u32,
-    /// Memory limit of each client.
-    pub memory_limit_mib: MemoryMib,
-    /// The static partition of multiprocessors, `UUID/ID`, where the pool uses them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sm_partition: Option<String>,
-}
-
-impl MpsSlice {
-    /// `CUDA_MPS_PIPE_DIRECTORY`.
-    pub fn pipe(&self) -> String {
-        format!("{}/pipe", self.folder)
-    }
-
-    /// `CUDA_MPS_LOG_DIRECTORY`.
-    pub fn log(&self) -> String {
-        format!("{}/log", self.folder)
-    }
-}
-
-/// HAMi-core's part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HamiSlice {
-    /// `libvgpu.so` where the site installed it.
-    pub library: String,
-    /// The job's own file of usage counters.
-    pub cache: String,
-    /// Percent of the multiprocessors.
-    pub sm_limit: u32,
-}
-
-/// A MIG instance as it was created. The driver uses the ids again, never the UUID.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Instance {
-    /// GPU instance id.
-    pub gi_id: u32,
-    /// Compute instance id.
-    pub ci_id: u32,
-    /// UUID of the compute instance's device, `MIG-...`.
-    pub mig_uuid: String,
-    /// Minor of the GPU instance's capability node.
-    pub gi_cap_minor: u32,
-    /// Minor of the compute instance's capability node.
-    pub ci_cap_minor: u32,
-}
-
-/// All that is read before the version is known to be ours.
-#[derive(Deserialize)]
-struct Header {
-    version: i64,
 }
 
 /// The job and the number that a lease's name stands for; see [`Lease::name`]. None for other texts.
@@ -293,12 +134,18 @@ impl Lease {
         (self.job_id, self.number) == (other.job_id, other.number)
     }
 
+    /// How the slice is made.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        self.slice.held.mechanism()
+    }
+
     /// The MIG profile, with `+mps` where it is shared; else the mechanism.
     pub fn kind(&self) -> String {
-        match (&self.slice.mig, &self.slice.mps) {
-            (Some(mig), None) => mig.profile_name.clone(),
-            (Some(mig), Some(_)) => format!("{}+mps", mig.profile_name),
-            (None, _) => self.mechanism.to_string(),
+        match &self.slice.held {
+            Held::Mig(mig) => mig.profile_name.clone(),
+            Held::MigMps { mig, .. } => format!("{}+mps", mig.profile_name),
+            held => held.mechanism().to_string(),
         }
     }
 
@@ -322,41 +169,5 @@ impl Lease {
         }
         self.state = to;
         Ok(())
-    }
-
-    /// The text of the file.
-    ///
-    /// # Errors
-    /// When a value has no form in TOML (a time after the year 292 277 026 596).
-    pub fn to_text(&self) -> Result<String, LeaseError> {
-        let body = toml::to_string(self).map_err(|source| LeaseError::Write {
-            job_id: self.job_id,
-            source: Box::new(source),
-        })?;
-        Ok(checksum::seal(body))
-    }
-
-    /// Reads the text of a file.
-    ///
-    /// # Errors
-    /// When it is not, to the last byte, what [`Lease::to_text`] of this version wrote.
-    pub fn parse(text: &str) -> Result<Lease, LeaseError> {
-        let body = checksum::open(text)?;
-        let wrong = |source| LeaseError::Text {
-            source: Box::new(source),
-        };
-        let header: Header = toml::from_str(body).map_err(wrong)?;
-        if header.version != i64::from(VERSION) {
-            return Err(LeaseError::Version {
-                found: header.version,
-            });
-        }
-        let lease: Lease = toml::from_str(body).map_err(wrong)?;
-        if lease.state == LeaseState::Active && lease.slice.cuda_device().is_none() {
-            return Err(LeaseError::NoInstance {
-                job_id: lease.job_id,
-            });
-        }
-        Ok(lease)
     }
 }

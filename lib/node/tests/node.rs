@@ -31,7 +31,7 @@ fn ready() -> Option<World> {
 
 fn mig_uuid(world: &World, job: Job) -> String {
     let lease = world.lease(job).unwrap();
-    lease.slice.mig.unwrap().instance.unwrap().mig_uuid
+    lease.slice.instance().unwrap().mig_uuid.clone()
 }
 
 #[test]
@@ -44,9 +44,9 @@ fn a_slice_is_carved_and_released() {
         .says("gpufrac: job 12: carved GPU 0 2g.20gb at 4:2");
     world.check(&[]);
     let lease = world.lease(quarter).unwrap();
-    assert_eq!(lease.slice.mig.as_ref().unwrap().profile_name, "2g.20gb");
+    assert_eq!(lease.slice.mig().unwrap().profile_name, "2g.20gb");
     assert_eq!(lease.account.as_deref(), Some("physics"));
-    let caps = lease.slice.mig.unwrap().instance.unwrap();
+    let caps = lease.slice.instance().unwrap();
     world.epilog(quarter).ok().says("released");
     world.check(&[]);
     assert!(world.leases().is_empty());
@@ -103,10 +103,7 @@ fn every_layout_can_be_carved() {
         }
         world.check(&[]);
         assert_eq!(world.leases().len(), devices as usize, "{model} {layout}");
-        assert_eq!(
-            world.leases()[0].slice.mig.as_ref().unwrap().profile_name,
-            profile
-        );
+        assert_eq!(world.leases()[0].slice.mig().unwrap().profile_name, profile);
         for number in 0..devices {
             world.epilog(job(1 + number, 0, units)).ok();
         }
@@ -184,14 +181,7 @@ fn slurms_word_goes_before_a_stale_entry() {
     world.slurm_says(7, "running gres:gpufrac:13,gres:shard:13 0");
     world.prolog(one).ok().says("changed while it was pending");
     assert_eq!(
-        world
-            .lease(one)
-            .unwrap()
-            .slice
-            .mig
-            .as_ref()
-            .unwrap()
-            .profile_name,
+        world.lease(one).unwrap().slice.mig().unwrap().profile_name,
         "1g.10gb"
     );
     // Not on the menu: the next smaller, never a larger.
@@ -305,8 +295,8 @@ fn a_job_id_that_begins_anew_does_not_get_the_old_owners_slice() {
     let new = world.leases()[0].clone();
     assert_eq!((old.user_id == new.user_id, new.user_id), (false, 4242));
     assert_ne!(
-        old.slice.mig.unwrap().instance.unwrap().mig_uuid,
-        new.slice.mig.unwrap().instance.unwrap().mig_uuid
+        old.slice.instance().unwrap().mig_uuid,
+        new.slice.instance().unwrap().mig_uuid
     );
 }
 
@@ -480,16 +470,7 @@ fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
     let other = job(2, 0, 25);
     world.prolog(other).ok().says("cannot be ended yet");
     assert_eq!(world.instances(0).len(), 2);
-    let place = |job| {
-        world
-            .lease(job)
-            .unwrap()
-            .slice
-            .mig
-            .as_ref()
-            .unwrap()
-            .placement
-    };
+    let place = |job| world.lease(job).unwrap().slice.mig().unwrap().placement;
     assert!(!place(one).overlaps(place(other)));
     process.kill().unwrap();
     process.wait().unwrap();
@@ -527,9 +508,9 @@ fn an_instance_with_the_ids_of_ours_is_not_ours() {
             Ok(())
         })
         .unwrap();
-    let placement = lease.slice.mig.as_ref().unwrap().placement;
+    let placement = lease.slice.mig().unwrap().placement;
     let foreign = world.foreign(14, placement.start.into(), placement.size.into(), Some(1));
-    let instance = lease.slice.mig.unwrap().instance.unwrap();
+    let instance = lease.slice.instance().unwrap();
     assert_eq!(foreign, instance.gi_id, "the id is used again");
     world.epilog(one).ok().says("another stands in its place");
     assert!(world.leases().is_empty());
@@ -548,14 +529,8 @@ fn an_instance_that_is_gone_is_fine() {
             Ok(())
         })
         .unwrap();
-    let caps = world
-        .lease(one)
-        .unwrap()
-        .slice
-        .mig
-        .unwrap()
-        .instance
-        .unwrap();
+    let lease = world.lease(one).unwrap();
+    let caps = lease.slice.instance().unwrap();
     world.epilog(one).ok().says("gone already");
     // Whoever gets the id next finds the file closed.
     assert_eq!(world.cap(caps.gi_cap_minor), (0, 0o400));

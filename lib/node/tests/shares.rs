@@ -108,7 +108,7 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
     let mut look = || {
         world.check(&[]);
         if let Some(first) = world.leases().iter().find(|l| l.slice.device_index == 0) {
-            let pipe = first.slice.mps.as_ref().unwrap().pipe();
+            let pipe = first.slice.mps().unwrap().pipe();
             let text = world.tell(pipe.as_ref(), "get_default_active_thread_percentage");
             said.push(text.trim().to_owned());
         }
@@ -174,7 +174,7 @@ fn jobs_of_a_half_share_its_instance_and_daemon() {
     assert_eq!(world.instances(0).len(), 2);
     assert_eq!(world.daemon(jobs[0]), world.daemon(jobs[2]));
     // 25 of 50 units are half of the half.
-    let mps = world.lease(jobs[2]).unwrap().slice.mps.unwrap();
+    let mps = world.lease(jobs[2]).unwrap().slice.mps().unwrap().clone();
     assert_eq!(mps.thread_percentage, 50);
     for one in jobs {
         world.epilog(one).ok();
@@ -712,7 +712,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
     world.prolog(whole).ok();
     world.check(&[]);
     let lease = world.lease(whole).unwrap();
-    assert!(lease.slice.mps.is_none());
+    assert!(lease.slice.mps().is_none());
     assert_eq!(lease.slice.memory_mib.0, 81559);
     assert!(world.mps().is_empty());
     assert_eq!(world.compute_mode(0), PROHIBITED);
@@ -745,7 +745,7 @@ fn a_share_is_a_partition_of_whole_chunks() {
         for one in jobs {
             world.prolog(one).ok();
             let lease = world.lease(one).unwrap();
-            let name = lease.slice.mps.as_ref().unwrap().sm_partition.clone();
+            let name = lease.slice.mps().unwrap().sm_partition.clone();
             let device = lease.slice.cuda_device().unwrap();
             let name = name.expect("the lease names it");
             assert!(name.starts_with(&format!("{device}/")), "{name}");

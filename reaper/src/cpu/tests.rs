@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::layout::Side;
-use gpufrac_core::lease::{LeaseState, Slice, VERSION};
-use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 
 use super::*;
@@ -26,7 +25,6 @@ fn lease(job_id: u32) -> Lease {
         partition: "gpu".into(),
         node: "n1".into(),
         pool: "l40".into(),
-        mechanism: Mechanism::Timeslice,
         units: Units(25),
         fraction: Fraction::new(1, 4).unwrap(),
         confirmed: true,
@@ -41,9 +39,7 @@ fn lease(job_id: u32) -> Lease {
             memory_mib: MemoryMib(20096),
             hints: false,
             group_limit: false,
-            mig: None,
-            mps: None,
-            hami: None,
+            held: Held::Timeslice,
         },
     }
 }

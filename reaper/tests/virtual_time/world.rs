@@ -9,8 +9,7 @@ use fastrand::Rng;
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
-use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
-use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 use gpufrac_reaper::daemon::Scope;
 use gpufrac_reaper::evidence::Record;
@@ -596,7 +595,6 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
         partition: "gpu".to_owned(),
         node: NODE.to_owned(),
         pool: "slices".to_owned(),
-        mechanism: Mechanism::Mig,
         units: Units(submission.units),
         fraction: Fraction::new(submission.units, submission.of).unwrap(),
         confirmed: true,
@@ -611,7 +609,7 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
             memory_mib: MemoryMib(9856),
             hints: false,
             group_limit: false,
-            mig: Some(MigSlice {
+            held: Held::Mig(MigSlice {
                 profile_id: 19,
                 profile_name: "1g.10gb".to_owned(),
                 placement: Placement { start: 0, size: 1 },
@@ -623,8 +621,6 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
                     ci_cap_minor: 0,
                 }),
             }),
-            mps: None,
-            hami: None,
         },
     };
     Site::name(submission.class, &mut lease);

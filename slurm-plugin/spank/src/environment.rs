@@ -78,7 +78,7 @@ pub fn set(
     for (name, value) in variables {
         put(spank, name, &value)?;
     }
-    if let Some(hami) = &lease.slice.hami {
+    if let Some(hami) = lease.slice.hami() {
         let others = spank.variable(PRELOAD).unwrap_or_default();
         let value = match others.is_empty() {
             true => hami.library.clone(),
@@ -112,11 +112,11 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
         ("CUDA_VISIBLE_DEVICES", device.clone()),
         ("NVIDIA_VISIBLE_DEVICES", device),
         ("GPUFRAC_FRACTION", lease.fraction.to_string()),
-        ("GPUFRAC_MECHANISM", lease.mechanism.to_string()),
+        ("GPUFRAC_MECHANISM", lease.mechanism().to_string()),
         ("GPUFRAC_PROFILE", lease.kind()),
         ("GPUFRAC_MEMORY_MIB", memory.to_string()),
     ];
-    if let Some(mps) = &slice.mps {
+    if let Some(mps) = slice.mps() {
         variables.push(("CUDA_MPS_PIPE_DIRECTORY", mps.pipe()));
         variables.push(("CUDA_MPS_LOG_DIRECTORY", mps.log()));
         // The one device that the daemon serves is device 0 to its clients.
@@ -130,18 +130,18 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
             ),
         });
     }
-    if let Some(hami) = &slice.hami {
+    if let Some(hami) = slice.hami() {
         variables.push(("CUDA_DEVICE_MEMORY_LIMIT", format!("{memory}m")));
         variables.push(("CUDA_DEVICE_SM_LIMIT", hami.sm_limit.to_string()));
         variables.push(("CUDA_DEVICE_MEMORY_SHARED_CACHE", hami.cache.clone()));
     }
     if slice.hints {
-        let part = match &slice.mps {
+        let part = match slice.mps() {
             Some(mps) => f64::from(mps.thread_percentage) / 100.0,
             None => f64::from(lease.units.0) / 100.0,
         };
         // JAX takes it of all memory that it sees, and with these that is the share itself.
-        if slice.hami.is_none() && !slice.group_limit {
+        if slice.hami().is_none() && !slice.group_limit {
             variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
         }
         variables.push(("TF_FORCE_GPU_ALLOW_GROWTH", "true".to_owned()));

@@ -4,8 +4,7 @@
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
-use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
-use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 
 /// An active quarter of GPU 0.
@@ -24,7 +23,6 @@ pub fn lease(job_id: u32) -> Lease {
         partition: "gpu".into(),
         node: "n1".into(),
         pool: "h100".into(),
-        mechanism: Mechanism::Mig,
         units: Units(25),
         fraction: Fraction::new(1, 4).unwrap(),
         confirmed: true,
@@ -39,7 +37,7 @@ pub fn lease(job_id: u32) -> Lease {
             memory_mib: MemoryMib(20096),
             hints: false,
             group_limit: false,
-            mig: Some(MigSlice {
+            held: Held::Mig(MigSlice {
                 profile_id: 14,
                 profile_name: "2g.20gb".into(),
                 placement: Placement { start: 2, size: 2 },
@@ -51,8 +49,6 @@ pub fn lease(job_id: u32) -> Lease {
                     ci_cap_minor: 31,
                 }),
             }),
-            mps: None,
-            hami: None,
         },
     }
 }

@@ -106,7 +106,7 @@ impl Lab {
 
 /// Whether `instance` is the one for which `lease` stands, alone or with others.
 pub(crate) fn matches(instance: &Instance, lease: &Lease) -> bool {
-    let Some(mig) = &lease.slice.mig else {
+    let Some(mig) = lease.slice.mig() else {
         return false;
     };
     let Some(made) = &mig.instance else {

@@ -1,6 +1,7 @@
 //! What can be wrong with a lease.
 
 use super::state::LeaseState;
+use crate::mechanism::Mechanism;
 
 /// The version of the text that this build writes and reads.
 pub const VERSION: u32 = 3;
@@ -33,6 +34,14 @@ pub enum LeaseError {
     NoInstance {
         /// The lease's job.
         job_id: u32,
+    },
+    /// Parts that the mechanism does not have, or one that it needs is missing.
+    #[error("job {job_id}: the sections below [slice] are not those of mechanism {mechanism}")]
+    Sections {
+        /// The lease's job.
+        job_id: u32,
+        /// Its mechanism.
+        mechanism: Mechanism,
     },
     /// Leases only go forward: carving, active, releasing.
     #[error("job {job_id}: a lease can not go from {from} to {to}")]

@@ -3,6 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::fraction::MemoryMib;
+use crate::geometry::Placement;
+use crate::layout::Side;
 
 fn lease() -> Lease {
     Lease {
@@ -19,7 +22,6 @@ fn lease() -> Lease {
         partition: "gpu".to_owned(),
         node: "gn01".to_owned(),
         pool: "h100".to_owned(),
-        mechanism: Mechanism::Mig,
         units: Units(25),
         fraction: Fraction::parse("1/4").unwrap(),
         confirmed: true,
@@ -34,9 +36,7 @@ fn lease() -> Lease {
             memory_mib: MemoryMib(20096),
             hints: false,
             group_limit: false,
-            mig: Some(mig(None)),
-            mps: None,
-            hami: None,
+            held: Held::Mig(mig(None)),
         },
     }
 }
@@ -116,7 +116,7 @@ fn only_forward() {
     for from in [Carving, Active, Releasing] {
         for to in [Carving, Active, Releasing] {
             let mut lease = lease();
-            lease.slice.mig = Some(mig(Some(instance())));
+            lease.slice.held = Held::Mig(mig(Some(instance())));
             lease.state = from;
             let moved = lease.advance(to);
             assert_eq!(moved.is_ok(), allowed.contains(&(from, to)), "{from} {to}");
@@ -141,64 +141,52 @@ fn active_needs_an_instance() {
     ));
 }
 
-/// Every way to hold a GPU: mechanism, sections, what `kind` says.
-fn ways() -> Vec<(Mechanism, Slice, &'static str)> {
-    let bare = Slice {
-        mig: None,
+/// Every way to hold a GPU, what `kind` says of it, and the sections of its text.
+fn ways() -> Vec<(Slice, &'static str, &'static [&'static str])> {
+    let with = |held| Slice {
+        held,
         ..lease().slice
     };
-    let with = |change: fn(&mut Slice)| {
-        let mut slice = bare.clone();
-        change(&mut slice);
-        slice
+    let hints = Slice {
+        hints: true,
+        ..with(Held::Timeslice)
     };
+    let mig_mps = Held::MigMps {
+        mig: mig(Some(instance())),
+        mps: mps(false, None),
+    };
+    let partition = mps(false, Some("GPU-5d5b/3"));
     vec![
         (
-            Mechanism::Mig,
-            with(|slice| slice.mig = Some(mig(Some(instance())))),
+            with(Held::Mig(mig(Some(instance())))),
             "2g.20gb",
+            &["[slice.mig]"],
         ),
         (
-            Mechanism::MigMps,
-            with(|slice| {
-                slice.mig = Some(mig(Some(instance())));
-                slice.mps = Some(mps(false, None));
-            }),
+            with(mig_mps),
             "2g.20gb+mps",
+            &["[slice.mig]", "[slice.mps]"],
         ),
         (
-            Mechanism::Mps,
-            with(|slice| slice.mps = Some(mps(true, None))),
+            with(Held::Mps(Some(mps(true, None)))),
             "mps",
+            &["[slice.mps]"],
         ),
-        (
-            Mechanism::Mps,
-            with(|slice| slice.mps = Some(mps(false, Some("GPU-5d5b/3")))),
-            "mps",
-        ),
-        // A whole GPU.
-        (Mechanism::Mps, bare.clone(), "mps"),
-        (
-            Mechanism::Timeslice,
-            with(|slice| slice.hints = true),
-            "timeslice",
-        ),
-        (
-            Mechanism::Hami,
-            with(|slice| slice.hami = Some(hami())),
-            "hami",
-        ),
+        (with(Held::Mps(Some(partition))), "mps", &["[slice.mps]"]),
+        // Whole GPUs.
+        (with(Held::Mps(None)), "mps", &[]),
+        (with(Held::Hami(None)), "hami", &[]),
+        (with(Held::Timeslice), "timeslice", &[]),
+        (hints, "timeslice", &["hints = true"]),
+        (with(Held::Hami(Some(hami()))), "hami", &["[slice.hami]"]),
     ]
 }
 
 #[test]
 fn every_mechanism_has_its_sections() {
-    for (mechanism, slice, kind) in ways() {
-        let mut lease = Lease {
-            mechanism,
-            slice,
-            ..lease()
-        };
+    for (slice, kind, sections) in ways() {
+        let mut lease = Lease { slice, ..lease() };
+        let mechanism = lease.mechanism();
         assert_eq!(lease.kind(), kind);
         let device = match mechanism.uses_mig() {
             true => instance().mig_uuid,
@@ -209,13 +197,11 @@ fn every_mechanism_has_its_sections() {
         lease.advance(LeaseState::Active).unwrap();
         let text = lease.to_text().unwrap();
         assert_eq!(Lease::parse(&text).unwrap(), lease);
-        for (heading, there) in [
-            ("[slice.mig]", lease.slice.mig.is_some()),
-            ("[slice.mps]", lease.slice.mps.is_some()),
-            ("[slice.hami]", lease.slice.hami.is_some()),
-            ("hints = true", lease.slice.hints),
-        ] {
-            assert_eq!(text.lines().any(|l| l == heading), there, "{heading}");
+        let word = format!("mechanism = \"{mechanism}\"");
+        assert!(text.lines().any(|l| l == word), "{text}");
+        for line in ["[slice.mig]", "[slice.mps]", "[slice.hami]", "hints = true"] {
+            let there = text.lines().any(|l| l == line);
+            assert_eq!(there, sections.contains(&line), "{line}");
         }
     }
     let mps = mps(false, None);
@@ -261,7 +247,7 @@ fn other_versions_and_unknown_fields_are_refused() {
 #[test]
 fn a_text_is_what_an_admin_can_read() {
     let mut lease = lease();
-    lease.slice.mig = Some(mig(Some(instance())));
+    lease.slice.held = Held::Mig(mig(Some(instance())));
     lease.advance(LeaseState::Active).unwrap();
     let text = lease.to_text().unwrap();
     for line in [
@@ -282,10 +268,107 @@ fn a_text_is_what_an_admin_can_read() {
     assert_eq!(Lease::parse(&text).unwrap(), lease);
 }
 
+/// Whole texts as they were written while the sections were fields of their own.
+#[test]
+fn texts_of_before_are_read_and_written_the_same() {
+    let head = r#"version = 3
+state = "active"
+job_id = 4711
+restart_count = 0
+user_id = 1000
+group_id = 100
+user = "ada"
+account = "physics"
+partition = "gpu"
+node = "gn01"
+pool = "h100"
+mechanism = "MECHANISM"
+units = 25
+fraction = "1/4"
+confirmed = true
+created_unix = 1795000000
+
+[slice]
+device_index = 3
+side = "right"
+gpu_uuid = "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77"
+gpu_index = 1
+gpu_minor = 1
+memory_mib = 20096
+"#;
+    let mig = r#"
+[slice.mig]
+profile_id = 14
+profile_name = "2g.20gb"
+
+[slice.mig.placement]
+start = 4
+size = 2
+
+[slice.mig.instance]
+gi_id = 3
+ci_id = 0
+mig_uuid = "MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f"
+gi_cap_minor = 165
+ci_cap_minor = 166
+"#;
+    let mps = r#"
+[slice.mps]
+folder = "/run/gpufrac/mps/gpu1"
+private = false
+thread_percentage = 50
+memory_limit_mib = 10048
+"#;
+    let hami = r#"
+[slice.hami]
+library = "/opt/hami/libvgpu.so"
+cache = "/run/gpufrac/hami/4711"
+sm_limit = 25
+"#;
+    let all = [("mig", mig), ("mps", mps), ("hami", hami)];
+    let mut refused = 0;
+    for mechanism in Mechanism::ALL {
+        let right: &[&[&str]] = match mechanism {
+            Mechanism::Mig => &[&["mig"]],
+            Mechanism::MigMps => &[&["mig", "mps"]],
+            // Without its section, a whole GPU.
+            Mechanism::Mps => &[&["mps"], &[]],
+            Mechanism::Timeslice => &[&[]],
+            Mechanism::Hami => &[&["hami"], &[]],
+        };
+        for choice in 0..8_usize {
+            let chosen = (0..3).filter(|bit| choice & (1 << bit) != 0);
+            let sections: Vec<_> = chosen.map(|bit| all[bit]).collect();
+            let names: Vec<&str> = sections.iter().map(|(name, _)| *name).collect();
+            let mut body = head.replace("MECHANISM", mechanism.name());
+            body.extend(sections.iter().map(|(_, text)| *text));
+            let text = checksum::seal(body);
+            match Lease::parse(&text) {
+                Ok(lease) => {
+                    assert!(right.contains(&names.as_slice()), "{mechanism} {names:?}");
+                    assert_eq!(lease.mechanism(), mechanism);
+                    assert_eq!(lease.to_text().unwrap(), text);
+                }
+                Err(error) => {
+                    assert!(!right.contains(&names.as_slice()), "{mechanism} {names:?}");
+                    assert_eq!(
+                        error.to_string(),
+                        format!(
+                            "job 4711: the sections below [slice] are not those of mechanism {mechanism}"
+                        )
+                    );
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(refused, 5 * 8 - 7);
+}
+
 #[test]
 fn every_cut_and_every_changed_bit_is_noticed() {
     let mut lease = lease();
-    lease.slice.mig = Some(mig(Some(instance())));
+    lease.slice.held = Held::Mig(mig(Some(instance())));
     let text = lease.to_text().unwrap();
     for end in 0..text.len() {
         assert!(Lease::parse(&text[..end]).is_err(), "cut at {end}");
@@ -320,7 +403,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
         |(who, texts, what, way, wish, carved)| {
             let mut lease = lease();
             lease.idle_wish = wish;
-            (lease.mechanism, lease.slice) = (way.0, way.1);
+            lease.slice = way.0;
             (
                 lease.job_id,
                 lease.user_id,
@@ -332,14 +415,15 @@ fn any_lease() -> impl Strategy<Value = Lease> {
             lease.fraction = Fraction::new(what.0.min(what.1), what.0.max(what.1)).unwrap();
             lease.created_unix = what.2;
             lease.sluid = carved.then(|| format!("s{:013}", what.3 >> 32));
-            lease.slice.memory_mib = MemoryMib(what.3 >> 1);
-            if let Some(mps) = &mut lease.slice.mps {
+            let memory = MemoryMib(what.3 >> 1);
+            lease.slice.memory_mib = memory;
+            if let Some(mps) = lease.slice.mps_mut() {
                 mps.thread_percentage = what.0;
-                mps.memory_limit_mib = lease.slice.memory_mib;
+                mps.memory_limit_mib = memory;
             }
             if carved {
                 lease.state = LeaseState::Active;
-            } else if let Some(mig) = &mut lease.slice.mig {
+            } else if let Some(mig) = lease.slice.mig_mut() {
                 mig.instance = None;
             }
             lease

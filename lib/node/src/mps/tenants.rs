@@ -49,12 +49,12 @@ pub struct Tenants<'a> {
 impl<'a> Tenants<'a> {
     /// None for a lease without MPS.
     pub fn of(locked: &LockedGpu<'a>, lease: &'a Lease) -> Result<Option<Tenants<'a>>, StoreError> {
-        let Some(mps) = &lease.slice.mps else {
+        let Some(mps) = lease.slice.mps() else {
             return Ok(None);
         };
         let mut others = locked.store.list()?;
         others.retain(|other| {
-            let folder = other.slice.mps.as_ref().map(|mps| &mps.folder);
+            let folder = other.slice.mps().map(|mps| &mps.folder);
             !other.is_same(lease) && folder == Some(&mps.folder)
         });
         Ok(Some(Tenants {
@@ -152,10 +152,7 @@ impl<'a> Tenants<'a> {
 
     /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
     fn replace(&self, what: String, start: Start<'_>) -> Result<(), MpsError> {
-        let mut shares = self
-            .others
-            .iter()
-            .filter_map(|other| other.slice.mps.as_ref());
+        let mut shares = self.others.iter().filter_map(|other| other.slice.mps());
         // Static partitions are lost with the daemon, too.
         let partitioned = shares.any(|mps| mps.sm_partition.is_some());
         if !self.others.is_empty() && (partitioned || self.daemon.has_servers()) {
@@ -246,7 +243,7 @@ pub fn daemon_of(node: &Node, user: u32, mps: &MpsSlice) -> ControlDaemon {
 
 /// What a client may have that unset its variables: no more than the largest share here.
 fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
-    let shares = leases.filter_map(|lease| lease.slice.mps.as_ref());
+    let shares = leases.filter_map(|lease| lease.slice.mps());
     let none = Limits {
         thread_percentage: 1,
         memory: MemoryMib(1),

@@ -177,7 +177,7 @@ fn daemons(
         let mut asked: Vec<String> = Vec::new();
         // Leases that cannot be read were reported above.
         for lease in leases.unwrap_or_default() {
-            let Some(mps) = &lease.slice.mps else {
+            let Some(mps) = lease.slice.mps() else {
                 continue;
             };
             // While a lease is made or ended its daemon comes and goes.

@@ -116,7 +116,7 @@ fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownErro
 pub fn place(lease: &Lease) -> String {
     let slice = &lease.slice;
     let kind = lease.kind();
-    match &slice.mig {
+    match slice.mig() {
         Some(mig) => format!(
             "GPU {} {kind} at {}:{}",
             slice.gpu_index, mig.placement.start, mig.placement.size

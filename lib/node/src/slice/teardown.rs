@@ -127,7 +127,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         let uuid = lease.slice.gpu_uuid.clone();
         return Err(TeardownError::NoGpu { uuid });
     }
-    if lease.slice.hami.is_some() {
+    if lease.slice.hami().is_some() {
         locked.node.remove_hami_cache(lease)?;
         reached("release.cache_removed");
     }
@@ -137,15 +137,15 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         reached("release.daemon_left");
     }
     let slice = &lease.slice;
-    if let Some(mig) = &slice.mig
+    if let Some(mig) = slice.mig()
         && let Some(instance) = &mig.instance
-        && lease.mechanism == Mechanism::Mig
+        && lease.mechanism() == Mechanism::Mig
     {
         // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
         return dismantle_known(locked, mig, instance);
     }
     let others = locked.store.others_of_gpu(lease)?;
-    match &slice.mig {
+    match slice.mig() {
         Some(mig) => dismantle_instance(locked, mig, &others),
         None => {
             if others.is_empty() {

@@ -264,7 +264,7 @@ mod tests {
     fn a_job_keeps_the_capabilities_of_all_its_slices() {
         let (first, mut second) = (lease(7), lease(7));
         second.number = 1;
-        if let Some(mig) = &mut second.slice.mig
+        if let Some(mig) = second.slice.mig_mut()
             && let Some(instance) = &mut mig.instance
         {
             (instance.gi_cap_minor, instance.ci_cap_minor) = (39, 40);

@@ -347,7 +347,7 @@ impl World {
         let lease = self.lease(job).unwrap();
         let node = self.sim.node().unwrap();
         let gpu = &node.gpus[lease.slice.gpu_index as usize];
-        let id = lease.slice.mig.unwrap().instance.unwrap().gi_id;
+        let id = lease.slice.instance().unwrap().gi_id;
         let gi = gpu.instance(id).unwrap();
         let process = Process {
             pid,
@@ -435,11 +435,11 @@ impl World {
                 assert_eq!(lease.state, LeaseState::Active, "{lease:?}");
                 let instance = lease.slice.instance().unwrap();
                 let gi = gpu.instance(instance.gi_id).expect("the instance stands");
-                let placement = lease.slice.mig.as_ref().unwrap().placement;
+                let placement = lease.slice.mig().unwrap().placement;
                 assert_eq!(
                     (gi.profile, gi.start),
                     (
-                        lease.slice.mig.as_ref().unwrap().profile_id,
+                        lease.slice.mig().unwrap().profile_id,
                         placement.start.into()
                     )
                 );
@@ -460,11 +460,10 @@ impl World {
                     !same
                         || !a
                             .slice
-                            .mig
-                            .as_ref()
+                            .mig()
                             .unwrap()
                             .placement
-                            .overlaps(b.slice.mig.as_ref().unwrap().placement)
+                            .overlaps(b.slice.mig().unwrap().placement)
                 );
             }
         }

@@ -197,7 +197,7 @@ impl World {
 
     #[track_caller]
     pub fn pipe(&self, job: super::Job) -> PathBuf {
-        self.lease(job).unwrap().slice.mps.unwrap().pipe().into()
+        self.lease(job).unwrap().slice.mps().unwrap().pipe().into()
     }
 
     /// What a daemon prints for commands, one a line.
@@ -282,7 +282,7 @@ impl World {
         self.check_units();
         let mut tenants: BTreeMap<PathBuf, Vec<&Lease>> = BTreeMap::new();
         for lease in &leases {
-            if let Some(mps) = &lease.slice.mps {
+            if let Some(mps) = lease.slice.mps() {
                 tenants
                     .entry(mps.folder.clone().into())
                     .or_default()
@@ -305,7 +305,7 @@ impl World {
         }
         let caches: BTreeSet<String> = leases
             .iter()
-            .filter(|lease| lease.slice.hami.is_some())
+            .filter(|lease| lease.slice.hami().is_some())
             .map(|lease| lease.name())
             .collect();
         assert_eq!(
@@ -313,7 +313,7 @@ impl World {
             caches,
             "cache files against leases"
         );
-        for lease in leases.iter().filter(|lease| lease.slice.hami.is_some()) {
+        for lease in leases.iter().filter(|lease| lease.slice.hami().is_some()) {
             let meta = fs::metadata(run.join("hami").join(lease.name())).unwrap();
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (lease.user_id, 0o600));
         }
@@ -361,7 +361,7 @@ impl World {
             let meta = fs::metadata(pipe.join(name)).unwrap();
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600), "{name}");
         }
-        let shares = leases.iter().map(|lease| lease.slice.mps.as_ref().unwrap());
+        let shares = leases.iter().map(|lease| lease.slice.mps().unwrap());
         let percentage = shares.clone().map(|share| share.thread_percentage).max();
         let memory = shares.map(|share| share.memory_limit_mib.0).max().unwrap();
         // The daemons say whole GiB, and the stand-in never anything else.

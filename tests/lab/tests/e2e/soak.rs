@@ -51,7 +51,7 @@ fn overlap(a: (usize, u32, u32), b: (usize, u32, u32)) -> bool {
 }
 
 fn place_of(lease: &Lease) -> (usize, u32, u32) {
-    let mig = lease.slice.mig.as_ref().expect("the pool is one of MIG");
+    let mig = lease.slice.mig().expect("the pool is one of MIG");
     let placement = mig.placement;
     (
         lease.slice.gpu_index as usize,

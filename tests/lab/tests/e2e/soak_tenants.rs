@@ -97,7 +97,7 @@ impl Look {
         }
         let mut tenants: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
         for lease in self.held() {
-            if let Some(mps) = &lease.slice.mps {
+            if let Some(mps) = lease.slice.mps() {
                 let jobs = tenants.entry(mps.pipe().into()).or_default();
                 jobs.push(lease.job_id);
                 if mps.private && jobs.len() > 1 {
@@ -136,7 +136,7 @@ impl Look {
     /// What contradicts a lease that was held.
     fn against(&self, lease: &Lease) -> Option<String> {
         let mode = self.modes.get(lease.slice.gpu_index as usize);
-        if lease.mechanism == Mechanism::MigMps {
+        if lease.mechanism() == Mechanism::MigMps {
             let made = lease
                 .slice
                 .instance()
@@ -145,7 +145,7 @@ impl Look {
             let same = standing.is_some_and(|found| Some(&found.uuids) == made.as_ref());
             return (!same).then(|| format!("no instance for {lease:?}: {standing:?}"));
         }
-        let shared = lease.slice.mps.as_ref().is_some_and(|mps| !mps.private);
+        let shared = lease.slice.mps().is_some_and(|mps| !mps.private);
         let expected = match shared {
             true => ComputeMode::ExclusiveProcess,
             false => ComputeMode::Default,
@@ -155,7 +155,7 @@ impl Look {
 }
 
 fn is_at(lease: &Lease, instance: &Instance) -> bool {
-    lease.slice.mig.as_ref().is_some_and(|mig| {
+    lease.slice.mig().is_some_and(|mig| {
         lease.slice.gpu_index as usize == instance.gpu
             && u32::from(mig.placement.start) == instance.start
             && u32::from(mig.placement.size) == instance.size

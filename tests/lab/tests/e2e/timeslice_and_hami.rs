@@ -139,8 +139,9 @@ fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
         (second, &of_second, &users[1], 50),
     ] {
         let memory = format!("{}m", 46_068 * percent / 100);
-        let hami = lab.lease(node, job)?.and_then(|lease| lease.slice.hami);
-        let cache = hami.expect("a slice of HAMi-core").cache;
+        let lease = lab.lease(node, job)?;
+        let hami = lease.as_ref().and_then(|lease| lease.slice.hami());
+        let cache = &hami.expect("a slice of HAMi-core").cache;
         assert_eq!(seen.get("GPUFRAC_MECHANISM"), "hami");
         assert_eq!(seen.get("CUDA_DEVICE_MEMORY_LIMIT"), memory);
         assert_eq!(seen.get("CUDA_DEVICE_SM_LIMIT"), percent.to_string());

@@ -227,7 +227,7 @@ impl Attempt<'_> {
         lease.state == LeaseState::Active
             && self.job.is_run_of(lease)
             && lease.units == self.menu.units
-            && lease.mechanism == self.device.pool.mechanism
+            && lease.mechanism() == self.device.pool.mechanism
             && lease.slice.gpu_uuid == locked.gpu.uuid
             && lease.slice.device_index == self.device.index
     }

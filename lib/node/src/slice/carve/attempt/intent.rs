@@ -4,7 +4,7 @@ use gpufrac_core::config::Tenancy;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::Side;
-use gpufrac_core::lease::{self, HamiSlice, Lease, LeaseState, MigSlice, MpsSlice, Slice};
+use gpufrac_core::lease::{self, HamiSlice, Held, Lease, LeaseState, MigSlice, MpsSlice, Slice};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
 
@@ -46,7 +46,7 @@ impl Attempt<'_> {
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?
             .memory;
-        let (memory, mps) = match shared {
+        let (memory, held) = match shared {
             true => {
                 let (percentage, memory) = self.share_of(memory);
                 let side = match self.device.side {
@@ -55,16 +55,12 @@ impl Attempt<'_> {
                     Side::Whole => "",
                 };
                 let folder = format!("gpu{}{side}", locked.gpu.index);
-                (memory, Some(self.mps_slice(&folder, percentage, memory)))
+                let mps = self.mps_slice(&folder, percentage, memory);
+                (memory, Held::MigMps { mig, mps })
             }
-            false => (memory, None),
+            false => (memory, Held::Mig(mig)),
         };
-        Ok(Slice {
-            memory_mib: memory,
-            mig: Some(mig),
-            mps,
-            ..self.bare_slice(&locked.gpu)
-        })
+        Ok(self.slice_of(&locked.gpu, memory, held))
     }
 
     /// A share of a GPU without MIG, or all of it.
@@ -74,34 +70,35 @@ impl Attempt<'_> {
         gpu_memory: MemoryMib,
         group_limit: bool,
     ) -> Slice {
-        let (pool, bare) = (self.device.pool, self.bare_slice(gpu));
+        let pool = self.device.pool;
         let (percentage, memory) = self.share_of(gpu_memory);
         // The whole GPU is the job's alone: nothing is shared, nothing limited.
-        if percentage >= 100 {
-            return Slice {
-                memory_mib: gpu_memory,
-                ..bare
-            };
-        }
-        let mps = (pool.mechanism == Mechanism::Mps).then(|| {
+        let whole = percentage >= 100;
+        let memory = if whole { gpu_memory } else { memory };
+        let mps = || {
             let folder = match pool.options.tenancy {
                 Tenancy::Shared => format!("gpu{}", gpu.index),
                 Tenancy::Private => format!("job{}", self.name()),
             };
             self.mps_slice(&folder, percentage, memory)
-        });
-        let hami = pool.options.library.as_ref().map(|library| HamiSlice {
+        };
+        let hami = |library: &String| HamiSlice {
             library: library.clone(),
             cache: self.node.hami_cache(&self.name()),
             sm_limit: percentage,
-        });
+        };
+        let held = match pool.mechanism {
+            Mechanism::Mps => Held::Mps((!whole).then(mps)),
+            Mechanism::Hami => {
+                let library = pool.options.library.as_ref();
+                Held::Hami(library.filter(|_| !whole).map(hami))
+            }
+            // Pools of MIG have instances (`instance_slice`).
+            Mechanism::Timeslice | Mechanism::Mig | Mechanism::MigMps => Held::Timeslice,
+        };
         Slice {
-            memory_mib: memory,
-            hints: pool.options.framework_hints,
-            group_limit,
-            mps,
-            hami,
-            ..bare
+            group_limit: group_limit && !whole,
+            ..self.slice_of(gpu, memory, held)
         }
     }
 
@@ -123,19 +120,17 @@ impl Attempt<'_> {
         }
     }
 
-    pub(super) fn bare_slice(&self, gpu: &Gpu<'_>) -> Slice {
+    pub(super) fn slice_of(&self, gpu: &Gpu<'_>, memory: MemoryMib, held: Held) -> Slice {
         Slice {
             device_index: self.device.index,
             side: self.device.side,
             gpu_uuid: gpu.uuid.clone(),
             gpu_index: gpu.index,
             gpu_minor: gpu.minor,
-            memory_mib: MemoryMib(0),
+            memory_mib: memory,
             hints: self.device.pool.options.framework_hints,
             group_limit: false,
-            mig: None,
-            mps: None,
-            hami: None,
+            held,
         }
     }
 
@@ -159,7 +154,6 @@ impl Attempt<'_> {
             partition: self.job.partition.clone(),
             node: self.node.name.clone(),
             pool: self.device.pool.name.clone(),
-            mechanism: self.device.pool.mechanism,
             units: self.menu.units,
             fraction: self.menu.fraction,
             confirmed: self.confirmed,

@@ -22,7 +22,7 @@ impl Attempt<'_> {
         cut: &Cut,
         lease: &mut Lease,
     ) -> Result<(), CarveError> {
-        if let (Cut::Instances(geometry), Some(mig)) = (cut, &mut lease.slice.mig)
+        if let (Cut::Instances(geometry), Some(mig)) = (cut, lease.slice.mig_mut())
             && mig.instance.is_none()
         {
             mig.instance = Some(self.make_instance(locked, geometry, mig)?);
@@ -71,7 +71,7 @@ impl Attempt<'_> {
         if let Some(instance) = lease.slice.instance() {
             let files = InstanceFiles::of(locked);
             let minors = files.claim(instance.gi_id, instance.ci_id)?;
-            match &lease.slice.mps {
+            match lease.slice.mps() {
                 None => files.grant(minors, lease.user_id)?,
                 Some(_) => {
                     let mut users = tenants::users_of_instance(&self.others(locked)?, instance);
@@ -84,7 +84,7 @@ impl Attempt<'_> {
             }
             reached("carve.caps_granted");
         } else if lease.units < Units::WHOLE {
-            let alone = lease.slice.mps.as_ref().is_some_and(|mps| !mps.private);
+            let alone = lease.slice.mps().is_some_and(|mps| !mps.private);
             let mode = match alone {
                 // Nobody goes round the one daemon.
                 true => ComputeMode::ExclusiveProcess,
@@ -95,7 +95,7 @@ impl Attempt<'_> {
             reached("carve.mode_held");
         }
         self.enter_daemon(locked, lease)?;
-        if lease.slice.hami.is_some() {
+        if lease.slice.hami().is_some() {
             self.node.make_hami_cache(lease)?;
             reached("carve.cache_made");
         }
@@ -110,7 +110,7 @@ impl Attempt<'_> {
         let options = &self.device.pool.options;
         let partition = {
             let tenants = Tenants::of(locked, lease)?;
-            let (Some(mps), Some(tenancy)) = (&lease.slice.mps, tenants) else {
+            let (Some(mps), Some(tenancy)) = (lease.slice.mps(), tenants) else {
                 return Ok(());
             };
             let device = lease.slice.cuda_device().unwrap_or_default();
@@ -129,7 +129,7 @@ impl Attempt<'_> {
                 _ => None,
             }
         };
-        if let (Some(name), Some(mps)) = (partition, &mut lease.slice.mps) {
+        if let (Some(name), Some(mps)) = (partition, lease.slice.mps_mut()) {
             mps.sm_partition = Some(name);
             locked.write(lease)?;
         }

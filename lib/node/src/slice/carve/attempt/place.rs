@@ -14,7 +14,7 @@ use crate::slice::reconcile;
 impl Attempt<'_> {
     /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
     pub(super) fn stands(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<bool, CarveError> {
-        let Some(mig) = &lease.slice.mig else {
+        let Some(mig) = lease.slice.mig() else {
             return Ok(true);
         };
         let Some(instance) = &mig.instance else {
@@ -47,15 +47,15 @@ impl Attempt<'_> {
         let pool = self.device.pool;
         let private = pool.options.tenancy == Tenancy::Private;
         let differs = |other: &Lease| {
-            let mps = other.slice.mps.as_ref();
-            other.mechanism != pool.mechanism || mps.is_some_and(|mps| mps.private != private)
+            let mps = other.slice.mps();
+            other.mechanism() != pool.mechanism || mps.is_some_and(|mps| mps.private != private)
         };
         match self.others(locked)?.into_iter().find(differs) {
             None => Ok(()),
             Some(other) => Err(CarveError::Earlier {
                 gpu: locked.gpu.to_string(),
                 job_id: other.job_id,
-                mechanism: other.mechanism,
+                mechanism: other.mechanism(),
             }),
         }
     }
@@ -84,9 +84,10 @@ impl Attempt<'_> {
     /// The instance that jobs on this half share already.
     pub(super) fn joined(&self, locked: &LockedGpu<'_>) -> Result<Option<MigSlice>, CarveError> {
         for lease in self.others(locked)? {
-            let here = lease.mechanism == Mechanism::MigMps && lease.slice.side == self.device.side;
+            let here =
+                lease.mechanism() == Mechanism::MigMps && lease.slice.side == self.device.side;
             if here && self.stands(locked, &lease)? {
-                return Ok(lease.slice.mig);
+                return Ok(lease.slice.mig().cloned());
             }
         }
         Ok(None)
@@ -124,7 +125,7 @@ impl Attempt<'_> {
         let mut occupied = Vec::new();
         let mut standing = Vec::new();
         for lease in locked.leases()? {
-            let Some(mig) = &lease.slice.mig else {
+            let Some(mig) = lease.slice.mig() else {
                 continue;
             };
             let place = Occupied {

@@ -1,0 +1,193 @@
+//! What a job holds of a GPU.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fraction::MemoryMib;
+use crate::geometry::Placement;
+use crate::layout::Side;
+use crate::mechanism::Mechanism;
+
+/// What a job holds of a GPU: which GPU, and what of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
+    pub device_index: u32,
+    /// Which part of the GPU the device is.
+    pub side: Side,
+    /// UUID of the GPU, `GPU-...`.
+    pub gpu_uuid: String,
+    /// NVML's index of the GPU when the lease was written.
+    pub gpu_index: u32,
+    /// N of the GPU's `/dev/nvidiaN`.
+    pub gpu_minor: u32,
+    /// Memory that the job may use.
+    pub memory_mib: MemoryMib,
+    /// Whether the job gets variables that tell frameworks to stay within their share.
+    pub hints: bool,
+    /// Whether the driver limits the memory of the job's control groups.
+    pub group_limit: bool,
+    /// What of it is the job's.
+    pub held: Held,
+}
+
+/// What of a GPU is the job's: for each mechanism what it needs, and no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A MIG instance of its own.
+    Mig(MigSlice),
+    /// A part of a MIG instance.
+    MigMps {
+        /// The instance, which jobs share.
+        mig: MigSlice,
+        /// The instance's control daemon and its limits for the job.
+        mps: MpsSlice,
+    },
+    /// A part of the GPU by a control daemon of MPS; None for a whole GPU, which has no daemon.
+    Mps(Option<MpsSlice>),
+    /// Turns on the GPU, or the whole GPU.
+    Timeslice,
+    /// A part of the GPU by HAMi-core; None for a whole GPU, which has no limits.
+    Hami(Option<HamiSlice>),
+}
+
+impl Held {
+    /// The mechanism of the GPU's pool.
+    #[must_use]
+    pub fn mechanism(&self) -> Mechanism {
+        match self {
+            Held::Mig(_) => Mechanism::Mig,
+            Held::MigMps { .. } => Mechanism::MigMps,
+            Held::Mps(_) => Mechanism::Mps,
+            Held::Timeslice => Mechanism::Timeslice,
+            Held::Hami(_) => Mechanism::Hami,
+        }
+    }
+}
+
+impl Slice {
+    /// The place of the MIG instance, made or not; None without MIG.
+    pub fn mig(&self) -> Option<&MigSlice> {
+        match &self.held {
+            Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
+            Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
+        }
+    }
+
+    /// As [`Slice::mig`], to note the instance that was made.
+    pub fn mig_mut(&mut self) -> Option<&mut MigSlice> {
+        match &mut self.held {
+            Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
+            Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
+        }
+    }
+
+    /// The control daemon and its limits; None without MPS and for a whole GPU.
+    pub fn mps(&self) -> Option<&MpsSlice> {
+        match &self.held {
+            Held::MigMps { mps, .. } | Held::Mps(Some(mps)) => Some(mps),
+            Held::Mps(None) | Held::Mig(_) | Held::Timeslice | Held::Hami(_) => None,
+        }
+    }
+
+    /// As [`Slice::mps`], to note the partition that the daemon gave.
+    pub fn mps_mut(&mut self) -> Option<&mut MpsSlice> {
+        match &mut self.held {
+            Held::MigMps { mps, .. } | Held::Mps(Some(mps)) => Some(mps),
+            Held::Mps(None) | Held::Mig(_) | Held::Timeslice | Held::Hami(_) => None,
+        }
+    }
+
+    /// HAMi-core's library and cache; None without HAMi-core and for a whole GPU.
+    pub fn hami(&self) -> Option<&HamiSlice> {
+        match &self.held {
+            Held::Hami(hami) => hami.as_ref(),
+            Held::Mig(_) | Held::MigMps { .. } | Held::Mps(_) | Held::Timeslice => None,
+        }
+    }
+
+    /// The MIG instance, once it is known.
+    pub fn instance(&self) -> Option<&Instance> {
+        self.mig()?.instance.as_ref()
+    }
+
+    /// What CUDA calls the device: the MIG device where there is one, else the GPU. None while the
+    /// instance is not made.
+    pub fn cuda_device(&self) -> Option<&str> {
+        match self.mig() {
+            Some(mig) => mig.instance.as_ref().map(|i| i.mig_uuid.as_str()),
+            None => Some(&self.gpu_uuid),
+        }
+    }
+}
+
+/// A MIG instance: where it is, or will be, created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MigSlice {
+    /// NVML's profile id.
+    pub profile_id: u32,
+    /// The profile's name, e.g. `2g.20gb`.
+    pub profile_name: String,
+    /// Its position.
+    pub placement: Placement,
+    /// The instance, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Instance>,
+}
+
+/// A job's part of what a control daemon of MPS serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MpsSlice {
+    /// The daemon's folder; `pipe` and `log` are in it.
+    pub folder: String,
+    /// Whether the daemon is this job's alone.
+    pub private: bool,
+    /// Percent of the multiprocessors that the daemon's device has.
+    pub thread_percentage: u32,
+    /// Memory limit of each client.
+    pub memory_limit_mib: MemoryMib,
+    /// The static partition of multiprocessors, `UUID/ID`, where the pool uses them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_partition: Option<String>,
+}
+
+impl MpsSlice {
+    /// `CUDA_MPS_PIPE_DIRECTORY`.
+    pub fn pipe(&self) -> String {
+        format!("{}/pipe", self.folder)
+    }
+
+    /// `CUDA_MPS_LOG_DIRECTORY`.
+    pub fn log(&self) -> String {
+        format!("{}/log", self.folder)
+    }
+}
+
+/// HAMi-core's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HamiSlice {
+    /// `libvgpu.so` where the site installed it.
+    pub library: String,
+    /// The job's own file of usage counters.
+    pub cache: String,
+    /// Percent of the multiprocessors.
+    pub sm_limit: u32,
+}
+
+/// A MIG instance as it was created. The driver uses the ids again, never the UUID.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Instance {
+    /// GPU instance id.
+    pub gi_id: u32,
+    /// Compute instance id.
+    pub ci_id: u32,
+    /// UUID of the compute instance's device, `MIG-...`.
+    pub mig_uuid: String,
+    /// Minor of the GPU instance's capability node.
+    pub gi_cap_minor: u32,
+    /// Minor of the compute instance's capability node.
+    pub ci_cap_minor: u32,
+}
