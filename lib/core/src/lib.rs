@@ -20,6 +20,7 @@ pub mod fraction;
 pub mod geometry;
 pub mod gres;
 pub mod hostlist;
+pub mod ids;
 pub mod layout;
 pub mod lease;
 pub mod mechanism;
