@@ -24,7 +24,7 @@ mod types;
 use conflicts::{fraction_alone, not_served, refuse_raw};
 use destination::Destination;
 pub use job::{JobRequest, Occasion, Verdict};
-pub use refusal::{RawReason, Refusal};
+pub use refusal::{FractionOption, RawReason, Refusal};
 use requested::RequestedGpus;
 
 /// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
@@ -65,7 +65,7 @@ pub fn decide(
     }
     let list = request.tres_per_node.unwrap_or("");
     let items = request::parse(list)?;
-    let requested = requested::read(&items, &destination.pools, config)?;
+    let requested = requested::read(&items, FractionOption::Gres, &destination.pools, config)?;
     let elsewhere = requested::elsewhere(request, config)?;
     match requested {
         RequestedGpus::Fraction(fraction) => {

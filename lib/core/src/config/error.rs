@@ -319,7 +319,7 @@ pub enum Problem {
     )]
     ShortWindow {
         /// Which window.
-        key: String,
+        key: &'static str,
         /// Its length.
         window: String,
         /// Time between samples.
@@ -331,7 +331,7 @@ pub enum Problem {
     )]
     LateWarning {
         /// Which window.
-        key: String,
+        key: &'static str,
         /// Its length.
         window: String,
         /// The warning.

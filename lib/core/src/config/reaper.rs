@@ -249,8 +249,7 @@ fn policy(
         policy.grace = item.duration(source).unwrap_or(policy.grace);
     }
     for stall in Stall::ALL {
-        let key = stall.name().replace('-', "_");
-        let Some(item) = section.get(&key) else {
+        let Some(item) = section.get(key_of(stall)) else {
             continue;
         };
         let Some(length) = item.duration_or_off(source) else {
@@ -274,7 +273,7 @@ fn policy(
     let unsaid = Policy::default();
     for stall in Stall::ALL {
         let window = policy.window(stall, IdleWish::Default);
-        let is_unsaid = section.get(&stall.name().replace('-', "_")).is_none()
+        let is_unsaid = section.get(key_of(stall)).is_none()
             && window == unsaid.window(stall, IdleWish::Default);
         if is_unsaid && window.is_some_and(|window| window <= first_warning) {
             *window_of(&mut policy, stall) = Some(first_warning * 2);
@@ -300,6 +299,16 @@ fn policy(
         consistent(source, section, &policy, interval);
     }
     policy
+}
+
+/// The key of the window of a stall.
+fn key_of(stall: Stall) -> &'static str {
+    match stall {
+        Stall::NeverUsed => "never_used",
+        Stall::Idle => "idle",
+        Stall::Finished => "finished",
+        Stall::OverShare => "over_share",
+    }
 }
 
 fn window_of(policy: &mut Policy, stall: Stall) -> &mut Option<Duration> {
@@ -390,8 +399,8 @@ fn consistent(
         let Some(window) = policy.window(stall, IdleWish::Default) else {
             continue;
         };
-        let key = stall.name().replace('-', "_");
-        let Some(item) = [key.as_str(), "warn", "interval"]
+        let key = key_of(stall);
+        let Some(item) = [key, "warn", "interval"]
             .into_iter()
             .find_map(|key| section.get(key))
         else {

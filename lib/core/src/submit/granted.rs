@@ -2,7 +2,7 @@
 
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion, Verdict};
-use super::refusal::Refusal;
+use super::refusal::{FractionOption, Refusal};
 use super::requested::RequestedFraction;
 use super::types;
 use crate::config::Config;
@@ -68,7 +68,7 @@ fn settle<'a>(
     if occasion == Occasion::Step {
         return Ok((grant, None));
     }
-    within_rules(config, destination, &pools, &grant)?;
+    within_rules(config, destination, requested.option, &pools, &grant)?;
     let by_mechanism = requested.mechanism.is_some();
     let shard_type = types::needed(config, destination, &grant, occasion, by_mechanism)?;
     Ok((grant, shard_type))
@@ -108,6 +108,7 @@ pub(super) fn default(
         return Ok(Verdict::Untouched);
     };
     let requested = RequestedFraction {
+        option: FractionOption::Gres,
         position: 0,
         mechanism: None,
         demand: Demand::Fraction(default),
@@ -145,6 +146,7 @@ fn candidates<'a>(
     pools.retain(|pool| pool.mechanism == mechanism);
     if pools.is_empty() {
         return Err(Refusal::NoMechanism {
+            option: requested.option,
             destination: destination.title(),
             mechanism,
             there: mechanisms(&destination.pools),
@@ -181,6 +183,7 @@ fn broken_rule<'a>(
 fn within_rules(
     config: &Config,
     destination: &Destination<'_>,
+    option: FractionOption,
     pools: &[&Pool],
     grant: &Grant<'_>,
 ) -> Result<(), Refusal> {
@@ -188,6 +191,7 @@ fn within_rules(
         return Ok(());
     };
     Err(Refusal::OutsideRules {
+        option,
         partition: partition.to_owned(),
         size: grant.size.fraction,
         sizes: fractions(&allowed(config, destination, pools)),
@@ -209,7 +213,7 @@ fn no_grant(
 ) -> Refusal {
     let sizes = allowed(config, destination, pools);
     let text = request::quoted(&requested.text);
-    let title = destination.title();
+    let (option, title) = (requested.option, destination.title());
     match (reason, requested.demand) {
         (NoGrant::TooLarge, Demand::Memory(_)) => Refusal::TooMuchMemory {
             text,
@@ -218,22 +222,26 @@ fn no_grant(
             elsewhere: partitions_with(config, requested.demand),
         },
         (NoGrant::NoWhole, _) => Refusal::NoWhole {
+            option,
             destination: title,
             sizes: fractions(&sizes),
             elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::TooLarge, _) => Refusal::TooLarge {
+            option,
             text,
             destination: title,
             sizes: fractions(&sizes),
             elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
         },
         (NoGrant::NotOnMenu, _) => Refusal::NotOnMenu {
+            option,
             text,
             destination: title,
             sizes: fractions(&sizes),
         },
         (NoGrant::NothingInCommon, _) => Refusal::NothingInCommon {
+            option,
             text,
             destination: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),

@@ -7,6 +7,24 @@ use crate::mechanism::Mechanism;
 use crate::request::RequestError;
 use crate::rounding::MAX_LISTED_SIZES;
 
+/// The option in which a fraction is asked for. `Display` is all of it that comes before the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FractionOption {
+    /// A slice on each node.
+    Gres,
+    /// A slice for each task.
+    TresPerTask,
+}
+
+impl fmt::Display for FractionOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FractionOption::Gres => "--gres=gpufrac:",
+            FractionOption::TresPerTask => "--tres-per-task=gres/gpufrac:",
+        })
+    }
+}
+
 /// Why a request is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -102,12 +120,6 @@ pub enum Refusal {
         "gpufrac: how much each task of a job has can not be changed; cancel the job and submit it again"
     )]
     TasksChanged,
-    /// What is against a fraction, where it is meant for each task.
-    #[error("{}", refusal.to_string().replace("--gres=gpufrac:", "--tres-per-task=gres/gpufrac:"))]
-    OfTask {
-        /// As it is said of a node's.
-        refusal: Box<Refusal>,
-    },
     /// Something that Slurm can tie to whole GPUs only.
     #[error(
         "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); leave it out and use --cpus-per-task or --mem"
@@ -126,10 +138,12 @@ pub enum Refusal {
     },
     /// No pool of the mechanism asked for.
     #[error(
-        "gpufrac: {destination} has no fractions by {mechanism}, only by {}; write --gres=gpufrac:0.25",
+        "gpufrac: {destination} has no fractions by {mechanism}, only by {}; write {option}0.25",
         words(there)
     )]
     NoMechanism {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// Where the job may run.
         destination: String,
         /// The one asked for.
@@ -160,9 +174,11 @@ pub enum Refusal {
     /// A whole GPU where none is lent.
     #[error(
         "gpufrac: {destination} lends no whole GPU; {}",
-        ways(sizes, elsewhere)
+        ways(*option, sizes, elsewhere)
     )]
     NoWhole {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// Where the job may run.
         destination: String,
         /// The sizes there.
@@ -173,9 +189,11 @@ pub enum Refusal {
     /// More than the largest size.
     #[error(
         "gpufrac: {text} is more than {destination} gives of one GPU; {}",
-        ways(sizes, elsewhere)
+        ways(*option, sizes, elsewhere)
     )]
     TooLarge {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// As written.
         text: String,
         /// Where the job may run.
@@ -202,8 +220,10 @@ pub enum Refusal {
         elsewhere: Vec<String>,
     },
     /// Rewritten before, to something that is not on the menu here.
-    #[error("gpufrac: {text} units are no size of {destination}; {}", ways(sizes, &[]))]
+    #[error("gpufrac: {text} units are no size of {destination}; {}", ways(*option, sizes, &[]))]
     NotOnMenu {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// As written.
         text: String,
         /// Where the job may run.
@@ -212,8 +232,10 @@ pub enum Refusal {
         sizes: Vec<Fraction>,
     },
     /// Pools without a common size for it.
-    #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(sizes, *named, *one), with_mechanism(by, text))]
+    #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(*option, sizes, *named, *one), with_mechanism(*option, by, text))]
     NothingInCommon {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// As written.
         text: String,
         /// Where the job may run.
@@ -230,8 +252,10 @@ pub enum Refusal {
         one: bool,
     },
     /// Less or more than the partition's rules allow.
-    #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(sizes, *named, true))]
+    #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(*option, sizes, *named, true))]
     OutsideRules {
+        /// Where the fraction was asked for.
+        option: FractionOption,
         /// The partition.
         partition: String,
         /// What would have been given.
@@ -289,18 +313,18 @@ fn words(mechanisms: &[Mechanism]) -> String {
     words.join(", ")
 }
 
-fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
+fn ways(option: FractionOption, sizes: &[Fraction], elsewhere: &[String]) -> String {
     let mut text = match sizes {
         [] => "nothing can be asked for there".to_owned(),
         // Every percent: too many to list.
         [first, .., before, Fraction::ONE] if sizes.len() > MAX_LISTED_SIZES => {
-            format!("write --gres=gpufrac:F with F from {first} to {before}, or --gres=gpufrac:1")
+            format!("write {option}F with F from {first} to {before}, or {option}1")
         }
         [first, .., last] if sizes.len() > MAX_LISTED_SIZES => {
-            format!("write --gres=gpufrac:F with F from {first} to {last}")
+            format!("write {option}F with F from {first} to {last}")
         }
         sizes => {
-            let way = |size: &Fraction| format!("--gres=gpufrac:{size}");
+            let way = |size: &Fraction| format!("{option}{size}");
             let ways: Vec<String> = sizes.iter().map(way).collect();
             format!("write {}", ways.join(" or "))
         }
@@ -308,7 +332,7 @@ fn ways(sizes: &[Fraction], elsewhere: &[String]) -> String {
     if !elsewhere.is_empty() {
         let partitions = elsewhere.join(" or --partition=");
         text.push_str(&format!(
-            "; for a whole GPU --gres=gpufrac:1 --partition={partitions}"
+            "; for a whole GPU {option}1 --partition={partitions}"
         ));
     }
     text
@@ -321,21 +345,21 @@ fn partitions(elsewhere: &[String]) -> String {
     format!("; use --partition={}", elsewhere.join(" or --partition="))
 }
 
-fn with_mechanism(mechanisms: &[Mechanism], text: &str) -> String {
-    let way = |mechanism: &Mechanism| format!(", or --gres=gpufrac:{mechanism}:{text}");
+fn with_mechanism(option: FractionOption, mechanisms: &[Mechanism], text: &str) -> String {
+    let way = |mechanism: &Mechanism| format!(", or {option}{mechanism}:{text}");
     mechanisms.iter().map(way).collect()
 }
 
 /// As [`ways`], where naming a partition, or a single one, is a way too.
-fn ways_here(sizes: &[Fraction], named: bool, one: bool) -> String {
+fn ways_here(option: FractionOption, sizes: &[Fraction], named: bool, one: bool) -> String {
     let partition = match (named, one) {
-        (true, true) => return ways(sizes, &[]),
+        (true, true) => return ways(option, sizes, &[]),
         (true, false) => "name a single partition",
         (false, _) => "name the job's partition in the same request",
     };
     if sizes.is_empty() {
         partition.to_owned()
     } else {
-        format!("{}, or {partition}", ways(sizes, &[]))
+        format!("{}, or {partition}", ways(option, sizes, &[]))
     }
 }

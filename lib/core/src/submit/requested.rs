@@ -1,7 +1,7 @@
 //! What the texts of a request ask for together.
 
 use super::job::JobRequest;
-use super::refusal::{RawReason, Refusal};
+use super::refusal::{FractionOption, RawReason, Refusal};
 use crate::config::Config;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
@@ -25,6 +25,7 @@ pub(super) enum RequestedGpus {
 
 /// A fraction, and where it stands in the list.
 pub(super) struct RequestedFraction {
+    pub(super) option: FractionOption,
     pub(super) position: usize,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) demand: Demand,
@@ -34,9 +35,10 @@ pub(super) struct RequestedFraction {
     pub(super) text: String,
 }
 
-/// Reads the items of `tres_per_node`.
+/// Reads the items of an option.
 pub(super) fn read(
     items: &[Item<'_>],
+    option: FractionOption,
     pools: &[&Pool],
     config: &Config,
 ) -> Result<RequestedGpus, Refusal> {
@@ -62,6 +64,7 @@ pub(super) fn read(
     let mut counts = shards.iter().chain(&gpus);
     let mut requested = |demand| {
         Ok(RequestedGpus::Fraction(RequestedFraction {
+            option,
             position,
             mechanism,
             demand,

@@ -8,7 +8,7 @@ use super::conflicts::{fraction_alone, not_served, refuse_raw};
 use super::destination::Destination;
 use super::granted;
 use super::job::{JobRequest, Occasion, Verdict};
-use super::refusal::{RawReason, Refusal};
+use super::refusal::{FractionOption, RawReason, Refusal};
 use super::requested::{self, RequestedGpus};
 use crate::config::Config;
 use crate::entry::Entry;
@@ -37,7 +37,12 @@ pub(super) fn decide(
     {
         return Err(Refusal::GpusPerTask);
     }
-    let fraction = match requested::read(&items, &destination.pools, config)? {
+    let fraction = match requested::read(
+        &items,
+        FractionOption::TresPerTask,
+        &destination.pools,
+        config,
+    )? {
         RequestedGpus::Fraction(fraction) => fraction,
         RequestedGpus::Raw {
             reason: RawReason::Unequal,
@@ -55,7 +60,7 @@ pub(super) fn decide(
     }
     let per_node = request::parse(request.tres_per_node.unwrap_or(""))?;
     if !matches!(
-        requested::read(&per_node, &destination.pools, config)?,
+        requested::read(&per_node, FractionOption::Gres, &destination.pools, config)?,
         RequestedGpus::Nothing { .. }
     ) {
         return Err(Refusal::NodeAndTask);
@@ -66,10 +71,7 @@ pub(super) fn decide(
     };
     let elsewhere = requested::elsewhere(&others, config)?;
     fraction_alone(config, destination, &others, &elsewhere)?;
-    let verdict = granted::rewrite(config, destination, request, occasion, &items, &fraction);
-    match verdict.map_err(|refusal| Refusal::OfTask {
-        refusal: Box::new(refusal),
-    })? {
+    match granted::rewrite(config, destination, request, occasion, &items, &fraction)? {
         Verdict::Rewritten { text, entry, note } => {
             fits(destination, request, &entry)?;
             let entry = Entry {
