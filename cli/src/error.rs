@@ -9,7 +9,7 @@ use gpufrac_node::node::NodeError;
 use gpufrac_node::setup::SetupError;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_nvml::NvmlError;
-use gpufrac_reaper::why::WhyError;
+use gpufrac_reaper::report::why::WhyError;
 
 /// What ends a command.
 #[derive(Debug, thiserror::Error)]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
 use gpufrac_host::exit::Exit;
-use gpufrac_reaper::evidence::Record;
-use gpufrac_reaper::{chart, why};
+use gpufrac_reaper::keep::evidence::Record;
+use gpufrac_reaper::report::{chart, why};
 
 use crate::args::WhyArgs;
 use crate::error::CliError;

@@ -10,19 +10,19 @@ use gpufrac_core::policy::{Facts, Mode, Policy};
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 
-use crate::evidence::{Decision, Event, Record};
-use crate::ladder::Ladder;
-use crate::metrics::{Slice, Snapshot};
+use crate::act::overdue;
+use crate::act::post::Post;
+use crate::act::slurm::Job;
+use crate::judge::ladder::Ladder;
+use crate::judge::peers::{Count, Peers};
+use crate::judge::watch::{GAP, Key, SUSPECT_GAP, Stalled, Watch};
+use crate::keep::evidence::{Decision, Event, Record};
+use crate::keep::state::State;
+use crate::measure::sample::{Sample, Use};
+use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::moment::Moment;
 use crate::outside::Outside;
-use crate::overdue;
-use crate::peers::{Count, Peers};
-use crate::post::Post;
-use crate::sample::{Sample, Use};
-use crate::slurm::Job;
-use crate::state::State;
-use crate::telemetry::SHORTEST_LOOK;
-use crate::watch::{GAP, Key, SUSPECT_GAP, Stalled, Watch};
+use crate::report::metrics::{Slice, Snapshot};
 
 /// A point of a record's series is made of so many samples at first.
 const SAMPLES_OF_POINT: u32 = 6;
@@ -488,7 +488,9 @@ impl Daemon {
             source: watched
                 .last
                 .as_ref()
-                .map_or(crate::sample::Source::Missing, |sample| sample.source),
+                .map_or(crate::measure::sample::Source::Missing, |sample| {
+                    sample.source
+                }),
             detail: detail.to_owned(),
         };
         watched.record.events.push(event.clone());
@@ -695,6 +697,8 @@ fn slice(watched: &Watched, now: Moment) -> Slice {
             .map(|memory| memory.0 << 20),
         memory_limit_bytes: lease.slice.memory_mib.0 << 20,
         idle_seconds: now.since(watched.watch.last_use).as_secs_f64(),
-        source: last.map_or(crate::sample::Source::Missing, |sample| sample.source),
+        source: last.map_or(crate::measure::sample::Source::Missing, |sample| {
+            sample.source
+        }),
     }
 }

@@ -14,10 +14,10 @@ use gpufrac_host::files::RootDir;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
+use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
-use gpufrac_reaper::metrics::{Server, Snapshot};
 use gpufrac_reaper::outside::Outside;
-use gpufrac_reaper::slurm;
+use gpufrac_reaper::report::metrics::{Server, Snapshot};
 use gpufrac_reaper::wait::{self, Event, Waiter};
 use nix::fcntl::{Flock, FlockArg};
 

@@ -4,13 +4,13 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 
+use crate::act::overdue::{NodeSlices, Slices};
+use crate::act::slurm::{self, Slurm};
+use crate::keep::records::Records;
+use crate::keep::state::Memory;
+use crate::measure::sample::Sampler;
+use crate::measure::telemetry::Telemetry;
 use crate::moment::{Clock, SystemClock};
-use crate::overdue::{NodeSlices, Slices};
-use crate::records::Records;
-use crate::sample::Sampler;
-use crate::slurm::{self, Slurm};
-use crate::state::Memory;
-use crate::telemetry::Telemetry;
 
 /// The world of a daemon.
 pub struct Outside {

@@ -13,7 +13,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::daemon::{Rhythm, Scope};
-use crate::telemetry::SHORTEST_LOOK;
+use crate::measure::telemetry::SHORTEST_LOOK;
 
 /// Why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

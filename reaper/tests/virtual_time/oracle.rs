@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use gpufrac_reaper::telemetry::SHORTEST_LOOK;
+use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 
 use crate::site::{Promise, Site};
 use crate::world::{How, Job, Run};

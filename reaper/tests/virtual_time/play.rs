@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gpufrac_reaper::daemon::{Daemon, Rhythm, Scope};
-use gpufrac_reaper::metrics::Snapshot;
-use gpufrac_reaper::telemetry::SHORTEST_LOOK;
+use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
+use gpufrac_reaper::report::metrics::Snapshot;
 
 use crate::simulated::{Log, Simulated};
 use crate::world::World;

@@ -12,16 +12,16 @@ use gpufrac_core::policy::Policy;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
-use gpufrac_reaper::evidence::Record;
+use gpufrac_reaper::act::overdue::Slices;
+use gpufrac_reaper::act::slurm::{Deed, Job, Slurm, SlurmError};
+use gpufrac_reaper::judge::peers::{PeerError, Peers};
+use gpufrac_reaper::judge::watch::Key;
+use gpufrac_reaper::keep::evidence::Record;
+use gpufrac_reaper::keep::state::{Memory, State};
+use gpufrac_reaper::measure::sample::{Look, Sample, Sampler, Source, Use};
+use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::moment::{Clock, Moment};
 use gpufrac_reaper::outside::Outside;
-use gpufrac_reaper::overdue::Slices;
-use gpufrac_reaper::peers::{PeerError, Peers};
-use gpufrac_reaper::sample::{Look, Sample, Sampler, Source, Use};
-use gpufrac_reaper::slurm::{Deed, Job, Slurm, SlurmError};
-use gpufrac_reaper::state::{Memory, State};
-use gpufrac_reaper::telemetry::SHORTEST_LOOK;
-use gpufrac_reaper::watch::Key;
 
 use crate::world::{Fault, How, World};
 

@@ -11,10 +11,10 @@ use gpufrac_core::geometry::Placement;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
+use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Scope;
-use gpufrac_reaper::evidence::Record;
-use gpufrac_reaper::slurm;
-use gpufrac_reaper::state::State;
+use gpufrac_reaper::keep::evidence::Record;
+use gpufrac_reaper::keep::state::State;
 
 use crate::plans::{Part, Timeline, between};
 use crate::site::{Class, NODE, Site};

@@ -7,8 +7,8 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::scale::{Known, activity, life, seconds, step, unit};
-use crate::evidence::{Decision, Event, Point, Record};
-use crate::words::{clipped, done, utc};
+use crate::keep::evidence::{Decision, Event, Point, Record};
+use crate::report::words::{clipped, done, utc};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;

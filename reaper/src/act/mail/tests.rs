@@ -7,8 +7,8 @@ use gpufrac_core::policy::Signal;
 use mail_parser::{MessageParser, MimeHeaders};
 
 use super::*;
-use crate::evidence::Decision;
-use crate::words::example::{event, record};
+use crate::keep::evidence::Decision;
+use crate::report::words::example::{event, record};
 
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpufrac_core::policy::Mail;
 use gpufrac_host::log::JobLog;
 
-use crate::mail::{self, Letter};
+use crate::act::mail::{self, Letter};
 
 /// How long one letter may take.
 const LIMIT: Duration = Duration::from_secs(10);

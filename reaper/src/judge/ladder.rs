@@ -13,8 +13,8 @@ use std::time::Duration;
 use gpufrac_core::policy::{Mode, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
+use crate::judge::watch::{Stalled, Watch};
 use crate::moment::Moment;
-use crate::watch::{Stalled, Watch};
 
 /// How far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -155,8 +155,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sample::Use;
-    use crate::watch::tests::{KEY, at, sample};
+    use crate::judge::watch::tests::{KEY, at, sample};
+    use crate::measure::sample::Use;
 
     const SECOND: Duration = Duration::from_secs(1);
 

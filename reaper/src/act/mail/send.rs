@@ -9,7 +9,7 @@ use gpufrac_host::subprocess::{self, Outcome, PATH};
 
 use super::message::message;
 use super::{Letter, is_address};
-use crate::words::{clipped, plain};
+use crate::report::words::{clipped, plain};
 
 /// How much of what a program complains of is told.
 const COMPLAINT: usize = 400;

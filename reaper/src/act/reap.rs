@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
-use crate::breaker::{self, Scope};
+use crate::act::mail::{self, Breach, Notice};
+use crate::act::slurm::{Deed, Job};
 use crate::daemon::{Daemon, Watched, facts};
-use crate::evidence::{Decision, Event};
-use crate::ladder::Step;
-use crate::mail::{self, Breach, Notice};
+use crate::judge::breaker::{self, Scope};
+use crate::judge::ladder::Step;
+use crate::judge::peers::PeerError;
+use crate::judge::watch::{GAP, Stalled};
+use crate::keep::evidence::{Decision, Event};
 use crate::moment::Moment;
-use crate::peers::PeerError;
-use crate::slurm::{Deed, Job};
-use crate::watch::{GAP, Stalled};
-use crate::words;
+use crate::report::words;
 
 const HOUR: Duration = Duration::from_secs(3600);
 /// Slurm lets a job without a limit end a year after its start: that is none.

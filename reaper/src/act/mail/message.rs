@@ -9,7 +9,7 @@ use lettre::message::header::{
 use lettre::message::{Attachment, Body, MultiPart, SinglePart};
 
 use super::Letter;
-use crate::words::plain;
+use crate::report::words::plain;
 
 /// The whole message, as what delivers mail on a node takes it. Without a sender of ours that program writes its own.
 pub(super) fn message(mail: &Mail, letter: &Letter) -> Vec<u8> {

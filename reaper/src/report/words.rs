@@ -4,7 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use gpufrac_core::policy::{Action, Stall};
 
-use crate::evidence::{Decision, Event, Record};
+use crate::keep::evidence::{Decision, Event, Record};
 
 /// The first second that has no date with a year of four digits.
 const YEAR_10000: u64 = 253_402_300_800;
@@ -161,8 +161,8 @@ pub(crate) mod example {
     use gpufrac_core::policy::IdleWish;
 
     use super::*;
-    use crate::evidence::{Point, Series, VERSION};
-    use crate::sample::Source;
+    use crate::keep::evidence::{Point, Series, VERSION};
+    use crate::measure::sample::Source;
 
     const MINUTE: u64 = 60_000;
 

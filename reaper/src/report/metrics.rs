@@ -6,7 +6,7 @@
 
 use gpufrac_core::policy::{Action, Stall};
 
-use crate::sample::Source;
+use crate::measure::sample::Source;
 
 mod answer;
 mod client;

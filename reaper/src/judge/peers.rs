@@ -16,8 +16,8 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
+use crate::judge::watch::Key;
 use crate::moment::{Clock, Moment};
-use crate::watch::Key;
 
 const VERSION: u32 = 1;
 /// Of the files.
@@ -309,8 +309,8 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::judge::watch::tests::{KEY, at};
     use crate::moment::SystemClock;
-    use crate::watch::tests::{KEY, at};
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -11,9 +11,9 @@ use gpufrac_node::slice::{reconcile, teardown};
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::MigMode;
 
+use crate::act::slurm::Job;
+use crate::judge::watch::Key;
 use crate::outside::Outside;
-use crate::slurm::Job;
-use crate::watch::Key;
 
 /// A prolog or epilog that holds the lock is at work there: the next round will do.
 const PATIENCE: Duration = Duration::ZERO;

@@ -8,9 +8,9 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::ladder::Ladder;
+use crate::judge::ladder::Ladder;
+use crate::measure::sample::{Sample, Use};
 use crate::moment::Moment;
-use crate::sample::{Sample, Use};
 
 /// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
 pub const GAP: u32 = 6;
@@ -198,7 +198,7 @@ impl Watch {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::sample::{Excess, Source};
+    use crate::measure::sample::{Excess, Source};
 
     pub(crate) const KEY: Key = Key {
         job_id: 7,

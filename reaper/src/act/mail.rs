@@ -13,9 +13,9 @@ mod send;
 #[cfg(test)]
 mod tests;
 
-use crate::chart;
-use crate::evidence::{Event, Record};
-use crate::words::{
+use crate::keep::evidence::{Event, Record};
+use crate::report::chart;
+use crate::report::words::{
     self, clipped, listed, moment, plain, remedies, rule, span, span_ms, utc, wrapped,
 };
 

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::lease::Lease;
 
+use crate::judge::watch::Key;
 use crate::moment::Moment;
-use crate::watch::Key;
 
 #[cfg(test)]
 mod tests;

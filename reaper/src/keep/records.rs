@@ -1,4 +1,4 @@
-//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::evidence`] in `<run>/reaper/jobs/JOB.json` while a job holds its slice,
+//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::keep::evidence`] in `<run>/reaper/jobs/JOB.json` while a job holds its slice,
 //! `<state>/reaper/JOB-CREATED.json` for days once anything was decided, and the same in the folder
 //! that nodes share, with the node in its name.
 
@@ -7,10 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use gpufrac_host::files::{FileError, RootDir};
 
-use crate::evidence::{Record, VERSION};
-use crate::peers::{PeerError, Peers};
-use crate::state::{Memory, State};
-use crate::watch::Key;
+use crate::judge::peers::{PeerError, Peers};
+use crate::judge::watch::Key;
+use crate::keep::evidence::{Record, VERSION};
+use crate::keep::state::{Memory, State};
 
 /// Anybody may read why a job ended.
 const MODE: u32 = 0o644;

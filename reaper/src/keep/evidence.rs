@@ -7,7 +7,7 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::sample::{Sample, Source, Use};
+use crate::measure::sample::{Sample, Source, Use};
 
 /// Of the text of a [`Record`].
 pub const VERSION: u32 = 1;

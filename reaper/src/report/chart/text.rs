@@ -5,8 +5,8 @@ use std::time::Duration;
 use rasciigraph::{Config, plot_many};
 
 use super::scale::{Known, activity, life, seconds, step};
-use crate::evidence::{Decision, Event, Record};
-use crate::words::{done, span};
+use crate::keep::evidence::{Decision, Event, Record};
+use crate::report::words::{done, span};
 
 /// Rows between 0 and 100 %.
 const ROWS: u32 = 8;

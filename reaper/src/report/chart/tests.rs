@@ -1,8 +1,8 @@
 use gpufrac_core::policy::Stall;
 
 use super::{svg, terminal};
-use crate::evidence::{Decision, Event, Record};
-use crate::words::example::{event, record};
+use crate::keep::evidence::{Decision, Event, Record};
+use crate::report::words::example::{event, record};
 
 /// The texts of a picture; where GPUFRAC_PICTURES names a folder, the picture is left there to be looked at.
 fn texts(name: &str, record: &Record) -> Vec<String> {

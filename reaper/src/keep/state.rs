@@ -6,11 +6,11 @@ use std::time::Duration;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::Record;
-use crate::metrics::Totals;
+use crate::judge::peers::{PeerError, Peers};
+use crate::judge::watch::{Key, Watch};
+use crate::keep::evidence::Record;
 use crate::moment::{Moment, boot_id};
-use crate::peers::{PeerError, Peers};
-use crate::watch::{Key, Watch};
+use crate::report::metrics::Totals;
 
 /// Of the text.
 const VERSION: u32 = 1;
@@ -153,7 +153,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::tests::{KEY, at};
+    use crate::judge::watch::tests::{KEY, at};
 
     #[test]
     fn what_was_written_is_read_and_nothing_else() {

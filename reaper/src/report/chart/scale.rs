@@ -1,6 +1,6 @@
 //! The time that a chart covers, and what was measured in a part of it.
 
-use crate::evidence::{Point, Record};
+use crate::keep::evidence::{Point, Record};
 
 /// Seconds from the beginning of a record to its last sample, event or the job's end; never nothing.
 pub(super) fn life(record: &Record) -> f64 {

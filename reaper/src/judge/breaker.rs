@@ -2,7 +2,7 @@
 
 use gpufrac_core::policy::Breaker;
 
-use crate::peers::Count;
+use crate::judge::peers::Count;
 
 /// Which leases are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::chart;
-use crate::evidence::{Decision, Event, Record, VERSION};
-use crate::sample::Source;
-use crate::words::{
+use crate::keep::evidence::{Decision, Event, Record, VERSION};
+use crate::measure::sample::Source;
+use crate::report::chart;
+use crate::report::words::{
     clipped, done, listed, moment, plain, remedies, rule, span_ms, stall, utc, wrapped,
 };
 
@@ -323,7 +323,7 @@ fn advice(record: &Record) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::example::record;
+    use crate::report::words::example::record;
 
     struct World {
         _keep: tempfile::TempDir,

@@ -14,11 +14,11 @@ use gpufrac_node::node::Node;
 use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
 use gpufrac_nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
-use crate::cpu::JobGroups;
-use crate::dcgm::{Dcgm, Instance};
+use crate::judge::watch::Key;
+use crate::measure::cpu::JobGroups;
+use crate::measure::dcgm::{Dcgm, Instance};
+use crate::measure::sample::{Excess, Look, Sample, Sampler, Source, Use};
 use crate::moment::{Clock, Moment, SystemClock};
-use crate::sample::{Excess, Look, Sample, Sampler, Source, Use};
-use crate::watch::Key;
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);

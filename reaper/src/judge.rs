@@ -1,0 +1,6 @@
+//! From samples to what is due for a job.
+
+pub mod breaker;
+pub mod ladder;
+pub mod peers;
+pub mod watch;

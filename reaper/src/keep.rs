@@ -1,0 +1,5 @@
+//! What outlives a round: the state of the daemon, and the records of jobs.
+
+pub mod evidence;
+pub mod records;
+pub mod state;

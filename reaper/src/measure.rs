@@ -1,0 +1,6 @@
+//! From the driver, dcgm-exporter and control groups to samples of slices.
+
+pub mod cpu;
+pub mod dcgm;
+pub mod sample;
+pub mod telemetry;
