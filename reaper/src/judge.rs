@@ -3,4 +3,5 @@
 pub mod breaker;
 pub mod ladder;
 pub mod peers;
+pub mod stall;
 pub mod watch;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use gpufrac_core::policy::{Mode, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::judge::watch::{Stalled, Watch};
+use crate::judge::stall::Stalled;
 use crate::moment::Moment;
 
 /// How far it has come.
@@ -57,6 +57,11 @@ impl Ladder {
     /// Whether a warning was given that still stands.
     pub fn is_warned(&self) -> bool {
         !self.warned.is_empty()
+    }
+
+    /// When the first of them was given.
+    pub fn first_warning(&self) -> Option<Moment> {
+        self.warned.first().copied()
     }
 
     /// What the warnings were about.
@@ -133,28 +138,13 @@ fn grace(policy: &Policy) -> Duration {
         .map_or(Duration::ZERO, |(_, checkpoint)| checkpoint)
 }
 
-impl Watch {
-    /// Whether the slice was used again after a warning, or the job keeps to its share again.
-    pub fn is_cleared(&self) -> bool {
-        let Some(first) = self.ladder.warned.first() else {
-            return false;
-        };
-        let again = |since: Option<Moment>| since.is_none_or(|since| since > *first);
-        match self.ladder.stall {
-            Some(stall @ (Stall::OverShare | Stall::Finished)) => {
-                again(self.since(stall, Duration::ZERO))
-            }
-            _ => self.last_use > *first,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use gpufrac_core::policy::{Action, IdleWish, Signal};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::judge::watch::Watch;
     use crate::judge::watch::tests::{KEY, at, sample};
     use crate::measure::sample::Use;
 

@@ -9,6 +9,7 @@ use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::ladder::Ladder;
+use crate::judge::stall::Stalled;
 use crate::measure::sample::{Sample, Use};
 use crate::moment::Moment;
 
@@ -68,30 +69,6 @@ pub struct Watch {
     over_since: Option<Moment>,
     /// What has been done about it.
     pub ladder: Ladder,
-}
-
-/// A stall and its end by the policy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stalled {
-    /// How.
-    pub stall: Stall,
-    /// Since when, the grace after the start not counted.
-    pub since: Moment,
-    /// How long it may be so.
-    pub window: Duration,
-}
-
-impl Stalled {
-    /// When the window ends.
-    pub fn due(&self) -> Moment {
-        self.since + self.window
-    }
-
-    /// When the first warning is due.
-    pub fn warned_from(&self, policy: &Policy) -> Moment {
-        self.due()
-            .before(policy.warn.first().copied().unwrap_or_default())
-    }
 }
 
 impl Watch {
@@ -186,6 +163,20 @@ impl Watch {
             })
         });
         stalls.min_by_key(Stalled::due)
+    }
+
+    /// Whether the slice was used again after a warning, or the job keeps to its share again.
+    pub fn is_cleared(&self) -> bool {
+        let Some(first) = self.ladder.first_warning() else {
+            return false;
+        };
+        let again = |since: Option<Moment>| since.is_none_or(|since| since > first);
+        match self.ladder.stall() {
+            Some(stall @ (Stall::OverShare | Stall::Finished)) => {
+                again(self.since(stall, Duration::ZERO))
+            }
+            _ => self.last_use > first,
+        }
     }
 
     /// Whether the slice has been stalled for half of a window: it is looked at without gaps then.
