@@ -4,7 +4,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 
-use crate::act::overdue::{NodeSlices, Slices};
+use crate::act::slices::{NodeSlices, Slices};
 use crate::act::slurm::{self, Slurm};
 use crate::keep::records::Records;
 use crate::keep::state::Memory;

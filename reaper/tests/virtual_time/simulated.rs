@@ -12,7 +12,7 @@ use gpufrac_core::policy::Policy;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
-use gpufrac_reaper::act::overdue::Slices;
+use gpufrac_reaper::act::slices::Slices;
 use gpufrac_reaper::act::slurm::{Deed, Job, Slurm, SlurmError};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::judge::watch::Key;
