@@ -3,3 +3,4 @@
 pub mod evidence;
 pub mod records;
 pub mod state;
+pub mod totals;

@@ -8,6 +8,7 @@ pub mod act;
 pub mod daemon;
 pub mod judge;
 pub mod keep;
+pub mod key;
 pub mod measure;
 pub mod moment;
 pub mod outside;

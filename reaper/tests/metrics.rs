@@ -12,8 +12,9 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gpufrac_reaper::keep::totals::Totals;
 use gpufrac_reaper::measure::sample::Source;
-use gpufrac_reaper::report::metrics::{Server, ServerError, Slice, Snapshot, Totals, render};
+use gpufrac_reaper::report::metrics::{Server, ServerError, Slice, Snapshot, render};
 use serde_json::Value;
 
 #[path = "metrics/tools.rs"]

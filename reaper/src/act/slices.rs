@@ -9,7 +9,7 @@ use gpufrac_node::slice::reconcile;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::MigMode;
 
-use crate::judge::watch::Key;
+use crate::key::Key;
 
 /// A prolog or epilog that holds the lock is at work there: the next round will do.
 const PATIENCE: Duration = Duration::ZERO;

@@ -16,7 +16,7 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
-use crate::judge::watch::Key;
+use crate::key::Key;
 use crate::moment::{Clock, Moment};
 
 const VERSION: u32 = 1;

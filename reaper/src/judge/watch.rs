@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::ladder::Ladder;
 use crate::judge::stall::Stalled;
+use crate::key::Key;
 use crate::measure::sample::{Sample, Use};
 use crate::moment::Moment;
 
@@ -19,29 +19,6 @@ pub const GAP: u32 = 6;
 pub const SUSPECT_GAP: u32 = 3;
 /// Memory of an instance that the driver itself may hold.
 const DRIVERS_OWN: MemoryMib = MemoryMib(256);
-
-/// Which run of which job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Key {
-    /// The job.
-    pub job_id: u32,
-    /// How often it was requeued.
-    pub restart_count: u32,
-    /// When the lease was written: ids begin anew where Slurm lost its state.
-    pub created_unix: u64,
-}
-
-impl Key {
-    /// Of a lease.
-    pub fn of(lease: &Lease) -> Key {
-        Key {
-            job_id: lease.job_id,
-            restart_count: lease.restart_count,
-            created_unix: lease.created_unix,
-        }
-    }
-}
 
 /// What is remembered of a lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use gpufrac_host::files::{FileError, RootDir};
 
 use crate::judge::peers::{PeerError, Peers};
-use crate::judge::watch::Key;
 use crate::keep::evidence::{Record, VERSION};
 use crate::keep::state::{Memory, State};
+use crate::key::Key;
 
 /// Anybody may read why a job ended.
 const MODE: u32 = 0o644;

@@ -7,10 +7,11 @@ use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::judge::peers::{PeerError, Peers};
-use crate::judge::watch::{Key, Watch};
+use crate::judge::watch::Watch;
 use crate::keep::evidence::Record;
+use crate::keep::totals::Totals;
+use crate::key::Key;
 use crate::moment::{Moment, boot_id};
-use crate::report::metrics::Totals;
 
 /// Of the text.
 const VERSION: u32 = 1;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::lease::Lease;
 
-use crate::judge::watch::Key;
+use crate::key::Key;
 use crate::moment::Moment;
 
 #[cfg(test)]

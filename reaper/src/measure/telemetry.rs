@@ -14,7 +14,7 @@ use gpufrac_node::node::Node;
 use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
 use gpufrac_nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
-use crate::judge::watch::Key;
+use crate::key::Key;
 use crate::measure::cpu::JobGroups;
 use crate::measure::dcgm::{Dcgm, Instance};
 use crate::measure::sample::{Excess, Look, Sample, Sampler, Source, Use};

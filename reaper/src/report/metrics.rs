@@ -4,8 +4,7 @@
     reason = "the server waits for its clients, beside the rounds"
 )]
 
-use gpufrac_core::policy::{Action, Stall};
-
+use crate::keep::totals::Totals;
 use crate::measure::sample::Source;
 
 mod answer;
@@ -62,46 +61,4 @@ pub struct Slice {
     pub idle_seconds: f64,
     /// Where the last sample came from.
     pub source: Source,
-}
-
-/// Counters; they only grow, also over restarts of the daemon.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Totals {
-    /// Rounds of samples.
-    pub rounds: u64,
-    /// Seconds of slices that reaped jobs would have held until their time limits.
-    pub reclaimed_slice_seconds: f64,
-    /// Warnings by stall, in the order of [`Stall::ALL`].
-    pub warnings: [u64; Stall::ALL.len()],
-    /// Signals for a checkpoint.
-    pub signals: u64,
-    /// Jobs put back in the queue.
-    pub requeued: u64,
-    /// Jobs cancelled.
-    pub cancelled: u64,
-    /// Reaps that were due and not done: the limit of an hour.
-    pub refused_rate: u64,
-    /// Reaps that were due and not done: a breaker was open.
-    pub refused_breaker: u64,
-    /// What would have been done in dry-run: warnings, signals and ends.
-    pub dry_run: u64,
-    /// Samples that could not tell whether the slice was used.
-    pub unknown_samples: u64,
-    /// Errors of the driver while sampling.
-    pub driver_errors: u64,
-    /// Calls to Slurm that failed.
-    pub slurm_errors: u64,
-    /// Mails that could not be sent.
-    pub mail_errors: u64,
-}
-
-impl Totals {
-    /// Counts the end of a job.
-    pub fn reaped(&mut self, action: Action, slice_seconds: f64) {
-        match action {
-            Action::Requeue | Action::RequeueHold => self.requeued += 1,
-            Action::Cancel => self.cancelled += 1,
-        }
-        self.reclaimed_slice_seconds += slice_seconds;
-    }
 }

@@ -14,7 +14,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Slice, Snapshot, Totals};
+use super::{Slice, Snapshot};
+use crate::keep::totals::Totals;
 
 /// Its `Content-Type`.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

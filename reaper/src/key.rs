@@ -1,0 +1,27 @@
+//! Which run of which job a lease is of.
+
+use gpufrac_core::lease::Lease;
+use serde::{Deserialize, Serialize};
+
+/// Which run of which job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Key {
+    /// The job.
+    pub job_id: u32,
+    /// How often it was requeued.
+    pub restart_count: u32,
+    /// When the lease was written: ids begin anew where Slurm lost its state.
+    pub created_unix: u64,
+}
+
+impl Key {
+    /// Of a lease.
+    pub fn of(lease: &Lease) -> Key {
+        Key {
+            job_id: lease.job_id,
+            restart_count: lease.restart_count,
+            created_unix: lease.created_unix,
+        }
+    }
+}
