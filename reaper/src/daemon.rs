@@ -13,7 +13,7 @@ use gpufrac_node::node::Node;
 use crate::act::overdue;
 use crate::act::post::Post;
 use crate::act::slurm::Job;
-use crate::judge::ladder::Ladder;
+use crate::judge::escalation::Escalation;
 use crate::judge::peers::{Count, Peers};
 use crate::judge::stall::Stalled;
 use crate::judge::watch::{GAP, SUSPECT_GAP, Watch};
@@ -525,7 +525,7 @@ impl Daemon {
     /// Warnings do not hold any more.
     pub(crate) fn forget_warnings(&mut self, job: u32) {
         if let Some(watched) = self.watched.get_mut(&job) {
-            watched.watch.ladder = Ladder::default();
+            watched.watch.escalation = Escalation::default();
             watched.refused = None;
         }
     }

@@ -1,7 +1,7 @@
 //! From samples to what is due for a job.
 
 pub mod breaker;
-pub mod ladder;
+pub mod escalation;
 pub mod peers;
 pub mod stall;
 pub mod watch;

@@ -8,7 +8,7 @@ use crate::act::mail::{self, Breach, Notice};
 use crate::act::slurm::{Deed, Job};
 use crate::daemon::{Daemon, Watched, facts};
 use crate::judge::breaker::{self, Scope};
-use crate::judge::ladder::Step;
+use crate::judge::escalation::Step;
 use crate::judge::peers::PeerError;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::GAP;
@@ -44,7 +44,7 @@ impl Daemon {
                 continue;
             };
             // Of a job on several nodes each counts its own part: nothing is found but on the first.
-            let counts = watched.watch.ladder.is_warned() || self.is_own_part_due(watched, now);
+            let counts = watched.watch.escalation.is_warned() || self.is_own_part_due(watched, now);
             stalled += u32::from(counts);
             due.extend(found);
         }
@@ -83,12 +83,12 @@ impl Daemon {
     fn judge(&mut self, job: u32, now: Moment) -> Option<Due> {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
-        let ladder = &watched.watch.ladder;
-        if ladder.has_ended() && policy.mode == Mode::On {
+        let escalation = &watched.watch.escalation;
+        if escalation.has_ended() && policy.mode == Mode::On {
             // It is on its way out: what is seen of it now tells nothing.
             return None;
         }
-        if policy.mode == Mode::Off || ladder.is_of_other_mode(policy.mode) {
+        if policy.mode == Mode::Off || escalation.is_of_other_mode(policy.mode) {
             self.forget_warnings(job);
         } else if watched.watch.is_cleared() {
             let reason = watched.watch.reason.clone();
@@ -109,7 +109,7 @@ impl Daemon {
         };
         let stalled = self.of_all_nodes(job, own, &policy, now)?;
         let watched = self.watched.get(&job)?;
-        let step = watched.watch.ladder.step(&stalled, &policy, now);
+        let step = watched.watch.escalation.step(&stalled, &policy, now);
         (step != Step::None).then_some(Due {
             job,
             stalled,
@@ -148,7 +148,7 @@ impl Daemon {
             return None;
         }
         let length = now.since(own.since);
-        if !is_due && !watched.watch.ladder.is_warned() {
+        if !is_due && !watched.watch.escalation.is_warned() {
             self.withdraw(job);
             return None;
         }
@@ -169,7 +169,7 @@ impl Daemon {
             }),
             Err(PeerError::Follower(_) | PeerError::Unheard(_)) => None,
             Err(error @ PeerError::Busy(_)) => {
-                if self.watched.get(&job)?.watch.ladder.is_warned() {
+                if self.watched.get(&job)?.watch.escalation.is_warned() {
                     self.clear(job, policy, &error.to_string());
                 }
                 None
@@ -212,7 +212,7 @@ impl Daemon {
         let Some(watched) = self.watched.get(&job) else {
             return;
         };
-        let stall = watched.watch.ladder.stall().unwrap_or(Stall::Idle);
+        let stall = watched.watch.escalation.stall().unwrap_or(Stall::Idle);
         let wish = policy.granted(watched.lease.idle_wish);
         let stalled = Stalled {
             stall,
@@ -454,8 +454,8 @@ impl Daemon {
         // Slurm may have taken long to deliver it.
         let given = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            let ladder = &mut watched.watch.ladder;
-            ladder.warned(&due.stalled, &due.policy, given);
+            let escalation = &mut watched.watch.escalation;
+            escalation.warned(&due.stalled, &due.policy, given);
             watched.refused = None;
         }
         if on {
@@ -536,7 +536,7 @@ impl Daemon {
         );
         let sent = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched.watch.ladder.signalled(sent);
+            watched.watch.escalation.signalled(sent);
         }
         Ok(())
     }
@@ -553,7 +553,7 @@ impl Daemon {
             self.state.totals.dry_run += 1;
             self.decide(due.job, decision, &due.stalled, &due.policy, said);
             if let Some(watched) = self.watched.get_mut(&due.job) {
-                watched.watch.ladder.ended();
+                watched.watch.escalation.ended();
             }
             return Ok(());
         }
@@ -606,7 +606,7 @@ impl Daemon {
         self.state.totals.reaped(action, left);
         self.decide(due.job, decision, &due.stalled, &due.policy, said);
         if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched.watch.ladder.ended();
+            watched.watch.escalation.ended();
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::judge::ladder::Ladder;
+use crate::judge::escalation::Escalation;
 use crate::judge::stall::Stalled;
 use crate::key::Key;
 use crate::measure::sample::{Sample, Use};
@@ -45,7 +45,8 @@ pub struct Watch {
     /// Since when the job takes more than its share.
     over_since: Option<Moment>,
     /// What has been done about it.
-    pub ladder: Ladder,
+    #[serde(rename = "ladder")]
+    pub escalation: Escalation,
 }
 
 impl Watch {
@@ -62,7 +63,7 @@ impl Watch {
             memory: None,
             held_since: None,
             over_since: None,
-            ladder: Ladder::default(),
+            escalation: Escalation::default(),
         }
     }
 
@@ -144,11 +145,11 @@ impl Watch {
 
     /// Whether the slice was used again after a warning, or the job keeps to its share again.
     pub fn is_cleared(&self) -> bool {
-        let Some(first) = self.ladder.first_warning() else {
+        let Some(first) = self.escalation.first_warning() else {
             return false;
         };
         let again = |since: Option<Moment>| since.is_none_or(|since| since > first);
-        match self.ladder.stall() {
+        match self.escalation.stall() {
             Some(stall @ (Stall::OverShare | Stall::Finished)) => {
                 again(self.since(stall, Duration::ZERO))
             }

@@ -1,5 +1,5 @@
 //! What must be true of each run of a job, by what it did and what became of it. The oracle knows plans, ends and
-//! warnings; of samples, windows' beginnings and ladders it knows nothing.
+//! warnings; of samples, windows' beginnings and escalations it knows nothing.
 //!
 //! How short a use may be and still be seen is for [`Site::pauses`] to say.
 

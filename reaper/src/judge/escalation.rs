@@ -19,7 +19,7 @@ use crate::moment::Moment;
 /// How far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ladder {
+pub struct Escalation {
     /// What the first warning was about.
     stall: Option<Stall>,
     /// When each warning was given.
@@ -53,7 +53,7 @@ pub enum Step {
     End,
 }
 
-impl Ladder {
+impl Escalation {
     /// Whether a warning was given that still stands.
     pub fn is_warned(&self) -> bool {
         !self.warned.is_empty()
@@ -173,17 +173,17 @@ mod tests {
             let now = at(second);
             watch.observe(now, &sample(usage, 0, 0), 120 * SECOND);
             if watch.is_cleared() {
-                watch.ladder = Ladder::default();
+                watch.escalation = Escalation::default();
             }
             let Some(stalled) = watch.stalled(policy, IdleWish::Default) else {
                 continue;
             };
-            let step = watch.ladder.step(&stalled, policy, now);
+            let step = watch.escalation.step(&stalled, policy, now);
             match step {
                 Step::None => continue,
-                Step::Warn { .. } => watch.ladder.warned(&stalled, policy, now),
-                Step::Signal { .. } => watch.ladder.signalled(now),
-                Step::End => watch.ladder.ended(),
+                Step::Warn { .. } => watch.escalation.warned(&stalled, policy, now),
+                Step::Signal { .. } => watch.escalation.signalled(now),
+                Step::End => watch.escalation.ended(),
             }
             steps.push((second, step));
         }
@@ -238,33 +238,35 @@ mod tests {
 
     #[test]
     fn a_dry_run_does_not_count_when_it_becomes_serious() {
-        let mut ladder = Ladder::default();
-        assert!(!ladder.is_of_other_mode(Mode::On));
+        let mut escalation = Escalation::default();
+        assert!(!escalation.is_of_other_mode(Mode::On));
         let stalled = Stalled {
             stall: Stall::Idle,
             since: at(0),
             window: SECOND,
         };
-        ladder.warned(&stalled, &Policy::default(), at(1));
-        assert!(ladder.is_of_other_mode(Mode::On) && !ladder.is_of_other_mode(Mode::DryRun));
+        escalation.warned(&stalled, &Policy::default(), at(1));
+        assert!(
+            escalation.is_of_other_mode(Mode::On) && !escalation.is_of_other_mode(Mode::DryRun)
+        );
     }
 
     #[test]
     fn what_was_announced_holds_whatever_the_policy_becomes() {
-        let mut ladder = Ladder::default();
+        let mut escalation = Escalation::default();
         let stalled = Stalled {
             stall: Stall::Idle,
             since: at(0),
             window: 100 * SECOND,
         };
-        ladder.warned(&stalled, &policy(&[60], None), at(40));
+        escalation.warned(&stalled, &policy(&[60], None), at(40));
         let shorter = policy(&[5], None);
         let sooner = Stalled {
             window: 50 * SECOND,
             ..stalled
         };
-        assert_eq!(ladder.step(&sooner, &shorter, at(99)), Step::None);
-        assert_eq!(ladder.step(&sooner, &shorter, at(100)), Step::End);
+        assert_eq!(escalation.step(&sooner, &shorter, at(99)), Step::None);
+        assert_eq!(escalation.step(&sooner, &shorter, at(100)), Step::End);
     }
 
     proptest! {
