@@ -181,4 +181,13 @@ mod tests {
             assert!(unusable.unwrap().contains(reason), "{reason}");
         }
     }
+
+    /// A daemon of a later build goes on with what this one wrote.
+    #[test]
+    fn the_words_of_the_file_stay() {
+        let text = include_str!("state/version1.json").trim_end();
+        let text = text.replace("BOOT", &boot_id());
+        let state: State = serde_json::from_str(&text).unwrap();
+        assert_eq!(serde_json::to_string(&state).unwrap(), text);
+    }
 }
