@@ -13,6 +13,7 @@ use gpufrac_node::node::Node;
 use crate::act::overdue;
 use crate::act::post::Post;
 use crate::act::slurm::Job;
+use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
 use crate::judge::peers::{Count, Peers};
 use crate::judge::stall::Stalled;
@@ -22,7 +23,6 @@ use crate::keep::state::State;
 use crate::key::Key;
 use crate::measure::sample::{Sample, Use};
 use crate::measure::telemetry::SHORTEST_LOOK;
-use crate::moment::Moment;
 use crate::outside::Outside;
 use crate::report::metrics::{Slice, Snapshot};
 
@@ -55,7 +55,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Takes in a sample.
-    fn take(&mut self, now: Moment, sample: Sample, policy: &Policy, interval: Duration) {
+    fn take(&mut self, now: BootTime, sample: Sample, policy: &Policy, interval: Duration) {
         let wish = self.lease.idle_wish;
         let gap = match self.watch.is_suspect(policy, wish, self.watch.sampled) {
             true => SUSPECT_GAP,
@@ -297,7 +297,7 @@ impl Daemon {
         }
     }
 
-    fn take_up(&mut self, lease: Lease, now: Moment) -> Watched {
+    fn take_up(&mut self, lease: Lease, now: BootTime) -> Watched {
         let key = Key::of(&lease);
         let known = self.state.watches.iter().position(|watch| watch.key == key);
         let interval = self.node.config.reaper.interval;
@@ -337,7 +337,7 @@ impl Daemon {
     }
 
     /// The lease is gone.
-    fn part(&mut self, job: u32, now: Moment) {
+    fn part(&mut self, job: u32, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
         };
@@ -421,7 +421,7 @@ impl Daemon {
     }
 
     /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
-    fn ask(&mut self, now: Moment) {
+    fn ask(&mut self, now: BootTime) {
         let reaper = &self.node.config.reaper;
         let unknown: Vec<u32> = self
             .watched
@@ -445,7 +445,7 @@ impl Daemon {
     }
 
     /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
-    pub(crate) fn is_late(&self, began: Moment) -> bool {
+    pub(crate) fn is_late(&self, began: BootTime) -> bool {
         self.outside.clock.now().since(began) > self.node.config.reaper.interval / 2
     }
 
@@ -681,7 +681,7 @@ pub(crate) fn facts<'a>(lease: &'a Lease, job: Option<&'a Job>) -> Facts<'a> {
     }
 }
 
-fn slice(watched: &Watched, now: Moment) -> Slice {
+fn slice(watched: &Watched, now: BootTime) -> Slice {
     let lease = &watched.lease;
     let last = watched.last.as_ref();
     Slice {

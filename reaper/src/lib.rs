@@ -5,12 +5,12 @@
 //! round or the daemon, [`report`] shows it to people and to Prometheus.
 
 pub mod act;
+pub mod clock;
 pub mod daemon;
 pub mod judge;
 pub mod keep;
 pub mod key;
 pub mod measure;
-pub mod moment;
 pub mod outside;
 pub mod report;
 pub mod wait;

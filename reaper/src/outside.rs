@@ -6,11 +6,11 @@ use gpufrac_node::node::Node;
 
 use crate::act::slices::{NodeSlices, Slices};
 use crate::act::slurm::{self, Slurm};
+use crate::clock::{Clock, SystemClock};
 use crate::keep::records::Records;
 use crate::keep::state::Memory;
 use crate::measure::sample::Sampler;
 use crate::measure::telemetry::Telemetry;
-use crate::moment::{Clock, SystemClock};
 
 /// The world of a daemon.
 pub struct Outside {

@@ -16,7 +16,7 @@ mod tests;
 use crate::keep::evidence::{Event, Record};
 use crate::report::chart;
 use crate::report::words::{
-    self, clipped, listed, moment, plain, remedies, rule, span, span_ms, utc, wrapped,
+    self, clipped, event_time, listed, plain, remedies, rule, span, span_ms, utc, wrapped,
 };
 
 pub use send::{MailError, send};
@@ -150,7 +150,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         plain(&record.profile),
         plain(&record.node),
         words::end(notice.action),
-        moment(record, end_ms),
+        event_time(record, end_ms),
         span(notice.ends_in),
     );
     let why = format!(
@@ -180,7 +180,7 @@ fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> 
         let at_ms = event.at_ms.saturating_add(at.as_millis() as u64);
         options.push(format!(
             "Catch {signal} in the batch script and write a checkpoint: it comes at {}, {} before the end.",
-            moment(record, at_ms),
+            event_time(record, at_ms),
             span(before.min(notice.ends_in)),
         ));
     }

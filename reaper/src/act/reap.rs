@@ -6,6 +6,7 @@ use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
 use crate::act::mail::{self, Breach, Notice};
 use crate::act::slurm::{Deed, Job};
+use crate::clock::BootTime;
 use crate::daemon::{Daemon, Watched, facts};
 use crate::judge::breaker::{self, Scope};
 use crate::judge::escalation::Step;
@@ -13,7 +14,6 @@ use crate::judge::peers::PeerError;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::GAP;
 use crate::keep::evidence::{Decision, Event};
-use crate::moment::Moment;
 use crate::report::words;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -33,7 +33,7 @@ struct Due {
 
 impl Daemon {
     /// Judges every lease and does what is due.
-    pub(crate) fn reap(&mut self, now: Moment) {
+    pub(crate) fn reap(&mut self, now: BootTime) {
         self.state.reaped.retain(|at| now.since(*at) < HOUR);
         let jobs: Vec<u32> = self.watched.keys().copied().collect();
         let mut due = Vec::new();
@@ -80,7 +80,7 @@ impl Daemon {
     }
 
     /// What is due for a job, after what is not true any more was taken back.
-    fn judge(&mut self, job: u32, now: Moment) -> Option<Due> {
+    fn judge(&mut self, job: u32, now: BootTime) -> Option<Due> {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let escalation = &watched.watch.escalation;
@@ -119,7 +119,7 @@ impl Daemon {
     }
 
     /// Whether a warning about the slice would be due, whatever is known of others of the job.
-    fn is_own_part_due(&self, watched: &Watched, now: Moment) -> bool {
+    fn is_own_part_due(&self, watched: &Watched, now: BootTime) -> bool {
         let policy = self.policy(watched);
         let stalled = watched.watch.stalled(policy, watched.lease.idle_wish);
         policy.mode != Mode::Off && stalled.is_some_and(|own| now >= own.warned_from(policy))
@@ -132,7 +132,7 @@ impl Daemon {
         job: u32,
         own: Stalled,
         policy: &Policy,
-        now: Moment,
+        now: BootTime,
     ) -> Option<Stalled> {
         let interval = self.node.config.reaper.interval;
         let watched = self.watched.get(&job)?;
@@ -192,7 +192,7 @@ impl Daemon {
     }
 
     /// What was measured while a breaker was open does not count.
-    fn begin_anew(&mut self, job: u32, now: Moment) {
+    fn begin_anew(&mut self, job: u32, now: BootTime) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.begin_anew(now, "a breaker was open");
         }
@@ -228,9 +228,9 @@ impl Daemon {
     fn check_breakers(
         &mut self,
         stalled: u32,
-        now: Moment,
+        now: BootTime,
         acts: bool,
-    ) -> Result<Option<Moment>, &'static str> {
+    ) -> Result<Option<BootTime>, &'static str> {
         let reaper = &self.node.config.reaper;
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
@@ -321,7 +321,7 @@ impl Daemon {
     }
 
     /// Does what is due. An error is Slurm's, which then does not answer for others either.
-    fn carry_out(&mut self, due: Due, now: Moment) -> Result<(), String> {
+    fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), String> {
         if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
             return Ok(());
         }
@@ -426,7 +426,7 @@ impl Daemon {
         ends && self.state.reaped.len() >= most
     }
 
-    fn warn(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
+    fn warn(&mut self, due: &Due, job: &Job, end: BootTime, now: BootTime) -> Result<(), String> {
         let on = due.policy.mode == Mode::On;
         let action = action(&due.policy, job);
         let ends_in = end.since(now);
@@ -501,7 +501,7 @@ impl Daemon {
         mail::recipient(&job.mail_user, user, mail.domain.as_deref())
     }
 
-    fn signal(&mut self, due: &Due, job: &Job, end: Moment, now: Moment) -> Result<(), String> {
+    fn signal(&mut self, due: &Due, job: &Job, end: BootTime, now: BootTime) -> Result<(), String> {
         let Some((signal, _)) = due.policy.signal else {
             return Ok(());
         };
@@ -541,7 +541,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn end(&mut self, due: &Due, job: &Job, now: Moment) -> Result<(), String> {
+    fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), String> {
         let action = action(&due.policy, job);
         let (decision, deed) = match action {
             Action::Requeue => (Decision::Requeue, Deed::Requeue { hold: false }),

@@ -36,7 +36,7 @@ pub fn is_open(breaker: &Breaker, scope: Scope, count: Count) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moment::SystemClock;
+    use crate::clock::SystemClock;
 
     #[test]
     fn it_opens_above_the_share_and_not_for_a_few() {

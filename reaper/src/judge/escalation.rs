@@ -13,8 +13,8 @@ use std::time::Duration;
 use gpufrac_core::policy::{Mode, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
-use crate::moment::Moment;
 
 /// How far it has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,11 +23,11 @@ pub struct Escalation {
     /// What the first warning was about.
     stall: Option<Stall>,
     /// When each warning was given.
-    warned: Vec<Moment>,
+    warned: Vec<BootTime>,
     /// The end that was announced, without the time for a checkpoint: it does not come earlier, whatever the policy becomes.
-    promised: Moment,
+    promised: BootTime,
     /// When the signal was sent.
-    signalled: Option<Moment>,
+    signalled: Option<BootTime>,
     /// Whether the end was carried out.
     ended: bool,
     /// Whether all this was only said.
@@ -42,12 +42,12 @@ pub enum Step {
     /// A warning; the job ends then.
     Warn {
         /// When the job will end at the earliest.
-        end: Moment,
+        end: BootTime,
     },
     /// The signal of the policy.
     Signal {
         /// When the job will end at the earliest.
-        end: Moment,
+        end: BootTime,
     },
     /// The end.
     End,
@@ -60,7 +60,7 @@ impl Escalation {
     }
 
     /// When the first of them was given.
-    pub fn first_warning(&self) -> Option<Moment> {
+    pub fn first_warning(&self) -> Option<BootTime> {
         self.warned.first().copied()
     }
 
@@ -70,7 +70,7 @@ impl Escalation {
     }
 
     /// What is due for a slice that is stalled.
-    pub fn step(&self, stalled: &Stalled, policy: &Policy, now: Moment) -> Step {
+    pub fn step(&self, stalled: &Stalled, policy: &Policy, now: BootTime) -> Step {
         if self.ended {
             return Step::None;
         }
@@ -96,12 +96,12 @@ impl Escalation {
     }
 
     /// When the window ends, or later if a warning came late.
-    fn end(&self, stalled: &Stalled) -> Moment {
+    fn end(&self, stalled: &Stalled) -> BootTime {
         stalled.due().max(self.promised)
     }
 
     /// The next warning of the policy was given.
-    pub fn warned(&mut self, stalled: &Stalled, policy: &Policy, now: Moment) {
+    pub fn warned(&mut self, stalled: &Stalled, policy: &Policy, now: BootTime) {
         let before = policy.warn.get(self.warned.len());
         let end = now + before.copied().unwrap_or_default();
         self.promised = self.end(stalled).max(end);
@@ -111,7 +111,7 @@ impl Escalation {
     }
 
     /// The signal was sent.
-    pub fn signalled(&mut self, now: Moment) {
+    pub fn signalled(&mut self, now: BootTime) {
         self.signalled = Some(now);
     }
 

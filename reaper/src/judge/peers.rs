@@ -16,8 +16,8 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::{BootTime, Clock};
 use crate::key::Key;
-use crate::moment::{Clock, Moment};
 
 const VERSION: u32 = 1;
 /// Of the files.
@@ -52,7 +52,7 @@ pub struct Count {
 
 impl Count {
     /// Now. `opened`: when the breaker of the cluster was last seen open.
-    pub fn new(leases: u32, stalled: u32, opened: Option<Moment>, clock: &dyn Clock) -> Count {
+    pub fn new(leases: u32, stalled: u32, opened: Option<BootTime>, clock: &dyn Clock) -> Count {
         Count {
             version: VERSION,
             at_unix: clock.unix_now(),
@@ -63,7 +63,7 @@ impl Count {
     }
 
     /// When the breaker of the cluster was last seen open; clocks of nodes that differ a little do no harm.
-    pub fn opened(&self, clock: &dyn Clock) -> Option<Moment> {
+    pub fn opened(&self, clock: &dyn Clock) -> Option<BootTime> {
         let ago = clock.unix_now().saturating_sub(self.opened_unix);
         (self.opened_unix > 0).then(|| clock.now().before(Duration::from_secs(ago)))
     }
@@ -99,8 +99,8 @@ pub struct Peers {
     folder: Option<PathBuf>,
     node: String,
     /// What was last read of each claim, and when it last changed.
-    seen: HashMap<String, (u64, Moment)>,
-    counted: Option<(Count, Moment)>,
+    seen: HashMap<String, (u64, BootTime)>,
+    counted: Option<(Count, BootTime)>,
 }
 
 impl Peers {
@@ -129,12 +129,12 @@ impl Peers {
     ///
     /// # Errors
     /// The folder can not be written.
-    pub fn claim(&self, key: Key, stalled: Duration, now: Moment) -> Result<(), PeerError> {
+    pub fn claim(&self, key: Key, stalled: Duration, now: BootTime) -> Result<(), PeerError> {
         let claim = Claim {
             version: VERSION,
             job: key.job_id,
             restart_count: key.restart_count,
-            number: now.since(Moment::default()).as_millis() as u64,
+            number: now.since(BootTime::default()).as_millis() as u64,
             stalled_ms: stalled.as_millis() as u64,
         };
         let text = serde_json::to_string(&claim).unwrap_or_default();
@@ -180,7 +180,7 @@ impl Peers {
         key: Key,
         nodes: &str,
         own: Duration,
-        now: Moment,
+        now: BootTime,
         valid: Duration,
     ) -> Result<Duration, PeerError> {
         let list = Hostlist::parse(nodes).map_err(|_| PeerError::Nodes(nodes.to_owned()))?;
@@ -203,10 +203,10 @@ impl Peers {
                 .seen
                 .get(&name)
                 .copied()
-                .unwrap_or((claim.number, Moment::default()));
+                .unwrap_or((claim.number, BootTime::default()));
             let changed = if number == claim.number { changed } else { now };
             self.seen.insert(name, (claim.number, changed));
-            if changed == Moment::default() {
+            if changed == BootTime::default() {
                 return Err(PeerError::Unheard(node.clone()));
             }
             if now.since(changed) > valid {
@@ -227,7 +227,7 @@ impl Peers {
     pub fn tell(
         &mut self,
         mut count: Count,
-        now: Moment,
+        now: BootTime,
         interval: Duration,
     ) -> Result<(), PeerError> {
         if self.folder.is_none() {
@@ -309,8 +309,8 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::SystemClock;
     use crate::judge::watch::tests::{KEY, at};
-    use crate::moment::SystemClock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gpufrac_core::policy::{Policy, Stall};
 
-use crate::moment::Moment;
+use crate::clock::BootTime;
 
 /// A stall and its end by the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,19 +12,19 @@ pub struct Stalled {
     /// How.
     pub stall: Stall,
     /// Since when, the grace after the start not counted.
-    pub since: Moment,
+    pub since: BootTime,
     /// How long it may be so.
     pub window: Duration,
 }
 
 impl Stalled {
     /// When the window ends.
-    pub fn due(&self) -> Moment {
+    pub fn due(&self) -> BootTime {
         self.since + self.window
     }
 
     /// When the first warning is due.
-    pub fn warned_from(&self, policy: &Policy) -> Moment {
+    pub fn warned_from(&self, policy: &Policy) -> BootTime {
         self.due()
             .before(policy.warn.first().copied().unwrap_or_default())
     }

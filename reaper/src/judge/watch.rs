@@ -7,11 +7,11 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::policy::{IdleWish, Policy, Stall};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
 use crate::judge::stall::Stalled;
 use crate::key::Key;
 use crate::measure::sample::{Sample, Use};
-use crate::moment::Moment;
 
 /// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
 pub const GAP: u32 = 6;
@@ -27,13 +27,13 @@ pub struct Watch {
     /// Whose.
     pub key: Key,
     /// When it was first seen.
-    pub began: Moment,
+    pub began: BootTime,
     /// When it was last looked at with an answer or without.
-    pub sampled: Moment,
+    pub sampled: BootTime,
     /// Whether it was ever used, or may have been.
     pub used: bool,
     /// When it was last used, or may have been; `began` before.
-    pub last_use: Moment,
+    pub last_use: BootTime,
     /// Why that counts as use.
     pub reason: String,
     /// The job's processes at the last look.
@@ -41,9 +41,9 @@ pub struct Watch {
     /// Its memory at the last look.
     memory: Option<MemoryMib>,
     /// Since when memory is held and no process is left.
-    held_since: Option<Moment>,
+    held_since: Option<BootTime>,
     /// Since when the job takes more than its share.
-    over_since: Option<Moment>,
+    over_since: Option<BootTime>,
     /// What has been done about it.
     #[serde(rename = "ladder")]
     pub escalation: Escalation,
@@ -51,7 +51,7 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to watch.
-    pub fn new(key: Key, now: Moment) -> Watch {
+    pub fn new(key: Key, now: BootTime) -> Watch {
         Watch {
             key,
             began: now,
@@ -68,7 +68,7 @@ impl Watch {
     }
 
     /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
-    pub fn observe(&mut self, now: Moment, sample: &Sample, longest_gap: Duration) {
+    pub fn observe(&mut self, now: BootTime, sample: &Sample, longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
             self.begin_anew(now, "nobody looked for too long");
         }
@@ -106,7 +106,7 @@ impl Watch {
     }
 
     /// The slice was used now, or that can not be ruled out.
-    pub fn use_at(&mut self, now: Moment, reason: &str) {
+    pub fn use_at(&mut self, now: BootTime, reason: &str) {
         self.used = true;
         self.last_use = self.last_use.max(now);
         reason.clone_into(&mut self.reason);
@@ -114,14 +114,14 @@ impl Watch {
     }
 
     /// What was seen until now does not count.
-    pub fn begin_anew(&mut self, now: Moment, reason: &str) {
+    pub fn begin_anew(&mut self, now: BootTime, reason: &str) {
         self.use_at(now, reason);
         self.over_since = None;
     }
 
     /// Since when the slice is stalled in this way; None if it is not.
-    pub fn since(&self, stall: Stall, grace: Duration) -> Option<Moment> {
-        let after_grace = |moment: Moment| moment.max(self.began + grace);
+    pub fn since(&self, stall: Stall, grace: Duration) -> Option<BootTime> {
+        let after_grace = |time: BootTime| time.max(self.began + grace);
         match stall {
             Stall::NeverUsed => (!self.used).then(|| after_grace(self.began)),
             Stall::Idle => self.used.then(|| after_grace(self.last_use)),
@@ -148,7 +148,7 @@ impl Watch {
         let Some(first) = self.escalation.first_warning() else {
             return false;
         };
-        let again = |since: Option<Moment>| since.is_none_or(|since| since > first);
+        let again = |since: Option<BootTime>| since.is_none_or(|since| since > first);
         match self.escalation.stall() {
             Some(stall @ (Stall::OverShare | Stall::Finished)) => {
                 again(self.since(stall, Duration::ZERO))
@@ -158,7 +158,7 @@ impl Watch {
     }
 
     /// Whether the slice has been stalled for half of a window: it is looked at without gaps then.
-    pub fn is_suspect(&self, policy: &Policy, wish: IdleWish, now: Moment) -> bool {
+    pub fn is_suspect(&self, policy: &Policy, wish: IdleWish, now: BootTime) -> bool {
         let half = |stalled: Stalled| now.since(stalled.since) * 2 >= stalled.window;
         self.stalled(policy, wish).is_some_and(half)
     }
@@ -175,8 +175,8 @@ pub(crate) mod tests {
         created_unix: 0,
     };
 
-    pub(crate) fn at(seconds: u64) -> Moment {
-        Moment::after_boot(Duration::from_secs(1000 + seconds))
+    pub(crate) fn at(seconds: u64) -> BootTime {
+        BootTime::after_boot(Duration::from_secs(1000 + seconds))
     }
 
     pub(crate) fn sample(usage: Use, contexts: u32, memory: u64) -> Sample {
@@ -203,7 +203,7 @@ pub(crate) mod tests {
         }
     }
 
-    fn stalled(watch: &Watch) -> Option<(Stall, Moment)> {
+    fn stalled(watch: &Watch) -> Option<(Stall, BootTime)> {
         let stalled = watch.stalled(&policy(), IdleWish::Default)?;
         Some((stalled.stall, stalled.since))
     }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
+use crate::clock::{BootTime, boot_id};
 use crate::judge::peers::{PeerError, Peers};
 use crate::judge::watch::Watch;
 use crate::keep::evidence::Record;
 use crate::keep::totals::Totals;
 use crate::key::Key;
-use crate::moment::{Moment, boot_id};
 
 /// Of the text.
 const VERSION: u32 = 1;
@@ -85,10 +85,10 @@ pub struct State {
     /// The leases that are watched.
     pub watches: Vec<Watch>,
     /// When jobs were ended, in the last hour.
-    pub reaped: Vec<Moment>,
+    pub reaped: Vec<BootTime>,
     /// When the breakers of the node and of the cluster were last seen open.
     #[serde(default)]
-    pub opened: [Option<Moment>; 2],
+    pub opened: [Option<BootTime>; 2],
     /// The counters.
     pub totals: Totals,
 }

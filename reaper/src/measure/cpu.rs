@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::lease::Lease;
 
+use crate::clock::BootTime;
 use crate::key::Key;
-use crate::moment::Moment;
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ pub struct JobGroups {
     /// started.
     scopes: [String; 2],
     ticks_per_second: f64,
-    last: HashMap<Key, (Moment, f64)>,
+    last: HashMap<Key, (BootTime, f64)>,
 }
 
 impl JobGroups {
@@ -57,7 +57,7 @@ impl JobGroups {
 
     /// Cores that a job kept busy since the last call for it; None for the first call, or where that can not be
     /// told.
-    pub fn cores(&mut self, lease: &Lease, now: Moment) -> Option<f64> {
+    pub fn cores(&mut self, lease: &Lease, now: BootTime) -> Option<f64> {
         let used = self.seconds(lease)?;
         let (before, then) = self.last.insert(Key::of(lease), (now, used))?;
         let passed = now.since(before).as_secs_f64();

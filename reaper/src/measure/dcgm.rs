@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Read;
 use std::time::Duration;
 
-use crate::moment::Moment;
+use crate::clock::BootTime;
 
 /// Part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
 const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
@@ -26,7 +26,7 @@ pub type Instance = (String, u32);
 /// What was read, and when it last changed.
 pub struct Dcgm {
     url: String,
-    last: HashMap<String, (u64, Moment)>,
+    last: HashMap<String, (u64, BootTime)>,
 }
 
 /// A metric of a GPU.
@@ -47,7 +47,7 @@ impl Dcgm {
     }
 
     /// The activity of every instance whose GPU has fresh values.
-    pub fn read(&mut self, now: Moment) -> Result<HashMap<Instance, f64>, String> {
+    pub fn read(&mut self, now: BootTime) -> Result<HashMap<Instance, f64>, String> {
         let text = self.fetch()?;
         Ok(self.take(&text, now))
     }
@@ -91,7 +91,7 @@ impl Dcgm {
         }
     }
 
-    fn take(&mut self, text: &str, now: Moment) -> HashMap<Instance, f64> {
+    fn take(&mut self, text: &str, now: BootTime) -> HashMap<Instance, f64> {
         let lines: Vec<Line<'_>> = text.lines().filter_map(line).collect();
         let mut digests: HashMap<&str, u64> = HashMap::new();
         for line in &lines {
@@ -179,8 +179,8 @@ DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu="0",UUID="GPU-aa",device="nvidia0",Host
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1"} NaN
 "#;
 
-    fn at(seconds: u64) -> Moment {
-        Moment::after_boot(Duration::from_secs(seconds))
+    fn at(seconds: u64) -> BootTime {
+        BootTime::after_boot(Duration::from_secs(seconds))
     }
 
     fn key(uuid: &str, id: u32) -> Instance {

@@ -14,11 +14,11 @@ use gpufrac_node::node::Node;
 use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
 use gpufrac_nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 
+use crate::clock::{BootTime, Clock, SystemClock};
 use crate::key::Key;
 use crate::measure::cpu::JobGroups;
 use crate::measure::dcgm::{Dcgm, Instance};
 use crate::measure::sample::{Excess, Look, Sample, Sampler, Source, Use};
-use crate::moment::{Clock, Moment, SystemClock};
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
@@ -38,12 +38,12 @@ pub struct Telemetry {
     groups: JobGroups,
     dcgm: Option<Dcgm>,
     /// The last look by both clocks.
-    last: Option<(Moment, u64)>,
+    last: Option<(BootTime, u64)>,
     /// Leases that were looked at.
     met: HashSet<Key>,
     /// Groups of jobs of the processes that were seen, by pid, and when: the driver also tells what those did that
     /// have ended.
-    owners: HashMap<u32, (String, Moment)>,
+    owners: HashMap<u32, (String, BootTime)>,
 }
 
 /// What was seen of one GPU.
@@ -217,7 +217,7 @@ impl Telemetry {
 
     fn read_dcgm(
         &mut self,
-        now: Moment,
+        now: BootTime,
         errors: &mut Vec<String>,
     ) -> Option<HashMap<Instance, f64>> {
         let read = self.dcgm.as_mut()?.read(now);
@@ -241,8 +241,8 @@ fn compares_looks(sample: &Sample) -> bool {
 /// The jobs of processes that are there now, by pid.
 fn owners(
     views: &HashMap<String, View>,
-    now: Moment,
-) -> impl Iterator<Item = (u32, (String, Moment))> {
+    now: BootTime,
+) -> impl Iterator<Item = (u32, (String, BootTime))> {
     // Only what they computed on a GPU without MIG is told by process.
     let views = views.values().filter(|view| view.utilization.is_some());
     let processes = views.flat_map(|view| &view.processes);
@@ -398,7 +398,7 @@ struct Judge<'a> {
     neighbours: &'a [&'a Lease],
     dcgm: Option<&'a HashMap<Instance, f64>>,
     /// Groups of jobs of processes that were seen before.
-    owners: &'a HashMap<u32, (String, Moment)>,
+    owners: &'a HashMap<u32, (String, BootTime)>,
     policy: &'a Policy,
     /// Cores that the job kept busy.
     cores: Option<f64>,

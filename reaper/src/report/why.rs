@@ -9,7 +9,7 @@ use crate::keep::evidence::{Decision, Event, Record, VERSION};
 use crate::measure::sample::Source;
 use crate::report::chart;
 use crate::report::words::{
-    clipped, done, listed, moment, plain, remedies, rule, span_ms, stall, utc, wrapped,
+    clipped, done, event_time, listed, plain, remedies, rule, span_ms, stall, utc, wrapped,
 };
 
 /// No record comes near this; a larger file is none.
@@ -203,7 +203,7 @@ fn head(record: &Record, width: usize) -> Vec<String> {
         count => format!(", requeued {count} times before"),
     };
     let until = match record.ended_ms {
-        Some(ended) => format!("until {}", moment(record, ended)),
+        Some(ended) => format!("until {}", event_time(record, ended)),
         None => "not over when this was written".to_owned(),
     };
     let gib = record.memory_mib as f64 / 1024.0;
@@ -271,7 +271,7 @@ fn measured(record: &Record) -> String {
 
 /// An event.
 fn sentence(record: &Record, event: &Event) -> String {
-    let when = moment(record, event.at_ms);
+    let when = event_time(record, event.at_ms);
     let dry_run = match event.dry_run {
         true => " in dry-run (this was said, not done)",
         false => "",

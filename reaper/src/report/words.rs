@@ -19,7 +19,7 @@ pub(crate) fn utc(unix: u64) -> String {
 }
 
 /// When an event was.
-pub(crate) fn moment(record: &Record, at_ms: u64) -> String {
+pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
 }
 

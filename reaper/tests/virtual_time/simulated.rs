@@ -14,13 +14,13 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::act::slices::Slices;
 use gpufrac_reaper::act::slurm::{Deed, Job, Slurm, SlurmError};
+use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::{Memory, State};
 use gpufrac_reaper::key::Key;
 use gpufrac_reaper::measure::sample::{Look, Sample, Sampler, Source, Use};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
-use gpufrac_reaper::moment::{Clock, Moment};
 use gpufrac_reaper::outside::Outside;
 
 use crate::world::{Fault, How, World};
@@ -76,10 +76,10 @@ impl Write for Log {
 }
 
 impl Clock for Simulated {
-    fn now(&self) -> Moment {
+    fn now(&self) -> BootTime {
         let mut world = self.0.borrow_mut();
         world.call();
-        Moment::after_boot(world.now)
+        BootTime::after_boot(world.now)
     }
 
     fn unix_now(&self) -> u64 {

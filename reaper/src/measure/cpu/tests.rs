@@ -8,7 +8,7 @@ use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 
 use super::*;
-use crate::moment::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock};
 
 fn lease(job_id: u32) -> Lease {
     Lease {

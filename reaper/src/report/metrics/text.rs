@@ -29,7 +29,7 @@ const NO_LABELS: [(&str, &str); 0] = [];
 pub fn render(snapshot: &Snapshot, node: &str) -> String {
     let labels = [(Cow::from("node"), Cow::from(node.to_owned()))];
     let mut registry = Registry::with_prefix_and_labels(PREFIX, labels.into_iter());
-    registry.register_collector(Box::new(Moment(snapshot.clone())));
+    registry.register_collector(Box::new(SnapshotCollector(snapshot.clone())));
     let mut written = String::new();
     match text::encode(&mut written, &registry) {
         Ok(()) => written,
@@ -39,9 +39,9 @@ pub fn render(snapshot: &Snapshot, node: &str) -> String {
 }
 
 #[derive(Debug)]
-struct Moment(Snapshot);
+struct SnapshotCollector(Snapshot);
 
-impl Collector for Moment {
+impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut metrics = Metrics(&mut encoder);
         metrics.slices(&self.0.slices)?;

@@ -7,51 +7,51 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A moment since the node booted (`CLOCK_BOOTTIME`): it runs on while the daemon does not, and a step
-/// of the wall clock does not move it. Moments of one boot can be compared; the state with them lies
+/// A time since the node booted (`CLOCK_BOOTTIME`): it runs on while the daemon does not, and a step
+/// of the wall clock does not move it. Times of one boot can be compared; the state with them lies
 /// on a tmpfs and goes with the boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Moment(Duration);
+pub struct BootTime(Duration);
 
-impl Moment {
-    /// A moment that long after boot.
-    pub fn after_boot(time: Duration) -> Moment {
-        Moment(time)
+impl BootTime {
+    /// That long after boot.
+    pub fn after_boot(time: Duration) -> BootTime {
+        BootTime(time)
     }
 
     /// How long after `earlier`; zero if it is not.
-    pub fn since(self, earlier: Moment) -> Duration {
+    pub fn since(self, earlier: BootTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So long before this moment.
-    pub fn before(self, time: Duration) -> Moment {
-        Moment(self.0.saturating_sub(time))
+    /// So long before; the boot at the earliest.
+    pub fn before(self, time: Duration) -> BootTime {
+        BootTime(self.0.saturating_sub(time))
     }
 }
 
-impl Add<Duration> for Moment {
-    type Output = Moment;
+impl Add<Duration> for BootTime {
+    type Output = BootTime;
 
-    fn add(self, time: Duration) -> Moment {
-        Moment(self.0.saturating_add(time))
+    fn add(self, time: Duration) -> BootTime {
+        BootTime(self.0.saturating_add(time))
     }
 }
 
 /// The clocks that the daemon judges by.
 pub trait Clock {
-    /// The moment that it is.
-    fn now(&self) -> Moment;
+    /// The time since boot.
+    fn now(&self) -> BootTime;
 
     /// What the wall clock shows: seconds since 1970.
     fn unix_now(&self) -> u64;
 
-    /// What the wall clock showed at a moment, as far as it shows the right time now: seconds since 1970.
-    fn unix(&self, moment: Moment) -> u64 {
+    /// What the wall clock showed at a time, as far as it shows the right time now: seconds since 1970.
+    fn unix(&self, time: BootTime) -> u64 {
         let (now, wall) = (self.now(), self.unix_now());
-        match moment > now {
-            true => wall + moment.since(now).as_secs(),
-            false => wall.saturating_sub(now.since(moment).as_secs()),
+        match time > now {
+            true => wall + time.since(now).as_secs(),
+            false => wall.saturating_sub(now.since(time).as_secs()),
         }
     }
 }
@@ -65,11 +65,11 @@ pub struct SystemClock;
     reason = "all others take their time from here"
 )]
 impl Clock for SystemClock {
-    fn now(&self) -> Moment {
+    fn now(&self) -> BootTime {
         // The kernel has this clock since 2.6.39; the call cannot fail with a valid id.
         let time =
             clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-        Moment(time.into())
+        BootTime(time.into())
     }
 
     fn unix_now(&self) -> u64 {
