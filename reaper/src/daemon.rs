@@ -1,4 +1,4 @@
-//! One round after the other: leases, samples, judgement, deeds, what is told of it.
+//! One round after the other: leases, samples, judgement, actions, what is reported.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
@@ -10,8 +10,8 @@ use gpufrac_core::policy::{Facts, Mode, Policy};
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 
+use crate::act::mail_queue::MailQueue;
 use crate::act::overdue;
-use crate::act::post::Post;
 use crate::act::slurm::Job;
 use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
@@ -73,7 +73,7 @@ pub struct Daemon {
     pub(crate) node: Node,
     pub(crate) outside: Outside,
     pub(crate) peers: Peers,
-    pub(crate) post: Post,
+    pub(crate) mail_queue: MailQueue,
     pub(crate) state: State,
     /// The active leases.
     pub(crate) watched: BTreeMap<u32, Watched>,
@@ -147,7 +147,7 @@ impl Daemon {
         }
         let daemon = Daemon {
             peers: Peers::new(node.shared.as_deref(), &node.name),
-            post: Post::new(),
+            mail_queue: MailQueue::new(),
             watched: BTreeMap::new(),
             leases: Vec::new(),
             breakers: [false; 2],
@@ -239,7 +239,7 @@ impl Daemon {
             watched.written = (usize::MAX, usize::MAX);
         }
         self.save();
-        self.post.finish();
+        self.mail_queue.finish();
     }
 
     pub(crate) fn policy(&self, watched: &Watched) -> &Policy {
@@ -622,7 +622,7 @@ impl Daemon {
     }
 
     fn publish(&mut self) {
-        self.state.totals.mail_errors += self.post.failed();
+        self.state.totals.mail_errors += self.mail_queue.failed();
         let now = self.outside.clock.now();
         let slices = self.watched.values().map(|watched| slice(watched, now));
         let snapshot = Snapshot {

@@ -1,4 +1,4 @@
-//! Letters: to a user whose job is about to end, and to the admins when nothing is ended although it looks so.
+//! Mail messages: to a user whose job is about to end, and to the admins when nothing is ended although it looks so.
 #![expect(
     clippy::disallowed_methods,
     reason = "mail leaves by the real clock, beside the rounds"
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use gpufrac_core::policy::{Action, IdleWish, Mail, Policy, Stall};
 
-mod message;
+mod mime;
 mod send;
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ const LONGEST_ADDRESS: usize = 254;
 
 /// What is sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Letter {
+pub struct Message {
     /// Addresses.
     pub to: Vec<String>,
     /// One line.
@@ -100,7 +100,7 @@ fn is_address(text: &str) -> bool {
 }
 
 /// To a user: the job will end.
-pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Letter {
+pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Message {
     let dry_run = if event.dry_run { " (dry-run)" } else { "" };
     let subject = format!(
         "Job {} on {} will be {} in {}: {}{dry_run}",
@@ -121,7 +121,7 @@ pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail)
     lines.extend(chart::terminal(record, WIDTH));
     lines.push(String::new());
     lines.extend(wrapped(&closing(record, attached), WIDTH, ""));
-    Letter {
+    Message {
         to: notice.to.clone(),
         subject,
         text: lines.join("\n") + "\n",
@@ -225,7 +225,7 @@ fn closing(record: &Record, attached: bool) -> String {
 }
 
 /// To the admins: nothing is ended any more. None where nobody is to be told.
-pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Letter> {
+pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     let node = plain(&breach.node);
     let place = match breach.cluster {
         true => "the cluster".to_owned(),
@@ -245,7 +245,7 @@ pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Letter> {
     let paragraphs = [cause.as_str(), advice].map(|text| wrapped(text, WIDTH, "").join("\n"));
     let admins = mail.admins.iter().filter(|address| is_address(address));
     let to: Vec<String> = admins.cloned().collect();
-    (!to.is_empty()).then(|| Letter {
+    (!to.is_empty()).then(|| Message {
         to,
         subject: format!(
             "gpufrac: no job is ended, {} of {} slices of {place} look stalled",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
 use crate::act::mail::{self, Breach, Notice};
-use crate::act::slurm::{Deed, Job};
+use crate::act::slurm::{Job, SlurmAction};
 use crate::clock::BootTime;
 use crate::daemon::{Daemon, Watched, facts};
 use crate::judge::breaker::{self, Scope};
@@ -288,8 +288,8 @@ impl Daemon {
                 since_unix: self.outside.clock.unix_now(),
             };
             let mail = &self.node.config.reaper.mail;
-            if let Some(letter) = mail::breaker(&breach, mail) {
-                self.post.send(mail, letter);
+            if let Some(message) = mail::breaker(&breach, mail) {
+                self.mail_queue.send(mail, message);
             }
         }
         for (opened, open) in self.state.opened.iter_mut().zip(self.breakers) {
@@ -433,8 +433,8 @@ impl Daemon {
         if on {
             let text = self.announcement(due, action, ends_in);
             let comment = self.comment(job, &text);
-            let deeds = vec![Deed::Notify(text), Deed::Comment(comment)];
-            let results = self.act(due, deeds)?;
+            let actions = vec![SlurmAction::Notify(text), SlurmAction::Comment(comment)];
+            let results = self.act(due, actions)?;
             if let Some(Err(error)) = results.into_iter().next()
                 && self.recipient(due, job).is_none()
             {
@@ -489,8 +489,8 @@ impl Daemon {
             ends_in,
             policy: &due.policy,
         };
-        let letter = mail::warning(&watched.record, event, &notice, mail);
-        self.post.send(mail, letter);
+        let message = mail::warning(&watched.record, event, &notice, mail);
+        self.mail_queue.send(mail, message);
     }
 
     /// Whom to write to; None where there is no mail.
@@ -507,7 +507,7 @@ impl Daemon {
         };
         let on = due.policy.mode == Mode::On;
         if on {
-            let results = self.act(due, vec![Deed::Signal(signal.number())])?;
+            let results = self.act(due, vec![SlurmAction::Signal(signal.number())])?;
             if let Some(Err(error)) = results.into_iter().next() {
                 // A script that is not there any more can not be helped; the end has its time all the same.
                 self.outside
@@ -543,10 +543,10 @@ impl Daemon {
 
     fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), String> {
         let action = action(&due.policy, job);
-        let (decision, deed) = match action {
-            Action::Requeue => (Decision::Requeue, Deed::Requeue { hold: false }),
-            Action::RequeueHold => (Decision::Requeue, Deed::Requeue { hold: true }),
-            Action::Cancel => (Decision::Cancel, Deed::Cancel),
+        let (decision, slurm_action) = match action {
+            Action::Requeue => (Decision::Requeue, SlurmAction::Requeue { hold: false }),
+            Action::RequeueHold => (Decision::Requeue, SlurmAction::Requeue { hold: true }),
+            Action::Cancel => (Decision::Cancel, SlurmAction::Cancel),
         };
         let said = words::end(action);
         if due.policy.mode != Mode::On {
@@ -578,13 +578,13 @@ impl Daemon {
         );
         let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
         let was_refused = refused.is_some_and(|why| why.starts_with(SLURM_REFUSED));
-        let mut deeds = vec![deed];
+        let mut actions = vec![slurm_action];
         if !was_refused {
             // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
-            deeds.insert(0, Deed::Notify(text.clone()));
-            deeds.insert(1, Deed::Comment(self.comment(job, &text)));
+            actions.insert(0, SlurmAction::Notify(text.clone()));
+            actions.insert(1, SlurmAction::Comment(self.comment(job, &text)));
         }
-        let results = self.act(due, deeds);
+        let results = self.act(due, actions);
         // Slurm may have taken long: the hour of the limit begins when the job ended.
         let ended = self.outside.clock.now();
         let results = match results {
@@ -612,14 +612,18 @@ impl Daemon {
     }
 
     /// Does something to this run of the job, and to no later one.
-    fn act(&mut self, due: &Due, deeds: Vec<Deed>) -> Result<Vec<Result<(), String>>, String> {
+    fn act(
+        &mut self,
+        due: &Due,
+        actions: Vec<SlurmAction>,
+    ) -> Result<Vec<Result<(), String>>, String> {
         let run = self
             .watched
             .get(&due.job)
             .map(|w| w.watch.key.restart_count);
         self.outside
             .slurm
-            .act(due.job, run.unwrap_or_default(), deeds)
+            .act(due.job, run.unwrap_or_default(), actions)
             .map_err(|error| error.to_string())
     }
 

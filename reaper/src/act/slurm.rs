@@ -71,7 +71,7 @@ pub struct Job {
 
 /// Something to be done to a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Deed {
+pub enum SlurmAction {
     /// A line on its terminal or in its output.
     Notify(String),
     /// Its admin comment.
@@ -90,15 +90,15 @@ pub enum Deed {
 #[derive(Serialize, Deserialize)]
 struct Request {
     job_id: u32,
-    /// Which run of it is meant; deeds are for no other.
+    /// Which run of it is meant; actions are for no other.
     restart_count: Option<u32>,
-    deeds: Vec<Deed>,
+    actions: Vec<SlurmAction>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Answer {
     job: Option<Job>,
-    /// Of the deeds, in order.
+    /// Of the actions, in their order.
     results: Vec<Result<(), String>>,
 }
 
@@ -111,7 +111,7 @@ pub trait Slurm {
         &self,
         job_id: u32,
         restart_count: u32,
-        deeds: Vec<Deed>,
+        actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), String>>, SlurmError>;
 }
 
@@ -144,7 +144,7 @@ impl Slurm for Process {
         let request = Request {
             job_id,
             restart_count: None,
-            deeds: Vec::new(),
+            actions: Vec::new(),
         };
         Ok(Process::ask(&request)?.job)
     }
@@ -153,12 +153,12 @@ impl Slurm for Process {
         &self,
         job_id: u32,
         restart_count: u32,
-        deeds: Vec<Deed>,
+        actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), String>>, SlurmError> {
         let request = Request {
             job_id,
             restart_count: Some(restart_count),
-            deeds,
+            actions,
         };
         Ok(Process::ask(&request)?.results)
     }
@@ -181,7 +181,7 @@ fn answer(request: Request) -> Result<Answer, ClientError> {
     let client = Client::connect()?;
     let none = |job: Option<Job>, why: &str| Answer {
         job,
-        results: vec![Err(why.to_owned()); request.deeds.len()],
+        results: vec![Err(why.to_owned()); request.actions.len()],
     };
     let Some(info) = client.job(request.job_id)? else {
         return Ok(none(None, "there is no such job"));
@@ -190,8 +190,8 @@ fn answer(request: Request) -> Result<Answer, ClientError> {
     if runs.any(|run| run != info.restart_count) {
         return Ok(none(Some(job(info)), "it was requeued meanwhile"));
     }
-    let results = request.deeds.into_iter().map(|deed| {
-        let done = perform(&client, &info, deed);
+    let results = request.actions.into_iter().map(|action| {
+        let done = perform(&client, &info, action);
         done.map_err(|error| error.to_string())
     });
     Ok(Answer {
@@ -200,13 +200,13 @@ fn answer(request: Request) -> Result<Answer, ClientError> {
     })
 }
 
-fn perform(client: &Client, job: &JobInfo, deed: Deed) -> Result<(), ClientError> {
-    match deed {
-        Deed::Notify(line) => client.notify(job, &line),
-        Deed::Comment(text) => client.set_admin_comment(job, &text),
-        Deed::Signal(signal) => client.signal(job, signal, job.batch),
-        Deed::Requeue { hold } => client.requeue(job, hold),
-        Deed::Cancel => client.cancel(job),
+fn perform(client: &Client, job: &JobInfo, action: SlurmAction) -> Result<(), ClientError> {
+    match action {
+        SlurmAction::Notify(line) => client.notify(job, &line),
+        SlurmAction::Comment(text) => client.set_admin_comment(job, &text),
+        SlurmAction::Signal(signal) => client.signal(job, signal, job.batch),
+        SlurmAction::Requeue { hold } => client.requeue(job, hold),
+        SlurmAction::Cancel => client.cancel(job),
     }
 }
 

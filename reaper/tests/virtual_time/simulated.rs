@@ -13,7 +13,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::act::slices::Slices;
-use gpufrac_reaper::act::slurm::{Deed, Job, Slurm, SlurmError};
+use gpufrac_reaper::act::slurm::{Job, Slurm, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
@@ -242,26 +242,28 @@ impl Slurm for Simulated {
         &self,
         job_id: u32,
         restart_count: u32,
-        deeds: Vec<Deed>,
+        actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), String>>, SlurmError> {
         // Who has told Slurm to do something cannot take it back.
         let decided = self.0.borrow().decided();
         self.reach_slurm()?;
         let mut world = self.0.borrow_mut();
         let is_heard = !world.has(Fault::SilentSlurm) || world.dice.bool();
-        let is_end = |deed: &Deed| matches!(deed, Deed::Cancel | Deed::Requeue { .. });
-        let ends = deeds.iter().any(is_end);
+        let is_end = |action: &SlurmAction| {
+            matches!(action, SlurmAction::Cancel | SlurmAction::Requeue { .. })
+        };
+        let ends = actions.iter().any(is_end);
         let mut results = Vec::new();
-        for deed in deeds.into_iter().filter(|_| is_heard) {
+        for action in actions.into_iter().filter(|_| is_heard) {
             let mut reap = |how| world.reap(job_id, restart_count, how, decided);
-            results.push(match deed {
-                Deed::Cancel => reap(How::Cancelled),
-                Deed::Requeue { .. } => reap(How::Requeued),
+            results.push(match action {
+                SlurmAction::Cancel => reap(How::Cancelled),
+                SlurmAction::Requeue { .. } => reap(How::Requeued),
                 // What is said at the end is no warning.
-                Deed::Notify(_) if ends => Ok(()),
-                Deed::Notify(_) => world.warn(job_id, restart_count),
-                Deed::Signal(_) => world.signal(job_id, restart_count),
-                Deed::Comment(text) => {
+                SlurmAction::Notify(_) if ends => Ok(()),
+                SlurmAction::Notify(_) => world.warn(job_id, restart_count),
+                SlurmAction::Signal(_) => world.signal(job_id, restart_count),
+                SlurmAction::Comment(text) => {
                     world.comment(job_id, &text);
                     Ok(())
                 }

@@ -1,4 +1,4 @@
-//! Letters leave the node through programs of the site.
+//! Mail messages leave the node through programs of the site.
 
 use std::io;
 use std::process::{Command, ExitStatus};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use gpufrac_core::policy::Mail;
 use gpufrac_host::subprocess::{self, Outcome, PATH};
 
-use super::message::message;
-use super::{Letter, is_address};
+use super::mime::mime;
+use super::{Message, is_address};
 use crate::report::words::{clipped, plain};
 
 /// How much of what a program complains of is told.
 const COMPLAINT: usize = 400;
 
-/// Why a letter was not sent.
+/// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
     /// Nobody to send it to.
@@ -51,46 +51,46 @@ pub enum MailError {
     },
 }
 
-/// Sends a letter, in `deadline` at most. Where no program is configured nothing is sent, and that is no error.
-pub fn send(mail: &Mail, letter: &Letter, deadline: Duration) -> Result<(), MailError> {
+/// Sends a message, in `deadline` at most. Where no program is configured nothing is sent, and that is no error.
+pub fn send(mail: &Mail, message: &Message, deadline: Duration) -> Result<(), MailError> {
     if mail.sendmail.is_none() && mail.program.is_none() {
         return Ok(());
     }
-    if letter.to.is_empty() {
+    if message.to.is_empty() {
         return Err(MailError::NoRecipient);
     }
-    if let Some(wrong) = letter.to.iter().find(|address| !is_address(address)) {
+    if let Some(wrong) = message.to.iter().find(|address| !is_address(address)) {
         return Err(MailError::Address(plain(wrong)));
     }
     match (&mail.sendmail, &mail.program) {
         (Some(program), _) => {
-            let arguments = sendmail_arguments(mail, letter);
-            run(program, &arguments, &message(mail, letter), deadline)
+            let arguments = sendmail_arguments(mail, message);
+            run(program, &arguments, &mime(mail, message), deadline)
         }
-        (None, Some(program)) => mail_prog(program, letter, deadline),
+        (None, Some(program)) => mail_prog(program, message, deadline),
         (None, None) => Ok(()),
     }
 }
 
-fn sendmail_arguments(mail: &Mail, letter: &Letter) -> Vec<String> {
+fn sendmail_arguments(mail: &Mail, message: &Message) -> Vec<String> {
     // A line with a single dot does not end the message.
     let mut arguments = vec!["-i".to_owned()];
     if let Some(from) = mail.from.as_ref().filter(|from| is_address(from)) {
         arguments.extend(["-f".to_owned(), from.clone()]);
     }
     arguments.push("--".to_owned());
-    arguments.extend(letter.to.iter().cloned());
+    arguments.extend(message.to.iter().cloned());
     arguments
 }
 
-/// One call for each recipient, as slurmctld does it. Who can be reached gets the letter.
-fn mail_prog(program: &str, letter: &Letter, deadline: Duration) -> Result<(), MailError> {
+/// One call for each recipient, as slurmctld does it. Who can be reached gets the message.
+fn mail_prog(program: &str, message: &Message, deadline: Duration) -> Result<(), MailError> {
     let start = Instant::now();
     let mut done = Ok(());
-    for address in &letter.to {
-        let arguments = ["-s".to_owned(), plain(&letter.subject), address.clone()];
+    for address in &message.to {
+        let arguments = ["-s".to_owned(), plain(&message.subject), address.clone()];
         let left = deadline.saturating_sub(start.elapsed());
-        let sent = run(program, &arguments, letter.text.as_bytes(), left);
+        let sent = run(program, &arguments, message.text.as_bytes(), left);
         done = done.and(sent);
     }
     done
@@ -108,7 +108,7 @@ fn run(
         limit,
     };
     if limit.is_zero() {
-        // Others before it took all the time. What is killed at once may have sent half a letter.
+        // Others before it took all the time. What is killed at once may have sent half a message.
         return Err(hung());
     }
     let mut command = Command::new(program);

@@ -62,7 +62,7 @@ fn mail_prog(program: String) -> Mail {
     }
 }
 
-fn letter(mail: &Mail) -> Letter {
+fn message(mail: &Mail) -> Message {
     let policy = Policy {
         signal: "USR1"
             .parse()
@@ -95,12 +95,12 @@ fn a_warning_says_what_when_why_and_what_to_do() {
         contact: Some("Ask hpc@example.org for an exemption.".to_owned()),
         ..sendmail("/x".to_owned())
     };
-    let letter = letter(&mail);
+    let message = message(&mail);
     assert_eq!(
-        letter.subject,
+        message.subject,
         "Job 4242 on gn07 will be put back in the queue in 20m: its GPU is idle"
     );
-    let text = flat(&letter.text);
+    let text = flat(&message.text);
     for wanted in [
         "Your job 4242 holds 0.25 of a GPU (2g.20gb) on node gn07.",
         "It will be put back in the queue at 2026-11-18 20:46:44 UTC, in 20m from",
@@ -115,14 +115,14 @@ fn a_warning_says_what_when_why_and_what_to_do() {
         "`gpufrac why 4242`",
         "100 % ┤",
     ] {
-        assert!(text.contains(wanted), "{wanted}\n{}", letter.text);
+        assert!(text.contains(wanted), "{wanted}\n{}", message.text);
     }
     assert!(
         !text.contains("idle=off") && !text.contains("dry-run:"),
         "{text}"
     );
-    assert!(letter.chart_svg.unwrap().starts_with("<svg"));
-    for line in letter.text.lines() {
+    assert!(message.chart_svg.unwrap().starts_with("<svg"));
+    for line in message.text.lines() {
         assert!(line.chars().count() <= WIDTH, "{line}");
     }
 }
@@ -166,19 +166,23 @@ fn a_dry_run_says_so() {
         ends_in: Duration::from_secs(60),
         policy: &Policy::default(),
     };
-    let letter = warning(&record(), &event, &notice, &mail_prog("/x".to_owned()));
-    assert!(letter.subject.ends_with("(dry-run)"), "{}", letter.subject);
-    assert!(letter.text.contains("nothing will be done to the job"));
-    assert!(flat(&letter.text).contains("`gpufrac why 4242 --svg FILE`"));
-    assert_eq!(letter.chart_svg, None);
+    let message = warning(&record(), &event, &notice, &mail_prog("/x".to_owned()));
+    assert!(
+        message.subject.ends_with("(dry-run)"),
+        "{}",
+        message.subject
+    );
+    assert!(message.text.contains("nothing will be done to the job"));
+    assert!(flat(&message.text).contains("`gpufrac why 4242 --svg FILE`"));
+    assert_eq!(message.chart_svg, None);
 }
 
 #[test]
 fn the_message_is_what_a_mail_program_reads() {
     let site = Site::new();
     let mail = sendmail(site.recorder());
-    let letter = letter(&mail);
-    send(&mail, &letter, LIMIT).unwrap();
+    let message = message(&mail);
+    send(&mail, &message, LIMIT).unwrap();
     assert_eq!(
         site.text("args"),
         "<-i><-f><gpufrac@cluster.example.org><--><alice@example.org>\n"
@@ -197,33 +201,33 @@ fn the_message_is_what_a_mail_program_reads() {
     );
     let input = site.text("input");
     assert!(!input.contains('\r') && input.is_ascii());
-    let message = MessageParser::default().parse(input.as_bytes()).unwrap();
+    let parsed = MessageParser::default().parse(input.as_bytes()).unwrap();
     let address = |list: Option<&mail_parser::Address<'_>>| {
         list.unwrap().first().unwrap().address().unwrap().to_owned()
     };
-    assert_eq!(address(message.from()), "gpufrac@cluster.example.org");
-    assert_eq!(address(message.to()), "alice@example.org");
-    assert_eq!(message.subject(), Some(letter.subject.as_str()));
-    assert!(message.date().is_some());
-    assert_eq!(message.body_text(0).unwrap().trim(), letter.text.trim());
-    assert_eq!(message.attachment_count(), 1);
-    let chart = message.attachment(0).unwrap();
+    assert_eq!(address(parsed.from()), "gpufrac@cluster.example.org");
+    assert_eq!(address(parsed.to()), "alice@example.org");
+    assert_eq!(parsed.subject(), Some(message.subject.as_str()));
+    assert!(parsed.date().is_some());
+    assert_eq!(parsed.body_text(0).unwrap().trim(), message.text.trim());
+    assert_eq!(parsed.attachment_count(), 1);
+    let chart = parsed.attachment(0).unwrap();
     assert_eq!(chart.attachment_name(), Some("chart.svg"));
     assert_eq!(chart.content_type().unwrap().subtype(), Some("svg+xml"));
-    assert_eq!(chart.contents(), letter.chart_svg.unwrap().as_bytes());
+    assert_eq!(chart.contents(), message.chart_svg.unwrap().as_bytes());
 }
 
 #[test]
 fn a_header_can_not_be_added() {
     let site = Site::new();
     let mail = sendmail(site.recorder());
-    let mut letter = letter(&mail);
-    letter.subject = "a\r\nBcc: eve@example.org\n\nb ü".to_owned();
-    send(&mail, &letter, LIMIT).unwrap();
+    let mut message = message(&mail);
+    message.subject = "a\r\nBcc: eve@example.org\n\nb ü".to_owned();
+    send(&mail, &message, LIMIT).unwrap();
     let input = site.text("input");
-    let message = MessageParser::default().parse(input.as_bytes()).unwrap();
-    assert!(message.bcc().is_none());
-    assert_eq!(message.subject(), Some("a??Bcc: eve@example.org??b ü"));
+    let parsed = MessageParser::default().parse(input.as_bytes()).unwrap();
+    assert!(parsed.bcc().is_none());
+    assert_eq!(parsed.subject(), Some("a??Bcc: eve@example.org??b ü"));
     for wrong in [
         "-Cfile",
         "a@b\nBcc: c",
@@ -233,8 +237,8 @@ fn a_header_can_not_be_added() {
         "a@b@c",
         "",
     ] {
-        letter.to = vec![wrong.to_owned()];
-        let error = send(&mail, &letter, LIMIT).unwrap_err();
+        message.to = vec![wrong.to_owned()];
+        let error = send(&mail, &message, LIMIT).unwrap_err();
         assert!(matches!(error, MailError::Address(_)), "{wrong}: {error}");
     }
 }
@@ -243,25 +247,25 @@ fn a_header_can_not_be_added() {
 fn mail_prog_is_called_as_slurm_does() {
     let site = Site::new();
     let mail = mail_prog(site.recorder());
-    let mut letter = letter(&mail);
-    letter.subject = "of `id` $(id)".to_owned();
-    letter.to = vec!["alice@example.org".to_owned(), "bob".to_owned()];
-    send(&mail, &letter, LIMIT).unwrap();
+    let mut message = message(&mail);
+    message.subject = "of `id` $(id)".to_owned();
+    message.to = vec!["alice@example.org".to_owned(), "bob".to_owned()];
+    send(&mail, &message, LIMIT).unwrap();
     assert_eq!(
         site.text("args"),
         "<-s><of `id` $(id)><alice@example.org>\n<-s><of `id` $(id)><bob>\n"
     );
-    assert_eq!(site.text("input"), letter.text.repeat(2));
+    assert_eq!(site.text("input"), message.text.repeat(2));
 }
 
 #[test]
 fn without_a_program_nothing_is_sent() {
     let mail = Mail::default();
-    send(&mail, &letter(&mail), LIMIT).unwrap();
+    send(&mail, &message(&mail), LIMIT).unwrap();
     let mail = mail_prog("/x".to_owned());
-    let nobody = Letter {
+    let nobody = Message {
         to: Vec::new(),
-        ..letter(&mail)
+        ..message(&mail)
     };
     assert!(matches!(
         send(&mail, &nobody, LIMIT),
@@ -272,12 +276,12 @@ fn without_a_program_nothing_is_sent() {
 #[test]
 fn a_hung_program_is_killed_with_its_children() {
     let site = Site::new();
-    // It reads nothing, and the letter is more than a pipe holds.
+    // It reads nothing, and the message is more than a pipe holds.
     let mail = sendmail(site.program("sleep 100 & echo $! >child\nwait"));
-    let mut letter = letter(&mail);
-    letter.text = "long ".repeat(100_000);
+    let mut message = message(&mail);
+    message.text = "long ".repeat(100_000);
     let start = Instant::now();
-    let error = send(&mail, &letter, Duration::from_secs(1)).unwrap_err();
+    let error = send(&mail, &message, Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, MailError::Hung { .. }), "{error}");
     assert!(start.elapsed() < Duration::from_secs(15));
     let child: i32 = site.text("child").trim().parse().unwrap();
@@ -296,13 +300,13 @@ fn a_hung_program_is_killed_with_its_children() {
 fn what_failed_and_why_is_told() {
     let site = Site::new();
     let mail = sendmail(site.program("echo said >&2; echo why >&2; sleep 30 & exit 75"));
-    let said = send(&mail, &letter(&mail), LIMIT).unwrap_err().to_string();
+    let said = send(&mail, &message(&mail), LIMIT).unwrap_err().to_string();
     assert!(
         said.ends_with("/program` failed with exit status: 75: said / why"),
         "{said}"
     );
     let mail = sendmail("/nonexistent/sendmail".to_owned());
-    let said = send(&mail, &letter(&mail), LIMIT).unwrap_err().to_string();
+    let said = send(&mail, &message(&mail), LIMIT).unwrap_err().to_string();
     assert!(
         said.starts_with("cannot run `/nonexistent/sendmail`: "),
         "{said}"
@@ -360,13 +364,13 @@ fn admins_are_told_of_a_breaker() {
         admins: vec!["root".to_owned(), "-x".to_owned()],
         ..Mail::default()
     };
-    let letter = breaker(&breach, &mail).unwrap();
-    assert_eq!(letter.to, ["root"]);
+    let message = breaker(&breach, &mail).unwrap();
+    assert_eq!(message.to, ["root"]);
     assert_eq!(
-        letter.subject,
+        message.subject,
         "gpufrac: no job is ended, 7 of 8 slices of node gn07 look stalled"
     );
-    let text = flat(&letter.text);
+    let text = flat(&message.text);
     assert!(text.contains("more than 60 % of them"), "{text}");
     assert!(text.contains("since 2026-11-18 11:06:40 UTC."), "{text}");
 }

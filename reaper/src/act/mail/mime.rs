@@ -1,4 +1,4 @@
-//! A letter as a MIME message.
+//! A mail message in MIME.
 
 use std::time::SystemTime;
 
@@ -8,13 +8,13 @@ use lettre::message::header::{
 };
 use lettre::message::{Attachment, Body, MultiPart, SinglePart};
 
-use super::Letter;
+use super::Message;
 use crate::report::words::plain;
 
 /// The whole message, as what delivers mail on a node takes it. Without a sender of ours that program writes its own.
-pub(super) fn message(mail: &Mail, letter: &Letter) -> Vec<u8> {
-    let mut parts = MultiPart::mixed().singlepart(SinglePart::plain(letter.text.clone()));
-    if let Some(chart) = &letter.chart_svg {
+pub(super) fn mime(mail: &Mail, message: &Message) -> Vec<u8> {
+    let mut parts = MultiPart::mixed().singlepart(SinglePart::plain(message.text.clone()));
+    if let Some(chart) = &message.chart_svg {
         parts = parts.singlepart(picture(chart));
     }
     let headers = parts.headers_mut();
@@ -27,20 +27,20 @@ pub(super) fn message(mail: &Mail, letter: &Letter) -> Vec<u8> {
     if let Some(from) = &mail.from {
         put("From", from.clone());
     }
-    put("To", letter.to.join(", "));
-    put("Subject", letter.subject.clone());
+    put("To", message.to.join(", "));
+    put("Subject", message.subject.clone());
     // Nobody's absence is to be answered (RFC 3834).
     put("Auto-Submitted", "auto-generated".to_owned());
     lines(&parts.formatted())
 }
 
 /// With the line ends of files, which every such program takes; no body has other bytes than text.
-fn lines(message: &[u8]) -> Vec<u8> {
-    let mut lines = Vec::with_capacity(message.len());
-    for line in message.split_inclusive(|&byte| byte == b'\n') {
+fn lines(text: &[u8]) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(text.len());
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
         match line.strip_suffix(b"\r\n") {
-            Some(text) => {
-                lines.extend_from_slice(text);
+            Some(whole) => {
+                lines.extend_from_slice(whole);
                 lines.push(b'\n');
             }
             None => lines.extend_from_slice(line),

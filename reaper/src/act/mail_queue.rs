@@ -1,4 +1,4 @@
-//! Letters on their way, on a thread of their own: a mail system that hangs must not stop the rounds.
+//! Mail messages on their way, on a thread of their own: a mail system that hangs must not stop the rounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,49 +9,52 @@ use std::time::Duration;
 use gpufrac_core::policy::Mail;
 use gpufrac_host::log::JobLog;
 
-use crate::act::mail::{self, Letter};
+use crate::act::mail::{self, Message};
 
-/// How long one letter may take.
+/// How long one message may take.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Letters that wait at most.
+/// Mail messages that wait at most.
 const WAITING: usize = 200;
 
-/// Where letters are put.
-pub struct Post {
-    out: Option<SyncSender<(Mail, Letter)>>,
+/// Where messages are put.
+pub struct MailQueue {
+    out: Option<SyncSender<(Mail, Message)>>,
     thread: Option<JoinHandle<()>>,
     failed: Arc<AtomicU64>,
     closing: Arc<AtomicBool>,
 }
 
-impl Default for Post {
+impl Default for MailQueue {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Post {
+impl MailQueue {
     /// Opens.
-    pub fn new() -> Post {
-        let (out, inbox) = sync_channel::<(Mail, Letter)>(WAITING);
+    pub fn new() -> MailQueue {
+        let (out, inbox) = sync_channel::<(Mail, Message)>(WAITING);
         let failed = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&failed);
         let closing = Arc::new(AtomicBool::new(false));
         let closed = Arc::clone(&closing);
         let thread = std::thread::spawn(move || {
             let log = JobLog::reaper();
-            for (mail, letter) in inbox {
+            for (mail, message) in inbox {
                 let sent = match closed.load(Ordering::Relaxed) {
                     true => Err("the daemon ends".to_owned()),
-                    false => mail::send(&mail, &letter, LIMIT).map_err(|error| error.to_string()),
+                    false => mail::send(&mail, &message, LIMIT).map_err(|error| error.to_string()),
                 };
                 if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);
-                    log.error(format!("a mail ({}) was not sent: {error}", letter.subject));
+                    log.error(format!(
+                        "a mail ({}) was not sent: {error}",
+                        message.subject
+                    ));
                 }
             }
         });
-        Post {
+        MailQueue {
             out: Some(out),
             thread: Some(thread),
             failed,
@@ -59,14 +62,14 @@ impl Post {
         }
     }
 
-    /// Takes a letter.
-    pub fn send(&self, mail: &Mail, letter: Letter) {
+    /// Takes a message.
+    pub fn send(&self, mail: &Mail, message: Message) {
         let Some(out) = &self.out else { return };
-        match out.try_send((mail.clone(), letter)) {
+        match out.try_send((mail.clone(), message)) {
             Ok(()) => {}
-            Err(TrySendError::Full((_, letter)) | TrySendError::Disconnected((_, letter))) => {
+            Err(TrySendError::Full((_, message)) | TrySendError::Disconnected((_, message))) => {
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let lost = format!("a mail ({}) was not sent: too many wait", letter.subject);
+                let lost = format!("a mail ({}) was not sent: too many wait", message.subject);
                 JobLog::reaper().error(lost);
             }
         }
@@ -77,7 +80,7 @@ impl Post {
         self.failed.swap(0, Ordering::Relaxed)
     }
 
-    /// Waits for the letter that is on its way; the others are not sent any more.
+    /// Waits for the message that is on its way; the others are not sent any more.
     pub fn finish(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         self.out = None;
