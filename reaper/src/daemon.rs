@@ -21,7 +21,7 @@ use crate::judge::watch::{GAP, SUSPECT_GAP, Watch};
 use crate::keep::evidence::{Decision, Event, Record};
 use crate::keep::state::State;
 use crate::key::Key;
-use crate::measure::sample::{Sample, Use};
+use crate::measure::sample::{Activity, Sample};
 use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::outside::Outside;
 use crate::report::metrics::{Slice, Snapshot};
@@ -314,7 +314,7 @@ impl Daemon {
                 let mut watch = Watch::new(key, now);
                 let age = self.outside.clock.unix_now().abs_diff(lease.created_unix);
                 if age > (interval * GAP).as_secs().max(LONGEST_START) {
-                    watch.use_at(now, "what it did before is not known");
+                    watch.mark_active(now, "what it did before is not known");
                 }
                 watch
             }
@@ -389,7 +389,7 @@ impl Daemon {
             let Some(watched) = self.watched.get_mut(&job) else {
                 continue;
             };
-            if matches!(sample.usage, Use::Unknown(_)) {
+            if matches!(sample.activity, Activity::Unknown(_)) {
                 self.state.totals.unknown_samples += 1;
             }
             let policy = reaper.policy(&facts(&watched.lease, watched.job.as_ref()));
@@ -693,12 +693,12 @@ fn slice(watched: &Watched, now: BootTime) -> Slice {
         gpu: lease.slice.gpu_uuid.clone(),
         device: lease.slice.cuda_device().unwrap_or("").to_owned(),
         fraction: f64::from(lease.fraction.numerator()) / f64::from(lease.fraction.denominator()),
-        activity: last.and_then(|sample| sample.activity),
+        busy_share: last.and_then(|sample| sample.busy_share),
         memory_bytes: last
             .and_then(|sample| sample.memory)
             .map(|memory| memory.0 << 20),
         memory_limit_bytes: lease.slice.memory_mib.0 << 20,
-        idle_seconds: now.since(watched.watch.last_use).as_secs_f64(),
+        idle_seconds: now.since(watched.watch.last_active).as_secs_f64(),
         source: last.map_or(crate::measure::sample::Source::Missing, |sample| {
             sample.source
         }),

@@ -32,7 +32,7 @@ fn slice(job: u32) -> Slice {
         gpu: "GPU-5a".to_owned(),
         device: format!("MIG-{job}"),
         fraction: 0.5,
-        activity: Some(0.25),
+        busy_share: Some(0.25),
         memory_bytes: Some(1 << 30),
         memory_limit_bytes: 40 << 30,
         idle_seconds: 0.0,
@@ -48,7 +48,7 @@ fn snapshot() -> Snapshot {
             Slice {
                 account: String::new(),
                 fraction: 0.03,
-                activity: None,
+                busy_share: None,
                 memory_bytes: None,
                 idle_seconds: 1234.5,
                 source: Source::Processes,

@@ -63,7 +63,7 @@ impl Daemon {
                 // Jobs that end and daemons that start again close it too: what made it open may have been wrong until
                 // the last moment.
                 Ok(Some(open)) if due.stalled.since <= open => {
-                    self.begin_anew(due.job, now);
+                    self.restart_window(due.job, now);
                     Ok(())
                 }
                 Ok(_) => self.carry_out(due, now),
@@ -143,7 +143,7 @@ impl Daemon {
         }
         if !self.breakers[0] && self.state.opened[0].is_some_and(|open| own.since <= open) {
             // The others are not to act on it.
-            self.begin_anew(job, now);
+            self.restart_window(job, now);
             self.withdraw(job);
             return None;
         }
@@ -192,9 +192,9 @@ impl Daemon {
     }
 
     /// What was measured while a breaker was open does not count.
-    fn begin_anew(&mut self, job: u32, now: BootTime) {
+    fn restart_window(&mut self, job: u32, now: BootTime) {
         if let Some(watched) = self.watched.get_mut(&job) {
-            watched.watch.begin_anew(now, "a breaker was open");
+            watched.watch.restart_window(now, "a breaker was open");
         }
     }
 
@@ -216,7 +216,7 @@ impl Daemon {
         let wish = policy.granted(watched.lease.idle_wish);
         let stalled = Stalled {
             stall,
-            since: watched.watch.last_use,
+            since: watched.watch.last_active,
             window: policy.window(stall, wish).unwrap_or_default(),
         };
         self.decide(job, Decision::Clear, &stalled, policy, detail);
@@ -341,14 +341,16 @@ impl Daemon {
         if !same || !job.running {
             // That is not the user's idleness.
             let reason = "it is suspended, or on its way out";
-            watched.watch.use_at(now, reason);
+            watched.watch.mark_active(now, reason);
             return Ok(());
         }
         if job.suspend_unix > 0 {
             let resumed = Duration::from_secs(now_unix.saturating_sub(job.suspend_unix));
             let resumed = now.before(resumed);
-            if resumed > watched.watch.last_use && resumed > watched.watch.began {
-                watched.watch.use_at(resumed, "it was suspended until then");
+            if resumed > watched.watch.last_active && resumed > watched.watch.began {
+                watched
+                    .watch
+                    .mark_active(resumed, "it was suspended until then");
             }
         }
         // What Slurm says now may choose another rule, or move the beginning.

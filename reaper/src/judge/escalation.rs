@@ -146,7 +146,7 @@ mod tests {
     use super::*;
     use crate::judge::watch::Watch;
     use crate::judge::watch::tests::{KEY, at, sample};
-    use crate::measure::sample::Use;
+    use crate::measure::sample::Activity;
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -165,13 +165,19 @@ mod tests {
     }
 
     /// Every step at the seconds at which `look` says so, with the outcome carried out.
-    fn play(policy: &Policy, look: impl Fn(u64) -> Option<Use>, seconds: u64) -> Vec<(u64, Step)> {
+    fn play(
+        policy: &Policy,
+        look: impl Fn(u64) -> Option<Activity>,
+        seconds: u64,
+    ) -> Vec<(u64, Step)> {
         let mut watch = Watch::new(KEY, at(0));
         let mut steps = Vec::new();
         for second in 1..=seconds {
-            let Some(usage) = look(second) else { continue };
+            let Some(activity) = look(second) else {
+                continue;
+            };
             let now = at(second);
-            watch.observe(now, &sample(usage, 0, 0), 120 * SECOND);
+            watch.observe(now, &sample(activity, 0, 0), 120 * SECOND);
             if watch.is_cleared() {
                 watch.escalation = Escalation::default();
             }
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn warnings_the_signal_and_the_end_come_in_time() {
-        let steps = play(&policy(&[30, 10], Some(5)), |_| Some(Use::Idle), 300);
+        let steps = play(&policy(&[30, 10], Some(5)), |_| Some(Activity::Idle), 300);
         let end = at(105);
         assert_eq!(
             steps,
@@ -210,7 +216,7 @@ mod tests {
         // Nobody looked in time (but not for so long that what happened is unknown).
         let look = |second: u64| {
             let there = !(69..95).contains(&second);
-            there.then_some(Use::Idle)
+            there.then_some(Activity::Idle)
         };
         let steps = play(&policy(&[30, 10], None), look, 300);
         assert_eq!(
@@ -225,7 +231,13 @@ mod tests {
 
     #[test]
     fn one_use_a_second_before_the_end_begins_anew() {
-        let look = |second| Some(if second == 99 { Use::Busy } else { Use::Idle });
+        let look = |second| {
+            Some(if second == 99 {
+                Activity::Busy
+            } else {
+                Activity::Idle
+            })
+        };
         let steps = play(&policy(&[30], None), look, 198);
         assert_eq!(
             steps,
@@ -282,13 +294,13 @@ mod tests {
             let policy = policy(&warn, checkpoint);
             // 0: busy, 1-3: nobody looks, 4: no answer, else idle.
             let look = |second: u64| match looks[second as usize - 1] {
-                0 => Some(Use::Busy),
+                0 => Some(Activity::Busy),
                 1..=3 => None,
-                4 => Some(Use::Unknown(String::new())),
-                _ => Some(Use::Idle),
+                4 => Some(Activity::Unknown(String::new())),
+                _ => Some(Activity::Idle),
             };
             let steps = play(&policy, look, looks.len() as u64);
-            let used = |second: &u64| matches!(look(*second), Some(Use::Busy | Use::Unknown(_)));
+            let used = |second: &u64| matches!(look(*second), Some(Activity::Busy | Activity::Unknown(_)));
             for (index, (end, step)) in steps.iter().enumerate() {
                 if *step != Step::End {
                     continue;

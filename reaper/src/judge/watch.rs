@@ -11,7 +11,7 @@ use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
 use crate::judge::stall::Stalled;
 use crate::key::Key;
-use crate::measure::sample::{Sample, Use};
+use crate::measure::sample::{Activity, Sample};
 
 /// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
 pub const GAP: u32 = 6;
@@ -31,9 +31,11 @@ pub struct Watch {
     /// When it was last looked at with an answer or without.
     pub sampled: BootTime,
     /// Whether it was ever used, or may have been.
-    pub used: bool,
+    #[serde(rename = "used")]
+    pub was_active: bool,
     /// When it was last used, or may have been; `began` before.
-    pub last_use: BootTime,
+    #[serde(rename = "last_use")]
+    pub last_active: BootTime,
     /// Why that counts as use.
     pub reason: String,
     /// The job's processes at the last look.
@@ -56,8 +58,8 @@ impl Watch {
             key,
             began: now,
             sampled: now,
-            used: false,
-            last_use: now,
+            was_active: false,
+            last_active: now,
             reason: String::new(),
             contexts: 0,
             memory: None,
@@ -70,18 +72,18 @@ impl Watch {
     /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
     pub fn observe(&mut self, now: BootTime, sample: &Sample, longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
-            self.begin_anew(now, "nobody looked for too long");
+            self.restart_window(now, "nobody looked for too long");
         }
         self.sampled = now;
-        match &sample.usage {
-            Use::Idle => {}
-            Use::Busy => self.use_at(now, "it was used"),
-            Use::Unknown(why) => self.use_at(now, why),
+        match &sample.activity {
+            Activity::Idle => {}
+            Activity::Busy => self.mark_active(now, "it was used"),
+            Activity::Unknown(why) => self.mark_active(now, why),
         }
         if let Some(contexts) = sample.contexts {
             // Whoever makes a context means to use it.
             if contexts > self.contexts {
-                self.use_at(now, "a new context");
+                self.mark_active(now, "a new context");
             }
             self.contexts = contexts;
         }
@@ -89,11 +91,11 @@ impl Watch {
         if let (Some(before), Some(memory)) = (self.memory, sample.memory)
             && before != memory
         {
-            self.use_at(now, "its memory changed");
+            self.mark_active(now, "its memory changed");
         }
         self.memory = sample.memory;
         let held = sample.contexts == Some(0) && sample.memory >= Some(DRIVERS_OWN);
-        self.held_since = match (held && self.used, self.held_since) {
+        self.held_since = match (held && self.was_active, self.held_since) {
             (false, _) => None,
             (true, None) => Some(now),
             (true, since) => since,
@@ -106,16 +108,16 @@ impl Watch {
     }
 
     /// The slice was used now, or that can not be ruled out.
-    pub fn use_at(&mut self, now: BootTime, reason: &str) {
-        self.used = true;
-        self.last_use = self.last_use.max(now);
+    pub fn mark_active(&mut self, now: BootTime, reason: &str) {
+        self.was_active = true;
+        self.last_active = self.last_active.max(now);
         reason.clone_into(&mut self.reason);
         self.held_since = None;
     }
 
     /// What was seen until now does not count.
-    pub fn begin_anew(&mut self, now: BootTime, reason: &str) {
-        self.use_at(now, reason);
+    pub fn restart_window(&mut self, now: BootTime, reason: &str) {
+        self.mark_active(now, reason);
         self.over_since = None;
     }
 
@@ -123,8 +125,8 @@ impl Watch {
     pub fn since(&self, stall: Stall, grace: Duration) -> Option<BootTime> {
         let after_grace = |time: BootTime| time.max(self.began + grace);
         match stall {
-            Stall::NeverUsed => (!self.used).then(|| after_grace(self.began)),
-            Stall::Idle => self.used.then(|| after_grace(self.last_use)),
+            Stall::NeverUsed => (!self.was_active).then(|| after_grace(self.began)),
+            Stall::Idle => self.was_active.then(|| after_grace(self.last_active)),
             Stall::Finished => self.held_since.map(after_grace),
             Stall::OverShare => self.over_since,
         }
@@ -153,7 +155,7 @@ impl Watch {
             Some(stall @ (Stall::OverShare | Stall::Finished)) => {
                 again(self.since(stall, Duration::ZERO))
             }
-            _ => self.last_use > first,
+            _ => self.last_active > first,
         }
     }
 
@@ -179,11 +181,11 @@ pub(crate) mod tests {
         BootTime::after_boot(Duration::from_secs(1000 + seconds))
     }
 
-    pub(crate) fn sample(usage: Use, contexts: u32, memory: u64) -> Sample {
+    pub(crate) fn sample(activity: Activity, contexts: u32, memory: u64) -> Sample {
         Sample {
             source: Source::Gpm,
-            usage,
-            activity: None,
+            activity,
+            busy_share: None,
             contexts: Some(contexts),
             memory: Some(MemoryMib(memory)),
             excess: None,
@@ -217,26 +219,26 @@ pub(crate) mod tests {
         };
         // The grace does not count.
         let never = Some((Stall::NeverUsed, at(5)));
-        assert_eq!(look(1, &sample(Use::Idle, 0, 0)), never);
-        assert_eq!(look(2, &sample(Use::Idle, 0, 0)), never);
+        assert_eq!(look(1, &sample(Activity::Idle, 0, 0)), never);
+        assert_eq!(look(2, &sample(Activity::Idle, 0, 0)), never);
         // A context that computes nothing is a use once, not for ever.
         let once = Some((Stall::Idle, at(7)));
-        assert_eq!(look(7, &sample(Use::Idle, 1, 300)), once);
-        assert_eq!(look(8, &sample(Use::Idle, 1, 300)), once);
+        assert_eq!(look(7, &sample(Activity::Idle, 1, 300)), once);
+        assert_eq!(look(8, &sample(Activity::Idle, 1, 300)), once);
         assert_eq!(
-            look(9, &sample(Use::Busy, 1, 300)),
+            look(9, &sample(Activity::Busy, 1, 300)),
             Some((Stall::Idle, at(9)))
         );
         assert_eq!(
-            look(10, &sample(Use::Idle, 0, 300)),
+            look(10, &sample(Activity::Idle, 0, 300)),
             Some((Stall::Finished, at(10)))
         );
         assert_eq!(
-            look(11, &sample(Use::Idle, 0, 300)),
+            look(11, &sample(Activity::Idle, 0, 300)),
             Some((Stall::Finished, at(10)))
         );
         assert_eq!(
-            look(12, &sample(Use::Idle, 0, 12)),
+            look(12, &sample(Activity::Idle, 0, 12)),
             Some((Stall::Idle, at(12)))
         );
     }
@@ -246,9 +248,9 @@ pub(crate) mod tests {
         let mut watch = Watch::new(KEY, at(0));
         watch.observe(at(1), &Sample::missing("no driver"), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
-        watch.observe(at(7), &sample(Use::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(7), &sample(Activity::Idle, 0, 0), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))), "six intervals");
-        watch.observe(at(14), &sample(Use::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(14), &sample(Activity::Idle, 0, 0), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(14))), "seven");
     }
 
@@ -257,12 +259,12 @@ pub(crate) mod tests {
         let mut watch = Watch::new(KEY, at(0));
         let over = Sample {
             excess: Some(Excess::OutsideMps { pids: vec![1] }),
-            ..sample(Use::Busy, 1, 0)
+            ..sample(Activity::Busy, 1, 0)
         };
         watch.observe(at(1), &over, 6 * SECOND);
         watch.observe(at(2), &over, 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(1))));
-        watch.observe(at(3), &sample(Use::Busy, 1, 0), 6 * SECOND);
+        watch.observe(at(3), &sample(Activity::Busy, 1, 0), 6 * SECOND);
         watch.observe(at(4), &over, 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(4))));
     }
@@ -270,7 +272,7 @@ pub(crate) mod tests {
     #[test]
     fn what_the_user_asked_for_counts_where_it_is_allowed() {
         let mut watch = Watch::new(KEY, at(0));
-        watch.observe(at(1), &sample(Use::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(1), &sample(Activity::Idle, 0, 0), 6 * SECOND);
         let mut policy = policy();
         let window = |policy: &Policy, wish| watch.stalled(policy, wish).map(|s| s.window);
         assert_eq!(window(&policy, IdleWish::Long), Some(120 * SECOND));

@@ -7,7 +7,7 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::sample::{Sample, Source, Use};
+use crate::measure::sample::{Activity, Sample, Source};
 
 /// Of the text of a [`Record`].
 pub const VERSION: u32 = 1;
@@ -97,12 +97,12 @@ impl Point {
     };
 
     fn of(sample: &Sample) -> Point {
-        let busy = sample.usage == Use::Busy;
+        let busy = sample.activity == Activity::Busy;
         Point {
             samples: 1,
-            unknown: u32::from(matches!(sample.usage, Use::Unknown(_))),
+            unknown: u32::from(matches!(sample.activity, Activity::Unknown(_))),
             busy: u32::from(busy),
-            peak: sample.activity.unwrap_or(if busy { 1.0 } else { 0.0 }) as f32,
+            peak: sample.busy_share.unwrap_or(if busy { 1.0 } else { 0.0 }) as f32,
             memory_mib: sample.memory.map_or(0, |memory| memory.0 as u32),
             source: sample.source,
         }
@@ -241,9 +241,9 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn sample(usage: Use) -> Sample {
+    fn sample(activity: Activity) -> Sample {
         Sample {
-            usage,
+            activity,
             ..Sample::missing("")
         }
     }
@@ -252,11 +252,11 @@ mod tests {
     fn a_long_life_keeps_its_peaks_in_few_points() {
         let mut series = Series::new(Duration::from_secs(1));
         for second in 0..100_000 {
-            let usage = match second {
-                54_321 => Use::Busy,
-                _ => Use::Idle,
+            let activity = match second {
+                54_321 => Activity::Busy,
+                _ => Activity::Idle,
             };
-            series.add(Duration::from_secs(second), &sample(usage));
+            series.add(Duration::from_secs(second), &sample(activity));
         }
         assert!(series.points.len() <= POINTS);
         let samples: u32 = series.points.iter().map(|point| point.samples).sum();
@@ -271,7 +271,7 @@ mod tests {
     fn a_gap_has_no_samples() {
         let mut series = Series::new(Duration::from_secs(1));
         for second in [0, 1, 9] {
-            series.add(Duration::from_secs(second), &sample(Use::Idle));
+            series.add(Duration::from_secs(second), &sample(Activity::Idle));
         }
         let counts: Vec<u32> = series.points.iter().map(|point| point.samples).collect();
         assert_eq!(counts, [1, 1, 0, 0, 0, 0, 0, 0, 0, 1]);

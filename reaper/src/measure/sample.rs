@@ -59,7 +59,7 @@ impl fmt::Display for Source {
 
 /// Whether the slice was used in the time that a sample covers.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Use {
+pub enum Activity {
     /// It was.
     Busy,
     /// It was not.
@@ -105,9 +105,9 @@ pub struct Sample {
     /// Where it comes from.
     pub source: Source,
     /// Whether the slice was used.
-    pub usage: Use,
+    pub activity: Activity,
     /// Busy part of the time, 0 to 1, where the source has one.
-    pub activity: Option<f64>,
+    pub busy_share: Option<f64>,
     /// The job's processes on the slice; None if they could not be listed.
     pub contexts: Option<u32>,
     /// Memory held on the slice by the job.
@@ -121,8 +121,8 @@ impl Sample {
     pub fn missing(why: impl Into<String>) -> Sample {
         Sample {
             source: Source::Missing,
-            usage: Use::Unknown(why.into()),
-            activity: None,
+            activity: Activity::Unknown(why.into()),
+            busy_share: None,
             contexts: None,
             memory: None,
             excess: None,

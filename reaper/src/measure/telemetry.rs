@@ -18,7 +18,7 @@ use crate::clock::{BootTime, Clock, SystemClock};
 use crate::key::Key;
 use crate::measure::cpu::JobGroups;
 use crate::measure::dcgm::{Dcgm, Instance};
-use crate::measure::sample::{Excess, Look, Sample, Sampler, Source, Use};
+use crate::measure::sample::{Activity, Excess, Look, Sample, Sampler, Source};
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
@@ -48,8 +48,8 @@ pub struct Telemetry {
 
 /// What was seen of one GPU.
 struct View {
-    /// Activity of its leased instances.
-    activity: HashMap<u32, Result<f64, String>>,
+    /// Busy part of the time of its leased instances, 0 to 1.
+    busy_shares: HashMap<u32, Result<f64, String>>,
     has_gpm: bool,
     processes: Vec<Process>,
     mig_devices: Vec<MigDevice>,
@@ -235,7 +235,7 @@ fn compares_looks(sample: &Sample) -> bool {
         Source::Processes | Source::ProcessUtilization | Source::MpsClients => true,
         Source::Gpm | Source::Dcgm | Source::Missing => false,
     };
-    compares && matches!(sample.usage, Use::Unknown(_))
+    compares && matches!(sample.activity, Activity::Unknown(_))
 }
 
 /// The jobs of processes that are there now, by pid.
@@ -289,7 +289,7 @@ fn views(
     for (gpu, begun) in begun {
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(view) => {
-                let refused = view.activity.values().filter_map(|a| a.as_ref().err());
+                let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
                 errors.extend(refused.cloned());
                 views.insert(gpu.uuid.clone(), view);
             }
@@ -330,14 +330,14 @@ fn end(
     since_us: Result<u64, &'static str>,
 ) -> Result<View, NvmlError> {
     let has_gpm = begun.is_some();
-    let mut activity = HashMap::new();
+    let mut busy_shares = HashMap::new();
     for (id, first) in begun.into_iter().flatten() {
         let measured = first.and_then(|first| {
             let second = gpu.counters(id).map_err(|error| error.to_string())?;
-            let activity = session.activity(&first, &second);
-            activity.map_err(|error| error.to_string())
+            let share = session.activity(&first, &second);
+            share.map_err(|error| error.to_string())
         });
-        activity.insert(id, measured);
+        busy_shares.insert(id, measured);
     }
     let has_mig = gpu.mig_mode()? == MigMode::On;
     let processes = gpu.processes()?;
@@ -364,7 +364,7 @@ fn end(
         }
     }
     Ok(View {
-        activity,
+        busy_shares,
         has_gpm,
         processes,
         mig_devices,
@@ -412,7 +412,7 @@ impl Judge<'_> {
             let memory = own.iter().map(|process| Some(process.memory?.0));
             memory.sum::<Option<u64>>().map(MemoryMib)
         });
-        let (source, activity, usage) = match self.lease.slice.instance() {
+        let (source, busy_share, activity) = match self.lease.slice.instance() {
             Some(instance) => {
                 let stands = self
                     .view
@@ -429,8 +429,8 @@ impl Judge<'_> {
         };
         Sample {
             source,
-            usage,
             activity,
+            busy_share,
             contexts,
             memory: match contexts {
                 // Who holds it then is not known to the driver either.
@@ -491,9 +491,9 @@ impl Judge<'_> {
     }
 
     /// A slice with MIG.
-    fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Use) {
-        let (source, measured) = match (self.view.activity.get(&gi_id), self.dcgm) {
-            (Some(activity), _) if self.view.has_gpm => (Source::Gpm, activity.clone()),
+    fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
+        let (source, measured) = match (self.view.busy_shares.get(&gi_id), self.dcgm) {
+            (Some(share), _) if self.view.has_gpm => (Source::Gpm, share.clone()),
             (_, Some(dcgm)) => {
                 let gpu = self.lease.slice.gpu_uuid.clone();
                 let value = dcgm.get(&(gpu, gi_id)).copied();
@@ -502,29 +502,35 @@ impl Judge<'_> {
             }
             _ => return (Source::Processes, None, self.by_processes(contexts)),
         };
-        let activity = match measured {
-            Ok(activity) => activity,
-            Err(why) => return (source, None, Use::Unknown(why)),
+        let share = match measured {
+            Ok(share) => share,
+            Err(why) => return (source, None, Activity::Unknown(why)),
         };
-        if !self.is_busy(activity) {
-            return (source, Some(activity), Use::Idle);
+        if !self.is_busy(share) {
+            return (source, Some(share), Activity::Idle);
         }
         if self.lease.slice.mps().is_some() && self.tenants(Some(gi_id)) > 1 {
             return (Source::MpsClients, None, self.among_tenants(contexts));
         }
-        (source, Some(activity), Use::Busy)
+        (source, Some(share), Activity::Busy)
     }
 
     /// A slice of a GPU without MIG.
-    fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Use) {
-        let source = match self.lease.slice.mps() {
+    fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
+        let source = match self.lease.slice.mps {
             Some(_) => Source::MpsClients,
             None => Source::ProcessUtilization,
         };
         let used = match &self.view.utilization {
             Some(Ok(used)) => used,
-            Some(Err(why)) => return (source, None, Use::Unknown(why.clone())),
-            None => return (source, None, Use::Unknown("the GPU is in MIG mode".into())),
+            Some(Err(why)) => return (source, None, Activity::Unknown(why.clone())),
+            None => {
+                return (
+                    source,
+                    None,
+                    Activity::Unknown("the GPU is in MIG mode".into()),
+                );
+            }
         };
         let mine = |process: &&Utilization| self.is_mine(process.pid) == Some(true);
         let own = used
@@ -532,15 +538,15 @@ impl Judge<'_> {
             .filter(mine)
             .map(|process| process.percent)
             .max();
-        let activity = f64::from(own.unwrap_or(0).min(100)) / 100.0;
-        if self.is_busy(activity) {
-            return (source, Some(activity), Use::Busy);
+        let share = f64::from(own.unwrap_or(0).min(100)) / 100.0;
+        if self.is_busy(share) {
+            return (source, Some(share), Activity::Busy);
         }
         let whose = |process: &Utilization| self.is_mine(process.pid).is_none();
         match used.iter().any(whose) {
             // A server of MPS, or a process that came and went between two looks.
             true => (source, None, self.among_tenants(contexts)),
-            false => (source, Some(activity), Use::Idle),
+            false => (source, Some(share), Activity::Idle),
         }
     }
 
@@ -568,30 +574,30 @@ impl Judge<'_> {
 
     /// Somebody computed, and the driver does not say who: only who has no context and did nothing on the CPU was
     /// surely not it.
-    fn among_tenants(&self, contexts: Option<u32>) -> Use {
+    fn among_tenants(&self, contexts: Option<u32>) -> Activity {
         match (contexts, self.by_processes(contexts)) {
-            (Some(0), Use::Idle) => Use::Idle,
-            (_, Use::Busy) => Use::Busy,
-            _ => {
-                Use::Unknown("its GPU is busy, and the driver does not say whose work it is".into())
-            }
+            (Some(0), Activity::Idle) => Activity::Idle,
+            (_, Activity::Busy) => Activity::Busy,
+            _ => Activity::Unknown(
+                "its GPU is busy, and the driver does not say whose work it is".into(),
+            ),
         }
     }
 
     /// What can be said without any figure of the driver.
-    fn by_processes(&self, contexts: Option<u32>) -> Use {
+    fn by_processes(&self, contexts: Option<u32>) -> Activity {
         let Some(cores) = self.cores else {
-            return Use::Unknown("the CPU time of the job is not known yet".into());
+            return Activity::Unknown("the CPU time of the job is not known yet".into());
         };
         match contexts {
-            None => Use::Unknown("not all processes on the GPU are known".into()),
-            Some(_) if cores * 100.0 > self.policy.cpu_busy_above => Use::Busy,
-            Some(_) => Use::Idle,
+            None => Activity::Unknown("not all processes on the GPU are known".into()),
+            Some(_) if cores * 100.0 > self.policy.cpu_busy_above => Activity::Busy,
+            Some(_) => Activity::Idle,
         }
     }
 
-    fn is_busy(&self, activity: f64) -> bool {
-        activity * 100.0 > self.policy.busy_above
+    fn is_busy(&self, share: f64) -> bool {
+        share * 100.0 > self.policy.busy_above
     }
 
     /// Leases on the instance, or on the GPU.

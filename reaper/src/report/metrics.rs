@@ -52,7 +52,7 @@ pub struct Slice {
     /// Part of the GPU, 0 to 1.
     pub fraction: f64,
     /// Busy part of the time of the last sample, 0 to 1.
-    pub activity: Option<f64>,
+    pub busy_share: Option<f64>,
     /// Memory held, in bytes.
     pub memory_bytes: Option<u64>,
     /// Memory that may be held.

@@ -92,13 +92,13 @@ impl Oracle<'_> {
         } = self.promise;
         let allowed = self.run.begin + grace;
         // The window, whichever it was, is over.
-        let last_use = self.last_use(decided, pauses.usual);
-        let earliest = match last_use {
-            Some(last_use) => last_use.max(allowed) + idle,
+        let last_active = self.last_active(decided, pauses.usual);
+        let earliest = match last_active {
+            Some(last_active) => last_active.max(allowed) + idle,
             None => allowed + never_used.min(idle),
         };
         if decided < earliest {
-            let last = last_use.map_or("never used".to_owned(), |last| {
+            let last = last_active.map_or("never used".to_owned(), |last| {
                 format!("last used {} before", seconds(decided - last))
             });
             return Err(format!(
@@ -107,7 +107,7 @@ impl Oracle<'_> {
             ));
         }
         // In the second half of the window it is looked at all the time.
-        let window = if last_use.is_some() {
+        let window = if last_active.is_some() {
             idle
         } else {
             never_used.min(idle)
@@ -133,7 +133,7 @@ impl Oracle<'_> {
         if computes {
             return Err("ended while it computed".to_owned());
         }
-        self.judge_warnings(decided, last_use)?;
+        self.judge_warnings(decided, last_active)?;
         match self.run.breaker {
             Some(open) if decided < open + window => Err(format!(
                 "ended {} after a breaker was open",
@@ -144,11 +144,15 @@ impl Oracle<'_> {
     }
 
     /// Each warning of the policy came its time before the end, after the last use.
-    fn judge_warnings(&self, decided: Duration, last_use: Option<Duration>) -> Result<(), String> {
+    fn judge_warnings(
+        &self,
+        decided: Duration,
+        last_active: Option<Duration>,
+    ) -> Result<(), String> {
         let all = &self.run.warnings;
         let valid: Vec<Duration> = all
             .iter()
-            .filter(|at| last_use.is_none_or(|last| **at > last))
+            .filter(|at| last_active.is_none_or(|last| **at > last))
             .copied()
             .collect();
         let Some(first) = valid.len().checked_sub(self.promise.warn.len()) else {
@@ -179,7 +183,7 @@ impl Oracle<'_> {
     /// When it was used last before `decided`, as far as that must have been seen: a use that lasts longer than a pause
     /// between two looks is, but for its last moments, which may fall in such a pause. So is a program that begins
     /// after a longer pause.
-    fn last_use(&self, decided: Duration, pause: Duration) -> Option<Duration> {
+    fn last_active(&self, decided: Duration, pause: Duration) -> Option<Duration> {
         let timeline = &self.run.timeline;
         let busy = timeline.busy.iter().map(|busy| Span {
             from: busy.from,

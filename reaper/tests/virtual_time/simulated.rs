@@ -19,13 +19,13 @@ use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::{Memory, State};
 use gpufrac_reaper::key::Key;
-use gpufrac_reaper::measure::sample::{Look, Sample, Sampler, Source, Use};
+use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
 
 use crate::world::{Fault, How, World};
 
-/// Less activity than this the counters do not show.
+/// Less than this part of the time the counters do not show.
 const RESOLUTION: f64 = 1e-4;
 /// The driver's own memory on an instance without processes.
 const DRIVERS_OWN: MemoryMib = MemoryMib(16);
@@ -104,16 +104,16 @@ fn sample(
     let Some(timeline) = world.timeline(lease) else {
         return Sample::missing("its instance does not stand");
     };
-    let activity = timeline.activity(from, to);
-    let activity = if activity < RESOLUTION { 0.0 } else { activity };
+    let share = timeline.activity(from, to);
+    let share = if share < RESOLUTION { 0.0 } else { share };
     let program = timeline.program(to);
     Sample {
         source: Source::Gpm,
-        usage: match activity * 100.0 > policy.busy_above {
-            true => Use::Busy,
-            false => Use::Idle,
+        activity: match share * 100.0 > policy.busy_above {
+            true => Activity::Busy,
+            false => Activity::Idle,
         },
-        activity: Some(activity),
+        busy_share: Some(share),
         contexts: Some(u32::from(program.is_some())),
         memory: Some(program.map_or(DRIVERS_OWN, |program| MemoryMib(program.memory_mib))),
         excess: None,

@@ -6,7 +6,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::scale::{Known, activity, life, seconds, step, unit};
+use super::scale::{Known, busy_share, life, seconds, step, unit};
 use crate::keep::evidence::{Decision, Event, Point, Record};
 use crate::report::words::{clipped, done, utc};
 
@@ -65,7 +65,7 @@ fn draw<'a>(text: &'a mut String, record: &Record) -> Result<(), Failed<'a>> {
     let measured = runs(record, |point| Known::of(point) == Known::Measured);
     for run in measured {
         steps(&mut panel, record, &axis, run, BLUE, |point| {
-            100.0 * activity(point)
+            100.0 * busy_share(point)
         })?;
     }
     let row = memory(&root, record, &axis)?;

@@ -43,7 +43,7 @@ impl Known {
 }
 
 /// Activity, 0 to 1, whatever was written.
-pub(super) fn activity(point: &Point) -> f64 {
+pub(super) fn busy_share(point: &Point) -> f64 {
     match f64::from(point.peak) {
         peak if peak.is_finite() => peak.clamp(0.0, 1.0),
         _ => 0.0,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rasciigraph::{Config, plot_many};
 
-use super::scale::{Known, activity, life, seconds, step};
+use super::scale::{Known, busy_share, life, seconds, step};
 use crate::keep::evidence::{Decision, Event, Record};
 use crate::report::words::{done, span};
 
@@ -52,7 +52,7 @@ fn columns(record: &Record, count: usize) -> Vec<Column> {
             match (Known::of(point), column.known) {
                 (Known::Measured, _) => Column {
                     known: Known::Measured,
-                    percent: column.percent.max(100.0 * activity(point)),
+                    percent: column.percent.max(100.0 * busy_share(point)),
                 },
                 (Known::Unknown, Known::Gap) => Column {
                     known: Known::Unknown,

@@ -87,7 +87,7 @@ impl Metrics<'_, '_> {
             "slice_activity",
             "Busy part of the time of the last sample; absent where the source has no figure",
         );
-        self.of_slices(head.with(ratio()), &slices, |slice| slice.activity)?;
+        self.of_slices(head.with(ratio()), &slices, |slice| slice.busy_share)?;
         let head = Head::new("slice_memory", "GPU memory that the job holds");
         self.of_slices(head.with(Unit::Bytes), &slices, |slice| slice.memory_bytes)?;
         let head = Head::new("slice_memory_limit", "GPU memory that the job may hold");
