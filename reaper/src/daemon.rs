@@ -15,30 +15,30 @@ use crate::act::overdue;
 use crate::act::slurm::Job;
 use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
-use crate::judge::peers::{Count, Peers};
+use crate::judge::peers::{LeaseCount, Peers};
 use crate::judge::stall::Stalled;
-use crate::judge::watch::{GAP, SUSPECT_GAP, Watch};
+use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
 use crate::keep::evidence::{Decision, Event, Record};
 use crate::keep::state::State;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample};
 use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::outside::Outside;
-use crate::report::metrics::{Slice, Snapshot};
+use crate::report::metrics::{SliceMetrics, Snapshot};
 
 /// A point of a record's series is made of so many samples at first.
-const SAMPLES_OF_POINT: u32 = 6;
+const FIRST_SAMPLES_PER_POINT: u32 = 6;
 /// Rounds between two looks for what other runs left.
-const OVERDUE_ROUNDS: u64 = 6;
+const ROUNDS_BETWEEN_CLEANUPS: u64 = 6;
 /// Rounds between two questions to Slurm about a lease whose job seems to be gone, or that was not answered.
-const PATIENT_ROUNDS: u64 = 30;
+const ROUNDS_BETWEEN_OVERDUE_QUESTIONS: u64 = 30;
 /// Seconds that a prolog may take from the lease to the start of its job.
-const LONGEST_START: u64 = 30;
+const LONGEST_START_S: u64 = 30;
 /// Rounds between two clearings of old records.
-const PURGE_ROUNDS: u64 = 360;
+const ROUNDS_BETWEEN_PURGES: u64 = 360;
 
 /// All that the daemon knows of one lease.
-pub(crate) struct Watched {
+pub(crate) struct WatchedLease {
     pub(crate) lease: Lease,
     pub(crate) watch: Watch,
     pub(crate) record: Record,
@@ -53,13 +53,13 @@ pub(crate) struct Watched {
     written: (usize, usize),
 }
 
-impl Watched {
+impl WatchedLease {
     /// Takes in a sample.
     fn take(&mut self, now: BootTime, sample: Sample, policy: &Policy, interval: Duration) {
         let wish = self.lease.idle_wish;
         let gap = match self.watch.is_suspect(policy, wish, self.watch.sampled) {
-            true => SUSPECT_GAP,
-            false => GAP,
+            true => LONGEST_SUSPECT_GAP_ROUNDS,
+            false => LONGEST_GAP_ROUNDS,
         };
         self.watch.observe(now, &sample, interval * gap);
         let at = now.since(self.watch.began);
@@ -76,7 +76,7 @@ pub struct Daemon {
     pub(crate) mail_queue: MailQueue,
     pub(crate) state: State,
     /// The active leases.
-    pub(crate) watched: BTreeMap<u32, Watched>,
+    pub(crate) watched: BTreeMap<u32, WatchedLease>,
     /// All of them.
     leases: Vec<Lease>,
     pub(crate) breakers: [bool; 2],
@@ -87,7 +87,7 @@ pub struct Daemon {
     /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
     patience: BTreeMap<u32, u64>,
     /// Errors that were logged and still hold.
-    told: HashMap<&'static str, String>,
+    reported: HashMap<&'static str, String>,
 }
 
 /// How long one look at the counters takes, by what is at stake.
@@ -101,12 +101,12 @@ pub struct Rhythm {
 
 /// Which slices a look is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum LookScope {
     /// All that are watched.
     All,
-    /// Not the instances of a GPU of which one is being released. The look ends with the release, so that what they do
-    /// then is seen.
-    Part,
+    /// All but the instances of GPUs on which one is being released. The look ends with the release, so that what they
+    /// do then is seen.
+    OtherGpus,
 }
 
 impl Rhythm {
@@ -155,7 +155,7 @@ impl Daemon {
             unleased: Vec::new(),
             overdue: 0,
             patience: BTreeMap::new(),
-            told: HashMap::new(),
+            reported: HashMap::new(),
             node,
             outside,
             state,
@@ -197,37 +197,39 @@ impl Daemon {
     }
 
     /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
-    /// measured, for as long as a [`Scope`] is worth it, and says whether it was long enough to tell.
-    pub fn round(&mut self, changed: bool, mut observe: impl FnMut(Scope) -> bool) {
+    /// measured, for as long as a [`LookScope`] is worth it, and says whether it was long enough to tell.
+    pub fn round(&mut self, changed: bool, mut observe: impl FnMut(LookScope) -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
         // Events can be lost, so not by them alone; and what could not be read is read again.
-        let read = changed || self.told.contains_key("leases") || self.round % OVERDUE_ROUNDS == 1;
+        let read = changed
+            || self.reported.contains_key("leases")
+            || self.round % ROUNDS_BETWEEN_CLEANUPS == 1;
         match read.then(|| self.outside.slices.list(&self.node)) {
             None => {}
-            Some(Ok(leases)) => self.meet(leases),
+            Some(Ok(leases)) => self.sync_leases(leases),
             Some(Err(error)) => {
                 // Whom a damaged file names is not known: nothing is decided.
-                self.tell_once("leases", Some(error));
+                self.report_once("leases", Some(error));
                 return self.publish();
             }
         }
-        self.tell_once("leases", None::<String>);
+        self.report_once("leases", None::<String>);
         self.look(&mut observe);
         let now = self.outside.clock.now();
         self.ask(now);
         self.reap(now);
-        if self.round % OVERDUE_ROUNDS == 1 {
+        if self.round % ROUNDS_BETWEEN_CLEANUPS == 1 {
             self.overdue();
         }
-        if self.round % PURGE_ROUNDS == 1 {
+        if self.round % ROUNDS_BETWEEN_PURGES == 1 {
             let keep = self.node.config.reaper.keep;
             let now_unix = self.outside.clock.unix_now();
             let purged = self
                 .outside
                 .memory
                 .purge(keep, now_unix, &self.node.name, &self.peers);
-            self.tell_once("purge", purged.err());
+            self.report_once("purge", purged.err());
         }
         self.publish();
         self.save();
@@ -242,7 +244,7 @@ impl Daemon {
         self.mail_queue.finish();
     }
 
-    pub(crate) fn policy(&self, watched: &Watched) -> &Policy {
+    pub(crate) fn policy(&self, watched: &WatchedLease) -> &Policy {
         self.node
             .config
             .reaper
@@ -250,7 +252,7 @@ impl Daemon {
     }
 
     /// New leases are watched from now on, or taken up from the state of before; those that are gone are done with.
-    fn meet(&mut self, leases: Vec<Lease>) {
+    fn sync_leases(&mut self, leases: Vec<Lease>) {
         let now = self.outside.clock.now();
         let (known, several) = (with_several(&self.leases), with_several(&leases));
         for job in several.difference(&known) {
@@ -271,7 +273,7 @@ impl Daemon {
             .map(|(job, _)| *job)
             .collect();
         for job in gone {
-            self.part(job, now);
+            self.forget_lease(job, now);
         }
         let first = self.round == 1;
         for lease in active {
@@ -279,7 +281,7 @@ impl Daemon {
                 known.lease = lease;
                 continue;
             }
-            let watched = self.take_up(lease, now);
+            let watched = self.adopt_lease(lease, now);
             self.watched.insert(watched.lease.job_id, watched);
         }
         if first {
@@ -287,17 +289,17 @@ impl Daemon {
                 .outside
                 .memory
                 .tidy(&|job| self.watched.contains_key(&job));
-            self.tell_once("records", tidied.err());
+            self.report_once("records", tidied.err());
             if self.node.shared.is_some() {
                 let tidied = self.peers.tidy(|job| self.watched.contains_key(&job));
-                self.tell_once("shared", tidied.err());
+                self.report_once("shared", tidied.err());
             }
             // What is left of it is of jobs that ended meanwhile.
             self.state.watches.clear();
         }
     }
 
-    fn take_up(&mut self, lease: Lease, now: BootTime) -> Watched {
+    fn adopt_lease(&mut self, lease: Lease, now: BootTime) -> WatchedLease {
         let key = Key::of(&lease);
         let known = self.state.watches.iter().position(|watch| watch.key == key);
         let interval = self.node.config.reaper.interval;
@@ -313,18 +315,22 @@ impl Daemon {
             None => {
                 let mut watch = Watch::new(key, now);
                 let age = self.outside.clock.unix_now().abs_diff(lease.created_unix);
-                if age > (interval * GAP).as_secs().max(LONGEST_START) {
+                if age
+                    > (interval * LONGEST_GAP_ROUNDS)
+                        .as_secs()
+                        .max(LONGEST_START_S)
+                {
                     watch.mark_active(now, "what it did before is not known");
                 }
                 watch
             }
         };
-        let step = interval * SAMPLES_OF_POINT;
+        let step = interval * FIRST_SAMPLES_PER_POINT;
         let record = record.unwrap_or_else(|| {
             let began_unix = self.outside.clock.unix(watch.began);
             Record::new(&lease, began_unix, step)
         });
-        Watched {
+        WatchedLease {
             lease,
             watch,
             record,
@@ -337,25 +343,25 @@ impl Daemon {
     }
 
     /// The lease is gone.
-    fn part(&mut self, job: u32, now: BootTime) {
+    fn forget_lease(&mut self, job: u32, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
         };
         watched.record.ended_ms = Some(now.since(watched.watch.began).as_millis() as u64);
         if self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.tell_once("shared", withdrawn.err());
+            self.report_once("shared", withdrawn.err());
         }
         if !watched.record.events.is_empty() {
             let kept = self.outside.memory.keep(&watched.record, &self.peers);
-            self.tell_once("records", kept.err());
+            self.report_once("records", kept.err());
         }
         if let Err(error) = self.outside.memory.end(job) {
             self.outside.log.warning(error);
         }
     }
 
-    fn look(&mut self, observe: &mut dyn FnMut(Scope) -> bool) {
+    fn look(&mut self, observe: &mut dyn FnMut(LookScope) -> bool) {
         // An instance that is about to go must not be looked at again after it was let go of.
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
@@ -366,8 +372,8 @@ impl Daemon {
         let leases = self.watched.values().map(|watched| &watched.lease);
         let leases: Vec<&Lease> = leases.filter(seen).collect();
         let scope = match leases.len() == self.watched.len() {
-            true => Scope::All,
-            false => Scope::Part,
+            true => LookScope::All,
+            false => LookScope::OtherGpus,
         };
         let reaper = &self.node.config.reaper;
         let policy = |lease: &Lease| {
@@ -382,7 +388,7 @@ impl Daemon {
             .sampler
             .look(&self.node, &leases, &mut || observe(scope), &policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
-        self.tell_once("driver", look.errors.first().cloned());
+        self.report_once("driver", look.errors.first().cloned());
         let now = self.outside.clock.now();
         let reaper = &self.node.config.reaper;
         for (job, sample) in look.samples {
@@ -437,7 +443,7 @@ impl Daemon {
             .collect();
         for job in unknown {
             self.fresh(job);
-            if self.told.contains_key("slurm") || self.is_late(now) {
+            if self.reported.contains_key("slurm") || self.is_late(now) {
                 // Who does not answer once is not asked for the others now.
                 break;
             }
@@ -453,7 +459,7 @@ impl Daemon {
     pub(crate) fn fresh(&mut self, job: u32) -> Option<Job> {
         let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;
-        watched.ask_in = self.round + GAP as u64;
+        watched.ask_in = self.round + LONGEST_GAP_ROUNDS as u64;
         let (answer, error) = match answer {
             Ok(answer) => (answer, None),
             Err(error) => {
@@ -464,7 +470,7 @@ impl Daemon {
         if let Some(answer) = &answer {
             watched.job = Some(answer.clone());
         }
-        self.tell_once("slurm", error);
+        self.report_once("slurm", error);
         answer
     }
 
@@ -518,7 +524,7 @@ impl Daemon {
         let written = self.outside.memory.write(record);
         let error = kept.err().map(|error| error.to_string());
         let error = error.or(written.err().map(|error| error.to_string()));
-        self.tell_once("records", error);
+        self.report_once("records", error);
         Some(event)
     }
 
@@ -537,7 +543,7 @@ impl Daemon {
             .outside
             .slices
             .repair(&self.node, &leases, &self.outside.log);
-        self.tell_once("overdue", repaired.err());
+        self.report_once("overdue", repaired.err());
         let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
         let mut overdue = leases.iter().filter(releasing).count() as u32;
         let seems_over = self.seem_over(&leases);
@@ -548,7 +554,8 @@ impl Daemon {
             if self.patience.get(&job).is_some_and(|at| *at > self.round) {
                 continue;
             }
-            self.patience.insert(job, self.round + PATIENT_ROUNDS);
+            self.patience
+                .insert(job, self.round + ROUNDS_BETWEEN_OVERDUE_QUESTIONS);
             match overdue::end_if_over(&self.outside, &self.node, &leases) {
                 Ok(over) => {
                     overdue += over;
@@ -564,7 +571,7 @@ impl Daemon {
             }
         }
         if let Some(error) = answer {
-            self.tell_once("jobs that seem to be over", error);
+            self.report_once("jobs that seem to be over", error);
         }
         self.overdue = overdue;
         match self.outside.slices.unleased(&self.node) {
@@ -577,9 +584,9 @@ impl Daemon {
                     ));
                 }
                 self.unleased = unleased;
-                self.tell_once("unleased", None::<String>);
+                self.report_once("unleased", None::<String>);
             }
-            Err(error) => self.tell_once("unleased", Some(error)),
+            Err(error) => self.report_once("unleased", Some(error)),
         }
     }
 
@@ -595,25 +602,25 @@ impl Daemon {
     }
 
     /// Logs an error when it comes, or changes, and once more when it is over.
-    pub(crate) fn tell_once(&mut self, about: &'static str, error: Option<impl Display>) {
+    pub(crate) fn report_once(&mut self, about: &'static str, error: Option<impl Display>) {
         let error = error.map(|error| error.to_string());
-        match (error, self.told.get(about)) {
+        match (error, self.reported.get(about)) {
             (Some(error), Some(told)) if error == *told => {}
             (Some(error), _) => {
                 self.outside.log.error(format!("{about}: {error}"));
-                self.told.insert(about, error);
+                self.reported.insert(about, error);
             }
             (None, Some(_)) => {
                 self.outside.log.info(format!("{about}: works again"));
-                self.told.remove(about);
+                self.reported.remove(about);
             }
             (None, None) => {}
         }
     }
 
     /// The leases here, and those whose jobs are due for a warning or had one.
-    pub(crate) fn count(&self, stalled: u32) -> Count {
-        Count::new(
+    pub(crate) fn count(&self, stalled: u32) -> LeaseCount {
+        LeaseCount::new(
             self.watched.len() as u32,
             stalled,
             self.state.opened[1],
@@ -624,7 +631,10 @@ impl Daemon {
     fn publish(&mut self) {
         self.state.totals.mail_errors += self.mail_queue.failed();
         let now = self.outside.clock.now();
-        let slices = self.watched.values().map(|watched| slice(watched, now));
+        let slices = self
+            .watched
+            .values()
+            .map(|watched| slice_metrics(watched, now));
         let snapshot = Snapshot {
             slices: slices.collect(),
             totals: self.state.totals.clone(),
@@ -640,7 +650,7 @@ impl Daemon {
         let watches = self.watched.values().map(|watched| watched.watch.clone());
         self.state.watches = watches.collect();
         let saved = self.outside.memory.save(&self.state);
-        self.tell_once("state", saved.err());
+        self.report_once("state", saved.err());
         for watched in self.watched.values_mut() {
             let size = (
                 watched.record.series.points.len(),
@@ -681,10 +691,10 @@ pub(crate) fn facts<'a>(lease: &'a Lease, job: Option<&'a Job>) -> Facts<'a> {
     }
 }
 
-fn slice(watched: &Watched, now: BootTime) -> Slice {
+fn slice_metrics(watched: &WatchedLease, now: BootTime) -> SliceMetrics {
     let lease = &watched.lease;
     let last = watched.last.as_ref();
-    Slice {
+    SliceMetrics {
         job: lease.job_id,
         user: lease.user.clone(),
         account: lease.account.clone().unwrap_or_default(),

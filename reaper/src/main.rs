@@ -18,7 +18,7 @@ use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_reaper::report::metrics::{Server, Snapshot};
-use gpufrac_reaper::wait::{self, Event, Waiter};
+use gpufrac_reaper::wait::{self, Waiter, Wake};
 use nix::fcntl::{Flock, FlockArg};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
@@ -34,12 +34,12 @@ struct Args {
 }
 
 /// How long what is left of a daemon that was killed, a child that just began, may hold its lock.
-const LETTING_GO: Duration = Duration::from_secs(2);
+const LONGEST_LOCK_RELEASE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     if std::env::args_os()
         .nth(1)
-        .is_some_and(|word| word == slurm::ARGUMENT)
+        .is_some_and(|word| word == slurm::CALL_ARGUMENT)
     {
         return match slurm::serve() {
             Ok(()) => Exit::Done.into(),
@@ -113,9 +113,9 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
         daemon.round(changed, |scope| waiter.observe(scope));
         notify(&[sd_notify::NotifyState::Watchdog]);
         match waiter.rest() {
-            Event::None => {}
-            Event::End => break,
-            Event::Reload => {
+            Wake::Due => {}
+            Wake::End => break,
+            Wake::Reload => {
                 notify(&[sd_notify::NotifyState::Reloading]);
                 match args.load() {
                     Ok(node) if node.run != run => log.error(
@@ -155,7 +155,7 @@ fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err((back, _)) if began.elapsed() < LETTING_GO => file = back,
+            Err((back, _)) if began.elapsed() < LONGEST_LOCK_RELEASE => file = back,
             Err((_, error)) => {
                 return Err(format!(
                     "another gpufrac-reaperd runs on node {} (`{}` is locked: {error})",
@@ -164,7 +164,7 @@ fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
                 ));
             }
         }
-        std::thread::sleep(LETTING_GO / 20);
+        std::thread::sleep(LONGEST_LOCK_RELEASE / 20);
     }
 }
 

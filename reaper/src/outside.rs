@@ -5,7 +5,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 
 use crate::act::slices::{NodeSlices, Slices};
-use crate::act::slurm::{self, Slurm};
+use crate::act::slurm::{JobControl, SlurmProcess};
 use crate::clock::{Clock, SystemClock};
 use crate::keep::records::Records;
 use crate::keep::state::Memory;
@@ -21,7 +21,7 @@ pub struct Outside {
     /// Which slices there are.
     pub slices: Box<dyn Slices>,
     /// Whose they are, and how a job ends.
-    pub slurm: Box<dyn Slurm>,
+    pub slurm: Box<dyn JobControl>,
     /// What an earlier run of the daemon left, and the next one is to find.
     pub memory: Box<dyn Memory>,
     /// What an admin reads.
@@ -38,7 +38,7 @@ impl Outside {
             clock: Box::new(SystemClock),
             sampler: Box::new(Telemetry::new(node)),
             slices: Box::new(NodeSlices),
-            slurm: Box::new(slurm::Process),
+            slurm: Box::new(SlurmProcess),
             memory: Box::new(Records::open(&node.run, &node.state)?),
             log: JobLog::reaper(),
         })

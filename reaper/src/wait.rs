@@ -12,14 +12,14 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::daemon::{Rhythm, Scope};
+use crate::daemon::{LookScope, Rhythm};
 use crate::measure::telemetry::SHORTEST_LOOK;
 
 /// Why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum Wake {
     /// The time is over, or a lease changed.
-    None,
+    Due,
     /// SIGHUP.
     Reload,
     /// SIGTERM or SIGINT.
@@ -50,7 +50,7 @@ pub struct Waiter {
     cut: bool,
     /// Whether a lease changed since the last round began.
     changed: bool,
-    event: Event,
+    wake: Wake,
 }
 
 impl Waiter {
@@ -79,7 +79,7 @@ impl Waiter {
             began: Instant::now(),
             cut: false,
             changed: true,
-            event: Event::None,
+            wake: Wake::Due,
         })
     }
 
@@ -87,7 +87,7 @@ impl Waiter {
     pub fn begin(&mut self, rhythm: Rhythm) -> bool {
         self.rhythm = rhythm;
         self.began = Instant::now();
-        self.event = Event::None;
+        self.wake = Wake::Due;
         self.cut = false;
         self.take_changes();
         std::mem::replace(&mut self.changed, false)
@@ -95,7 +95,7 @@ impl Waiter {
 
     /// Waits while activity is measured. When a lease is about to end the driver is let go of at once, as for a signal;
     /// a look at a part of the slices ends when a lease is gone, too. Says whether the measurement was long enough.
-    pub fn observe(&mut self, scope: Scope) -> bool {
+    pub fn observe(&mut self, scope: LookScope) -> bool {
         let began = Instant::now();
         let end = began + self.rhythm.look;
         self.wait(end, Some(scope));
@@ -104,19 +104,19 @@ impl Waiter {
     }
 
     /// Waits until the next round is due.
-    pub fn rest(&mut self) -> Event {
+    pub fn rest(&mut self) -> Wake {
         let now = Instant::now();
         let passed = now.saturating_duration_since(self.began);
         let next = now + self.rhythm.rest(passed, self.cut, fastrand::f64());
-        if self.event == Event::None {
+        if self.wake == Wake::Due {
             self.wait(next, None);
         }
-        self.event
+        self.wake
     }
 
     /// `look`: what is being looked at, where the leases can cut the wait short.
-    fn wait(&mut self, end: Instant, look: Option<Scope>) {
-        while self.event == Event::None {
+    fn wait(&mut self, end: Instant, look: Option<LookScope>) {
+        while self.wake == Wake::Due {
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -137,7 +137,7 @@ impl Waiter {
             }
             if lease {
                 let Changes { ending, gone } = self.take_changes();
-                if ending || (gone && look == Some(Scope::Part)) {
+                if ending || (gone && look == Some(LookScope::OtherGpus)) {
                     return;
                 }
             }
@@ -146,9 +146,9 @@ impl Waiter {
 
     fn take_signal(&mut self) {
         if let Ok(Some(info)) = self.signals.read_signal() {
-            self.event = match Signal::try_from(info.ssi_signo as i32) {
-                Ok(Signal::SIGHUP) => Event::Reload,
-                _ => Event::End,
+            self.wake = match Signal::try_from(info.ssi_signo as i32) {
+                Ok(Signal::SIGHUP) => Wake::Reload,
+                _ => Wake::End,
             };
         }
     }
@@ -194,7 +194,7 @@ mod tests {
     use nix::sys::signal::SigSet;
 
     use super::{Rhythm, Waiter};
-    use crate::daemon::Scope;
+    use crate::daemon::LookScope;
 
     /// A waiter of a folder with one lease, whose look takes so long.
     fn waiter(look: Duration) -> (tempfile::TempDir, Waiter) {
@@ -211,7 +211,7 @@ mod tests {
     fn a_look_at_a_part_ends_when_the_lease_is_gone() {
         let (folder, mut waiter) = waiter(Duration::from_secs(3600));
         fs::remove_file(folder.path().join("1.toml")).unwrap();
-        waiter.observe(Scope::Part);
+        waiter.observe(LookScope::OtherGpus);
         assert!(waiter.cut);
     }
 
@@ -219,7 +219,7 @@ mod tests {
     fn a_look_at_all_goes_on_when_a_lease_is_gone() {
         let (folder, mut waiter) = waiter(Duration::from_millis(300));
         fs::remove_file(folder.path().join("1.toml")).unwrap();
-        assert!(waiter.observe(Scope::All));
+        assert!(waiter.observe(LookScope::All));
         assert!(!waiter.cut);
     }
 
@@ -228,7 +228,7 @@ mod tests {
         let (folder, mut waiter) = waiter(Duration::from_secs(3600));
         let path = |name: &str| folder.path().join(name);
         fs::rename(path("1.toml"), path("2.toml")).unwrap();
-        waiter.observe(Scope::All);
+        waiter.observe(LookScope::All);
         assert!(waiter.cut);
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use gpufrac_reaper::keep::totals::Totals;
 use gpufrac_reaper::measure::sample::Source;
-use gpufrac_reaper::report::metrics::{Server, ServerError, Slice, Snapshot, render};
+use gpufrac_reaper::report::metrics::{Server, ServerError, SliceMetrics, Snapshot, render};
 use serde_json::Value;
 
 #[path = "metrics/tools.rs"]
@@ -22,8 +22,8 @@ mod tools;
 
 use tools::{Prometheus, etc, or_skip};
 
-fn slice(job: u32) -> Slice {
-    Slice {
+fn slice(job: u32) -> SliceMetrics {
+    SliceMetrics {
         job,
         user: "ada".to_owned(),
         account: "physics".to_owned(),
@@ -45,7 +45,7 @@ fn snapshot() -> Snapshot {
     Snapshot {
         slices: vec![
             slice(17),
-            Slice {
+            SliceMetrics {
                 account: String::new(),
                 fraction: 0.03,
                 busy_share: None,
@@ -97,7 +97,7 @@ fn a_slice_that_is_there_twice_is_told_once() {
     assert!(!names.is_empty());
 }
 
-/// For how long a client is served: `PATIENCE` of the server.
+/// For how long a client is served: `LONGEST_SERVICE` of the server.
 const SERVED: Duration = Duration::from_secs(5);
 /// What takes longer than this hangs, however busy the machine.
 const HANGS: Duration = Duration::from_secs(120);
@@ -278,7 +278,7 @@ fn rendered() -> BTreeSet<String> {
 #[test]
 fn prometheus_reads_what_is_served() {
     let names = "a \"b\" \\ c\nd é";
-    let other = Slice {
+    let other = SliceMetrics {
         user: names.to_owned(),
         idle_seconds: 1e9,
         ..slice(19)

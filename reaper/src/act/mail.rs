@@ -22,7 +22,7 @@ use crate::report::words::{
 pub use send::{MailError, send};
 
 /// As wide as mail usually is.
-const WIDTH: usize = 72;
+const LINE_WIDTH: usize = 72;
 /// Longer addresses are refused (RFC 5321, 4.5.3.1.3).
 const LONGEST_ADDRESS: usize = 254;
 
@@ -115,12 +115,12 @@ pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail)
     lines.push(String::new());
     lines.push("What you can do:".to_owned());
     for remedy in options(record, event, notice, mail) {
-        lines.extend(listed(&remedy, WIDTH));
+        lines.extend(listed(&remedy, LINE_WIDTH));
     }
     lines.push(String::new());
-    lines.extend(chart::terminal(record, WIDTH));
+    lines.extend(chart::terminal(record, LINE_WIDTH));
     lines.push(String::new());
-    lines.extend(wrapped(&closing(record, attached), WIDTH, ""));
+    lines.extend(wrapped(&closing(record, attached), LINE_WIDTH, ""));
     Message {
         to: notice.to.clone(),
         subject,
@@ -167,7 +167,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         .into_iter()
         .chain(event.dry_run.then_some(dry_run));
     let paragraphs: Vec<String> = said
-        .map(|text| wrapped(&text, WIDTH, "").join("\n"))
+        .map(|text| wrapped(&text, LINE_WIDTH, "").join("\n"))
         .collect();
     vec![paragraphs.join("\n\n")]
 }
@@ -242,7 +242,7 @@ pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     let advice = "Look at the log of gpufrac-reaperd and at its metrics: where samples come from, how many could not \
                   tell. `gpufrac why JOB` shows a job's samples. If the slices are idle indeed, a larger share in \
                   `[reaper.breaker]` lets them be taken back.";
-    let paragraphs = [cause.as_str(), advice].map(|text| wrapped(text, WIDTH, "").join("\n"));
+    let paragraphs = [cause.as_str(), advice].map(|text| wrapped(text, LINE_WIDTH, "").join("\n"));
     let admins = mail.admins.iter().filter(|address| is_address(address));
     let to: Vec<String> = admins.cloned().collect();
     (!to.is_empty()).then(|| Message {

@@ -12,9 +12,9 @@ use gpufrac_host::log::JobLog;
 use crate::act::mail::{self, Message};
 
 /// How long one message may take.
-const LIMIT: Duration = Duration::from_secs(10);
+const LONGEST_DELIVERY: Duration = Duration::from_secs(10);
 /// Mail messages that wait at most.
-const WAITING: usize = 200;
+const MOST_WAITING_MESSAGES: usize = 200;
 
 /// Where messages are put.
 pub struct MailQueue {
@@ -33,7 +33,7 @@ impl Default for MailQueue {
 impl MailQueue {
     /// Opens.
     pub fn new() -> MailQueue {
-        let (out, inbox) = sync_channel::<(Mail, Message)>(WAITING);
+        let (out, inbox) = sync_channel::<(Mail, Message)>(MOST_WAITING_MESSAGES);
         let failed = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&failed);
         let closing = Arc::new(AtomicBool::new(false));
@@ -43,7 +43,8 @@ impl MailQueue {
             for (mail, message) in inbox {
                 let sent = match closed.load(Ordering::Relaxed) {
                     true => Err("the daemon ends".to_owned()),
-                    false => mail::send(&mail, &message, LIMIT).map_err(|error| error.to_string()),
+                    false => mail::send(&mail, &message, LONGEST_DELIVERY)
+                        .map_err(|error| error.to_string()),
                 };
                 if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);

@@ -7,18 +7,18 @@ use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 use crate::act::mail::{self, Breach, Notice};
 use crate::act::slurm::{Job, SlurmAction};
 use crate::clock::BootTime;
-use crate::daemon::{Daemon, Watched, facts};
-use crate::judge::breaker::{self, Scope};
+use crate::daemon::{Daemon, WatchedLease, facts};
+use crate::judge::breaker::{self, BreakerScope};
 use crate::judge::escalation::Step;
 use crate::judge::peers::PeerError;
 use crate::judge::stall::Stalled;
-use crate::judge::watch::GAP;
+use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::keep::evidence::{Decision, Event};
 use crate::report::words;
 
-const HOUR: Duration = Duration::from_secs(3600);
+const LIMITED_SPAN: Duration = Duration::from_secs(3600);
 /// Slurm lets a job without a limit end a year after its start: that is none.
-const YEAR: u64 = 364 * 24 * 3600;
+const SHORTEST_NO_LIMIT_S: u64 = 364 * 24 * 3600;
 
 /// Why an end was not carried out.
 const SLURM_REFUSED: &str = "Slurm refused";
@@ -34,7 +34,7 @@ struct Due {
 impl Daemon {
     /// Judges every lease and does what is due.
     pub(crate) fn reap(&mut self, now: BootTime) {
-        self.state.reaped.retain(|at| now.since(*at) < HOUR);
+        self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
         let jobs: Vec<u32> = self.watched.keys().copied().collect();
         let mut due = Vec::new();
         let mut stalled = 0;
@@ -70,7 +70,7 @@ impl Daemon {
             };
             if let Err(error) = done {
                 self.state.totals.slurm_errors += 1;
-                self.tell_once("slurm", Some(error));
+                self.report_once("slurm", Some(error));
             }
             if self.state.totals.slurm_errors > errors {
                 // Who does not answer once is not asked for the others now.
@@ -119,7 +119,7 @@ impl Daemon {
     }
 
     /// Whether a warning about the slice would be due, whatever is known of others of the job.
-    fn is_own_part_due(&self, watched: &Watched, now: BootTime) -> bool {
+    fn is_own_part_due(&self, watched: &WatchedLease, now: BootTime) -> bool {
         let policy = self.policy(watched);
         let stalled = watched.watch.stalled(policy, watched.lease.idle_wish);
         policy.mode != Mode::Off && stalled.is_some_and(|own| now >= own.warned_from(policy))
@@ -137,7 +137,7 @@ impl Daemon {
         let interval = self.node.config.reaper.interval;
         let watched = self.watched.get(&job)?;
         let key = watched.watch.key;
-        let is_due = now + interval * GAP >= own.warned_from(policy);
+        let is_due = now + interval * LONGEST_GAP_ROUNDS >= own.warned_from(policy);
         if !is_on_several(watched) {
             return Some(own);
         }
@@ -160,7 +160,7 @@ impl Daemon {
         let answer = claimed.and_then(|()| {
             // Twice as long as a round, as the folder may be a cache's.
             self.peers
-                .stalled(key, &nodes, length, now, interval * GAP * 2)
+                .stalled(key, &nodes, length, now, interval * LONGEST_GAP_ROUNDS * 2)
         });
         match answer {
             Ok(shortest) => Some(Stalled {
@@ -203,7 +203,7 @@ impl Daemon {
         let on_several = self.watched.get(&job).is_some_and(is_on_several);
         if on_several && self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.tell_once("shared", withdrawn.err());
+            self.report_once("shared", withdrawn.err());
         }
     }
 
@@ -235,7 +235,7 @@ impl Daemon {
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
         let told = self.peers.tell(own, now, interval);
-        self.tell_once("shared", told.err());
+        self.report_once("shared", told.err());
         let mut counts = [Some(own), None];
         let mut unknown = false;
         // All nodes are only asked for when something is to be done.
@@ -243,17 +243,17 @@ impl Daemon {
             match self.peers.cluster(interval, self.outside.clock.unix_now()) {
                 Ok(count) => {
                     counts[1] = count;
-                    self.tell_once("cluster", None::<String>);
+                    self.report_once("cluster", None::<String>);
                 }
                 Err(error) => {
                     unknown = true;
-                    self.tell_once("cluster", Some(error));
+                    self.report_once("cluster", Some(error));
                 }
             }
         }
-        let scopes = [Scope::Node, Scope::Cluster];
+        let scopes = [BreakerScope::Node, BreakerScope::Cluster];
         for (place, scope) in scopes.into_iter().enumerate() {
-            if scope == Scope::Cluster && unknown {
+            if scope == BreakerScope::Cluster && unknown {
                 // Who can not count must not close it.
                 continue;
             }
@@ -272,8 +272,8 @@ impl Daemon {
                 continue;
             }
             let share = match scope {
-                Scope::Node => limits.node_share,
-                Scope::Cluster => limits.cluster_share,
+                BreakerScope::Node => limits.node_share,
+                BreakerScope::Cluster => limits.cluster_share,
             };
             self.outside.log.error(format!(
                 "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
@@ -281,7 +281,7 @@ impl Daemon {
             ));
             let breach = Breach {
                 node: self.node.name.clone(),
-                cluster: scope == Scope::Cluster,
+                cluster: scope == BreakerScope::Cluster,
                 stalled: count.stalled,
                 leases: count.leases,
                 share,
@@ -406,7 +406,7 @@ impl Daemon {
 
     /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
     fn is_out_of_date(&self, job: u32) -> bool {
-        let longest = self.node.config.reaper.interval * GAP;
+        let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
         let watched = self.watched.get(&job);
         let now = self.outside.clock.now();
         watched.is_none_or(|watched| now.since(watched.watch.sampled) > longest)
@@ -604,7 +604,11 @@ impl Daemon {
         }
         self.state.reaped.push(ended);
         let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
-        let left = if left < YEAR { left as f64 } else { 0.0 };
+        let left = if left < SHORTEST_NO_LIMIT_S {
+            left as f64
+        } else {
+            0.0
+        };
         self.state.totals.reaped(action, left);
         self.decide(due.job, decision, &due.stalled, &due.policy, said);
         if let Some(watched) = self.watched.get_mut(&due.job) {
@@ -633,7 +637,7 @@ impl Daemon {
     fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
         let at = words::utc(self.outside.clock.unix_now() + ends_in.as_secs());
         let job = due.job;
-        let watched: Option<&Watched> = self.watched.get(&job);
+        let watched: Option<&WatchedLease> = self.watched.get(&job);
         let excess = watched
             .and_then(|w| w.last.as_ref())
             .and_then(|s| s.excess.as_ref());
@@ -661,7 +665,7 @@ impl Daemon {
 }
 
 /// Whether a job has other nodes, as far as Slurm was asked.
-fn is_on_several(watched: &Watched) -> bool {
+fn is_on_several(watched: &WatchedLease) -> bool {
     watched.job.as_ref().is_some_and(|job| job.node_count > 1)
 }
 

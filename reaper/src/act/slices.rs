@@ -12,7 +12,7 @@ use gpufrac_nvml::MigMode;
 use crate::key::Key;
 
 /// A prolog or epilog that holds the lock is at work there: the next round will do.
-const PATIENCE: Duration = Duration::ZERO;
+const LONGEST_LOCK_WAIT: Duration = Duration::ZERO;
 
 /// The slices of a node, and how those that were left are ended.
 pub trait Slices {
@@ -63,7 +63,7 @@ impl Slices for NodeSlices {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         for (uuid, index) in gpus {
             let locks = node.locks().map_err(|e| text(&e))?;
-            let _lock = match locks.gpu(index, PATIENCE) {
+            let _lock = match locks.gpu(index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => continue,
                 other => other.map_err(|e| text(&e))?,
             };
@@ -77,7 +77,7 @@ impl Slices for NodeSlices {
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let locks = node.locks().map_err(|e| text(&e))?;
-        let _lock = match locks.gpu(lease.slice.gpu_index, PATIENCE) {
+        let _lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
             Err(LockError::Timeout { .. }) => return Ok(true),
             other => other.map_err(|e| text(&e))?,
         };
@@ -110,7 +110,7 @@ impl Slices for NodeSlices {
             }
             let locks = node.locks().map_err(|e| text(&e))?;
             // While somebody carves, instances stand that no lease names yet.
-            let _lock = match locks.gpu(index, PATIENCE) {
+            let _lock = match locks.gpu(index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => return Ok(None),
                 other => other.map_err(|e| text(&e))?,
             };

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
 
 /// The argument that makes the daemon's program that process.
-pub const ARGUMENT: &str = "slurm-call";
+pub const CALL_ARGUMENT: &str = "slurm-call";
 /// How long it may take.
-const LIMIT: Duration = Duration::from_secs(15);
+const LONGEST_CALL: Duration = Duration::from_secs(15);
 
 /// Why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -22,9 +22,9 @@ pub enum SlurmError {
     #[error("cannot ask Slurm: {0}")]
     Run(#[from] std::io::Error),
     /// It did not end in time.
-    #[error("slurmctld did not answer within {} s", LIMIT.as_secs())]
+    #[error("slurmctld did not answer within {} s", LONGEST_CALL.as_secs())]
     TooSlow,
-    /// It ended without an answer, and said this.
+    /// It ended without a reply, and said this.
     #[error("libslurm ended: {0}")]
     Ended(String),
     /// slurmctld refused, or was not reached.
@@ -88,7 +88,7 @@ pub enum SlurmAction {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Request {
+struct Call {
     job_id: u32,
     /// Which run of it is meant; actions are for no other.
     restart_count: Option<u32>,
@@ -96,14 +96,14 @@ struct Request {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct Reply {
     job: Option<Job>,
     /// Of the actions, in their order.
     results: Vec<Result<(), String>>,
 }
 
 /// Slurm, as the daemon knows it.
-pub trait Slurm {
+pub trait JobControl {
     /// A job; None if Slurm knows none of this id.
     fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError>;
     /// Does something to a run of a job; what came of each.
@@ -116,37 +116,37 @@ pub trait Slurm {
 }
 
 /// The real one.
-pub struct Process;
+pub struct SlurmProcess;
 
-impl Process {
-    fn ask(request: &Request) -> Result<Answer, SlurmError> {
+impl SlurmProcess {
+    fn call(call: &Call) -> Result<Reply, SlurmError> {
         // Also where the program was replaced meanwhile.
         let mut child = Command::new(Path::new("/proc/self/exe"));
-        child.arg(ARGUMENT);
-        let text = serde_json::to_string(request).map_err(std::io::Error::from)?;
-        match subprocess::run(&mut child, text.as_bytes(), LIMIT)? {
+        child.arg(CALL_ARGUMENT);
+        let text = serde_json::to_string(call).map_err(std::io::Error::from)?;
+        match subprocess::run(&mut child, text.as_bytes(), LONGEST_CALL)? {
             Outcome::Silent => Err(SlurmError::TooSlow),
             Outcome::Ended { status, text } if !status.success() => Err(SlurmError::Ended(text)),
             Outcome::Ended { text, .. } => {
                 // libslurm may have something to say, too.
                 let mut lines = text.lines();
-                let answer: Option<Result<Answer, String>> =
+                let reply: Option<Result<Reply, String>> =
                     lines.find_map(|line| serde_json::from_str(line).ok());
-                let answer = answer.ok_or_else(|| SlurmError::Ended(text.clone()))?;
-                answer.map_err(SlurmError::Refused)
+                let reply = reply.ok_or_else(|| SlurmError::Ended(text.clone()))?;
+                reply.map_err(SlurmError::Refused)
             }
         }
     }
 }
 
-impl Slurm for Process {
+impl JobControl for SlurmProcess {
     fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
-        let request = Request {
+        let call = Call {
             job_id,
             restart_count: None,
             actions: Vec::new(),
         };
-        Ok(Process::ask(&request)?.job)
+        Ok(SlurmProcess::call(&call)?.job)
     }
 
     fn act(
@@ -155,46 +155,46 @@ impl Slurm for Process {
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), String>>, SlurmError> {
-        let request = Request {
+        let call = Call {
             job_id,
             restart_count: Some(restart_count),
             actions,
         };
-        Ok(Process::ask(&request)?.results)
+        Ok(SlurmProcess::call(&call)?.results)
     }
 }
 
-/// The process: a request on stdin, its answer as a line of stdout.
+/// The process: a call on stdin, its reply as a line of stdout.
 ///
 /// # Errors
-/// When the request can not be read or the answer not be written.
+/// When the call can not be read or the reply not be written.
 pub fn serve() -> std::io::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
-    let request: Request = serde_json::from_str(&text)?;
-    let answer = answer(request).map_err(|error| error.to_string());
-    let text = serde_json::to_string(&answer)?;
+    let call: Call = serde_json::from_str(&text)?;
+    let reply = reply(call).map_err(|error| error.to_string());
+    let text = serde_json::to_string(&reply)?;
     std::io::stdout().write_all(format!("{text}\n").as_bytes())
 }
 
-fn answer(request: Request) -> Result<Answer, ClientError> {
+fn reply(call: Call) -> Result<Reply, ClientError> {
     let client = Client::connect()?;
-    let none = |job: Option<Job>, why: &str| Answer {
+    let none = |job: Option<Job>, why: &str| Reply {
         job,
-        results: vec![Err(why.to_owned()); request.actions.len()],
+        results: vec![Err(why.to_owned()); call.actions.len()],
     };
-    let Some(info) = client.job(request.job_id)? else {
+    let Some(info) = client.job(call.job_id)? else {
         return Ok(none(None, "there is no such job"));
     };
-    let mut runs = request.restart_count.into_iter();
+    let mut runs = call.restart_count.into_iter();
     if runs.any(|run| run != info.restart_count) {
         return Ok(none(Some(job(info)), "it was requeued meanwhile"));
     }
-    let results = request.actions.into_iter().map(|action| {
+    let results = call.actions.into_iter().map(|action| {
         let done = perform(&client, &info, action);
         done.map_err(|error| error.to_string())
     });
-    Ok(Answer {
+    Ok(Reply {
         results: results.collect(),
         job: Some(job(info)),
     })

@@ -2,32 +2,32 @@
 
 use gpufrac_core::policy::Breaker;
 
-use crate::judge::peers::Count;
+use crate::judge::peers::LeaseCount;
 
 /// Which leases are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum BreakerScope {
     /// Those of this node.
     Node,
     /// Those of all nodes.
     Cluster,
 }
 
-impl Scope {
+impl BreakerScope {
     /// The word in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
-            Scope::Node => "node",
-            Scope::Cluster => "cluster",
+            BreakerScope::Node => "node",
+            BreakerScope::Cluster => "cluster",
         }
     }
 }
 
 /// Whether nothing may be reaped.
-pub fn is_open(breaker: &Breaker, scope: Scope, count: Count) -> bool {
+pub fn is_open(breaker: &Breaker, scope: BreakerScope, count: LeaseCount) -> bool {
     let share = match scope {
-        Scope::Node => breaker.node_share,
-        Scope::Cluster => breaker.cluster_share,
+        BreakerScope::Node => breaker.node_share,
+        BreakerScope::Cluster => breaker.cluster_share,
     };
     count.stalled >= breaker.least
         && u64::from(count.stalled) * 100 > u64::from(share) * u64::from(count.leases)
@@ -49,14 +49,14 @@ mod tests {
             is_open(
                 &breaker,
                 scope,
-                Count::new(leases, stalled, None, &SystemClock),
+                LeaseCount::new(leases, stalled, None, &SystemClock),
             )
         };
-        assert!(!open(Scope::Node, 2, 2));
-        assert!(!open(Scope::Node, 3, 6));
-        assert!(open(Scope::Node, 3, 5));
-        assert!(!open(Scope::Cluster, 10, 100));
-        assert!(open(Scope::Cluster, 11, 100));
-        assert!(!open(Scope::Node, 0, 0));
+        assert!(!open(BreakerScope::Node, 2, 2));
+        assert!(!open(BreakerScope::Node, 3, 6));
+        assert!(open(BreakerScope::Node, 3, 5));
+        assert!(!open(BreakerScope::Cluster, 10, 100));
+        assert!(open(BreakerScope::Cluster, 11, 100));
+        assert!(!open(BreakerScope::Node, 0, 0));
     }
 }

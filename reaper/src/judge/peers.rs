@@ -21,7 +21,7 @@ use crate::key::Key;
 
 const VERSION: u32 = 1;
 /// Of the files.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
 /// A node's part of a job is stalled.
@@ -39,7 +39,7 @@ struct Claim {
 /// The leases of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Count {
+pub struct LeaseCount {
     version: u32,
     at_unix: u64,
     /// All of them.
@@ -50,10 +50,15 @@ pub struct Count {
     opened_unix: u64,
 }
 
-impl Count {
+impl LeaseCount {
     /// Now. `opened`: when the breaker of the cluster was last seen open.
-    pub fn new(leases: u32, stalled: u32, opened: Option<BootTime>, clock: &dyn Clock) -> Count {
-        Count {
+    pub fn new(
+        leases: u32,
+        stalled: u32,
+        opened: Option<BootTime>,
+        clock: &dyn Clock,
+    ) -> LeaseCount {
+        LeaseCount {
             version: VERSION,
             at_unix: clock.unix_now(),
             leases,
@@ -100,7 +105,7 @@ pub struct Peers {
     node: String,
     /// What was last read of each claim, and when it last changed.
     seen: HashMap<String, (u64, BootTime)>,
-    counted: Option<(Count, BootTime)>,
+    counted: Option<(LeaseCount, BootTime)>,
 }
 
 impl Peers {
@@ -139,7 +144,7 @@ impl Peers {
         };
         let text = serde_json::to_string(&claim).unwrap_or_default();
         let dir = self.open("claims")?;
-        Ok(dir.write(&Self::name(key.job_id, &self.node), &text, MODE)?)
+        Ok(dir.write(&Self::name(key.job_id, &self.node), &text, FILE_MODE)?)
     }
 
     /// Takes it back.
@@ -226,7 +231,7 @@ impl Peers {
     /// The folder can not be written.
     pub fn tell(
         &mut self,
-        mut count: Count,
+        mut count: LeaseCount,
         now: BootTime,
         interval: Duration,
     ) -> Result<(), PeerError> {
@@ -241,10 +246,10 @@ impl Peers {
                 serde_json::from_str(&text).ok()
             }
         };
-        let opened_before = before.map_or(0, |count: Count| count.opened_unix);
+        let opened_before = before.map_or(0, |count: LeaseCount| count.opened_unix);
         count.opened_unix = count.opened_unix.max(opened_before);
         if let Some((told, at)) = self.counted {
-            let said = |count: Count| (count.leases, count.stalled, count.opened_unix / 60);
+            let said = |count: LeaseCount| (count.leases, count.stalled, count.opened_unix / 60);
             let same = said(told) == said(count);
             let pause = interval * if same { 30 } else { 6 };
             if now.since(at) < pause {
@@ -252,7 +257,7 @@ impl Peers {
             }
         }
         let text = serde_json::to_string(&count).unwrap_or_default();
-        self.open("nodes")?.write(&self.node, &text, MODE)?;
+        self.open("nodes")?.write(&self.node, &text, FILE_MODE)?;
         self.counted = Some((count, now));
         Ok(())
     }
@@ -261,14 +266,18 @@ impl Peers {
     ///
     /// # Errors
     /// The folder can not be read.
-    pub fn cluster(&self, interval: Duration, now_unix: u64) -> Result<Option<Count>, PeerError> {
+    pub fn cluster(
+        &self,
+        interval: Duration,
+        now_unix: u64,
+    ) -> Result<Option<LeaseCount>, PeerError> {
         if self.folder.is_none() {
             return Ok(None);
         }
         let dir = self.open("nodes")?;
         let span = (interval * 90).as_secs().max(10);
         let (oldest, newest) = (now_unix.saturating_sub(span), now_unix + span);
-        let mut sum = Count {
+        let mut sum = LeaseCount {
             version: VERSION,
             at_unix: now_unix,
             leases: 0,
@@ -277,7 +286,7 @@ impl Peers {
         };
         for name in dir.names()? {
             let text = dir.read(&name)?.unwrap_or_default();
-            let Ok(count) = serde_json::from_str::<Count>(&text) else {
+            let Ok(count) = serde_json::from_str::<LeaseCount>(&text) else {
                 continue;
             };
             // What is told of the future is told by a wrong clock, and would hold for as long.
@@ -388,7 +397,7 @@ mod tests {
         let count = |peers: &mut Peers, leases, stalled, second| {
             peers
                 .tell(
-                    Count::new(leases, stalled, None, &SystemClock),
+                    LeaseCount::new(leases, stalled, None, &SystemClock),
                     at(second),
                     SECOND,
                 )
@@ -412,7 +421,7 @@ mod tests {
         let now = SystemClock.now();
         assert_eq!(sum.opened(&SystemClock), None);
         let open = now.before(300 * SECOND);
-        let count = Count::new(5, 0, Some(open), &SystemClock);
+        let count = LeaseCount::new(5, 0, Some(open), &SystemClock);
         two.tell(count, at(12), SECOND).unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
@@ -424,7 +433,7 @@ mod tests {
         // A boot of the node does not take it back.
         let mut again = Peers::new(two.folder.as_deref(), "n2");
         again
-            .tell(Count::new(0, 0, None, &SystemClock), at(1), SECOND)
+            .tell(LeaseCount::new(0, 0, None, &SystemClock), at(1), SECOND)
             .unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
@@ -434,10 +443,10 @@ mod tests {
         // A clock that is wrong by a year does not count.
         let text = |dir: &RootDir| dir.read("n2").unwrap().unwrap();
         let dir = two.open("nodes").unwrap();
-        let mut wrong: Count = serde_json::from_str(&text(&dir)).unwrap();
+        let mut wrong: LeaseCount = serde_json::from_str(&text(&dir)).unwrap();
         wrong.opened_unix += 365 * 86400;
         wrong.leases = 100;
-        dir.write("n2", &serde_json::to_string(&wrong).unwrap(), MODE)
+        dir.write("n2", &serde_json::to_string(&wrong).unwrap(), FILE_MODE)
             .unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())

@@ -13,10 +13,10 @@ use crate::judge::stall::Stalled;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample};
 
-/// So many intervals may pass between two samples of a slice; what happens in a longer gap is not known.
-pub const GAP: u32 = 6;
-/// As [`GAP`] for a slice that is looked at all the time, as its job may end by what is seen.
-pub const SUSPECT_GAP: u32 = 3;
+/// Intervals that may pass between two samples of a slice; what happens in a longer gap is not known.
+pub const LONGEST_GAP_ROUNDS: u32 = 6;
+/// As [`LONGEST_GAP_ROUNDS`] for a slice that is looked at all the time, as its job may end by what is seen.
+pub const LONGEST_SUSPECT_GAP_ROUNDS: u32 = 3;
 /// Memory of an instance that the driver itself may hold.
 const DRIVERS_OWN: MemoryMib = MemoryMib(256);
 

@@ -12,7 +12,7 @@ use crate::measure::sample::{Activity, Sample, Source};
 /// Of the text of a [`Record`].
 pub const VERSION: u32 = 1;
 /// Points of a series at most; then neighbours become one.
-const POINTS: usize = 256;
+const MOST_POINTS: usize = 256;
 
 /// A job's record on one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,7 +136,7 @@ impl Series {
     /// Adds a sample taken so long after the beginning.
     pub fn add(&mut self, at: Duration, sample: &Sample) {
         let at_ms = at.as_millis() as u64;
-        while at_ms / self.step_ms >= POINTS as u64 {
+        while at_ms / self.step_ms >= MOST_POINTS as u64 {
             self.halve();
         }
         let place = (at_ms / self.step_ms) as usize;
@@ -258,7 +258,7 @@ mod tests {
             };
             series.add(Duration::from_secs(second), &sample(activity));
         }
-        assert!(series.points.len() <= POINTS);
+        assert!(series.points.len() <= MOST_POINTS);
         let samples: u32 = series.points.iter().map(|point| point.samples).sum();
         assert_eq!(samples, 100_000);
         let place = 54_321_000 / series.step_ms;

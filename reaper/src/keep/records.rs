@@ -13,7 +13,7 @@ use crate::keep::state::{Memory, State};
 use crate::key::Key;
 
 /// Anybody may read why a job ended.
-const MODE: u32 = 0o644;
+const RECORD_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
 /// The folders of this node.
@@ -52,16 +52,17 @@ impl Memory for Records {
     }
 
     fn write(&self, record: &Record) -> Result<(), FileError> {
-        self.living.write(&name(record.job), &text(record), MODE)
+        self.living
+            .write(&name(record.job), &text(record), RECORD_MODE)
     }
 
     fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError> {
         let (job, created) = (record.job, record.created_unix);
         self.kept
-            .write(&format!("{job}-{created}.json"), &text(record), MODE)?;
+            .write(&format!("{job}-{created}.json"), &text(record), RECORD_MODE)?;
         if let Some(shared) = peers.records()? {
             let name = format!("{job}-{}-{created}.json", record.node);
-            shared.write(&name, &text(record), MODE)?;
+            shared.write(&name, &text(record), RECORD_MODE)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::key::Key;
 
 /// Of the text.
 const VERSION: u32 = 1;
-const FILE: &str = "state.json";
+const STATE_FILE: &str = "state.json";
 
 /// Where the daemon keeps what outlives it: its state, and the records of jobs.
 pub trait Memory {
@@ -124,7 +124,7 @@ impl State {
     /// # Errors
     /// The file can not be read.
     pub fn load(dir: &RootDir) -> Result<(State, Option<String>), FileError> {
-        let Some(text) = dir.read(FILE)? else {
+        let Some(text) = dir.read(STATE_FILE)? else {
             return Ok((State::new(), None));
         };
         let unusable = match serde_json::from_str::<Header>(&text) {
@@ -147,7 +147,7 @@ impl State {
     /// The file can not be written.
     pub fn save(&self, dir: &RootDir) -> Result<(), FileError> {
         let text = serde_json::to_string(self).unwrap_or_default();
-        dir.write(FILE, &text, 0o600)
+        dir.write(STATE_FILE, &text, 0o600)
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
             (text[..text.len() / 2].to_owned(), "damaged"),
             (text.replace("watches", "others"), "damaged"),
         ] {
-            dir.write(FILE, &text, 0o600).unwrap();
+            dir.write(STATE_FILE, &text, 0o600).unwrap();
             let (state, unusable) = State::load(&dir).unwrap();
             assert_eq!(state, State::new());
             assert!(unusable.unwrap().contains(reason), "{reason}");

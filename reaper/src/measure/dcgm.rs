@@ -10,18 +10,18 @@ use crate::clock::BootTime;
 /// Part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
 const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
 /// The exporter is on this node: what takes longer hangs.
-const LIMIT_S: u64 = 2;
+const LONGEST_ANSWER_S: u64 = 2;
 /// No node has so many metrics.
-const MOST_BYTES: u64 = 4 << 20;
+const MOST_ANSWER_BYTES: u64 = 4 << 20;
 /// The exporter reads the driver every 30 s unless told otherwise, and something always changes: energy,
 /// power, temperature.
-const STALE: Duration = Duration::from_secs(120);
+const LONGEST_STANDSTILL: Duration = Duration::from_secs(120);
 
 /// The first number of a person's account (login.defs(5), `UID_MIN`).
-const FIRST_USER: u32 = 1000;
+const FIRST_PERSON_UID: u32 = 1000;
 
 /// A GPU instance: UUID of the GPU, id of the instance.
-pub type Instance = (String, u32);
+pub type InstanceId = (String, u32);
 
 /// What was read, and when it last changed.
 pub struct Dcgm {
@@ -47,7 +47,7 @@ impl Dcgm {
     }
 
     /// The activity of every instance whose GPU has fresh values.
-    pub fn read(&mut self, now: BootTime) -> Result<HashMap<Instance, f64>, String> {
+    pub fn read(&mut self, now: BootTime) -> Result<HashMap<InstanceId, f64>, String> {
         let text = self.fetch()?;
         Ok(self.take(&text, now))
     }
@@ -56,16 +56,16 @@ impl Dcgm {
         let failed = |error: minreq::Error| format!("`{}`: {error}", self.url);
         self.check_listener()?;
         let request = minreq::get(&self.url)
-            .with_timeout(LIMIT_S)
+            .with_timeout(LONGEST_ANSWER_S)
             .with_follow_redirects(false);
         let response = request.send_lazy().map_err(failed)?;
         if response.status_code != 200 {
             return Err(format!("`{}` answered {}", self.url, response.status_code));
         }
         let mut text = Vec::new();
-        let whole = response.take(MOST_BYTES).read_to_end(&mut text);
+        let whole = response.take(MOST_ANSWER_BYTES).read_to_end(&mut text);
         let length = whole.map_err(|error| format!("`{}`: {error}", self.url))?;
-        if length as u64 == MOST_BYTES {
+        if length as u64 == MOST_ANSWER_BYTES {
             return Err(format!("`{}` does not end", self.url));
         }
         String::from_utf8(text).map_err(|_| format!("`{}` is no text", self.url))
@@ -82,7 +82,7 @@ impl Dcgm {
         }
         let owner = port.parse().ok().and_then(listener);
         match owner {
-            Some(owner) if owner >= FIRST_USER => Err(format!(
+            Some(owner) if owner >= FIRST_PERSON_UID => Err(format!(
                 "`{}`: user {owner} listens there, and not a service of the system",
                 self.url
             )),
@@ -91,7 +91,7 @@ impl Dcgm {
         }
     }
 
-    fn take(&mut self, text: &str, now: BootTime) -> HashMap<Instance, f64> {
+    fn take(&mut self, text: &str, now: BootTime) -> HashMap<InstanceId, f64> {
         let lines: Vec<Line<'_>> = text.lines().filter_map(line).collect();
         let mut digests: HashMap<&str, u64> = HashMap::new();
         for line in &lines {
@@ -108,7 +108,7 @@ impl Dcgm {
         }
         let fresh = |uuid: &str| {
             let changed = self.last.get(uuid);
-            changed.is_some_and(|(_, at)| now.since(*at) < STALE)
+            changed.is_some_and(|(_, at)| now.since(*at) < LONGEST_STANDSTILL)
         };
         let activities = lines.iter().filter(|line| line.name == ACTIVITY);
         activities
@@ -183,7 +183,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         BootTime::after_boot(Duration::from_secs(seconds))
     }
 
-    fn key(uuid: &str, id: u32) -> Instance {
+    fn key(uuid: &str, id: u32) -> InstanceId {
         (uuid.to_owned(), id)
     }
 

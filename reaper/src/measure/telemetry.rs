@@ -17,18 +17,18 @@ use gpufrac_nvml::{Gpu, Loaded, MigMode, NvmlError, Session};
 use crate::clock::{BootTime, Clock, SystemClock};
 use crate::key::Key;
 use crate::measure::cpu::JobGroups;
-use crate::measure::dcgm::{Dcgm, Instance};
+use crate::measure::dcgm::{Dcgm, InstanceId};
 use crate::measure::sample::{Activity, Excess, Look, Sample, Sampler, Source};
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 /// What a context takes beside what its program asks for: NVML counts it, the limits of MPS do not.
-const CONTEXT: MemoryMib = MemoryMib(600);
+const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
 /// Wall clock and boot clock may drift apart by so much between two looks.
-const DRIFT: Duration = Duration::from_secs(1);
+const LARGEST_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 
 /// The driver keeps what processes computed for so long at least. nvml.h does not say how long: this is cautious.
-const RECORDS: Duration = Duration::from_secs(20);
+const SHORTEST_DRIVER_HISTORY: Duration = Duration::from_secs(20);
 
 /// What lasts from look to look.
 pub struct Telemetry {
@@ -123,7 +123,7 @@ impl Sampler for Telemetry {
             }
         }
         // A process may end right after a look, and as looks overlap by up to a second two of them tell of it then.
-        let kept = node.config.reaper.interval * 2 + DRIFT * 2;
+        let kept = node.config.reaper.interval * 2 + LARGEST_CLOCK_DRIFT * 2;
         self.owners.retain(|_, (_, seen)| now.since(*seen) < kept);
         self.owners.extend(owners(&views, now));
         look
@@ -168,7 +168,7 @@ impl Telemetry {
         lease: &Lease,
         view: Option<&View>,
         neighbours: &[&Lease],
-        dcgm: Option<&HashMap<Instance, f64>>,
+        dcgm: Option<&HashMap<InstanceId, f64>>,
         policy: &Policy,
     ) -> Sample {
         let Some(view) = view else {
@@ -205,10 +205,10 @@ impl Telemetry {
             false => by_wall,
         };
         // Whole seconds of the wall clock are off by one either way.
-        if by_wall.abs_diff(passed) > DRIFT + Duration::from_secs(1) {
+        if by_wall.abs_diff(passed) > LARGEST_CLOCK_DRIFT + Duration::from_secs(1) {
             return Err("the clock was set");
         }
-        if passed > RECORDS {
+        if passed > SHORTEST_DRIVER_HISTORY {
             return Err("the driver's records do not reach back to the last look");
         }
         let passed = passed.as_micros() as u64;
@@ -219,7 +219,7 @@ impl Telemetry {
         &mut self,
         now: BootTime,
         errors: &mut Vec<String>,
-    ) -> Option<HashMap<Instance, f64>> {
+    ) -> Option<HashMap<InstanceId, f64>> {
         let read = self.dcgm.as_mut()?.read(now);
         Some(read.unwrap_or_else(|error| {
             errors.push(format!("dcgm-exporter: {error}"));
@@ -396,7 +396,7 @@ struct Judge<'a> {
     view: &'a View,
     /// All leases on the GPU, itself among them.
     neighbours: &'a [&'a Lease],
-    dcgm: Option<&'a HashMap<Instance, f64>>,
+    dcgm: Option<&'a HashMap<InstanceId, f64>>,
     /// Groups of jobs of processes that were seen before.
     owners: &'a HashMap<u32, (String, BootTime)>,
     policy: &'a Policy,
@@ -622,7 +622,7 @@ impl Judge<'_> {
         }
         let held = memory?;
         let share = slice.memory_mib;
-        let contexts = CONTEXT.0 * own.len() as u64;
+        let contexts = CONTEXT_OVERHEAD.0 * own.len() as u64;
         (held.0 > share.0 + contexts).then_some(Excess::Memory { held, share })
     }
 }

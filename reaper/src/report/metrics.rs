@@ -19,7 +19,7 @@ pub use text::render;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The leases of this node.
-    pub slices: Vec<Slice>,
+    pub slices: Vec<SliceMetrics>,
     /// Since the daemon's state began.
     pub totals: Totals,
     /// Whether the breaker of the node is open.
@@ -34,7 +34,7 @@ pub struct Snapshot {
 
 /// A slice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slice {
+pub struct SliceMetrics {
     /// The job.
     pub job: u32,
     /// Its user.

@@ -13,7 +13,7 @@ use crate::report::words::{
 };
 
 /// No record comes near this; a larger file is none.
-const MOST_BYTES: u64 = 4 << 20;
+const MOST_RECORD_BYTES: u64 = 4 << 20;
 
 /// Why a record can not be told.
 #[derive(Debug, thiserror::Error)]
@@ -135,9 +135,11 @@ fn read(job: u32, path: &Path) -> Result<Option<Record>, WhyError> {
         Err(error) => return Err(failed(error)),
     };
     let mut bytes = Vec::new();
-    let length = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
-    if length.map_err(failed)? as u64 > MOST_BYTES {
-        return Err(damaged(format!("it has more than {MOST_BYTES} bytes")));
+    let length = file.take(MOST_RECORD_BYTES + 1).read_to_end(&mut bytes);
+    if length.map_err(failed)? as u64 > MOST_RECORD_BYTES {
+        return Err(damaged(format!(
+            "it has more than {MOST_RECORD_BYTES} bytes"
+        )));
     }
     // First the version: what another one means by the rest is not ours to judge.
     let Version { version } =

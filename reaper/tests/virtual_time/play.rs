@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use gpufrac_reaper::daemon::{Daemon, Rhythm, Scope};
+use gpufrac_reaper::daemon::{Daemon, LookScope, Rhythm};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::report::metrics::Snapshot;
 
@@ -138,7 +138,7 @@ impl Player {
         world.pass(rest);
     }
 
-    fn observe(&self, rhythm: Rhythm, scope: Scope, was_cut: &mut bool) -> bool {
+    fn observe(&self, rhythm: Rhythm, scope: LookScope, was_cut: &mut bool) -> bool {
         let mut world = self.world.borrow_mut();
         let began = world.now;
         let end = began + rhythm.look;

@@ -13,7 +13,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_reaper::act::slices::Slices;
-use gpufrac_reaper::act::slurm::{Job, Slurm, SlurmAction, SlurmError};
+use gpufrac_reaper::act::slurm::{Job, JobControl, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
@@ -231,7 +231,7 @@ impl Simulated {
     }
 }
 
-impl Slurm for Simulated {
+impl JobControl for Simulated {
     fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
         self.reach_slurm()?;
         self.end_of_patience()?;

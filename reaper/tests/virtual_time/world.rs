@@ -12,7 +12,7 @@ use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 use gpufrac_reaper::act::slurm;
-use gpufrac_reaper::daemon::Scope;
+use gpufrac_reaper::daemon::LookScope;
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::State;
 
@@ -233,11 +233,11 @@ impl World {
     }
 
     /// Time passes until then, or until a lease begins to be released; for a part of the slices, or until one is gone.
-    pub fn pass_while_looking(&mut self, end: Duration, scope: Scope) {
+    pub fn pass_while_looking(&mut self, end: Duration, scope: LookScope) {
         self.advance(end, Some(scope));
     }
 
-    fn advance(&mut self, end: Duration, look: Option<Scope>) {
+    fn advance(&mut self, end: Duration, look: Option<LookScope>) {
         self.leases = Changes::default();
         while let Some(Reverse((time, _, event))) = self.events.peek().copied() {
             if time > end {
@@ -247,7 +247,7 @@ impl World {
             self.now = self.now.max(time);
             self.happen(event);
             let Changes { ending, gone } = self.leases;
-            if look.is_some() && ending || look == Some(Scope::Part) && gone {
+            if look.is_some() && ending || look == Some(LookScope::OtherGpus) && gone {
                 return;
             }
         }

@@ -12,7 +12,7 @@ use super::{Message, is_address};
 use crate::report::words::{clipped, plain};
 
 /// How much of what a program complains of is told.
-const COMPLAINT: usize = 400;
+const MOST_COMPLAINT_CHARS: usize = 400;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -124,7 +124,7 @@ fn run(
         Outcome::Ended { status, text } => Err(MailError::Failed {
             program: program.to_owned(),
             status,
-            said: clipped(&text.replace('\n', " / "), COMPLAINT),
+            said: clipped(&text.replace('\n', " / "), MOST_COMPLAINT_CHARS),
         }),
     }
 }

@@ -123,7 +123,7 @@ fn a_warning_says_what_when_why_and_what_to_do() {
     );
     assert!(message.chart_svg.unwrap().starts_with("<svg"));
     for line in message.text.lines() {
-        assert!(line.chars().count() <= WIDTH, "{line}");
+        assert!(line.chars().count() <= LINE_WIDTH, "{line}");
     }
 }
 

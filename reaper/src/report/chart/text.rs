@@ -11,19 +11,22 @@ use crate::report::words::{done, span};
 /// Rows between 0 and 100 %.
 const ROWS: u32 = 8;
 /// What stands left of the columns.
-const LABEL: usize = 7;
+const LABEL_WIDTH: usize = 7;
 /// Columns at least, however narrow the terminal.
-const LEAST: usize = 20;
+const FEWEST_COLUMNS: usize = 20;
 
 /// The activity of a job's slice over its life, with a line of marks under it, in `width` columns.
 pub fn terminal(record: &Record, width: usize) -> Vec<String> {
     if record.series.points.is_empty() {
         return vec!["no sample was taken".to_owned()];
     }
-    let columns = columns(record, width.saturating_sub(LABEL).max(LEAST));
+    let columns = columns(
+        record,
+        width.saturating_sub(LABEL_WIDTH).max(FEWEST_COLUMNS),
+    );
     let mut lines = graph(&columns);
     let marks = marks(record, &columns);
-    lines.push(format!("{:LABEL$}{marks}", "").trim_end().to_owned());
+    lines.push(format!("{:LABEL_WIDTH$}{marks}", "").trim_end().to_owned());
     lines.push(axis(record, columns.len()));
     lines.extend(legend(record, &marks, width));
     lines
@@ -152,7 +155,7 @@ fn marks(record: &Record, columns: &[Column]) -> String {
 fn axis(record: &Record, columns: usize) -> String {
     let end = span(Duration::from_secs(life(record) as u64));
     let room = columns.saturating_sub(1);
-    format!("{:LABEL$}0{end:>room$}", "")
+    format!("{:LABEL_WIDTH$}0{end:>room$}", "")
 }
 
 /// What the marks mean, in lines of `width` characters, no item of them broken.
@@ -175,7 +178,7 @@ fn legend(record: &Record, marks: &str, width: usize) -> Vec<String> {
                 line.push_str(", ");
                 line.push_str(&word);
             }
-            _ => lines.push(format!("{:LABEL$}{word}", "")),
+            _ => lines.push(format!("{:LABEL_WIDTH$}{word}", "")),
         }
     }
     lines

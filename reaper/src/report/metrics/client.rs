@@ -8,9 +8,9 @@ use std::time::Instant;
 use nix::poll::PollFlags;
 
 /// No request with its headers is longer.
-const LONGEST: usize = 8192;
+const LONGEST_REQUEST: usize = 8192;
 /// No more is read of what a client sends after its request.
-const MOST_IGNORED: usize = 1 << 20;
+const MOST_IGNORED_BYTES: usize = 1 << 20;
 
 /// What a client sent.
 pub(super) enum Request<'a> {
@@ -24,10 +24,10 @@ pub(super) enum Request<'a> {
 pub(super) struct Client {
     stream: TcpStream,
     since: Instant,
-    state: State,
+    state: Phase,
 }
 
-enum State {
+enum Phase {
     /// What has come of the request.
     Asking(Vec<u8>),
     /// The answer, and how much of it is sent.
@@ -44,7 +44,7 @@ impl Client {
         Some(Client {
             stream,
             since: Instant::now(),
-            state: State::Asking(Vec::new()),
+            state: Phase::Asking(Vec::new()),
         })
     }
 
@@ -56,8 +56,8 @@ impl Client {
     /// For poll(2).
     pub(super) fn waits_for(&self) -> PollFlags {
         match self.state {
-            State::Asking(_) | State::Leaving(_) => PollFlags::POLLIN,
-            State::Answered(..) => PollFlags::POLLOUT,
+            Phase::Asking(_) | Phase::Leaving(_) => PollFlags::POLLIN,
+            Phase::Answered(..) => PollFlags::POLLOUT,
         }
     }
 
@@ -81,28 +81,28 @@ impl Client {
     ) -> io::Result<bool> {
         let mut bytes = [0; 1024];
         match &mut self.state {
-            State::Asking(head) => {
+            Phase::Asking(head) => {
                 let count = self.stream.read(&mut bytes)?;
                 head.extend(bytes.iter().take(count));
                 let request = match head.len() {
                     _ if is_whole(head) => Request::Whole(head),
-                    length if length > LONGEST => Request::TooLong,
+                    length if length > LONGEST_REQUEST => Request::TooLong,
                     _ => return Ok(count > 0),
                 };
                 let answer = answer.take().map(|answer| answer(request));
-                self.state = State::Answered(answer.unwrap_or_default(), 0);
+                self.state = Phase::Answered(answer.unwrap_or_default(), 0);
             }
-            State::Answered(answer, sent) => match answer.get(*sent..) {
+            Phase::Answered(answer, sent) => match answer.get(*sent..) {
                 Some(rest) if !rest.is_empty() => *sent += self.stream.write(rest)?,
                 _ => {
                     self.stream.shutdown(Shutdown::Write)?;
-                    self.state = State::Leaving(0);
+                    self.state = Phase::Leaving(0);
                 }
             },
-            State::Leaving(ignored) => {
+            Phase::Leaving(ignored) => {
                 let count = self.stream.read(&mut bytes)?;
                 *ignored += count;
-                return Ok(count > 0 && *ignored < MOST_IGNORED);
+                return Ok(count > 0 && *ignored < MOST_IGNORED_BYTES);
             }
         }
         Ok(true)

@@ -16,11 +16,11 @@ use super::client::Client;
 use super::{Snapshot, answer, text};
 
 /// Clients at one time; the oldest has to go for the next.
-const CLIENTS: usize = 32;
+const MOST_CLIENTS: usize = 32;
 /// How long a client is served. A scrape takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_SERVICE: Duration = Duration::from_secs(5);
 /// Until something is tried again that must not be tried in a loop.
-const PAUSE: Duration = Duration::from_millis(100);
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why metrics can not be served.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +62,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(at)?;
         let address = listener.local_addr().map_err(at)?;
         let (stopped, stop) = io::pipe().map_err(ServerError::Start)?;
-        let desk = Desk {
+        let connections = Connections {
             listener,
             stopped,
             clients: Vec::new(),
@@ -71,7 +71,7 @@ impl Server {
         };
         let thread = thread::Builder::new()
             .name("metrics".to_owned())
-            .spawn(|| desk.serve())
+            .spawn(|| connections.serve())
             .map_err(ServerError::Start)?;
         Ok(Server {
             address,
@@ -97,7 +97,7 @@ impl Drop for Server {
 }
 
 /// What the thread has.
-struct Desk {
+struct Connections {
     listener: TcpListener,
     stopped: PipeReader,
     clients: Vec<Client>,
@@ -105,13 +105,13 @@ struct Desk {
     snapshot: Arc<Mutex<Snapshot>>,
 }
 
-impl Desk {
+impl Connections {
     fn serve(mut self) {
         loop {
             match self.wait() {
                 Ok(Ready { stop: true, .. }) => return,
                 Ok(ready) => self.advance(&ready),
-                Err(_) => thread::sleep(PAUSE),
+                Err(_) => thread::sleep(RETRY_PAUSE),
             }
         }
     }
@@ -135,7 +135,10 @@ impl Desk {
 
     /// Until the oldest client's time is over.
     fn patience(&self) -> PollTimeout {
-        let ends = self.clients.iter().map(|client| client.since() + PATIENCE);
+        let ends = self
+            .clients
+            .iter()
+            .map(|client| client.since() + LONGEST_SERVICE);
         ends.min().map_or(PollTimeout::NONE, |end| {
             let left = end.saturating_duration_since(Instant::now());
             // Rounded up, so that it is over then.
@@ -155,7 +158,7 @@ impl Desk {
         self.clients.retain_mut(|client| {
             let ready = ready_clients.next() == Some(&true);
             let open = !ready || client.advance(|request| answer::to(request, metrics));
-            open && client.since().elapsed() < PATIENCE
+            open && client.since().elapsed() < LONGEST_SERVICE
         });
         if ready.listener {
             self.accept();
@@ -165,7 +168,7 @@ impl Desk {
     fn accept(&mut self) {
         match self.listener.accept() {
             Ok((stream, _)) => {
-                if self.clients.len() == CLIENTS {
+                if self.clients.len() == MOST_CLIENTS {
                     // They are in the order in which they came.
                     self.clients.remove(0);
                 }
@@ -173,7 +176,7 @@ impl Desk {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // No file descriptor is left: the connection stays in the queue.
-            Err(_) => thread::sleep(PAUSE),
+            Err(_) => thread::sleep(RETRY_PAUSE),
         }
     }
 }

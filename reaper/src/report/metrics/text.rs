@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{Slice, Snapshot};
+use super::{SliceMetrics, Snapshot};
 use crate::keep::totals::Totals;
 
 /// Its `Content-Type`.
@@ -78,7 +78,7 @@ fn ratio() -> Unit {
 struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
 impl Metrics<'_, '_> {
-    fn slices(&mut self, all: &[Slice]) -> fmt::Result {
+    fn slices(&mut self, all: &[SliceMetrics]) -> fmt::Result {
         let slices = distinct(all);
         self.info(&slices)?;
         let head = Head::new("slice_fraction", "Part of the GPU that the job holds");
@@ -103,7 +103,7 @@ impl Metrics<'_, '_> {
         })
     }
 
-    fn info(&mut self, slices: &[(String, &Slice)]) -> fmt::Result {
+    fn info(&mut self, slices: &[(String, &SliceMetrics)]) -> fmt::Result {
         let help = "Whose slice it is; source is where its last sample comes from";
         let kind = MetricType::Info;
         let mut lines = self.0.encode_descriptor("slice", help, None, kind)?;
@@ -212,8 +212,8 @@ impl Metrics<'_, '_> {
     fn of_slices<V: EncodeGaugeValue>(
         &mut self,
         head: Head<'_>,
-        slices: &[(String, &Slice)],
-        value: impl Fn(&Slice) -> Option<V>,
+        slices: &[(String, &SliceMetrics)],
+        value: impl Fn(&SliceMetrics) -> Option<V>,
     ) -> fmt::Result {
         let lines = slices.iter().filter_map(|(job, slice)| {
             let labels = [("jobid", job.as_str()), ("device", slice.device.as_str())];
@@ -258,7 +258,7 @@ impl Metrics<'_, '_> {
 }
 
 /// Each slice once, with its job's id as text: of a text with the same line twice Prometheus takes nothing.
-fn distinct(slices: &[Slice]) -> Vec<(String, &Slice)> {
+fn distinct(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
     let mut seen = HashSet::new();
     let slices = slices.iter();
     let once = slices.filter(|slice| seen.insert((slice.job, &slice.device)));
