@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use gpufrac_core::config;
 use gpufrac_host::exit::Exit;
-use gpufrac_host::files::RootDir;
+use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::log::JobLog;
 use gpufrac_node::job::environment;
-use gpufrac_node::node::Node;
+use gpufrac_node::node::{Node, NodeError};
 use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_reaper::report::metrics::{Server, Snapshot};
 use gpufrac_reaper::wait::{self, Waiter, Wake};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
@@ -62,7 +63,7 @@ fn main() -> ExitCode {
 }
 
 impl Args {
-    fn load(&self) -> Result<Node, String> {
+    fn load(&self) -> Result<Node, StartError> {
         let lookup = |name: &str| std::env::var_os(name);
         let path = self
             .config
@@ -72,19 +73,31 @@ impl Args {
             .node
             .clone()
             .unwrap_or_else(|| environment::node_name(lookup));
-        Node::load(&path, &name).map_err(|error| {
-            format!(
-                "{error}; name the file with `--config FILE` or `{}`",
-                config::PATH_ENV
-            )
-        })
+        Ok(Node::load(&path, &name)?)
     }
 }
 
-fn run(args: &Args, log: &JobLog) -> Result<(), String> {
-    let text = |error: &dyn std::fmt::Display| error.to_string();
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{0}; name the file with `--config FILE` or `{name}`", name = config::PATH_ENV)]
+    Config(#[from] NodeError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// Signals, or the folder of leases.
+    #[error(transparent)]
+    Wait(#[from] std::io::Error),
+    #[error("another gpufrac-reaperd runs on node {node} (`{}` is locked: {source})", path.display())]
+    Locked {
+        node: String,
+        path: PathBuf,
+        source: Errno,
+    },
+}
+
+fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     // First of all: a SIGHUP that comes now must not end the daemon. Threads that start later inherit this.
-    let signals = wait::block_signals().map_err(|e| text(&e))?;
+    let signals = wait::block_signals()?;
     let node = args.load()?;
     if !node.has_pools() {
         // The unit may be enabled on every node of a cluster.
@@ -96,15 +109,15 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
         return Ok(());
     }
     let _alone = alone(&node)?;
-    let mut waiter = Waiter::new(signals, &node.run.join("leases")).map_err(|e| text(&e))?;
+    let mut waiter = Waiter::new(signals, &node.run.join("leases"))?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
     let mut server = serve(&node, &snapshot, log);
     let mut address = node.config.reaper.metrics;
     let name = node.name.clone();
     let run = node.run.clone();
     set_watchdog(node.config.reaper.interval);
-    let outside = Outside::of(&node).map_err(|e| text(&e))?;
-    let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot)).map_err(|e| text(&e))?;
+    let outside = Outside::of(&node)?;
+    let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot))?;
     log.info(format!("watches the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
@@ -148,20 +161,20 @@ fn run(args: &Args, log: &JobLog) -> Result<(), String> {
 
 /// One daemon a node.
 #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
-fn alone(node: &Node) -> Result<Flock<std::fs::File>, String> {
-    let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755).map_err(|e| e.to_string())?;
-    let mut file = dir.lock_file("lock").map_err(|e| e.to_string())?;
+fn alone(node: &Node) -> Result<Flock<std::fs::File>, StartError> {
+    let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755)?;
+    let mut file = dir.lock_file("lock")?;
     let began = Instant::now();
     loop {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
             Err((back, _)) if began.elapsed() < LONGEST_LOCK_RELEASE => file = back,
-            Err((_, error)) => {
-                return Err(format!(
-                    "another gpufrac-reaperd runs on node {} (`{}` is locked: {error})",
-                    node.name,
-                    dir.path().join("lock").display()
-                ));
+            Err((_, source)) => {
+                return Err(StartError::Locked {
+                    node: node.name.clone(),
+                    path: dir.path().join("lock"),
+                    source,
+                });
             }
         }
         std::thread::sleep(LONGEST_LOCK_RELEASE / 20);

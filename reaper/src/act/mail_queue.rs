@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpufrac_core::policy::Mail;
 use gpufrac_host::log::JobLog;
 
-use crate::act::mail::{self, Message};
+use crate::act::mail::{self, MailError, Message};
 
 /// How long one message may take.
 const LONGEST_DELIVERY: Duration = Duration::from_secs(10);
@@ -42,9 +42,8 @@ impl MailQueue {
             let log = JobLog::reaper();
             for (mail, message) in inbox {
                 let sent = match closed.load(Ordering::Relaxed) {
-                    true => Err("the daemon ends".to_owned()),
-                    false => mail::send(&mail, &message, LONGEST_DELIVERY)
-                        .map_err(|error| error.to_string()),
+                    true => Err(MailError::DaemonEnds),
+                    false => mail::send(&mail, &message, LONGEST_DELIVERY),
                 };
                 if let Err(error) = sent {
                     count.fetch_add(1, Ordering::Relaxed);

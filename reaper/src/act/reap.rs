@@ -5,7 +5,7 @@ use std::time::Duration;
 use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
 use crate::act::mail::{self, Breach, Notice};
-use crate::act::slurm::{Job, SlurmAction};
+use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
 use crate::clock::BootTime;
 use crate::daemon::{Daemon, WatchedLease, facts};
 use crate::judge::breaker::{self, BreakerScope};
@@ -321,7 +321,7 @@ impl Daemon {
     }
 
     /// Does what is due. An error is Slurm's, which then does not answer for others either.
-    fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), String> {
+    fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), SlurmError> {
         if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
             return Ok(());
         }
@@ -428,7 +428,13 @@ impl Daemon {
         ends && self.state.reaped.len() >= most
     }
 
-    fn warn(&mut self, due: &Due, job: &Job, end: BootTime, now: BootTime) -> Result<(), String> {
+    fn warn(
+        &mut self,
+        due: &Due,
+        job: &Job,
+        end: BootTime,
+        now: BootTime,
+    ) -> Result<(), SlurmError> {
         let on = due.policy.mode == Mode::On;
         let action = action(&due.policy, job);
         let ends_in = end.since(now);
@@ -503,7 +509,13 @@ impl Daemon {
         mail::recipient(&job.mail_user, user, mail.domain.as_deref())
     }
 
-    fn signal(&mut self, due: &Due, job: &Job, end: BootTime, now: BootTime) -> Result<(), String> {
+    fn signal(
+        &mut self,
+        due: &Due,
+        job: &Job,
+        end: BootTime,
+        now: BootTime,
+    ) -> Result<(), SlurmError> {
         let Some((signal, _)) = due.policy.signal else {
             return Ok(());
         };
@@ -543,7 +555,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), String> {
+    fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), SlurmError> {
         let action = action(&due.policy, job);
         let (decision, slurm_action) = match action {
             Action::Requeue => (Decision::Requeue, SlurmAction::Requeue { hold: false }),
@@ -622,7 +634,7 @@ impl Daemon {
         &mut self,
         due: &Due,
         actions: Vec<SlurmAction>,
-    ) -> Result<Vec<Result<(), String>>, String> {
+    ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
         let run = self
             .watched
             .get(&due.job)
@@ -630,7 +642,6 @@ impl Daemon {
         self.outside
             .slurm
             .act(due.job, run.unwrap_or_default(), actions)
-            .map_err(|error| error.to_string())
     }
 
     /// What the user reads on the terminal or in the output.

@@ -32,6 +32,11 @@ pub enum SlurmError {
     Refused(String),
 }
 
+/// Why an action was not carried out, in the words of Slurm.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{0}")]
+pub struct ActionError(pub String);
+
 /// A job as far as it matters here; texts that there are not are empty.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -99,7 +104,7 @@ struct Call {
 struct Reply {
     job: Option<Job>,
     /// Of the actions, in their order.
-    results: Vec<Result<(), String>>,
+    results: Vec<Result<(), ActionError>>,
 }
 
 /// Slurm, as the daemon knows it.
@@ -112,7 +117,7 @@ pub trait JobControl {
         job_id: u32,
         restart_count: u32,
         actions: Vec<SlurmAction>,
-    ) -> Result<Vec<Result<(), String>>, SlurmError>;
+    ) -> Result<Vec<Result<(), ActionError>>, SlurmError>;
 }
 
 /// The real one.
@@ -154,7 +159,7 @@ impl JobControl for SlurmProcess {
         job_id: u32,
         restart_count: u32,
         actions: Vec<SlurmAction>,
-    ) -> Result<Vec<Result<(), String>>, SlurmError> {
+    ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
         let call = Call {
             job_id,
             restart_count: Some(restart_count),
@@ -181,7 +186,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
     let client = Client::connect()?;
     let none = |job: Option<Job>, why: &str| Reply {
         job,
-        results: vec![Err(why.to_owned()); call.actions.len()],
+        results: vec![Err(ActionError(why.to_owned())); call.actions.len()],
     };
     let Some(info) = client.job(call.job_id)? else {
         return Ok(none(None, "there is no such job"));
@@ -192,7 +197,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
     }
     let results = call.actions.into_iter().map(|action| {
         let done = perform(&client, &info, action);
-        done.map_err(|error| error.to_string())
+        done.map_err(|error| ActionError(error.to_string()))
     });
     Ok(Reply {
         results: results.collect(),

@@ -9,7 +9,7 @@ use gpufrac_host::files::{FileError, RootDir};
 
 use crate::judge::peers::{PeerError, Peers};
 use crate::keep::evidence::{Record, VERSION};
-use crate::keep::state::{Memory, State};
+use crate::keep::state::{Memory, State, UnusableState};
 use crate::key::Key;
 
 /// Anybody may read why a job ended.
@@ -37,7 +37,7 @@ impl Records {
 }
 
 impl Memory for Records {
-    fn load(&self) -> Result<(State, Option<String>), FileError> {
+    fn load(&self) -> Result<(State, Option<UnusableState>), FileError> {
         State::load(&self.dir)
     }
 

@@ -17,6 +17,20 @@ use crate::key::Key;
 const VERSION: u32 = 1;
 const STATE_FILE: &str = "state.json";
 
+/// Why the state that was kept is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum UnusableState {
+    /// It is no state.
+    #[error("it is damaged ({0})")]
+    Damaged(#[source] serde_json::Error),
+    /// Another build wrote it.
+    #[error("it is of version {0}, this is {VERSION}")]
+    Version(u32),
+    /// Its times are of a clock that began again.
+    #[error("it is of another boot")]
+    OtherBoot,
+}
+
 /// Where the daemon keeps what outlives it: its state, and the records of jobs.
 pub trait Memory {
     /// Reads the state that was kept; the reason if that is nothing although there is one. Then every slice
@@ -24,7 +38,7 @@ pub trait Memory {
     ///
     /// # Errors
     /// The file cannot be read.
-    fn load(&self) -> Result<(State, Option<String>), FileError>;
+    fn load(&self) -> Result<(State, Option<UnusableState>), FileError>;
 
     /// Keeps the state.
     ///
@@ -123,19 +137,17 @@ impl State {
     ///
     /// # Errors
     /// The file can not be read.
-    pub fn load(dir: &RootDir) -> Result<(State, Option<String>), FileError> {
+    pub fn load(dir: &RootDir) -> Result<(State, Option<UnusableState>), FileError> {
         let Some(text) = dir.read(STATE_FILE)? else {
             return Ok((State::new(), None));
         };
         let unusable = match serde_json::from_str::<Header>(&text) {
-            Err(error) => format!("it is damaged ({error})"),
-            Ok(header) if header.version != VERSION => {
-                format!("it is of version {}, this is {VERSION}", header.version)
-            }
-            Ok(header) if header.boot_id != boot_id() => "it is of another boot".to_owned(),
+            Err(error) => UnusableState::Damaged(error),
+            Ok(header) if header.version != VERSION => UnusableState::Version(header.version),
+            Ok(header) if header.boot_id != boot_id() => UnusableState::OtherBoot,
             Ok(_) => match serde_json::from_str(&text) {
                 Ok(state) => return Ok((state, None)),
-                Err(error) => format!("it is damaged ({error})"),
+                Err(error) => UnusableState::Damaged(error),
             },
         };
         Ok((State::new(), Some(unusable)))
@@ -161,13 +173,15 @@ mod tests {
         let keep = tempfile::tempdir().unwrap();
         let dir = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
         let (mut state, unusable) = State::load(&dir).unwrap();
-        assert_eq!(unusable, None);
+        assert!(unusable.is_none());
         state.watches.push(Watch::new(KEY, at(3)));
         state.reaped.push(at(4));
         state.opened[1] = Some(at(5));
         state.totals.cancelled = 2;
         state.save(&dir).unwrap();
-        assert_eq!(State::load(&dir).unwrap(), (state.clone(), None));
+        let (kept, unusable) = State::load(&dir).unwrap();
+        assert_eq!(kept, state);
+        assert!(unusable.is_none());
         let text = serde_json::to_string(&state).unwrap();
         for (text, reason) in [
             (text.replace("\"version\":1", "\"version\":2"), "version 2"),
@@ -178,7 +192,7 @@ mod tests {
             dir.write(STATE_FILE, &text, 0o600).unwrap();
             let (state, unusable) = State::load(&dir).unwrap();
             assert_eq!(state, State::new());
-            assert!(unusable.unwrap().contains(reason), "{reason}");
+            assert!(unusable.unwrap().to_string().contains(reason), "{reason}");
         }
     }
 

@@ -20,6 +20,55 @@ const LONGEST_STANDSTILL: Duration = Duration::from_secs(120);
 /// The first number of a person's account (login.defs(5), `UID_MIN`).
 const FIRST_PERSON_UID: u32 = 1000;
 
+/// Why the endpoint gave no metrics.
+#[derive(Debug, thiserror::Error)]
+pub enum DcgmError {
+    /// The connection or the answer failed.
+    #[error("`{url}`: {source}")]
+    Request {
+        /// The endpoint.
+        url: String,
+        /// The client's reason.
+        source: minreq::Error,
+    },
+    /// The body ended too early.
+    #[error("`{url}`: {source}")]
+    Read {
+        /// The endpoint.
+        url: String,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// The answer is an HTTP error.
+    #[error("`{url}` answered {status}")]
+    Status {
+        /// The endpoint.
+        url: String,
+        /// The status of HTTP.
+        status: u16,
+    },
+    /// The body is longer than any node's metrics.
+    #[error("`{url}` does not end")]
+    TooLong {
+        /// The endpoint.
+        url: String,
+    },
+    /// The body is not UTF-8.
+    #[error("`{url}` is no text")]
+    NoText {
+        /// The endpoint.
+        url: String,
+    },
+    /// The port belongs to a person, who may lie about the jobs of others.
+    #[error("`{url}`: user {owner} listens there, and not a service of the system")]
+    Listener {
+        /// The endpoint.
+        url: String,
+        /// The user id of the socket.
+        owner: u32,
+    },
+}
+
 /// A GPU instance: UUID of the GPU, id of the instance.
 pub type InstanceId = (String, u32);
 
@@ -47,32 +96,36 @@ impl Dcgm {
     }
 
     /// The activity of every instance whose GPU has fresh values.
-    pub fn read(&mut self, now: BootTime) -> Result<HashMap<InstanceId, f64>, String> {
+    pub fn read(&mut self, now: BootTime) -> Result<HashMap<InstanceId, f64>, DcgmError> {
         let text = self.fetch()?;
         Ok(self.take(&text, now))
     }
 
-    fn fetch(&self) -> Result<String, String> {
-        let failed = |error: minreq::Error| format!("`{}`: {error}", self.url);
+    fn fetch(&self) -> Result<String, DcgmError> {
+        let url = || self.url.clone();
+        let failed = |source| DcgmError::Request { url: url(), source };
         self.check_listener()?;
         let request = minreq::get(&self.url)
             .with_timeout(LONGEST_ANSWER_S)
             .with_follow_redirects(false);
         let response = request.send_lazy().map_err(failed)?;
         if response.status_code != 200 {
-            return Err(format!("`{}` answered {}", self.url, response.status_code));
+            return Err(DcgmError::Status {
+                url: url(),
+                status: response.status_code,
+            });
         }
         let mut text = Vec::new();
         let whole = response.take(MOST_ANSWER_BYTES).read_to_end(&mut text);
-        let length = whole.map_err(|error| format!("`{}`: {error}", self.url))?;
+        let length = whole.map_err(|source| DcgmError::Read { url: url(), source })?;
         if length as u64 == MOST_ANSWER_BYTES {
-            return Err(format!("`{}` does not end", self.url));
+            return Err(DcgmError::TooLong { url: url() });
         }
-        String::from_utf8(text).map_err(|_| format!("`{}` is no text", self.url))
+        String::from_utf8(text).map_err(|_| DcgmError::NoText { url: url() })
     }
 
     /// Any user may take a port while the exporter is down, and say that the jobs of others are idle.
-    fn check_listener(&self) -> Result<(), String> {
+    fn check_listener(&self) -> Result<(), DcgmError> {
         let host = self.url.trim_start_matches("http://");
         let host = host.split('/').next().unwrap_or_default();
         let (name, port) = host.rsplit_once(':').unwrap_or((host, "80"));
@@ -82,10 +135,10 @@ impl Dcgm {
         }
         let owner = port.parse().ok().and_then(listener);
         match owner {
-            Some(owner) if owner >= FIRST_PERSON_UID => Err(format!(
-                "`{}`: user {owner} listens there, and not a service of the system",
-                self.url
-            )),
+            Some(owner) if owner >= FIRST_PERSON_UID => Err(DcgmError::Listener {
+                url: self.url.clone(),
+                owner,
+            }),
             // Nobody, or in a namespace of its own: the connection will tell.
             _ => Ok(()),
         }

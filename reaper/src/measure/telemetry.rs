@@ -30,6 +30,30 @@ const LARGEST_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 /// The driver keeps what processes computed for so long at least. nvml.h does not say how long: this is cautious.
 const SHORTEST_DRIVER_HISTORY: Duration = Duration::from_secs(20);
 
+/// Why the driver's records since the last look cannot be read.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+enum NoHistory {
+    #[error("the first look")]
+    FirstLook,
+    #[error("the clock was set back")]
+    ClockSetBack,
+    #[error("the clock was set")]
+    ClockSet,
+    #[error("the driver's records do not reach back to the last look")]
+    TooShort,
+}
+
+/// Why the work on a GPU without MIG cannot be told by process.
+#[derive(Debug, thiserror::Error)]
+enum UnknownWork {
+    #[error(transparent)]
+    History(#[from] NoHistory),
+    #[error(transparent)]
+    Driver(#[from] NvmlError),
+    #[error("the GPU was busy ({0} %), by no process")]
+    OfNoProcess(u32),
+}
+
 /// What lasts from look to look.
 pub struct Telemetry {
     clock: SystemClock,
@@ -49,14 +73,14 @@ pub struct Telemetry {
 /// What was seen of one GPU.
 struct View {
     /// Busy part of the time of its leased instances, 0 to 1.
-    busy_shares: HashMap<u32, Result<f64, String>>,
+    busy_shares: HashMap<u32, Result<f64, NvmlError>>,
     has_gpm: bool,
     processes: Vec<Process>,
     mig_devices: Vec<MigDevice>,
     /// Memory in use on leased instances without a process, by their UUIDs.
     left_behind: HashMap<String, MemoryMib>,
     /// None where the driver has none: MIG.
-    utilization: Option<Result<Vec<Utilization>, String>>,
+    utilization: Option<Result<Vec<Utilization>, UnknownWork>>,
 }
 
 impl View {
@@ -193,23 +217,23 @@ impl Telemetry {
 
     /// Since when the driver's own records are to be read: microseconds by the wall clock, which the driver uses. An
     /// error when the clock was set since the last look: then its records can not be told apart.
-    fn interval(&mut self) -> Result<u64, &'static str> {
+    fn interval(&mut self) -> Result<u64, NoHistory> {
         let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {
-            return Err("the first look");
+            return Err(NoHistory::FirstLook);
         };
         let passed = now.since(then);
         let by_wall = Duration::from_secs(wall.saturating_sub(wall_then));
         let by_wall = match wall < wall_then {
-            true => return Err("the clock was set back"),
+            true => return Err(NoHistory::ClockSetBack),
             false => by_wall,
         };
         // Whole seconds of the wall clock are off by one either way.
         if by_wall.abs_diff(passed) > LARGEST_CLOCK_DRIFT + Duration::from_secs(1) {
-            return Err("the clock was set");
+            return Err(NoHistory::ClockSet);
         }
         if passed > SHORTEST_DRIVER_HISTORY {
-            return Err("the driver's records do not reach back to the last look");
+            return Err(NoHistory::TooShort);
         }
         let passed = passed.as_micros() as u64;
         Ok((wall * 1_000_000).saturating_sub(passed))
@@ -258,7 +282,7 @@ fn views(
     node: &Node,
     leases: &[&Lease],
     observe: impl FnOnce() -> bool,
-    since_us: Result<u64, &'static str>,
+    since_us: Result<u64, NoHistory>,
     errors: &mut Vec<String>,
 ) -> Option<HashMap<String, View>> {
     let opened = node.nvml().and_then(|session| {
@@ -290,7 +314,7 @@ fn views(
         match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
             Ok(view) => {
                 let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
-                errors.extend(refused.cloned());
+                errors.extend(refused.map(NvmlError::to_string));
                 views.insert(gpu.uuid.clone(), view);
             }
             Err(error) => errors.push(error.to_string()),
@@ -300,7 +324,7 @@ fn views(
 }
 
 /// The first look at the counters of each leased instance.
-type Begun<'s> = HashMap<u32, Result<Counters<'s>, String>>;
+type Begun<'s> = HashMap<u32, Result<Counters<'s>, NvmlError>>;
 
 /// None where the GPU has no such counters.
 fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, NvmlError> {
@@ -315,10 +339,7 @@ fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, Nvml
     if ids.is_empty() || !gpu.has_gpm()? {
         return Ok(None);
     }
-    let counters = ids.into_iter().map(|id| {
-        let counters = gpu.counters(id).map_err(|error| error.to_string());
-        (id, counters)
-    });
+    let counters = ids.into_iter().map(|id| (id, gpu.counters(id)));
     Ok(Some(counters.collect()))
 }
 
@@ -327,15 +348,14 @@ fn end(
     gpu: &Gpu<'_>,
     begun: Option<Begun<'_>>,
     leases: &[&Lease],
-    since_us: Result<u64, &'static str>,
+    since_us: Result<u64, NoHistory>,
 ) -> Result<View, NvmlError> {
     let has_gpm = begun.is_some();
     let mut busy_shares = HashMap::new();
     for (id, first) in begun.into_iter().flatten() {
         let measured = first.and_then(|first| {
-            let second = gpu.counters(id).map_err(|error| error.to_string())?;
-            let share = session.activity(&first, &second);
-            share.map_err(|error| error.to_string())
+            let second = gpu.counters(id)?;
+            session.activity(&first, &second)
         });
         busy_shares.insert(id, measured);
     }
@@ -375,17 +395,15 @@ fn end(
 
 fn utilization(
     gpu: &Gpu<'_>,
-    since_us: Result<u64, &'static str>,
-) -> Result<Vec<Utilization>, String> {
-    let since = since_us.map_err(str::to_owned)?;
+    since_us: Result<u64, NoHistory>,
+) -> Result<Vec<Utilization>, UnknownWork> {
+    let since = since_us?;
     // Before the processes: one that begins between the two readings must not look like the work of none.
-    let total = gpu.utilization().map_err(|error| error.to_string())?;
-    let mut used = gpu
-        .utilization_since(since)
-        .map_err(|error| error.to_string())?;
+    let total = gpu.utilization()?;
+    let mut used = gpu.utilization_since(since)?;
     used.retain(|process| process.percent > 0);
     if used.is_empty() && total > 0 {
-        return Err(format!("the GPU was busy ({total} %), by no process"));
+        return Err(UnknownWork::OfNoProcess(total));
     }
     Ok(used)
 }
@@ -493,7 +511,10 @@ impl Judge<'_> {
     /// A slice with MIG.
     fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
         let (source, measured) = match (self.view.busy_shares.get(&gi_id), self.dcgm) {
-            (Some(share), _) if self.view.has_gpm => (Source::Gpm, share.clone()),
+            (Some(share), _) if self.view.has_gpm => (
+                Source::Gpm,
+                share.as_ref().copied().map_err(NvmlError::to_string),
+            ),
             (_, Some(dcgm)) => {
                 let gpu = self.lease.slice.gpu_uuid.clone();
                 let value = dcgm.get(&(gpu, gi_id)).copied();
@@ -523,7 +544,7 @@ impl Judge<'_> {
         };
         let used = match &self.view.utilization {
             Some(Ok(used)) => used,
-            Some(Err(why)) => return (source, None, Activity::Unknown(why.clone())),
+            Some(Err(why)) => return (source, None, Activity::Unknown(why.to_string())),
             None => {
                 return (
                     source,

@@ -12,12 +12,13 @@ use gpufrac_core::policy::Policy;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
-use gpufrac_reaper::act::slices::Slices;
-use gpufrac_reaper::act::slurm::{Job, JobControl, SlurmAction, SlurmError};
+use gpufrac_node::state::leases::StoreError;
+use gpufrac_reaper::act::slices::{SliceError, Slices};
+use gpufrac_reaper::act::slurm::{ActionError, Job, JobControl, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
-use gpufrac_reaper::keep::state::{Memory, State};
+use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
 use gpufrac_reaper::key::Key;
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
@@ -178,24 +179,28 @@ impl Sampler for Simulated {
 }
 
 impl Slices for Simulated {
-    fn list(&self, _: &Node) -> Result<Vec<Lease>, String> {
+    fn list(&self, _: &Node) -> Result<Vec<Lease>, SliceError> {
         let mut world = self.0.borrow_mut();
         world.call();
         match world.has(Fault::Leases) {
-            true => Err("a lease is damaged".to_owned()),
+            true => Err(StoreError::WrongJob {
+                path: "a lease".into(),
+                found: "another job".to_owned(),
+            }
+            .into()),
             false => Ok(world.leases()),
         }
     }
 
-    fn repair(&self, _: &Node, _: &[Lease], _: &JobLog) -> Result<(), String> {
+    fn repair(&self, _: &Node, _: &[Lease], _: &JobLog) -> Result<(), SliceError> {
         Ok(())
     }
 
-    fn end(&self, _: &Node, lease: &Lease, _: &JobLog) -> Result<bool, String> {
+    fn end(&self, _: &Node, lease: &Lease, _: &JobLog) -> Result<bool, SliceError> {
         Ok(self.0.borrow_mut().end_lease(lease))
     }
 
-    fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, String> {
+    fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, SliceError> {
         Ok(Some(Vec::new()))
     }
 }
@@ -243,7 +248,7 @@ impl JobControl for Simulated {
         job_id: u32,
         restart_count: u32,
         actions: Vec<SlurmAction>,
-    ) -> Result<Vec<Result<(), String>>, SlurmError> {
+    ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
         // Who has told Slurm to do something cannot take it back.
         let decided = self.0.borrow().decided();
         self.reach_slurm()?;
@@ -256,7 +261,7 @@ impl JobControl for Simulated {
         let mut results = Vec::new();
         for action in actions.into_iter().filter(|_| is_heard) {
             let mut reap = |how| world.reap(job_id, restart_count, how, decided);
-            results.push(match action {
+            let done = match action {
                 SlurmAction::Cancel => reap(How::Cancelled),
                 SlurmAction::Requeue { .. } => reap(How::Requeued),
                 // What is said at the end is no warning.
@@ -267,7 +272,8 @@ impl JobControl for Simulated {
                     world.comment(job_id, &text);
                     Ok(())
                 }
-            });
+            };
+            results.push(done.map_err(ActionError));
         }
         drop(world);
         self.end_of_patience()?;
@@ -276,7 +282,7 @@ impl JobControl for Simulated {
 }
 
 impl Memory for Simulated {
-    fn load(&self) -> Result<(State, Option<String>), FileError> {
+    fn load(&self) -> Result<(State, Option<UnusableState>), FileError> {
         let world = self.0.borrow();
         // As from a file.
         let text = world.kept.state.as_ref().map(serde_json::to_string);

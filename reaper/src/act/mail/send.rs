@@ -41,6 +41,9 @@ pub enum MailError {
         /// What it said.
         said: String,
     },
+    /// The daemon ends before its turn comes.
+    #[error("the daemon ends")]
+    DaemonEnds,
     /// It did not end in time, and was killed.
     #[error("`{program}` did not end within {} s", limit.as_secs_f32())]
     Hung {
