@@ -1,7 +1,6 @@
 //! One round after the other: leases, samples, judgement, actions, what is reported.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt::Display;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use gpufrac_node::node::Node;
 
 use crate::act::mail_queue::MailQueue;
 use crate::act::overdue;
+use crate::act::refusal::Refusal;
 use crate::act::slurm::Job;
 use crate::clock::BootTime;
 use crate::judge::escalation::Escalation;
@@ -25,6 +25,10 @@ use crate::measure::sample::{Activity, Sample};
 use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::outside::Outside;
 use crate::report::metrics::{SliceMetrics, Snapshot};
+
+mod reports;
+
+pub(crate) use reports::{Reports, Topic};
 
 /// A point of a record's series is made of so many samples at first.
 const FIRST_SAMPLES_PER_POINT: u32 = 6;
@@ -48,7 +52,7 @@ pub(crate) struct WatchedLease {
     /// The round in which Slurm is asked at the earliest.
     ask_in: u64,
     /// Why nothing was done although it was due; said once.
-    pub(crate) refused: Option<String>,
+    pub(crate) refused: Option<Refusal>,
     /// Points and events when the record was last written.
     written: (usize, usize),
 }
@@ -86,8 +90,7 @@ pub struct Daemon {
     overdue: u32,
     /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
     patience: BTreeMap<u32, u64>,
-    /// Errors that were logged and still hold.
-    reported: HashMap<&'static str, String>,
+    pub(crate) reports: Reports,
 }
 
 /// How long one look at the counters takes, by what is at stake.
@@ -155,7 +158,7 @@ impl Daemon {
             unleased: Vec::new(),
             overdue: 0,
             patience: BTreeMap::new(),
-            reported: HashMap::new(),
+            reports: Reports::default(),
             node,
             outside,
             state,
@@ -203,18 +206,20 @@ impl Daemon {
         self.state.totals.rounds += 1;
         // Events can be lost, so not by them alone; and what could not be read is read again.
         let read = changed
-            || self.reported.contains_key("leases")
+            || self.reports.has_error(Topic::Leases)
             || self.round % ROUNDS_BETWEEN_CLEANUPS == 1;
         match read.then(|| self.outside.slices.list(&self.node)) {
             None => {}
             Some(Ok(leases)) => self.sync_leases(leases),
             Some(Err(error)) => {
                 // Whom a damaged file names is not known: nothing is decided.
-                self.report_once("leases", Some(error));
+                self.reports
+                    .report_once(&self.outside.log, Topic::Leases, Some(error));
                 return self.publish();
             }
         }
-        self.report_once("leases", None::<String>);
+        self.reports
+            .report_once(&self.outside.log, Topic::Leases, None::<String>);
         self.look(&mut observe);
         let now = self.outside.clock.now();
         self.ask(now);
@@ -229,7 +234,8 @@ impl Daemon {
                 .outside
                 .memory
                 .purge(keep, now_unix, &self.node.name, &self.peers);
-            self.report_once("purge", purged.err());
+            self.reports
+                .report_once(&self.outside.log, Topic::Purge, purged.err());
         }
         self.publish();
         self.save();
@@ -289,10 +295,12 @@ impl Daemon {
                 .outside
                 .memory
                 .tidy(&|job| self.watched.contains_key(&job));
-            self.report_once("records", tidied.err());
+            self.reports
+                .report_once(&self.outside.log, Topic::Records, tidied.err());
             if self.node.shared.is_some() {
                 let tidied = self.peers.tidy(|job| self.watched.contains_key(&job));
-                self.report_once("shared", tidied.err());
+                self.reports
+                    .report_once(&self.outside.log, Topic::Shared, tidied.err());
             }
             // What is left of it is of jobs that ended meanwhile.
             self.state.watches.clear();
@@ -350,11 +358,13 @@ impl Daemon {
         watched.record.ended_ms = Some(now.since(watched.watch.began).as_millis() as u64);
         if self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.report_once("shared", withdrawn.err());
+            self.reports
+                .report_once(&self.outside.log, Topic::Shared, withdrawn.err());
         }
         if !watched.record.events.is_empty() {
             let kept = self.outside.memory.keep(&watched.record, &self.peers);
-            self.report_once("records", kept.err());
+            self.reports
+                .report_once(&self.outside.log, Topic::Records, kept.err());
         }
         if let Err(error) = self.outside.memory.end(job) {
             self.outside.log.warning(error);
@@ -388,7 +398,11 @@ impl Daemon {
             .sampler
             .look(&self.node, &leases, &mut || observe(scope), &policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
-        self.report_once("driver", look.errors.first().cloned());
+        self.reports.report_once(
+            &self.outside.log,
+            Topic::Driver,
+            look.errors.first().cloned(),
+        );
         let now = self.outside.clock.now();
         let reaper = &self.node.config.reaper;
         for (job, sample) in look.samples {
@@ -443,7 +457,7 @@ impl Daemon {
             .collect();
         for job in unknown {
             self.fresh(job);
-            if self.reported.contains_key("slurm") || self.is_late(now) {
+            if self.reports.has_error(Topic::Slurm) || self.is_late(now) {
                 // Who does not answer once is not asked for the others now.
                 break;
             }
@@ -470,7 +484,8 @@ impl Daemon {
         if let Some(answer) = &answer {
             watched.job = Some(answer.clone());
         }
-        self.report_once("slurm", error);
+        self.reports
+            .report_once(&self.outside.log, Topic::Slurm, error);
         answer
     }
 
@@ -524,7 +539,8 @@ impl Daemon {
         let written = self.outside.memory.write(record);
         let error = kept.err().map(|error| error.to_string());
         let error = error.or(written.err().map(|error| error.to_string()));
-        self.report_once("records", error);
+        self.reports
+            .report_once(&self.outside.log, Topic::Records, error);
         Some(event)
     }
 
@@ -543,7 +559,8 @@ impl Daemon {
             .outside
             .slices
             .repair(&self.node, &leases, &self.outside.log);
-        self.report_once("overdue", repaired.err());
+        self.reports
+            .report_once(&self.outside.log, Topic::Overdue, repaired.err());
         let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
         let mut overdue = leases.iter().filter(releasing).count() as u32;
         let seems_over = self.seem_over(&leases);
@@ -571,7 +588,8 @@ impl Daemon {
             }
         }
         if let Some(error) = answer {
-            self.report_once("jobs that seem to be over", error);
+            self.reports
+                .report_once(&self.outside.log, Topic::OverJobs, error);
         }
         self.overdue = overdue;
         match self.outside.slices.unleased(&self.node) {
@@ -584,9 +602,12 @@ impl Daemon {
                     ));
                 }
                 self.unleased = unleased;
-                self.report_once("unleased", None::<String>);
+                self.reports
+                    .report_once(&self.outside.log, Topic::Unleased, None::<String>);
             }
-            Err(error) => self.report_once("unleased", Some(error)),
+            Err(error) => self
+                .reports
+                .report_once(&self.outside.log, Topic::Unleased, Some(error)),
         }
     }
 
@@ -599,23 +620,6 @@ impl Daemon {
             found.entry(lease.job_id).or_default().push(lease);
         }
         found
-    }
-
-    /// Logs an error when it comes, or changes, and once more when it is over.
-    pub(crate) fn report_once(&mut self, about: &'static str, error: Option<impl Display>) {
-        let error = error.map(|error| error.to_string());
-        match (error, self.reported.get(about)) {
-            (Some(error), Some(told)) if error == *told => {}
-            (Some(error), _) => {
-                self.outside.log.error(format!("{about}: {error}"));
-                self.reported.insert(about, error);
-            }
-            (None, Some(_)) => {
-                self.outside.log.info(format!("{about}: works again"));
-                self.reported.remove(about);
-            }
-            (None, None) => {}
-        }
     }
 
     /// The leases here, and those whose jobs are due for a warning or had one.
@@ -650,7 +654,8 @@ impl Daemon {
         let watches = self.watched.values().map(|watched| watched.watch.clone());
         self.state.watches = watches.collect();
         let saved = self.outside.memory.save(&self.state);
-        self.report_once("state", saved.err());
+        self.reports
+            .report_once(&self.outside.log, Topic::State, saved.err());
         for watched in self.watched.values_mut() {
             let size = (
                 watched.record.series.points.len(),

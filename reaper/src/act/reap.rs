@@ -5,9 +5,10 @@ use std::time::Duration;
 use gpufrac_core::policy::{Action, Mode, Policy, Stall};
 
 use crate::act::mail::{self, Breach, Notice};
+use crate::act::refusal::Refusal;
 use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
 use crate::clock::BootTime;
-use crate::daemon::{Daemon, WatchedLease, facts};
+use crate::daemon::{Daemon, Topic, WatchedLease, facts};
 use crate::judge::breaker::{self, BreakerScope};
 use crate::judge::escalation::Step;
 use crate::judge::peers::PeerError;
@@ -19,9 +20,6 @@ use crate::report::words;
 const LIMITED_SPAN: Duration = Duration::from_secs(3600);
 /// Slurm lets a job without a limit end a year after its start: that is none.
 const SHORTEST_NO_LIMIT_S: u64 = 364 * 24 * 3600;
-
-/// Why an end was not carried out.
-const SLURM_REFUSED: &str = "Slurm refused";
 
 /// A job, and what is due for it.
 struct Due {
@@ -54,15 +52,15 @@ impl Daemon {
                 break;
             }
             let errors = self.state.totals.slurm_errors;
-            let done = match closed {
+            let done = match &closed {
                 Err(why) => {
                     self.state.totals.refused_breaker += u64::from(due.step == Step::End);
-                    self.refuse(&due, why.to_owned());
+                    self.refuse(&due, why.clone());
                     Ok(())
                 }
                 // Jobs that end and daemons that start again close it too: what made it open may have been wrong until
                 // the last moment.
-                Ok(Some(open)) if due.stalled.since <= open => {
+                Ok(Some(open)) if due.stalled.since <= *open => {
                     self.restart_window(due.job, now);
                     Ok(())
                 }
@@ -70,7 +68,8 @@ impl Daemon {
             };
             if let Err(error) = done {
                 self.state.totals.slurm_errors += 1;
-                self.report_once("slurm", Some(error));
+                self.reports
+                    .report_once(&self.outside.log, Topic::Slurm, Some(error));
             }
             if self.state.totals.slurm_errors > errors {
                 // Who does not answer once is not asked for the others now.
@@ -183,7 +182,7 @@ impl Daemon {
                             policy: policy.clone(),
                             step: Step::None,
                         },
-                        error.to_string(),
+                        Refusal::Peers(error.to_string()),
                     );
                 }
                 None
@@ -203,7 +202,8 @@ impl Daemon {
         let on_several = self.watched.get(&job).is_some_and(is_on_several);
         if on_several && self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
-            self.report_once("shared", withdrawn.err());
+            self.reports
+                .report_once(&self.outside.log, Topic::Shared, withdrawn.err());
         }
     }
 
@@ -230,12 +230,13 @@ impl Daemon {
         stalled: u32,
         now: BootTime,
         acts: bool,
-    ) -> Result<Option<BootTime>, &'static str> {
+    ) -> Result<Option<BootTime>, Refusal> {
         let reaper = &self.node.config.reaper;
         let (limits, interval) = (reaper.breaker, reaper.interval);
         let own = self.count(stalled);
         let told = self.peers.tell(own, now, interval);
-        self.report_once("shared", told.err());
+        self.reports
+            .report_once(&self.outside.log, Topic::Shared, told.err());
         let mut counts = [Some(own), None];
         let mut unknown = false;
         // All nodes are only asked for when something is to be done.
@@ -243,11 +244,13 @@ impl Daemon {
             match self.peers.cluster(interval, self.outside.clock.unix_now()) {
                 Ok(count) => {
                     counts[1] = count;
-                    self.report_once("cluster", None::<String>);
+                    self.reports
+                        .report_once(&self.outside.log, Topic::Cluster, None::<String>);
                 }
                 Err(error) => {
                     unknown = true;
-                    self.report_once("cluster", Some(error));
+                    self.reports
+                        .report_once(&self.outside.log, Topic::Cluster, Some(error));
                 }
             }
         }
@@ -299,9 +302,9 @@ impl Daemon {
         }
         let elsewhere = counts[1].and_then(|count| count.opened(self.outside.clock.as_ref()));
         match self.breakers {
-            [true, _] => Err("the breaker of the node is open"),
-            [_, true] => Err("the breaker of the cluster is open"),
-            _ if unknown => Err("the slices of the cluster can not be counted"),
+            [true, _] => Err(Refusal::Breaker(BreakerScope::Node)),
+            [_, true] => Err(Refusal::Breaker(BreakerScope::Cluster)),
+            _ if unknown => Err(Refusal::UncountedCluster),
             _ => {
                 let here = self.state.opened.into_iter().flatten();
                 Ok(here.chain(elsewhere).max())
@@ -310,13 +313,20 @@ impl Daemon {
     }
 
     /// Nothing is done although it is due; said once.
-    fn refuse(&mut self, due: &Due, why: String) {
+    fn refuse(&mut self, due: &Due, why: Refusal) {
         let Some(watched) = self.watched.get_mut(&due.job) else {
             return;
         };
         if watched.refused.as_ref() != Some(&why) {
             watched.refused = Some(why.clone());
-            self.decide(due.job, Decision::Refuse, &due.stalled, &due.policy, &why);
+            let detail = why.to_string();
+            self.decide(
+                due.job,
+                Decision::Refuse,
+                &due.stalled,
+                &due.policy,
+                &detail,
+            );
         }
     }
 
@@ -370,10 +380,7 @@ impl Daemon {
             return Ok(());
         }
         if job.het {
-            self.refuse(
-                &due,
-                "it is part of a het job, whose parts are not judged together".into(),
-            );
+            self.refuse(&due, Refusal::HetJob);
             return Ok(());
         }
         if job.node_count > 1 && !was_known {
@@ -447,7 +454,7 @@ impl Daemon {
                 && self.recipient(due, job).is_none()
             {
                 // Who was not told was not warned.
-                self.refuse(due, format!("its user could not be told: {error}"));
+                self.refuse(due, Refusal::NotWarned(error.to_string()));
                 return Ok(());
             }
         }
@@ -580,7 +587,7 @@ impl Daemon {
             {
                 self.state.totals.refused_rate += 1;
             }
-            self.refuse(due, format!("this node ended {most} jobs in the last hour"));
+            self.refuse(due, Refusal::HourlyLimit(most));
             return Ok(());
         }
         let text = format!(
@@ -591,7 +598,7 @@ impl Daemon {
             due.job
         );
         let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
-        let was_refused = refused.is_some_and(|why| why.starts_with(SLURM_REFUSED));
+        let was_refused = matches!(refused, Some(Refusal::Slurm(_)));
         let mut actions = vec![slurm_action];
         if !was_refused {
             // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
@@ -606,12 +613,12 @@ impl Daemon {
             Err(error) => {
                 // It may have been done all the same.
                 self.state.reaped.push(ended);
-                self.refuse(due, format!("what came of it is not known: {error}"));
+                self.refuse(due, Refusal::UnknownOutcome(error.to_string()));
                 return Err(error);
             }
         };
         if let Some(Err(error)) = results.into_iter().next_back() {
-            self.refuse(due, format!("{SLURM_REFUSED}: {error}"));
+            self.refuse(due, Refusal::Slurm(error.to_string()));
             return Ok(());
         }
         self.state.reaped.push(ended);

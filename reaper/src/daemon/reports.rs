@@ -1,0 +1,83 @@
+//! Errors that hold for a while: each is logged when it comes or changes, and once more when it is over.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use gpufrac_host::log::JobLog;
+
+/// What an error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Topic {
+    /// The leases of the node.
+    Leases,
+    /// Samples of the driver and of dcgm-exporter.
+    Driver,
+    /// Questions to Slurm, and actions of it.
+    Slurm,
+    /// The folder that nodes share.
+    Shared,
+    /// The counts of all nodes.
+    Cluster,
+    /// The records of jobs.
+    Records,
+    /// The removal of old records.
+    Purge,
+    /// The state that outlives the daemon.
+    State,
+    /// Leases that other runs left in carving or releasing.
+    Overdue,
+    /// Leases of jobs that seem to be over.
+    OverJobs,
+    /// Instances that no lease names.
+    Unleased,
+}
+
+impl Topic {
+    /// The words in the log.
+    fn name(self) -> &'static str {
+        match self {
+            Topic::Leases => "leases",
+            Topic::Driver => "driver",
+            Topic::Slurm => "slurm",
+            Topic::Shared => "shared",
+            Topic::Cluster => "cluster",
+            Topic::Records => "records",
+            Topic::Purge => "purge",
+            Topic::State => "state",
+            Topic::Overdue => "overdue",
+            Topic::OverJobs => "jobs that seem to be over",
+            Topic::Unleased => "unleased",
+        }
+    }
+}
+
+/// Errors that were logged and still hold.
+#[derive(Default)]
+pub(crate) struct Reports {
+    standing: BTreeMap<Topic, String>,
+}
+
+impl Reports {
+    /// Whether the last call for a topic had an error.
+    pub(crate) fn has_error(&self, topic: Topic) -> bool {
+        self.standing.contains_key(&topic)
+    }
+
+    /// Logs an error when it comes or changes; None: its end.
+    pub(crate) fn report_once(&mut self, log: &JobLog, topic: Topic, error: Option<impl Display>) {
+        let about = topic.name();
+        let error = error.map(|error| error.to_string());
+        match (error, self.standing.get(&topic)) {
+            (Some(error), Some(known)) if error == *known => {}
+            (Some(error), _) => {
+                log.error(format!("{about}: {error}"));
+                self.standing.insert(topic, error);
+            }
+            (None, Some(_)) => {
+                log.info(format!("{about}: works again"));
+                self.standing.remove(&topic);
+            }
+            (None, None) => {}
+        }
+    }
+}
