@@ -14,6 +14,7 @@ use crate::act::overdue;
 use crate::act::refusal::Refusal;
 use crate::act::slurm::Job;
 use crate::clock::BootTime;
+use crate::judge::breaker::Breakers;
 use crate::judge::escalation::Escalation;
 use crate::judge::peers::{LeaseCount, Peers};
 use crate::judge::stall::Stalled;
@@ -83,7 +84,7 @@ pub struct Daemon {
     pub(crate) watched: BTreeMap<u32, WatchedLease>,
     /// All of them.
     leases: Vec<Lease>,
-    pub(crate) breakers: [bool; 2],
+    pub(crate) breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
     unleased: Vec<String>,
@@ -153,7 +154,7 @@ impl Daemon {
             mail_queue: MailQueue::new(),
             watched: BTreeMap::new(),
             leases: Vec::new(),
-            breakers: [false; 2],
+            breakers: Breakers::default(),
             round: 0,
             unleased: Vec::new(),
             overdue: 0,
@@ -627,7 +628,7 @@ impl Daemon {
         LeaseCount::new(
             self.watched.len() as u32,
             stalled,
-            self.state.opened[1],
+            self.state.opened.cluster,
             self.outside.clock.as_ref(),
         )
     }
@@ -642,8 +643,8 @@ impl Daemon {
         let snapshot = Snapshot {
             slices: slices.collect(),
             totals: self.state.totals.clone(),
-            node_breaker: self.breakers[0],
-            cluster_breaker: self.breakers[1],
+            node_breaker: self.breakers.node,
+            cluster_breaker: self.breakers.cluster,
             unleased_instances: self.unleased.len() as u32,
             overdue_leases: self.overdue,
         };

@@ -9,9 +9,9 @@ use crate::act::refusal::Refusal;
 use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
 use crate::clock::BootTime;
 use crate::daemon::{Daemon, Topic, WatchedLease, facts};
-use crate::judge::breaker::{self, BreakerScope};
+use crate::judge::breaker::{self, BreakerScope, LastOpen};
 use crate::judge::escalation::Step;
-use crate::judge::peers::PeerError;
+use crate::judge::peers::{LeaseCount, PeerError};
 use crate::judge::stall::Stalled;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::keep::evidence::{Decision, Event};
@@ -140,7 +140,7 @@ impl Daemon {
         if !is_on_several(watched) {
             return Some(own);
         }
-        if !self.breakers[0] && self.state.opened[0].is_some_and(|open| own.since <= open) {
+        if !self.breakers.node && self.state.opened.node.is_some_and(|open| own.since <= open) {
             // The others are not to act on it.
             self.restart_window(job, now);
             self.withdraw(job);
@@ -152,7 +152,7 @@ impl Daemon {
             return None;
         }
         let nodes = watched.job.as_ref()?.nodes.clone();
-        let claimed = match self.breakers[0] {
+        let claimed = match self.breakers.node {
             true => self.peers.withdraw(job),
             false => self.peers.claim(key, length, now),
         };
@@ -224,91 +224,80 @@ impl Daemon {
     }
 
     /// Whether so few slices look stalled that it may be true, and when that was not so last, here or on a node of the
-    /// cluster; else why nothing is done. Said when that changes.
+    /// cluster; else why nothing is done. `acts`: whether something is due.
     fn check_breakers(
         &mut self,
         stalled: u32,
         now: BootTime,
         acts: bool,
     ) -> Result<Option<BootTime>, Refusal> {
-        let reaper = &self.node.config.reaper;
-        let (limits, interval) = (reaper.breaker, reaper.interval);
+        let interval = self.node.config.reaper.interval;
         let own = self.count(stalled);
         let told = self.peers.tell(own, now, interval);
         self.reports
             .report_once(&self.outside.log, Topic::Shared, told.err());
-        let mut counts = [Some(own), None];
-        let mut unknown = false;
         // All nodes are only asked for when something is to be done.
-        if acts || self.breakers[1] {
-            match self.peers.cluster(interval, self.outside.clock.unix_now()) {
-                Ok(count) => {
-                    counts[1] = count;
-                    self.reports
-                        .report_once(&self.outside.log, Topic::Cluster, None::<String>);
-                }
-                Err(error) => {
-                    unknown = true;
-                    self.reports
-                        .report_once(&self.outside.log, Topic::Cluster, Some(error));
-                }
-            }
+        let cluster = match acts || self.breakers.cluster {
+            true => self.count_cluster(),
+            false => Ok(None),
+        };
+        self.set_breaker(BreakerScope::Node, Some(own));
+        // Who cannot count must not close it.
+        if let Ok(count) = &cluster {
+            self.set_breaker(BreakerScope::Cluster, *count);
         }
-        let scopes = [BreakerScope::Node, BreakerScope::Cluster];
-        for (place, scope) in scopes.into_iter().enumerate() {
-            if scope == BreakerScope::Cluster && unknown {
-                // Who can not count must not close it.
-                continue;
-            }
-            let count = counts[place];
-            let open = count.is_some_and(|count| breaker::is_open(&limits, scope, count));
-            if open == self.breakers[place] {
-                continue;
-            }
-            self.breakers[place] = open;
-            let count = count.unwrap_or(own);
-            let name = scope.name();
-            if !open {
-                self.outside.log.warning(format!(
-                    "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
-                ));
-                continue;
-            }
-            let share = match scope {
-                BreakerScope::Node => limits.node_share,
-                BreakerScope::Cluster => limits.cluster_share,
-            };
-            self.outside.log.error(format!(
-                "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
-                name.to_uppercase(), count.stalled, count.leases
+        self.state.opened.update(self.breakers, now);
+        if self.breakers.node {
+            return Err(Refusal::Breaker(BreakerScope::Node));
+        }
+        if self.breakers.cluster {
+            return Err(Refusal::Breaker(BreakerScope::Cluster));
+        }
+        let elsewhere = cluster?.and_then(|count| count.opened(self.outside.clock.as_ref()));
+        let LastOpen { node, cluster } = self.state.opened;
+        Ok(node.max(cluster).max(elsewhere))
+    }
+
+    /// The leases of all nodes; None without a shared folder.
+    fn count_cluster(&mut self) -> Result<Option<LeaseCount>, Refusal> {
+        let interval = self.node.config.reaper.interval;
+        let count = self.peers.cluster(interval, self.outside.clock.unix_now());
+        let error = count.as_ref().err();
+        self.reports
+            .report_once(&self.outside.log, Topic::Cluster, error);
+        count.map_err(|_| Refusal::UncountedCluster)
+    }
+
+    /// Opens or closes a breaker, and says so when that changes it.
+    fn set_breaker(&mut self, scope: BreakerScope, count: Option<LeaseCount>) {
+        let limits = self.node.config.reaper.breaker;
+        let too_many = count.filter(|count| breaker::is_open(&limits, scope, *count));
+        if !self.breakers.set(scope, too_many.is_some()) {
+            return;
+        }
+        let name = scope.name();
+        let Some(count) = too_many else {
+            self.outside.log.warning(format!(
+                "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
             ));
-            let breach = Breach {
-                node: self.node.name.clone(),
-                cluster: scope == BreakerScope::Cluster,
-                stalled: count.stalled,
-                leases: count.leases,
-                share,
-                since_unix: self.outside.clock.unix_now(),
-            };
-            let mail = &self.node.config.reaper.mail;
-            if let Some(message) = mail::breaker(&breach, mail) {
-                self.mail_queue.send(mail, message);
-            }
-        }
-        for (opened, open) in self.state.opened.iter_mut().zip(self.breakers) {
-            if open {
-                *opened = Some(now);
-            }
-        }
-        let elsewhere = counts[1].and_then(|count| count.opened(self.outside.clock.as_ref()));
-        match self.breakers {
-            [true, _] => Err(Refusal::Breaker(BreakerScope::Node)),
-            [_, true] => Err(Refusal::Breaker(BreakerScope::Cluster)),
-            _ if unknown => Err(Refusal::UncountedCluster),
-            _ => {
-                let here = self.state.opened.into_iter().flatten();
-                Ok(here.chain(elsewhere).max())
-            }
+            return;
+        };
+        let share = breaker::share(&limits, scope);
+        self.outside.log.error(format!(
+            "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
+            name.to_uppercase(), count.stalled, count.leases
+        ));
+        let breach = Breach {
+            node: self.node.name.clone(),
+            cluster: scope == BreakerScope::Cluster,
+            stalled: count.stalled,
+            leases: count.leases,
+            share,
+            since_unix: self.outside.clock.unix_now(),
+        };
+        let mail = &self.node.config.reaper.mail;
+        if let Some(message) = mail::breaker(&breach, mail) {
+            self.mail_queue.send(mail, message);
         }
     }
 
@@ -474,10 +463,7 @@ impl Daemon {
             watched.refused = None;
         }
         if on {
-            let place = Stall::ALL
-                .iter()
-                .position(|stall| *stall == due.stalled.stall);
-            self.state.totals.warnings[place.unwrap_or(0)] += 1;
+            self.state.totals.warned(due.stalled.stall);
             self.write_to_user(due, job, &event, action, ends_in);
         } else {
             self.state.totals.dry_run += 1;

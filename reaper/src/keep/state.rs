@@ -7,6 +7,7 @@ use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, boot_id};
+use crate::judge::breaker::LastOpen;
 use crate::judge::peers::{PeerError, Peers};
 use crate::judge::watch::Watch;
 use crate::keep::evidence::Record;
@@ -100,9 +101,9 @@ pub struct State {
     pub watches: Vec<Watch>,
     /// When jobs were ended, in the last hour.
     pub reaped: Vec<BootTime>,
-    /// When the breakers of the node and of the cluster were last seen open.
+    /// When breakers were last seen open.
     #[serde(default)]
-    pub opened: [Option<BootTime>; 2],
+    pub opened: LastOpen,
     /// The counters.
     pub totals: Totals,
 }
@@ -127,7 +128,7 @@ impl State {
             boot_id: boot_id(),
             watches: Vec::new(),
             reaped: Vec::new(),
-            opened: [None; 2],
+            opened: LastOpen::default(),
             totals: Totals::default(),
         }
     }
@@ -176,7 +177,7 @@ mod tests {
         assert!(unusable.is_none());
         state.watches.push(Watch::new(KEY, at(3)));
         state.reaped.push(at(4));
-        state.opened[1] = Some(at(5));
+        state.opened.cluster = Some(at(5));
         state.totals.cancelled = 2;
         state.save(&dir).unwrap();
         let (kept, unusable) = State::load(&dir).unwrap();

@@ -35,6 +35,13 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Counts a warning.
+    pub fn warned(&mut self, stall: Stall) {
+        for (count, of) in self.warnings.iter_mut().zip(Stall::ALL) {
+            *count += u64::from(of == stall);
+        }
+    }
+
     /// Counts the end of a job.
     pub fn reaped(&mut self, action: Action, slice_seconds: f64) {
         match action {
