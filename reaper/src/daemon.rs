@@ -10,7 +10,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 
 use crate::act::mail_queue::MailQueue;
-use crate::act::overdue;
+use crate::act::overdue::Cleanup;
 use crate::act::refusal::Refusal;
 use crate::act::slurm::Job;
 use crate::clock::BootTime;
@@ -23,20 +23,15 @@ use crate::keep::evidence::{Decision, Event, Record};
 use crate::keep::state::State;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample};
-use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::outside::Outside;
+use crate::report::errors::{ErrorReports, Topic};
 use crate::report::metrics::{SliceMetrics, Snapshot};
-
-mod reports;
-
-pub(crate) use reports::{Reports, Topic};
+use crate::rhythm::{self, LookScope, Rhythm};
 
 /// A point of a record's series is made of so many samples at first.
 const FIRST_SAMPLES_PER_POINT: u32 = 6;
 /// Rounds between two looks for what other runs left.
 const ROUNDS_BETWEEN_CLEANUPS: u64 = 6;
-/// Rounds between two questions to Slurm about a lease whose job seems to be gone, or that was not answered.
-const ROUNDS_BETWEEN_OVERDUE_QUESTIONS: u64 = 30;
 /// Seconds that a prolog may take from the lease to the start of its job.
 const LONGEST_START_S: u64 = 30;
 /// Rounds between two clearings of old records.
@@ -87,50 +82,8 @@ pub struct Daemon {
     pub(crate) breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
-    unleased: Vec<String>,
-    overdue: u32,
-    /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
-    patience: BTreeMap<u32, u64>,
-    pub(crate) reports: Reports,
-}
-
-/// How long one look at the counters takes, by what is at stake.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rhythm {
-    /// From the beginning of a round to the next.
-    pub interval: Duration,
-    /// How long activity is measured in it.
-    pub look: Duration,
-}
-
-/// Which slices a look is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookScope {
-    /// All that are watched.
-    All,
-    /// All but the instances of GPUs on which one is being released. The look ends with the release, so that what they
-    /// do then is seen.
-    OtherGpus,
-}
-
-impl Rhythm {
-    /// How long to rest after a round that took so long. `cut`: whether its look was cut short; `chance`: a random
-    /// number from 0 to 1.
-    pub fn rest(&self, passed: Duration, cut: bool, chance: f64) -> Duration {
-        let interval = self.interval;
-        if cut {
-            // What was cut short is taken up again soon, but not without a rest.
-            interval / 20
-        } else if self.look > interval / 2 {
-            // No gap in which a suspect could do something unseen.
-            interval / 100
-        } else {
-            // Not at the same moment of each interval: a job may have a rhythm of its own.
-            let phase = 0.9 + 0.2 * chance;
-            let left = interval.mul_f64(phase).saturating_sub(passed);
-            left.max(interval / 20)
-        }
-    }
+    cleanup: Cleanup,
+    pub(crate) reports: ErrorReports,
 }
 
 impl Daemon {
@@ -156,10 +109,8 @@ impl Daemon {
             leases: Vec::new(),
             breakers: Breakers::default(),
             round: 0,
-            unleased: Vec::new(),
-            overdue: 0,
-            patience: BTreeMap::new(),
-            reports: Reports::default(),
+            cleanup: Cleanup::default(),
+            reports: ErrorReports::default(),
             node,
             outside,
             state,
@@ -190,14 +141,7 @@ impl Daemon {
                     .watch
                     .is_suspect(policy, watched.lease.idle_wish, now)
         });
-        let look = match suspect {
-            true => interval.mul_f64(0.95),
-            false => interval / 10,
-        };
-        Rhythm {
-            interval,
-            look: look.max(SHORTEST_LOOK),
-        }
+        Rhythm::new(interval, suspect)
     }
 
     /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
@@ -226,7 +170,13 @@ impl Daemon {
         self.ask(now);
         self.reap(now);
         if self.round % ROUNDS_BETWEEN_CLEANUPS == 1 {
-            self.overdue();
+            self.cleanup.run(
+                &self.outside,
+                &self.node,
+                &self.leases,
+                self.round,
+                &mut self.reports,
+            );
         }
         if self.round % ROUNDS_BETWEEN_PURGES == 1 {
             let keep = self.node.config.reaper.keep;
@@ -467,7 +417,11 @@ impl Daemon {
 
     /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
     pub(crate) fn is_late(&self, began: BootTime) -> bool {
-        self.outside.clock.now().since(began) > self.node.config.reaper.interval / 2
+        rhythm::is_late(
+            self.outside.clock.as_ref(),
+            began,
+            self.node.config.reaper.interval,
+        )
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
@@ -553,76 +507,6 @@ impl Daemon {
         }
     }
 
-    fn overdue(&mut self) {
-        let began = self.outside.clock.now();
-        let leases = self.leases.clone();
-        let repaired = self
-            .outside
-            .slices
-            .repair(&self.node, &leases, &self.outside.log);
-        self.reports
-            .report_once(&self.outside.log, Topic::Overdue, repaired.err());
-        let releasing = |lease: &&Lease| lease.state == LeaseState::Releasing;
-        let mut overdue = leases.iter().filter(releasing).count() as u32;
-        let seems_over = self.seem_over(&leases);
-        // None: nobody was asked.
-        let mut answer = seems_over.is_empty().then_some(None);
-        self.patience.retain(|job, _| seems_over.contains_key(job));
-        for (job, leases) in seems_over {
-            if self.patience.get(&job).is_some_and(|at| *at > self.round) {
-                continue;
-            }
-            self.patience
-                .insert(job, self.round + ROUNDS_BETWEEN_OVERDUE_QUESTIONS);
-            match overdue::end_if_over(&self.outside, &self.node, &leases) {
-                Ok(over) => {
-                    overdue += over;
-                    answer = Some(None);
-                }
-                Err(error) => {
-                    answer = Some(Some(error));
-                    break;
-                }
-            }
-            if self.is_late(began) {
-                break;
-            }
-        }
-        if let Some(error) = answer {
-            self.reports
-                .report_once(&self.outside.log, Topic::OverJobs, error);
-        }
-        self.overdue = overdue;
-        match self.outside.slices.unleased(&self.node) {
-            // Somebody is at work on a GPU: the next time will do.
-            Ok(None) => {}
-            Ok(Some(unleased)) => {
-                for instance in unleased.iter().filter(|i| !self.unleased.contains(i)) {
-                    self.outside.log.warning(format!(
-                        "{instance}: no lease names it; it is not gpufrac's, and stays"
-                    ));
-                }
-                self.unleased = unleased;
-                self.reports
-                    .report_once(&self.outside.log, Topic::Unleased, None::<String>);
-            }
-            Err(error) => self
-                .reports
-                .report_once(&self.outside.log, Topic::Unleased, Some(error)),
-        }
-    }
-
-    /// The active leases of jobs without processes here, by job: those with several slices too, which are not watched.
-    fn seem_over<'a>(&self, leases: &'a [Lease]) -> BTreeMap<u32, Vec<&'a Lease>> {
-        let mut found: BTreeMap<u32, Vec<&Lease>> = BTreeMap::new();
-        let active = leases.iter();
-        let active = active.filter(|lease| lease.state == LeaseState::Active);
-        for lease in active.filter(|lease| !self.outside.sampler.has_processes(lease)) {
-            found.entry(lease.job_id).or_default().push(lease);
-        }
-        found
-    }
-
     /// The leases here, and those whose jobs are due for a warning or had one.
     pub(crate) fn count(&self, stalled: u32) -> LeaseCount {
         LeaseCount::new(
@@ -645,8 +529,8 @@ impl Daemon {
             totals: self.state.totals.clone(),
             node_breaker: self.breakers.node,
             cluster_breaker: self.breakers.cluster,
-            unleased_instances: self.unleased.len() as u32,
-            overdue_leases: self.overdue,
+            unleased_instances: self.cleanup.unleased(),
+            overdue_leases: self.cleanup.overdue(),
         };
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
     }

@@ -13,4 +13,5 @@ pub mod key;
 pub mod measure;
 pub mod outside;
 pub mod report;
+pub mod rhythm;
 pub mod wait;

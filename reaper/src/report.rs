@@ -1,6 +1,7 @@
-//! What people and Prometheus see: metrics, charts, and why a job ended.
+//! What people and Prometheus see: metrics, charts, errors in the log, and why a job ended.
 
 pub mod chart;
+pub(crate) mod errors;
 pub mod metrics;
 pub mod why;
 pub(crate) mod words;

@@ -12,8 +12,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::daemon::{LookScope, Rhythm};
 use crate::measure::telemetry::SHORTEST_LOOK;
+use crate::rhythm::{LookScope, Rhythm};
 
 /// Why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +194,7 @@ mod tests {
     use nix::sys::signal::SigSet;
 
     use super::{Rhythm, Waiter};
-    use crate::daemon::LookScope;
+    use crate::rhythm::LookScope;
 
     /// A waiter of a folder with one lease, whose look takes so long.
     fn waiter(look: Duration) -> (tempfile::TempDir, Waiter) {

@@ -8,13 +8,14 @@ use crate::act::mail::{self, Breach, Notice};
 use crate::act::refusal::Refusal;
 use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
 use crate::clock::BootTime;
-use crate::daemon::{Daemon, Topic, WatchedLease, facts};
+use crate::daemon::{Daemon, WatchedLease, facts};
 use crate::judge::breaker::{self, BreakerScope, LastOpen};
 use crate::judge::escalation::Step;
 use crate::judge::peers::{LeaseCount, PeerError};
 use crate::judge::stall::Stalled;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::keep::evidence::{Decision, Event};
+use crate::report::errors::Topic;
 use crate::report::words;
 
 const LIMITED_SPAN: Duration = Duration::from_secs(3600);

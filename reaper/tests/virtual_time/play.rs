@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use gpufrac_reaper::daemon::{Daemon, LookScope, Rhythm};
+use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::report::metrics::Snapshot;
+use gpufrac_reaper::rhythm::{LookScope, Rhythm};
 
 use crate::simulated::{Log, Simulated};
 use crate::world::World;

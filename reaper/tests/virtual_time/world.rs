@@ -12,9 +12,9 @@ use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
 use gpufrac_reaper::act::slurm;
-use gpufrac_reaper::daemon::LookScope;
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::State;
+use gpufrac_reaper::rhythm::LookScope;
 
 use crate::plans::{Part, Timeline, between};
 use crate::site::{Class, NODE, Site};

@@ -53,11 +53,11 @@ impl Topic {
 
 /// Errors that were logged and still hold.
 #[derive(Default)]
-pub(crate) struct Reports {
+pub(crate) struct ErrorReports {
     standing: BTreeMap<Topic, String>,
 }
 
-impl Reports {
+impl ErrorReports {
     /// Whether the last call for a topic had an error.
     pub(crate) fn has_error(&self, topic: Topic) -> bool {
         self.standing.contains_key(&topic)
