@@ -3,7 +3,6 @@
 pub mod mail;
 pub(crate) mod mail_queue;
 pub(crate) mod overdue;
-mod reap;
 pub(crate) mod refusal;
 pub mod slices;
 pub mod slurm;

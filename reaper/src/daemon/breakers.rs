@@ -1,0 +1,99 @@
+//! The breakers of the node and of the cluster: counted, opened, closed and announced.
+
+use super::Daemon;
+use crate::act::mail::{self, Breach};
+use crate::act::refusal::Refusal;
+use crate::clock::BootTime;
+use crate::judge::breaker::{self, BreakerScope, LastOpen};
+use crate::judge::peers::LeaseCount;
+use crate::report::errors::Topic;
+
+impl Daemon {
+    /// Whether so few slices look stalled that it may be true, and when that was not so last, here or on a node of the
+    /// cluster; else why nothing is done. `acts`: whether something is due.
+    pub(super) fn check_breakers(
+        &mut self,
+        stalled: u32,
+        now: BootTime,
+        acts: bool,
+    ) -> Result<Option<BootTime>, Refusal> {
+        let interval = self.node.config.reaper.interval;
+        let own = self.count(stalled);
+        let told = self.peers.tell(own, now, interval);
+        self.reports
+            .report_once(&self.outside.log, Topic::Shared, told.err());
+        // All nodes are only asked for when something is to be done.
+        let cluster = match acts || self.breakers.cluster {
+            true => self.count_cluster(),
+            false => Ok(None),
+        };
+        self.set_breaker(BreakerScope::Node, Some(own));
+        // Who cannot count must not close it.
+        if let Ok(count) = &cluster {
+            self.set_breaker(BreakerScope::Cluster, *count);
+        }
+        self.state.opened.update(self.breakers, now);
+        if self.breakers.node {
+            return Err(Refusal::Breaker(BreakerScope::Node));
+        }
+        if self.breakers.cluster {
+            return Err(Refusal::Breaker(BreakerScope::Cluster));
+        }
+        let elsewhere = cluster?.and_then(|count| count.opened(self.outside.clock.as_ref()));
+        let LastOpen { node, cluster } = self.state.opened;
+        Ok(node.max(cluster).max(elsewhere))
+    }
+
+    /// The leases of all nodes; None without a shared folder.
+    pub(super) fn count_cluster(&mut self) -> Result<Option<LeaseCount>, Refusal> {
+        let interval = self.node.config.reaper.interval;
+        let count = self.peers.cluster(interval, self.outside.clock.unix_now());
+        let error = count.as_ref().err();
+        self.reports
+            .report_once(&self.outside.log, Topic::Cluster, error);
+        count.map_err(|_| Refusal::UncountedCluster)
+    }
+
+    /// Opens or closes a breaker, and says so when that changes it.
+    pub(super) fn set_breaker(&mut self, scope: BreakerScope, count: Option<LeaseCount>) {
+        let limits = self.node.config.reaper.breaker;
+        let too_many = count.filter(|count| breaker::is_open(&limits, scope, *count));
+        if !self.breakers.set(scope, too_many.is_some()) {
+            return;
+        }
+        let name = scope.name();
+        let Some(count) = too_many else {
+            self.outside.log.warning(format!(
+                "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
+            ));
+            return;
+        };
+        let share = breaker::share(&limits, scope);
+        self.outside.log.error(format!(
+            "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
+            name.to_uppercase(), count.stalled, count.leases
+        ));
+        let breach = Breach {
+            node: self.node.name.clone(),
+            cluster: scope == BreakerScope::Cluster,
+            stalled: count.stalled,
+            leases: count.leases,
+            share,
+            since_unix: self.outside.clock.unix_now(),
+        };
+        let mail = &self.node.config.reaper.mail;
+        if let Some(message) = mail::breaker(&breach, mail) {
+            self.mail_queue.send(mail, message);
+        }
+    }
+
+    /// The leases here, and those whose jobs are due for a warning or had one.
+    pub(super) fn count(&self, stalled: u32) -> LeaseCount {
+        LeaseCount::new(
+            self.watched.len() as u32,
+            stalled,
+            self.state.opened.cluster,
+            self.outside.clock.as_ref(),
+        )
+    }
+}

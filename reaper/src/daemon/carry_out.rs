@@ -1,0 +1,126 @@
+//! Does what is due, if it is still due by what Slurm says now.
+
+use std::time::Duration;
+
+use gpufrac_core::policy::Mode;
+
+use super::Daemon;
+use super::reap::Due;
+use super::watched::WatchedLease;
+use crate::act::refusal::Refusal;
+use crate::act::slurm::{Job, SlurmError};
+use crate::clock::BootTime;
+use crate::judge::escalation::Step;
+use crate::judge::watch::LONGEST_GAP_ROUNDS;
+
+impl Daemon {
+    /// Does what is due. An error is Slurm's, which then does not answer for others either.
+    pub(super) fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), SlurmError> {
+        if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
+            return Ok(());
+        }
+        let was_known = self
+            .watched
+            .get(&due.job)
+            .is_some_and(WatchedLease::is_on_several_nodes);
+        let Some(job) = self.fresh(due.job) else {
+            // It said so, or does not know the job.
+            return Ok(());
+        };
+        if self.is_out_of_date(due.job) {
+            return Ok(());
+        }
+        if !self.is_this_run(&due, &job, now) || !self.is_still_due(&due) {
+            return Ok(());
+        }
+        if job.het {
+            self.refuse(due.job, &due.stalled, &due.policy, Refusal::HetJob);
+            return Ok(());
+        }
+        if job.node_count > 1 && !was_known {
+            // It was judged as if it were here alone.
+            return Ok(());
+        }
+        let is_warning = matches!(due.step, Step::Warn { .. });
+        if !is_warning && due.policy.mode == Mode::On && !self.is_stalled_now(&due) {
+            return Ok(());
+        }
+        match due.step {
+            Step::None => Ok(()),
+            Step::Warn { end } => self.warn(&due, &job, end, now),
+            Step::Signal { end } => self.signal(&due, &job, end, now),
+            Step::End => self.end(&due, &job, now),
+        }
+    }
+
+    /// Whether the run of the job that was judged runs; else its slice counts as active. What Slurm says of a
+    /// suspension moves the last activity.
+    fn is_this_run(&mut self, due: &Due, job: &Job, now: BootTime) -> bool {
+        let now_unix = self.outside.clock.unix_now();
+        let Some(watched) = self.watched.get_mut(&due.job) else {
+            return false;
+        };
+        let same = job.restart_count == watched.lease.restart_count;
+        if !same || !job.running {
+            // That is not the user's idleness.
+            let reason = "it is suspended, or on its way out";
+            watched.watch.mark_active(now, reason);
+            return false;
+        }
+        if job.suspend_unix > 0 {
+            let resumed = Duration::from_secs(now_unix.saturating_sub(job.suspend_unix));
+            let resumed = now.before(resumed);
+            if resumed > watched.watch.last_active && resumed > watched.watch.began {
+                watched
+                    .watch
+                    .mark_active(resumed, "it was suspended until then");
+            }
+        }
+        true
+    }
+
+    /// Whether the same is due by what Slurm says now: that may choose another rule, or move the beginning.
+    fn is_still_due(&self, due: &Due) -> bool {
+        let Some(watched) = self.watched.get(&due.job) else {
+            return false;
+        };
+        let policy = self.policy(watched);
+        let own = watched.stalled(policy);
+        *policy == due.policy && own.is_some_and(|own| own.since <= due.stalled.since)
+    }
+
+    /// Looks once more: Slurm took its time to answer, for others too, and the job may have woken up meanwhile, or
+    /// other nodes may have taken their word back.
+    fn is_stalled_now(&mut self, due: &Due) -> bool {
+        self.look_again(due.job);
+        let watched = self.watched.get(&due.job);
+        let own = watched.and_then(|watched| watched.stalled(&due.policy));
+        own.filter(|own| own.since <= due.stalled.since)
+            .and_then(|own| self.of_all_nodes(due.job, own, &due.policy, self.outside.clock.now()))
+            .is_some()
+    }
+
+    /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
+    pub(super) fn is_out_of_date(&self, job: u32) -> bool {
+        let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
+        let watched = self.watched.get(&job);
+        let now = self.outside.clock.now();
+        watched.is_none_or(|watched| now.since(watched.watch.sampled) > longest)
+    }
+
+    /// Whether this was refused before for a reason that Slurm need not be asked about again.
+    pub(super) fn is_still_refused(&self, due: &Due) -> bool {
+        let Some(watched) = self.watched.get(&due.job) else {
+            return false;
+        };
+        let is_het = watched.job.as_ref().is_some_and(|job| job.het);
+        watched.refused.is_some() && (is_het || self.is_over_limit(due))
+    }
+
+    /// Whether this would end more jobs than a node may in an hour.
+    pub(super) fn is_over_limit(&self, due: &Due) -> bool {
+        let most = self.node.config.reaper.reaps_per_hour as usize;
+        let ends = due.step == Step::End && due.policy.mode == Mode::On;
+        ends && self.state.reaped.len() >= most
+    }
+}

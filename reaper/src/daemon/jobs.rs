@@ -1,0 +1,57 @@
+//! What Slurm says of jobs. Busy ones cost it nothing.
+
+use gpufrac_core::policy::Mode;
+
+use super::Daemon;
+use crate::act::slurm::Job;
+use crate::clock::BootTime;
+use crate::report::errors::Topic;
+
+/// Rounds between two questions about a job that is not known yet.
+const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
+
+impl Daemon {
+    /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
+    pub(super) fn ask(&mut self, now: BootTime) {
+        let reaper = &self.node.config.reaper;
+        let unknown: Vec<u32> = self
+            .watched
+            .iter()
+            .filter(|(_, watched)| watched.job.is_none() && watched.next_question <= self.round)
+            .filter(|(_, watched)| {
+                // Any rule may turn out to hold.
+                let wish = watched.lease.idle_wish;
+                let mut policies = reaper.policies().filter(|policy| policy.mode != Mode::Off);
+                policies.any(|policy| watched.watch.is_suspect(policy, wish, now))
+            })
+            .map(|(job, _)| *job)
+            .collect();
+        for job in unknown {
+            self.fresh(job);
+            if self.reports.has_error(Topic::Slurm) || self.is_late(now) {
+                // Who does not answer once is not asked for the others now.
+                break;
+            }
+        }
+    }
+
+    /// What Slurm says of a job now; None where it does not answer, or knows no such job.
+    pub(super) fn fresh(&mut self, job: u32) -> Option<Job> {
+        let answer = self.outside.slurm.job(job);
+        let watched = self.watched.get_mut(&job)?;
+        watched.next_question = self.round + ROUNDS_BETWEEN_QUESTIONS;
+        let (answer, error) = match answer {
+            Ok(answer) => (answer, None),
+            Err(error) => {
+                self.state.totals.slurm_errors += 1;
+                (None, Some(error.to_string()))
+            }
+        };
+        if let Some(answer) = &answer {
+            watched.job = Some(answer.clone());
+        }
+        self.reports
+            .report_once(&self.outside.log, Topic::Slurm, error);
+        answer
+    }
+}

@@ -1,0 +1,92 @@
+//! Jobs on several nodes: each says for how long its part is stalled, the first one decides.
+
+use gpufrac_core::policy::Policy;
+
+use super::Daemon;
+use super::watched::WatchedLease;
+use crate::act::refusal::Refusal;
+use crate::clock::BootTime;
+use crate::judge::peers::PeerError;
+use crate::judge::stall::Stalled;
+use crate::judge::watch::LONGEST_GAP_ROUNDS;
+use crate::report::errors::Topic;
+
+impl Daemon {
+    /// The stall of a job that may run on several nodes: as long as on the node where it is shortest. None where it is
+    /// not this node that decides, or not all of them say so.
+    pub(super) fn of_all_nodes(
+        &mut self,
+        job: u32,
+        own: Stalled,
+        policy: &Policy,
+        now: BootTime,
+    ) -> Option<Stalled> {
+        let interval = self.node.config.reaper.interval;
+        let watched = self.watched.get(&job)?;
+        let key = watched.watch.key;
+        let is_due = now + interval * LONGEST_GAP_ROUNDS >= own.warned_from(policy);
+        if !watched.is_on_several_nodes() {
+            return Some(own);
+        }
+        if !self.breakers.node && self.state.opened.node.is_some_and(|open| own.since <= open) {
+            // The others are not to act on it.
+            self.restart_window(job, now);
+            self.withdraw(job);
+            return None;
+        }
+        let length = now.since(own.since);
+        if !is_due && !watched.watch.escalation.is_warned() {
+            self.withdraw(job);
+            return None;
+        }
+        let nodes = watched.job.as_ref()?.nodes.clone();
+        let claimed = match self.breakers.node {
+            true => self.peers.withdraw(job),
+            false => self.peers.claim(key, length, now),
+        };
+        let answer = claimed.and_then(|()| {
+            // Twice as long as a round, as the folder may be a cache's.
+            self.peers
+                .stalled(key, &nodes, length, now, interval * LONGEST_GAP_ROUNDS * 2)
+        });
+        match answer {
+            Ok(shortest) => Some(Stalled {
+                since: now.before(shortest),
+                ..own
+            }),
+            Err(PeerError::Follower(_) | PeerError::Unheard(_)) => None,
+            Err(error @ PeerError::Busy(_)) => {
+                if self.watched.get(&job)?.watch.escalation.is_warned() {
+                    self.clear(job, policy, &error.to_string());
+                }
+                None
+            }
+            Err(error) => {
+                if now >= own.warned_from(policy) {
+                    self.refuse(job, &own, policy, Refusal::Peers(error.to_string()));
+                }
+                None
+            }
+        }
+    }
+
+    /// What was measured while a breaker was open does not count.
+    pub(super) fn restart_window(&mut self, job: u32, now: BootTime) {
+        if let Some(watched) = self.watched.get_mut(&job) {
+            watched.watch.restart_window(now, "a breaker was open");
+        }
+    }
+
+    /// This node's part of a job is not stalled. Cheap where it never said so.
+    pub(super) fn withdraw(&mut self, job: u32) {
+        let on_several = self
+            .watched
+            .get(&job)
+            .is_some_and(WatchedLease::is_on_several_nodes);
+        if on_several && self.node.shared.is_some() {
+            let withdrawn = self.peers.withdraw(job);
+            self.reports
+                .report_once(&self.outside.log, Topic::Shared, withdrawn.err());
+        }
+    }
+}

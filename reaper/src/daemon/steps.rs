@@ -1,0 +1,227 @@
+//! The steps of an escalation: a warning, the signal for a checkpoint, the end.
+
+use gpufrac_core::policy::{Action, Mode, Policy};
+
+use super::Daemon;
+use super::reap::Due;
+use super::tell::comment;
+use crate::act::refusal::Refusal;
+use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
+use crate::clock::BootTime;
+use crate::keep::evidence::Decision;
+use crate::report::words;
+
+/// Slurm lets a job without a limit end a year after its start: that is none.
+const SHORTEST_NO_LIMIT_S: u64 = 364 * 24 * 3600;
+
+impl Daemon {
+    pub(super) fn warn(
+        &mut self,
+        due: &Due,
+        job: &Job,
+        end: BootTime,
+        now: BootTime,
+    ) -> Result<(), SlurmError> {
+        let on = due.policy.mode == Mode::On;
+        let action = action(&due.policy, job);
+        let ends_in = end.since(now);
+        if on {
+            let text = self.announcement(due, action, ends_in);
+            let comment = comment(job, &text);
+            let actions = vec![SlurmAction::Notify(text), SlurmAction::Comment(comment)];
+            let results = self.act(due, actions)?;
+            if let Some(Err(error)) = results.into_iter().next()
+                && self.recipient(due, job).is_none()
+            {
+                // Who was not told was not warned.
+                self.refuse(
+                    due.job,
+                    &due.stalled,
+                    &due.policy,
+                    Refusal::NotWarned(error.to_string()),
+                );
+                return Ok(());
+            }
+        }
+        let detail = match action {
+            Action::Cancel => format!("to be cancelled in {}", words::span(ends_in)),
+            _ => format!("to be requeued in {}", words::span(ends_in)),
+        };
+        let Some(event) = self.decide(due.job, Decision::Warn, &due.stalled, &due.policy, &detail)
+        else {
+            return Ok(());
+        };
+        // Slurm may have taken long to deliver it.
+        let given = self.outside.clock.now();
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            let escalation = &mut watched.watch.escalation;
+            escalation.warned(&due.stalled, &due.policy, given);
+            watched.refused = None;
+        }
+        if on {
+            self.state.totals.warned(due.stalled.stall);
+            self.write_to_user(due, job, &event, action, ends_in);
+        } else {
+            self.state.totals.dry_run += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn signal(
+        &mut self,
+        due: &Due,
+        job: &Job,
+        end: BootTime,
+        now: BootTime,
+    ) -> Result<(), SlurmError> {
+        let Some((signal, _)) = due.policy.signal else {
+            return Ok(());
+        };
+        let on = due.policy.mode == Mode::On;
+        if on {
+            let results = self.act(due, vec![SlurmAction::Signal(signal.number())])?;
+            if let Some(Err(error)) = results.into_iter().next() {
+                // A script that is not there any more can not be helped; the end has its time all the same.
+                self.outside
+                    .log
+                    .warning(format!("job {}: {signal} was not sent: {error}", due.job));
+            }
+            self.state.totals.signals += 1;
+        } else {
+            self.state.totals.dry_run += 1;
+        }
+        let whom = if job.batch {
+            "the batch script"
+        } else {
+            "its steps"
+        };
+        let detail = format!(
+            "{signal} to {whom}, {} for a checkpoint",
+            words::span(end.since(now))
+        );
+        self.decide(
+            due.job,
+            Decision::Signal,
+            &due.stalled,
+            &due.policy,
+            &detail,
+        );
+        let sent = self.outside.clock.now();
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched.watch.escalation.signalled(sent);
+        }
+        Ok(())
+    }
+
+    pub(super) fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), SlurmError> {
+        let action = action(&due.policy, job);
+        let (decision, slurm_action) = match action {
+            Action::Requeue => (Decision::Requeue, SlurmAction::Requeue { hold: false }),
+            Action::RequeueHold => (Decision::Requeue, SlurmAction::Requeue { hold: true }),
+            Action::Cancel => (Decision::Cancel, SlurmAction::Cancel),
+        };
+        let said = words::end(action);
+        if due.policy.mode != Mode::On {
+            self.state.totals.dry_run += 1;
+            self.decide(due.job, decision, &due.stalled, &due.policy, said);
+            if let Some(watched) = self.watched.get_mut(&due.job) {
+                watched.watch.escalation.ended();
+            }
+            return Ok(());
+        }
+        if self.is_over_limit(due) {
+            let most = self.node.config.reaper.reaps_per_hour;
+            if self
+                .watched
+                .get(&due.job)
+                .is_some_and(|watched| watched.refused.is_none())
+            {
+                self.state.totals.refused_rate += 1;
+            }
+            self.refuse(
+                due.job,
+                &due.stalled,
+                &due.policy,
+                Refusal::HourlyLimit(most),
+            );
+            return Ok(());
+        }
+        let text = format!(
+            "gpufrac: job {} is {said}: {}, for {}; `gpufrac why {}` shows it",
+            due.job,
+            words::stall(due.stalled.stall),
+            words::span(now.since(due.stalled.since)),
+            due.job
+        );
+        let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
+        let was_refused = matches!(refused, Some(Refusal::Slurm(_)));
+        let mut actions = vec![slurm_action];
+        if !was_refused {
+            // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
+            actions.insert(0, SlurmAction::Notify(text.clone()));
+            actions.insert(1, SlurmAction::Comment(comment(job, &text)));
+        }
+        let results = self.act(due, actions);
+        // Slurm may have taken long: the hour of the limit begins when the job ended.
+        let ended = self.outside.clock.now();
+        let results = match results {
+            Ok(results) => results,
+            Err(error) => {
+                // It may have been done all the same.
+                self.state.reaped.push(ended);
+                self.refuse(
+                    due.job,
+                    &due.stalled,
+                    &due.policy,
+                    Refusal::UnknownOutcome(error.to_string()),
+                );
+                return Err(error);
+            }
+        };
+        if let Some(Err(error)) = results.into_iter().next_back() {
+            self.refuse(
+                due.job,
+                &due.stalled,
+                &due.policy,
+                Refusal::Slurm(error.to_string()),
+            );
+            return Ok(());
+        }
+        self.state.reaped.push(ended);
+        let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
+        let left = if left < SHORTEST_NO_LIMIT_S {
+            left as f64
+        } else {
+            0.0
+        };
+        self.state.totals.reaped(action, left);
+        self.decide(due.job, decision, &due.stalled, &due.policy, said);
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched.watch.escalation.ended();
+        }
+        Ok(())
+    }
+
+    /// Does something to this run of the job, and to no later one.
+    pub(super) fn act(
+        &mut self,
+        due: &Due,
+        actions: Vec<SlurmAction>,
+    ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
+        let run = self
+            .watched
+            .get(&due.job)
+            .map(|w| w.watch.key.restart_count);
+        self.outside
+            .slurm
+            .act(due.job, run.unwrap_or_default(), actions)
+    }
+}
+
+/// What can be done to this job: one without a script can not be requeued.
+fn action(policy: &Policy, job: &Job) -> Action {
+    match job.can_requeue {
+        true => policy.action,
+        false => Action::Cancel,
+    }
+}

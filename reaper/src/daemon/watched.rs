@@ -1,0 +1,130 @@
+//! All that the daemon knows of one lease.
+
+use std::time::Duration;
+
+use gpufrac_core::lease::Lease;
+use gpufrac_core::policy::{Facts, Policy, Reaper};
+
+use crate::act::refusal::Refusal;
+use crate::act::slurm::Job;
+use crate::clock::BootTime;
+use crate::judge::stall::Stalled;
+use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
+use crate::keep::evidence::Record;
+use crate::measure::sample::{Sample, Source};
+use crate::report::metrics::SliceMetrics;
+
+/// All that the daemon knows of one lease.
+pub(super) struct WatchedLease {
+    pub(super) lease: Lease,
+    pub(super) watch: Watch,
+    pub(super) record: Record,
+    pub(super) last: Option<Sample>,
+    /// What Slurm said of the job when it was last asked.
+    pub(super) job: Option<Job>,
+    /// The round in which Slurm is asked at the earliest.
+    pub(super) next_question: u64,
+    /// Why nothing was done although it was due; said once.
+    pub(super) refused: Option<Refusal>,
+    /// The size of the record when it was last written; None: it is to be written in any case.
+    pub(super) written: Option<RecordSize>,
+}
+
+/// How much there is to write of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordSize {
+    points: usize,
+    events: usize,
+}
+
+impl RecordSize {
+    pub(super) const EMPTY: RecordSize = RecordSize {
+        points: 0,
+        events: 0,
+    };
+
+    pub(super) fn of(record: &Record) -> RecordSize {
+        RecordSize {
+            points: record.series.points.len(),
+            events: record.events.len(),
+        }
+    }
+}
+
+impl WatchedLease {
+    /// The policy that holds for the job, as far as Slurm was asked about it.
+    pub(super) fn policy<'a>(&self, reaper: &'a Reaper) -> &'a Policy {
+        reaper.policy(&facts(&self.lease, self.job.as_ref()))
+    }
+
+    /// The stall of the slice by this policy whose window ends first.
+    pub(super) fn stalled(&self, policy: &Policy) -> Option<Stalled> {
+        self.watch.stalled(policy, self.lease.idle_wish)
+    }
+
+    /// Whether the job has other nodes, as far as Slurm was asked.
+    pub(super) fn is_on_several_nodes(&self) -> bool {
+        self.job.as_ref().is_some_and(|job| job.node_count > 1)
+    }
+
+    /// Takes in a sample.
+    pub(super) fn take(
+        &mut self,
+        now: BootTime,
+        sample: Sample,
+        policy: &Policy,
+        interval: Duration,
+    ) {
+        let wish = self.lease.idle_wish;
+        let gap = match self.watch.is_suspect(policy, wish, self.watch.sampled) {
+            true => LONGEST_SUSPECT_GAP_ROUNDS,
+            false => LONGEST_GAP_ROUNDS,
+        };
+        self.watch.observe(now, &sample, interval * gap);
+        let at = now.since(self.watch.began);
+        self.record.series.add(at, &sample);
+        self.last = Some(sample);
+    }
+
+    /// What Prometheus reads of the slice.
+    pub(super) fn metrics(&self, now: BootTime) -> SliceMetrics {
+        let lease = &self.lease;
+        let last = self.last.as_ref();
+        SliceMetrics {
+            job: lease.job_id,
+            user: lease.user.clone(),
+            account: lease.account.clone().unwrap_or_default(),
+            partition: lease.partition.clone(),
+            pool: lease.pool.clone(),
+            gpu: lease.slice.gpu_uuid.clone(),
+            device: lease.slice.cuda_device().unwrap_or("").to_owned(),
+            fraction: f64::from(lease.fraction.numerator())
+                / f64::from(lease.fraction.denominator()),
+            busy_share: last.and_then(|sample| sample.busy_share),
+            memory_bytes: last
+                .and_then(|sample| sample.memory)
+                .map(|memory| memory.0 << 20),
+            memory_limit_bytes: lease.slice.memory_mib.0 << 20,
+            idle_seconds: now.since(self.watch.last_active).as_secs_f64(),
+            source: last.map_or(Source::Missing, |sample| sample.source),
+        }
+    }
+}
+
+/// What is known of a job for the choice of its rule.
+fn facts<'a>(lease: &'a Lease, job: Option<&'a Job>) -> Facts<'a> {
+    Facts {
+        pool: Some(&lease.pool),
+        partition: Some(&lease.partition),
+        account: Some(match (&lease.account, job) {
+            (Some(account), _) => account,
+            (None, Some(job)) => &job.account,
+            (None, None) => "",
+        }),
+        user: Some(&lease.user),
+        qos: job.map(|job| job.qos.as_str()),
+        reservation: job.map(|job| job.reservation.as_str()),
+        name: job.map(|job| job.name.as_str()),
+        interactive: job.map(|job| !job.batch),
+    }
+}
