@@ -2,5 +2,8 @@
 
 pub mod cpu;
 pub mod dcgm;
+mod observation;
+mod owners;
 pub mod sample;
 pub mod telemetry;
+mod view;

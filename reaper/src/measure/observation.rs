@@ -1,0 +1,256 @@
+//! One lease and what was seen of its GPU, and the sample that follows.
+
+use std::collections::HashMap;
+
+use gpufrac_core::fraction::{Fraction, MemoryMib};
+use gpufrac_core::lease::Lease;
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::policy::Policy;
+use gpufrac_node::mps::process;
+use gpufrac_nvml::NvmlError;
+use gpufrac_nvml::telemetry::{Process, Utilization};
+
+use super::dcgm::InstanceId;
+use super::owners::Owners;
+use super::sample::{Activity, Excess, Sample, Source};
+use super::view::View;
+
+/// What a context takes beside what its program asks for: NVML counts it, the limits of MPS do not.
+const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
+/// One lease and all that was seen.
+pub(super) struct Observation<'a> {
+    pub(super) lease: &'a Lease,
+    pub(super) view: &'a View,
+    /// All leases on the GPU, itself among them.
+    pub(super) neighbours: &'a [&'a Lease],
+    pub(super) dcgm: Option<&'a HashMap<InstanceId, f64>>,
+    /// Groups of jobs of processes that were seen before.
+    pub(super) owners: &'a Owners,
+    pub(super) policy: &'a Policy,
+    /// Cores that the job kept busy.
+    pub(super) cores: Option<f64>,
+}
+
+impl Observation<'_> {
+    pub(super) fn sample(&self) -> Sample {
+        let own = self.own_processes();
+        let contexts = own.as_ref().map(|own| own.len() as u32);
+        let by_processes = own.as_ref().and_then(|own| {
+            let memory = own.iter().map(|process| Some(process.memory?.0));
+            memory.sum::<Option<u64>>().map(MemoryMib)
+        });
+        let (source, busy_share, activity) = match self.lease.slice.instance() {
+            Some(instance) => {
+                let stands = self
+                    .view
+                    .mig_devices
+                    .iter()
+                    .find(|d| d.uuid == instance.mig_uuid);
+                if stands.is_none_or(|device| device.gi_id != instance.gi_id) {
+                    // Ids are used again, UUIDs are not: whatever was measured is another's.
+                    return Sample::missing("its instance does not stand");
+                }
+                self.instance(instance.gi_id, contexts)
+            }
+            None => self.whole(contexts),
+        };
+        Sample {
+            source,
+            activity,
+            busy_share,
+            contexts,
+            memory: match contexts {
+                // Who holds it then is not known to the driver either.
+                Some(0) => self.left_behind().or(by_processes),
+                _ => by_processes,
+            },
+            excess: own.as_ref().and_then(|own| self.excess(own, by_processes)),
+        }
+    }
+
+    /// The job's processes with a context; None when the job of some is unknown.
+    fn own_processes(&self) -> Option<Vec<Process>> {
+        let instance = self.lease.slice.instance();
+        let on_it = self.view.processes.iter().filter(|process| match instance {
+            Some(instance) => process.gi_id == Some(instance.gi_id),
+            None => true,
+        });
+        let alone = instance.is_some() && self.lease.slice.mps.is_none();
+        let mut own = Vec::new();
+        for process in on_it {
+            let pid = process.pid as i32;
+            if alone {
+                own.push(*process);
+                continue;
+            }
+            if self.is_server(pid) {
+                continue;
+            }
+            let group = process::job_group(pid);
+            match group.and_then(|group| self.lease.owns_group(&group, self.neighbours)) {
+                // A group of that name is easily made where users have groups of their own.
+                Some(true) if process::owner(pid) == Some(self.lease.user_id) => {
+                    own.push(*process);
+                }
+                Some(_) => {}
+                // It ended since, or hides in a group of its own.
+                None if process::is_alive(pid) => return None,
+                None => {}
+            }
+        }
+        Some(own)
+    }
+
+    /// Whether a process is a server of MPS on a GPU that is shared by it: of root, or of any tenant, as private
+    /// daemons have one each. Where there is no MPS nobody hides behind its name.
+    fn is_server(&self, pid: i32) -> bool {
+        let mut neighbours = self.neighbours.iter();
+        // What runs in a job is a program of its user, whatever it is called.
+        let outside = || process::owner(pid) == Some(0) || process::job_group(pid).is_none();
+        neighbours.any(|lease| {
+            lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id) && outside()
+        })
+    }
+
+    fn left_behind(&self) -> Option<MemoryMib> {
+        let instance = self.lease.slice.instance()?;
+        self.view.left_behind.get(&instance.mig_uuid).copied()
+    }
+
+    /// A slice with MIG.
+    fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
+        let (source, measured) = match (self.view.busy_shares.get(&gi_id), self.dcgm) {
+            (Some(share), _) if self.view.has_gpm => (
+                Source::Gpm,
+                share.as_ref().copied().map_err(NvmlError::to_string),
+            ),
+            (_, Some(dcgm)) => {
+                let gpu = self.lease.slice.gpu_uuid.clone();
+                let value = dcgm.get(&(gpu, gi_id)).copied();
+                let missing = || "dcgm-exporter has no fresh value for it".to_owned();
+                (Source::Dcgm, value.ok_or_else(missing))
+            }
+            _ => return (Source::Processes, None, self.by_processes(contexts)),
+        };
+        let share = match measured {
+            Ok(share) => share,
+            Err(why) => return (source, None, Activity::Unknown(why)),
+        };
+        if !self.is_busy(share) {
+            return (source, Some(share), Activity::Idle);
+        }
+        if self.lease.slice.mps.is_some() && self.tenants(Some(gi_id)) > 1 {
+            return (Source::MpsClients, None, self.among_tenants(contexts));
+        }
+        (source, Some(share), Activity::Busy)
+    }
+
+    /// A slice of a GPU without MIG.
+    fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
+        let source = match self.lease.slice.mps {
+            Some(_) => Source::MpsClients,
+            None => Source::ProcessUtilization,
+        };
+        let used = match &self.view.utilization {
+            Some(Ok(used)) => used,
+            Some(Err(why)) => return (source, None, Activity::Unknown(why.to_string())),
+            None => {
+                return (
+                    source,
+                    None,
+                    Activity::Unknown("the GPU is in MIG mode".into()),
+                );
+            }
+        };
+        let mine = |process: &&Utilization| self.is_mine(process.pid) == Some(true);
+        let own = used
+            .iter()
+            .filter(mine)
+            .map(|process| process.percent)
+            .max();
+        let share = f64::from(own.unwrap_or(0).min(100)) / 100.0;
+        if self.is_busy(share) {
+            return (source, Some(share), Activity::Busy);
+        }
+        let whose = |process: &Utilization| self.is_mine(process.pid).is_none();
+        match used.iter().any(whose) {
+            // A server of MPS, or a process that came and went between two looks.
+            true => (source, None, self.among_tenants(contexts)),
+            false => (source, Some(share), Activity::Idle),
+        }
+    }
+
+    /// Whether what a process computed is the job's; None where nobody knows.
+    fn is_mine(&self, pid: u32) -> Option<bool> {
+        if self.neighbours.len() == 1 {
+            return Some(true);
+        }
+        if let Some(group) = self.owners.group(pid) {
+            return self.lease.owns_group(&group, self.neighbours);
+        }
+        let pid = pid as i32;
+        // A server of a daemon that is one job's alone runs as this job's user.
+        let user = process::owner(pid).filter(|user| *user != 0)?;
+        let mut private = self.neighbours.iter().filter(|lease| {
+            let mps = lease.slice.mps.as_ref();
+            lease.user_id == user && mps.is_some_and(|mps| mps.private)
+        });
+        match (private.next(), private.next()) {
+            (Some(lease), None) => Some(lease.job_id == self.lease.job_id),
+            _ => None,
+        }
+    }
+
+    /// Somebody computed, and the driver does not say who: only who has no context and did nothing on the CPU was
+    /// surely not it.
+    fn among_tenants(&self, contexts: Option<u32>) -> Activity {
+        match (contexts, self.by_processes(contexts)) {
+            (Some(0), Activity::Idle) => Activity::Idle,
+            (_, Activity::Busy) => Activity::Busy,
+            _ => Activity::Unknown(
+                "its GPU is busy, and the driver does not say whose work it is".into(),
+            ),
+        }
+    }
+
+    /// What can be said without any figure of the driver.
+    fn by_processes(&self, contexts: Option<u32>) -> Activity {
+        let Some(cores) = self.cores else {
+            return Activity::Unknown("the CPU time of the job is not known yet".into());
+        };
+        match contexts {
+            None => Activity::Unknown("not all processes on the GPU are known".into()),
+            Some(_) if cores * 100.0 > self.policy.cpu_busy_above => Activity::Busy,
+            Some(_) => Activity::Idle,
+        }
+    }
+
+    fn is_busy(&self, share: f64) -> bool {
+        share * 100.0 > self.policy.busy_above
+    }
+
+    /// Leases on the instance, or on the GPU.
+    fn tenants(&self, gi_id: Option<u32>) -> usize {
+        let same = |lease: &&&Lease| lease.slice.instance().map(|i| i.gi_id) == gi_id;
+        self.neighbours.iter().filter(same).count()
+    }
+
+    fn excess(&self, own: &[Process], memory: Option<MemoryMib>) -> Option<Excess> {
+        let slice = &self.lease.slice;
+        let shares = self.lease.mechanism != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
+        if !shares {
+            return None;
+        }
+        if slice.mps.is_some() {
+            let outside = own.iter().filter(|process| !process.mps_client);
+            let pids: Vec<u32> = outside.map(|process| process.pid).collect();
+            if !pids.is_empty() {
+                return Some(Excess::OutsideMps { pids });
+            }
+        }
+        let held = memory?;
+        let share = slice.memory_mib;
+        let contexts = CONTEXT_OVERHEAD.0 * own.len() as u64;
+        (held.0 > share.0 + contexts).then_some(Excess::Memory { held, share })
+    }
+}

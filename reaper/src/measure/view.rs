@@ -1,0 +1,183 @@
+//! What the driver says of the GPUs in one look. A session with the driver is opened for the look and closed at its
+//! end, and instances are asked about through their GPU: nothing stays open that could keep an instance from being
+//! destroyed.
+
+use std::collections::HashMap;
+
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::Lease;
+use gpufrac_node::node::Node;
+use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+
+/// Why the driver's records since the last look cannot be read.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(super) enum NoHistory {
+    #[error("the first look")]
+    FirstLook,
+    #[error("the clock was set back")]
+    ClockSetBack,
+    #[error("the clock was set")]
+    ClockSet,
+    #[error("the driver's records do not reach back to the last look")]
+    TooShort,
+}
+
+/// Why the work on a GPU without MIG cannot be told by process.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UnknownWork {
+    #[error(transparent)]
+    History(#[from] NoHistory),
+    #[error(transparent)]
+    Driver(#[from] NvmlError),
+    #[error("the GPU was busy ({0} %), by no process")]
+    OfNoProcess(u32),
+}
+
+/// What was seen of one GPU.
+pub(super) struct View {
+    /// Busy part of the time of its leased instances, 0 to 1.
+    pub(super) busy_shares: HashMap<u32, Result<f64, NvmlError>>,
+    pub(super) has_gpm: bool,
+    pub(super) processes: Vec<Process>,
+    pub(super) mig_devices: Vec<MigDevice>,
+    /// Memory in use on leased instances without a process, by their UUIDs.
+    pub(super) left_behind: HashMap<String, MemoryMib>,
+    /// None where the driver has none: MIG.
+    pub(super) utilization: Option<Result<Vec<Utilization>, UnknownWork>>,
+}
+
+impl View {
+    /// Whether the activity of the lease's instance has a figure of its own.
+    pub(super) fn measures(&self, lease: &Lease, has_dcgm: bool) -> bool {
+        lease.slice.mig.is_some() && (self.has_gpm || has_dcgm)
+    }
+}
+
+/// What was seen of each GPU by its UUID; a GPU is missing where the driver did not answer. None: the look was cut
+/// short, and says nothing.
+pub(super) fn views(
+    node: &Node,
+    leases: &[&Lease],
+    observe: impl FnOnce() -> bool,
+    since_us: Result<u64, NoHistory>,
+    errors: &mut Vec<String>,
+) -> Option<HashMap<String, View>> {
+    let opened = node.nvml().and_then(|session| {
+        let count = session.gpu_count()?;
+        Ok((session, count))
+    });
+    let (session, count) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            errors.push(error.to_string());
+            return Some(HashMap::new());
+        }
+    };
+    let mut gpus = Vec::new();
+    for gpu in (0..count).map(|index| session.gpu(index)) {
+        match gpu {
+            Ok(gpu) => gpus.push(gpu),
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    gpus.retain(|gpu| leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid));
+    let begun: Vec<_> = gpus.iter().map(|gpu| (gpu, begin(gpu, leases))).collect();
+    let measures = begun.iter().any(|(_, begun)| matches!(begun, Ok(Some(_))));
+    if measures && !observe() {
+        return None;
+    }
+    let mut views = HashMap::new();
+    for (gpu, begun) in begun {
+        match begun.and_then(|begun| end(&session, gpu, begun, leases, since_us)) {
+            Ok(view) => {
+                let refused = view.busy_shares.values().filter_map(|a| a.as_ref().err());
+                errors.extend(refused.map(NvmlError::to_string));
+                views.insert(gpu.uuid.clone(), view);
+            }
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    Some(views)
+}
+
+/// The first look at the counters of each leased instance.
+type Begun<'s> = HashMap<u32, Result<Counters<'s>, NvmlError>>;
+
+/// None where the GPU has no such counters.
+fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, NvmlError> {
+    let mine = leases
+        .iter()
+        .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
+    let mut ids: Vec<u32> = mine
+        .filter_map(|lease| lease.slice.instance().map(|instance| instance.gi_id))
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    if ids.is_empty() || !gpu.has_gpm()? {
+        return Ok(None);
+    }
+    let counters = ids.into_iter().map(|id| (id, gpu.counters(id)));
+    Ok(Some(counters.collect()))
+}
+
+fn end(
+    session: &Session,
+    gpu: &Gpu<'_>,
+    begun: Option<Begun<'_>>,
+    leases: &[&Lease],
+    since_us: Result<u64, NoHistory>,
+) -> Result<View, NvmlError> {
+    let has_gpm = begun.is_some();
+    let mut busy_shares = HashMap::new();
+    for (id, first) in begun.into_iter().flatten() {
+        let measured = first.and_then(|first| {
+            let second = gpu.counters(id)?;
+            session.activity(&first, &second)
+        });
+        busy_shares.insert(id, measured);
+    }
+    let has_mig = gpu.mig_mode()? == MigMode::On;
+    let processes = gpu.processes()?;
+    let mig_devices = match has_mig {
+        true => gpu.mig_devices()?,
+        false => Vec::new(),
+    };
+    let mut left_behind = HashMap::new();
+    for lease in leases {
+        // One that is its job's alone, and on which nothing runs.
+        let Some(instance) = lease.slice.instance().filter(|_| lease.slice.mps.is_none()) else {
+            continue;
+        };
+        let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
+        if stands && processes.iter().all(|p| p.gi_id != Some(instance.gi_id)) {
+            // One that ends under our eyes says nothing of the others.
+            if let Ok(used) = gpu.memory_used(&instance.mig_uuid) {
+                left_behind.insert(instance.mig_uuid.clone(), used);
+            }
+        }
+    }
+    Ok(View {
+        busy_shares,
+        has_gpm,
+        processes,
+        mig_devices,
+        left_behind,
+        utilization: (!has_mig).then(|| utilization(gpu, since_us)),
+    })
+}
+
+fn utilization(
+    gpu: &Gpu<'_>,
+    since_us: Result<u64, NoHistory>,
+) -> Result<Vec<Utilization>, UnknownWork> {
+    let since = since_us?;
+    // Before the processes: one that begins between the two readings must not look like the work of none.
+    let total = gpu.utilization()?;
+    let mut used = gpu.utilization_since(since)?;
+    used.retain(|process| process.percent > 0);
+    if used.is_empty() && total > 0 {
+        return Err(UnknownWork::OfNoProcess(total));
+    }
+    Ok(used)
+}
