@@ -136,7 +136,7 @@ impl Daemon {
             .report_once(&self.outside.log, Topic::Leases, None::<String>);
         self.look(&mut observe);
         let now = self.outside.clock.now();
-        self.ask(now);
+        self.ask_about_suspects(now);
         self.reap(now);
         if self.round % ROUNDS_BETWEEN_CLEANUPS == 1 {
             self.cleanup.run(
@@ -174,7 +174,7 @@ impl Daemon {
         watched.policy(&self.node.config.reaper)
     }
 
-    /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
+    /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest.
     fn is_late(&self, began: BootTime) -> bool {
         rhythm::is_late(
             self.outside.clock.as_ref(),

@@ -11,7 +11,7 @@ pub struct Key {
     pub job_id: u32,
     /// How often it was requeued.
     pub restart_count: u32,
-    /// When the lease was written: ids begin anew where Slurm lost its state.
+    /// When the lease was written: ids start over where Slurm lost its state.
     pub created_unix: u64,
 }
 

@@ -16,22 +16,16 @@ const LONGEST_DELIVERY: Duration = Duration::from_secs(10);
 /// Mail messages that wait at most.
 const MOST_WAITING_MESSAGES: usize = 200;
 
-/// Where messages are put.
-pub struct MailQueue {
+/// Messages that wait for the thread, and what became of those before them.
+pub(crate) struct MailQueue {
     out: Option<SyncSender<(Mail, Message)>>,
     thread: Option<JoinHandle<()>>,
     failed: Arc<AtomicU64>,
     closing: Arc<AtomicBool>,
 }
 
-impl Default for MailQueue {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl MailQueue {
-    /// Opens.
+    /// Starts the thread.
     pub fn new() -> MailQueue {
         let (out, inbox) = sync_channel::<(Mail, Message)>(MOST_WAITING_MESSAGES);
         let failed = Arc::new(AtomicU64::new(0));
@@ -62,7 +56,7 @@ impl MailQueue {
         }
     }
 
-    /// Takes a message.
+    /// Adds a message; one too many is lost, which is logged and counted.
     pub fn send(&self, mail: &Mail, message: Message) {
         let Some(out) = &self.out else { return };
         match out.try_send((mail.clone(), message)) {

@@ -172,7 +172,7 @@ impl JobControl for SlurmProcess {
 /// The process: a call on stdin, its reply as a line of stdout.
 ///
 /// # Errors
-/// When the call can not be read or the reply not be written.
+/// When the call cannot be read or the reply not be written.
 pub fn serve() -> std::io::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;

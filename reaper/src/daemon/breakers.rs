@@ -45,7 +45,7 @@ impl Daemon {
     }
 
     /// The leases of all nodes; None without a shared folder.
-    pub(super) fn count_cluster(&mut self) -> Result<Option<LeaseCount>, Refusal> {
+    fn count_cluster(&mut self) -> Result<Option<LeaseCount>, Refusal> {
         let interval = self.node.config.reaper.interval;
         let count = self.peers.cluster(interval, self.outside.clock.unix_now());
         let error = count.as_ref().err();
@@ -55,7 +55,7 @@ impl Daemon {
     }
 
     /// Opens or closes a breaker, and says so when that changes it.
-    pub(super) fn set_breaker(&mut self, scope: BreakerScope, count: Option<LeaseCount>) {
+    fn set_breaker(&mut self, scope: BreakerScope, count: Option<LeaseCount>) {
         let limits = self.node.config.reaper.breaker;
         let too_many = count.filter(|count| breaker::is_open(&limits, scope, *count));
         if !self.breakers.set(scope, too_many.is_some()) {

@@ -23,7 +23,7 @@ impl Daemon {
             .watched
             .get(&due.job)
             .is_some_and(WatchedLease::is_on_several_nodes);
-        let Some(job) = self.fresh(due.job) else {
+        let Some(job) = self.ask_about(due.job) else {
             // It said so, or does not know the job.
             return Ok(());
         };
@@ -101,7 +101,7 @@ impl Daemon {
     }
 
     /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
-    pub(super) fn is_out_of_date(&self, job: u32) -> bool {
+    fn is_out_of_date(&self, job: u32) -> bool {
         let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
         let watched = self.watched.get(&job);
         let now = self.outside.clock.now();
@@ -109,7 +109,7 @@ impl Daemon {
     }
 
     /// Whether this was refused before for a reason that Slurm need not be asked about again.
-    pub(super) fn is_still_refused(&self, due: &Due) -> bool {
+    fn is_still_refused(&self, due: &Due) -> bool {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;
         };

@@ -12,7 +12,7 @@ const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
 
 impl Daemon {
     /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
-    pub(super) fn ask(&mut self, now: BootTime) {
+    pub(super) fn ask_about_suspects(&mut self, now: BootTime) {
         let reaper = &self.node.config.reaper;
         let unknown: Vec<u32> = self
             .watched
@@ -27,7 +27,7 @@ impl Daemon {
             .map(|(job, _)| *job)
             .collect();
         for job in unknown {
-            self.fresh(job);
+            self.ask_about(job);
             if self.reports.has_error(Topic::Slurm) || self.is_late(now) {
                 // Who does not answer once is not asked for the others now.
                 break;
@@ -36,7 +36,7 @@ impl Daemon {
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
-    pub(super) fn fresh(&mut self, job: u32) -> Option<Job> {
+    pub(super) fn ask_about(&mut self, job: u32) -> Option<Job> {
         let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;
         watched.next_question = self.round + ROUNDS_BETWEEN_QUESTIONS;

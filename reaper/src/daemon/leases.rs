@@ -68,7 +68,7 @@ impl Daemon {
         }
     }
 
-    pub(super) fn adopt_lease(&mut self, lease: Lease, now: BootTime) -> WatchedLease {
+    fn adopt_lease(&mut self, lease: Lease, now: BootTime) -> WatchedLease {
         let key = Key::of(&lease);
         let known = self.state.watches.iter().position(|watch| watch.key == key);
         let interval = self.node.config.reaper.interval;
@@ -112,7 +112,7 @@ impl Daemon {
     }
 
     /// The lease is gone.
-    pub(super) fn forget_lease(&mut self, job: u32, now: BootTime) {
+    fn forget_lease(&mut self, job: u32, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
         };

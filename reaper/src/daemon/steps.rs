@@ -81,7 +81,7 @@ impl Daemon {
         if on {
             let results = self.act(due, vec![SlurmAction::Signal(signal.number())])?;
             if let Some(Err(error)) = results.into_iter().next() {
-                // A script that is not there any more can not be helped; the end has its time all the same.
+                // A script that is not there any more cannot be helped; the end has its time all the same.
                 self.outside
                     .log
                     .warning(format!("job {}: {signal} was not sent: {error}", due.job));
@@ -157,7 +157,7 @@ impl Daemon {
         let was_refused = matches!(refused, Some(Refusal::Slurm(_)));
         let mut actions = vec![slurm_action];
         if !was_refused {
-            // Before the end: who is gone can not be told. Once is enough where Slurm refuses.
+            // Before the end: who is gone cannot be told. Once is enough where Slurm refuses.
             actions.insert(0, SlurmAction::Notify(text.clone()));
             actions.insert(1, SlurmAction::Comment(comment(job, &text)));
         }
@@ -218,7 +218,7 @@ impl Daemon {
     }
 }
 
-/// What can be done to this job: one without a script can not be requeued.
+/// What can be done to this job: one without a script cannot be requeued.
 fn action(policy: &Policy, job: &Job) -> Action {
     match job.can_requeue {
         true => policy.action,

@@ -24,7 +24,8 @@ pub struct Escalation {
     stall: Option<Stall>,
     /// When each warning was given.
     warned: Vec<BootTime>,
-    /// The end that was announced, without the time for a checkpoint: it does not come earlier, whatever the policy becomes.
+    /// The end that was announced, without the time for a checkpoint: it does not come earlier, whatever the policy
+    /// becomes.
     promised: BootTime,
     /// When the signal was sent.
     signalled: Option<BootTime>,

@@ -5,8 +5,8 @@
 //! and lose nothing. The record of the job in Slurm would be one text that all of them read, change and
 //! write back, without a way to see that another did so in between, each time under slurmctld's lock.
 //!
-//! A file counts as long as it is written anew: the reader sees its number change by its own clock. A node whose
-//! daemon died says nothing any more, and nothing is known of it then.
+//! A file counts as long as it is written again and again: the reader sees its number change by its own clock. A node
+//! whose daemon died says nothing any more, and nothing is known of it then.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -74,7 +74,7 @@ impl LeaseCount {
     }
 }
 
-/// Why a job on several nodes can not be judged.
+/// Why a job on several nodes cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// No folder.
@@ -133,7 +133,7 @@ impl Peers {
     /// Says that this node's part of a job is stalled.
     ///
     /// # Errors
-    /// The folder can not be written.
+    /// The folder cannot be written.
     pub fn claim(&self, key: Key, stalled: Duration, now: BootTime) -> Result<(), PeerError> {
         let claim = Claim {
             version: VERSION,
@@ -150,7 +150,7 @@ impl Peers {
     /// Takes it back.
     ///
     /// # Errors
-    /// The folder can not be written.
+    /// The folder cannot be written.
     pub fn withdraw(&mut self, job: u32) -> Result<(), PeerError> {
         let name = Self::name(job, &self.node);
         self.open("claims")?.remove(&name)?;
@@ -162,7 +162,7 @@ impl Peers {
     /// Takes back all that a run before this one said of jobs that are not here any more.
     ///
     /// # Errors
-    /// The folder can not be read or written.
+    /// The folder cannot be read or written.
     pub fn tidy(&self, is_here: impl Fn(u32) -> bool) -> Result<(), PeerError> {
         let dir = self.open("claims")?;
         for name in dir.names()? {
@@ -179,7 +179,7 @@ impl Peers {
     /// node of the job gets an answer: one decides.
     ///
     /// # Errors
-    /// A node does not say so, or that can not be read.
+    /// A node does not say so, or that cannot be read.
     pub fn stalled(
         &mut self,
         key: Key,
@@ -228,7 +228,7 @@ impl Peers {
     /// Tells the others how many leases are stalled here; seldom, as a thousand nodes do so.
     ///
     /// # Errors
-    /// The folder can not be written.
+    /// The folder cannot be written.
     pub fn tell(
         &mut self,
         mut count: LeaseCount,
@@ -265,7 +265,7 @@ impl Peers {
     /// The leases of the cluster, as far as its nodes said lately; None without a folder. `now_unix`: seconds since 1970.
     ///
     /// # Errors
-    /// The folder can not be read.
+    /// The folder cannot be read.
     pub fn cluster(
         &self,
         interval: Duration,
@@ -306,7 +306,7 @@ impl Peers {
     /// The folder of kept records, if there is one.
     ///
     /// # Errors
-    /// It can not be made.
+    /// It cannot be made.
     pub fn records(&self) -> Result<Option<RootDir>, PeerError> {
         match self.folder {
             Some(_) => self.open("records").map(Some),

@@ -24,19 +24,19 @@ const DRIVERS_OWN: MemoryMib = MemoryMib(256);
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// Whose.
+    /// The run of the job that holds the lease.
     pub key: Key,
     /// When it was first seen.
     pub began: BootTime,
     /// When it was last looked at with an answer or without.
     pub sampled: BootTime,
-    /// Whether it was ever used, or may have been.
+    /// Whether the slice was ever active, or may have been.
     #[serde(rename = "used")]
     pub was_active: bool,
-    /// When it was last used, or may have been; `began` before.
+    /// When the slice was last active, or may have been; `began` if it never was.
     #[serde(rename = "last_use")]
     pub last_active: BootTime,
-    /// Why that counts as use.
+    /// Why that counts as activity.
     pub reason: String,
     /// The job's processes at the last look.
     contexts: u32,
@@ -81,7 +81,7 @@ impl Watch {
             Activity::Unknown(why) => self.mark_active(now, why),
         }
         if let Some(contexts) = sample.contexts {
-            // Whoever makes a context means to use it.
+            // A new context is made to be used.
             if contexts > self.contexts {
                 self.mark_active(now, "a new context");
             }
@@ -107,7 +107,7 @@ impl Watch {
         };
     }
 
-    /// The slice was used now, or that can not be ruled out.
+    /// The slice is active now, or that cannot be ruled out.
     pub fn mark_active(&mut self, now: BootTime, reason: &str) {
         self.was_active = true;
         self.last_active = self.last_active.max(now);

@@ -1,6 +1,6 @@
-//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::keep::evidence`] in `<run>/reaper/jobs/JOB.json` while a job holds its slice,
-//! `<state>/reaper/JOB-CREATED.json` for days once anything was decided, and the same in the folder
-//! that nodes share, with the node in its name.
+//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::keep::evidence`] in
+//! `<run>/reaper/jobs/JOB.json` while a job holds its slice, `<state>/reaper/JOB-CREATED.json` for days once anything
+//! was decided, and the same in the folder that nodes share, with the node in its name.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};

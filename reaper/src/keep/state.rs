@@ -137,7 +137,7 @@ impl State {
     /// counts as used now.
     ///
     /// # Errors
-    /// The file can not be read.
+    /// The file cannot be read.
     pub fn load(dir: &RootDir) -> Result<(State, Option<UnusableState>), FileError> {
         let Some(text) = dir.read(STATE_FILE)? else {
             return Ok((State::new(), None));
@@ -157,7 +157,7 @@ impl State {
     /// Keeps it.
     ///
     /// # Errors
-    /// The file can not be written.
+    /// The file cannot be written.
     pub fn save(&self, dir: &RootDir) -> Result<(), FileError> {
         let text = serde_json::to_string(self).unwrap_or_default();
         dir.write(STATE_FILE, &text, 0o600)

@@ -55,7 +55,7 @@ impl JobGroups {
         }
     }
 
-    /// Cores that a job kept busy since the last call for it; None for the first call, or where that can not be
+    /// Cores that a job kept busy since the last call for it; None for the first call, or where that cannot be
     /// told.
     pub fn cores(&mut self, lease: &Lease, now: BootTime) -> Option<f64> {
         let used = self.seconds(lease)?;

@@ -64,7 +64,7 @@ pub enum Activity {
     Busy,
     /// It was not.
     Idle,
-    /// That can not be said, and why. Counts as busy.
+    /// That cannot be said, and why. Counts as busy.
     Unknown(String),
 }
 

@@ -164,7 +164,7 @@ impl Telemetry {
     }
 
     /// Since when the driver's own records are to be read: microseconds by the wall clock, which the driver uses. An
-    /// error when the clock was set since the last look: then its records can not be told apart.
+    /// error when the clock was set since the last look: then its records cannot be told apart.
     fn interval(&mut self) -> Result<u64, NoHistory> {
         let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {

@@ -15,7 +15,7 @@ use crate::report::words::{
 /// No record comes near this; a larger file is none.
 const MOST_RECORD_BYTES: u64 = 4 << 20;
 
-/// Why a record can not be told.
+/// Why a record cannot be told.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyError {
     /// Not the number of a job.

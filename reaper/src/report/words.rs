@@ -38,7 +38,7 @@ pub(crate) fn span_ms(length: u64) -> String {
 }
 
 /// Text of others on one line: what would move a terminal's cursor or end a header becomes `?`, as does
-/// what XML can not say.
+/// what XML cannot say.
 pub(crate) fn plain(text: &str) -> String {
     let odd = |c: char| {
         c.is_control()

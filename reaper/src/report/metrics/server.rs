@@ -22,7 +22,7 @@ const LONGEST_SERVICE: Duration = Duration::from_secs(5);
 /// Until something is tried again that must not be tried in a loop.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why metrics can not be served.
+/// Why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is taken, or not the node's.
@@ -51,7 +51,7 @@ impl Server {
     /// Listens at an address; with port 0 at one that is free.
     ///
     /// # Errors
-    /// When the address can not be had.
+    /// When the address cannot be had.
     pub fn start(
         address: SocketAddr,
         node: String,
