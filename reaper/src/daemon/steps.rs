@@ -34,12 +34,8 @@ impl Daemon {
                 && self.recipient(due, job).is_none()
             {
                 // Who was not told was not warned.
-                self.refuse(
-                    due.job,
-                    &due.stalled,
-                    &due.policy,
-                    Refusal::NotWarned(error.to_string()),
-                );
+                let why = Refusal::NotWarned(error.to_string());
+                self.refuse(due.job, &due.stalled, &due.policy, why);
                 return Ok(());
             }
         }
@@ -115,52 +111,67 @@ impl Daemon {
 
     pub(super) fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), SlurmError> {
         let action = action(&due.policy, job);
-        let (decision, slurm_action) = match action {
-            Action::Requeue => (Decision::Requeue, SlurmAction::Requeue { hold: false }),
-            Action::RequeueHold => (Decision::Requeue, SlurmAction::Requeue { hold: true }),
-            Action::Cancel => (Decision::Cancel, SlurmAction::Cancel),
-        };
-        let said = words::end(action);
         if due.policy.mode != Mode::On {
             self.state.totals.dry_run += 1;
-            self.decide(due.job, decision, &due.stalled, &due.policy, said);
-            if let Some(watched) = self.watched.get_mut(&due.job) {
-                watched.watch.escalation.ended();
-            }
+        } else if self.is_over_limit(due) {
+            self.refuse_by_limit(due);
+            return Ok(());
+        } else if !self.end_in_slurm(due, job, action, now)? {
             return Ok(());
         }
-        if self.is_over_limit(due) {
-            let most = self.node.config.reaper.reaps_per_hour;
-            if self
-                .watched
-                .get(&due.job)
-                .is_some_and(|watched| watched.refused.is_none())
-            {
-                self.state.totals.refused_rate += 1;
-            }
-            self.refuse(
-                due.job,
-                &due.stalled,
-                &due.policy,
-                Refusal::HourlyLimit(most),
-            );
-            return Ok(());
+        let decision = match action {
+            Action::Requeue | Action::RequeueHold => Decision::Requeue,
+            Action::Cancel => Decision::Cancel,
+        };
+        let said = words::end(action);
+        self.decide(due.job, decision, &due.stalled, &due.policy, said);
+        if let Some(watched) = self.watched.get_mut(&due.job) {
+            watched.watch.escalation.ended();
         }
+        Ok(())
+    }
+
+    fn refuse_by_limit(&mut self, due: &Due) {
+        let watched = self.watched.get(&due.job);
+        if watched.is_some_and(|watched| watched.refused.is_none()) {
+            self.state.totals.refused_rate += 1;
+        }
+        let most = self.node.config.reaper.reaps_per_hour;
+        let why = Refusal::HourlyLimit(most);
+        self.refuse(due.job, &due.stalled, &due.policy, why);
+    }
+
+    /// Tells the user and lets Slurm end the job. Says whether Slurm did.
+    fn end_in_slurm(
+        &mut self,
+        due: &Due,
+        job: &Job,
+        action: Action,
+        now: BootTime,
+    ) -> Result<bool, SlurmError> {
         let text = format!(
-            "gpufrac: job {} is {said}: {}, for {}; `gpufrac why {}` shows it",
+            "gpufrac: job {} is {}: {}, for {}; `gpufrac why {}` shows it",
             due.job,
+            words::end(action),
             words::stall(due.stalled.stall),
             words::span(now.since(due.stalled.since)),
             due.job
         );
         let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
-        let was_refused = matches!(refused, Some(Refusal::Slurm(_)));
-        let mut actions = vec![slurm_action];
-        if !was_refused {
-            // Before the end: who is gone cannot be told. Once is enough where Slurm refuses.
-            actions.insert(0, SlurmAction::Notify(text.clone()));
-            actions.insert(1, SlurmAction::Comment(comment(job, &text)));
-        }
+        let mut actions = match refused {
+            // Once is enough where Slurm refuses.
+            Some(Refusal::Slurm(_)) => Vec::new(),
+            // Before the end: nobody reads it in a job that is gone.
+            _ => {
+                let comment = comment(job, &text);
+                vec![SlurmAction::Notify(text), SlurmAction::Comment(comment)]
+            }
+        };
+        actions.push(match action {
+            Action::Requeue => SlurmAction::Requeue { hold: false },
+            Action::RequeueHold => SlurmAction::Requeue { hold: true },
+            Action::Cancel => SlurmAction::Cancel,
+        });
         let results = self.act(due, actions);
         // Slurm may have taken long: the hour of the limit begins when the job ended.
         let ended = self.outside.clock.now();
@@ -169,37 +180,21 @@ impl Daemon {
             Err(error) => {
                 // It may have been done all the same.
                 self.state.reaped.push(ended);
-                self.refuse(
-                    due.job,
-                    &due.stalled,
-                    &due.policy,
-                    Refusal::UnknownOutcome(error.to_string()),
-                );
+                let why = Refusal::UnknownOutcome(error.to_string());
+                self.refuse(due.job, &due.stalled, &due.policy, why);
                 return Err(error);
             }
         };
         if let Some(Err(error)) = results.into_iter().next_back() {
-            self.refuse(
-                due.job,
-                &due.stalled,
-                &due.policy,
-                Refusal::Slurm(error.to_string()),
-            );
-            return Ok(());
+            let why = Refusal::Slurm(error.to_string());
+            self.refuse(due.job, &due.stalled, &due.policy, why);
+            return Ok(false);
         }
         self.state.reaped.push(ended);
         let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
-        let left = if left < SHORTEST_NO_LIMIT_S {
-            left as f64
-        } else {
-            0.0
-        };
-        self.state.totals.reaped(action, left);
-        self.decide(due.job, decision, &due.stalled, &due.policy, said);
-        if let Some(watched) = self.watched.get_mut(&due.job) {
-            watched.watch.escalation.ended();
-        }
-        Ok(())
+        let left = if left < SHORTEST_NO_LIMIT_S { left } else { 0 };
+        self.state.totals.reaped(action, left as f64);
+        Ok(true)
     }
 
     /// Does something to this run of the job, and to no later one.
