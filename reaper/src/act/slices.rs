@@ -5,8 +5,10 @@ use std::time::Duration;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
+use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::reconcile;
+use gpufrac_node::slice::teardown::{self, TeardownError};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::{MigMode, NvmlError};
@@ -31,6 +33,9 @@ pub enum SliceError {
     /// The driver refuses.
     #[error(transparent)]
     Driver(#[from] NvmlError),
+    /// The GPU of a lease is not to be found.
+    #[error(transparent)]
+    Gpu(#[from] TeardownError),
 }
 
 /// The slices of a node, and how those that were left are ended.
@@ -73,27 +78,35 @@ impl Slices for NodeSlices {
         let unfinished = leases
             .iter()
             .filter(|lease| lease.state != LeaseState::Active);
-        let mut gpus: Vec<(&str, u32)> = unfinished
-            .map(|lease| (lease.slice.gpu_uuid.as_str(), lease.slice.gpu_index))
-            .collect();
-        gpus.sort_unstable();
-        gpus.dedup();
-        for (uuid, index) in gpus {
+        let mut of_gpus: Vec<&Lease> = unfinished.collect();
+        of_gpus.sort_unstable_by_key(|lease| &lease.slice.gpu_uuid);
+        of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
+        for lease in of_gpus {
             let locks = node.locks()?;
-            let _lock = match locks.gpu(index, LONGEST_LOCK_WAIT) {
+            let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => continue,
                 other => other?,
             };
             let session = node.nvml()?;
             let store = node.leases()?;
-            reconcile::repair(node, &store, &session, uuid, None, log)?;
+            match teardown::gpu_of(&session, lease) {
+                Ok(gpu) => {
+                    let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
+                    reconcile::repair(&mut locked, None)?;
+                }
+                // The other GPUs can be repaired all the same.
+                Err(error) => log.warning(format!(
+                    "the lease of job {}, left {}, cannot be ended yet: {error}",
+                    lease.job_id, lease.state
+                )),
+            }
         }
         Ok(())
     }
 
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError> {
         let locks = node.locks()?;
-        let _lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
+        let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
             Err(LockError::Timeout { .. }) => return Ok(true),
             other => other?,
         };
@@ -104,7 +117,9 @@ impl Slices for NodeSlices {
             return Ok(false);
         };
         let session = node.nvml()?;
-        reconcile::end_finished(node, &store, &session, &mut same, log);
+        let gpu = teardown::gpu_of(&session, &same)?;
+        let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
+        reconcile::end_finished(&mut locked, &mut same);
         Ok(true)
     }
 
@@ -134,7 +149,7 @@ impl Slices for NodeSlices {
             let leases = store.of_gpu(&gpu.uuid)?;
             for instance in standing {
                 let named = |lease: &Lease| {
-                    let mig = lease.slice.mig.as_ref();
+                    let mig = lease.slice.mig();
                     mig.is_some_and(|mig| mig.placement == instance.placement)
                 };
                 if !leases.iter().any(named) {

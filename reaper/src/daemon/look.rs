@@ -14,7 +14,7 @@ impl Daemon {
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
         let ending: Vec<&str> = ending.map(|lease| lease.slice.gpu_uuid.as_str()).collect();
         let seen = |lease: &&Lease| {
-            lease.slice.mig.is_none() || !ending.contains(&lease.slice.gpu_uuid.as_str())
+            lease.slice.mig().is_none() || !ending.contains(&lease.slice.gpu_uuid.as_str())
         };
         let leases = self.watched.values().map(|watched| &watched.lease);
         let leases: Vec<&Lease> = leases.filter(seen).collect();

@@ -75,7 +75,7 @@ impl Observation<'_> {
             Some(instance) => process.gi_id == Some(instance.gi_id),
             None => true,
         });
-        let alone = instance.is_some() && self.lease.slice.mps.is_none();
+        let alone = instance.is_some() && self.lease.slice.mps().is_none();
         let mut own = Vec::new();
         for process in on_it {
             let pid = process.pid as i32;
@@ -108,7 +108,7 @@ impl Observation<'_> {
         // What runs in a job is a program of its user, whatever it is called.
         let outside = || process::owner(pid) == Some(0) || process::job_group(pid).is_none();
         neighbours.any(|lease| {
-            lease.slice.mps.is_some() && process::is_mps(pid, lease.user_id) && outside()
+            lease.slice.mps().is_some() && process::is_mps(pid, lease.user_id) && outside()
         })
     }
 
@@ -139,7 +139,7 @@ impl Observation<'_> {
         if !self.is_busy(share) {
             return (source, Some(share), Activity::Idle);
         }
-        if self.lease.slice.mps.is_some() && self.tenants(Some(gi_id)) > 1 {
+        if self.lease.slice.mps().is_some() && self.tenants(Some(gi_id)) > 1 {
             return (Source::MpsClients, None, self.among_tenants(contexts));
         }
         (source, Some(share), Activity::Busy)
@@ -147,7 +147,7 @@ impl Observation<'_> {
 
     /// A slice of a GPU without MIG.
     fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
-        let source = match self.lease.slice.mps {
+        let source = match self.lease.slice.mps() {
             Some(_) => Source::MpsClients,
             None => Source::ProcessUtilization,
         };
@@ -192,7 +192,7 @@ impl Observation<'_> {
         // A server of a daemon that is one job's alone runs as this job's user.
         let user = process::owner(pid).filter(|user| *user != 0)?;
         let mut private = self.neighbours.iter().filter(|lease| {
-            let mps = lease.slice.mps.as_ref();
+            let mps = lease.slice.mps();
             lease.user_id == user && mps.is_some_and(|mps| mps.private)
         });
         match (private.next(), private.next()) {
@@ -237,11 +237,12 @@ impl Observation<'_> {
 
     fn excess(&self, own: &[Process], memory: Option<MemoryMib>) -> Option<Excess> {
         let slice = &self.lease.slice;
-        let shares = self.lease.mechanism != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
+        let shares =
+            self.lease.mechanism() != Mechanism::Mig && self.lease.fraction < Fraction::ONE;
         if !shares {
             return None;
         }
-        if slice.mps.is_some() {
+        if slice.mps().is_some() {
             let outside = own.iter().filter(|process| !process.mps_client);
             let pids: Vec<u32> = outside.map(|process| process.pid).collect();
             if !pids.is_empty() {

@@ -146,7 +146,7 @@ impl Telemetry {
         let Some(view) = view else {
             return Sample::missing("the driver does not answer for its GPU");
         };
-        let measured = lease.slice.mps.is_none() && view.measures(lease, dcgm.is_some());
+        let measured = lease.slice.mps().is_none() && view.measures(lease, dcgm.is_some());
         Observation {
             lease,
             view,

@@ -50,7 +50,7 @@ pub(super) struct View {
 impl View {
     /// Whether the activity of the lease's instance has a figure of its own.
     pub(super) fn measures(&self, lease: &Lease, has_dcgm: bool) -> bool {
-        lease.slice.mig.is_some() && (self.has_gpm || has_dcgm)
+        lease.slice.mig().is_some() && (self.has_gpm || has_dcgm)
     }
 }
 
@@ -146,7 +146,11 @@ fn end(
     let mut left_behind = HashMap::new();
     for lease in leases {
         // One that is its job's alone, and on which nothing runs.
-        let Some(instance) = lease.slice.instance().filter(|_| lease.slice.mps.is_none()) else {
+        let Some(instance) = lease
+            .slice
+            .instance()
+            .filter(|_| lease.slice.mps().is_none())
+        else {
             continue;
         };
         let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
