@@ -28,4 +28,5 @@ pub mod policy;
 mod pool;
 pub mod request;
 mod rounding;
+pub mod slurm_release;
 pub mod submit;

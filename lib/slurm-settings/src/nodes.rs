@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use gpufrac_core::config::Config;
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
+use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
@@ -13,6 +14,9 @@ use super::{Finding, Running, Settings, Severity};
 
 /// Stands for a node's name until nodes with the same finding are together.
 const NAMES: &str = "\u{1}";
+
+/// From this release on `Cores=` gives no job of a whole GPU one with fractions on it.
+const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let mut seen = HashSet::new();
@@ -98,8 +102,8 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
         return found;
     };
     if let (Some(files), Some(lines)) = (files, &lines) {
-        let version = settings.running.as_ref().and_then(Running::version);
-        devices(node, &files.gres, lines, &wanted, version, &mut found);
+        let release = settings.running.as_ref().and_then(Running::release);
+        devices(node, &files.gres, lines, &wanted, release, &mut found);
     }
     let right = counts(&wanted.gres);
     let mut wrong_file = false;
@@ -245,7 +249,7 @@ fn devices(
     file: &ConfFile,
     lines: &NodeLines,
     wanted: &GresLines,
-    version: Option<(u32, u32, u32)>,
+    release: Option<SlurmRelease>,
     found: &mut Vec<Finding>,
 ) {
     let text = |nodes| wanted.gres_conf(nodes).join("\n");
@@ -278,8 +282,8 @@ fn devices(
         });
     };
     if let Some((place, cores)) = lines.cores.first() {
-        let severity = match version {
-            Some(version) if version >= (23, 11, 5) => Severity::Note,
+        let severity = match release {
+            Some(release) if release >= CORES_ARE_SAFE => Severity::Note,
             Some(_) => error,
             None => Severity::Warning,
         };

@@ -1,6 +1,7 @@
 //! Settings that hold for the whole cluster, each by itself.
 
 use gpufrac_core::config::Config;
+use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
 use super::conf::{ConfFile, PluginLine};
 use super::{Finding, Running, Settings, Severity};
@@ -24,7 +25,7 @@ enum Fix {
 
 /// What judging a value may depend on.
 struct Context {
-    version: Option<(u32, u32, u32)>,
+    release: Option<SlurmRelease>,
     uses_mig: bool,
     accounting: bool,
     detects: bool,
@@ -38,22 +39,23 @@ impl Context {
             lines.any(|line| line.get("AutoDetect").is_some_and(|how| !is(how, "off")))
         });
         Context {
-            version: settings.running.as_ref().and_then(Running::version),
+            release: settings.running.as_ref().and_then(Running::release),
             uses_mig: config.pools.iter().any(|pool| pool.mechanism.uses_mig()),
             accounting: stores.is_some_and(|kind| kind.contains("slurmdbd")),
             detects,
         }
     }
 
-    /// Whether the release is known and older.
-    fn before(&self, year: u32, month: u32) -> bool {
-        self.version.is_some_and(|(y, m, _)| (y, m) < (year, month))
+    /// Whether the release is known and older than the series.
+    fn before(&self, major: u8, minor: u8) -> bool {
+        let series = SlurmSeries::new(major, minor);
+        self.release.is_some_and(|own| own.series < series)
     }
 
-    /// Whether the release is known and this one or newer.
-    fn since(&self, year: u32, month: u32) -> bool {
-        self.version
-            .is_some_and(|(y, m, _)| (y, m) >= (year, month))
+    /// Whether the release is known and of this series or a newer one.
+    fn since(&self, major: u8, minor: u8) -> bool {
+        let series = SlurmSeries::new(major, minor);
+        self.release.is_some_and(|own| own.series >= series)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::slurm_release::SlurmRelease;
+
 use super::conf::pairs;
 
 /// Values of a running Slurm.
@@ -67,11 +69,9 @@ impl Running {
         values.into_iter().flatten().map(String::as_str).collect()
     }
 
-    /// Year and month of its release, and the number of the fix: (22, 5, 8).
-    pub fn version(&self) -> Option<(u32, u32, u32)> {
-        let mut parts = self.get("SLURM_VERSION")?.split(['.', '-']);
-        let mut number = || parts.next()?.parse().ok();
-        Some((number()?, number()?, number().unwrap_or(0)))
+    /// Its release.
+    pub fn release(&self) -> Option<SlurmRelease> {
+        self.get("SLURM_VERSION")?.parse().ok()
     }
 }
 
