@@ -3,6 +3,7 @@
 //!
 //! Data flows one way, once in each interval: [`measure`], [`judge`], [`act`]. [`keep`] holds what outlives a
 //! round or the daemon, [`report`] shows it to people and to Prometheus.
+#![forbid(unsafe_code)]
 
 pub mod act;
 pub mod clock;
