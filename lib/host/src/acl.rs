@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use rustix::fs::{XattrFlags, lsetxattr};
+use crate::syscalls::set_attribute;
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
@@ -20,12 +20,7 @@ const OTHER: u16 = 0x20;
 /// Gives `path` a list of which the owner has `owner`, each of `users` `permission` (4 read,
 /// 2 write, 1 execute), everybody else nothing. The file's mode changes with it.
 pub(crate) fn set(path: &Path, owner: u16, permission: u16, users: &[u32]) -> io::Result<()> {
-    Ok(lsetxattr(
-        path,
-        ATTRIBUTE,
-        &list(owner, permission, users),
-        XattrFlags::empty(),
-    )?)
+    set_attribute(path, ATTRIBUTE, &list(owner, permission, users))
 }
 
 fn list(owner: u16, permission: u16, users: &[u32]) -> Vec<u8> {

@@ -97,7 +97,7 @@ impl JobLog {
 /// Whether stderr is the stream to the journal that systemd gave to this process.
 fn stderr_is_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").unwrap_or_default();
-    let about = rustix::fs::fstat(std::io::stderr());
+    let about = nix::sys::stat::fstat(std::io::stderr());
     about.is_ok_and(|about| is_stream(&stream, about.st_dev, about.st_ino))
 }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use gpufrac_host::syscalls::ProcessHandle;
 
 const PIPE: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
 /// What the kernel keeps of the names of both programs.
@@ -100,13 +100,12 @@ pub fn kill(pipe: &Path, server_user: u32, limit: Duration) -> bool {
 
 /// Kills a process if `still` holds for it, which is asked when no other process can get its pid any more.
 pub fn signal(pid: i32, still: impl Fn(i32) -> bool) {
-    let Some(handle) = Pid::from_raw(pid).and_then(|p| pidfd_open(p, PidfdFlags::empty()).ok())
-    else {
+    let Ok(handle) = ProcessHandle::open(pid) else {
         return;
     };
     if still(pid) {
         // Gone is as good as killed.
-        let _ = pidfd_send_signal(&handle, Signal::KILL);
+        let _ = handle.kill();
     }
 }
 
