@@ -1,5 +1,7 @@
 //! `unsafe` is where ARCHITECTURE.md says, and the compiler keeps it out of everything else.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

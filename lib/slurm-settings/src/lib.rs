@@ -1,7 +1,7 @@
 //! Slurm's settings, as `gpufrac check` judges them: what must be there for a fraction to work and to be fenced,
 //! what takes something away from it, and what to write instead.
 //!
-//! [`gather`] reads, [`judge`] judges and does no I/O.
+//! [`gather()`] reads, [`judge`] judges and does no I/O.
 #![forbid(unsafe_code)]
 
 mod access;

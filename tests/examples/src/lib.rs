@@ -24,7 +24,7 @@ pub fn lease(job_id: u32) -> Lease {
         node: "n1".into(),
         pool: "h100".into(),
         units: Units(25),
-        fraction: Fraction::new(1, 4).unwrap(),
+        fraction: Fraction::new(1, 4).expect("a quarter is a fraction"),
         confirmed: true,
         idle_wish: IdleWish::Default,
         created_unix: 1_000,

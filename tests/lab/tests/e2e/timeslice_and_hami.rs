@@ -152,7 +152,7 @@ fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
             !lines.is_empty() && lines.iter().all(|line| *line == told),
             "{lines:?}"
         );
-        let file = fs::metadata(&cache).expect("the job's file");
+        let file = fs::metadata(cache).expect("the job's file");
         assert_eq!((file.uid(), file.mode() & 0o7777), (user.uid, 0o600));
     }
     assert_eq!(of_first.get("LD_PRELOAD"), library);
