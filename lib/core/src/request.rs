@@ -13,6 +13,7 @@
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
+mod ambiguous;
 mod error;
 mod item;
 mod value;
@@ -20,6 +21,7 @@ mod value;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use ambiguous::refuse_ambiguous;
 pub use error::RequestError;
 pub use item::{Amount, Count, GresForm, Item, Kind};
 

@@ -50,8 +50,22 @@ pub fn beyond_job(own: &str, step: &Entry) -> Option<String> {
 /// Decides about a request.
 ///
 /// # Errors
-/// When it can not be given: the refusal says what to write instead.
+/// When it cannot be given, or Slurm could read it otherwise: the refusal says what to write instead.
 pub fn decide(
+    config: &Config,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+) -> Result<Verdict, Refusal> {
+    let verdict = decide_by_items(config, request, occasion)?;
+    // Last, as what else is wrong is said in words of its own.
+    request.refuse_ambiguous()?;
+    if let Verdict::Rewritten { text, .. } = &verdict {
+        request::refuse_ambiguous(text, request.form)?;
+    }
+    Ok(verdict)
+}
+
+fn decide_by_items(
     config: &Config,
     request: &JobRequest<'_>,
     occasion: Occasion,

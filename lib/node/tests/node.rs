@@ -300,6 +300,28 @@ fn a_job_id_that_begins_anew_does_not_get_the_old_owners_slice() {
     );
 }
 
+/// A job of which job_submit saw no text, or another one.
+#[test]
+fn a_text_that_slurm_reads_otherwise_holds_the_job() {
+    let Some(world) = ready() else { return };
+    for text in [
+        "gres/gpufrac:50,gres/shard:50,xgres/shard:1,xgres/gpufrac:1",
+        "gres:shard:50,gres:gpufrac:50,gres:shard:1",
+        "gres/shard:1,zgpufrac:50",
+    ] {
+        world.slurm_says(9, &format!("running {text} 0"));
+        let ended = world.prolog(job(9, 0, 50));
+        ended.ok().says("can be read in two ways");
+        let told = world.slurm_was_told();
+        assert_eq!(
+            told.last().map(String::as_str),
+            Some("requeuehold 9"),
+            "{text}"
+        );
+        assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    }
+}
+
 #[test]
 fn what_can_never_work_ends_the_job_not_the_node() {
     let Some(world) = ready() else { return };

@@ -50,6 +50,16 @@ pub enum RequestError {
         /// The item.
         item: String,
     },
+    /// Slurm would read it otherwise.
+    #[error(
+        "{item:?} can be read in two ways: {why}; write each of gpufrac, shard and gpu once, as in --gres=gpufrac:0.25"
+    )]
+    Ambiguous {
+        /// The item.
+        item: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// Capital letters.
     #[error("{item:?}: names of GRES are in small letters; write gpufrac:0.25")]
     Case {

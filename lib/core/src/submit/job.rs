@@ -1,7 +1,7 @@
 //! What is asked of [`decide`](super::decide), and what it answers.
 
 use crate::entry::Entry;
-use crate::request::{self, GresForm};
+use crate::request::{self, GresForm, RequestError};
 
 /// When the question is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,13 +60,24 @@ impl JobRequest<'_> {
     /// Whether any part of it speaks of fractions, well-formed or not.
     #[must_use]
     pub fn names_fraction(&self) -> bool {
+        self.tres().any(request::names_fraction)
+    }
+
+    /// As [`request::refuse_ambiguous`], for each text in which GRES can be named.
+    pub(super) fn refuse_ambiguous(&self) -> Result<(), RequestError> {
+        self.tres()
+            .try_for_each(|list| request::refuse_ambiguous(list, self.form))
+    }
+
+    /// The texts in which GRES can be named.
+    fn tres(&self) -> impl Iterator<Item = &str> {
         let parts = [
             self.tres_per_node,
             self.tres_per_job,
             self.tres_per_socket,
             self.tres_per_task,
         ];
-        parts.into_iter().flatten().any(request::names_fraction)
+        parts.into_iter().flatten()
     }
 }
 

@@ -7,7 +7,7 @@ use gpufrac_core::config::{Config, Device};
 use gpufrac_core::entry::Entry;
 use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::layout::MenuEntry;
-use gpufrac_core::request::{self, Amount, Item, Kind};
+use gpufrac_core::request::{self, Amount, GresForm, Item, Kind, RequestError};
 use slurm_sys::client::JobInfo;
 
 /// The GRES that a job asks for, as Slurm keeps them.
@@ -47,6 +47,22 @@ impl Asked {
                 })
         };
         any(&self.per_node) || any(&self.elsewhere)
+    }
+
+    /// As [`request::refuse_ambiguous`], for what says how much the job holds here.
+    ///
+    /// # Errors
+    /// The item that Slurm could read otherwise.
+    pub fn refuse_ambiguous(&self) -> Result<(), RequestError> {
+        let mut texts = [&self.per_node, &self.per_task].into_iter();
+        texts.try_for_each(|text| {
+            // A Slurm writes one kind of marks.
+            let form = match text.contains(GresForm::Colon.prefix()) {
+                true => GresForm::Colon,
+                false => GresForm::Slash,
+            };
+            request::refuse_ambiguous(text, form)
+        })
     }
 
     /// Whether it is a slice for each task.

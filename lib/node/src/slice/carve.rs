@@ -101,6 +101,14 @@ pub fn carve(
         }
         return Ok(Carved::NotConcerned);
     }
+    // A job can be changed, or come, without job_submit having seen its text.
+    if let Some(asked) = &asked {
+        let unread = asked.refuse_ambiguous();
+        unread.map_err(|source| CarveError::Ambiguous {
+            job_id: job.job_id,
+            source,
+        })?;
+    }
     let device = device_of(job, &devices)?;
     check_record(&record, &device)?;
     let units = granted_units(asked.as_ref(), entry, &device, log)?;

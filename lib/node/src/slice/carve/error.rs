@@ -5,6 +5,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::request::RequestError;
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
@@ -128,6 +129,16 @@ pub enum CarveError {
         partition: String,
         /// What they say.
         rule: String,
+    },
+    /// What Slurm says of the request can be read in two ways.
+    #[error(
+        "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
+    )]
+    Ambiguous {
+        /// The job.
+        job_id: u32,
+        /// The item.
+        source: RequestError,
     },
     /// A slice for each task, and Slurm does not say how many tasks are here.
     #[error(
@@ -269,7 +280,7 @@ impl CarveError {
             | CarveError::NoRoom { .. }
             | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
-            CarveError::Rule { .. } => Reaction::Hold,
+            CarveError::Rule { .. } | CarveError::Ambiguous { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
             | CarveError::NoDevice

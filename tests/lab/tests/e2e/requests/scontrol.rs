@@ -106,6 +106,48 @@ fn an_update_of_a_pending_job_is_a_request_like_any_other() -> Result<(), LabErr
     lab.expect_nothing_left()
 }
 
+/// Slurm finds a mark anywhere in a text, and lets the last of two items of a name hold: so one text could be 50 units to a
+/// reader of its items, and one unit to Slurm.
+#[test]
+fn a_text_that_slurm_reads_otherwise_is_refused() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let script = format!("--wrap={HOLD}");
+    let job = lab.sbatch(user, &["--hold", "--gres=gpufrac:0.5", &script])?;
+    let bare = lab.sbatch(user, &["--hold", &script])?;
+    let mark = match lab.slurm().since(23, 11) {
+        true => "gres/",
+        false => "gres:",
+    };
+    for text in [
+        "@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
+        "@gpufrac:50,@shard:50,x@shard:1",
+        "@shard:50,@gpufrac:50,@shard:1",
+        "@gpu:whole:1,@gpufrac:100,y@gpu:whole:1",
+        "x@shard:1,zgpufrac:1",
+        "@shard:+50,@gpufrac:50",
+        "@@shard:50,@gpufrac:50",
+    ] {
+        let change = format!("TresPerNode={}", text.replace('@', mark));
+        for job in [job, bare] {
+            let refused = update(&lab, job, &[&change, "Partition=gpu"])?;
+            assert!(!refused.status.success(), "{change}: {refused:?}");
+        }
+        assert_eq!(counts(&lab, job)?, "gpufrac:50,shard:50", "{change}");
+    }
+    for job in [job, bare] {
+        scontrol(&lab, &["release", &job.to_string()])?.success()?;
+        lab.wait_for_state(job, &["RUNNING"])?;
+    }
+    assert_eq!(lab.slice(node, job)?.lease.units.0, 50);
+    assert!(lab.lease(node, bare)?.is_none());
+    go(&lab)?;
+    for job in [job, bare] {
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    }
+    lab.expect_nothing_left()
+}
+
 #[test]
 fn a_fraction_can_be_taken_from_a_pending_job_and_given_to_one() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

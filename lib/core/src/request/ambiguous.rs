@@ -1,0 +1,149 @@
+//! Texts that Slurm reads otherwise than [`parse`](super::parse) does.
+//!
+//! Up to 23.02 Slurm looks for `gres:` anywhere in what is left of a text, and takes what follows as the next item; from
+//! 23.11 on it looks for `gres`, and takes a `/` off what follows. What stands before is left out. Of two counts for one
+//! name and Type it takes the last (`_get_next_gres` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
+//! src/common/slurm_protocol_defs.c of 24.11). So a text can show one count to a reader of items and another to Slurm.
+
+use super::error::RequestError;
+use super::item::{GresForm, Kind};
+use super::{item, names_fraction, quoted};
+
+/// Refuses a text about GPUs that Slurm of this form could read otherwise: an item with a mark inside or with several, one
+/// name and Type twice, a name that only contains that of the fraction, characters that no count has. Texts that do not
+/// name GPUs or shares are not looked into.
+///
+/// # Errors
+/// The item, and what is wrong with it.
+pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> {
+    if !is_about_gpus(list) {
+        return Ok(());
+    }
+    let mut seen: Vec<(String, &str)> = Vec::new();
+    for text in list.split(',') {
+        let refused = |why| {
+            let item = quoted(text);
+            Err(RequestError::Ambiguous { item, why })
+        };
+        let marked = mark(text);
+        if marked.is_none() && text.contains("gres") {
+            return refused("`gres` stands inside of it");
+        }
+        let body = marked.map_or(text, |(_, body)| body);
+        if !is_about_gpus(body) {
+            continue;
+        }
+        // From 23.11 on Slurm takes the old mark for the new one.
+        if form == GresForm::Colon && marked.is_some_and(|(found, _)| found == GresForm::Slash) {
+            return refused("the mark of this Slurm is `gres:`");
+        }
+        if body.len() >= 5 && body.is_char_boundary(5) && is_mark(&body[..5]) {
+            return refused("it has two marks");
+        }
+        // What is wrong with a fraction is said in words of its own.
+        let kind = item(text)?.kind;
+        if !body.bytes().all(is_plain) {
+            return refused("a name or a count has no such character");
+        }
+        let (name, type_name) = match &kind {
+            // Slurm leaves out what counts nothing.
+            Kind::Gpu(count) | Kind::Shard(count) if count.count == Some(0) => continue,
+            Kind::Gpufrac { .. } => ("gpufrac", ""),
+            Kind::Gpu(count) => ("gpu", count.type_name.unwrap_or("")),
+            Kind::Shard(count) => ("shard", count.type_name.unwrap_or("")),
+            Kind::None | Kind::Other if names_fraction(body) => {
+                return refused("there is no GRES of this name");
+            }
+            Kind::None | Kind::Other => continue,
+        };
+        let key = (name.to_owned(), type_name);
+        if seen.contains(&key) {
+            return refused("the same name stands twice");
+        }
+        seen.push(key);
+    }
+    Ok(())
+}
+
+/// Whether a text names GPUs or shares in any spelling.
+fn is_about_gpus(text: &str) -> bool {
+    let names = |name: &str| {
+        let mut parts = text.as_bytes().windows(name.len());
+        parts.any(|part| part.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    names("gpu") || names("shard")
+}
+
+/// The mark of an item as Slurm writes it, and what follows.
+fn mark(text: &str) -> Option<(GresForm, &str)> {
+    let forms = [GresForm::Colon, GresForm::Slash];
+    forms
+        .into_iter()
+        .find_map(|form| Some((form, text.strip_prefix(form.prefix())?)))
+}
+
+fn is_mark(text: &str) -> bool {
+    ["gres:", "gres/"]
+        .iter()
+        .any(|mark| text.eq_ignore_ascii_case(mark))
+}
+
+/// What names, Types and counts are made of.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"_-.:=/".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: [GresForm; 2] = [GresForm::Colon, GresForm::Slash];
+
+    #[test]
+    fn what_slurm_reads_otherwise_is_refused() {
+        for text in [
+            // The last item wins, and a mark is found anywhere.
+            "gres/gpufrac:50,gres/shard:50,xgres/shard:1,xgres/gpufrac:1",
+            "gres:gpufrac:50,gres:shard:50,xgres:shard:1,xgres:gpufrac:1",
+            "gres/gpu:whole:1,gres/gpufrac:100,licensegres/gpu:whole:1",
+            "gres/shard:50,gres/gpufrac:50,gres/shard:1",
+            "gres/shard:50,shard:1",
+            "gpu:1,GPU:2",
+            "gres/gres/shard:1",
+            "gres/Gres:shard:1",
+            "xgres/shard:1,zgpufrac:1",
+            "gres/shard:1,gres/zgpufrac:1",
+            "gres/shard:+50",
+            "gres/shard: 50",
+            "gres/gpu:1,gres/shard:50\n",
+        ] {
+            for form in BOTH {
+                assert!(refuse_ambiguous(text, form).is_err(), "{text}");
+            }
+        }
+        assert!(refuse_ambiguous("gres/shard:50", GresForm::Colon).is_err());
+    }
+
+    #[test]
+    fn what_both_read_alike_is_taken() {
+        for text in [
+            "",
+            "gpufrac:0.25",
+            "gpufrac:mig:10G",
+            "gpu:0.25",
+            "gres:gpufrac:25,gres:shard:25",
+            "gres:gpu:h100:1,gres:gpufrac:100",
+            "gres:gpu:a:1,gres:gpu:b:1",
+            "gres:tmpdisk:5,gres:shard:mps:25,gres:gpufrac:25",
+            "gres:myshard:2",
+            "license/mygres:1",
+            "cpu:2,gres:bandwidth:lustre:4",
+        ] {
+            for form in BOTH {
+                assert_eq!(refuse_ambiguous(text, form), Ok(()), "{text}");
+            }
+        }
+        let today = "gres/gpufrac:25,gres/shard:25,license/a:1";
+        assert_eq!(refuse_ambiguous(today, GresForm::Slash), Ok(()));
+    }
+}
