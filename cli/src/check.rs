@@ -1,15 +1,17 @@
 //! `gpufrac check`
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist;
 use gpufrac_core::layout::MenuEntry;
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
-use gpufrac_node::setup::{Problem, check};
-use gpufrac_slurm_settings::{self as settings, Finding, Here, Settings, Severity, Sources};
+use gpufrac_node::setup::check;
+use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
 
 use crate::args::CheckArgs;
 use crate::error::CliError;
+use crate::finding;
 use crate::status;
 
 pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
@@ -34,9 +36,7 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
         }
         let mut problems = check::check(&node);
         problems.extend(no_fence());
-        for problem in &problems {
-            eprintln!("gpufrac: {}\nhint: {}", problem.what, problem.hint);
-        }
+        problems.iter().for_each(finding::print);
         wrong = !problems.is_empty();
     }
     let mut judged = false;
@@ -73,17 +73,15 @@ pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
 }
 
 /// Whether jobs could not be fenced here.
-fn no_fence() -> Option<Problem> {
+fn no_fence() -> Option<Finding> {
     // Others may load no programs.
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
-    gpufrac_fence::probe().err().map(|error| Problem {
-        what: error.to_string(),
-        hint: "jobs on this node could not be fenced, and would not start: a kernel with CONFIG_CGROUP_BPF, and a memlock \
-             limit for slurmd (LimitMEMLOCK=infinity) before Linux 5.11"
-            .into(),
-    })
+    let fix = "jobs on this node could not be fenced, and would not start: a kernel with CONFIG_CGROUP_BPF, and a memlock \
+               limit for slurmd (LimitMEMLOCK=infinity) before Linux 5.11";
+    let error = gpufrac_fence::probe().err()?;
+    Some(Finding::of_machine(error, fix))
 }
 
 fn here(node: &Node) -> Here<'_> {
@@ -102,19 +100,7 @@ fn slurm(settings: &Settings, config: &Config) -> bool {
         println!("Slurm: {unknown}");
     }
     let found = settings::judge(settings, config);
-    for Finding {
-        severity,
-        place,
-        what,
-        fix,
-    } in &found
-    {
-        match severity {
-            Severity::Error => eprintln!("gpufrac: {place}: {what}\nhint: {fix}"),
-            Severity::Warning => eprintln!("gpufrac: warning: {place}: {what}\nhint: {fix}"),
-            Severity::Note => println!("note: {place}: {what}; {fix}"),
-        }
-    }
+    found.iter().for_each(finding::print);
     let wrong = found
         .iter()
         .any(|finding| finding.severity == Severity::Error);

@@ -7,6 +7,7 @@ mod args;
 mod check;
 mod conf;
 mod error;
+mod finding;
 mod status;
 mod why;
 
@@ -75,9 +76,7 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
     for line in &report.done {
         println!("{line}");
     }
-    for problem in &report.problems {
-        eprintln!("gpufrac: {}\nhint: {}", problem.what, problem.hint);
-    }
+    report.problems.iter().for_each(finding::print);
     for hint in &report.hints {
         eprintln!("hint: {hint}");
     }

@@ -16,6 +16,7 @@
 pub mod config;
 mod device_type;
 pub mod entry;
+pub mod finding;
 pub mod fraction;
 pub mod geometry;
 pub mod gres;

@@ -7,6 +7,7 @@ pub mod check;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
+use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
@@ -72,18 +73,9 @@ pub struct Report {
     /// What was done or found, one line each.
     pub done: Vec<String>,
     /// What keeps the node from carving.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<Finding>,
     /// What could be better.
     pub hints: Vec<String>,
-}
-
-/// Something that keeps a node from carving.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// What is wrong.
-    pub what: String,
-    /// What to do.
-    pub hint: String,
 }
 
 /// Sets up a node. The report may name problems: then slurmd should not start here.
@@ -199,10 +191,10 @@ fn prepare(
     if let Some(length) = device.pool.options.timeslice {
         match set_timeslice(node, gpu, length) {
             Ok(()) => report.done.push(format!("set the time slice of {gpu}")),
-            Err(why) => report.problems.push(Problem {
-                what: format!("the time slice of {gpu} cannot be set: {why}"),
-                hint: "leave `timeslice` out of the pool, or set nvidia_smi in [paths]".into(),
-            }),
+            Err(why) => report.problems.push(Finding::of_machine(
+                format!("the time slice of {gpu} cannot be set: {why}"),
+                "leave `timeslice` out of the pool, or set nvidia_smi in [paths]",
+            )),
         }
     }
     if let Some(library) = &device.pool.options.library {
@@ -224,31 +216,31 @@ fn prepare(
 }
 
 /// What is wrong with a GPU that is shared without MIG.
-pub(crate) fn plain(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Problem>, NvmlError> {
+pub(crate) fn plain(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Finding>, NvmlError> {
     let mut found = Vec::new();
     let pool = device.pool;
     if gpu.mig_mode()? == MigMode::On {
-        found.push(Problem {
-            what: format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
-            hint: format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
-        });
+        found.push(Finding::of_machine(
+            format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
+            format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
+        ));
     }
     let (memory, expected) = (gpu.memory()?, pool.gpu_memory);
     if !memory_fits(memory, expected) {
-        found.push(Problem {
-            what: format!(
+        found.push(Finding::of_machine(
+            format!(
                 "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
                 gpu.name, pool.name
             ),
-            hint: "set `gpu` of the pool to this model, or `memory` to what it has in MiB".into(),
-        });
+            "set `gpu` of the pool to this model, or `memory` to what it has in MiB",
+        ));
     }
     let capability = gpu.compute_capability()?;
     if pool.mechanism.uses_mps() && capability < VOLTA {
-        found.push(Problem {
-            what: format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
-            hint: "share it with mechanism timeslice or hami".into(),
-        });
+        found.push(Finding::of_machine(
+            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
+            "share it with mechanism timeslice or hami",
+        ));
     }
     Ok(found)
 }
@@ -288,12 +280,9 @@ fn prepare_mps(
     let Err(error) = tried.and(ended) else {
         return Ok(());
     };
-    let known = |problem: &Problem| problem.what == error.to_string();
+    let known = |problem: &Finding| problem.what == error.to_string();
     if !report.problems.iter().any(known) {
-        report.problems.push(Problem {
-            what: error.to_string(),
-            hint: MPS_HINT.into(),
-        });
+        report.problems.push(Finding::of_machine(&error, MPS_HINT));
     }
     Ok(())
 }
@@ -317,7 +306,7 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
 }
 
 /// A library that is preloaded into every job must be one that no user can change.
-pub(crate) fn unsafe_library(library: &str) -> Option<Problem> {
+pub(crate) fn unsafe_library(library: &str) -> Option<Finding> {
     let path = Path::new(library);
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     let what = match RootDir::open(folder).and_then(|dir| dir.has_file(name)) {
@@ -325,10 +314,10 @@ pub(crate) fn unsafe_library(library: &str) -> Option<Problem> {
         Ok(false) => format!("`{library}` does not exist"),
         Err(error) => error.to_string(),
     };
-    Some(Problem {
+    Some(Finding::of_machine(
         what,
-        hint: "install HAMi-core's libvgpu.so on the node, in a folder that only root can change, and set `library` of the pool to it".into(),
-    })
+        "install HAMi-core's libvgpu.so on the node, in a folder that only root can change, and set `library` of the pool to it",
+    ))
 }
 
 /// MIG mode and geometry. False if there is nothing more to do for the GPU.
@@ -340,13 +329,13 @@ fn prepare_mig(
     match gpu.mig_mode()? {
         MigMode::On => {}
         MigMode::Unsupported => {
-            report.problems.push(Problem {
-                what: format!("{gpu} ({}) has no MIG", gpu.name),
-                hint: format!(
+            report.problems.push(Finding::of_machine(
+                format!("{gpu} ({}) has no MIG", gpu.name),
+                format!(
                     "take GPU {} out of pool `{}` with its `gpus` list",
                     gpu.index, device.pool.name
                 ),
-            });
+            ));
             return Ok(false);
         }
         MigMode::OnAfterReset => {
@@ -356,13 +345,13 @@ fn prepare_mig(
         MigMode::Off => {
             // Before Hopper, switching resets the GPU: that is the admin's decision.
             if !gpu.mig_switches_without_reset()? {
-                report.problems.push(Problem {
-                    what: format!("{gpu} ({}) is not in MIG mode", gpu.name),
-                    hint: format!(
+                report.problems.push(Finding::of_machine(
+                    format!("{gpu} ({}) is not in MIG mode", gpu.name),
+                    format!(
                         "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
                         gpu.index, gpu.index
                     ),
-                });
+                ));
                 return Ok(false);
             }
             match gpu.switch_mig_on() {
@@ -372,10 +361,10 @@ fn prepare_mig(
                     return Ok(false);
                 }
                 Err(error) => {
-                    report.problems.push(Problem {
-                        what: format!("MIG cannot be switched on: {error}"),
-                        hint: "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again".into(),
-                    });
+                    report.problems.push(Finding::of_machine(
+                        format!("MIG cannot be switched on: {error}"),
+                        "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again",
+                    ));
                     return Ok(false);
                 }
             }
@@ -383,28 +372,27 @@ fn prepare_mig(
     }
     let differences = device.pool.geometry.differences(&gpu.geometry()?);
     if !differences.is_empty() {
-        report.problems.push(Problem {
-            what: format!(
+        report.problems.push(Finding::of_machine(
+            format!(
                 "{gpu} ({}) is not what pool `{}` says: {}",
                 gpu.name,
                 device.pool.name,
                 differences.join("; ")
             ),
-            hint: "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table"
-                .into(),
-        });
+            "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
+        ));
     }
     Ok(true)
 }
 
-fn reset_needed(gpu: &Gpu<'_>) -> Problem {
-    Problem {
-        what: format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name),
-        hint: format!(
+fn reset_needed(gpu: &Gpu<'_>) -> Finding {
+    Finding::of_machine(
+        format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name),
+        format!(
             "stop everything that uses it and run `nvidia-smi -i {} --gpu-reset`, or reboot",
             gpu.index
         ),
-    }
+    )
 }
 
 fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeRecord, SetupError> {

@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::finding::{Finding, Severity};
 use nix::unistd::{Gid, Uid, User, getgrouplist, gethostname};
 use rustix::fs::getxattr;
 
-use super::{Finding, Settings, Severity, rules};
+use super::{Settings, rules};
 
 /// A file or folder that keeps somebody from gpufrac.toml.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ impl Closed {
         };
         Finding {
             severity,
-            place: path.to_string(),
+            place: Some(path.to_string()),
             what,
             fix: format!(
                 "`chmod o+{} {path}`: root alone writes it, all read it",

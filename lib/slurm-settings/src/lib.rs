@@ -16,35 +16,12 @@ pub mod running;
 mod tests;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::Finding;
 
 pub use access::Closed;
 pub use conf::{Files, Place};
 pub use gather::{Here, Sources, gather};
 pub use running::Running;
-
-/// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// A fraction does not work, or is not fenced.
-    Error,
-    /// Something is lost, or works only sometimes.
-    Warning,
-    /// Worth knowing.
-    Note,
-}
-
-/// One thing that is not as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// File and line, or where the setting was seen.
-    pub place: String,
-    /// What is wrong, and what comes of it.
-    pub what: String,
-    /// What to do, with the exact text to write.
-    pub fix: String,
-}
 
 /// A program that Slurm runs as Prolog or Epilog, seen from here.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
-use super::{Finding, Running, Settings, Severity};
+use super::{Running, Settings};
 
 /// Stands for a node's name until nodes with the same finding are together.
 const NAMES: &str = "\u{1}";
@@ -79,7 +80,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     if line.is_none() && record.is_none() {
         found.push(Finding {
             severity: Severity::Warning,
-            place: settings.slurm_conf(),
+            place: Some(settings.slurm_conf()),
             what: format!("gpufrac.toml has a pool on {NAMES}, which Slurm does not know"),
             fix: "correct the `nodes` of the pool, or add the nodes to slurm.conf".into(),
         });
@@ -93,7 +94,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     let Some(wanted) = gpus.and_then(|gpus| expected(config, node, gpus)) else {
         found.push(Finding {
             severity: Severity::Error,
-            place: place_of(line.as_ref()),
+            place: Some(place_of(line.as_ref())),
             what: format!("no GPUs are counted on {NAMES}"),
             fix: format!(
                 "add what `gpufrac conf --node '{NAMES}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
@@ -114,7 +115,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
             .is_some_and(|value| value.contains("config_overrides"));
         found.extend(fault.map(|(severity, fault)| Finding {
             severity,
-            place: line.place.to_string(),
+            place: Some(line.place.to_string()),
             what: match overrides {
                 true => format!("Gres= of {NAMES}: {fault}; with SlurmdParameters=config_overrides Slurm then picks no devices"),
                 false => format!("Gres= of {NAMES}: {fault}"),
@@ -126,7 +127,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
         found.extend(
             differs(&right, record.get("Gres")).map(|(severity, fault)| Finding {
                 severity,
-                place: "scontrol show node".into(),
+                place: Some("scontrol show node".into()),
                 what: format!("Gres= of {NAMES}: {fault}"),
                 fix: match &line {
                     Some(_) => {
@@ -146,7 +147,7 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
         {
             found.push(Finding {
                 severity: Severity::Error,
-                place: "scontrol show node".into(),
+                place: Some("scontrol show node".into()),
                 what: format!("{NAMES} is drained, as its slurmd has other devices than slurmctld counts ({reason})"),
                 fix: format!("compare gres.conf there, restart slurmd, and then: scontrol update NodeName={NAMES} State=RESUME"),
             });
@@ -266,7 +267,7 @@ fn devices(
     if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
         found.push(Finding {
             severity: error,
-            place: place.to_string(),
+            place: Some(place.to_string()),
             what: format!(
                 "AutoDetect={how} holds for {NAMES}: Slurm then looks for GPUs itself, and the placeholders are none"
             ),
@@ -276,7 +277,7 @@ fn devices(
     let mut add = |severity, place: String, what: String| {
         found.push(Finding {
             severity,
-            place,
+            place: Some(place),
             what,
             fix: format!("write for {NAMES}:\n{}", text(NAMES)),
         });

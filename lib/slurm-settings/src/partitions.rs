@@ -1,10 +1,11 @@
 //! The partitions of the pools.
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
 
+use super::Settings;
 use super::conf::{ConfFile, Place};
 use super::rules::{SUSPENDED, suspends};
-use super::{Finding, Settings, Severity};
 
 /// What a partition's line says, with the defaults before it.
 struct Written<'a> {
@@ -70,7 +71,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
     if line.is_none() && record.is_none() {
         found.push(Finding {
             severity: Severity::Warning,
-            place: settings.slurm_conf(),
+            place: Some(settings.slurm_conf()),
             what: format!(
                 "gpufrac.toml has a pool for partition {name}, which Slurm does not have"
             ),
@@ -102,7 +103,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
         if let Some((place, _)) = bad(key, &|is| super::rules::is(is, value)) {
             found.push(Finding {
                 severity: Severity::Error,
-                place,
+                place: Some(place),
                 what: format!("partition {name}, {key}={value}: each job gets whole nodes, and no shares of a GPU"),
                 fix: format!("write in the line of partition {name}: {key}=NO"),
             });
@@ -118,7 +119,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
     if let Some((place, mode)) = bad("PreemptMode", &suspends_itself) {
         found.push(Finding {
             severity: Severity::Warning,
-            place,
+            place: Some(place),
             what: format!("partition {name}, PreemptMode={mode}: {SUSPENDED}"),
             fix: format!("write in the line of partition {name}: PreemptMode=REQUEUE"),
         });

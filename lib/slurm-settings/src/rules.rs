@@ -1,10 +1,11 @@
 //! Settings that hold for the whole cluster, each by itself.
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
 use super::conf::{ConfFile, PluginLine};
-use super::{Finding, Running, Settings, Severity};
+use super::{Running, Settings};
 
 /// Seconds that a prolog or epilog of ours may take where a driver is slow: a lock, nvidia-smi, a control daemon.
 const PROLOG_NEEDS: u64 = 60;
@@ -116,7 +117,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     {
         found.push(Finding {
             severity: Severity::Warning,
-            place: place.to_string(),
+            place: Some(place.to_string()),
             what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that can not be \
                    fenced does not start (not tried)"
                 .into(),
@@ -130,7 +131,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     {
         found.push(Finding {
             severity: Severity::Error,
-            place: "slurmd.service".into(),
+            place: Some("slurmd.service".into()),
             what: format!(
                 "KillMode={mode}: a restart of slurmd ends the control daemons of MPS, and the jobs' GPU work"
             ),
@@ -166,7 +167,7 @@ fn one(
             let value = running.and_then(|running| running.get(key));
             found.push(Finding {
                 severity: now.severity,
-                place: "scontrol show config".into(),
+                place: Some("scontrol show config".into()),
                 what: format!("{}: {}", named(key, value), now.what),
                 fix: format!("{place} has it right: restart slurmctld, then slurmd on every node"),
             });
@@ -186,7 +187,7 @@ fn one(
     };
     found.push(Finding {
         severity: fault.severity,
-        place,
+        place: Some(place),
         what: format!("{}: {}", named(key, value), fault.what),
         fix,
     });
@@ -585,7 +586,7 @@ fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding
     if values.is_empty() {
         found.push(Finding {
             severity: Severity::Error,
-            place,
+            place: Some(place),
             what: format!("{key} is not set: no slice is made and unmade without it"),
             fix: format!("add the line: {key}={right}"),
         });
@@ -594,7 +595,7 @@ fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding
     if !running_has {
         found.push(Finding {
             severity: Severity::Error,
-            place: "scontrol show config".into(),
+            place: Some("scontrol show config".into()),
             what: format!("{key} is not set: no slice is made and unmade without it"),
             fix: format!("{place} has it: `scontrol reconfigure`"),
         });
@@ -609,7 +610,7 @@ fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding
     if let Some((place, value)) = sent {
         found.push(Finding {
             severity: Severity::Error,
-            place: place.to_string(),
+            place: Some(place.to_string()),
             what: format!(
                 "{key}={value}: a path that is not absolute is of a file that nodes without slurm.conf get from \
                  slurmctld, and Slurm sends scripts alone: they would have no program to run"
@@ -642,7 +643,7 @@ fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding
     };
     found.push(Finding {
         severity,
-        place,
+        place: Some(place),
         what: format!("{key}={value}: {what}"),
         fix: format!(
             "let it run {right} and end with its exit status, or write instead: {key}={right}"
@@ -659,13 +660,13 @@ fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
     match line {
         None => found.push(Finding {
             severity: Severity::Error,
-            place: files.plugstack.display().to_string(),
+            place: Some(files.plugstack.display().to_string()),
             what: "spank_gpufrac.so is not there: jobs get no slice into their environment and no fence".into(),
             fix: "add the line: required spank_gpufrac.so".into(),
         }),
         Some(line) if !line.required => found.push(Finding {
             severity: Severity::Warning,
-            place: line.place.to_string(),
+            place: Some(line.place.to_string()),
             what: "optional spank_gpufrac.so: a job whose fence can not be set up runs without one".into(),
             fix: format!("write instead: required {}", line.plugin),
         }),

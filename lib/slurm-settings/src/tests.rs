@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::Severity;
 
 use super::*;
 
@@ -71,6 +72,11 @@ impl World {
     }
 }
 
+/// Every finding of Slurm's settings has one.
+fn place(finding: &Finding) -> &str {
+    finding.place.as_deref().unwrap()
+}
+
 fn pools(text: &str) -> Config {
     Config::parse(text, "gpufrac.toml").unwrap()
 }
@@ -130,7 +136,7 @@ fn lines_are_found_in_included_files_and_the_last_one_counts() {
     );
     let found = world.judge();
     assert_eq!(found.len(), 1, "{found:#?}");
-    assert_eq!(found[0].place, "/etc/slurm/site-c.conf:4");
+    assert_eq!(place(&found[0]), "/etc/slurm/site-c.conf:4");
     world.write("plugstack.conf", "include plugstack.conf.d/*\n");
     world.write(
         "plugstack.conf.d/gpufrac.conf",
@@ -158,7 +164,7 @@ fn the_running_values_and_the_files_are_told_apart() {
         };
         // The files were put right and the daemons were not restarted.
         let found = judge(&settings(Some(World::right().files())), &config);
-        let places: Vec<&str> = found.iter().map(|finding| finding.place.as_str()).collect();
+        let places: Vec<&str> = found.iter().map(place).collect();
         let config_at = "scontrol show config";
         assert_eq!(
             places,
@@ -185,7 +191,7 @@ fn the_running_values_and_the_files_are_told_apart() {
         };
         let found = judge(&right, &config);
         assert_eq!(found.len(), 1, "{release}: {found:#?}");
-        assert_eq!(found[0].place, "/etc/slurm/slurm.conf:3");
+        assert_eq!(place(&found[0]), "/etc/slurm/slurm.conf:3");
     }
 }
 
@@ -333,11 +339,11 @@ fn control_daemons_need_a_unit_that_lets_them_live() {
     let ours = |settings: &Settings| {
         let mut found = judge(settings, &config);
         // The recorded nodes have other devices.
-        found.retain(|finding| finding.place != "scontrol show node");
+        found.retain(|finding| place(finding) != "scontrol show node");
         found
     };
     let flags = "Alloc,Contain,DeferBatch";
     assert_eq!(ours(&settings("process", flags)), []);
     let found = ours(&settings("control-group", flags));
-    assert_eq!(found[0].place, "slurmd.service", "{found:#?}");
+    assert_eq!(place(&found[0]), "slurmd.service", "{found:#?}");
 }

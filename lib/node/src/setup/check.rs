@@ -2,6 +2,7 @@
 //! changed.
 
 use gpufrac_core::config::{Device, Pool};
+use gpufrac_core::finding::Finding;
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::LeaseState;
 
@@ -11,7 +12,7 @@ use crate::mps::daemon::{Health, Server};
 use crate::mps::tenants;
 use crate::mps::version;
 use crate::node::Node;
-use crate::setup::{self, Problem};
+use crate::setup;
 use crate::state::record::NodeRecord;
 use gpufrac_host::files::RootDir;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
@@ -44,18 +45,11 @@ pub fn notes(node: &Node) -> Vec<String> {
     notes
 }
 
-fn problem(what: impl ToString, hint: &str) -> Problem {
-    Problem {
-        what: what.to_string(),
-        hint: hint.to_owned(),
-    }
-}
-
 const SETUP: &str = "run `gpufrac node-setup`, before slurmd starts";
 
 /// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration.
 /// Gives what is wrong; nothing means that this node can carve.
-pub fn check(node: &Node) -> Vec<Problem> {
+pub fn check(node: &Node) -> Vec<Finding> {
     let mut found = Vec::new();
     if !node.has_pools() {
         return found;
@@ -63,7 +57,7 @@ pub fn check(node: &Node) -> Vec<Problem> {
     let record = match NodeRecord::read(&node.run) {
         Ok(record) => Some(record),
         Err(error) => {
-            found.push(problem(error, SETUP));
+            found.push(Finding::of_machine(error, SETUP));
             None
         }
     };
@@ -72,10 +66,10 @@ pub fn check(node: &Node) -> Vec<Problem> {
         .map(|store| store.list())
         .and_then(|list| list)
     {
-        found.push(problem(error, SETUP));
+        found.push(Finding::of_machine(error, SETUP));
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
-        found.push(problem(error, "is the NVIDIA driver loaded?"));
+        found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
     }
     found
 }
@@ -83,7 +77,7 @@ pub fn check(node: &Node) -> Vec<Problem> {
 fn gpus(
     node: &Node,
     record: Option<&NodeRecord>,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     let session = node.nvml()?;
     let gpus = session.gpus()?;
@@ -103,7 +97,7 @@ fn gpus(
                 "pool `{}` names GPU {}, but this node has {count}",
                 device.pool.name, device.gpu_index
             );
-            found.push(problem(what, "correct the pool's `gpus`"));
+            found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;
         };
         one_gpu(gpu, device, found)?;
@@ -114,7 +108,7 @@ fn gpus(
     Ok(())
 }
 
-fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Result<(), NvmlError> {
+fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Finding>) -> Result<(), NvmlError> {
     if let Some(library) = &device.pool.options.library {
         found.extend(setup::unsafe_library(library));
     }
@@ -124,7 +118,7 @@ fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Resu
     }
     let mode = gpu.mig_mode()?;
     if mode != MigMode::On {
-        found.push(problem(
+        found.push(Finding::of_machine(
             format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name),
             "`gpufrac node-setup` switches it on, or says how",
         ));
@@ -132,7 +126,7 @@ fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Problem>) -> Resu
     }
     let differences = device.pool.geometry.differences(&gpu.geometry()?);
     for difference in differences {
-        found.push(problem(
+        found.push(Finding::of_machine(
             format!(
                 "{gpu} ({}), pool `{}`: {difference}",
                 gpu.name, device.pool.name
@@ -148,7 +142,7 @@ fn daemons(
     node: &Node,
     devices: &[Device<'_>],
     session: &Session,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     let shares = |device: &&Device<'_>| device.pool.layout.kind != LayoutKind::Whole;
     let uses_mps = |device: &Device<'_>| device.pool.mechanism.uses_mps();
@@ -161,13 +155,13 @@ fn daemons(
                         "`{}` has no static partitions of multiprocessors (they came with CUDA 13.1)",
                         node.mps_control.display()
                     );
-                    found.push(problem(
+                    found.push(Finding::of_machine(
                         what,
                         "leave `sm_chunks` out of the pools, or update the driver",
                     ));
                 }
             }
-            Err(error) => found.push(problem(error, setup::MPS_HINT)),
+            Err(error) => found.push(Finding::of_machine(error, setup::MPS_HINT)),
         }
         // Only root can see whose daemon a process is.
         let leases = match nix::unistd::geteuid().is_root() {
@@ -198,7 +192,7 @@ fn daemons(
             };
             let known = |what: &String| found.iter().any(|problem| problem.what == *what);
             if let Some(what) = wrong.filter(|what| !known(what)) {
-                found.push(problem(
+                found.push(Finding::of_machine(
                     what,
                     "it is replaced with the next job on this GPU",
                 ));
@@ -211,7 +205,7 @@ fn daemons(
     {
         let missing = memory_limit::missing(&session.driver_version()?);
         found.extend(missing.map(|what| {
-            problem(
+            Finding::of_machine(
                 what,
                 "leave `memory_limits` out of the pools, or update the node",
             )
@@ -225,7 +219,7 @@ fn recorded(
     record: &NodeRecord,
     gpu: &Gpu<'_>,
     device: &Device<'_>,
-    found: &mut Vec<Problem>,
+    found: &mut Vec<Finding>,
 ) {
     let entry = record.gpus.get(gpu.index as usize);
     let same = entry.is_some_and(|entry| {
@@ -238,7 +232,7 @@ fn recorded(
             "the record of node-setup does not know {gpu} as one of pool `{}`",
             device.pool.name
         );
-        found.push(problem(what, SETUP));
+        found.push(Finding::of_machine(what, SETUP));
     }
     let numbers = || -> Result<bool, CapsError> {
         let caps = node.caps();
@@ -251,19 +245,19 @@ fn recorded(
     };
     match numbers() {
         Ok(true) => {}
-        Ok(false) => found.push(problem(
+        Ok(false) => found.push(Finding::of_machine(
             format!("the device numbers of {gpu} are not those that jobs are fenced from"),
             SETUP,
         )),
-        Err(error) => found.push(problem(error, "is the NVIDIA driver loaded?")),
+        Err(error) => found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?")),
     }
 }
 
-fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &mut Vec<Problem>) {
+fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &mut Vec<Finding>) {
     let dir = match RootDir::open(&node.devices) {
         Ok(dir) => dir,
         Err(error) => {
-            found.push(problem(error, SETUP));
+            found.push(Finding::of_machine(error, SETUP));
             return;
         }
     };
@@ -271,7 +265,7 @@ fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &m
         let wanted = match setup::placeholder(node, gpus, device) {
             Ok(wanted) => wanted,
             Err(error) => {
-                found.push(problem(error, "is the NVIDIA driver loaded?"));
+                found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
                 continue;
             }
         };
@@ -282,9 +276,9 @@ fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &m
                 let is = number.map_or("missing".to_owned(), |number| format!("device {number}"));
                 let path = dir.path().join(&name);
                 let what = format!("`{}` is {is}, not device {wanted}", path.display());
-                found.push(problem(what, SETUP));
+                found.push(Finding::of_machine(what, SETUP));
             }
-            Err(error) => found.push(problem(error, SETUP)),
+            Err(error) => found.push(Finding::of_machine(error, SETUP)),
         }
     }
 }
