@@ -279,6 +279,11 @@ impl MemoryMib {
         // In two steps: any amount that a file can name is computed without overflow.
         MemoryMib(self.0 / all * units + self.0 % all * units / all)
     }
+
+    /// Whether it is the expected memory, give or take the 10 % that drivers and ECC change.
+    pub fn is_about(self, expected: MemoryMib) -> bool {
+        self.0.abs_diff(expected.0) <= expected.0 / 10
+    }
 }
 
 impl fmt::Display for MemoryMib {

@@ -185,7 +185,7 @@ fn profile_differences(expected: &Profile, real: &Profile, found: &mut Vec<Strin
     if wanted != there {
         differs("positions", show(&wanted), show(&there));
     }
-    if expected.memory.0.abs_diff(real.memory.0) > expected.memory.0 / 10 {
+    if !real.memory.is_about(expected.memory) {
         differs(
             "memory",
             expected.memory.to_string(),

@@ -3,15 +3,15 @@
 //! that run keep their slices.
 
 pub mod check;
+mod inspect;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
-use gpufrac_core::mechanism::Mechanism;
 
 use crate::gpu::capability_files::{Caps, CapsError};
 use crate::gpu::compute_mode;
@@ -23,13 +23,10 @@ use crate::slice::reconcile;
 use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
 use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
-use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
+use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError};
-
-/// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
-/// answers there, so a placeholder can be seen and permitted, not used.
-pub const PLACEHOLDER_MAJOR: u32 = 60;
+use inspect::{Difference, Machine};
 
 /// Why a node could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -90,24 +87,22 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     let run = folders(node, &mut report)?;
     forget_last_boot(node, &mut report)?;
     let session = node.nvml()?;
-    let mut gpus = session.gpus()?;
-    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let devices = node.config.devices_of_node(&node.name, count);
-    for device in &devices {
-        if device.gpu_index >= count {
-            return Err(SetupError::NoGpu {
-                pool: device.pool.name.clone(),
-                gpu_index: device.gpu_index,
-                count: gpus.len(),
-            });
-        }
+    let mut machine = Machine::of(node, &session)?;
+    let mut devices = machine.devices.iter();
+    if let Some(device) = devices.find(|device| machine.gpu(device).is_none()) {
+        return Err(SetupError::NoGpu {
+            pool: device.pool.name.clone(),
+            gpu_index: device.gpu_index,
+            count: machine.gpus.len(),
+        });
     }
-    for gpu in &mut gpus {
+    let devices = &machine.devices;
+    for gpu in &mut machine.gpus {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
             prepare(node, gpu, device, &mut report)?;
         }
     }
-    let record = record(node, &gpus, &devices)?;
+    let record = record(&machine)?;
     // The record before the repair: that may take long, and prolog needs only the record.
     record.write(&run)?;
     report.done.push(format!(
@@ -115,15 +110,14 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         record.gpus.len(),
         run.path().join(crate::state::record::FILE).display()
     ));
-    placeholders(node, &gpus, &devices, &mut report)?;
-    repair(node, gpus, &devices)?;
-    let mut pools = devices.iter().map(|device| device.pool.mechanism);
-    if pools.any(Mechanism::uses_mig) && node.caps().driver_modifies_files() == Some(true) {
+    placeholders(&machine, &mut report)?;
+    if machine.uses_mig() && node.caps().driver_modifies_files() == Some(true) {
         report.hints.push(
             "load the driver with NVreg_ModifyDeviceFiles=0: then capability files are never world-readable, not even while a slice is made"
                 .into(),
         );
     }
+    repair(machine)?;
     Ok(report)
 }
 
@@ -175,16 +169,30 @@ fn prepare(
     report: &mut Report,
 ) -> Result<(), SetupError> {
     let mechanism = device.pool.mechanism;
-    let ready = match mechanism.uses_mig() {
-        true => prepare_mig(gpu, device, report)?,
-        false => {
-            report.problems.extend(plain(gpu, device)?);
-            true
+    let mut differences = inspect::differences(gpu, device)?;
+    if let [Difference::MigMode(mode)] = differences[..] {
+        if let Some(stays) = switch_mig_on(gpu, device, mode)? {
+            report.problems.push(stays);
+            return Ok(());
         }
-    };
-    if !ready {
-        return Ok(());
+        report.done.push(format!("switched MIG on for {gpu}"));
+        // What the model offers is seen in MIG mode alone.
+        differences = inspect::differences(gpu, device)?;
     }
+    let stays = differences.into_iter().map(|difference| match difference {
+        Difference::MigMode(_) => reset_needed(gpu),
+        Difference::Model(differences) => Finding::of_machine(
+            format!(
+                "{gpu} ({}) is not what pool `{}` says: {}",
+                gpu.name,
+                device.pool.name,
+                differences.join("; ")
+            ),
+            inspect::MODEL_FIX,
+        ),
+        Difference::Unfit(finding) => finding,
+    });
+    report.problems.extend(stays);
     if mechanism.uses_mps() && device.pool.layout.kind != LayoutKind::Whole {
         prepare_mps(node, gpu, device, report)?;
     }
@@ -197,9 +205,7 @@ fn prepare(
             )),
         }
     }
-    if let Some(library) = &device.pool.options.library {
-        report.problems.extend(unsafe_library(library));
-    }
+    report.problems.extend(inspect::library(device));
     match gpu.is_persistent() {
         Ok(false) => match gpu.make_persistent() {
             Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
@@ -214,39 +220,6 @@ fn prepare(
     }
     Ok(())
 }
-
-/// What is wrong with a GPU that is shared without MIG.
-pub(crate) fn plain(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Finding>, NvmlError> {
-    let mut found = Vec::new();
-    let pool = device.pool;
-    if gpu.mig_mode()? == MigMode::On {
-        found.push(Finding::of_machine(
-            format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
-            format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
-        ));
-    }
-    let (memory, expected) = (gpu.memory()?, pool.gpu_memory);
-    if !memory_fits(memory, expected) {
-        found.push(Finding::of_machine(
-            format!(
-                "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
-                gpu.name, pool.name
-            ),
-            "set `gpu` of the pool to this model, or `memory` to what it has in MiB",
-        ));
-    }
-    let capability = gpu.compute_capability()?;
-    if pool.mechanism.uses_mps() && capability < VOLTA {
-        found.push(Finding::of_machine(
-            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
-            "share it with mechanism timeslice or hami",
-        ));
-    }
-    Ok(found)
-}
-
-/// From here on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
-const VOLTA: u32 = 7;
 
 /// Starts a control daemon as the pool needs it, and ends it: what it cannot do is known before a job comes.
 fn prepare_mps(
@@ -282,13 +255,12 @@ fn prepare_mps(
     };
     let known = |problem: &Finding| problem.what == error.to_string();
     if !report.problems.iter().any(known) {
-        report.problems.push(Finding::of_machine(&error, MPS_HINT));
+        report
+            .problems
+            .push(Finding::of_machine(&error, inspect::MPS_FIX));
     }
     Ok(())
 }
-
-/// What to do when there is no control daemon to be had.
-pub(crate) const MPS_HINT: &str = "install the driver's nvidia-cuda-mps-control; one server for all users needs driver 555 or later (older ones can do tenancy \"private\"), static partitions those of CUDA 13.1; its path is mps_control in [paths]";
 
 /// NVML has no call for it; nvidia-smi(1), compute-policy.
 fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), String> {
@@ -305,84 +277,40 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
     )
 }
 
-/// A library that is preloaded into every job must be one that no user can change.
-pub(crate) fn unsafe_library(library: &str) -> Option<Finding> {
-    let path = Path::new(library);
-    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
-    let what = match RootDir::open(folder).and_then(|dir| dir.has_file(name)) {
-        Ok(true) => return None,
-        Ok(false) => format!("`{library}` does not exist"),
-        Err(error) => error.to_string(),
-    };
-    Some(Finding::of_machine(
-        what,
-        "install HAMi-core's libvgpu.so on the node, in a folder that only root can change, and set `library` of the pool to it",
-    ))
-}
-
-/// MIG mode and geometry. False if there is nothing more to do for the GPU.
-fn prepare_mig(
+/// Switches MIG on where that needs no reset. Gives what an admin has to do where MIG stays off.
+fn switch_mig_on(
     gpu: &Gpu<'_>,
     device: &Device<'_>,
-    report: &mut Report,
-) -> Result<bool, SetupError> {
-    match gpu.mig_mode()? {
-        MigMode::On => {}
-        MigMode::Unsupported => {
-            report.problems.push(Finding::of_machine(
-                format!("{gpu} ({}) has no MIG", gpu.name),
-                format!(
-                    "take GPU {} out of pool `{}` with its `gpus` list",
-                    gpu.index, device.pool.name
-                ),
-            ));
-            return Ok(false);
-        }
-        MigMode::OnAfterReset => {
-            report.problems.push(reset_needed(gpu));
-            return Ok(false);
-        }
-        MigMode::Off => {
-            // Before Hopper, switching resets the GPU: that is the admin's decision.
-            if !gpu.mig_switches_without_reset()? {
-                report.problems.push(Finding::of_machine(
-                    format!("{gpu} ({}) is not in MIG mode", gpu.name),
-                    format!(
-                        "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
-                        gpu.index, gpu.index
-                    ),
-                ));
-                return Ok(false);
-            }
-            match gpu.switch_mig_on() {
-                Ok(MigMode::On) => report.done.push(format!("switched MIG on for {gpu}")),
-                Ok(_) => {
-                    report.problems.push(reset_needed(gpu));
-                    return Ok(false);
-                }
-                Err(error) => {
-                    report.problems.push(Finding::of_machine(
-                        format!("MIG cannot be switched on: {error}"),
-                        "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again",
-                    ));
-                    return Ok(false);
-                }
-            }
-        }
-    }
-    let differences = device.pool.geometry.differences(&gpu.geometry()?);
-    if !differences.is_empty() {
-        report.problems.push(Finding::of_machine(
+    mode: MigMode,
+) -> Result<Option<Finding>, NvmlError> {
+    let stays = match mode {
+        MigMode::On => return Ok(None),
+        MigMode::Unsupported => Finding::of_machine(
+            format!("{gpu} ({}) has no MIG", gpu.name),
             format!(
-                "{gpu} ({}) is not what pool `{}` says: {}",
-                gpu.name,
-                device.pool.name,
-                differences.join("; ")
+                "take GPU {} out of pool `{}` with its `gpus` list",
+                gpu.index, device.pool.name
             ),
-            "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
-        ));
-    }
-    Ok(true)
+        ),
+        MigMode::OnAfterReset => reset_needed(gpu),
+        // Before Hopper, switching resets the GPU: that is the admin's decision.
+        MigMode::Off if !gpu.mig_switches_without_reset()? => Finding::of_machine(
+            format!("{gpu} ({}) is not in MIG mode", gpu.name),
+            format!(
+                "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
+                gpu.index, gpu.index
+            ),
+        ),
+        MigMode::Off => match gpu.switch_mig_on() {
+            Ok(MigMode::On) => return Ok(None),
+            Ok(_) => reset_needed(gpu),
+            Err(error) => Finding::of_machine(
+                format!("MIG cannot be switched on: {error}"),
+                "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again",
+            ),
+        },
+    };
+    Ok(Some(stays))
 }
 
 fn reset_needed(gpu: &Gpu<'_>) -> Finding {
@@ -395,12 +323,11 @@ fn reset_needed(gpu: &Gpu<'_>) -> Finding {
     )
 }
 
-fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeRecord, SetupError> {
+fn record(machine: &Machine<'_>) -> Result<NodeRecord, SetupError> {
+    let node = machine.node;
     let caps: Caps = node.caps();
     // Where no pool needs MIG the driver need not know of it.
-    let uses_mig = devices
-        .iter()
-        .any(|device| device.pool.mechanism.uses_mig());
+    let uses_mig = machine.uses_mig();
     let or_none = |error: CapsError| {
         if uses_mig {
             Err(error)
@@ -414,7 +341,7 @@ fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeR
         false => Ok(0),
     })?;
     let mut recorded = Vec::new();
-    for gpu in gpus {
+    for gpu in &machine.gpus {
         let number = caps.gpu_device(gpu.minor)?;
         let minors = of_gpus
             .iter()
@@ -426,39 +353,15 @@ fn record(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>]) -> Result<NodeR
             uuid: gpu.uuid.clone(),
             minor: gpu.minor,
             major: number.major,
-            pool: devices
-                .iter()
-                .find(|device| device.gpu_index == gpu.index)
-                .map(|device| device.pool.name.clone()),
+            pool: machine.device(gpu).map(|device| device.pool.name.clone()),
             caps: ranges(minors),
         });
     }
     Ok(NodeRecord::new(&node.name, recorded, caps_major, general)?)
 }
 
-/// The device number of a placeholder. A GPU that is shared without MIG has its own: then Slurm fences
-/// the GPU itself, whatever the version of its control groups.
-pub(crate) fn placeholder(
-    node: &Node,
-    gpus: &[Gpu<'_>],
-    device: &Device<'_>,
-) -> Result<DeviceNumber, CapsError> {
-    let gpu = gpus.iter().find(|gpu| gpu.index == device.gpu_index);
-    match gpu.filter(|_| !device.pool.mechanism.uses_mig()) {
-        Some(gpu) => node.caps().gpu_device(gpu.minor),
-        None => Ok(DeviceNumber {
-            major: PLACEHOLDER_MAJOR,
-            minor: device.index,
-        }),
-    }
-}
-
-fn placeholders(
-    node: &Node,
-    gpus: &[Gpu<'_>],
-    devices: &[Device<'_>],
-    report: &mut Report,
-) -> Result<(), SetupError> {
+fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupError> {
+    let Machine { node, devices, .. } = machine;
     let (dir, made) = RootDir::create(&node.devices, 0o755)?;
     if made {
         report
@@ -466,12 +369,12 @@ fn placeholders(
             .push(format!("made `{}`", node.devices.display()));
     }
     for device in devices {
-        let number = placeholder(node, gpus, device)?;
+        let number = machine.placeholder(device)?;
         let name = device.file_name();
         // Which job may open it is for its control group to say. A GPU's own number is for no one: jobs
         // have the driver's file, whose mode is the site's.
         let mode = match number.major {
-            PLACEHOLDER_MAJOR => 0o666,
+            inspect::PLACEHOLDER_MAJOR => 0o666,
             _ => 0o600,
         };
         if dir.ensure_device(&name, number, 0, mode)? != Made::Kept {
@@ -500,7 +403,12 @@ fn placeholders(
 }
 
 /// What runs that died left behind.
-fn repair(node: &Node, gpus: Vec<Gpu<'_>>, devices: &[Device<'_>]) -> Result<(), SetupError> {
+fn repair(machine: Machine<'_>) -> Result<(), SetupError> {
+    let Machine {
+        node,
+        gpus,
+        devices,
+    } = machine;
     let (store, locks) = (node.leases()?, node.locks()?);
     let log = JobLog::setup();
     for gpu in gpus {
@@ -511,9 +419,4 @@ fn repair(node: &Node, gpus: Vec<Gpu<'_>>, devices: &[Device<'_>]) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Whether a GPU has the memory that its pool says, give or take what drivers and ECC change.
-pub fn memory_fits(found: MemoryMib, expected: MemoryMib) -> bool {
-    found.0.abs_diff(expected.0) * 10 <= expected.0
 }

@@ -12,10 +12,10 @@ use crate::mps::daemon::{Health, Server};
 use crate::mps::tenants;
 use crate::mps::version;
 use crate::node::Node;
-use crate::setup;
+use crate::setup::inspect::{self, Difference, Machine};
 use crate::state::record::NodeRecord;
 use gpufrac_host::files::RootDir;
-use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+use gpufrac_nvml::{Gpu, NvmlError, Session};
 
 /// What this driver could do for the node's pools beside what they ask for, one line each.
 pub fn notes(node: &Node) -> Vec<String> {
@@ -80,22 +80,21 @@ fn gpus(
     found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     let session = node.nvml()?;
-    let gpus = session.gpus()?;
-    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-    let devices = node.config.devices_of_node(&node.name, count);
-    placeholders(node, &gpus, &devices, found);
+    let machine = Machine::of(node, &session)?;
+    placeholders(&machine, found);
     let mut checked = Vec::new();
-    let session = &session;
-    daemons(node, &devices, session, found)?;
-    for device in &devices {
+    daemons(node, &machine.devices, &session, found)?;
+    for device in &machine.devices {
         if checked.contains(&device.gpu_index) {
             continue;
         }
         checked.push(device.gpu_index);
-        let Some(gpu) = gpus.iter().find(|gpu| gpu.index == device.gpu_index) else {
+        let Some(gpu) = machine.gpu(device) else {
             let what = format!(
-                "pool `{}` names GPU {}, but this node has {count}",
-                device.pool.name, device.gpu_index
+                "pool `{}` names GPU {}, but this node has {}",
+                device.pool.name,
+                device.gpu_index,
+                machine.gpus.len()
             );
             found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;
@@ -109,30 +108,24 @@ fn gpus(
 }
 
 fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Finding>) -> Result<(), NvmlError> {
-    if let Some(library) = &device.pool.options.library {
-        found.extend(setup::unsafe_library(library));
-    }
-    if !device.pool.mechanism.uses_mig() {
-        found.extend(setup::plain(gpu, device)?);
-        return Ok(());
-    }
-    let mode = gpu.mig_mode()?;
-    if mode != MigMode::On {
-        found.push(Finding::of_machine(
-            format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name),
-            "`gpufrac node-setup` switches it on, or says how",
-        ));
-        return Ok(());
-    }
-    let differences = device.pool.geometry.differences(&gpu.geometry()?);
-    for difference in differences {
-        found.push(Finding::of_machine(
-            format!(
-                "{gpu} ({}), pool `{}`: {difference}",
-                gpu.name, device.pool.name
-            ),
-            "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
-        ));
+    found.extend(inspect::library(device));
+    for difference in inspect::differences(gpu, device)? {
+        match difference {
+            Difference::MigMode(mode) => found.push(Finding::of_machine(
+                format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name),
+                "`gpufrac node-setup` switches it on, or says how",
+            )),
+            Difference::Model(differences) => {
+                found.extend(differences.iter().map(|difference| {
+                    let what = format!(
+                        "{gpu} ({}), pool `{}`: {difference}",
+                        gpu.name, device.pool.name
+                    );
+                    Finding::of_machine(what, inspect::MODEL_FIX)
+                }));
+            }
+            Difference::Unfit(finding) => found.push(finding),
+        }
     }
     Ok(())
 }
@@ -161,7 +154,7 @@ fn daemons(
                     ));
                 }
             }
-            Err(error) => found.push(Finding::of_machine(error, setup::MPS_HINT)),
+            Err(error) => found.push(Finding::of_machine(error, inspect::MPS_FIX)),
         }
         // Only root can see whose daemon a process is.
         let leases = match nix::unistd::geteuid().is_root() {
@@ -253,16 +246,16 @@ fn recorded(
     }
 }
 
-fn placeholders(node: &Node, gpus: &[Gpu<'_>], devices: &[Device<'_>], found: &mut Vec<Finding>) {
-    let dir = match RootDir::open(&node.devices) {
+fn placeholders(machine: &Machine<'_>, found: &mut Vec<Finding>) {
+    let dir = match RootDir::open(&machine.node.devices) {
         Ok(dir) => dir,
         Err(error) => {
             found.push(Finding::of_machine(error, SETUP));
             return;
         }
     };
-    for device in devices {
-        let wanted = match setup::placeholder(node, gpus, device) {
+    for device in &machine.devices {
+        let wanted = match machine.placeholder(device) {
             Ok(wanted) => wanted,
             Err(error) => {
                 found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));

@@ -22,7 +22,6 @@ use crate::job::slurmctld::Slurm;
 use crate::mps::daemon::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::Node;
-use crate::setup::memory_fits;
 use crate::slice::failpoint::reached;
 use crate::slice::{reconcile, teardown};
 use crate::state::leases::LeaseStore;
@@ -185,7 +184,7 @@ impl Attempt<'_> {
             });
         }
         let (found, expected) = (gpu.memory()?, self.device.pool.gpu_memory);
-        if memory_fits(found, expected) {
+        if found.is_about(expected) {
             return Ok(found);
         }
         Err(CarveError::Geometry {

@@ -1,0 +1,148 @@
+//! What a machine has against what its pools need. `gpufrac check` names all of it; `gpufrac node-setup` mends what it
+//! can and names what stays. Nothing is changed here.
+
+use std::path::Path;
+
+use gpufrac_core::config::Device;
+use gpufrac_core::finding::Finding;
+
+use crate::gpu::capability_files::CapsError;
+use crate::node::Node;
+use gpufrac_host::files::{DeviceNumber, RootDir};
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
+
+/// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
+/// answers there, so a placeholder can be seen and permitted, not used.
+pub(super) const PLACEHOLDER_MAJOR: u32 = 60;
+/// From here on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
+const VOLTA: u32 = 7;
+
+/// What to do when there is no control daemon to be had.
+pub(super) const MPS_FIX: &str = "install the driver's nvidia-cuda-mps-control; one server for all users needs driver 555 or later (older ones can do tenancy \"private\"), static partitions those of CUDA 13.1; its path is mps_control in [paths]";
+/// What to do when a GPU is not the model of its pool.
+pub(super) const MODEL_FIX: &str =
+    "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table";
+
+/// The GPUs of a machine, and the devices that the pools of its node make of them.
+pub(super) struct Machine<'a> {
+    pub node: &'a Node,
+    /// All of them, by NVML's index.
+    pub gpus: Vec<Gpu<'a>>,
+    /// As Slurm counts them.
+    pub devices: Vec<Device<'a>>,
+}
+
+impl<'a> Machine<'a> {
+    pub fn of(node: &'a Node, session: &'a Session) -> Result<Machine<'a>, NvmlError> {
+        let gpus = session.gpus()?;
+        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        Ok(Machine {
+            node,
+            gpus,
+            devices: node.config.devices_of_node(&node.name, count),
+        })
+    }
+
+    /// The GPU of a device; None where a pool names one that the machine does not have.
+    pub fn gpu(&self, device: &Device<'_>) -> Option<&Gpu<'a>> {
+        self.gpus.iter().find(|gpu| gpu.index == device.gpu_index)
+    }
+
+    /// The device of a GPU, or the first of several; None for a GPU of no pool.
+    pub fn device(&self, gpu: &Gpu<'_>) -> Option<&Device<'a>> {
+        let mut devices = self.devices.iter();
+        devices.find(|device| device.gpu_index == gpu.index)
+    }
+
+    pub fn uses_mig(&self) -> bool {
+        let mut devices = self.devices.iter();
+        devices.any(|device| device.pool.mechanism.uses_mig())
+    }
+
+    /// The device number of a placeholder. A GPU that is shared without MIG has its own: then Slurm fences
+    /// the GPU itself, whatever the version of its control groups.
+    pub fn placeholder(&self, device: &Device<'_>) -> Result<DeviceNumber, CapsError> {
+        let without_mig = !device.pool.mechanism.uses_mig();
+        match self.gpu(device).filter(|_| without_mig) {
+            Some(gpu) => self.node.caps().gpu_device(gpu.minor),
+            None => Ok(DeviceNumber {
+                major: PLACEHOLDER_MAJOR,
+                minor: device.index,
+            }),
+        }
+    }
+}
+
+/// Where a GPU is not what its pool needs.
+pub(super) enum Difference {
+    /// The pool needs MIG, and the GPU is in this mode.
+    MigMode(MigMode),
+    /// It is another model than the pool's, in these respects.
+    Model(Vec<String>),
+    /// It cannot be shared as the pool says.
+    Unfit(Finding),
+}
+
+/// Compares a GPU with its pool; of a GPU that is not in MIG mode no more is known than that.
+pub(super) fn differences(
+    gpu: &Gpu<'_>,
+    device: &Device<'_>,
+) -> Result<Vec<Difference>, NvmlError> {
+    if !device.pool.mechanism.uses_mig() {
+        return without_mig(gpu, device);
+    }
+    let mode = gpu.mig_mode()?;
+    if mode != MigMode::On {
+        return Ok(vec![Difference::MigMode(mode)]);
+    }
+    let differences = device.pool.geometry.differences(&gpu.geometry()?);
+    Ok(match differences.is_empty() {
+        true => Vec::new(),
+        false => vec![Difference::Model(differences)],
+    })
+}
+
+fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, NvmlError> {
+    let mut found = Vec::new();
+    let pool = device.pool;
+    if gpu.mig_mode()? == MigMode::On {
+        found.push(Finding::of_machine(
+            format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
+            format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
+        ));
+    }
+    let (memory, expected) = (gpu.memory()?, pool.gpu_memory);
+    if !memory.is_about(expected) {
+        found.push(Finding::of_machine(
+            format!(
+                "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
+                gpu.name, pool.name
+            ),
+            "set `gpu` of the pool to this model, or `memory` to what it has in MiB",
+        ));
+    }
+    let capability = gpu.compute_capability()?;
+    if pool.mechanism.uses_mps() && capability < VOLTA {
+        found.push(Finding::of_machine(
+            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
+            "share it with mechanism timeslice or hami",
+        ));
+    }
+    Ok(found.into_iter().map(Difference::Unfit).collect())
+}
+
+/// The library that a device's pool preloads into every job, where a user could change it or it is not there.
+pub(super) fn library(device: &Device<'_>) -> Option<Finding> {
+    let library = device.pool.options.library.as_deref()?;
+    let path = Path::new(library);
+    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let what = match RootDir::open(folder).and_then(|dir| dir.has_file(name)) {
+        Ok(true) => return None,
+        Ok(false) => format!("`{library}` does not exist"),
+        Err(error) => error.to_string(),
+    };
+    Some(Finding::of_machine(
+        what,
+        "install HAMi-core's libvgpu.so on the node, in a folder that only root can change, and set `library` of the pool to it",
+    ))
+}
