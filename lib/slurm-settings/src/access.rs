@@ -8,7 +8,7 @@ use gpufrac_core::finding::{Finding, Severity};
 use nix::unistd::{Gid, Uid, User, getgrouplist, gethostname};
 use rustix::fs::getxattr;
 
-use super::{Settings, rules};
+use super::Settings;
 
 /// A file or folder that keeps somebody from gpufrac.toml.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,9 +117,9 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
     places.reverse();
     places.push((config, 0o4, 'r'));
     let for_others = Reader::OTHER.stopped_at(&places)?;
-    let user = rules::value(settings, "SlurmUser");
+    let user = settings.value("SlurmUser").unwrap_or("root");
     // scontrol adds the number: `slurm(64030)`.
-    let user = user.as_deref().unwrap_or("root").split('(').next();
+    let user = user.split('(').next();
     let user = user.filter(|user| *user != "root" && controls(settings));
     let stopped = user.and_then(|user| Some((user, Reader::of(user).stopped_at(&places)?)));
     let (path, _, permission) = stopped.map_or(for_others, |(_, place)| place);

@@ -58,6 +58,13 @@ impl Settings {
         self.files.is_none() && self.running.is_none()
     }
 
+    /// A value of slurm.conf: the running one, else the written one.
+    fn value(&self, key: &str) -> Option<&str> {
+        let running = self.running.as_ref().and_then(|running| running.get(key));
+        let written = || Some(self.files.as_ref()?.slurm.last(key)?.1);
+        running.or_else(written)
+    }
+
     /// slurm.conf, for what is in no line of it.
     fn slurm_conf(&self) -> String {
         let path = self.files.as_ref().map(|files| &files.slurm.path);

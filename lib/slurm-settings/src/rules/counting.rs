@@ -1,0 +1,89 @@
+//! How Slurm counts GPUs and their shares.
+
+use gpufrac_core::finding::Severity;
+
+use super::words::{has, is, list, words};
+use super::{Context, Fault, Fix, fault};
+
+pub(super) fn select_type(_: &Context, value: Option<&str>) -> Option<Fault> {
+    let right = Fix::Value("select/cons_tres".into());
+    match value {
+        Some(value) if is(value, "select/cons_tres") => None,
+        Some(_) => fault(
+            Severity::Error,
+            "only select/cons_tres counts shares of a GPU",
+            right,
+        ),
+        None => fault(
+            Severity::Warning,
+            "only select/cons_tres counts shares of a GPU, and not every release has it by default",
+            right,
+        ),
+    }
+}
+
+pub(super) fn select_parameters(context: &Context, value: Option<&str>) -> Option<Fault> {
+    let words = words(value);
+    for name in ["MULTIPLE_SHARING_GRES_PJ", "ONE_TASK_PER_SHARING_GRES"] {
+        if has(&words, name) {
+            let what = match name {
+                "MULTIPLE_SHARING_GRES_PJ" => {
+                    "Slurm may then divide a job's shares among several GPUs, and a slice is of one"
+                }
+                _ => "a job of several tasks then needs a GPU for each, and its slice is of one",
+            };
+            return fault(Severity::Error, what, without(&words, name));
+        }
+    }
+    if has(&words, "LL_SHARED_GRES") && !context.before(23, 11) {
+        return fault(
+            Severity::Note,
+            "fractions are spread over the devices instead of packed, so that large ones wait longer",
+            without(&words, "LL_SHARED_GRES"),
+        );
+    }
+    None
+}
+
+fn without(words: &[&str], name: &str) -> Fix {
+    match list(words, &[], &[name]) {
+        rest if rest.is_empty() => Fix::Remove,
+        rest => Fix::Value(rest),
+    }
+}
+
+pub(super) fn gres_types(_: &Context, value: Option<&str>) -> Option<Fault> {
+    const NEEDED: [&str; 3] = ["gpu", "shard", "gpufrac"];
+    let words = words(value);
+    let missing: Vec<&str> = NEEDED
+        .into_iter()
+        .filter(|name| !has(&words, name))
+        .collect();
+    if missing.is_empty() {
+        return None;
+    }
+    fault(
+        Severity::Error,
+        format!("fractions are counted as {}", missing.join(" and ")),
+        Fix::Value(list(&words, &NEEDED, &[])),
+    )
+}
+
+pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<Fault> {
+    let words = words(value);
+    let ours = words
+        .iter()
+        .any(|word| word.to_ascii_lowercase().starts_with("gres/gpufrac"));
+    if ours || !context.accounting {
+        return None;
+    }
+    // The running value has Slurm's own, which need not be written.
+    let own = [
+        "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
+    ];
+    fault(
+        Severity::Note,
+        "sacct, sreport and limits do not see fractions",
+        Fix::Value(list(&words, &["gres/gpufrac"], &own)),
+    )
+}

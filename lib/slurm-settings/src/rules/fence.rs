@@ -1,0 +1,72 @@
+//! Control groups: what keeps a job from GPUs that are not its own.
+
+use gpufrac_core::finding::{Finding, Severity};
+
+use super::super::Settings;
+use super::words::{has, is, list, words};
+use super::{Context, Fault, Fix, fault};
+
+pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
+    let words = words(value);
+    match has(&words, "task/cgroup") || has(&words, "cgroup") {
+        true => None,
+        false => fault(
+            Severity::Error,
+            "without task/cgroup nothing keeps a job from GPUs that are not its own",
+            Fix::Value(list(&["task/cgroup"], &words, &["task/none", "none"])),
+        ),
+    }
+}
+
+pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // It is the default.
+    let value = value.unwrap_or("proctrack/cgroup");
+    match is(value, "proctrack/cgroup") {
+        true => None,
+        false => fault(
+            Severity::Warning,
+            "only proctrack/cgroup finds all processes of a job: others outlive it and keep its slice in use",
+            Fix::Value("proctrack/cgroup".into()),
+        ),
+    }
+}
+
+pub(super) fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Fault> {
+    match value {
+        // What Slurm takes for yes (`_handle_boolean`, `parse_config.c`).
+        Some(value) if ["yes", "up", "true", "1"].iter().any(|yes| is(value, yes)) => None,
+        _ => fault(
+            Severity::Error,
+            "nothing keeps a job from GPUs that are not its own",
+            Fix::Value("yes".into()),
+        ),
+    }
+}
+
+pub(super) fn cgroup_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
+    match value {
+        Some(value) if is(value, "disabled") => fault(
+            Severity::Error,
+            "without control groups nothing keeps a job from GPUs that are not its own",
+            Fix::Value("autodetect".into()),
+        ),
+        _ => None,
+    }
+}
+
+pub(super) fn user_namespaces(settings: &Settings, found: &mut Vec<Finding>) {
+    if let Some(place) = settings
+        .files
+        .as_ref()
+        .and_then(|files| files.user_namespaces.as_ref())
+    {
+        found.push(Finding {
+            severity: Severity::Warning,
+            place: Some(place.to_string()),
+            what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that can not be \
+                   fenced does not start (not tried)"
+                .into(),
+            fix: "leave it out where there are pools".into(),
+        });
+    }
+}

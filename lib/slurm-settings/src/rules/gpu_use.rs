@@ -1,0 +1,72 @@
+//! What else uses GPUs: the accounting of Slurm, suspended jobs, and control daemons of MPS.
+
+use gpufrac_core::finding::{Finding, Severity};
+
+use super::super::Settings;
+use super::words::{has, list, plugins, words};
+use super::{Context, Fault, Fix, fault};
+
+/// What SUSPEND and GANG do, in slurm.conf and in partitions.
+pub(in super::super) const SUSPENDED: &str =
+    "a suspended job keeps its slice and its GPU memory, so that nobody else gets them";
+
+pub(in super::super) fn suspends(value: &str) -> bool {
+    let words = words(Some(value));
+    has(&words, "SUSPEND") || has(&words, "GANG")
+}
+
+pub(super) fn preempt_mode(_: &Context, value: Option<&str>) -> Option<Fault> {
+    match value {
+        Some(value) if suspends(value) => {
+            fault(Severity::Warning, SUSPENDED, Fix::Value("REQUEUE".into()))
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn energy(context: &Context, value: Option<&str>) -> Option<Fault> {
+    match value {
+        Some(value)
+            if context.uses_mig && has(&plugins(Some(value), "acct_gather_energy"), "gpu") =>
+        {
+            fault(
+                Severity::Warning,
+                "slurmd keeps the GPUs open, and an open GPU can keep instances from being made",
+                Fix::Remove,
+            )
+        }
+        _ => None,
+    }
+}
+
+pub(super) fn job_acct_gather(context: &Context, value: Option<&str>) -> Option<Fault> {
+    if !context.uses_mig || !context.detects || context.before(22, 5) {
+        return None;
+    }
+    let words = words(value);
+    match has(&words, "DisableGPUAcct") {
+        true => None,
+        false => fault(
+            Severity::Warning,
+            "with AutoDetect slurmstepd asks the driver for the use of GPUs, and an open GPU can keep instances from being made",
+            Fix::Value(list(&words, &["DisableGPUAcct"], &[])),
+        ),
+    }
+}
+
+pub(super) fn kill_mode(settings: &Settings, found: &mut Vec<Finding>) {
+    if let Some(mode) = settings
+        .kill_mode
+        .as_deref()
+        .filter(|mode| *mode != "process")
+    {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: Some("slurmd.service".into()),
+            what: format!(
+                "KillMode={mode}: a restart of slurmd ends the control daemons of MPS, and the jobs' GPU work"
+            ),
+            fix: "`systemctl edit slurmd`, and write: [Service] KillMode=process".into(),
+        });
+    }
+}

@@ -1,0 +1,69 @@
+//! The plugins of gpufrac.
+
+use gpufrac_core::finding::{Finding, Severity};
+
+use super::super::Settings;
+use super::super::conf::PluginLine;
+use super::words::{has, is, list, plugins};
+use super::{Context, Fault, Fix, fault};
+
+pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
+    let words = plugins(value, "job_submit");
+    let mut order = words.clone();
+    order.retain(|word| !is(word, "gpufrac"));
+    order.push("gpufrac");
+    let right = || Fix::Value(order.join(","));
+    if !has(&words, "gpufrac") {
+        return fault(
+            Severity::Error,
+            "slurmctld takes no `gpufrac:0.25`, and refuses no raw shares",
+            right(),
+        );
+    }
+    match words.last() {
+        Some(last) if is(last, "gpufrac") => None,
+        last => fault(
+            Severity::Warning,
+            format!(
+                "what {} writes into a job after gpufrac is not checked",
+                last.unwrap_or(&"another plugin")
+            ),
+            right(),
+        ),
+    }
+}
+
+pub(super) fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
+    let words = plugins(value, "cli_filter");
+    match has(&words, "gpufrac") {
+        true => None,
+        false => fault(
+            Severity::Warning,
+            "`srun --gres=gpufrac:0.25` inside of a job is refused: only this plugin sees steps",
+            Fix::Value(list(&words, &["gpufrac"], &[])),
+        ),
+    }
+}
+
+pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
+    let Some(files) = &settings.files else {
+        return;
+    };
+    let ours = |line: &&PluginLine| line.plugin.rsplit('/').next() == Some("spank_gpufrac.so");
+    let line = files.plugins.iter().flatten().find(ours);
+    match line {
+        None => found.push(Finding {
+            severity: Severity::Error,
+            place: Some(files.plugstack.display().to_string()),
+            what: "spank_gpufrac.so is not there: jobs get no slice into their environment and no fence".into(),
+            fix: "add the line: required spank_gpufrac.so".into(),
+        }),
+        Some(line) if !line.required => found.push(Finding {
+            severity: Severity::Warning,
+            place: Some(line.place.to_string()),
+            what: "optional spank_gpufrac.so: a job whose fence can not be set up runs without one".into(),
+            fix: format!("write instead: required {}", line.plugin),
+        }),
+        Some(_) => {}
+    }
+}

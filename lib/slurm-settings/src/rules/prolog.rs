@@ -1,0 +1,202 @@
+//! Prolog and epilog: that they run, as root, when they must, for as long as they need.
+
+use gpufrac_core::finding::{Finding, Severity};
+
+use super::super::Settings;
+use super::words::{has, is, list, plugins, words};
+use super::{Context, Fault, Fix, fault};
+
+/// Seconds that a prolog or epilog of ours may take where a driver is slow: a lock, nvidia-smi, a control daemon.
+const PROLOG_NEEDS: u64 = 60;
+
+/// What these flags of the prolog bring with them: `prolog_str2flags` in Slurm's `read_config.c`.
+fn implied(context: &Context, words: &[&str]) -> Vec<&'static str> {
+    let mut implied = Vec::new();
+    for word in words {
+        match word.to_ascii_lowercase().as_str() {
+            "contain" | "x11" => implied.extend(["Alloc", "Contain"]),
+            "forcerequeueonfail" => implied.push("Alloc"),
+            "deferbatch" if context.since(26, 5) => implied.push("Alloc"),
+            _ => {}
+        }
+    }
+    implied
+}
+
+pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fault> {
+    const NEEDED: [&str; 3] = ["Alloc", "Contain", "DeferBatch"];
+    const UNWANTED: [&str; 2] = ["RunInJob", "NoHold"];
+    let words = words(value);
+    let mut had: Vec<&str> = words.clone();
+    had.retain(|word| !has(&UNWANTED, word));
+    had.extend(implied(context, &had));
+    let missing: Vec<&str> = NEEDED.into_iter().filter(|name| !has(&had, name)).collect();
+    let right = || Fix::Value(list(&words, &missing, &UNWANTED));
+    if has(&words, "RunInJob") {
+        return fault(
+            Severity::Error,
+            "with RunInJob the prolog is in the control group of its job: it reaches no GPU, and what it starts ends with the job",
+            right(),
+        );
+    }
+    if has(&words, "NoHold") {
+        return fault(
+            Severity::Error,
+            "with NoHold salloc and srun go on before the slice is there",
+            right(),
+        );
+    }
+    let (severity, what) = match missing.first() {
+        None => return None,
+        Some(&"Alloc") => (
+            Severity::Error,
+            "without Alloc jobs start before their slices are there, and a prolog believes what the user's srun says",
+        ),
+        Some(&"Contain") => (
+            Severity::Warning,
+            "without Contain processes that are in no step, such as those of ssh, are outside of the job and of its fence",
+        ),
+        Some(_) => (
+            Severity::Warning,
+            "without DeferBatch the script of a job that its prolog puts back may be started",
+        ),
+    };
+    fault(severity, what, right())
+}
+
+pub(super) fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
+    let named = plugins(value, "prep");
+    match named.is_empty() || has(&named, "script") {
+        true => None,
+        false => fault(
+            Severity::Error,
+            "without prep/script Prolog and Epilog are not run",
+            Fix::Value(list(&words(value), &["prep/script"], &[])),
+        ),
+    }
+}
+
+pub(super) fn timeout(_: &Context, value: Option<&str>) -> Option<Fault> {
+    // Unset is 65534 or 0.
+    let seconds: u64 = value?.split_whitespace().next()?.parse().ok()?;
+    match seconds == 0 || seconds >= PROLOG_NEEDS {
+        true => None,
+        false => fault(
+            Severity::Warning,
+            format!(
+                "a slow driver or a busy GPU can take a prolog up to {PROLOG_NEEDS} s, and Slurm drains the node of one that it ended"
+            ),
+            Fix::Value(PROLOG_NEEDS.to_string()),
+        ),
+    }
+}
+
+pub(super) fn slurmd_user(_: &Context, value: Option<&str>) -> Option<Fault> {
+    match value {
+        Some(user) if !is(user, "root") && !user.starts_with("root(") => fault(
+            Severity::Error,
+            "only root can make slices and fences",
+            Fix::Value("root".into()),
+        ),
+        _ => None,
+    }
+}
+
+pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
+    match value.map(str::trim) {
+        Some("0") => fault(
+            Severity::Note,
+            "a job whose slice can not be made at once ends, where others would go back to the queue",
+            Fix::Value("1".into()),
+        ),
+        _ => None,
+    }
+}
+
+pub(super) fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding>) {
+    let running = settings.running.as_ref();
+    let lines: Vec<_> = settings
+        .files
+        .iter()
+        .flat_map(|files| files.slurm.all(key))
+        .collect();
+    let mut values: Vec<&str> = lines.iter().map(|(_, value)| *value).collect();
+    values.extend(running.into_iter().flat_map(|running| running.all(key)));
+    let file = settings
+        .files
+        .as_ref()
+        .map(|files| files.slurm.path.display().to_string());
+    let place = match lines.last() {
+        Some((place, _)) => place.to_string(),
+        None => file.unwrap_or("scontrol show config".into()),
+    };
+    let right = format!("/usr/sbin/{program}");
+    let named_so = |value: &&str| value.rsplit('/').next() == Some(program);
+    let running_has = running.is_none_or(|running| !running.all(key).is_empty());
+    if values.is_empty() {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: Some(place),
+            what: format!("{key} is not set: no slice is made and unmade without it"),
+            fix: format!("add the line: {key}={right}"),
+        });
+        return;
+    }
+    if !running_has {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: Some("scontrol show config".into()),
+            what: format!("{key} is not set: no slice is made and unmade without it"),
+            fix: format!("{place} has it: `scontrol reconfigure`"),
+        });
+        return;
+    }
+    // Tried with 24.11: it is sent as text, which ends at its first zero byte, the eighth of a program.
+    let parameters = words(settings.value("SlurmctldParameters"));
+    let configless = has(&parameters, "enable_configless");
+    let sent = lines
+        .iter()
+        .find(|(_, value)| *value == program && configless);
+    if let Some((place, value)) = sent {
+        found.push(Finding {
+            severity: Severity::Error,
+            place: Some(place.to_string()),
+            what: format!(
+                "{key}={value}: a path that is not absolute is of a file that nodes without slurm.conf get from \
+                 slurmctld, and Slurm sends scripts alone: they would have no program to run"
+            ),
+            fix: format!("write instead: {key}={right}"),
+        });
+        return;
+    }
+    if values.iter().any(named_so) {
+        return;
+    }
+    let seen = |value: &&str| {
+        let mut scripts = settings.scripts.iter();
+        scripts.find(|script| script.path == **value)?.names_ours
+    };
+    let seen: Vec<Option<bool>> = values.iter().map(seen).collect();
+    if seen.contains(&Some(true)) {
+        return;
+    }
+    let value = values.last().copied().unwrap_or_default();
+    let (severity, what) = match seen.contains(&None) {
+        true => (
+            Severity::Note,
+            format!("whether it runs {program} can not be seen from here"),
+        ),
+        false => (
+            Severity::Error,
+            format!("it does not name {program}, which makes and unmakes slices"),
+        ),
+    };
+    found.push(Finding {
+        severity,
+        place: Some(place),
+        what: format!("{key}={value}: {what}"),
+        fix: format!(
+            "let it run {right} and end with its exit status, or write instead: {key}={right}"
+        ),
+    });
+}
