@@ -1,6 +1,9 @@
 //! The devices and counts of each node of a pool: gres.conf, `Gres=` in slurm.conf, and what slurmctld has.
 
+mod fault;
+
 use std::collections::{BTreeMap, HashSet};
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
@@ -12,9 +15,10 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
 use super::{Running, Settings};
+use fault::{Fault, Shards, Wrong, WrongLine};
 
-/// Stands for a node's name until nodes with the same finding are together.
-const NAMES: &str = "\u{1}";
+/// The place of what slurmctld has.
+const NODE_RECORD: &str = "scontrol show node";
 
 /// From this release on `Cores=` gives no job of a whole GPU one with fractions on it.
 const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
@@ -26,23 +30,17 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         .map(String::as_str)
         .filter(|name| seen.insert(*name))
         .collect();
-    let mut groups: Vec<(Finding, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(Fault, Vec<&str>)> = Vec::new();
     for node in nodes {
-        for finding in one(settings, config, node) {
-            match groups.iter_mut().find(|(known, _)| *known == finding) {
+        for fault in faults(settings, config, node) {
+            match groups.iter_mut().find(|(known, _)| *known == fault) {
                 Some((_, names)) => names.push(node),
-                None => groups.push((finding, vec![node])),
+                None => groups.push((fault, vec![node])),
             }
         }
     }
-    found.extend(groups.into_iter().map(|(finding, nodes)| {
-        let nodes = hostlist::short(&nodes);
-        Finding {
-            what: finding.what.replace(NAMES, &nodes),
-            fix: finding.fix.replace(NAMES, &nodes),
-            ..finding
-        }
-    }));
+    let findings = groups.into_iter();
+    found.extend(findings.map(|(fault, nodes)| fault.finding(&hostlist::short(&nodes))));
 }
 
 /// A node's line of slurm.conf.
@@ -68,7 +66,7 @@ fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
     found
 }
 
-fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
+fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
     let mut found = Vec::new();
     let files = settings.files.as_ref();
     let line = files.and_then(|files| written(&files.slurm, node));
@@ -78,11 +76,10 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
         .and_then(|running| running.nodes.get(node));
     let lines = files.map(|files| NodeLines::of(&files.gres, node));
     if line.is_none() && record.is_none() {
-        found.push(Finding {
+        found.push(Fault {
             severity: Severity::Warning,
-            place: Some(settings.slurm_conf()),
-            what: format!("gpufrac.toml has a pool on {NAMES}, which Slurm does not know"),
-            fix: "correct the `nodes` of the pool, or add the nodes to slurm.conf".into(),
+            place: settings.slurm_conf(),
+            wrong: Wrong::Unknown,
         });
         return found;
     }
@@ -92,13 +89,10 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     ];
     let gpus = gpus(settings, config, node, &texts, lines.as_ref());
     let Some(wanted) = gpus.and_then(|gpus| expected(config, node, gpus)) else {
-        found.push(Finding {
+        found.push(Fault {
             severity: Severity::Error,
-            place: Some(place_of(line.as_ref())),
-            what: format!("no GPUs are counted on {NAMES}"),
-            fix: format!(
-                "add what `gpufrac conf --node '{NAMES}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
-            ),
+            place: place_of(line.as_ref()),
+            wrong: Wrong::Uncounted,
         });
         return found;
     };
@@ -109,70 +103,46 @@ fn one(settings: &Settings, config: &Config, node: &str) -> Vec<Finding> {
     let right = counts(&wanted.gres);
     let mut wrong_file = false;
     if let Some(line) = &line {
-        let fault = differs(&right, line.gres).or_else(|| types_of_shares(&right, line.gres));
-        wrong_file = fault.is_some();
-        let overrides = value(settings, "SlurmdParameters")
-            .is_some_and(|value| value.contains("config_overrides"));
-        found.extend(fault.map(|(severity, fault)| Finding {
+        let differs = differs(&right, line.gres).or_else(|| types_of_shares(&right, line.gres));
+        wrong_file = differs.is_some();
+        let parameters = settings.value("SlurmdParameters");
+        found.extend(differs.map(|(severity, why)| Fault {
             severity,
-            place: Some(line.place.to_string()),
-            what: match overrides {
-                true => format!("Gres= of {NAMES}: {fault}; with SlurmdParameters=config_overrides Slurm then picks no devices"),
-                false => format!("Gres= of {NAMES}: {fault}"),
+            place: line.place.to_string(),
+            wrong: Wrong::Written {
+                why,
+                config_overrides: parameters.is_some_and(|all| all.contains("config_overrides")),
+                right: wanted.gres.clone(),
             },
-            fix: format!("write in the line of {NAMES}: Gres={}", wanted.gres),
         }));
     }
     if let Some(record) = record.filter(|_| !wrong_file) {
-        found.extend(
-            differs(&right, record.get("Gres")).map(|(severity, fault)| Finding {
-                severity,
-                place: Some("scontrol show node".into()),
-                what: format!("Gres= of {NAMES}: {fault}"),
-                fix: match &line {
-                    Some(_) => {
-                        "slurm.conf has it right: restart slurmctld, then slurmd on these nodes"
-                            .into()
-                    }
-                    None => format!(
-                        "write in the line of {NAMES} in slurm.conf: Gres={}",
-                        wanted.gres
-                    ),
-                },
-            }),
-        );
-        if let Some(reason) = record
-            .get("Reason")
-            .filter(|reason| reason.contains("gres/"))
-        {
-            found.push(Finding {
+        let differs = differs(&right, record.get("Gres"));
+        found.extend(differs.map(|(severity, why)| Fault {
+            severity,
+            place: NODE_RECORD.into(),
+            wrong: Wrong::Running {
+                why,
+                is_written: line.is_some(),
+                right: wanted.gres.clone(),
+            },
+        }));
+        let reason = record.get("Reason");
+        if let Some(reason) = reason.filter(|reason| reason.contains("gres/")) {
+            found.push(Fault {
                 severity: Severity::Error,
-                place: Some("scontrol show node".into()),
-                what: format!("{NAMES} is drained, as its slurmd has other devices than slurmctld counts ({reason})"),
-                fix: format!("compare gres.conf there, restart slurmd, and then: scontrol update NodeName={NAMES} State=RESUME"),
+                place: NODE_RECORD.into(),
+                wrong: Wrong::Drained {
+                    reason: reason.to_owned(),
+                },
             });
         }
     }
     found
 }
 
-fn value<'a>(settings: &'a Settings, key: &str) -> Option<&'a str> {
-    let running = settings
-        .running
-        .as_ref()
-        .and_then(|running| running.get(key));
-    running.or_else(|| {
-        settings
-            .files
-            .as_ref()?
-            .slurm
-            .last(key)
-            .map(|(_, value)| value)
-    })
-}
-
 fn place_of(line: Option<&Written<'_>>) -> String {
-    line.map_or("scontrol show node".into(), |line| line.place.to_string())
+    line.map_or(NODE_RECORD.into(), |line| line.place.to_string())
 }
 
 /// How many GPUs a node has: by the pools, by NVML here, or as most of Slurm's counts have it. None where nothing
@@ -251,10 +221,10 @@ fn devices(
     lines: &NodeLines,
     wanted: &GresLines,
     release: Option<SlurmRelease>,
-    found: &mut Vec<Finding>,
+    found: &mut Vec<Fault>,
 ) {
-    let text = |nodes| wanted.gres_conf(nodes).join("\n");
-    let printed = super::conf::read_conf(&file.path, &|_| Ok(text(node)));
+    let text = wanted.gres_conf(node).join("\n");
+    let printed = super::conf::read_conf(&file.path, &|_| Ok(text.clone()));
     let Ok(printed) = printed else { return };
     let right = NodeLines::of(&printed, node);
     let place = match (&lines.place, file.exists) {
@@ -265,21 +235,22 @@ fn devices(
     let error = Severity::Error;
     let detect = lines.detect.as_ref();
     if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
-        found.push(Finding {
+        found.push(Fault {
             severity: error,
-            place: Some(place.to_string()),
-            what: format!(
-                "AutoDetect={how} holds for {NAMES}: Slurm then looks for GPUs itself, and the placeholders are none"
-            ),
-            fix: format!("add the line: NodeName={NAMES} AutoDetect=off"),
+            place: place.to_string(),
+            wrong: Wrong::AutoDetect {
+                how: how.to_owned(),
+            },
         });
     }
-    let mut add = |severity, place: String, what: String| {
-        found.push(Finding {
+    let mut add = |severity, place: &dyn Display, why| {
+        found.push(Fault {
             severity,
-            place: Some(place),
-            what,
-            fix: format!("write for {NAMES}:\n{}", text(NAMES)),
+            place: place.to_string(),
+            wrong: Wrong::Lines {
+                why,
+                right: wanted.clone(),
+            },
         });
     };
     if let Some((place, cores)) = lines.cores.first() {
@@ -288,25 +259,21 @@ fn devices(
             Some(_) => error,
             None => Severity::Warning,
         };
-        let what = format!(
-            "Cores={cores} on a line of gpus of {NAMES}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
-        );
-        add(severity, place.to_string(), what);
+        add(severity, place, WrongLine::Cores(cores.clone()));
     }
     let devices = right.gpus.iter().enumerate();
     let wrong = devices
         .map(|(at, gpu)| (gpu, lines.gpus.get(at)))
         .find(|(gpu, is)| Some(*gpu) != *is);
     if let Some((gpu, is)) = wrong {
-        let should = show(gpu);
-        let what = match is {
-            None => format!("{NAMES} lacks the device {should}"),
-            Some(is) => format!(
-                "{NAMES} has {} where {should} must stand: devices are known by their number",
-                show(is)
-            ),
+        let why = match is {
+            None => WrongLine::Missing(gpu.clone()),
+            Some(is) => WrongLine::Other {
+                is: is.clone(),
+                right: gpu.clone(),
+            },
         };
-        add(error, place.clone(), what);
+        add(error, &place, why);
     } else if lines.gpus.len() > right.gpus.len()
         && let Some(more) = lines.gpus[right.gpus.len()..].iter().find(|gpu| {
             right
@@ -315,11 +282,7 @@ fn devices(
                 .any(|ours| ours.type_name == gpu.type_name || ours.file == gpu.file)
         })
     {
-        add(
-            error,
-            place.clone(),
-            format!("{NAMES} has {} too many", show(more)),
-        );
+        add(error, &place, WrongLine::TooMany(more.clone()));
     }
     let vague = lines
         .vague
@@ -333,38 +296,19 @@ fn devices(
             true => Severity::Warning,
             false => error,
         };
-        let what = format!(
-            "shards of {NAMES} without Type= or File=: Slurm forgets the Type that a job asked for and refuses its steps, and divides shards among whole GPUs, too"
-        );
-        add(severity, place.to_string(), what);
+        add(severity, place, WrongLine::Vague);
     } else if lines.shards != right.shards || lines.shard_count != right.shard_count {
-        add(
-            error,
-            place.clone(),
-            format!(
-                "{NAMES} has {} shards on {} devices and must have {} on {}",
-                lines.shard_count,
-                lines.shards.len(),
-                right.shard_count,
-                right.shards.len()
-            ),
-        );
+        let shards = |of: &NodeLines| Shards {
+            count: of.shard_count,
+            devices: of.shards.len(),
+        };
+        let (is, right) = (shards(lines), shards(&right));
+        add(error, &place, WrongLine::Shards { is, right });
     }
     if lines.fractions != right.fractions {
-        add(
-            error,
-            place,
-            format!(
-                "{NAMES} has Name=gpufrac Count={} and must have {}",
-                lines.fractions, right.fractions
-            ),
-        );
+        let (is, right) = (lines.fractions, right.fractions);
+        add(error, &place, WrongLine::Fractions { is, right });
     }
-}
-
-fn show(gpu: &Gpu) -> String {
-    let type_name = gpu.type_name.as_deref().unwrap_or("without one");
-    format!("Type {type_name} File={}", gpu.file)
 }
 
 /// Counts by name and Type.

@@ -1,0 +1,178 @@
+//! What is wrong with a node, without its name: nodes with the same fault have one finding together.
+
+use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::gres::GresLines;
+
+use super::super::gres_lines::Gpu;
+
+/// Where something is wrong with a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub severity: Severity,
+    pub place: String,
+    pub wrong: Wrong,
+}
+
+/// What is wrong with a node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// Slurm does not know the node.
+    Unknown,
+    /// No GPUs are counted on it.
+    Uncounted,
+    /// `Gres=` of its line in slurm.conf.
+    Written {
+        why: String,
+        config_overrides: bool,
+        right: String,
+    },
+    /// `Gres=` as slurmctld has it. `is_written`: slurm.conf has it right.
+    Running {
+        why: String,
+        is_written: bool,
+        right: String,
+    },
+    /// slurmctld drained it for this reason.
+    Drained { reason: String },
+    /// `AutoDetect=` of gres.conf.
+    AutoDetect { how: String },
+    /// Its devices and shares in gres.conf.
+    Lines { why: WrongLine, right: GresLines },
+}
+
+/// What is wrong with the lines of a node in gres.conf.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum WrongLine {
+    Cores(String),
+    Missing(Gpu),
+    Other {
+        is: Gpu,
+        right: Gpu,
+    },
+    TooMany(Gpu),
+    /// Shares without Type or File.
+    Vague,
+    Shards {
+        is: Shards,
+        right: Shards,
+    },
+    Fractions {
+        is: u64,
+        right: u64,
+    },
+}
+
+/// How many shares there are, on how many devices.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Shards {
+    pub count: u64,
+    pub devices: usize,
+}
+
+impl Fault {
+    /// The finding for these nodes, as Slurm writes a list of hosts.
+    pub fn finding(self, nodes: &str) -> Finding {
+        let (what, fix) = self.wrong.texts(nodes);
+        Finding {
+            severity: self.severity,
+            place: Some(self.place),
+            what,
+            fix,
+        }
+    }
+}
+
+impl Wrong {
+    /// What is wrong, and what to do.
+    fn texts(&self, nodes: &str) -> (String, String) {
+        match self {
+            Wrong::Unknown => (
+                format!("gpufrac.toml has a pool on {nodes}, which Slurm does not know"),
+                "correct the `nodes` of the pool, or add the nodes to slurm.conf".into(),
+            ),
+            Wrong::Uncounted => (
+                format!("no GPUs are counted on {nodes}"),
+                format!(
+                    "add what `gpufrac conf --node '{nodes}' --gpus N` prints to gres.conf and slurm.conf, with the number of GPUs of a node as N"
+                ),
+            ),
+            Wrong::Written {
+                why,
+                config_overrides,
+                right,
+            } => (
+                match config_overrides {
+                    true => format!(
+                        "Gres= of {nodes}: {why}; with SlurmdParameters=config_overrides Slurm then picks no devices"
+                    ),
+                    false => format!("Gres= of {nodes}: {why}"),
+                },
+                format!("write in the line of {nodes}: Gres={right}"),
+            ),
+            Wrong::Running {
+                why,
+                is_written,
+                right,
+            } => (
+                format!("Gres= of {nodes}: {why}"),
+                match is_written {
+                    true => {
+                        "slurm.conf has it right: restart slurmctld, then slurmd on these nodes"
+                            .into()
+                    }
+                    false => format!("write in the line of {nodes} in slurm.conf: Gres={right}"),
+                },
+            ),
+            Wrong::Drained { reason } => (
+                format!(
+                    "{nodes} is drained, as its slurmd has other devices than slurmctld counts ({reason})"
+                ),
+                format!(
+                    "compare gres.conf there, restart slurmd, and then: scontrol update NodeName={nodes} State=RESUME"
+                ),
+            ),
+            Wrong::AutoDetect { how } => (
+                format!(
+                    "AutoDetect={how} holds for {nodes}: Slurm then looks for GPUs itself, and the placeholders are none"
+                ),
+                format!("add the line: NodeName={nodes} AutoDetect=off"),
+            ),
+            Wrong::Lines { why, right } => (
+                why.text(nodes),
+                format!("write for {nodes}:\n{}", right.gres_conf(nodes).join("\n")),
+            ),
+        }
+    }
+}
+
+impl WrongLine {
+    fn text(&self, nodes: &str) -> String {
+        match self {
+            WrongLine::Cores(cores) => format!(
+                "Cores={cores} on a line of gpus of {nodes}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
+            ),
+            WrongLine::Missing(gpu) => format!("{nodes} lacks the device {}", show(gpu)),
+            WrongLine::Other { is, right } => format!(
+                "{nodes} has {} where {} must stand: devices are known by their number",
+                show(is),
+                show(right)
+            ),
+            WrongLine::TooMany(gpu) => format!("{nodes} has {} too many", show(gpu)),
+            WrongLine::Vague => format!(
+                "shards of {nodes} without Type= or File=: Slurm forgets the Type that a job asked for and refuses its steps, and divides shards among whole GPUs, too"
+            ),
+            WrongLine::Shards { is, right } => format!(
+                "{nodes} has {} shards on {} devices and must have {} on {}",
+                is.count, is.devices, right.count, right.devices
+            ),
+            WrongLine::Fractions { is, right } => {
+                format!("{nodes} has Name=gpufrac Count={is} and must have {right}")
+            }
+        }
+    }
+}
+
+fn show(gpu: &Gpu) -> String {
+    let type_name = gpu.type_name.as_deref().unwrap_or("without one");
+    format!("Type {type_name} File={}", gpu.file)
+}
