@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::lease;
 
 use super::bpf::{self, About, Attached, Instruction, Program};
+use gpufrac_host::cgroup;
 use gpufrac_host::files::DeviceRule;
 
 use super::{DevCgroupError, Fenced, Mount, NoGroup};
@@ -37,7 +38,7 @@ pub fn fence(
     job_id: u32,
     rules: &[DeviceRule],
 ) -> Result<Fenced, DevCgroupError> {
-    let Some(path) = group(memberships).map(Path::new) else {
+    let Some(path) = cgroup::unified(memberships).map(Path::new) else {
         return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
     };
     let Some(mount) = Mount::of(path, mountinfo, |kind, _| kind == "cgroup2") else {
@@ -153,12 +154,6 @@ fn open(group: &Path) -> Result<File, DevCgroupError> {
             path: group.to_owned(),
             source,
         })
-}
-
-/// The path in the unified hierarchy in the text of /proc/PID/cgroup.
-fn group(memberships: &str) -> Option<&str> {
-    let mut lines = memberships.lines();
-    lines.find_map(|line| line.strip_prefix("0::"))
 }
 
 /// The part of a path that ends with the step's folder, `.../[NODE_]slurmstepd.scope/JOB/step_...`; None if the
@@ -300,8 +295,6 @@ mod tests {
         ] {
             assert_eq!(of(&other), None, "{other}");
         }
-        assert_eq!(group("5:devices:/a\n0::/b\n"), Some("/b"));
-        assert_eq!(group("5:devices:/a\n"), None);
     }
 
     /// Groups as Slurm makes them, on the kernel's own hierarchy; gone with the test.

@@ -1,7 +1,8 @@
-//! What root's programs have of the host: files that only root can change, programs of others with a deadline, the log,
-//! the exit codes.
+//! What root's programs have of the host: files that only root can change, control groups, programs of others with a
+//! deadline, the log, the exit codes.
 
 mod acl;
+pub mod cgroup;
 mod device;
 pub mod exit;
 pub mod files;

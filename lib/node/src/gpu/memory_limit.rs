@@ -8,6 +8,7 @@ use std::path::Path;
 use gpufrac_core::fraction::MemoryMib;
 
 use crate::gpu::nvidia_smi::run_nvidia_smi;
+use gpufrac_host::cgroup;
 
 /// The first driver that has it.
 const SINCE: u32 = 615;
@@ -42,7 +43,7 @@ fn missing_with(driver_version: &str, mount: &Path) -> Option<String> {
 /// Limits the group of a process on one GPU.
 pub fn set(nvidia_smi: &Path, pid: u32, gpu_uuid: &str, memory: MemoryMib) -> Result<(), String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|e| e.to_string())?;
-    let group = group_of(&text).ok_or("it is in no group of cgroup v2")?;
+    let group = cgroup::unified(&text).ok_or("it is in no group of cgroup v2")?;
     let (group, limit) = (format!("{MOUNT}{group}"), memory.0.to_string());
     let arguments = [
         "memory-limits",
@@ -55,11 +56,6 @@ pub fn set(nvidia_smi: &Path, pid: u32, gpu_uuid: &str, memory: MemoryMib) -> Re
         gpu_uuid,
     ];
     run_nvidia_smi(nvidia_smi, &arguments)
-}
-
-/// The path in the unified hierarchy, from /proc/PID/cgroup (cgroups(7)).
-fn group_of(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 #[cfg(test)]
@@ -81,16 +77,6 @@ mod tests {
     }
 
     #[test]
-    fn the_group_of_the_unified_hierarchy_counts() {
-        let text = "4:devices:/slurm/uid_1/job_2\n0::/system.slice/slurmstepd.scope/job_2/step_0/user/task_0\n";
-        assert_eq!(
-            group_of(text),
-            Some("/system.slice/slurmstepd.scope/job_2/step_0/user/task_0")
-        );
-        assert_eq!(group_of("4:devices:/slurm\n"), None);
-    }
-
-    #[test]
     fn nvidia_smi_is_told_group_limit_and_gpu() {
         let keep = tempfile::tempdir().unwrap();
         let (program, record) = (keep.path().join("smi"), keep.path().join("record"));
@@ -100,7 +86,7 @@ mod tests {
         let own = std::process::id();
         let text = fs::read_to_string(format!("/proc/{own}/cgroup")).unwrap();
         let done = set(&program, own, "GPU-1", MemoryMib(4096));
-        match group_of(&text) {
+        match cgroup::unified(&text) {
             None => assert!(done.unwrap_err().contains("cgroup v2")),
             Some(group) => {
                 done.unwrap();
@@ -111,7 +97,7 @@ mod tests {
             }
         }
         fs::write(&program, "#!/bin/sh\necho no such thing; exit 3\n").unwrap();
-        if group_of(&text).is_some() {
+        if cgroup::unified(&text).is_some() {
             assert_eq!(
                 set(&program, own, "GPU-1", MemoryMib(1)).unwrap_err(),
                 "no such thing"
