@@ -1,5 +1,5 @@
 //! What root's programs have of the host: files that only root can change, control groups, programs of others with a
-//! deadline, the log, the exit codes.
+//! deadline, pauses, the log, the exit codes.
 
 mod acl;
 pub mod cgroup;
@@ -7,5 +7,6 @@ mod device;
 pub mod exit;
 pub mod files;
 pub mod log;
+pub mod pause;
 pub mod subprocess;
 pub mod syscalls;

@@ -5,13 +5,14 @@ use std::io::{Read, Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+
+use crate::pause::Pause;
 
 /// What a program came to.
 pub enum Outcome {
@@ -38,20 +39,20 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Res
         .process_group(0)
         .spawn()?;
     let start = Instant::now();
-    let mut pause = Duration::from_micros(200);
+    let mut pause = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
         }
-        if start.elapsed() > limit {
+        let waited = start.elapsed();
+        if waited > limit {
             // Its group has its own number, as it was started.
             let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             child.kill()?;
             child.wait()?;
             return Ok(Outcome::Silent);
         }
-        sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(10));
+        pause.sleep(limit - waited);
     };
     Ok(Outcome::Ended {
         status,

@@ -25,6 +25,7 @@ use crate::state::record::NodeRecord;
 use attempt::Attempt;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
+use gpufrac_host::pause::Pause;
 
 /// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -149,7 +150,7 @@ pub fn carve(
         log,
     };
     let start = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut said = String::new();
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
@@ -164,8 +165,7 @@ pub fn carve(
                     log.info(format!("waiting: {why}"));
                     said = why;
                 }
-                sleep(pause.min(left));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause.sleep(left);
             }
             other => return other,
         }

@@ -1,7 +1,6 @@
 //! The epilog's work: the slices of a job go, whatever state they are in. Slurm may run an epilog
 //! twice, and for a job that the prolog gave back.
 
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -16,6 +15,7 @@ use crate::state::locks::LockError;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
+use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{ErrorClass, NvmlError};
 
 /// How long dying processes are waited for.
@@ -111,7 +111,7 @@ fn release_one(
 ) -> Result<(), ReleaseError> {
     let store = node.leases()?;
     let locks = node.locks()?;
-    let mut pause = FIRST_PAUSE;
+    let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
         let once = || -> Result<(), ReleaseError> {
@@ -142,8 +142,7 @@ fn release_one(
             // Waited for long enough.
             Err(error @ ReleaseError::Lock(_)) => return Err(error),
             Err(error) if error.class() == ErrorClass::Transient && !left.is_zero() => {
-                sleep(pause.min(left));
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause.sleep(left);
             }
             other => return other,
         }

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::Lease;
@@ -13,6 +12,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::pause::Pause;
 
 /// Why a GPU could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +101,7 @@ impl Locks {
         let path = self.dir.path().join(&name);
         let mut file = self.dir.lock_file(&name)?;
         let start = Instant::now();
-        let mut pause = Duration::from_millis(1);
+        let mut pause = Pause::new(Duration::from_millis(1), Duration::from_millis(16));
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(locked) => {
@@ -121,8 +121,7 @@ impl Locks {
                     waited,
                 });
             }
-            sleep(pause.min(patience - waited));
-            pause = (pause * 2).min(Duration::from_millis(16));
+            pause.sleep(patience - waited);
         }
     }
 }
@@ -133,6 +132,8 @@ fn slice_name(lease: &Lease) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::thread::sleep;
+
     use super::*;
     use test_examples::lease;
 
