@@ -1,12 +1,11 @@
 //! Where the settings come from: scontrol, the files, and this host.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use gpufrac_host::subprocess::{self, Outcome};
 
 use super::conf::Files;
 use super::running::Running;
@@ -122,14 +121,14 @@ fn scontrol(arguments: &[&str]) -> Result<String, String> {
         Err(error) => return Err(format!("cannot run scontrol: {error}")),
     };
     match said {
-        Some((true, out, _)) => Ok(out),
-        Some((false, _, error)) => {
-            let last = error.lines().last().unwrap_or("no reason").trim();
+        Outcome::Ended(ended) if ended.status.success() => Ok(ended.stdout),
+        Outcome::Ended(ended) => {
+            let last = ended.stderr.lines().last().unwrap_or("no reason").trim();
             Err(format!(
                 "scontrol does not answer ({last}): the running Slurm is not judged"
             ))
         }
-        None => Err(format!(
+        Outcome::Silent => Err(format!(
             "scontrol did not answer within {} s: the running Slurm is not judged",
             LIMIT.as_secs()
         )),
@@ -137,10 +136,10 @@ fn scontrol(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// What the first of the programs that is there says.
-fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Said> {
+fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Outcome> {
     let mut absent = std::io::ErrorKind::NotFound.into();
     for program in programs {
-        match capture(Command::new(program).args(arguments), LIMIT) {
+        match ask(program, arguments) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
             said => return said,
         }
@@ -148,42 +147,9 @@ fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Said> {
     Err(absent)
 }
 
-/// Whether a program ended well, its stdout and its stderr; None if it took too long.
-type Said = Option<(bool, String, String)>;
-
-/// Runs a program that may say any amount.
-fn capture(command: &mut Command, limit: Duration) -> std::io::Result<Said> {
-    let (mut out, mut error) = (storage(c"out")?, storage(c"error")?);
-    let mut child = command
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(out.try_clone()?)
-        .stderr(error.try_clone()?)
-        .spawn()?;
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if start.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    let text = |file: &mut File| -> std::io::Result<String> {
-        let mut bytes = Vec::new();
-        file.rewind()?;
-        file.read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    Ok(Some((status.success(), text(&mut out)?, text(&mut error)?)))
-}
-
-fn storage(name: &std::ffi::CStr) -> std::io::Result<File> {
-    let file = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
-    Ok(File::from(file))
+fn ask(program: &Path, arguments: &[&str]) -> std::io::Result<Outcome> {
+    let mut command = Command::new(program);
+    subprocess::run(command.env("LC_ALL", "C").args(arguments), b"", LIMIT)
 }
 
 /// The prologs and epilogs that are named, and whether they name ours.
@@ -258,11 +224,14 @@ fn glob(path: &Path) -> Vec<PathBuf> {
 
 /// How systemd ends slurmd here, where control daemons of MPS must outlive it.
 fn kill_mode() -> Option<String> {
-    let mut command = Command::new("systemctl");
-    command.args(["show", "--property=LoadState,KillMode", "slurmd.service"]);
-    let (ended, text, _) = capture(&mut command, LIMIT).ok()??;
-    let loaded = ended && text.lines().any(|line| line == "LoadState=loaded");
-    let mode = text.lines().find_map(|line| line.strip_prefix("KillMode="));
+    let arguments = ["show", "--property=LoadState,KillMode", "slurmd.service"];
+    let Ok(Outcome::Ended(ended)) = ask(Path::new("systemctl"), &arguments) else {
+        return None;
+    };
+    let mut lines = ended.stdout.lines();
+    let loaded = ended.status.success() && lines.any(|line| line == "LoadState=loaded");
+    let mut lines = ended.stdout.lines();
+    let mode = lines.find_map(|line| line.strip_prefix("KillMode="));
     mode.filter(|_| loaded).map(str::to_owned)
 }
 
@@ -283,13 +252,16 @@ mod tests {
         };
         let (own, other) = (program("own"), program("other"));
         let absent = prefix.path().join("absent");
-        let said = |programs: &[&PathBuf]| {
+        let said = |programs: &[&PathBuf]| -> std::io::Result<String> {
             let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
-            first(&programs, &["show", "config"])
+            match first(&programs, &["show", "config"])? {
+                Outcome::Ended(ended) => Ok(ended.stdout),
+                Outcome::Silent => Err(std::io::ErrorKind::TimedOut.into()),
+            }
         };
-        let out = said(&[&absent, &own]).unwrap().unwrap().1;
+        let out = said(&[&absent, &own]).unwrap();
         assert_eq!(out, "own show config\n");
-        let out = said(&[&other, &own]).unwrap().unwrap().1;
+        let out = said(&[&other, &own]).unwrap();
         assert_eq!(out, "other show config\n");
         let error = said(&[&absent, &absent]).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::NotFound);

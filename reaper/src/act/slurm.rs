@@ -131,8 +131,11 @@ impl SlurmProcess {
         let text = serde_json::to_string(call).map_err(std::io::Error::from)?;
         match subprocess::run(&mut child, text.as_bytes(), LONGEST_CALL)? {
             Outcome::Silent => Err(SlurmError::TooSlow),
-            Outcome::Ended { status, text } if !status.success() => Err(SlurmError::Ended(text)),
-            Outcome::Ended { text, .. } => {
+            Outcome::Ended(ended) if !ended.status.success() => {
+                Err(SlurmError::Ended(ended.text()))
+            }
+            Outcome::Ended(ended) => {
+                let text = ended.text();
                 // libslurm may have something to say, too.
                 let mut lines = text.lines();
                 let reply: Option<Result<Reply, String>> =

@@ -14,8 +14,8 @@ pub(crate) fn run_nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), S
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).args(arguments);
     match run(&mut command, b"", SMI_LIMIT) {
-        Ok(Outcome::Ended { status, .. }) if status.success() => Ok(()),
-        Ok(Outcome::Ended { text, .. }) => Err(text),
+        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(()),
+        Ok(Outcome::Ended(ended)) => Err(ended.text()),
         Ok(Outcome::Silent) => Err(format!(
             "`{}` did not end within {} s",
             program.display(),

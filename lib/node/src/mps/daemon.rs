@@ -259,11 +259,11 @@ impl ControlDaemon {
         command.args(&options);
         let outcome = run(&mut command, b"", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { status, .. } if status.success() => self.write_pid(),
-            Outcome::Ended { text, .. } => Err(MpsError::Start {
+            Outcome::Ended(ended) if ended.status.success() => self.write_pid(),
+            Outcome::Ended(ended) => Err(MpsError::Start {
                 program: self.program.clone(),
                 options: options.join(" "),
-                reason: text,
+                reason: ended.text(),
             }),
             Outcome::Silent => Err(MpsError::Silent {
                 folder: self.folder.clone(),
@@ -478,8 +478,8 @@ impl ControlDaemon {
         let outcome = run(&mut self.command(), text.as_bytes(), ANSWER_LIMIT)
             .map_err(|e| self.cannot_run(e))?;
         match outcome {
-            Outcome::Ended { status, text } if status.success() => Ok(text),
-            Outcome::Ended { .. } => Err(MpsError::Absent {
+            Outcome::Ended(ended) if ended.status.success() => Ok(ended.text()),
+            Outcome::Ended(_) => Err(MpsError::Absent {
                 folder: self.folder.clone(),
             }),
             Outcome::Silent => Err(MpsError::Silent {

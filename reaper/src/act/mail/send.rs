@@ -123,11 +123,11 @@ fn run(
     })?;
     match outcome {
         Outcome::Silent => Err(hung()),
-        Outcome::Ended { status, .. } if status.success() => Ok(()),
-        Outcome::Ended { status, text } => Err(MailError::Failed {
+        Outcome::Ended(ended) if ended.status.success() => Ok(()),
+        Outcome::Ended(ended) => Err(MailError::Failed {
             program: program.to_owned(),
-            status,
-            said: clipped(&text.replace('\n', " / "), MOST_COMPLAINT_CHARS),
+            status: ended.status,
+            said: clipped(&ended.text().replace('\n', " / "), MOST_COMPLAINT_CHARS),
         }),
     }
 }
