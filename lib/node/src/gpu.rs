@@ -5,4 +5,4 @@ pub mod compute_mode;
 pub mod instance_files;
 pub mod locked;
 pub mod memory_limit;
-pub(crate) mod nvidia_smi;
+pub mod nvidia_smi;

@@ -16,7 +16,7 @@ use gpufrac_core::lease::LeaseError;
 use crate::gpu::capability_files::{Caps, CapsError};
 use crate::gpu::compute_mode;
 use crate::gpu::locked::LockedGpu;
-use crate::gpu::nvidia_smi::run_nvidia_smi;
+use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
 use crate::slice::reconcile;
@@ -263,7 +263,7 @@ fn prepare_mps(
 }
 
 /// NVML has no call for it; nvidia-smi(1), compute-policy.
-fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), String> {
+fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<(), SmiError> {
     let number = length.number().to_string();
     run_nvidia_smi(
         &node.nvidia_smi,

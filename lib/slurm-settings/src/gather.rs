@@ -56,7 +56,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         }
         (None, None) => match running() {
             Ok(running) => settings.running = Some(running),
-            Err(why) => settings.unknown.push(why),
+            Err(error) => settings.unknown.push(error.to_string()),
         },
     }
     let told = settings
@@ -97,7 +97,21 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     settings
 }
 
-fn running() -> Result<Running, String> {
+/// Why scontrol says nothing of the running Slurm.
+#[derive(Debug, thiserror::Error)]
+enum ScontrolError {
+    #[error("there is no scontrol here: the running Slurm is not judged")]
+    Absent,
+    #[error("cannot run scontrol: {0}")]
+    Run(std::io::Error),
+    /// With the last line that it printed.
+    #[error("scontrol does not answer ({0}): the running Slurm is not judged")]
+    Refused(String),
+    #[error("scontrol did not answer within {} s: the running Slurm is not judged", LIMIT.as_secs())]
+    Silent,
+}
+
+fn running() -> Result<Running, ScontrolError> {
     let config = scontrol(&["show", "config"])?;
     let nodes = scontrol(&["-o", "show", "node"])?;
     let partitions = scontrol(&["-o", "show", "partition"])?;
@@ -110,28 +124,18 @@ fn of_prefix(name: &str) -> Option<PathBuf> {
 }
 
 /// What scontrol prints. Without slurmctld it says so on stderr.
-fn scontrol(arguments: &[&str]) -> Result<String, String> {
+fn scontrol(arguments: &[&str]) -> Result<String, ScontrolError> {
     let programs = [Some("scontrol".into()), of_prefix("bin/scontrol")];
     let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
-    let said = match first(&programs, arguments) {
-        Ok(said) => said,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err("there is no scontrol here: the running Slurm is not judged".into());
+    match first(&programs, arguments) {
+        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended.stdout),
+        Ok(Outcome::Ended(ended)) => {
+            let last = ended.stderr.lines().last().unwrap_or("no reason");
+            Err(ScontrolError::Refused(last.trim().to_owned()))
         }
-        Err(error) => return Err(format!("cannot run scontrol: {error}")),
-    };
-    match said {
-        Outcome::Ended(ended) if ended.status.success() => Ok(ended.stdout),
-        Outcome::Ended(ended) => {
-            let last = ended.stderr.lines().last().unwrap_or("no reason").trim();
-            Err(format!(
-                "scontrol does not answer ({last}): the running Slurm is not judged"
-            ))
-        }
-        Outcome::Silent => Err(format!(
-            "scontrol did not answer within {} s: the running Slurm is not judged",
-            LIMIT.as_secs()
-        )),
+        Ok(Outcome::Silent) => Err(ScontrolError::Silent),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(ScontrolError::Absent),
+        Err(error) => Err(ScontrolError::Run(error)),
     }
 }
 

@@ -6,7 +6,7 @@ use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_fence::{self, DevCgroupError, Fenced};
 use gpufrac_host::files::FileError;
-use gpufrac_node::gpu::memory_limit;
+use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
@@ -60,7 +60,7 @@ pub enum ReadError {
 #[error("job {job_id}: no memory limit: {reason}")]
 pub struct NoMemoryLimit {
     job_id: u32,
-    reason: String,
+    reason: LimitError,
 }
 
 /// Why a task must not start.

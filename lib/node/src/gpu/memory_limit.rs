@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpufrac_core::fraction::MemoryMib;
 
-use crate::gpu::nvidia_smi::run_nvidia_smi;
+use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use gpufrac_host::cgroup;
 
 /// The first driver that has it.
@@ -40,10 +40,32 @@ fn missing_with(driver_version: &str, mount: &Path) -> Option<String> {
     })
 }
 
+/// Why the memory of a control group was not limited.
+#[derive(Debug, thiserror::Error)]
+pub enum LimitError {
+    /// The groups of the process cannot be read.
+    #[error(transparent)]
+    Read(#[from] std::io::Error),
+    /// The process is in no group of cgroup v2.
+    #[error("it is in no group of cgroup v2")]
+    NoGroup,
+    /// nvidia-smi did not set the limit.
+    #[error(transparent)]
+    Smi(#[from] SmiError),
+}
+
 /// Limits the group of a process on one GPU.
-pub fn set(nvidia_smi: &Path, pid: u32, gpu_uuid: &str, memory: MemoryMib) -> Result<(), String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|e| e.to_string())?;
-    let group = cgroup::unified(&text).ok_or("it is in no group of cgroup v2")?;
+///
+/// # Errors
+/// The process has no group in the unified hierarchy, or nvidia-smi does not set the limit.
+pub fn set(
+    nvidia_smi: &Path,
+    pid: u32,
+    gpu_uuid: &str,
+    memory: MemoryMib,
+) -> Result<(), LimitError> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let group = cgroup::unified(&text).ok_or(LimitError::NoGroup)?;
     let (group, limit) = (format!("{MOUNT}{group}"), memory.0.to_string());
     let arguments = [
         "memory-limits",
@@ -55,7 +77,7 @@ pub fn set(nvidia_smi: &Path, pid: u32, gpu_uuid: &str, memory: MemoryMib) -> Re
         "-i",
         gpu_uuid,
     ];
-    run_nvidia_smi(nvidia_smi, &arguments)
+    Ok(run_nvidia_smi(nvidia_smi, &arguments)?)
 }
 
 #[cfg(test)]
@@ -87,7 +109,7 @@ mod tests {
         let text = fs::read_to_string(format!("/proc/{own}/cgroup")).unwrap();
         let done = set(&program, own, "GPU-1", MemoryMib(4096));
         match cgroup::unified(&text) {
-            None => assert!(done.unwrap_err().contains("cgroup v2")),
+            None => assert!(done.unwrap_err().to_string().contains("cgroup v2")),
             Some(group) => {
                 done.unwrap();
                 let told = fs::read_to_string(record).unwrap();
@@ -99,7 +121,9 @@ mod tests {
         fs::write(&program, "#!/bin/sh\necho no such thing; exit 3\n").unwrap();
         if cgroup::unified(&text).is_some() {
             assert_eq!(
-                set(&program, own, "GPU-1", MemoryMib(1)).unwrap_err(),
+                set(&program, own, "GPU-1", MemoryMib(1))
+                    .unwrap_err()
+                    .to_string(),
                 "no such thing"
             );
         }

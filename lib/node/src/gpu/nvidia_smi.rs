@@ -1,6 +1,6 @@
 //! nvidia-smi, for what NVML has no call for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,19 +9,41 @@ use gpufrac_host::subprocess::{Outcome, PATH, run};
 /// How long nvidia-smi may take: seconds where the driver has to wake a GPU.
 const SMI_LIMIT: Duration = Duration::from_secs(20);
 
-/// Runs nvidia-smi; on failure gives what it said.
-pub(crate) fn run_nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), String> {
+/// Why nvidia-smi did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum SmiError {
+    /// It ended with an error, and printed this.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not end in time.
+    #[error("`{}` did not end within {} s", program.display(), SMI_LIMIT.as_secs())]
+    Silent {
+        /// The program.
+        program: PathBuf,
+    },
+    /// It cannot be run.
+    #[error("cannot run `{}`: {source}", program.display())]
+    Run {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Runs nvidia-smi.
+///
+/// # Errors
+/// It cannot be run, does not end in time, or ends with an error.
+pub(crate) fn run_nvidia_smi(program: &Path, arguments: &[&str]) -> Result<(), SmiError> {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", PATH).args(arguments);
+    let program = program.to_owned();
     match run(&mut command, b"", SMI_LIMIT) {
         Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(()),
-        Ok(Outcome::Ended(ended)) => Err(ended.text()),
-        Ok(Outcome::Silent) => Err(format!(
-            "`{}` did not end within {} s",
-            program.display(),
-            SMI_LIMIT.as_secs()
-        )),
-        Err(error) => Err(format!("cannot run `{}`: {error}", program.display())),
+        Ok(Outcome::Ended(ended)) => Err(SmiError::Refused(ended.text())),
+        Ok(Outcome::Silent) => Err(SmiError::Silent { program }),
+        Err(source) => Err(SmiError::Run { program, source }),
     }
 }
 
@@ -31,7 +53,9 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let why = run_nvidia_smi(Path::new("/nonexistent/nvidia-smi"), &[]).unwrap_err();
+        let why = run_nvidia_smi(Path::new("/nonexistent/nvidia-smi"), &[])
+            .unwrap_err()
+            .to_string();
         assert!(
             why.contains("cannot run `/nonexistent/nvidia-smi`"),
             "{why}"

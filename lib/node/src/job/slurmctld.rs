@@ -2,7 +2,7 @@
 //! on a thread of its own; an answer that comes too late is not waited for.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use slurm_sys::client::{Client, ClientError, JobInfo};
@@ -22,7 +22,7 @@ pub enum SlurmError {
     TooSlow(Duration),
     /// libslurm could not be loaded.
     #[error("{0}")]
-    NotLoaded(String),
+    NotLoaded(Arc<ClientError>),
     /// The daemon that runs this is of another series than the one built for.
     #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
     OtherSeries {
@@ -72,7 +72,7 @@ pub trait Slurm {
     }
 }
 
-type Work = Box<dyn FnOnce(&Result<Client, String>) + Send>;
+type Work = Box<dyn FnOnce(&Result<Client, Arc<ClientError>>) + Send>;
 
 /// The real one.
 pub struct Controller {
@@ -101,8 +101,8 @@ impl Controller {
     fn start() -> Sender<Work> {
         let (work, inbox) = channel::<Work>();
         std::thread::spawn(move || {
-            // Every request gets this answer, so it is kept as text.
-            let client = Client::connect().map_err(|error| error.to_string());
+            // Every request gets this answer.
+            let client = Client::connect().map_err(Arc::new);
             for work in inbox {
                 work(&client);
             }
@@ -118,7 +118,7 @@ impl Controller {
         let work: Work = Box::new(move |client| {
             let result = match client {
                 Ok(client) => ask(client).map_err(SlurmError::from),
-                Err(text) => Err(SlurmError::NotLoaded(text.clone())),
+                Err(error) => Err(SlurmError::NotLoaded(Arc::clone(error))),
             };
             // Nobody waits any more: the answer came too late.
             let _ = reply.send(result);

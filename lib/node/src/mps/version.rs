@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::mps::daemon::MpsError;
+
 /// The version of CUDA whose control daemon has `-S` and `sm_partition`, as `-v` says it.
 const PARTITIONS_SINCE: u32 = 13_010;
 
@@ -21,13 +23,19 @@ impl ControlVersion {
 }
 
 /// Asks the program: `nvidia-cuda-mps-control -v`. Those of drivers 535 to 555 print no number.
-pub fn of_program(program: &Path) -> Result<ControlVersion, String> {
+///
+/// # Errors
+/// [`MpsError::Run`]
+pub fn of_program(program: &Path) -> Result<ControlVersion, MpsError> {
     let output = Command::new(program)
         .arg("-v")
         .env_clear()
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| format!("cannot run `{}`: {error}", program.display()))?;
+        .map_err(|source| MpsError::Run {
+            program: program.to_owned(),
+            source,
+        })?;
     Ok(version_of(&String::from_utf8_lossy(&output.stdout)))
 }
 

@@ -14,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -588,7 +589,11 @@ impl Files {
 
     fn library(&self) -> Result<(), SlurmError> {
         if self.dir.join("no-library").exists() {
-            return Err(SlurmError::NotLoaded("no libslurm.so.38".into()));
+            return Err(SlurmError::NotLoaded(Arc::new(ClientError::Call {
+                call: "slurm_init",
+                code: 0,
+                message: "no libslurm.so.38".into(),
+            })));
         }
         Ok(())
     }
