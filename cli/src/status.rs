@@ -1,6 +1,7 @@
 //! What a node holds, for people: a map of each GPU and the leases.
 
 use gpufrac_core::config::Device;
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::Lease;
 
 use gpufrac_node::node::Node;
@@ -27,7 +28,7 @@ pub enum StatusError {
 #[derive(Debug)]
 pub struct GpuStatus {
     /// NVML index.
-    pub index: u32,
+    pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
     /// Model by the configuration.
@@ -228,7 +229,7 @@ mod tests {
     fn leases_and_foreign_instances_are_drawn_over_the_slices() {
         let status = Status {
             gpus: vec![GpuStatus {
-                index: 0,
+                index: GpuIndex(0),
                 uuid: "GPU-0".into(),
                 model: "H100-80".into(),
                 memory_slices: 8,

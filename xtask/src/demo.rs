@@ -212,7 +212,7 @@ impl Story {
             let mut stands = Vec::new();
             for instance in instances.iter().filter(|instance| instance.gpu == gpu) {
                 let lease = leases.iter().find(|lease| {
-                    lease.slice.gpu_index as usize == gpu
+                    lease.slice.gpu_index.position() == gpu
                         && lease
                             .slice
                             .mig()

@@ -49,6 +49,14 @@ ids! {
     DeviceMinor;
 }
 
+impl GpuIndex {
+    /// Where the GPU stands in a list of all GPUs of the node, which is in NVML's order.
+    #[must_use]
+    pub fn position(self) -> usize {
+        self.0 as usize
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

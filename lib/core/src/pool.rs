@@ -5,6 +5,7 @@ use std::fmt;
 use crate::fraction::{MemoryMib, Units};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
+use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::{Layout, LayoutKind, Side};
 use crate::mechanism::Mechanism;
 
@@ -24,7 +25,7 @@ pub struct Pool {
     /// The nodes on which it has GPUs.
     pub nodes: Hostlist,
     /// NVML's indexes of these GPUs, ascending as given; `None` for every GPU of the node.
-    pub gpus: Option<Vec<u32>>,
+    pub gpus: Option<Vec<GpuIndex>>,
     /// Memory of one GPU, by the model or the key `memory`; a node compares it with its GPUs.
     pub gpu_memory: MemoryMib,
     /// What else the mechanism needs to know.
@@ -114,11 +115,11 @@ impl Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device<'a> {
     /// Slurm's index, the number in the placeholder's name and its minor.
-    pub index: u32,
+    pub index: DeviceIndex,
     /// The pool of the GPU.
     pub pool: &'a Pool,
     /// NVML's index of the GPU.
-    pub gpu_index: u32,
+    pub gpu_index: GpuIndex,
     /// Which part of the GPU it is.
     pub side: Side,
     /// Slurm's `Type`: [`Pool::type_name`].

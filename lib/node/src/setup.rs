@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 
@@ -58,7 +59,7 @@ pub enum SetupError {
         /// The pool.
         pool: String,
         /// NVML's index.
-        gpu_index: u32,
+        gpu_index: GpuIndex,
         /// How many there are.
         count: usize,
     },

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::LeaseState;
 use gpufrac_nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
@@ -777,7 +778,7 @@ fn after_a_reboot_the_leases_of_before_are_dropped() {
 fn a_list_of_processes_that_grew_while_it_was_read_is_read_again() {
     let world = World::with(&["L40S-48"], "whole", false);
     let session = Session::open(&world.root().join("gpus/lib/libnvidia-ml.so.1")).unwrap();
-    let gpu = session.gpu(0).unwrap();
+    let gpu = session.gpu(GpuIndex(0)).unwrap();
     let pid = std::process::id();
     let process = Process {
         pid,

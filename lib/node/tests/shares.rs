@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use common::shares::{Control, Kind, access};
 use common::{Ended, Job, LOCK_PATIENCE, World, at_once, job, job_of_tasks};
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::LeaseState;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill, killpg};
@@ -107,7 +108,11 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
     let mut said = Vec::new();
     let mut look = || {
         world.check(&[]);
-        if let Some(first) = world.leases().iter().find(|l| l.slice.device_index == 0) {
+        if let Some(first) = world
+            .leases()
+            .iter()
+            .find(|l| l.slice.device_index == DeviceIndex(0))
+        {
             let pipe = first.slice.mps().unwrap().pipe();
             let text = world.tell(pipe.as_ref(), "get_default_active_thread_percentage");
             said.push(text.trim().to_owned());

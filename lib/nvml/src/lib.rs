@@ -12,6 +12,7 @@ pub mod telemetry;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::{DeviceMinor, GpuIndex};
 use libloading::os::unix::Library;
 pub use nvml_wrapper::enum_wrappers::device::ComputeMode;
 use nvml_wrapper::{Device, Nvml};
@@ -33,11 +34,11 @@ pub struct Gpu<'s> {
     session: &'s Session,
     device: Device<'s>,
     /// Its NVML index.
-    pub index: u32,
+    pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
     /// N of `/dev/nvidiaN`; not always the index.
-    pub minor: u32,
+    pub minor: DeviceMinor,
     /// What NVML calls it, e.g. `NVIDIA H100 80GB HBM3`.
     pub name: String,
 }
@@ -97,11 +98,11 @@ impl Session {
     }
 
     /// The GPU with this NVML index.
-    pub fn gpu(&self, index: u32) -> Result<Gpu<'_>, NvmlError> {
+    pub fn gpu(&self, index: GpuIndex) -> Result<Gpu<'_>, NvmlError> {
         let subject = format!("GPU {index}");
         let device = self
             .nvml
-            .device_by_index(index)
+            .device_by_index(index.0)
             .map_err(|e| self.failed("nvmlDeviceGetHandleByIndex_v2", &subject, &e))?;
         Ok(Gpu {
             uuid: device
@@ -109,6 +110,7 @@ impl Session {
                 .map_err(|e| self.failed("nvmlDeviceGetUUID", &subject, &e))?,
             minor: device
                 .minor_number()
+                .map(DeviceMinor)
                 .map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &subject, &e))?,
             name: device
                 .name()
@@ -129,7 +131,7 @@ impl Session {
     /// Every GPU.
     pub fn gpus(&self) -> Result<Vec<Gpu<'_>>, NvmlError> {
         (0..self.gpu_count()?)
-            .map(|index| self.gpu(index))
+            .map(|index| self.gpu(GpuIndex(index)))
             .collect()
     }
 

@@ -130,7 +130,7 @@ impl Slices for NodeSlices {
         let mut seen = Vec::new();
         for device in node.config.devices_of_node(&node.name, count) {
             let index = device.gpu_index;
-            if !device.pool.mechanism.uses_mig() || index >= count || seen.contains(&index) {
+            if !device.pool.mechanism.uses_mig() || index.0 >= count || seen.contains(&index) {
                 continue;
             }
             seen.push(index);

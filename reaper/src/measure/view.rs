@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::Lease;
 use gpufrac_node::node::Node;
 use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
@@ -75,7 +76,7 @@ pub(super) fn views(
         }
     };
     let mut gpus = Vec::new();
-    for gpu in (0..count).map(|index| session.gpu(index)) {
+    for gpu in (0..count).map(|index| session.gpu(GpuIndex(index))) {
         match gpu {
             Ok(gpu) => gpus.push(gpu),
             Err(error) => errors.push(error.to_string()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -601,11 +602,11 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
         idle_wish: submission.wish,
         created_unix: unix,
         slice: Slice {
-            device_index: gpu as u32,
+            device_index: DeviceIndex(gpu as u32),
             side: Side::Whole,
             gpu_uuid: format!("GPU-{gpu}"),
-            gpu_index: gpu as u32,
-            gpu_minor: gpu as u32,
+            gpu_index: GpuIndex(gpu as u32),
+            gpu_minor: DeviceMinor(gpu as u32),
             memory_mib: MemoryMib(9856),
             hints: false,
             group_limit: false,

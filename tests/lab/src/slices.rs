@@ -112,7 +112,7 @@ pub(crate) fn matches(instance: &Instance, lease: &Lease) -> bool {
     let Some(made) = &mig.instance else {
         return false;
     };
-    instance.gpu == lease.slice.gpu_index as usize
+    instance.gpu == lease.slice.gpu_index.position()
         && instance.id == made.gi_id
         && instance.profile == mig.profile_id
         && instance.start == u32::from(mig.placement.start)

@@ -12,6 +12,7 @@ use super::tables::{Config, PartitionRules, Paths, VERSION};
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
+use crate::ids::GpuIndex;
 use crate::layout::{Layout, LayoutKind};
 use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
@@ -439,7 +440,7 @@ fn menu(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Vec<Fracti
     (source.errors.len() == before).then_some(menu)
 }
 
-fn gpu_indexes(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<u32>> {
+fn gpu_indexes(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<GpuIndex>> {
     let before = source.errors.len();
     let mut gpus = Vec::new();
     for item in item.list(source)? {
@@ -447,7 +448,7 @@ fn gpu_indexes(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<u32>
             DeValue::Integer(number) => number.to_string(),
             other => other.type_str().to_owned(),
         };
-        match value.parse::<u8>().map(u32::from) {
+        match value.parse::<u8>().map(|index| GpuIndex(index.into())) {
             Ok(index) if gpus.contains(&index) => item.wrong(source, Problem::Twice { value }),
             Ok(index) => gpus.push(index),
             Err(_) => item.wrong(source, Problem::GpuIndex { value }),

@@ -1,6 +1,7 @@
 //! What the tables of the file say, once it is read.
 
 use crate::fraction::Fraction;
+use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::MenuEntry;
 use crate::policy::Reaper;
 use crate::pool::{Device, Pool};
@@ -144,7 +145,7 @@ impl Config {
             let gpus = pool
                 .gpus
                 .clone()
-                .unwrap_or_else(|| (0..gpu_count).collect());
+                .unwrap_or_else(|| (0..gpu_count).map(GpuIndex).collect());
             gpus.into_iter().flat_map(move |gpu_index| {
                 let sides = pool.layout.sides.iter();
                 sides.map(move |side| (pool, gpu_index, *side))
@@ -163,7 +164,7 @@ impl Config {
         (0..)
             .zip(places)
             .map(|(index, (pool, gpu_index, side))| Device {
-                index,
+                index: DeviceIndex(index),
                 pool,
                 gpu_index,
                 side,

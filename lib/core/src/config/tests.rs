@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::ids::GpuIndex;
 use crate::layout::LayoutKind;
 use crate::policy::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Reaper, Stall};
 
@@ -26,7 +27,7 @@ fn values_are_read() {
     let h100 = config.pool("h100").unwrap();
     assert_eq!(h100.layout.kind, LayoutKind::Halves);
     assert_eq!(h100.geometry.model, "H100-80");
-    assert_eq!(h100.gpus, Some(vec![0, 1]));
+    assert_eq!(h100.gpus, Some(vec![GpuIndex(0), GpuIndex(1)]));
     assert_eq!(h100.nodes.names().len(), 16);
     // equal_halves: a half is a 3g on both sides.
     assert_eq!(h100.layout.menu[2].profile_name, "3g.40gb");

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fraction::MemoryMib;
 use crate::geometry::Placement;
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
 
@@ -11,15 +12,15 @@ use crate::mechanism::Mechanism;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
-    pub device_index: u32,
+    pub device_index: DeviceIndex,
     /// Which part of the GPU the device is.
     pub side: Side,
     /// UUID of the GPU, `GPU-...`.
     pub gpu_uuid: String,
     /// NVML's index of the GPU when the lease was written.
-    pub gpu_index: u32,
+    pub gpu_index: GpuIndex,
     /// N of the GPU's `/dev/nvidiaN`.
-    pub gpu_minor: u32,
+    pub gpu_minor: DeviceMinor,
     /// Memory that the job may use.
     pub memory_mib: MemoryMib,
     /// Whether the job gets variables that tell frameworks to stay within their share.

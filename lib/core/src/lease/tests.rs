@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fraction::MemoryMib;
 use crate::geometry::Placement;
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use crate::layout::Side;
 
 fn lease() -> Lease {
@@ -28,11 +29,11 @@ fn lease() -> Lease {
         idle_wish: IdleWish::Default,
         created_unix: 1_795_000_000,
         slice: Slice {
-            device_index: 3,
+            device_index: DeviceIndex(3),
             side: Side::Right,
             gpu_uuid: "GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77".to_owned(),
-            gpu_index: 1,
-            gpu_minor: 1,
+            gpu_index: GpuIndex(1),
+            gpu_minor: DeviceMinor(1),
             memory_mib: MemoryMib(20096),
             hints: false,
             group_limit: false,

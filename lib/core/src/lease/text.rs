@@ -7,6 +7,7 @@ use super::slice::{HamiSlice, Held, MigSlice, MpsSlice, Slice};
 use super::state::LeaseState;
 use super::{Lease, checksum};
 use crate::fraction::{Fraction, MemoryMib, Units};
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
@@ -51,11 +52,11 @@ struct LeaseText {
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SliceText {
-    device_index: u32,
+    device_index: DeviceIndex,
     side: Side,
     gpu_uuid: String,
-    gpu_index: u32,
-    gpu_minor: u32,
+    gpu_index: GpuIndex,
+    gpu_minor: DeviceMinor,
     memory_mib: MemoryMib,
     #[serde(default, skip_serializing_if = "is_default")]
     hints: bool,

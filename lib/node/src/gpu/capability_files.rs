@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::DeviceMinor;
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
 
 /// Why capability files could not be used.
@@ -24,7 +25,7 @@ pub enum CapsError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapMinor {
     /// Minor of the GPU's device node.
-    pub gpu_minor: u32,
+    pub gpu_minor: DeviceMinor,
     /// Minor of the capability.
     pub minor: u32,
 }
@@ -69,7 +70,7 @@ impl Caps {
     }
 
     /// The device number of `/dev/nvidia<minor>`.
-    pub fn gpu_device(&self, minor: u32) -> Result<DeviceNumber, CapsError> {
+    pub fn gpu_device(&self, minor: DeviceMinor) -> Result<DeviceNumber, CapsError> {
         let dir = self.dir("dev")?;
         let name = format!("nvidia{minor}");
         dir.device(&name)?.ok_or_else(|| CapsError::Unreadable {
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(
             gpus[2],
             CapMinor {
-                gpu_minor: 12,
+                gpu_minor: DeviceMinor(12),
                 minor: 1632
             }
         );

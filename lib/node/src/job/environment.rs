@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
 
@@ -46,7 +47,7 @@ pub struct JobEnv {
     /// This node's name in Slurm.
     pub node: String,
     /// Slurm's indexes of the devices that it has here.
-    pub devices: Vec<u32>,
+    pub devices: Vec<DeviceIndex>,
     /// What job_submit granted. An entry that cannot be read is no reason to fail where no
     /// pool is concerned.
     pub entry: Result<Option<Entry>, EntryError>,
@@ -107,7 +108,7 @@ impl JobEnv {
             .split(',')
             .filter(|part| !part.is_empty())
             .map(str::parse)
-            .collect::<Result<Vec<u32>, _>>()
+            .collect::<Result<Vec<DeviceIndex>, _>>()
             .map_err(|_| JobEnvError::Invalid {
                 name: "SLURM_JOB_GPUS",
                 value: gpus.clone(),
@@ -158,7 +159,7 @@ mod tests {
         let job = JobEnv::read(lookup(JOB)).unwrap();
         assert_eq!(
             (job.job_id, job.user_id, job.devices.as_slice()),
-            (12, 1000, &[3][..])
+            (12, 1000, &[DeviceIndex(3)][..])
         );
         assert_eq!(job.entry.unwrap().unwrap().units.0, 25);
         assert_eq!(job.node, "gn01");

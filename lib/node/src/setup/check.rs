@@ -214,7 +214,7 @@ fn recorded(
     device: &Device<'_>,
     found: &mut Vec<Finding>,
 ) {
-    let entry = record.gpus.get(gpu.index as usize);
+    let entry = record.gpus.get(gpu.index.position());
     let same = entry.is_some_and(|entry| {
         entry.uuid == gpu.uuid
             && entry.minor == gpu.minor

@@ -67,7 +67,7 @@ impl<'a> Machine<'a> {
             Some(gpu) => self.node.caps().gpu_device(gpu.minor),
             None => Ok(DeviceNumber {
                 major: PLACEHOLDER_MAJOR,
-                minor: device.index,
+                minor: device.index.0,
             }),
         }
     }

@@ -224,7 +224,7 @@ fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, Car
 
 /// The configuration and the record of node-setup must mean the same GPUs.
 fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveError> {
-    let gpu = record.gpus.get(device.gpu_index as usize);
+    let gpu = record.gpus.get(device.gpu_index.position());
     match gpu.map(|gpu| gpu.pool.as_deref()) {
         Some(Some(pool)) if pool == device.pool.name => Ok(()),
         _ => Err(CarveError::ConfigChanged {

@@ -171,11 +171,12 @@ pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpufrac_core::ids::GpuIndex;
     use gpufrac_core::lease::LeaseError;
 
     fn locked() -> ReleaseError {
         ReleaseError::Lock(LockError::Timeout {
-            gpu_index: 0,
+            gpu_index: GpuIndex(0),
             path: "gpu0".into(),
             waited: Duration::from_secs(20),
         })

@@ -1,5 +1,6 @@
 //! Taking down what a lease stands for, and nothing else. Each step may have been done before by a run that died.
 
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
@@ -246,8 +247,8 @@ pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, Teardo
     let uuid = &lease.slice.gpu_uuid;
     let count = session.gpu_count()?;
     // Most likely it still has its index.
-    let first = (lease.slice.gpu_index < count).then_some(lease.slice.gpu_index);
-    for index in first.into_iter().chain(0..count) {
+    let first = Some(lease.slice.gpu_index).filter(|index| index.0 < count);
+    for index in first.into_iter().chain((0..count).map(GpuIndex)) {
         let gpu = session.gpu(index)?;
         if gpu.uuid == *uuid {
             return Ok(gpu);

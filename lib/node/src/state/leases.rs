@@ -178,6 +178,7 @@ impl LeaseStore {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::ids::GpuIndex;
     use std::time::Duration;
 
     use super::*;
@@ -194,7 +195,10 @@ mod tests {
         RootDir::create(&run.join("leases"), 0o755).unwrap();
         let store = LeaseStore::open(&run).unwrap();
         RootDir::create(&run.join("locks"), 0o755).unwrap();
-        let lock = Locks::open(&run).unwrap().gpu(0, Duration::ZERO).unwrap();
+        let lock = Locks::open(&run)
+            .unwrap()
+            .gpu(GpuIndex(0), Duration::ZERO)
+            .unwrap();
         (keep, store, lock)
     }
 

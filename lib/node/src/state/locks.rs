@@ -7,6 +7,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::Lease;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -32,7 +33,7 @@ pub enum LockError {
     #[error("GPU {gpu_index} stayed locked by another prolog or epilog for {:.1} s (`{}`)", waited.as_secs_f64(), path.display())]
     Timeout {
         /// NVML index of the GPU.
-        gpu_index: u32,
+        gpu_index: GpuIndex,
         /// The lock file.
         path: PathBuf,
         /// How long was waited.
@@ -51,7 +52,7 @@ pub struct Locks {
 #[must_use = "the GPU is unlocked when this is dropped"]
 pub struct GpuLock {
     _file: Flock<File>,
-    gpu_index: u32,
+    gpu_index: GpuIndex,
 }
 
 /// A slice that no other step of the job takes until this is dropped.
@@ -63,7 +64,7 @@ pub struct SliceLock {
 
 impl GpuLock {
     /// Which GPU.
-    pub fn gpu_index(&self) -> u32 {
+    pub fn gpu_index(&self) -> GpuIndex {
         self.gpu_index
     }
 }
@@ -96,7 +97,7 @@ impl Locks {
     }
 
     /// Locks the GPU with this NVML index; waits at most `patience`.
-    pub fn gpu(&self, gpu_index: u32, patience: Duration) -> Result<GpuLock, LockError> {
+    pub fn gpu(&self, gpu_index: GpuIndex, patience: Duration) -> Result<GpuLock, LockError> {
         let name = format!("gpu{gpu_index}");
         let path = self.dir.path().join(&name);
         let mut file = self.dir.lock_file(&name)?;
@@ -148,14 +149,19 @@ mod tests {
     #[test]
     fn one_holder_at_a_time_per_gpu() {
         let (_keep, locks) = locks();
-        let held = locks.gpu(0, Duration::ZERO).unwrap();
-        let _other = locks.gpu(1, Duration::ZERO).unwrap();
-        let error = locks.gpu(0, Duration::from_millis(30)).unwrap_err();
+        let held = locks.gpu(GpuIndex(0), Duration::ZERO).unwrap();
+        let _other = locks.gpu(GpuIndex(1), Duration::ZERO).unwrap();
+        let error = locks
+            .gpu(GpuIndex(0), Duration::from_millis(30))
+            .unwrap_err();
         assert!(
-            matches!(error, LockError::Timeout { gpu_index: 0, waited, .. } if waited >= Duration::from_millis(30))
+            matches!(error, LockError::Timeout { gpu_index: GpuIndex(0), waited, .. } if waited >= Duration::from_millis(30))
         );
         drop(held);
-        assert_eq!(locks.gpu(0, Duration::ZERO).unwrap().gpu_index(), 0);
+        assert_eq!(
+            locks.gpu(GpuIndex(0), Duration::ZERO).unwrap().gpu_index(),
+            GpuIndex(0)
+        );
     }
 
     #[test]
@@ -175,13 +181,13 @@ mod tests {
     #[test]
     fn a_waiter_gets_it_when_it_is_dropped() {
         let (_keep, locks) = locks();
-        let held = locks.gpu(0, Duration::ZERO).unwrap();
+        let held = locks.gpu(GpuIndex(0), Duration::ZERO).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 sleep(Duration::from_millis(40));
                 drop(held);
             });
-            let _got = locks.gpu(0, Duration::from_secs(60)).unwrap();
+            let _got = locks.gpu(GpuIndex(0), Duration::from_secs(60)).unwrap();
         });
     }
 }

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::{DeviceMinor, GpuIndex};
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +50,11 @@ pub enum RecordError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedGpu {
     /// NVML index.
-    pub index: u32,
+    pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
     /// N of `/dev/nvidiaN`.
-    pub minor: u32,
+    pub minor: DeviceMinor,
     /// Device major of `/dev/nvidiaN`.
     pub major: u32,
     /// The pool that shares it; None if gpufrac has nothing to do with it.
@@ -153,7 +154,7 @@ impl NodeRecord {
             .map(|gpu| {
                 DeviceRule::Device(DeviceNumber {
                     major: gpu.major,
-                    minor: gpu.minor,
+                    minor: gpu.minor.0,
                 })
             })
             .collect();
@@ -213,9 +214,9 @@ mod tests {
             .iter()
             .zip(0..)
             .map(|(pool, index)| RecordedGpu {
-                index,
+                index: GpuIndex(index),
                 uuid: format!("GPU-{index}"),
-                minor: index,
+                minor: DeviceMinor(index),
                 major: 195,
                 pool: pool.map(str::to_owned),
                 caps: vec![(3 + 135 * index, 137 + 135 * index)],
@@ -252,7 +253,7 @@ mod tests {
         let lease = lease(7);
         let instance = lease.slice.instance().cloned().unwrap();
         let rules = record([Some("p"), Some("p")]).rules(std::slice::from_ref(&lease));
-        assert_eq!(lease.slice.gpu_minor, 0);
+        assert_eq!(lease.slice.gpu_minor, DeviceMinor(0));
         assert_eq!(rules[0], device(195, 1));
         for own in [instance.gi_cap_minor, instance.ci_cap_minor] {
             assert!(!rules.contains(&device(234, own)));

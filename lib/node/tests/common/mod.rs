@@ -347,7 +347,7 @@ impl World {
     pub fn use_slice(&self, job: Job, pid: u32) -> Process {
         let lease = self.lease(job).unwrap();
         let node = self.sim.node().unwrap();
-        let gpu = &node.gpus[lease.slice.gpu_index as usize];
+        let gpu = &node.gpus[lease.slice.gpu_index.position()];
         let id = lease.slice.instance().unwrap().gi_id;
         let gi = gpu.instance(id).unwrap();
         let process = Process {

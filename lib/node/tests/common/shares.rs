@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
 use nvidia_ml::node::compute_mode;
 
@@ -323,7 +324,7 @@ impl World {
     /// No device has more leased than it is.
     #[track_caller]
     pub fn check_units(&self) {
-        let mut units: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut units: BTreeMap<DeviceIndex, u32> = BTreeMap::new();
         for lease in self.leases() {
             *units.entry(lease.slice.device_index).or_default() += lease.units.0;
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -31,11 +32,11 @@ fn lease(job_id: u32) -> Lease {
         idle_wish: IdleWish::Default,
         created_unix: 1_000,
         slice: Slice {
-            device_index: 0,
+            device_index: DeviceIndex(0),
             side: Side::Whole,
             gpu_uuid: "GPU-0".into(),
-            gpu_index: 0,
-            gpu_minor: 0,
+            gpu_index: GpuIndex(0),
+            gpu_minor: DeviceMinor(0),
             memory_mib: MemoryMib(20096),
             hints: false,
             group_limit: false,

@@ -54,7 +54,7 @@ fn place_of(lease: &Lease) -> (usize, u32, u32) {
     let mig = lease.slice.mig().expect("the pool is one of MIG");
     let placement = mig.placement;
     (
-        lease.slice.gpu_index as usize,
+        lease.slice.gpu_index.position(),
         placement.start.into(),
         placement.size.into(),
     )

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::mechanism::Mechanism;
@@ -84,7 +85,7 @@ impl Look {
     /// Everything that contradicts.
     fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
-        let mut taken: BTreeMap<(u32, Side), u32> = BTreeMap::new();
+        let mut taken: BTreeMap<(GpuIndex, Side), u32> = BTreeMap::new();
         for lease in self.leases[0].values() {
             let device = (lease.slice.gpu_index, lease.slice.side);
             *taken.entry(device).or_default() += lease.units.0;
@@ -135,7 +136,7 @@ impl Look {
 
     /// What contradicts a lease that was held.
     fn against(&self, lease: &Lease) -> Option<String> {
-        let mode = self.modes.get(lease.slice.gpu_index as usize);
+        let mode = self.modes.get(lease.slice.gpu_index.position());
         if lease.mechanism() == Mechanism::MigMps {
             let made = lease
                 .slice
@@ -156,7 +157,7 @@ impl Look {
 
 fn is_at(lease: &Lease, instance: &Instance) -> bool {
     lease.slice.mig().is_some_and(|mig| {
-        lease.slice.gpu_index as usize == instance.gpu
+        lease.slice.gpu_index.position() == instance.gpu
             && u32::from(mig.placement.start) == instance.start
             && u32::from(mig.placement.size) == instance.size
     })

@@ -143,7 +143,7 @@ impl Attempt<'_> {
     fn gpu<'s>(&self, session: &'s Session) -> Result<Gpu<'s>, CarveError> {
         let index = self.device.gpu_index;
         let gpu = session.gpu(index)?;
-        let expected = self.record.gpus.get(index as usize);
+        let expected = self.record.gpus.get(index.position());
         match expected {
             Some(expected) if expected.uuid == gpu.uuid => Ok(gpu),
             _ => Err(CarveError::OtherGpu {

@@ -2,6 +2,7 @@
 
 use gpufrac_core::entry::EntryError;
 use gpufrac_core::fraction::Units;
+use gpufrac_core::ids::{DeviceIndex, GpuIndex};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
@@ -79,11 +80,12 @@ pub enum CarveError {
     Foreign(SlurmError),
     /// Several devices of pools for one job.
     #[error(
-        "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1"
+        "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1",
+        devices = numbers(devices)
     )]
     SeveralDevices {
         /// Slurm's indexes.
-        devices: Vec<u32>,
+        devices: Vec<DeviceIndex>,
     },
     /// A fraction was granted, but Slurm gave no device.
     #[error(
@@ -91,10 +93,10 @@ pub enum CarveError {
     )]
     NoDevice,
     /// Slurm's index is not that of a device of a pool.
-    #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}")]
+    #[error("Slurm gave the job the devices {devices:?}, but the pools of this node have {count}", devices = numbers(devices))]
     UnknownDevice {
         /// Slurm's indexes.
-        devices: Vec<u32>,
+        devices: Vec<DeviceIndex>,
         /// How many there are by the configuration.
         count: usize,
     },
@@ -106,7 +108,7 @@ pub enum CarveError {
         /// The pool.
         pool: String,
         /// NVML's index.
-        gpu_index: u32,
+        gpu_index: GpuIndex,
     },
     /// The job was granted another mechanism than the device has.
     #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
@@ -162,7 +164,7 @@ pub enum CarveError {
     #[error("how much of device {device} the job holds is not said in `{tres}`")]
     NoSize {
         /// Slurm's index.
-        device: u32,
+        device: DeviceIndex,
         /// Slurm's answer.
         tres: String,
     },
@@ -178,7 +180,7 @@ pub enum CarveError {
     #[error("GPU {index} is {found} now, at boot it was {expected}")]
     OtherGpu {
         /// NVML's index.
-        index: u32,
+        index: GpuIndex,
         /// UUID at boot.
         expected: String,
         /// UUID now.
@@ -212,7 +214,7 @@ pub enum CarveError {
         /// Where.
         side: Side,
         /// NVML's index.
-        gpu_index: u32,
+        gpu_index: GpuIndex,
         /// What stands there.
         standing: String,
     },
@@ -234,7 +236,7 @@ pub enum CarveError {
         /// Where.
         side: Side,
         /// NVML's index.
-        gpu_index: u32,
+        gpu_index: GpuIndex,
         /// What other jobs have.
         taken: u32,
         /// All that there is.
@@ -259,6 +261,11 @@ pub enum CarveError {
     /// A profile of the layout is not on the GPU.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
+}
+
+/// As Slurm writes them.
+fn numbers(devices: &[DeviceIndex]) -> Vec<u32> {
+    devices.iter().map(|device| device.0).collect()
 }
 
 impl CarveError {
@@ -330,6 +337,25 @@ impl CarveError {
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
             ),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_by_their_bare_numbers() {
+        let devices = vec![DeviceIndex(0), DeviceIndex(3)];
+        let unknown = CarveError::UnknownDevice {
+            devices: devices.clone(),
+            count: 2,
+        };
+        let several = CarveError::SeveralDevices { devices };
+        for error in [unknown, several] {
+            let text = error.to_string();
+            assert!(text.contains("the devices [0, 3]"), "{text}");
         }
     }
 }
