@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::hostlist::HostlistError;
+use gpufrac_core::ids::JobId;
 use gpufrac_node::node::NodeError;
 use gpufrac_node::setup::SetupError;
 use gpufrac_node::state::leases::StoreError;
@@ -74,7 +75,7 @@ pub enum CliError {
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
         /// The job.
-        job: u32,
+        job: JobId,
         /// The node that was asked about.
         node: String,
         /// The folders, as a list.

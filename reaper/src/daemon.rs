@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{Mode, Policy};
 use gpufrac_host::files::FileError;
@@ -45,7 +46,7 @@ pub struct Daemon {
     mail_queue: MailQueue,
     state: State,
     /// The active leases.
-    watched: BTreeMap<u32, WatchedLease>,
+    watched: BTreeMap<JobId, WatchedLease>,
     /// All of them.
     leases: Vec<Lease>,
     breakers: Breakers,

@@ -1,5 +1,6 @@
 //! Which run of which job a lease is of.
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub struct Key {
     /// The job.
-    pub job_id: u32,
+    pub job_id: JobId,
     /// How often it was requeued.
     pub restart_count: u32,
     /// When the lease was written: ids start over where Slurm lost its state.

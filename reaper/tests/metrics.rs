@@ -12,6 +12,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_reaper::keep::totals::Totals;
 use gpufrac_reaper::measure::sample::Source;
 use gpufrac_reaper::report::metrics::{Server, ServerError, SliceMetrics, Snapshot, render};
@@ -24,7 +25,7 @@ use tools::{Prometheus, etc, or_skip};
 
 fn slice(job: u32) -> SliceMetrics {
     SliceMetrics {
-        job,
+        job: JobId(job),
         user: "ada".to_owned(),
         account: "physics".to_owned(),
         partition: "gpu".to_owned(),

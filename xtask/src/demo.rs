@@ -220,7 +220,7 @@ impl Story {
                 });
                 let words = match lease {
                     Some(lease) => {
-                        let job = JobId(lease.job_id);
+                        let job = lease.job_id;
                         let size = jobs
                             .iter()
                             .find(|(id, _)| *id == job)

@@ -5,6 +5,7 @@
 //! another lease. What to do on the disk (write whole, rename) is the node's business.
 
 use crate::fraction::{Fraction, Units};
+use crate::ids::JobId;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
@@ -33,7 +34,7 @@ pub fn is_sluid(text: &str) -> bool {
 
 /// The job of a control group that is named by its id, `job_<id>`.
 #[must_use]
-pub fn id_of_group(name: &str) -> Option<u32> {
+pub fn id_of_group(name: &str) -> Option<JobId> {
     name.strip_prefix("job_")?.parse().ok()
 }
 
@@ -45,7 +46,7 @@ pub struct Lease {
     /// Where the slice is in its life.
     pub state: LeaseState,
     /// Slurm's job id; a component of a het job has its own.
-    pub job_id: u32,
+    pub job_id: JobId,
     /// Which of the job's slices on this node, from 0. Only a job with a slice for each task has more than one.
     pub number: u32,
     /// How often Slurm restarted the job before.
@@ -83,7 +84,7 @@ pub struct Lease {
 
 /// The job and the number that a lease's name stands for; see [`Lease::name`]. None for other texts.
 #[must_use]
-pub fn read_name(text: &str) -> Option<(u32, u32)> {
+pub fn read_name(text: &str) -> Option<(JobId, u32)> {
     let (job, number) = match text.split_once('.') {
         Some((job, number)) => (job, Some(number)),
         None => (text, None),
@@ -94,7 +95,7 @@ pub fn read_name(text: &str) -> Option<(u32, u32)> {
 
 /// As [`Lease::name`], for a lease that is yet to be.
 #[must_use]
-pub fn name(job_id: u32, number: u32) -> String {
+pub fn name(job_id: JobId, number: u32) -> String {
     match number {
         0 => job_id.to_string(),
         number => format!("{job_id}.{number}"),

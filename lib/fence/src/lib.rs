@@ -4,6 +4,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::DeviceRule;
 
 mod bpf;
@@ -82,7 +83,7 @@ impl std::fmt::Display for NoGroup {
 /// Closes the devices of `rules` to the job that `pid` belongs to: to all of it in version 1, to this step of it in
 /// version 2, where each step is to be fenced. `pid` must be a process of the job that Slurm has put in its cgroup
 /// already.
-pub fn fence(pid: u32, job_id: u32, rules: &[DeviceRule]) -> Result<Fenced, DevCgroupError> {
+pub fn fence(pid: u32, job_id: JobId, rules: &[DeviceRule]) -> Result<Fenced, DevCgroupError> {
     let memberships = read(&format!("/proc/{pid}/cgroup"))?;
     let mounts = read(MOUNTS)?;
     match version1::fence(&memberships, &mounts, job_id, rules)? {

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::DeviceRule;
 
 use super::{DevCgroupError, Fenced, Mount, NoGroup};
@@ -17,7 +18,7 @@ use super::{DevCgroupError, Fenced, Mount, NoGroup};
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
-    job_id: u32,
+    job_id: JobId,
     rules: &[DeviceRule],
 ) -> Result<Fenced, DevCgroupError> {
     let Some(group) = group(memberships) else {
@@ -70,7 +71,7 @@ fn group(memberships: &str) -> Option<&str> {
 
 /// The part of a cgroup path that ends with `job_<id>`; None if the path is not in this job,
 /// so that a wrong pid can never close devices to slurmd or to the machine.
-fn job_group(path: &str, job_id: u32) -> Option<String> {
+fn job_group(path: &str, job_id: JobId) -> Option<String> {
     let wanted = format!("job_{job_id}");
     let mut group = String::new();
     for part in path.split('/').filter(|part| !part.is_empty()) {
@@ -100,11 +101,11 @@ mod tests {
     fn only_the_jobs_own_group_is_ever_written_to() {
         let path = "/slurm_n1/uid_1000/job_12/step_0/task_0";
         assert_eq!(
-            job_group(path, 12).as_deref(),
+            job_group(path, JobId(12)).as_deref(),
             Some("/slurm_n1/uid_1000/job_12")
         );
-        assert_eq!(job_group(path, 1), None);
-        assert_eq!(job_group("/system.slice/slurmd.service", 12), None);
-        assert_eq!(job_group("/", 12), None);
+        assert_eq!(job_group(path, JobId(1)), None);
+        assert_eq!(job_group("/system.slice/slurmd.service", JobId(12)), None);
+        assert_eq!(job_group("/", JobId(12)), None);
     }
 }

@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease;
 
 use super::bpf::{self, About, Attached, Instruction, Program};
@@ -35,7 +36,7 @@ const LOOKS: u32 = 20;
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
-    job_id: u32,
+    job_id: JobId,
     rules: &[DeviceRule],
 ) -> Result<Fenced, DevCgroupError> {
     let Some(path) = cgroup::unified(memberships).map(Path::new) else {
@@ -158,7 +159,7 @@ fn open(group: &Path) -> Result<File, DevCgroupError> {
 
 /// The part of a path that ends with the step's folder, `.../[NODE_]slurmstepd.scope/JOB/step_...`; None if the
 /// path is not in this job. JOB is `job_<id>`, or from Slurm 26.05 on a name that does not tell the job.
-fn step_group(path: &Path, job_id: u32) -> Option<PathBuf> {
+fn step_group(path: &Path, job_id: JobId) -> Option<PathBuf> {
     let text = |part: &Path| Some(part.file_name()?.to_str()?.to_owned());
     path.ancestors().find_map(|step| {
         let job = step.parent()?;
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn only_steps_of_the_job_have_a_group() {
-        let of = |path: &str| step_group(Path::new(path), 12);
+        let of = |path: &str| step_group(Path::new(path), JobId(12));
         let scope = "/system.slice/n1_slurmstepd.scope";
         for job in ["job_12", "sEKNKTV3WPV500"] {
             let step = format!("{scope}/{job}/step_0");
@@ -395,7 +396,7 @@ mod tests {
             devices.ensure_device(&name, number, 0, 0o666).unwrap();
         }
         let opens = |name: &str| opens(&scope.group(name), keep.path());
-        let fence = |name: &str, job_id: u32, rules: &[DeviceRule]| {
+        let fence = |name: &str, job_id: JobId, rules: &[DeviceRule]| {
             let path = scope.group(name);
             let path = Path::new("/").join(path.strip_prefix(&mount.point).unwrap());
             let line = format!("1 2 0:1 / {} rw - cgroup2 none rw", mount.point.display());
@@ -414,9 +415,9 @@ mod tests {
         let rules = [rule(3), rule(4), rule(6)];
         for (group, step) in [(batch, "batch"), (task, "0"), (special, "extern")] {
             let step = closed(&format!("job_7/step_{step}"));
-            assert_eq!(fence(group, 7, &rules), step);
+            assert_eq!(fence(group, JobId(7), &rules), step);
             // With each task of a step again.
-            assert_eq!(fence(group, 7, &rules), step);
+            assert_eq!(fence(group, JobId(7), &rules), step);
         }
         let of_job = |step: &str| {
             let found = bpf::attached(&open(&scope.group(step)).unwrap()).unwrap();
@@ -433,7 +434,7 @@ mod tests {
         scope.slurm_denies("job_7/step_1/user", 1, &[0]);
         let task = "job_7/step_1/user/task_0";
         assert_eq!(opens(task), [1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(fence(task, 7, &rules), closed("job_7/step_1"));
+        assert_eq!(fence(task, JobId(7), &rules), closed("job_7/step_1"));
         assert_eq!(opens(task), [1, 2, 5, 7]);
         assert_eq!(opens(batch), [1, 2, 5, 7]);
         // A group that the job's user makes below that of a task.
@@ -441,7 +442,10 @@ mod tests {
         // Another run of the job, in folders that stayed: what was closed to the first is not to the second.
         scope.slurm_denies("job_7", 1, &[5]);
         for _ in 0..2 {
-            assert_eq!(fence(batch, 7, &[rule(7)]), closed("job_7/step_batch"));
+            assert_eq!(
+                fence(batch, JobId(7), &[rule(7)]),
+                closed("job_7/step_batch")
+            );
             assert_eq!(opens(batch), [0, 1, 2, 3, 4, 6]);
             assert_eq!(opens(special), [0, 1, 2, 3, 4, 6]);
             assert_eq!(of_job("job_7/step_batch"), 2);
@@ -449,18 +453,21 @@ mod tests {
         // A job without devices of Slurm's, by its other name; a whole major.
         let named = "sEKNKTV3WPV500/step_batch/user/task_0";
         let all = [DeviceRule::Major(60)];
-        assert_eq!(fence(named, 8, &all), closed("sEKNKTV3WPV500/step_batch"));
+        assert_eq!(
+            fence(named, JobId(8), &all),
+            closed("sEKNKTV3WPV500/step_batch")
+        );
         assert_eq!(opens(named), Vec::<u32>::new());
         // Its extern step could not be closed when it began, and is with the next.
         let special = "sEKNKTV3WPV500/step_extern/user/task_special";
         assert_eq!(opens(special).len(), 8);
-        fence(named, 8, &all);
+        fence(named, JobId(8), &all);
         assert_eq!(opens(special), Vec::<u32>::new());
         assert_eq!(of_job("sEKNKTV3WPV500/step_batch"), 1);
         // Whoever is no process of a job, or of another, is never fenced.
         for other in ["system", "slurmd", "job_71/step_0"] {
             let without = Fenced::PermissionsOnly(NoGroup::NotConstrained);
-            assert_eq!(fence(other, 7, &all), without);
+            assert_eq!(fence(other, JobId(7), &all), without);
             assert_eq!(opens(other), [0, 1, 2, 3, 4, 5, 6, 7]);
         }
     }

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_fence::{Fenced, NoGroup, fence};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
 
@@ -47,7 +48,12 @@ impl Drop for Group {
 }
 
 /// Opens devices after it was told to, from inside a cgroup; gives what `cat` says of each.
-fn opens(group: &Path, job_id: u32, rules: &[DeviceRule], devices: &[&str]) -> (Fenced, Vec<bool>) {
+fn opens(
+    group: &Path,
+    job_id: JobId,
+    rules: &[DeviceRule],
+    devices: &[&str],
+) -> (Fenced, Vec<bool>) {
     let script = format!("read go; for d in {}; do cat $d; done", devices.join(" "));
     let mut child = Command::new("sh")
         .args(["-c", &script])
@@ -96,18 +102,21 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let task = group.below("uid_0/job_7/step_0/task_0");
     let rules = [DeviceRule::Device(number(0)), DeviceRule::Device(number(2))];
-    let (fenced, reached) = opens(&task, 7, &rules, &paths);
+    let (fenced, reached) = opens(&task, JobId(7), &rules, &paths);
     assert_eq!(reached, [false, true, false]);
     let job = group.below("uid_0/job_7");
     assert_eq!(fenced, Fenced::Closed { cgroup: job });
     // A group beside the task's, as the job's user could make with Slurm 22.05.
     let beside = group.below("uid_0/job_7/step_0/mine");
-    assert_eq!(opens(&beside, 7, &[], &paths).1, [false, true, false]);
+    assert_eq!(
+        opens(&beside, JobId(7), &[], &paths).1,
+        [false, true, false]
+    );
     // Another job is not concerned.
     let other = group.below("uid_0/job_8/step_0/task_0");
-    assert_eq!(opens(&other, 8, &[], &paths).1, [true, true, true]);
+    assert_eq!(opens(&other, JobId(8), &[], &paths).1, [true, true, true]);
     assert_eq!(
-        opens(&other, 8, &[DeviceRule::Major(60)], &paths).1,
+        opens(&other, JobId(8), &[DeviceRule::Major(60)], &paths).1,
         [false, false, false]
     );
 }
@@ -118,7 +127,7 @@ fn a_process_outside_of_the_job_is_never_fenced() {
         return;
     };
     let slurmd = group.below("slurmd");
-    let (fenced, _) = opens(&slurmd, 7, &[DeviceRule::Major(60)], &[]);
+    let (fenced, _) = opens(&slurmd, JobId(7), &[DeviceRule::Major(60)], &[]);
     assert_eq!(fenced, Fenced::PermissionsOnly(NoGroup::NotConstrained));
     let rules = fs::read_to_string(slurmd.join("devices.list")).unwrap();
     assert_eq!(rules.trim(), "a *:* rwm");

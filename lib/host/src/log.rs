@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::io::Write;
 use std::sync::Mutex;
 
+use gpufrac_core::ids::JobId;
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
 /// Lines about one job, or about the set-up of the node.
@@ -18,7 +19,7 @@ pub struct JobLog {
 
 impl JobLog {
     /// For a job. Without a syslog daemon the lines go to stderr alone.
-    pub fn new(job_id: u32) -> JobLog {
+    pub fn new(job_id: JobId) -> JobLog {
         Self::about(format!("job {job_id}"))
     }
 

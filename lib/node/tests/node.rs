@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
-use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
@@ -468,10 +468,10 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     let Some(world) = ready() else { return };
     world.prolog(job(1, 0, 50)).ok();
     for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
-        let last = world.leases()[0].job_id;
+        let last = world.leases()[0].job_id.0;
         world.slurm_says(last, over);
         world.prolog(job(id, 0, 50)).ok().says("no epilog came");
-        assert_eq!(world.leases()[0].job_id, id, "{over}");
+        assert_eq!(world.leases()[0].job_id, JobId(id), "{over}");
         world.check(&[]);
     }
     assert_eq!(world.usage().len(), 3);

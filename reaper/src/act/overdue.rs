@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::node::Node;
 
@@ -35,7 +36,7 @@ pub(crate) struct Cleanup {
     /// Leases that are being released, and those of jobs that are over.
     overdue: u32,
     /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
-    next_question: BTreeMap<u32, u64>,
+    next_question: BTreeMap<JobId, u64>,
 }
 
 impl Cleanup {
@@ -112,8 +113,8 @@ impl Cleanup {
 }
 
 /// The active leases of jobs without processes here, by job: those with several slices too, which are not watched.
-fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<u32, Vec<&'a Lease>> {
-    let mut found: BTreeMap<u32, Vec<&Lease>> = BTreeMap::new();
+fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<JobId, Vec<&'a Lease>> {
+    let mut found: BTreeMap<JobId, Vec<&Lease>> = BTreeMap::new();
     let active = leases.iter();
     let active = active.filter(|lease| lease.state == LeaseState::Active);
     for lease in active.filter(|lease| !sampler.has_processes(lease)) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
@@ -94,7 +95,7 @@ pub enum SlurmAction {
 
 #[derive(Serialize, Deserialize)]
 struct Call {
-    job_id: u32,
+    job_id: JobId,
     /// Which run of it is meant; actions are for no other.
     restart_count: Option<u32>,
     actions: Vec<SlurmAction>,
@@ -110,11 +111,11 @@ struct Reply {
 /// Slurm, as the daemon knows it.
 pub trait JobControl {
     /// A job; None if Slurm knows none of this id.
-    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError>;
+    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError>;
     /// Does something to a run of a job; what came of each.
     fn act(
         &self,
-        job_id: u32,
+        job_id: JobId,
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError>;
@@ -148,7 +149,7 @@ impl SlurmProcess {
 }
 
 impl JobControl for SlurmProcess {
-    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
+    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError> {
         let call = Call {
             job_id,
             restart_count: None,
@@ -159,7 +160,7 @@ impl JobControl for SlurmProcess {
 
     fn act(
         &self,
-        job_id: u32,
+        job_id: JobId,
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
@@ -191,7 +192,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
         job,
         results: vec![Err(ActionError(why.to_owned())); call.actions.len()],
     };
-    let Some(info) = client.job(call.job_id)? else {
+    let Some(info) = client.job(call.job_id.0)? else {
         return Ok(none(None, "there is no such job"));
     };
     let mut runs = call.restart_count.into_iter();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Mode;
 
 use super::Daemon;
@@ -101,7 +102,7 @@ impl Daemon {
     }
 
     /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
-    fn is_out_of_date(&self, job: u32) -> bool {
+    fn is_out_of_date(&self, job: JobId) -> bool {
         let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
         let watched = self.watched.get(&job);
         let now = self.outside.clock.now();

@@ -1,5 +1,6 @@
 //! What was decided about a job, in its record and in the log.
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Mode, Policy, Stall};
 
 use super::Daemon;
@@ -14,7 +15,7 @@ impl Daemon {
     /// What was decided, in the record and in the log.
     pub(super) fn decide(
         &mut self,
-        job: u32,
+        job: JobId,
         decision: Decision,
         stalled: &Stalled,
         policy: &Policy,
@@ -65,7 +66,7 @@ impl Daemon {
     }
 
     /// Warnings do not hold any more.
-    pub(super) fn forget_warnings(&mut self, job: u32) {
+    pub(super) fn forget_warnings(&mut self, job: JobId) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.escalation = Escalation::default();
             watched.refused = None;
@@ -73,7 +74,7 @@ impl Daemon {
     }
 
     /// Nothing is done although it is due; said once.
-    pub(super) fn refuse(&mut self, job: u32, stalled: &Stalled, policy: &Policy, why: Refusal) {
+    pub(super) fn refuse(&mut self, job: JobId, stalled: &Stalled, policy: &Policy, why: Refusal) {
         let Some(watched) = self.watched.get_mut(&job) else {
             return;
         };
@@ -85,7 +86,7 @@ impl Daemon {
     }
 
     /// The warnings of a job do not hold any more.
-    pub(super) fn clear(&mut self, job: u32, policy: &Policy, detail: &str) {
+    pub(super) fn clear(&mut self, job: JobId, policy: &Policy, detail: &str) {
         let Some(watched) = self.watched.get(&job) else {
             return;
         };

@@ -1,5 +1,6 @@
 //! What Slurm says of jobs. Busy ones cost it nothing.
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Mode;
 
 use super::Daemon;
@@ -14,7 +15,7 @@ impl Daemon {
     /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
     pub(super) fn ask_about_suspects(&mut self, now: BootTime) {
         let reaper = &self.node.config.reaper;
-        let unknown: Vec<u32> = self
+        let unknown: Vec<JobId> = self
             .watched
             .iter()
             .filter(|(_, watched)| watched.job.is_none() && watched.next_question <= self.round)
@@ -36,7 +37,7 @@ impl Daemon {
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
-    pub(super) fn ask_about(&mut self, job: u32) -> Option<Job> {
+    pub(super) fn ask_about(&mut self, job: JobId) -> Option<Job> {
         let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;
         watched.next_question = self.round + ROUNDS_BETWEEN_QUESTIONS;

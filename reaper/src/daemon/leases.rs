@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use super::Daemon;
@@ -32,8 +33,8 @@ impl Daemon {
         let active = active.filter(|lease| lease.state == LeaseState::Active);
         let judged = active.filter(|lease| !several.contains(&lease.job_id));
         let active: Vec<Lease> = judged.cloned().collect();
-        let keys: HashMap<u32, Key> = active.iter().map(|l| (l.job_id, Key::of(l))).collect();
-        let gone: Vec<u32> = self
+        let keys: HashMap<JobId, Key> = active.iter().map(|l| (l.job_id, Key::of(l))).collect();
+        let gone: Vec<JobId> = self
             .watched
             .iter()
             .filter(|(job, watched)| keys.get(job) != Some(&watched.watch.key))
@@ -112,7 +113,7 @@ impl Daemon {
     }
 
     /// The lease is gone.
-    fn forget_lease(&mut self, job: u32, now: BootTime) {
+    fn forget_lease(&mut self, job: JobId, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
         };
@@ -134,7 +135,7 @@ impl Daemon {
 }
 
 /// Jobs with more than one lease.
-fn with_several(leases: &[Lease]) -> BTreeSet<u32> {
+fn with_several(leases: &[Lease]) -> BTreeSet<JobId> {
     let further = leases.iter().filter(|lease| lease.number > 0);
     further.map(|lease| lease.job_id).collect()
 }

@@ -1,5 +1,6 @@
 //! Looks at the slices.
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use super::Daemon;
@@ -52,7 +53,7 @@ impl Daemon {
     }
 
     /// One more look at a slice whose job is about to end. It takes the time of a shortest look.
-    pub(super) fn look_again(&mut self, job: u32) {
+    pub(super) fn look_again(&mut self, job: JobId) {
         let Some(watched) = self.watched.get(&job) else {
             return;
         };

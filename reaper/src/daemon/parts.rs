@@ -1,5 +1,6 @@
 //! Jobs on several nodes: each says for how long its part is stalled, the first one decides.
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Policy;
 
 use super::Daemon;
@@ -16,7 +17,7 @@ impl Daemon {
     /// not this node that decides, or not all of them say so.
     pub(super) fn of_all_nodes(
         &mut self,
-        job: u32,
+        job: JobId,
         own: Stalled,
         policy: &Policy,
         now: BootTime,
@@ -71,14 +72,14 @@ impl Daemon {
     }
 
     /// What was measured while a breaker was open does not count.
-    pub(super) fn restart_window(&mut self, job: u32, now: BootTime) {
+    pub(super) fn restart_window(&mut self, job: JobId, now: BootTime) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.restart_window(now, "a breaker was open");
         }
     }
 
     /// This node's part of a job is not stalled. Cheap where it never said so.
-    pub(super) fn withdraw(&mut self, job: u32) {
+    pub(super) fn withdraw(&mut self, job: JobId) {
         let on_several = self
             .watched
             .get(&job)

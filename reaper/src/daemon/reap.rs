@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Mode, Policy};
 
 use super::Daemon;
@@ -16,7 +17,7 @@ const LIMITED_SPAN: Duration = Duration::from_secs(3600);
 
 /// A job, and what is due for it.
 pub(super) struct Due {
-    pub(super) job: u32,
+    pub(super) job: JobId,
     pub(super) stalled: Stalled,
     pub(super) policy: Policy,
     pub(super) step: Step,
@@ -26,7 +27,7 @@ impl Daemon {
     /// Judges every lease and does what is due.
     pub(super) fn reap(&mut self, now: BootTime) {
         self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
-        let jobs: Vec<u32> = self.watched.keys().copied().collect();
+        let jobs: Vec<JobId> = self.watched.keys().copied().collect();
         let mut due = Vec::new();
         let mut stalled = 0;
         for job in jobs {
@@ -72,7 +73,7 @@ impl Daemon {
     }
 
     /// What is due for a job, after what is not true any more was taken back.
-    fn judge(&mut self, job: u32, now: BootTime) -> Option<Due> {
+    fn judge(&mut self, job: JobId, now: BootTime) -> Option<Due> {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let escalation = &watched.watch.escalation;

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gpufrac_core::hostlist::Hostlist;
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +30,7 @@ const FOLDER_MODE: u32 = 0o755;
 #[serde(deny_unknown_fields)]
 struct Claim {
     version: u32,
-    job: u32,
+    job: JobId,
     restart_count: u32,
     /// Another one each time that it is written.
     number: u64,
@@ -126,7 +127,7 @@ impl Peers {
         Ok(RootDir::create(&folder.join(name), FOLDER_MODE)?.0)
     }
 
-    fn name(job: u32, node: &str) -> String {
+    fn name(job: JobId, node: &str) -> String {
         format!("{job}.{node}")
     }
 
@@ -151,7 +152,7 @@ impl Peers {
     ///
     /// # Errors
     /// The folder cannot be written.
-    pub fn withdraw(&mut self, job: u32) -> Result<(), PeerError> {
+    pub fn withdraw(&mut self, job: JobId) -> Result<(), PeerError> {
         let name = Self::name(job, &self.node);
         self.open("claims")?.remove(&name)?;
         let prefix = format!("{job}.");
@@ -163,7 +164,7 @@ impl Peers {
     ///
     /// # Errors
     /// The folder cannot be read or written.
-    pub fn tidy(&self, is_here: impl Fn(u32) -> bool) -> Result<(), PeerError> {
+    pub fn tidy(&self, is_here: impl Fn(JobId) -> bool) -> Result<(), PeerError> {
         let dir = self.open("claims")?;
         for name in dir.names()? {
             let of = name.split_once('.').filter(|(_, node)| *node == self.node);

@@ -170,9 +170,10 @@ impl Watch {
 pub(crate) mod tests {
     use super::*;
     use crate::measure::sample::{Excess, Source};
+    use gpufrac_core::ids::JobId;
 
     pub(crate) const KEY: Key = Key {
-        job_id: 7,
+        job_id: JobId(7),
         restart_count: 0,
         created_unix: 0,
     };

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ pub struct Record {
     /// [`VERSION`].
     pub version: u32,
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// How often it had been requeued.
     pub restart_count: u32,
     /// Its user.

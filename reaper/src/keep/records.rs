@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
 
 use crate::judge::peers::{PeerError, Peers};
@@ -67,11 +68,11 @@ impl Memory for Records {
         Ok(())
     }
 
-    fn end(&self, job: u32) -> Result<(), FileError> {
+    fn end(&self, job: JobId) -> Result<(), FileError> {
         self.living.remove(&name(job)).map(|_| ())
     }
 
-    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError> {
+    fn tidy(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
         for name in self.living.names()? {
             let job = name.strip_suffix(".json").and_then(|job| job.parse().ok());
             if job.is_none_or(|job| !is_here(job)) {
@@ -112,7 +113,7 @@ fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result
     Ok(())
 }
 
-fn name(job: u32) -> String {
+fn name(job: JobId) -> String {
     format!("{job}.json")
 }
 

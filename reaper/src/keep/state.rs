@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
@@ -69,13 +70,13 @@ pub trait Memory {
     ///
     /// # Errors
     /// The file cannot be removed.
-    fn end(&self, job: u32) -> Result<(), FileError>;
+    fn end(&self, job: JobId) -> Result<(), FileError>;
 
     /// Removes the living records of jobs that are not here.
     ///
     /// # Errors
     /// The folder cannot be read or written.
-    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError>;
+    fn tidy(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError>;
 
     /// Removes kept records that are older than `age` at `now_unix`, in seconds since 1970. In the shared folder each
     /// node removes its own.

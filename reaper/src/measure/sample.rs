@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
@@ -134,7 +135,7 @@ impl Sample {
 #[derive(Debug, Default)]
 pub struct Look {
     /// By job.
-    pub samples: HashMap<u32, Sample>,
+    pub samples: HashMap<JobId, Sample>,
     /// What the driver or the exporter refused.
     pub errors: Vec<String>,
 }

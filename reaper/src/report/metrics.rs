@@ -6,6 +6,7 @@
 
 use crate::keep::totals::Totals;
 use crate::measure::sample::Source;
+use gpufrac_core::ids::JobId;
 
 mod answer;
 mod client;
@@ -36,7 +37,7 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// Its user.
     pub user: String,
     /// Its account; empty without.

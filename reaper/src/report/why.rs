@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::JobId;
 use serde::Deserialize;
 
 use crate::keep::evidence::{Decision, Event, Record, VERSION};
@@ -62,14 +63,14 @@ pub struct Found {
 }
 
 /// The id of a job as it is typed.
-pub fn job_id(text: &str) -> Result<u32, WhyError> {
+pub fn job_id(text: &str) -> Result<JobId, WhyError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let id = digits.then(|| text.parse().ok()).flatten();
     id.ok_or_else(|| WhyError::NotAJob { text: plain(text) })
 }
 
 /// Looks for a job's records in these folders, as anybody may. A folder that is not there has none.
-pub fn find(job: u32, places: &[PathBuf]) -> Found {
+pub fn find(job: JobId, places: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for place in places {
         let files = files(job, place).unwrap_or_else(|problem| {
@@ -89,7 +90,7 @@ pub fn find(job: u32, places: &[PathBuf]) -> Found {
 }
 
 /// The files of a job: `JOB.json`, and `JOB-` with whatever follows.
-fn files(job: u32, place: &Path) -> Result<Vec<PathBuf>, WhyError> {
+fn files(job: JobId, place: &Path) -> Result<Vec<PathBuf>, WhyError> {
     let failed = |source| WhyError::Read {
         path: place.to_owned(),
         source,
@@ -120,7 +121,7 @@ struct Version {
 }
 
 /// A record; None if its job has just ended and it went elsewhere.
-fn read(job: u32, path: &Path) -> Result<Option<Record>, WhyError> {
+fn read(job: JobId, path: &Path) -> Result<Option<Record>, WhyError> {
     let failed = |source| WhyError::Read {
         path: path.to_owned(),
         source,
@@ -374,7 +375,7 @@ mod tests {
         // Not of this job.
         world.write(2, "42421-gn08-1.json", "{");
         world.write(2, ".4242-gn08-1.json.tmp", "{");
-        let found = find(4242, &world.places);
+        let found = find(JobId(4242), &world.places);
         assert!(found.problems.is_empty(), "{:?}", found.problems);
         assert_eq!(found.records, [elsewhere, whole, again]);
     }
@@ -386,10 +387,10 @@ mod tests {
         world.write(1, "4242-2.json", "{\"version\":2,\"new\":true}");
         world.write(1, "4242-3.json", "{\"version\":1");
         let mut other = record();
-        other.job = 1;
+        other.job = JobId(1);
         world.put(1, "4242-4.json", &other);
         std::fs::create_dir(world.places[1].join("4242-5.json")).unwrap();
-        let found = find(4242, &world.places);
+        let found = find(JobId(4242), &world.places);
         assert_eq!(found.records, [record()]);
         let said: Vec<String> = found.problems.iter().map(WhyError::to_string).collect();
         let wanted = [
@@ -406,7 +407,7 @@ mod tests {
 
     #[test]
     fn only_plain_ids_are_ids() {
-        assert_eq!(job_id("4242").unwrap(), 4242);
+        assert_eq!(job_id("4242").unwrap(), JobId(4242));
         for wrong in [
             "",
             "123_7",

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Action, Stall};
 
 use crate::keep::evidence::{Decision, Event, Record};
@@ -98,7 +99,7 @@ pub(crate) fn rule(event: &Event) -> String {
 }
 
 /// What a user can do whose slice is stalled; without a job, whose job is over.
-pub(crate) fn remedies(job: Option<u32>, stall: Stall) -> Vec<String> {
+pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
     let end = |rest: &str| job.map(|job| format!("{rest}: `scancel {job}`."));
     let mut said: Vec<String> = Vec::new();
     let mut say = |text: &str| said.push(text.to_owned());
@@ -204,7 +205,7 @@ pub(crate) mod example {
         let told = |minute, decision| event(minute, decision, Stall::Idle);
         Record {
             version: VERSION,
-            job: 4242,
+            job: JobId(4242),
             restart_count: 0,
             user: "alice".to_owned(),
             uid: 1000,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_host::files::FileError;
@@ -237,15 +238,15 @@ impl Simulated {
 }
 
 impl JobControl for Simulated {
-    fn job(&self, job_id: u32) -> Result<Option<Job>, SlurmError> {
+    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError> {
         self.reach_slurm()?;
         self.end_of_patience()?;
-        Ok(self.0.borrow().slurm_job(job_id))
+        Ok(self.0.borrow().slurm_job(job_id.0))
     }
 
     fn act(
         &self,
-        job_id: u32,
+        JobId(job_id): JobId,
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
@@ -312,12 +313,12 @@ impl Memory for Simulated {
         Ok(())
     }
 
-    fn end(&self, job: u32) -> Result<(), FileError> {
+    fn end(&self, job: JobId) -> Result<(), FileError> {
         self.0.borrow_mut().kept.records.remove(&job);
         Ok(())
     }
 
-    fn tidy(&self, is_here: &dyn Fn(u32) -> bool) -> Result<(), FileError> {
+    fn tidy(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
         let mut world = self.0.borrow_mut();
         world.kept.records.retain(|job, _| is_here(*job));
         Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
-use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -126,7 +126,7 @@ const FAULTS: [Fault; 7] = [
 #[derive(Default)]
 pub struct Kept {
     pub state: Option<State>,
-    pub records: HashMap<u32, Record>,
+    pub records: HashMap<JobId, Record>,
     /// When the state was lost, and with it what was done in the last hour.
     pub lost: Vec<Duration>,
 }
@@ -286,7 +286,7 @@ impl World {
     /// The run that a lease names.
     fn run(&self, lease: &Lease) -> Option<&Run> {
         let run = self
-            .job(lease.job_id)?
+            .job(lease.job_id.0)?
             .runs
             .get(lease.restart_count as usize)?;
         run.is_held.then_some(run)
@@ -553,7 +553,7 @@ impl World {
             self.wrong.push(format!("job {}: {wrong}", lease.job_id));
             return true;
         }
-        self.free(lease.job_id, lease.restart_count);
+        self.free(lease.job_id.0, lease.restart_count);
         true
     }
 
@@ -585,7 +585,7 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
     let mut lease = Lease {
         version: VERSION,
         state: LeaseState::Active,
-        job_id: id,
+        job_id: JobId(id),
         number: 0,
         restart_count: run,
         sluid: None,

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::{MemoryMib, Units};
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_fence::{self, DevCgroupError, Fenced};
 use gpufrac_host::files::FileError;
@@ -17,7 +18,7 @@ use crate::claim::Claims;
 
 /// What slurmstepd found when the step began.
 pub struct JobSlice {
-    job_id: u32,
+    job_id: JobId,
     /// The slices that the prolog carved: none, one, or one for each task of the job here.
     leases: Vec<Lease>,
     /// Which of them the tasks of this step have, where there are several.
@@ -59,7 +60,7 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 #[error("job {job_id}: no memory limit: {reason}")]
 pub struct NoMemoryLimit {
-    job_id: u32,
+    job_id: JobId,
     reason: LimitError,
 }
 
@@ -70,7 +71,7 @@ pub enum Unfit {
     #[error("job {job_id}: its slice is in state {state}, not active")]
     NotActive {
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// The lease's state.
         state: LeaseState,
     },
@@ -81,7 +82,7 @@ pub enum Unfit {
     )]
     Greater {
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// What the lease says.
         slice: u32,
         /// What Slurm allocated.
@@ -95,7 +96,7 @@ impl JobSlice {
     pub fn read(
         config: &Path,
         node_name: &str,
-        (job_id, user_id): (u32, u32),
+        (job_id, user_id): (JobId, u32),
         tasks: Option<usize>,
     ) -> Result<Self, ReadError> {
         let node = Node::load(config, node_name)?;

@@ -3,7 +3,7 @@
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
-use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -13,7 +13,7 @@ pub fn lease(job_id: u32) -> Lease {
     Lease {
         version: VERSION,
         state: LeaseState::Active,
-        job_id,
+        job_id: JobId(job_id),
         number: 0,
         restart_count: 0,
         sluid: None,

@@ -173,7 +173,7 @@ impl Lab {
     /// As [`Lab::leases`].
     pub fn leases_of(&self, node: &str, job: JobId) -> Result<Vec<Lease>, LabError> {
         let mut leases = self.leases(node)?;
-        leases.retain(|lease| lease.job_id == job.0);
+        leases.retain(|lease| lease.job_id == job);
         Ok(leases)
     }
 

@@ -1,21 +1,12 @@
 //! Jobs and nodes as Slurm shows them.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
+
+pub use gpufrac_core::ids::JobId;
 
 use crate::patience::poll;
 use crate::{Lab, LabError, Outcome, User};
-
-/// A job's number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u32);
-
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// One record of `scontrol show job`.
 #[derive(Debug, Clone)]

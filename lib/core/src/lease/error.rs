@@ -1,6 +1,7 @@
 //! What can be wrong with a lease.
 
 use super::state::LeaseState;
+use crate::ids::JobId;
 use crate::mechanism::Mechanism;
 
 /// The version of the text that this build writes and reads.
@@ -33,13 +34,13 @@ pub enum LeaseError {
     #[error("job {job_id}: a lease in state active must name its instance")]
     NoInstance {
         /// The lease's job.
-        job_id: u32,
+        job_id: JobId,
     },
     /// Parts that the mechanism does not have, or one that it needs is missing.
     #[error("job {job_id}: the sections below [slice] are not those of mechanism {mechanism}")]
     Sections {
         /// The lease's job.
-        job_id: u32,
+        job_id: JobId,
         /// Its mechanism.
         mechanism: Mechanism,
     },
@@ -47,7 +48,7 @@ pub enum LeaseError {
     #[error("job {job_id}: a lease can not go from {from} to {to}")]
     Transition {
         /// The lease's job.
-        job_id: u32,
+        job_id: JobId,
         /// Its state.
         from: LeaseState,
         /// The state that was asked for.
@@ -57,7 +58,7 @@ pub enum LeaseError {
     #[error("job {job_id}: can not write the lease: {source}")]
     Write {
         /// The lease's job.
-        job_id: u32,
+        job_id: JobId,
         /// What the writer of TOML says.
         source: Box<toml::ser::Error>,
     },

@@ -5,14 +5,14 @@ use proptest::prelude::*;
 use super::*;
 use crate::fraction::MemoryMib;
 use crate::geometry::Placement;
-use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use crate::layout::Side;
 
 fn lease() -> Lease {
     Lease {
         version: VERSION,
         state: LeaseState::Carving,
-        job_id: 4711,
+        job_id: JobId(4711),
         number: 0,
         restart_count: 0,
         sluid: None,
@@ -55,7 +55,7 @@ fn a_lease_is_named_by_job_and_number() {
     );
     assert!(!first.is_same(&second) && second.is_same(&second));
     for lease in [&first, &second] {
-        assert_eq!(read_name(&lease.name()), Some((4711, lease.number)));
+        assert_eq!(read_name(&lease.name()), Some((JobId(4711), lease.number)));
         let text = lease.to_text().unwrap();
         assert_eq!(&Lease::parse(&text).unwrap(), lease);
         assert_eq!(text.contains("number"), lease.number > 0);
@@ -131,7 +131,9 @@ fn active_needs_an_instance() {
     let mut lease = lease();
     assert!(matches!(
         lease.advance(LeaseState::Active),
-        Err(LeaseError::NoInstance { job_id: 4711 })
+        Err(LeaseError::NoInstance {
+            job_id: JobId(4711)
+        })
     ));
     assert_eq!(lease.state, LeaseState::Carving);
     lease.state = LeaseState::Active;
@@ -406,7 +408,7 @@ fn any_lease() -> impl Strategy<Value = Lease> {
             lease.idle_wish = wish;
             lease.slice = way.0;
             (
-                lease.job_id,
+                lease.job_id.0,
                 lease.user_id,
                 lease.group_id,
                 lease.restart_count,
@@ -464,7 +466,7 @@ proptest! {
 #[test]
 fn groups_of_a_job_have_its_id_or_its_sluid() {
     let mut lease = lease();
-    lease.job_id = 12;
+    lease.job_id = JobId(12);
     for other in [
         "job_1",
         "job_123",
@@ -497,7 +499,7 @@ fn groups_of_a_job_have_its_id_or_its_sluid() {
 #[test]
 fn a_group_without_a_lease_of_its_name_is_nobodys_while_leases_lack_sluids() {
     let with = |job_id: u32, sluid: Option<&str>| Lease {
-        job_id,
+        job_id: JobId(job_id),
         sluid: sluid.map(str::to_owned),
         ..lease()
     };

@@ -7,7 +7,7 @@ use super::slice::{HamiSlice, Held, MigSlice, MpsSlice, Slice};
 use super::state::LeaseState;
 use super::{Lease, checksum};
 use crate::fraction::{Fraction, MemoryMib, Units};
-use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
@@ -24,7 +24,7 @@ struct Header {
 struct LeaseText {
     version: u32,
     state: LeaseState,
-    job_id: u32,
+    job_id: JobId,
     #[serde(default, skip_serializing_if = "is_default")]
     number: u32,
     restart_count: u32,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
-use gpufrac_core::ids::DeviceIndex;
+use gpufrac_core::ids::{DeviceIndex, JobId};
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
 
@@ -33,7 +33,7 @@ pub enum JobEnvError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEnv {
     /// The job.
-    pub job_id: u32,
+    pub job_id: JobId,
     /// Its owner.
     pub user_id: u32,
     /// The owner's group.
@@ -115,7 +115,7 @@ impl JobEnv {
                 expected: "a list of device indexes",
             })?;
         Ok(JobEnv {
-            job_id: number("SLURM_JOB_ID")?,
+            job_id: JobId(number("SLURM_JOB_ID")?),
             user_id: number("SLURM_JOB_UID")?,
             group_id: number("SLURM_JOB_GID").unwrap_or(0),
             user: text("SLURM_JOB_USER").unwrap_or_default(),
@@ -159,7 +159,7 @@ mod tests {
         let job = JobEnv::read(lookup(JOB)).unwrap();
         assert_eq!(
             (job.job_id, job.user_id, job.devices.as_slice()),
-            (12, 1000, &[DeviceIndex(3)][..])
+            (JobId(12), 1000, &[DeviceIndex(3)][..])
         );
         assert_eq!(job.entry.unwrap().unwrap().units.0, 25);
         assert_eq!(job.node, "gn01");

@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::JobId;
 use slurm_sys::client::{Client, ClientError, JobInfo};
 use slurm_sys::release::{self, Release, Series};
 
@@ -57,15 +58,15 @@ impl SlurmError {
 /// What carving asks of Slurm.
 pub trait Slurm {
     /// Says that [`Slurm::job`] will be called for this job soon.
-    fn expect(&self, job_id: u32);
+    fn expect(&self, job_id: JobId);
     /// What Slurm knows of a job; None if it knows none of this id.
-    fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError>;
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
     /// Puts a batch job back in the queue, held or not; of an array this task alone, of a het job all of it.
-    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError>;
+    fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError>;
     /// Ends a job; of an array this task alone.
-    fn cancel(&self, job_id: u32) -> Result<(), SlurmError>;
+    fn cancel(&self, job_id: JobId) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
-    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError>;
+    fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError>;
     /// The time by which it is decided how long an answer is waited for.
     fn now(&self) -> Instant {
         Instant::now()
@@ -78,7 +79,7 @@ type Work = Box<dyn FnOnce(&Result<Client, Arc<ClientError>>) + Send>;
 pub struct Controller {
     work: OnceLock<Sender<Work>>,
     /// What was asked and not answered yet.
-    pending: Mutex<Option<(u32, Receiver<JobAnswer>)>>,
+    pending: Mutex<Option<(JobId, Receiver<JobAnswer>)>>,
 }
 
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
@@ -131,10 +132,10 @@ impl Controller {
     /// Does something to one job. It is asked for first: a task of an array is not known by its number alone.
     fn tell(
         &self,
-        job_id: u32,
+        job_id: JobId,
         act: impl FnOnce(&Client, &JobInfo) -> Result<(), ClientError> + Send + 'static,
     ) -> Result<(), SlurmError> {
-        Self::wait(&self.send(move |client| act(client, &client.known_job(job_id)?)))
+        Self::wait(&self.send(move |client| act(client, &client.known_job(job_id.0)?)))
     }
 
     fn wait<T>(answer: &Receiver<Result<T, SlurmError>>) -> Result<T, SlurmError> {
@@ -160,14 +161,14 @@ fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
 }
 
 impl Slurm for Controller {
-    fn expect(&self, job_id: u32) {
-        let answer = self.send(move |client| client.job(job_id));
+    fn expect(&self, job_id: JobId) {
+        let answer = self.send(move |client| client.job(job_id.0));
         if let Ok(mut pending) = self.pending.lock() {
             *pending = Some((job_id, answer));
         }
     }
 
-    fn job(&self, job_id: u32) -> JobAnswer {
+    fn job(&self, job_id: JobId) -> JobAnswer {
         let pending = self
             .pending
             .lock()
@@ -175,7 +176,7 @@ impl Slurm for Controller {
             .and_then(|mut pending| pending.take());
         let question = match pending {
             Some((asked, question)) if asked == job_id => question,
-            _ => self.send(move |client| client.job(job_id)),
+            _ => self.send(move |client| client.job(job_id.0)),
         };
         let answer = Self::wait(&question);
         if matches!(answer, Err(SlurmError::TooSlow(_)))
@@ -187,15 +188,15 @@ impl Slurm for Controller {
         answer.map_err(|error| explained(error, release::release_of_parent()))
     }
 
-    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
+    fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError> {
         self.tell(job_id, move |client, job| client.requeue(job, hold))
     }
 
-    fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
+    fn cancel(&self, job_id: JobId) -> Result<(), SlurmError> {
         self.tell(job_id, Client::cancel)
     }
 
-    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
+    fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         let line = line.to_owned();
         self.tell(job_id, move |client, job| client.notify(job, &line))
     }

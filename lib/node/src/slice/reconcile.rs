@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
 use slurm_sys::client::JobState;
@@ -14,7 +15,7 @@ use crate::state::leases::StoreError;
 
 /// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
 /// `except`. What cannot be ended now stays, with its place taken. Gives the leases left.
-pub fn repair(locked: &mut LockedGpu<'_>, except: Option<u32>) -> Result<Vec<Lease>, StoreError> {
+pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<Lease>, StoreError> {
     let log = locked.log;
     let mut left = Vec::new();
     for mut lease in locked.leases()? {
@@ -49,7 +50,7 @@ const ASK_LIMIT: Duration = Duration::from_secs(4);
 pub fn evict_finished(
     locked: &mut LockedGpu<'_>,
     side: Side,
-    except: u32,
+    except: JobId,
     slurm: &dyn Slurm,
 ) -> Result<usize, StoreError> {
     let log = locked.log;

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::locked::LockedGpu;
@@ -68,7 +69,7 @@ impl ReleaseError {
 /// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One
 /// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
 /// for the most.
-pub fn release(node: &Node, job_id: u32, log: &JobLog) -> Result<(), ReleaseError> {
+pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
     let start = Instant::now();
     let store = node.leases()?;
     let (leases, damaged) = store.readable_of_job(job_id)?;
@@ -150,7 +151,7 @@ fn release_one(
 }
 
 /// Releases and turns the result into what Slurm is told.
-pub fn epilog(node: &Node, job_id: u32, log: &JobLog) -> Exit {
+pub fn epilog(node: &Node, job_id: JobId, log: &JobLog) -> Exit {
     match release(node, job_id, log) {
         Ok(()) => Exit::Done,
         // Never set up: then nothing was carved here either.
@@ -191,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_drains_the_node_is_not_hidden_by_what_passes() {
-        let log = JobLog::new(7);
+        let log = JobLog::new(JobId(7));
         assert!(damaged().drains() && !locked().drains());
         assert!(worse(locked(), damaged(), &log).drains());
         assert!(worse(damaged(), locked(), &log).drains());

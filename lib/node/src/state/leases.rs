@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 
 use gpufrac_host::files::{FileError, RootDir};
@@ -57,7 +58,7 @@ impl LeaseStore {
     }
 
     /// The leases of a job, by number; empty if it has none.
-    pub fn of_job(&self, job_id: u32) -> Result<Vec<Lease>, StoreError> {
+    pub fn of_job(&self, job_id: JobId) -> Result<Vec<Lease>, StoreError> {
         let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
         self.named(self.dir.names()?.into_iter().filter(own))
     }
@@ -66,7 +67,7 @@ impl LeaseStore {
     /// nothing that is known of.
     pub fn readable_of_job(
         &self,
-        job_id: u32,
+        job_id: JobId,
     ) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
         let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
         let (mut leases, mut errors) = (Vec::new(), Vec::new());
@@ -205,7 +206,7 @@ mod tests {
     #[test]
     fn a_lease_is_written_read_listed_and_dropped() {
         let (_keep, store, lock) = store();
-        assert_eq!(store.of_job(7).unwrap(), []);
+        assert_eq!(store.of_job(JobId(7)).unwrap(), []);
         assert_eq!(store.again(&lease(7)).unwrap(), None);
         for job in [12, 7] {
             store.write(&lock, &lease(job)).unwrap();
@@ -234,15 +235,18 @@ mod tests {
         }
         assert!(store.dir.path().join("7.1").exists());
         let all = [numbered(7, 0), numbered(7, 1), numbered(7, 10)];
-        assert_eq!(store.of_job(7).unwrap(), all);
+        assert_eq!(store.of_job(JobId(7)).unwrap(), all);
         assert_eq!(store.list().unwrap().len(), 4);
         assert_eq!(store.others_of_gpu(&all[1]).unwrap().len(), 3);
         store.remove(&lock, &all[0]).unwrap();
-        assert_eq!(store.of_job(7).unwrap(), all[1..]);
+        assert_eq!(store.of_job(JobId(7)).unwrap(), all[1..]);
         // A copy under another number is no second slice.
         std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
-        assert!(matches!(store.of_job(7), Err(StoreError::WrongJob { .. })));
-        let (readable, errors) = store.readable_of_job(7).unwrap();
+        assert!(matches!(
+            store.of_job(JobId(7)),
+            Err(StoreError::WrongJob { .. })
+        ));
+        let (readable, errors) = store.readable_of_job(JobId(7)).unwrap();
         assert_eq!(readable, all[1..]);
         assert!(matches!(errors[..], [StoreError::WrongJob { .. }]));
     }

@@ -3,6 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
@@ -24,7 +25,7 @@ pub enum UsageError {
     #[error("cannot write the usage record of job {job_id}: {source}")]
     Json {
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// Why.
         source: serde_json::Error,
     },
@@ -46,7 +47,7 @@ pub struct UsageRecord {
     /// Of this format.
     pub version: u32,
     /// The job.
-    pub job: u32,
+    pub job: JobId,
     /// Which of the job's slices on this node, from 0.
     #[serde(default, skip_serializing_if = "is_first")]
     pub slice: u32,

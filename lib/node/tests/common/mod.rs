@@ -17,6 +17,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
@@ -303,7 +304,7 @@ impl World {
     /// The leases of a job, by number.
     pub fn leases_of(&self, job: Job) -> Vec<Lease> {
         let mut leases = self.leases();
-        leases.retain(|lease| lease.job_id == job.id);
+        leases.retain(|lease| lease.job_id.0 == job.id);
         leases
     }
 
@@ -322,7 +323,7 @@ impl World {
     }
 
     pub fn lease(&self, job: Job) -> Option<Lease> {
-        self.leases().into_iter().find(|l| l.job_id == job.id)
+        self.leases().into_iter().find(|l| l.job_id.0 == job.id)
     }
 
     pub fn instances(&self, gpu: usize) -> Vec<sim::GpuInstance> {
@@ -557,7 +558,7 @@ const QUESTION: Duration = Duration::from_secs(3);
 
 impl Files {
     /// As the real one, which asks for the job first.
-    fn tell(&self, job_id: u32, line: String) -> Result<(), SlurmError> {
+    fn tell(&self, job_id: JobId, line: String) -> Result<(), SlurmError> {
         if self.job(job_id)?.is_none() {
             return Err(Self::error(slurm_sys::raw::ESLURM_INVALID_JOB_ID as i32));
         }
@@ -608,9 +609,9 @@ impl Files {
 }
 
 impl Slurm for Files {
-    fn expect(&self, _: u32) {}
+    fn expect(&self, _: JobId) {}
 
-    fn job(&self, job_id: u32) -> Result<Option<JobInfo>, SlurmError> {
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
         self.library()?;
         self.answers()?;
         let Ok(text) = fs::read_to_string(self.dir.join(job_id.to_string())) else {
@@ -628,7 +629,7 @@ impl Slurm for Files {
         let restart_count = words.next().map_or(0, |n| n.parse().unwrap());
         let per_task = words.next().map(str::to_owned);
         Ok(Some(JobInfo {
-            job_id,
+            job_id: job_id.0,
             user_id: 0,
             state,
             partition: "gpu".into(),
@@ -660,7 +661,7 @@ impl Slurm for Files {
         }))
     }
 
-    fn requeue(&self, job_id: u32, hold: bool) -> Result<(), SlurmError> {
+    fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError> {
         self.job(job_id)?;
         if self.dir.join("interactive").exists() {
             return Err(Self::error(slurm_sys::raw::ESLURM_BATCH_ONLY as i32));
@@ -669,11 +670,11 @@ impl Slurm for Files {
         self.tell(job_id, format!("requeue{hold} {job_id}"))
     }
 
-    fn cancel(&self, job_id: u32) -> Result<(), SlurmError> {
+    fn cancel(&self, job_id: JobId) -> Result<(), SlurmError> {
         self.tell(job_id, format!("cancel {job_id}"))
     }
 
-    fn notify(&self, job_id: u32, line: &str) -> Result<(), SlurmError> {
+    fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         self.tell(job_id, format!("notify {job_id} {line}"))
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
-use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -15,7 +15,7 @@ fn lease(job_id: u32) -> Lease {
     Lease {
         version: VERSION,
         state: LeaseState::Active,
-        job_id,
+        job_id: JobId(job_id),
         number: 0,
         restart_count: 0,
         sluid: None,

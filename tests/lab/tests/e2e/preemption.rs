@@ -172,7 +172,7 @@ fn a_whole_gpu_takes_the_place_of_shares_and_shares_that_of_a_whole_gpu() -> Res
     let whole = submit(&lab, &["-p", "high"], "1", "sleep 1000")?;
     lab.wait_for_state(whole, &["RUNNING"])?;
     let leases: Vec<_> = lab.leases(node)?.iter().map(|lease| lease.job_id).collect();
-    assert_eq!(leases, [whole.0]);
+    assert_eq!(leases, [whole]);
     for job in &shares[..2] {
         assert_eq!(lab.job(*job)?.field("Restarts"), "1");
     }
@@ -184,7 +184,7 @@ fn a_whole_gpu_takes_the_place_of_shares_and_shares_that_of_a_whole_gpu() -> Res
     let share = submit(&lab, &["-p", "high"], "0.3", "sleep 1000")?;
     lab.wait_for_state(share, &["RUNNING"])?;
     let leases: Vec<_> = lab.leases(node)?.iter().map(|lease| lease.job_id).collect();
-    assert_eq!(leases, [share.0]);
+    assert_eq!(leases, [share]);
     expect_no_failed_start(&lab, &[whole, share])?;
     cancel_all(&lab)?;
     lab.expect_nothing_left()

@@ -19,7 +19,7 @@ pub fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Jobs and their states by squeue (`which` narrows them down); one whose prolog has not ended is PROLOG.
-pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<u32, String>, LabError> {
+pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<JobId, String>, LabError> {
     let text = lab
         .command("squeue")
         .args(["-h", "-o", "%i %T %r"])
@@ -38,7 +38,7 @@ pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<u32, String>, LabErro
 }
 
 /// The leases of `node` by job, and none for a lease that went away while it was read.
-pub fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<u32, Lease>, LabError> {
+pub fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<JobId, Lease>, LabError> {
     Ok(lab
         .leases(node)?
         .into_iter()
@@ -67,8 +67,8 @@ fn place(instance: &Instance) -> (usize, u32, u32) {
 /// One look at all three parties, in the order queue, leases, simulator, leases, queue: what both looks at
 /// one party agree on held at the moment of the simulator's.
 struct Look {
-    queues: [BTreeMap<u32, String>; 2],
-    leases: [BTreeMap<u32, Lease>; 2],
+    queues: [BTreeMap<JobId, String>; 2],
+    leases: [BTreeMap<JobId, Lease>; 2],
     instances: Vec<Instance>,
 }
 

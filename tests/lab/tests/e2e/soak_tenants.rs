@@ -49,8 +49,8 @@ const PARTITIONS: [&str; 4] = ["shared", "halves", "any", "private"];
 /// One look at all parties of a node, in the order queue, leases, daemons and GPUs, leases, queue: what both looks at
 /// one party agree on held at the moment between.
 struct Look {
-    queues: [BTreeMap<u32, String>; 2],
-    leases: [BTreeMap<u32, Lease>; 2],
+    queues: [BTreeMap<JobId, String>; 2],
+    leases: [BTreeMap<JobId, Lease>; 2],
     daemons: Vec<MpsProcess>,
     instances: Vec<Instance>,
     modes: Vec<ComputeMode>,
@@ -96,7 +96,7 @@ impl Look {
                 found.push(format!("{units} units on {side} of GPU {gpu}"));
             }
         }
-        let mut tenants: BTreeMap<PathBuf, Vec<u32>> = BTreeMap::new();
+        let mut tenants: BTreeMap<PathBuf, Vec<JobId>> = BTreeMap::new();
         for lease in self.held() {
             if let Some(mps) = lease.slice.mps() {
                 let jobs = tenants.entry(mps.pipe().into()).or_default();

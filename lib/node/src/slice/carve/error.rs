@@ -2,7 +2,7 @@
 
 use gpufrac_core::entry::EntryError;
 use gpufrac_core::fraction::Units;
-use gpufrac_core::ids::{DeviceIndex, GpuIndex};
+use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
@@ -126,7 +126,7 @@ pub enum CarveError {
     )]
     Rule {
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// The partition.
         partition: String,
         /// What they say.
@@ -248,7 +248,7 @@ pub enum CarveError {
         /// The GPU.
         gpu: String,
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// How it shares it.
         mechanism: Mechanism,
     },

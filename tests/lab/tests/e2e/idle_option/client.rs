@@ -164,7 +164,7 @@ fn signals_go_to_the_script_or_to_the_steps() -> Result<(), LabError> {
         .args([QUARTER, "sh", "-c"])
         .args(["while [ ! -e salloc.go ]; do sleep 0.05; done"])
         .spawn()?;
-    let interactive = JobId(super::only_lease(&lab)?.job_id);
+    let interactive = super::only_lease(&lab)?.job_id;
     let refused = ask(&lab, "tell-script", interactive)?;
     assert!(refused.contains("slurm_kill_job2"), "{refused}");
     lab.write_work("salloc.go", "")?;
