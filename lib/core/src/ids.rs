@@ -49,6 +49,11 @@ ids! {
     DeviceMinor;
 }
 
+impl UserId {
+    /// The superuser.
+    pub const ROOT: UserId = UserId(0);
+}
+
 impl GpuIndex {
     /// Where the GPU stands in a list of all GPUs of the node, which is in NVML's order.
     #[must_use]

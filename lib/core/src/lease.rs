@@ -5,7 +5,7 @@
 //! another lease. What to do on the disk (write whole, rename) is the node's business.
 
 use crate::fraction::{Fraction, Units};
-use crate::ids::JobId;
+use crate::ids::{GroupId, JobId, UserId};
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
@@ -54,9 +54,9 @@ pub struct Lease {
     /// What Slurm calls this run of the job, from 26.05 on ([`is_sluid`]).
     pub sluid: Option<String>,
     /// The job's user id.
-    pub user_id: u32,
+    pub user_id: UserId,
     /// The job's group id.
-    pub group_id: u32,
+    pub group_id: GroupId,
     /// The job's user name.
     pub user: String,
     /// The account charged, where Slurm has accounts.

@@ -263,6 +263,7 @@ fn answer(value: u32) -> [Instruction; 2] {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::ids::UserId;
     use std::fs;
     use std::io::Write;
     use std::process::{Command, Stdio};
@@ -393,7 +394,9 @@ mod tests {
                 unreachable!()
             };
             let name = minor.to_string();
-            devices.ensure_device(&name, number, 0, 0o666).unwrap();
+            devices
+                .ensure_device(&name, number, UserId::ROOT, 0o666)
+                .unwrap();
         }
         let opens = |name: &str| opens(&scope.group(name), keep.path());
         let fence = |name: &str, job_id: JobId, rules: &[DeviceRule]| {

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_fence::{Fenced, NoGroup, fence};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
 
@@ -95,7 +95,8 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
     let paths: Vec<String> = (0..3)
         .map(|minor| {
             let name = format!("d{minor}");
-            dir.ensure_device(&name, number(minor), 0, 0o666).unwrap();
+            dir.ensure_device(&name, number(minor), UserId::ROOT, 0o666)
+                .unwrap();
             format!("{}/{name}", keep.path().display())
         })
         .collect();

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use crate::syscalls::set_attribute;
+use gpufrac_core::ids::UserId;
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
@@ -19,15 +20,15 @@ const OTHER: u16 = 0x20;
 
 /// Gives `path` a list of which the owner has `owner`, each of `users` `permission` (4 read,
 /// 2 write, 1 execute), everybody else nothing. The file's mode changes with it.
-pub(crate) fn set(path: &Path, owner: u16, permission: u16, users: &[u32]) -> io::Result<()> {
+pub(crate) fn set(path: &Path, owner: u16, permission: u16, users: &[UserId]) -> io::Result<()> {
     set_attribute(path, ATTRIBUTE, &list(owner, permission, users))
 }
 
-fn list(owner: u16, permission: u16, users: &[u32]) -> Vec<u8> {
+fn list(owner: u16, permission: u16, users: &[UserId]) -> Vec<u8> {
     let mut users = users.to_vec();
     users.sort_unstable();
     users.dedup();
-    let named = users.iter().map(|uid| (USER, permission, *uid));
+    let named = users.iter().map(|uid| (USER, permission, uid.0));
     let entries = std::iter::once((USER_OBJ, owner, NOBODY))
         .chain(named)
         .chain([
@@ -52,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_list_has_the_kernels_form() {
-        let bytes = list(7, 1, &[1000, 5, 1000]);
+        let bytes = list(7, 1, &[UserId(1000), UserId(5), UserId(1000)]);
         assert_eq!(bytes.len(), 4 + 8 * 6);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
         assert_eq!(bytes[12..20], [2, 0, 1, 0, 5, 0, 0, 0]);
@@ -61,7 +62,7 @@ mod tests {
     #[test]
     fn the_mode_follows() {
         let keep = tempfile::tempdir().unwrap();
-        set(keep.path(), 7, 1, &[1000]).unwrap();
+        set(keep.path(), 7, 1, &[UserId(1000)]).unwrap();
         let mode = std::fs::metadata(keep.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o710);
         set(keep.path(), 7, 1, &[]).unwrap();

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use gpufrac_core::ids::{GroupId, UserId};
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat};
@@ -261,7 +262,7 @@ impl RootDir {
 
     /// Lets these users pass through this directory, and nobody else but root: they can open what they
     /// know the name of, if its own mode lets them.
-    pub fn let_pass(&self, users: &[u32]) -> Result<(), FileError> {
+    pub fn let_pass(&self, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place("."), 7, 1, users)
             .map_err(|e| FileError::io("set the access list of", &self.path, e))
     }
@@ -273,7 +274,7 @@ impl RootDir {
     }
 
     /// Lets these users read the file or device `name`, and nobody else but root.
-    pub fn let_read(&self, name: &str, users: &[u32]) -> Result<(), FileError> {
+    pub fn let_read(&self, name: &str, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place(name), 4, 4, users)
             .map_err(|e| FileError::io("set the access list of", &self.at(name), e))
     }
@@ -285,13 +286,17 @@ impl RootDir {
 
     /// Makes an empty file of a user, readable and writable by the user alone; one that is there is
     /// replaced.
-    pub fn make_for(&self, name: &str, uid: u32, gid: u32) -> Result<(), FileError> {
+    pub fn make_for(&self, name: &str, user: UserId, group: GroupId) -> Result<(), FileError> {
         let path = self.at(name);
         self.remove(name)?;
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
         let file = self.open_file(name, flags)?;
-        fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-            .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        fchown(
+            &file,
+            Some(Uid::from_raw(user.0)),
+            Some(Gid::from_raw(group.0)),
+        )
+        .map_err(|e| FileError::io("set the owner of", &path, e))?;
         fchmod(&file, Mode::from_bits_truncate(0o600))
             .map_err(|e| FileError::io("set the mode of", &path, e))
     }
@@ -372,14 +377,14 @@ impl RootDir {
         }
     }
 
-    /// Makes sure that `name` is the character device `number` of owner `uid`, group root,
+    /// Makes sure that `name` is the character device `number` of `owner`, group root,
     /// with `mode`. A device node with another number is replaced (majors may change when a
     /// driver is loaded again); anything else at this place is refused.
     pub fn ensure_device(
         &self,
         name: &str,
         number: DeviceNumber,
-        uid: u32,
+        owner: UserId,
         mode: u32,
     ) -> Result<Made, FileError> {
         let path = self.at(name);
@@ -421,7 +426,7 @@ impl RootDir {
         fchownat(
             self.fd.as_fd(),
             name,
-            Some(Uid::from_raw(uid)),
+            Some(Uid::from_raw(owner.0)),
             Some(Gid::from_raw(0)),
             AtFlags::AT_SYMLINK_NOFOLLOW,
         )

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 
@@ -231,7 +231,11 @@ fn prepare_mps(
 ) -> Result<(), SetupError> {
     let options = &device.pool.options;
     let name = format!("probe{}", gpu.index);
-    let probe = ControlDaemon::new(&node.mps_control, node.mps_folder(&name).as_ref(), 0);
+    let probe = ControlDaemon::new(
+        &node.mps_control,
+        node.mps_folder(&name).as_ref(),
+        UserId::ROOT,
+    );
     // Another node-setup may run, or have been killed here.
     let _lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
     let tried = probe.kill().and_then(|()| {
@@ -378,7 +382,7 @@ fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupE
             inspect::PLACEHOLDER_MAJOR => 0o666,
             _ => 0o600,
         };
-        if dir.ensure_device(&name, number, 0, mode)? != Made::Kept {
+        if dir.ensure_device(&name, number, UserId::ROOT, mode)? != Made::Kept {
             let path = dir.path().join(&name);
             let (path, gpu) = (path.display(), device.gpu_index);
             report.done.push(match device.side {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
-use gpufrac_core::ids::{GpuIndex, JobId};
+use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_nvml::{NvmlError, Session};
 use nvidia_ml::disturb::What;
@@ -294,7 +294,10 @@ fn a_job_id_that_begins_anew_does_not_get_the_old_owners_slice() {
     let output = command.env("SLURM_JOB_UID", "4242").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     let new = world.leases()[0].clone();
-    assert_eq!((old.user_id == new.user_id, new.user_id), (false, 4242));
+    assert_eq!(
+        (old.user_id == new.user_id, new.user_id),
+        (false, UserId(4242))
+    );
     assert_ne!(
         old.slice.instance().unwrap().mig_uuid,
         new.slice.instance().unwrap().mig_uuid

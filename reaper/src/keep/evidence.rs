@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{IdleWish, Stall};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct Record {
     /// Its user.
     pub user: String,
     /// Its user's id.
-    pub uid: u32,
+    pub uid: UserId,
     /// The account charged.
     pub account: Option<String>,
     /// The partition.

@@ -6,6 +6,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use crate::clock::BootTime;
+use gpufrac_core::ids::UserId;
 
 /// Part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
 const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
@@ -18,7 +19,7 @@ const MOST_ANSWER_BYTES: u64 = 4 << 20;
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(120);
 
 /// The first number of a person's account (login.defs(5), `UID_MIN`).
-const FIRST_PERSON_UID: u32 = 1000;
+const FIRST_PERSON_UID: UserId = UserId(1000);
 
 /// Why the endpoint gave no metrics.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +66,7 @@ pub enum DcgmError {
         /// The endpoint.
         url: String,
         /// The user id of the socket.
-        owner: u32,
+        owner: UserId,
     },
 }
 
@@ -182,7 +183,7 @@ impl Dcgm {
 }
 
 /// The user whose socket listens at a port of this node (proc(5), `/proc/net/tcp`).
-fn listener(port: u16) -> Option<u32> {
+fn listener(port: u16) -> Option<UserId> {
     const LISTENS: &str = "0A";
     let wanted = format!(":{port:04X}");
     ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -267,7 +268,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let own = nix::unistd::getuid().as_raw();
-        assert_eq!(listener(port), Some(own));
+        assert_eq!(listener(port), Some(UserId(own)));
         drop(socket);
         assert_eq!(listener(port), None);
     }

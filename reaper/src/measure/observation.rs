@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib};
+use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::policy::Policy;
@@ -106,7 +107,8 @@ impl Observation<'_> {
     fn is_server(&self, pid: i32) -> bool {
         let mut neighbours = self.neighbours.iter();
         // What runs in a job is a program of its user, whatever it is called.
-        let outside = || process::owner(pid) == Some(0) || process::job_group(pid).is_none();
+        let outside =
+            || process::owner(pid) == Some(UserId::ROOT) || process::job_group(pid).is_none();
         neighbours.any(|lease| {
             lease.slice.mps().is_some() && process::is_mps(pid, lease.user_id) && outside()
         })
@@ -190,7 +192,7 @@ impl Observation<'_> {
         }
         let pid = pid as i32;
         // A server of a daemon that is one job's alone runs as this job's user.
-        let user = process::owner(pid).filter(|user| *user != 0)?;
+        let user = process::owner(pid).filter(|user| *user != UserId::ROOT)?;
         let mut private = self.neighbours.iter().filter(|lease| {
             let mps = lease.slice.mps();
             lease.user_id == user && mps.is_some_and(|mps| mps.private)

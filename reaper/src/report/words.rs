@@ -159,6 +159,7 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
 /// A record for the tests of what is drawn and said.
 #[cfg(test)]
 pub(crate) mod example {
+    use gpufrac_core::ids::UserId;
     use gpufrac_core::policy::IdleWish;
 
     use super::*;
@@ -208,7 +209,7 @@ pub(crate) mod example {
             job: JobId(4242),
             restart_count: 0,
             user: "alice".to_owned(),
-            uid: 1000,
+            uid: UserId(1000),
             account: Some("physics".to_owned()),
             partition: "gpu".to_owned(),
             node: "gn07".to_owned(),

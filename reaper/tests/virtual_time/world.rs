@@ -8,7 +8,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
-use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -589,8 +589,8 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
         number: 0,
         restart_count: run,
         sluid: None,
-        user_id: 1000,
-        group_id: 1000,
+        user_id: UserId(1000),
+        group_id: GroupId(1000),
         user: "ada".to_owned(),
         account: None,
         partition: "gpu".to_owned(),

@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             .unwrap_or(gpufrac_core::config::PATH);
         let slice = match (
             std::env::var("SLURMD_NODENAME"),
-            spank.job_id().map(JobId).zip(spank.user_id()),
+            spank.job_id().map(JobId).zip(spank.user_id().map(UserId)),
         ) {
             (Ok(node), Some(job_and_user)) => {
                 let in_step = matches!(spank.step(), Some(Step::Numbered(_))) && has_device(spank);

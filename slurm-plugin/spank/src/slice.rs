@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::{MemoryMib, Units};
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_fence::{self, DevCgroupError, Fenced};
 use gpufrac_host::files::FileError;
@@ -96,7 +96,7 @@ impl JobSlice {
     pub fn read(
         config: &Path,
         node_name: &str,
-        (job_id, user_id): (JobId, u32),
+        (job_id, user_id): (JobId, UserId),
         tasks: Option<usize>,
     ) -> Result<Self, ReadError> {
         let node = Node::load(config, node_name)?;

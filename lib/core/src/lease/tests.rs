@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fraction::MemoryMib;
 use crate::geometry::Placement;
-use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use crate::layout::Side;
 
 fn lease() -> Lease {
@@ -16,8 +16,8 @@ fn lease() -> Lease {
         number: 0,
         restart_count: 0,
         sluid: None,
-        user_id: 1000,
-        group_id: 100,
+        user_id: UserId(1000),
+        group_id: GroupId(100),
         user: "ada".to_owned(),
         account: Some("physics".to_owned()),
         partition: "gpu".to_owned(),
@@ -409,8 +409,8 @@ fn any_lease() -> impl Strategy<Value = Lease> {
             lease.slice = way.0;
             (
                 lease.job_id.0,
-                lease.user_id,
-                lease.group_id,
+                lease.user_id.0,
+                lease.group_id.0,
                 lease.restart_count,
             ) = who;
             (lease.user, lease.account, lease.partition) = texts;

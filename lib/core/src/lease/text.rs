@@ -7,7 +7,7 @@ use super::slice::{HamiSlice, Held, MigSlice, MpsSlice, Slice};
 use super::state::LeaseState;
 use super::{Lease, checksum};
 use crate::fraction::{Fraction, MemoryMib, Units};
-use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
+use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
@@ -30,8 +30,8 @@ struct LeaseText {
     restart_count: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sluid: Option<String>,
-    user_id: u32,
-    group_id: u32,
+    user_id: UserId,
+    group_id: GroupId,
     user: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     account: Option<String>,

@@ -1,5 +1,6 @@
 //! Files in folders that are right, and wrong.
 
+use gpufrac_core::ids::UserId;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use super::*;
@@ -122,16 +123,16 @@ fn a_device_node_is_made_kept_replaced_and_never_made_over_a_file() {
         },
     );
     let ensure = |number, uid| dir.ensure_device("d", number, uid, 0o400);
-    assert_eq!(ensure(one, 0).unwrap(), Made::Created);
-    assert_eq!(ensure(one, 1000).unwrap(), Made::Kept);
+    assert_eq!(ensure(one, UserId::ROOT).unwrap(), Made::Created);
+    assert_eq!(ensure(one, UserId(1000)).unwrap(), Made::Kept);
     let meta = std::fs::metadata(dir.path().join("d")).unwrap();
     assert_eq!(meta.permissions().mode() & 0o7777, 0o400);
     assert_eq!(std::os::unix::fs::MetadataExt::uid(&meta), 1000);
-    assert_eq!(ensure(two, 0).unwrap(), Made::Replaced);
+    assert_eq!(ensure(two, UserId::ROOT).unwrap(), Made::Replaced);
     assert_eq!(dir.device("d").unwrap(), Some(two));
     std::fs::write(dir.path().join("f"), "").unwrap();
     assert!(matches!(
-        dir.ensure_device("f", one, 0, 0o400),
+        dir.ensure_device("f", one, UserId::ROOT, 0o400),
         Err(FileError::Foreign { .. })
     ));
 }

@@ -4,6 +4,7 @@
 //! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
 //! file of the GPU instance and that of the compute instance.
 
+use gpufrac_core::ids::UserId;
 use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
 
 use crate::gpu::capability_files::{Caps, CapsError, field};
@@ -66,7 +67,7 @@ impl<'a> InstanceFiles<'a> {
     }
 
     /// Gives the files of an instance to `uid` alone.
-    pub fn grant(&self, caps: InstanceCaps, uid: u32) -> Result<(), CapsError> {
+    pub fn grant(&self, caps: InstanceCaps, uid: UserId) -> Result<(), CapsError> {
         let major = self.caps.major("nvidia-caps")?;
         for minor in [caps.gi, caps.ci] {
             self.own(major, minor, uid)?;
@@ -76,7 +77,7 @@ impl<'a> InstanceFiles<'a> {
 
     /// Gives the files of an instance, which are root's, to these users and nobody else: they share
     /// it. Who is a user before and after does not notice.
-    pub fn share(&self, caps: InstanceCaps, users: &[u32]) -> Result<(), CapsError> {
+    pub fn share(&self, caps: InstanceCaps, users: &[UserId]) -> Result<(), CapsError> {
         for minor in [caps.gi, caps.ci] {
             let (dir, name) = self.node_of(minor)?;
             dir.let_read(&name, users)?;
@@ -89,7 +90,7 @@ impl<'a> InstanceFiles<'a> {
     pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
         let major = self.caps.major("nvidia-caps")?;
         for minor in [caps.ci, caps.gi] {
-            self.own(major, minor, 0)?;
+            self.own(major, minor, UserId::ROOT)?;
         }
         Ok(())
     }
@@ -99,7 +100,7 @@ impl<'a> InstanceFiles<'a> {
         Ok((dir, format!("nvidia-cap{minor}")))
     }
 
-    fn own(&self, major: u32, minor: u32, uid: u32) -> Result<Made, CapsError> {
+    fn own(&self, major: u32, minor: u32, uid: UserId) -> Result<Made, CapsError> {
         let (dir, name) = self.node_of(minor)?;
         Ok(dir.ensure_device(&name, DeviceNumber { major, minor }, uid, MODE)?)
     }

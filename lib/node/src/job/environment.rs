@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
-use gpufrac_core::ids::{DeviceIndex, JobId};
+use gpufrac_core::ids::{DeviceIndex, GroupId, JobId, UserId};
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
 
@@ -35,9 +35,9 @@ pub struct JobEnv {
     /// The job.
     pub job_id: JobId,
     /// Its owner.
-    pub user_id: u32,
+    pub user_id: UserId,
     /// The owner's group.
-    pub group_id: u32,
+    pub group_id: GroupId,
     /// The owner's name, for records.
     pub user: String,
     /// Its account, if accounting is used.
@@ -116,8 +116,8 @@ impl JobEnv {
             })?;
         Ok(JobEnv {
             job_id: JobId(number("SLURM_JOB_ID")?),
-            user_id: number("SLURM_JOB_UID")?,
-            group_id: number("SLURM_JOB_GID").unwrap_or(0),
+            user_id: UserId(number("SLURM_JOB_UID")?),
+            group_id: GroupId(number("SLURM_JOB_GID").unwrap_or(0)),
             user: text("SLURM_JOB_USER").unwrap_or_default(),
             account: text("SLURM_JOB_ACCOUNT").filter(|account| !account.is_empty()),
             partition: text("SLURM_JOB_PARTITION").unwrap_or_default(),
@@ -159,7 +159,7 @@ mod tests {
         let job = JobEnv::read(lookup(JOB)).unwrap();
         assert_eq!(
             (job.job_id, job.user_id, job.devices.as_slice()),
-            (JobId(12), 1000, &[DeviceIndex(3)][..])
+            (JobId(12), UserId(1000), &[DeviceIndex(3)][..])
         );
         assert_eq!(job.entry.unwrap().unwrap().units.0, 25);
         assert_eq!(job.node, "gn01");

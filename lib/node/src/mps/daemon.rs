@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::UserId;
 
 use crate::mps::process::{self, MpsProcess, Role};
 use gpufrac_host::files::{FileError, RootDir};
@@ -172,13 +173,13 @@ pub enum Health {
 pub struct ControlDaemon {
     program: PathBuf,
     folder: PathBuf,
-    server_user: u32,
+    server_user: UserId,
 }
 
 impl ControlDaemon {
     /// With its program and folder. `server_user`: whose its servers are, beside root's: the job's user
     /// where the daemon is the job's alone.
-    pub fn new(program: &Path, folder: &Path, server_user: u32) -> ControlDaemon {
+    pub fn new(program: &Path, folder: &Path, server_user: UserId) -> ControlDaemon {
         ControlDaemon {
             program: program.to_owned(),
             folder: folder.to_owned(),
@@ -285,7 +286,7 @@ impl ControlDaemon {
     }
 
     /// Lets these users connect, and nobody else.
-    pub fn admit(&self, users: &[u32]) -> Result<(), MpsError> {
+    pub fn admit(&self, users: &[UserId]) -> Result<(), MpsError> {
         let pipe = RootDir::open(&self.pipe())?;
         // The daemon makes both writable for all, so anybody could fill the memory of /run. Here and not at
         // the start: the prolog that started it may have been killed right after.
@@ -296,7 +297,7 @@ impl ControlDaemon {
     }
 
     /// Of those who can connect leaves these. A folder that is closed stays so: its daemon has no limits yet.
-    pub fn keep(&self, users: &[u32]) -> Result<(), MpsError> {
+    pub fn keep(&self, users: &[UserId]) -> Result<(), MpsError> {
         match RootDir::open(&self.pipe()) {
             Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
             Ok(_) => Ok(()),

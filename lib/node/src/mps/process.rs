@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use gpufrac_core::ids::UserId;
 use gpufrac_core::lease;
 use gpufrac_host::syscalls::ProcessHandle;
 
@@ -43,13 +44,13 @@ fn pids() -> impl Iterator<Item = i32> {
 }
 
 /// The daemon whose pipes are in `pipe`, and its servers, which are root's or of `server_user`.
-pub fn of(pipe: &Path, server_user: u32) -> Vec<MpsProcess> {
+pub fn of(pipe: &Path, server_user: UserId) -> Vec<MpsProcess> {
     pids()
         .filter_map(|pid| observe(pid, pipe, server_user))
         .collect()
 }
 
-fn observe(pid: i32, pipe: &Path, server_user: u32) -> Option<MpsProcess> {
+fn observe(pid: i32, pipe: &Path, server_user: UserId) -> Option<MpsProcess> {
     let place = proc(pid);
     // Most processes end here.
     if !fs::read(place.join("comm"))
@@ -69,7 +70,7 @@ fn observe(pid: i32, pipe: &Path, server_user: u32) -> Option<MpsProcess> {
     };
     // A user may call a program of his anything.
     let owner = owner(pid)?;
-    if owner != 0 && !(role == Role::Server && owner == server_user) {
+    if owner != UserId::ROOT && !(role == Role::Server && owner == server_user) {
         return None;
     }
     let environment = fs::read(place.join("environ")).ok()?;
@@ -79,7 +80,7 @@ fn observe(pid: i32, pipe: &Path, server_user: u32) -> Option<MpsProcess> {
 }
 
 /// Kills the daemon of `pipe` and its servers and waits until they are gone. False if some stay.
-pub fn kill(pipe: &Path, server_user: u32, limit: Duration) -> bool {
+pub fn kill(pipe: &Path, server_user: UserId, limit: Duration) -> bool {
     let start = Instant::now();
     loop {
         let mut found = of(pipe, server_user);
@@ -118,7 +119,7 @@ pub fn is_alive(pid: i32) -> bool {
 
 /// The user who started a process. Not the one with whose rights it runs, who has its folder in /proc: anybody can
 /// start set-uid programs.
-pub fn owner(pid: i32) -> Option<u32> {
+pub fn owner(pid: i32) -> Option<UserId> {
     let status = fs::read_to_string(proc(pid).join("status")).ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     users.split_whitespace().next()?.parse().ok()
@@ -146,9 +147,10 @@ fn job_part(line: &str) -> Option<&str> {
 }
 
 /// Whether a process is one of MPS's own, run by root or by `user`.
-pub fn is_mps(pid: i32, user: u32) -> bool {
+pub fn is_mps(pid: i32, user: UserId) -> bool {
     let comm = fs::read(proc(pid).join("comm")).unwrap_or_default();
-    comm.starts_with(COMM.as_bytes()) && owner(pid).is_some_and(|owner| [0, user].contains(&owner))
+    comm.starts_with(COMM.as_bytes())
+        && owner(pid).is_some_and(|owner| [UserId::ROOT, user].contains(&owner))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What jobs on one device have in common under MPS: the daemon, its limits, who may connect.
 
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
 use crate::gpu::locked::LockedGpu;
@@ -213,7 +214,7 @@ impl<'a> Tenants<'a> {
         }
     }
 
-    fn users(&self, with_own: bool) -> Vec<u32> {
+    fn users(&self, with_own: bool) -> Vec<UserId> {
         let own = with_own.then_some(self.lease.user_id);
         let others = self.others.iter().map(|other| other.user_id);
         others.chain(own).collect()
@@ -227,7 +228,7 @@ impl<'a> Tenants<'a> {
 }
 
 /// The users of those leases that are on an instance.
-pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<u32> {
+pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<UserId> {
     let on_it = leases.iter().filter(|lease| {
         let own = lease.slice.instance();
         own.is_some_and(|own| own.mig_uuid == instance.mig_uuid)
@@ -236,8 +237,8 @@ pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<u32> {
 }
 
 /// The daemon of a lease.
-pub fn daemon_of(node: &Node, user: u32, mps: &MpsSlice) -> ControlDaemon {
-    let server_user = if mps.private { user } else { 0 };
+pub fn daemon_of(node: &Node, user: UserId, mps: &MpsSlice) -> ControlDaemon {
+    let server_user = if mps.private { user } else { UserId::ROOT };
     ControlDaemon::new(&node.mps_control, mps.folder.as_ref(), server_user)
 }
 

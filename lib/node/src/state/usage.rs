@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +56,7 @@ pub struct UsageRecord {
     /// Its user.
     pub user: String,
     /// The user's id.
-    pub uid: u32,
+    pub uid: UserId,
     /// The account charged.
     pub account: Option<String>,
     /// The partition.

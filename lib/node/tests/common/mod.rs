@@ -449,7 +449,7 @@ impl World {
                 assert_eq!(gi.compute[0].uuid, instance.mig_uuid);
                 assert!(known.insert(instance.gi_id), "two leases of one instance");
                 for cap in [instance.gi_cap_minor, instance.ci_cap_minor] {
-                    assert_eq!(self.cap(cap), (lease.user_id, 0o400), "cap {cap}");
+                    assert_eq!(self.cap(cap), (lease.user_id.0, 0o400), "cap {cap}");
                 }
             }
             let standing: BTreeSet<u32> = gpu.instances.iter().map(|i| i.id).collect();

@@ -316,7 +316,7 @@ impl World {
         );
         for lease in leases.iter().filter(|lease| lease.slice.hami().is_some()) {
             let meta = fs::metadata(run.join("hami").join(lease.name())).unwrap();
-            assert_eq!((meta.uid(), meta.mode() & 0o7777), (lease.user_id, 0o600));
+            assert_eq!((meta.uid(), meta.mode() & 0o7777), (lease.user_id.0, 0o600));
         }
         self.check_gpus(&leases, foreign);
     }
@@ -354,7 +354,7 @@ impl World {
 
     #[track_caller]
     fn check_tenants(&self, pipe: &Path, leases: &[&Lease]) {
-        let users: BTreeMap<u32, u16> = leases.iter().map(|lease| (lease.user_id, 1)).collect();
+        let users: BTreeMap<u32, u16> = leases.iter().map(|lease| (lease.user_id.0, 1)).collect();
         assert_eq!(access(pipe), users, "{}", pipe.display());
         let mode = fs::metadata(pipe).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o710, "{}", pipe.display());
@@ -401,7 +401,7 @@ impl World {
                 assert_eq!(gi.compute.len(), 1);
                 assert_eq!(gi.compute[0].uuid, instance.mig_uuid);
                 for minor in [instance.gi_cap_minor, instance.ci_cap_minor] {
-                    users.entry(minor).or_default().insert(lease.user_id, 4);
+                    users.entry(minor).or_default().insert(lease.user_id.0, 4);
                 }
             }
             shared.extend(foreign);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
-use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, LeaseState, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
@@ -19,8 +19,8 @@ fn lease(job_id: u32) -> Lease {
         number: 0,
         restart_count: 0,
         sluid: None,
-        user_id: 1000,
-        group_id: 1000,
+        user_id: UserId(1000),
+        group_id: GroupId(1000),
         user: "ada".into(),
         account: None,
         partition: "gpu".into(),

@@ -30,7 +30,7 @@ fn sbatch() -> Result<(), LabError> {
     lab.wait_for_state(job, &["RUNNING"])?;
     let slice = lab.slice(node, job)?;
     assert_eq!(slice.instance.size, 2);
-    assert_eq!(slice.lease.user_id, user.uid);
+    assert_eq!(slice.lease.user_id.0, user.uid);
     assert_eq!(lab.instances(node)?.len(), 1);
 
     let shown = lab.job(job)?;
