@@ -138,7 +138,7 @@ pub enum CarveError {
     )]
     Ambiguous {
         /// The job.
-        job_id: u32,
+        job_id: JobId,
         /// The item.
         source: RequestError,
     },
