@@ -2,43 +2,29 @@
 
 mod attempt;
 mod error;
+mod order;
+mod times;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use gpufrac_core::config::Device;
-use gpufrac_core::entry::Entry;
-use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
-use slurm_sys::client::{JobInfo, JobState};
+use slurm_sys::client::JobState;
 
 pub use error::{CarveError, Reaction};
 
 use crate::job::environment::JobEnv;
-use crate::job::grant::{self, Asked};
-use crate::job::slurmctld::{Slurm, SlurmError};
-use crate::job::tasks;
+use crate::job::slurmctld::Slurm;
 use crate::node::Node;
 use crate::slice::reconcile::place;
 use crate::slice::release;
-use crate::state::record::NodeRecord;
 use attempt::Attempt;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
-
-/// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
-const PATIENCE: Duration = Duration::from_secs(6);
-/// How long slurmctld may be silent for a job of which nothing can be made without its word, from the start of the
-/// prolog: a prolog that fails drains the node. It has 60 s (`PrologEpilogTimeout` where it is set), of which each
-/// answer may take some.
-const SILENCE: Duration = Duration::from_secs(45);
-/// The part of it in which the job can still be carved: in the rest it is put back.
-const QUESTIONS: Duration = Duration::from_secs(36);
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(320);
-/// Without `PrologFlags=DeferBatch` slurmctld needs a moment to take the job back.
-const AFTER_REQUEUE: Duration = Duration::from_secs(1);
+use gpufrac_nvml::{NvmlError, Session};
+use order::{Word, is_per_task};
+use times::{AFTER_REQUEUE, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, SILENCE};
 
 /// What carving came to.
 #[derive(Debug)]
@@ -70,67 +56,27 @@ pub fn carve(
     if !held && !matches!(job.entry, Ok(Some(_))) {
         return Ok(Carved::NotConcerned);
     }
-    let mut entry = job.entry.clone().map_err(CarveError::Entry)?;
+    let entry = job.entry.clone().map_err(CarveError::Entry)?;
     let store = node.leases()?;
     // slurmctld and the driver both take their time: let them do so side by side.
     slurm.expect(job.job_id);
-    let mut session = entry.is_some().then(|| node.nvml());
-    let mut silence = None;
-    let said = match ask(job, entry, slurm) {
-        Ok(said) => said,
-        // Not even an entry says what the job may have: job_submit's plugin is hardly of this Slurm either, and so
-        // leaves all entries as users write them.
-        Err(error) if error.is_of_other_series() && held => return Err(CarveError::Foreign(error)),
-        Err(error) => {
-            log.warning(format!(
-                "Slurm does not say what the job asked for: {error}"
-            ));
-            entry = entry.filter(|_| !error.is_of_other_series());
-            silence = Some(error.to_string());
-            None
-        }
-    };
-    let asked = said.as_ref().map(Asked::from);
-    let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
-    let wanted = asked.as_ref().map_or(entry.is_some(), for_gpu);
-    if !wanted {
+    let session = entry.is_some().then(|| node.nvml());
+    let word = Word::hear(job, entry, held, slurm, log)?;
+    if !word.wants_gpu(node) {
         // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
         // not find the lease of another run, or of another job of this number.
         let old = store.of_job(job.job_id)?;
-        if old.iter().any(|old| asked.is_some() || !job.is_run_of(old)) {
+        let is_foreign = |old: &Lease| word.asked.is_some() || !job.is_run_of(old);
+        if old.iter().any(is_foreign) {
             release::release(node, job.job_id, log)?;
         }
         return Ok(Carved::NotConcerned);
     }
-    // A job can be changed, or come, without job_submit having seen its text.
-    if let Some(asked) = &asked {
-        let unread = asked.refuse_ambiguous();
-        unread.map_err(|source| CarveError::Ambiguous {
-            job_id: job.job_id,
-            source,
-        })?;
-    }
-    let device = device_of(job, &devices)?;
-    check_record(&record, &device)?;
-    let units = granted_units(asked.as_ref(), entry, &device, log)?;
-    let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
-        pool: device.pool.name.clone(),
-        units,
-    })?;
-    if let (Some(info), Some(asked)) = (&said, &asked)
-        && let Some(rule) = asked.against_rules(&node.config, &info.partition, &device, units, menu)
-    {
-        return Err(CarveError::Rule {
-            job_id: job.job_id,
-            partition: info.partition.clone(),
-            rule,
-        });
-    }
-    let count = slices(job, said.as_ref(), asked.as_ref(), entry, units, silence)?;
+    let order = word.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
     if old
         .iter()
-        .any(|old| old.slice.gpu_index != device.gpu_index)
+        .any(|old| old.slice.gpu_index != order.device.gpu_index)
     {
         // From an earlier run of the job, whose epilog never came, on a GPU whose lock the
         // attempts below do not take.
@@ -141,20 +87,29 @@ pub fn carve(
         node,
         store: &store,
         record: &record,
-        device,
-        menu,
-        count,
+        device: order.device,
+        menu: order.menu,
+        count: order.count,
         number: 0,
-        confirmed: said.is_some(),
+        confirmed: word.said.is_some(),
         slurm,
         log,
     };
+    try_for_a_while(&attempt, session)
+}
+
+/// Tries until it works, something is wrong that does not heal, or [`PATIENCE`] is over. `session`: one that was opened
+/// already.
+fn try_for_a_while(
+    attempt: &Attempt<'_>,
+    mut session: Option<Result<Session, NvmlError>>,
+) -> Result<Carved, CarveError> {
     let start = Instant::now();
     let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut said = String::new();
     loop {
         let left = PATIENCE.saturating_sub(start.elapsed());
-        let session = session.take().unwrap_or_else(|| node.nvml());
+        let session = session.take().unwrap_or_else(|| attempt.node.nvml());
         let carved = session
             .map_err(CarveError::from)
             .and_then(|session| attempt.run(&session, left));
@@ -162,7 +117,7 @@ pub fn carve(
             Err(error) if error.reaction() == Reaction::Wait && !left.is_zero() => {
                 let why = error.to_string();
                 if why != said {
-                    log.info(format!("waiting: {why}"));
+                    attempt.log.info(format!("waiting: {why}"));
                     said = why;
                 }
                 pause.sleep(left);
@@ -170,138 +125,6 @@ pub fn carve(
             other => return other,
         }
     }
-}
-
-/// Where nothing can be made without Slurm's word, it is asked again.
-fn ask(
-    job: &JobEnv,
-    entry: Option<Entry>,
-    slurm: &dyn Slurm,
-) -> Result<Option<JobInfo>, SlurmError> {
-    let start = slurm.now();
-    loop {
-        let answer = slurm.job(job.job_id);
-        let limit = match &answer {
-            Err(error) if is_per_task(entry) && !error.is_of_other_series() => QUESTIONS,
-            // The job can be put back, so this is not waited for as long.
-            Ok(Some(info)) if lacks_count(info) => PATIENCE,
-            _ => Duration::ZERO,
-        };
-        if slurm.now().duration_since(start) >= limit {
-            return answer;
-        }
-        sleep(LONGEST_PAUSE);
-    }
-}
-
-fn is_per_task(entry: Option<Entry>) -> bool {
-    entry.is_some_and(|entry| entry.per_task)
-}
-
-/// Whether Slurm answered without what the job holds on its nodes, although its tasks are to have slices.
-fn lacks_count(info: &JobInfo) -> bool {
-    let empty = info.gres_of_nodes.iter().all(String::is_empty);
-    empty && info.state == JobState::Running && Asked::from(info).is_per_task()
-}
-
-/// The device of a pool that Slurm gave to the job.
-fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, CarveError> {
-    let mut ours = devices
-        .iter()
-        .filter(|device| job.devices.contains(&device.index));
-    match (ours.next(), ours.next()) {
-        (Some(device), None) => Ok(*device),
-        (Some(_), Some(_)) => Err(CarveError::SeveralDevices {
-            devices: job.devices.clone(),
-        }),
-        (None, _) if job.devices.is_empty() => Err(CarveError::NoDevice),
-        (None, _) => Err(CarveError::UnknownDevice {
-            devices: job.devices.clone(),
-            count: devices.len(),
-        }),
-    }
-}
-
-/// The configuration and the record of node-setup must mean the same GPUs.
-fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveError> {
-    let gpu = record.gpus.get(device.gpu_index.position());
-    match gpu.map(|gpu| gpu.pool.as_deref()) {
-        Some(Some(pool)) if pool == device.pool.name => Ok(()),
-        _ => Err(CarveError::ConfigChanged {
-            pool: device.pool.name.clone(),
-            gpu_index: device.gpu_index,
-        }),
-    }
-}
-
-fn granted_units(
-    asked: Option<&Asked>,
-    entry: Option<Entry>,
-    device: &Device<'_>,
-    log: &JobLog,
-) -> Result<Units, CarveError> {
-    let offered = device.pool.mechanism;
-    if let Some(named) = entry.and_then(|entry| entry.mechanism)
-        && named != offered
-    {
-        // A mechanism that the user named is kept by the Type in Slurm's own text; the entry has it too where no
-        // other came into question, and stays what it was when the job is moved.
-        if asked.is_none() {
-            return Err(CarveError::Mechanism {
-                asked: named,
-                pool: device.pool.name.clone(),
-                offered,
-            });
-        }
-        log.info(format!(
-            "the job was changed while it was pending: a slice by {offered}, not {named}"
-        ));
-    }
-    let units = grant::granted(asked, entry, device);
-    let units = units.ok_or_else(|| CarveError::NoSize {
-        device: device.index,
-        tres: asked.map_or(String::new(), |asked| asked.per_node.clone()),
-    })?;
-    if let Some(entry) = entry
-        && entry.units != units
-    {
-        log.info(format!(
-            "the job was changed while it was pending: {units} units, not {}",
-            entry.units
-        ));
-    }
-    Ok(units)
-}
-
-/// How many slices of these units the job holds here. `silence`: why Slurm did not answer.
-fn slices(
-    job: &JobEnv,
-    info: Option<&JobInfo>,
-    asked: Option<&Asked>,
-    entry: Option<Entry>,
-    units: Units,
-    silence: Option<String>,
-) -> Result<u32, CarveError> {
-    let (Some(info), Some(asked)) = (info, asked) else {
-        return match is_per_task(entry) {
-            true => Err(CarveError::Uncounted {
-                why: silence.unwrap_or_else(|| "it does not know the job".to_owned()),
-            }),
-            false => Ok(1),
-        };
-    };
-    if asked.is_twice() {
-        return Err(CarveError::NodeAndTask {
-            per_node: asked.per_node.clone(),
-            per_task: asked.per_task.clone(),
-        });
-    }
-    if !asked.is_per_task() {
-        return Ok(1);
-    }
-    tasks::slices(info, &job.node, units).ok_or_else(|| CarveError::Uncounted {
-        why: format!("`{}` on `{}`", info.gres_of_nodes.join(" "), info.nodes),
-    })
 }
 
 /// Carves and turns the result into what Slurm is told.

@@ -1,0 +1,252 @@
+//! What a job is to have, by Slurm's word and by the entry of job_submit.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use gpufrac_core::config::Device;
+use gpufrac_core::entry::Entry;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::layout::MenuEntry;
+use gpufrac_host::log::JobLog;
+use slurm_sys::client::{JobInfo, JobState};
+
+use super::error::CarveError;
+use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
+use crate::job::environment::JobEnv;
+use crate::job::grant::{self, Asked};
+use crate::job::slurmctld::{Slurm, SlurmError};
+use crate::job::tasks;
+use crate::node::Node;
+use crate::state::record::NodeRecord;
+
+/// What Slurm and the entry say of a job together.
+pub(super) struct Word {
+    /// Slurm's record of the job; None where Slurm does not answer or know it.
+    pub(super) said: Option<JobInfo>,
+    /// What the record says that the job asks for.
+    pub(super) asked: Option<Asked>,
+    /// The entry, where it can be believed.
+    entry: Option<Entry>,
+    /// Why Slurm did not answer.
+    silence: Option<String>,
+}
+
+/// What is to be made.
+pub(super) struct Order<'a> {
+    pub(super) device: Device<'a>,
+    /// What each slice is.
+    pub(super) menu: &'a MenuEntry,
+    /// How many slices.
+    pub(super) count: u32,
+}
+
+impl Word {
+    /// `held`: whether the job holds a device of a pool.
+    pub(super) fn hear(
+        job: &JobEnv,
+        entry: Option<Entry>,
+        held: bool,
+        slurm: &dyn Slurm,
+        log: &JobLog,
+    ) -> Result<Word, CarveError> {
+        let error = match ask(job, entry, slurm) {
+            Ok(said) => {
+                return Ok(Word {
+                    asked: said.as_ref().map(Asked::from),
+                    said,
+                    entry,
+                    silence: None,
+                });
+            }
+            Err(error) => error,
+        };
+        // Not even an entry says what the job may have: job_submit's plugin is hardly of this Slurm either, and so
+        // leaves all entries as users write them.
+        if error.is_of_other_series() && held {
+            return Err(CarveError::Foreign(error));
+        }
+        log.warning(format!(
+            "Slurm does not say what the job asked for: {error}"
+        ));
+        Ok(Word {
+            said: None,
+            asked: None,
+            entry: entry.filter(|_| !error.is_of_other_series()),
+            silence: Some(error.to_string()),
+        })
+    }
+
+    pub(super) fn wants_gpu(&self, node: &Node) -> bool {
+        let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
+        self.asked.as_ref().map_or(self.entry.is_some(), for_gpu)
+    }
+
+    /// What the job is to have of the device that Slurm gave it.
+    pub(super) fn order<'a>(
+        &self,
+        job: &JobEnv,
+        node: &Node,
+        record: &NodeRecord,
+        devices: &[Device<'a>],
+        log: &JobLog,
+    ) -> Result<Order<'a>, CarveError> {
+        let asked = self.asked.as_ref();
+        // A job can be changed, or come, without job_submit having seen its text.
+        if let Some(asked) = asked {
+            let unread = asked.refuse_ambiguous();
+            unread.map_err(|source| CarveError::Ambiguous {
+                job_id: job.job_id,
+                source,
+            })?;
+        }
+        let device = device_of(job, devices)?;
+        check_record(record, &device)?;
+        let units = granted_units(asked, self.entry, &device, log)?;
+        let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
+            pool: device.pool.name.clone(),
+            units,
+        })?;
+        if let (Some(info), Some(asked)) = (&self.said, asked)
+            && let Some(rule) =
+                asked.against_rules(&node.config, &info.partition, &device, units, menu)
+        {
+            return Err(CarveError::Rule {
+                job_id: job.job_id,
+                partition: info.partition.clone(),
+                rule,
+            });
+        }
+        let count = self.slices(job, units)?;
+        Ok(Order {
+            device,
+            menu,
+            count,
+        })
+    }
+
+    /// How many slices of these units the job holds here.
+    fn slices(&self, job: &JobEnv, units: Units) -> Result<u32, CarveError> {
+        let (Some(info), Some(asked)) = (&self.said, &self.asked) else {
+            let silence = || "it does not know the job".to_owned();
+            return match is_per_task(self.entry) {
+                true => Err(CarveError::Uncounted {
+                    why: self.silence.clone().unwrap_or_else(silence),
+                }),
+                false => Ok(1),
+            };
+        };
+        if asked.is_twice() {
+            return Err(CarveError::NodeAndTask {
+                per_node: asked.per_node.clone(),
+                per_task: asked.per_task.clone(),
+            });
+        }
+        if !asked.is_per_task() {
+            return Ok(1);
+        }
+        tasks::slices(info, &job.node, units).ok_or_else(|| CarveError::Uncounted {
+            why: format!("`{}` on `{}`", info.gres_of_nodes.join(" "), info.nodes),
+        })
+    }
+}
+
+/// Where nothing can be made without Slurm's word, it is asked again.
+fn ask(
+    job: &JobEnv,
+    entry: Option<Entry>,
+    slurm: &dyn Slurm,
+) -> Result<Option<JobInfo>, SlurmError> {
+    let start = slurm.now();
+    loop {
+        let answer = slurm.job(job.job_id);
+        let limit = match &answer {
+            Err(error) if is_per_task(entry) && !error.is_of_other_series() => QUESTIONS,
+            // The job can be put back, so this is not waited for as long.
+            Ok(Some(info)) if lacks_count(info) => PATIENCE,
+            _ => Duration::ZERO,
+        };
+        if slurm.now().duration_since(start) >= limit {
+            return answer;
+        }
+        sleep(LONGEST_PAUSE);
+    }
+}
+
+pub(super) fn is_per_task(entry: Option<Entry>) -> bool {
+    entry.is_some_and(|entry| entry.per_task)
+}
+
+/// Whether Slurm answered without what the job holds on its nodes, although its tasks are to have slices.
+fn lacks_count(info: &JobInfo) -> bool {
+    let empty = info.gres_of_nodes.iter().all(String::is_empty);
+    empty && info.state == JobState::Running && Asked::from(info).is_per_task()
+}
+
+/// The device of a pool that Slurm gave to the job.
+fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, CarveError> {
+    let mut ours = devices
+        .iter()
+        .filter(|device| job.devices.contains(&device.index));
+    match (ours.next(), ours.next()) {
+        (Some(device), None) => Ok(*device),
+        (Some(_), Some(_)) => Err(CarveError::SeveralDevices {
+            devices: job.devices.clone(),
+        }),
+        (None, _) if job.devices.is_empty() => Err(CarveError::NoDevice),
+        (None, _) => Err(CarveError::UnknownDevice {
+            devices: job.devices.clone(),
+            count: devices.len(),
+        }),
+    }
+}
+
+/// The configuration and the record of node-setup must mean the same GPUs.
+fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveError> {
+    let gpu = record.gpus.get(device.gpu_index.position());
+    match gpu.map(|gpu| gpu.pool.as_deref()) {
+        Some(Some(pool)) if pool == device.pool.name => Ok(()),
+        _ => Err(CarveError::ConfigChanged {
+            pool: device.pool.name.clone(),
+            gpu_index: device.gpu_index,
+        }),
+    }
+}
+
+fn granted_units(
+    asked: Option<&Asked>,
+    entry: Option<Entry>,
+    device: &Device<'_>,
+    log: &JobLog,
+) -> Result<Units, CarveError> {
+    let offered = device.pool.mechanism;
+    if let Some(named) = entry.and_then(|entry| entry.mechanism)
+        && named != offered
+    {
+        // A mechanism that the user named is kept by the Type in Slurm's own text; the entry has it too where no
+        // other came into question, and stays what it was when the job is moved.
+        if asked.is_none() {
+            return Err(CarveError::Mechanism {
+                asked: named,
+                pool: device.pool.name.clone(),
+                offered,
+            });
+        }
+        log.info(format!(
+            "the job was changed while it was pending: a slice by {offered}, not {named}"
+        ));
+    }
+    let units = grant::granted(asked, entry, device);
+    let units = units.ok_or_else(|| CarveError::NoSize {
+        device: device.index,
+        tres: asked.map_or(String::new(), |asked| asked.per_node.clone()),
+    })?;
+    if let Some(entry) = entry
+        && entry.units != units
+    {
+        log.info(format!(
+            "the job was changed while it was pending: {units} units, not {}",
+            entry.units
+        ));
+    }
+    Ok(units)
+}
