@@ -258,12 +258,12 @@ impl Plan<'_> {
 /// The programs of all tests.
 fn programs() -> Result<Vec<Arc<Program>>> {
     let mut programs = programs::build(&["--workspace"])?;
-    // Crashes need a build that can crash at each step.
+    // Crashes need a build that can crash at each step. Selected as the workspace, so that dependencies have the same
+    // features: otherwise cargo builds the simulator's library, which has no hash in its name, again under running tests.
     let crash = [
-        "-p",
-        "gpufrac-node",
+        "--workspace",
         "--features",
-        "failpoints",
+        "gpufrac-node/failpoints",
         "--test",
         "crash",
     ];
