@@ -65,10 +65,11 @@ impl JobGroups {
         (passed > 0.0 && used >= then).then(|| (used - then) / passed)
     }
 
-    /// Whether a job has a group; always where Slurm makes none.
-    pub fn exists(&self, lease: &Lease) -> bool {
+    /// Whether a job has a process in one of its groups; always where Slurm makes none. slurmstepd may leave an empty group
+    /// behind, where the kernel did not let it go in time.
+    pub fn has_processes(&self, lease: &Lease) -> bool {
         let roots = self.roots();
-        roots.is_empty() || self.group(&roots, lease).is_some()
+        roots.is_empty() || places(&roots, lease).any(|group| holds_process(&group))
     }
 
     /// Forgets jobs that are over.
@@ -110,18 +111,37 @@ impl JobGroups {
 
     /// The group of a job.
     fn group(&self, roots: &[PathBuf], lease: &Lease) -> Option<PathBuf> {
-        let job = format!("job_{}", lease.job_id);
-        let user = format!("uid_{}", lease.user_id);
-        let places = roots.iter().flat_map(|root| {
-            let by_id = [root.join(&user).join(&job), root.join(&job)];
-            let by_sluid = lease.sluid.iter().map(|sluid| root.join(sluid));
-            by_id.into_iter().chain(by_sluid)
-        });
-        let mut found: Vec<PathBuf> = places.filter(|group| group.is_dir()).collect();
+        let mut found: Vec<PathBuf> = places(roots, lease)
+            .filter(|group| group.is_dir())
+            .collect();
         // The hierarchy that counts CPU time comes first where there is one.
         found.sort_by_key(|path| !path.to_string_lossy().contains("cpuacct"));
         found.into_iter().next()
     }
+}
+
+/// Where the groups of a job may be.
+fn places<'a>(roots: &'a [PathBuf], lease: &'a Lease) -> impl Iterator<Item = PathBuf> + 'a {
+    let job = format!("job_{}", lease.job_id);
+    let user = format!("uid_{}", lease.user_id);
+    roots.iter().flat_map(move |root| {
+        let by_id = [root.join(&user).join(&job), root.join(&job)];
+        let by_sluid = lease.sluid.iter().map(|sluid| root.join(sluid));
+        by_id.into_iter().chain(by_sluid)
+    })
+}
+
+/// Whether a process is in a group or in one below.
+fn holds_process(group: &Path) -> bool {
+    let own = fs::read_to_string(group.join("cgroup.procs"));
+    if own.is_ok_and(|text| !text.trim().is_empty()) {
+        return true;
+    }
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders
+        .into_iter()
+        .any(|entry| holds_process(&entry.path()))
 }
 
 /// The slices at the top of a hierarchy.

@@ -126,7 +126,7 @@ impl Sampler for Telemetry {
     }
 
     fn has_processes(&self, lease: &Lease) -> bool {
-        self.groups.exists(lease)
+        self.groups.has_processes(lease)
     }
 
     fn reload(&mut self, node: &Node) {

@@ -72,27 +72,34 @@ fn busy(group: &Path, seconds: u64) {
     fs::create_dir_all(group).unwrap();
     let text = format!("usage_usec {}\nuser_usec 1\n", seconds * 1_000_000);
     fs::write(group.join("cpu.stat"), text).unwrap();
+    let task = group.join("step_0/task_0");
+    fs::create_dir_all(&task).unwrap();
+    fs::write(group.join("cgroup.procs"), "").unwrap();
+    fs::write(task.join("cgroup.procs"), "4711\n").unwrap();
 }
 
 #[test]
 fn groups_are_named_by_sluid_or_by_job() {
     for name in ["sEKNKTV3WPV500", "job_7"] {
         let (mount, mut groups, lease) = version2();
-        assert!(groups.exists(&lease), "there are no groups at all");
+        assert!(groups.has_processes(&lease), "there are no groups at all");
         let scope = mount.path().join("system.slice/n1_slurmstepd.scope");
         busy(&scope.join("job_8"), 1);
         busy(&scope.join("sEKNKTV3WPV501"), 1);
-        assert!(!groups.exists(&lease));
+        assert!(!groups.has_processes(&lease));
         let group = scope.join(name);
         busy(&group, 10);
-        assert!(groups.exists(&lease));
+        assert!(groups.has_processes(&lease));
         let now = SystemClock.now();
         assert_eq!(groups.cores(&lease, now), None);
         busy(&group, 12);
         let later = now + Duration::from_secs(4);
         assert_eq!(groups.cores(&lease, later), Some(0.5));
+        // Slurm left the groups behind.
+        fs::write(group.join("step_0/task_0/cgroup.procs"), "").unwrap();
+        assert!(!groups.has_processes(&lease));
         fs::remove_dir_all(&group).unwrap();
-        assert!(!groups.exists(&lease));
+        assert!(!groups.has_processes(&lease));
     }
 }
 
@@ -102,12 +109,12 @@ fn scopes_are_found_in_any_slice_and_at_any_time() {
     let other = mount.path().join("user.slice/other_slurmstepd.scope/job_8");
     busy(&other, 1);
     busy(&mount.path().join("init.scope/slurmstepd.scope/job_8"), 1);
-    assert!(groups.exists(&lease), "no scope of this node");
+    assert!(groups.has_processes(&lease), "no scope of this node");
     let scope = mount.path().join("batch.slice/n1_slurmstepd.scope");
     fs::create_dir_all(&scope).unwrap();
-    assert!(!groups.exists(&lease));
+    assert!(!groups.has_processes(&lease));
     busy(&scope.join("job_7"), 1);
-    assert!(groups.exists(&lease));
+    assert!(groups.has_processes(&lease));
 }
 
 #[test]
