@@ -141,7 +141,7 @@ fn end(
     let has_mig = gpu.mig_mode()? == MigMode::On;
     let processes = gpu.processes()?;
     let mig_devices = match has_mig {
-        true => gpu.mig_devices()?,
+        true => standing(gpu, leases)?,
         false => Vec::new(),
     };
     let mut left_behind = HashMap::new();
@@ -170,6 +170,30 @@ fn end(
         left_behind,
         utilization: (!has_mig).then(|| utilization(gpu, since_us)),
     })
+}
+
+/// The MIG devices of a GPU. While others come and go a walk through the slots may miss one, so that those of leases
+/// which it missed are asked for by their ids.
+fn standing(gpu: &Gpu<'_>, leases: &[&Lease]) -> Result<Vec<MigDevice>, NvmlError> {
+    let mut found = gpu.mig_devices()?;
+    let here = leases
+        .iter()
+        .filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
+    for instance in here.filter_map(|lease| lease.slice.instance()) {
+        if found.iter().any(|device| device.uuid == instance.mig_uuid) {
+            continue;
+        }
+        let stands = gpu.compute_instance(instance.gi_id, instance.ci_id)?;
+        found.extend(
+            stands
+                .filter(|stands| stands.mig_uuid == instance.mig_uuid)
+                .map(|stands| MigDevice {
+                    gi_id: instance.gi_id,
+                    uuid: stands.mig_uuid,
+                }),
+        );
+    }
+    Ok(found)
 }
 
 fn utilization(
