@@ -7,7 +7,6 @@
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
-use crate::request;
 
 mod conflicts;
 mod destination;
@@ -19,13 +18,14 @@ mod requested;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod types;
+mod written;
 
-use conflicts::{fraction_alone, not_served, refuse_raw};
 use destination::Destination;
 pub use job::{JobRequest, Occasion, Verdict};
 pub use refusal::{FractionOption, RawReason, Refusal};
-use requested::RequestedGpus;
+use texts::Texts;
 
 /// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
 /// such a step, from 23.02 on without a word about the reason.
@@ -47,7 +47,8 @@ pub fn beyond_job(own: &str, step: &Entry) -> Option<String> {
     })
 }
 
-/// Decides about a request.
+/// Decides about a request: its texts are read, then the pools are found that it is for, the fraction that it asks them
+/// for, the size that they give, and the text that counts it.
 ///
 /// # Errors
 /// When it cannot be given, or Slurm could read it otherwise: the refusal says what to write instead.
@@ -56,58 +57,23 @@ pub fn decide(
     request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
-    let verdict = decide_by_items(config, request, occasion)?;
-    // Last, as what else is wrong is said in words of its own.
-    request.refuse_ambiguous()?;
-    if let Verdict::Rewritten { text, .. } = &verdict {
-        request::refuse_ambiguous(text, request.form)?;
+    let texts = Texts::read(request, occasion)?;
+    let destination = Destination::of(config, request, occasion);
+    let fraction = requested::of(config, &destination, request, &texts, occasion)?;
+    texts.refuse_ambiguous()?;
+    let Some(fraction) = fraction else {
+        return Ok(Verdict::Untouched);
+    };
+    let granted = granted::grant(config, &destination, &fraction, occasion)?;
+    if fraction.option == FractionOption::TresPerTask {
+        tasks::fit(&destination, request, &granted.grant.entry)?;
     }
-    Ok(verdict)
+    written::verdict(&destination, request, &texts, &fraction, granted)
 }
 
-fn decide_by_items(
-    config: &Config,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
-) -> Result<Verdict, Refusal> {
-    let destination = Destination::of(config, request, occasion);
-    if let Some(list) = request
-        .tres_per_task
-        .filter(|list| request::names_fraction(list))
-    {
-        return tasks::decide(config, &destination, request, occasion, list);
-    }
-    let list = request.tres_per_node.unwrap_or("");
-    let items = request::parse(list)?;
-    let requested = requested::read(&items, FractionOption::Gres, &destination.pools, config)?;
-    let elsewhere = requested::elsewhere(request, config)?;
-    match requested {
-        RequestedGpus::Fraction(fraction) => {
-            fraction_alone(config, &destination, request, &elsewhere)?;
-            granted::rewrite(config, &destination, request, occasion, &items, &fraction)
-        }
-        RequestedGpus::Raw {
-            reason: RawReason::Unequal,
-            ..
-        } if destination.pools.is_empty() => Err(not_served(config, request)),
-        RequestedGpus::Raw { name, reason } => {
-            refuse_raw(config, &destination, occasion, name, reason).map(|()| Verdict::Untouched)
-        }
-        RequestedGpus::Nothing { none } => {
-            if let Some(name) = elsewhere.raw {
-                refuse_raw(config, &destination, occasion, name, RawReason::Plain)?;
-                return Ok(Verdict::Untouched);
-            }
-            let silent = !none
-                && !elsewhere.any
-                && !request.exclusive
-                && !request.core_spec
-                && requested::bound_to_gpu(request).is_none();
-            // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
-            if occasion == Occasion::Submit && destination.named && !destination.others && silent {
-                return granted::default(config, &destination, request);
-            }
-            Ok(Verdict::Untouched)
-        }
-    }
+/// Whether a job may come to a partition with a pool, as far as its request says.
+#[must_use]
+pub fn may_reach_pools(config: &Config, request: &JobRequest<'_>) -> bool {
+    let destination = Destination::of(config, request, Occasion::Submit);
+    !destination.partitions.is_empty()
 }

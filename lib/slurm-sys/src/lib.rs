@@ -77,3 +77,10 @@ pub fn has_tres_per_task() -> bool {
 pub fn gres_excludes_gpus_per_node() -> bool {
     SERIES >= Series(26, 5)
 }
+
+/// Whether `scontrol update TresPerNode=` takes the counts of GRES away: from 25.05. Series before keep counting them, and
+/// 22.05 divides by zero where they are shares (`gres_job_state_validate`).
+#[must_use]
+pub fn updates_take_counts() -> bool {
+    SERIES >= Series(25, 5)
+}

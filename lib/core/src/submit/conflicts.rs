@@ -3,9 +3,70 @@
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
 use super::refusal::{RawReason, Refusal};
-use super::requested::{Elsewhere, bound_to_gpu};
+use super::requested::is_of_no_pool;
 use crate::config::Config;
-use crate::request;
+use crate::request::{self, Item, Kind};
+
+/// What the options ask for that do not count per node.
+#[derive(Default)]
+pub(super) struct Elsewhere {
+    /// The option that asks for a GPU.
+    pub(super) gpu: Option<&'static str>,
+    /// `gpu` or `shard`, when one is asked for that may be of a pool.
+    pub(super) raw: Option<&'static str>,
+    /// Whether one of them says anything of a GPU, `gpu:0` included.
+    pub(super) any: bool,
+}
+
+/// Looks through the items that do not count per node, each with its option. A fraction there is refused: it could not
+/// be kept apart from one GPU for the whole job.
+pub(super) fn elsewhere<'i, 't: 'i>(
+    request: &JobRequest<'_>,
+    items: impl Iterator<Item = (&'static str, &'i Item<'t>)>,
+    config: &Config,
+) -> Result<Elsewhere, Refusal> {
+    let mut found = Elsewhere::default();
+    if request.tasks_per_gpu {
+        found = Elsewhere {
+            gpu: Some("--ntasks-per-gpu"),
+            raw: Some("gpu"),
+            any: true,
+        };
+    }
+    for (option, item) in items {
+        let (name, count) = match item.kind {
+            Kind::Gpufrac { .. } => return Err(Refusal::NotPerNode { option }),
+            Kind::Gpu(count) => ("gpu", count),
+            Kind::Shard(count) => ("shard", count),
+            Kind::None | Kind::Other => continue,
+        };
+        found.any = true;
+        if count.count != Some(0) {
+            found.gpu = found.gpu.or(Some(option));
+            if name != "gpu" || !is_of_no_pool(&count, config) {
+                found.raw = found.raw.or(Some(name));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The option that ties something to whole GPUs, which Slurm refuses together with shards.
+pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
+    let texts = [
+        ("--cpus-per-gpu", request.cpus_per_tres),
+        ("--mem-per-gpu", request.mem_per_tres),
+        ("--gpu-freq", request.tres_freq),
+    ];
+    let names_gpu = |text: &str| {
+        text.split([',', ':', '/', '='])
+            .any(|word| word.eq_ignore_ascii_case("gpu"))
+    };
+    texts
+        .into_iter()
+        .find(|(_, text)| text.is_some_and(names_gpu))
+        .map(|(option, _)| option)
+}
 
 /// Whether nothing in the request stands against a fraction, whatever its size.
 pub(super) fn fraction_alone(

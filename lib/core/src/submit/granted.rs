@@ -1,7 +1,7 @@
-//! What is given, and the text for it.
+//! The size that is given for a fraction.
 
 use super::destination::Destination;
-use super::job::{JobRequest, Occasion, Verdict};
+use super::job::Occasion;
 use super::refusal::{FractionOption, Refusal};
 use super::requested::RequestedFraction;
 use super::types;
@@ -10,53 +10,26 @@ use crate::fraction::Fraction;
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
-use crate::request::{self, GresForm, Item, Kind};
+use crate::request;
 use crate::rounding::{self, Demand, Grant, NoGrant};
 
-/// Rounds a fraction up, checks it against the rules of the partitions, and rewrites the list.
-pub(super) fn rewrite(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
-    items: &[Item<'_>],
-    requested: &RequestedFraction,
-) -> Result<Verdict, Refusal> {
-    let (grant, shard_type) = settle(config, destination, requested, occasion)?;
-    let texts: Vec<String> = items
-        .iter()
-        .enumerate()
-        .map(|(position, item)| {
-            let form = item.form.unwrap_or(request.form);
-            match (requested.demand, &item.kind, shard_type) {
-                // What was rewritten before stays as it is; only a client that did not know the
-                // partition could not know the Type either.
-                (Demand::Units(units), Kind::Shard(count), Some(_))
-                    if count.type_name.is_none() && count.count == Some(units.0.into()) =>
-                {
-                    shards(form, shard_type, &grant)
-                }
-                (Demand::Fraction(_) | Demand::Memory(_), ..) if position == requested.position => {
-                    counted(form, shard_type, &grant)
-                }
-                _ => item.text.to_owned(),
-            }
-        })
-        .collect();
-    Ok(Verdict::Rewritten {
-        text: texts.join(","),
-        entry: grant.entry,
-        note: note(destination, requested, &grant),
-    })
+/// What is given for a fraction.
+pub(super) struct Granted<'a> {
+    pub(super) grant: Grant<'a>,
+    /// The Type to write with its shares; None where any device will do.
+    pub(super) shard_type: Option<&'static str>,
 }
 
-/// What is given, and the Type to write with its shares.
-fn settle<'a>(
+/// Rounds a fraction up, and checks it against the rules of the partitions.
+///
+/// # Errors
+/// When the pools have no such size, or may not give it.
+pub(super) fn grant<'a>(
     config: &Config,
     destination: &Destination<'a>,
-    requested: &RequestedFraction,
+    requested: &RequestedFraction<'_>,
     occasion: Occasion,
-) -> Result<(Grant<'a>, Option<&'static str>), Refusal> {
+) -> Result<Granted<'a>, Refusal> {
     let pools = candidates(destination, requested)?;
     let granted = match occasion {
         // A step divides what its job has, of one pool that only the node knows.
@@ -66,75 +39,21 @@ fn settle<'a>(
     let no_grant = |reason| no_grant(config, destination, &pools, requested, occasion, reason);
     let grant = granted.map_err(no_grant)?;
     if occasion == Occasion::Step {
-        return Ok((grant, None));
+        return Ok(Granted {
+            grant,
+            shard_type: None,
+        });
     }
     within_rules(config, destination, requested.option, &pools, &grant)?;
     let by_mechanism = requested.mechanism.is_some();
     let shard_type = types::needed(config, destination, &grant, occasion, by_mechanism)?;
-    Ok((grant, shard_type))
-}
-
-/// What Slurm counts for it.
-fn counted(form: GresForm, shard_type: Option<&str>, grant: &Grant<'_>) -> String {
-    let (prefix, units) = (form.prefix(), grant.entry.units);
-    match grant.whole {
-        Some(name) => format!("{prefix}gpu:{name}:1,{prefix}gpufrac:{units}"),
-        None => format!(
-            "{prefix}gpufrac:{units},{}",
-            shards(form, shard_type, grant)
-        ),
-    }
-}
-
-fn shards(form: GresForm, type_name: Option<&str>, grant: &Grant<'_>) -> String {
-    let (prefix, units) = (form.prefix(), grant.entry.units);
-    match type_name {
-        Some(name) => format!("{prefix}shard:{name}:{units}"),
-        None => format!("{prefix}shard:{units}"),
-    }
-}
-
-/// What the partition gives to a job that asks for no GPU.
-pub(super) fn default(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-) -> Result<Verdict, Refusal> {
-    let defaults = destination.partitions.iter().filter_map(|partition| {
-        let default = config.rules(partition)?.default?;
-        Some((*partition, default))
-    });
-    let Some((partition, default)) = defaults.max_by_key(|(_, default)| *default) else {
-        return Ok(Verdict::Untouched);
-    };
-    let requested = RequestedFraction {
-        option: FractionOption::Gres,
-        position: 0,
-        mechanism: None,
-        demand: Demand::Fraction(default),
-        type_name: None,
-        text: default.to_string(),
-    };
-    let (grant, shard_type) = settle(config, destination, &requested, Occasion::Submit)?;
-    let counted = counted(request.form, shard_type, &grant);
-    let text = match request.tres_per_node.filter(|list| !list.is_empty()) {
-        Some(list) => format!("{list},{counted}"),
-        None => counted,
-    };
-    Ok(Verdict::Rewritten {
-        text,
-        entry: grant.entry,
-        note: Some(format!(
-            "gpufrac: partition {partition} gives {} to a job that asks for no GPU",
-            grant.size
-        )),
-    })
+    Ok(Granted { grant, shard_type })
 }
 
 /// The pools that can be meant.
 fn candidates<'a>(
     destination: &Destination<'a>,
-    requested: &RequestedFraction,
+    requested: &RequestedFraction<'_>,
 ) -> Result<Vec<&'a Pool>, Refusal> {
     let mut pools = destination.pools.clone();
     if let Some(name) = &requested.type_name {
@@ -207,7 +126,7 @@ fn no_grant(
     config: &Config,
     destination: &Destination<'_>,
     pools: &[&Pool],
-    requested: &RequestedFraction,
+    requested: &RequestedFraction<'_>,
     occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
@@ -258,7 +177,7 @@ fn single_mechanisms(
     config: &Config,
     destination: &Destination<'_>,
     pools: &[&Pool],
-    requested: &RequestedFraction,
+    requested: &RequestedFraction<'_>,
     occasion: Occasion,
 ) -> Vec<Mechanism> {
     let mut found = mechanisms(pools);
@@ -272,7 +191,7 @@ fn single_mechanisms(
             text: String::new(),
             ..*requested
         };
-        settle(config, destination, &requested, occasion).is_ok()
+        grant(config, destination, &requested, occasion).is_ok()
     });
     found
 }
@@ -289,35 +208,4 @@ fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
         }
     }
     found
-}
-
-/// Says that, and why, more is given than was asked for.
-fn note(
-    destination: &Destination<'_>,
-    requested: &RequestedFraction,
-    grant: &Grant<'_>,
-) -> Option<String> {
-    let size = &grant.size;
-    let shown = match requested.demand {
-        Demand::Units(_) => return None,
-        Demand::Fraction(fraction) => {
-            let shown = fraction.to_string();
-            // 0.143 and 1/7 are the same to who asks.
-            if shown == size.fraction.to_string() {
-                return None;
-            }
-            shown
-        }
-        Demand::Memory(_) => request::quoted(&requested.text),
-    };
-    let reason = if grant.lifted {
-        let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();
-        let (pools, title) = (names.join(", "), destination.title());
-        format!(", the least that all pools of {title} have ({pools})")
-    } else {
-        String::new()
-    };
-    Some(format!(
-        "gpufrac: rounded up from {shown} to {size}{reason}"
-    ))
 }

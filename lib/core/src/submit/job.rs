@@ -1,7 +1,7 @@
 //! What is asked of [`decide`](super::decide), and what it answers.
 
 use crate::entry::Entry;
-use crate::request::{self, GresForm, RequestError};
+use crate::request::{self, GresForm};
 
 /// When the question is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,6 +28,8 @@ pub struct JobRequest<'a> {
     pub reserved: bool,
     /// How this Slurm marks a GRES; used for what is added and for items without a mark.
     pub form: GresForm,
+    /// Whether an update takes the counts of a job away with the texts that name them.
+    pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.
     pub tres_per_node: Option<&'a str>,
     /// `--gpus`.
@@ -63,14 +65,8 @@ impl JobRequest<'_> {
         self.tres().any(request::names_fraction)
     }
 
-    /// As [`request::refuse_ambiguous`], for each text in which GRES can be named.
-    pub(super) fn refuse_ambiguous(&self) -> Result<(), RequestError> {
-        self.tres()
-            .try_for_each(|list| request::refuse_ambiguous(list, self.form))
-    }
-
     /// The texts in which GRES can be named.
-    fn tres(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn tres(&self) -> impl Iterator<Item = &str> {
         let parts = [
             self.tres_per_node,
             self.tres_per_job,

@@ -120,6 +120,11 @@ pub enum Refusal {
         "gpufrac: how much each task of a job has can not be changed; cancel the job and submit it again"
     )]
     TasksChanged,
+    /// An update after which Slurm would count what the job no longer asks for.
+    #[error(
+        "gpufrac: this Slurm does not take counts of GRES away from a job: name all that the job needs in one TresPerNode, or cancel the job and submit it again"
+    )]
+    CountsStay,
     /// Something that Slurm can tie to whole GPUs only.
     #[error(
         "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); leave it out and use --cpus-per-task or --mem"

@@ -1,7 +1,11 @@
 //! What the texts of a request ask for together.
 
-use super::job::JobRequest;
+use super::conflicts::{self, Elsewhere};
+use super::destination::Destination;
+use super::job::{JobRequest, Occasion};
 use super::refusal::{FractionOption, RawReason, Refusal};
+use super::tasks;
+use super::texts::Texts;
 use crate::config::Config;
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
@@ -10,10 +14,10 @@ use crate::pool::Pool;
 use crate::request::{self, Amount, Count, Item, Kind};
 use crate::rounding::Demand;
 
-/// What `tres_per_node` asks for.
-pub(super) enum RequestedGpus {
+/// What the items of an option ask for.
+pub(super) enum RequestedGpus<'a> {
     /// A fraction of a GPU.
-    Fraction(RequestedFraction),
+    Fraction(RequestedFraction<'a>),
     /// `shard` or `gpu` as they are.
     Raw {
         name: &'static str,
@@ -23,10 +27,19 @@ pub(super) enum RequestedGpus {
     Nothing { none: bool },
 }
 
-/// A fraction, and where it stands in the list.
-pub(super) struct RequestedFraction {
+/// Where a fraction comes from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// The request: the item at this position of its option.
+    Item(usize),
+    /// The rules of this partition, for a job that asks for no GPU.
+    Default(&'a str),
+}
+
+/// A fraction that is to be given.
+pub(super) struct RequestedFraction<'a> {
     pub(super) option: FractionOption,
-    pub(super) position: usize,
+    pub(super) origin: Origin<'a>,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) demand: Demand,
     /// A pair that was written before: the Type in it.
@@ -35,13 +48,88 @@ pub(super) struct RequestedFraction {
     pub(super) text: String,
 }
 
+/// The fraction that a request asks for, or that its partition gives without being asked; None where the request is
+/// Slurm's alone.
+///
+/// # Errors
+/// What stands against the request, whatever its size.
+pub(super) fn of<'a>(
+    config: &'a Config,
+    destination: &Destination<'a>,
+    request: &JobRequest<'_>,
+    texts: &Texts<'_>,
+    occasion: Occasion,
+) -> Result<Option<RequestedFraction<'a>>, Refusal> {
+    let option = texts.option();
+    let items = texts.of(option);
+    if option == FractionOption::TresPerTask {
+        tasks::refuse_spelling(request, items)?;
+    }
+    let requested = read(items, option, &destination.pools, config)?;
+    let elsewhere = conflicts::elsewhere(request, texts.beside(option), config)?;
+    match requested {
+        RequestedGpus::Fraction(fraction) => {
+            if option == FractionOption::TresPerTask {
+                tasks::alone(config, destination, texts, occasion)?;
+            }
+            conflicts::fraction_alone(config, destination, request, &elsewhere)?;
+            Ok(Some(fraction))
+        }
+        RequestedGpus::Raw {
+            reason: RawReason::Unequal,
+            ..
+        } if destination.pools.is_empty() => Err(conflicts::not_served(config, request)),
+        RequestedGpus::Raw { name, reason } => {
+            conflicts::refuse_raw(config, destination, occasion, name, reason)?;
+            Ok(None)
+        }
+        RequestedGpus::Nothing { none } => {
+            if let Some(name) = elsewhere.raw {
+                conflicts::refuse_raw(config, destination, occasion, name, RawReason::Plain)?;
+                return Ok(None);
+            }
+            let silent = !none && is_silent(request, &elsewhere);
+            // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
+            let sure = occasion == Occasion::Submit && destination.named && !destination.others;
+            Ok((silent && sure)
+                .then(|| default(config, destination))
+                .flatten())
+        }
+    }
+}
+
+/// Whether nothing in a request speaks of GPUs, or keeps shares of them away.
+fn is_silent(request: &JobRequest<'_>, elsewhere: &Elsewhere) -> bool {
+    !elsewhere.any
+        && !request.exclusive
+        && !request.core_spec
+        && conflicts::bound_to_gpu(request).is_none()
+}
+
+/// What the partitions give to a job that asks for no GPU.
+fn default<'a>(config: &Config, destination: &Destination<'a>) -> Option<RequestedFraction<'a>> {
+    let defaults = destination.partitions.iter().filter_map(|partition| {
+        let default = config.rules(partition)?.default?;
+        Some((*partition, default))
+    });
+    let (partition, default) = defaults.max_by_key(|(_, default)| *default)?;
+    Some(RequestedFraction {
+        option: FractionOption::Gres,
+        origin: Origin::Default(partition),
+        mechanism: None,
+        demand: Demand::Fraction(default),
+        type_name: None,
+        text: default.to_string(),
+    })
+}
+
 /// Reads the items of an option.
-pub(super) fn read(
+pub(super) fn read<'a>(
     items: &[Item<'_>],
     option: FractionOption,
     pools: &[&Pool],
     config: &Config,
-) -> Result<RequestedGpus, Refusal> {
+) -> Result<RequestedGpus<'a>, Refusal> {
     let mut fractions = Vec::new();
     let (mut shards, mut gpus): (Vec<Count<'_>>, Vec<Count<'_>>) = (Vec::new(), Vec::new());
     let mut none = false;
@@ -58,14 +146,14 @@ pub(super) fn read(
     let (position, mechanism, amount) = match fractions.as_slice() {
         [] => return Ok(raw_or_nothing(&shards, &gpus, none, config)),
         [one] => *one,
-        _ => return Err(Refusal::TwoFractions),
+        [_, _, ..] => return Err(Refusal::TwoFractions),
     };
     let text = items.get(position).map_or("", |item| item.text);
     let mut counts = shards.iter().chain(&gpus);
     let mut requested = |demand| {
         Ok(RequestedGpus::Fraction(RequestedFraction {
             option,
-            position,
+            origin: Origin::Item(position),
             mechanism,
             demand,
             type_name: counts.find_map(|count| count.type_name).map(str::to_owned),
@@ -139,7 +227,7 @@ fn raw_or_nothing(
     gpus: &[Count<'_>],
     none: bool,
     config: &Config,
-) -> RequestedGpus {
+) -> RequestedGpus<'static> {
     if let Some(gpu) = gpus.iter().find(|gpu| !is_of_no_pool(gpu, config)) {
         let meant = gpu.count.is_none() || gpu.type_name.is_some_and(is_number);
         return RequestedGpus::Raw {
@@ -169,71 +257,7 @@ fn is_number(type_name: &str) -> bool {
 
 /// Whether GPUs of a Type are asked for that no pool has. Slurm gives devices of that Type alone, which are
 /// not ours to share.
-fn is_of_no_pool(gpus: &Count<'_>, config: &Config) -> bool {
+pub(super) fn is_of_no_pool(gpus: &Count<'_>, config: &Config) -> bool {
     let other = |name: &str| !is_number(name) && !config.has_type(name);
     gpus.count.is_some() && gpus.type_name.is_some_and(other)
-}
-
-/// What the options ask for that do not count per node.
-#[derive(Default)]
-pub(super) struct Elsewhere {
-    /// The option that asks for a GPU.
-    pub(super) gpu: Option<&'static str>,
-    /// `gpu` or `shard`, when one is asked for that may be of a pool.
-    pub(super) raw: Option<&'static str>,
-    /// Whether one of them says anything of a GPU, `gpu:0` included.
-    pub(super) any: bool,
-}
-
-/// Reads the texts that do not count per node. A fraction there is refused: it could not
-/// be kept apart from one GPU for the whole job.
-pub(super) fn elsewhere(request: &JobRequest<'_>, config: &Config) -> Result<Elsewhere, Refusal> {
-    let texts = [
-        ("--gpus", request.tres_per_job),
-        ("--gpus-per-socket", request.tres_per_socket),
-        ("--gpus-per-task or --tres-per-task", request.tres_per_task),
-    ];
-    let mut found = Elsewhere::default();
-    if request.tasks_per_gpu {
-        found = Elsewhere {
-            gpu: Some("--ntasks-per-gpu"),
-            raw: Some("gpu"),
-            any: true,
-        };
-    }
-    for (option, text) in texts {
-        for item in request::parse(text.unwrap_or(""))? {
-            let (name, count) = match item.kind {
-                Kind::Gpufrac { .. } => return Err(Refusal::NotPerNode { option }),
-                Kind::Gpu(count) => ("gpu", count),
-                Kind::Shard(count) => ("shard", count),
-                Kind::None | Kind::Other => continue,
-            };
-            found.any = true;
-            if count.count != Some(0) {
-                found.gpu = found.gpu.or(Some(option));
-                if name != "gpu" || !is_of_no_pool(&count, config) {
-                    found.raw = found.raw.or(Some(name));
-                }
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// The option that ties something to whole GPUs, which Slurm refuses together with shards.
-pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
-    let texts = [
-        ("--cpus-per-gpu", request.cpus_per_tres),
-        ("--mem-per-gpu", request.mem_per_tres),
-        ("--gpu-freq", request.tres_freq),
-    ];
-    let names_gpu = |text: &str| {
-        text.split([',', ':', '/', '='])
-            .any(|word| word.eq_ignore_ascii_case("gpu"))
-    };
-    texts
-        .into_iter()
-        .find(|(_, text)| text.is_some_and(names_gpu))
-        .map(|(option, _)| option)
 }

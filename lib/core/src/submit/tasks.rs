@@ -1,92 +1,53 @@
-//! A fraction for each task (`--tres-per-task=gres/gpufrac:0.25`).
-//!
-//! Slurm counts shares per task from 23.11 on, and then gives a job all its shares of a node on one device. So it is one
-//! pair of counts, as per node, and as many slices on a node as tasks start there. Which tasks those are is known only
-//! when the job starts, but no node takes more than fit on one of its devices.
+//! What holds for a fraction for each task alone.
 
-use super::conflicts::{fraction_alone, not_served, refuse_raw};
 use super::destination::Destination;
-use super::granted;
-use super::job::{JobRequest, Occasion, Verdict};
-use super::refusal::{FractionOption, RawReason, Refusal};
+use super::job::{JobRequest, Occasion};
+use super::refusal::{FractionOption, Refusal};
 use super::requested::{self, RequestedGpus};
+use super::texts::Texts;
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::Units;
-use crate::request::{self, GresForm};
+use crate::request::{self, GresForm, Item, Kind};
 
-/// Decides about a request that names a fraction per task.
-pub(super) fn decide(
-    config: &Config,
-    destination: &Destination<'_>,
-    request: &JobRequest<'_>,
-    occasion: Occasion,
-    list: &str,
-) -> Result<Verdict, Refusal> {
+/// Refuses a fraction that stands where this Slurm, or any, counts none per task.
+pub(super) fn refuse_spelling(request: &JobRequest<'_>, items: &[Item<'_>]) -> Result<(), Refusal> {
     // Marked with a colon up to 23.02.
     if request.form == GresForm::Colon {
         return Err(Refusal::TasksTooEarly);
     }
-    let items = request::parse(list)?;
-    let of_gpus = |text: &str| {
-        let name = request::without_mark(text).split([':', '=']).next();
-        name.is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
+    let of_gpus = |item: &&Item<'_>| {
+        let name = request::without_mark(item.text).split([':', '=']).next();
+        matches!(item.kind, Kind::Gpufrac { .. })
+            && name.is_some_and(|name| name.eq_ignore_ascii_case("gpu"))
     };
-    if let Some(item) = items.iter().find(|item| of_gpus(item.text))
-        && request::names_fraction(item.text)
-    {
-        return Err(Refusal::GpusPerTask);
+    match items.iter().find(of_gpus) {
+        Some(_) => Err(Refusal::GpusPerTask),
+        None => Ok(()),
     }
-    let fraction = match requested::read(
-        &items,
-        FractionOption::TresPerTask,
-        &destination.pools,
-        config,
-    )? {
-        RequestedGpus::Fraction(fraction) => fraction,
-        RequestedGpus::Raw {
-            reason: RawReason::Unequal,
-            ..
-        } if destination.pools.is_empty() => return Err(not_served(config, request)),
-        RequestedGpus::Raw { name, reason } => {
-            return refuse_raw(config, destination, occasion, name, reason)
-                .map(|()| Verdict::Untouched);
-        }
-        RequestedGpus::Nothing { .. } => return Ok(Verdict::Untouched),
-    };
+}
+
+/// Whether nothing else that is requested, and no update, stands against a fraction for each task.
+pub(super) fn alone(
+    config: &Config,
+    destination: &Destination<'_>,
+    texts: &Texts<'_>,
+    occasion: Occasion,
+) -> Result<(), Refusal> {
     // job_submit is not told what the job asked for before.
     if occasion == Occasion::Modify {
         return Err(Refusal::TasksChanged);
     }
-    let per_node = request::parse(request.tres_per_node.unwrap_or(""))?;
-    if !matches!(
-        requested::read(&per_node, FractionOption::Gres, &destination.pools, config)?,
-        RequestedGpus::Nothing { .. }
-    ) {
-        return Err(Refusal::NodeAndTask);
-    }
-    let others = JobRequest {
-        tres_per_task: None,
-        ..*request
-    };
-    let elsewhere = requested::elsewhere(&others, config)?;
-    fraction_alone(config, destination, &others, &elsewhere)?;
-    match granted::rewrite(config, destination, request, occasion, &items, &fraction)? {
-        Verdict::Rewritten { text, entry, note } => {
-            fits(destination, request, &entry)?;
-            let entry = Entry {
-                per_task: true,
-                ..entry
-            };
-            Ok(Verdict::Rewritten { text, entry, note })
-        }
-        Verdict::Untouched => Ok(Verdict::Untouched),
+    let per_node = texts.of(FractionOption::Gres);
+    match requested::read(per_node, FractionOption::Gres, &destination.pools, config)? {
+        RequestedGpus::Nothing { .. } => Ok(()),
+        RequestedGpus::Fraction(_) | RequestedGpus::Raw { .. } => Err(Refusal::NodeAndTask),
     }
 }
 
 /// Whether the tasks find a place on the devices of the nodes. Slurm refuses what can never start, but does not say
 /// why.
-fn fits(
+pub(super) fn fit(
     destination: &Destination<'_>,
     request: &JobRequest<'_>,
     entry: &Entry,

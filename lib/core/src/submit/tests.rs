@@ -6,6 +6,7 @@ use super::*;
 use crate::fraction::{Fraction, Units};
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
+use crate::request;
 use crate::request::tests::near;
 use crate::request::{Amount, GresForm, Kind};
 

@@ -1,6 +1,7 @@
 //! Requests where GPUs are shared in several ways, on one node and across a cluster.
 
 use super::*;
+use crate::request;
 
 /// A100 beside L40S beside T4 in one partition and each in its own; a node with GPUs of several pools;
 /// GPUs that are only lent whole.

@@ -1,0 +1,192 @@
+//! The texts of a request, read once.
+
+use super::job::{JobRequest, Occasion};
+use super::refusal::{FractionOption, Refusal};
+use crate::request::{self, GresForm, Item, Kind};
+
+/// The items of a request, by the option that they stand in.
+pub(super) struct Texts<'a> {
+    request: JobRequest<'a>,
+    per_node: Vec<Item<'a>>,
+    per_job: Vec<Item<'a>>,
+    per_socket: Vec<Item<'a>>,
+    per_task: Vec<Item<'a>>,
+}
+
+impl<'a> Texts<'a> {
+    /// Reads all texts of a request in which GRES can be named.
+    ///
+    /// # Errors
+    /// A text that gpufrac cannot read, or after which Slurm counts something else.
+    pub(super) fn read(request: &JobRequest<'a>, occasion: Occasion) -> Result<Self, Refusal> {
+        if occasion == Occasion::Modify {
+            refuse_what_leaves_counts(request)?;
+        }
+        let items = |text: Option<&'a str>| request::parse(text.unwrap_or(""));
+        Ok(Self {
+            request: *request,
+            per_node: items(request.tres_per_node)?,
+            per_job: items(request.tres_per_job)?,
+            per_socket: items(request.tres_per_socket)?,
+            per_task: items(request.tres_per_task)?,
+        })
+    }
+
+    /// Refuses texts that Slurm reads otherwise. Asked last, as what else is wrong is said in words of its own.
+    ///
+    /// # Errors
+    /// The first of them.
+    pub(super) fn refuse_ambiguous(&self) -> Result<(), Refusal> {
+        for text in self.request.tres() {
+            request::refuse_ambiguous(text, self.request.form)?;
+        }
+        Ok(())
+    }
+
+    /// The option in which the request names a fraction, `--gres` where it names none.
+    pub(super) fn option(&self) -> FractionOption {
+        match self.per_task.iter().any(is_fraction) {
+            true => FractionOption::TresPerTask,
+            false => FractionOption::Gres,
+        }
+    }
+
+    /// The items of an option.
+    pub(super) fn of(&self, option: FractionOption) -> &[Item<'a>] {
+        match option {
+            FractionOption::Gres => &self.per_node,
+            FractionOption::TresPerTask => &self.per_task,
+        }
+    }
+
+    /// The items that stand beside those of an option and do not count per node, each with the name of its own option.
+    pub(super) fn beside(
+        &self,
+        option: FractionOption,
+    ) -> impl Iterator<Item = (&'static str, &Item<'a>)> {
+        let per_task = match option {
+            FractionOption::Gres => self.per_task.as_slice(),
+            FractionOption::TresPerTask => &[],
+        };
+        let lists = [
+            ("--gpus", self.per_job.as_slice()),
+            ("--gpus-per-socket", self.per_socket.as_slice()),
+            ("--gpus-per-task or --tres-per-task", per_task),
+        ];
+        lists
+            .into_iter()
+            .flat_map(|(name, items)| items.iter().map(move |item| (name, item)))
+    }
+}
+
+fn is_fraction(item: &Item<'_>) -> bool {
+    matches!(item.kind, Kind::Gpufrac { .. })
+}
+
+/// Refuses an update after which Slurm would still count what the texts of the job no longer name.
+fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
+    if request.updates_take_counts {
+        return Ok(());
+    }
+    if request.tres().any(counts_nothing) {
+        return Err(Refusal::CountsStay);
+    }
+    // `gres_job_state_validate` of 22.05 sets the totals of all GRES of the job to zero, and afterwards only those that
+    // the update names.
+    let per_node = request.tres_per_node.is_some();
+    let others = [
+        request.tres_per_job,
+        request.tres_per_socket,
+        request.tres_per_task,
+        request.cpus_per_tres,
+        request.mem_per_tres,
+    ];
+    let alone = !per_node && others.iter().any(Option::is_some);
+    match request.form == GresForm::Colon && alone {
+        true => Err(Refusal::CountsStay),
+        false => Ok(()),
+    }
+}
+
+/// Whether no item of a text has a count over zero.
+fn counts_nothing(text: &str) -> bool {
+    let nothing = |item: &str| {
+        let last = item.rsplit([':', '=']).next().unwrap_or(item);
+        let zero = !last.is_empty() && last.bytes().all(|byte| byte == b'0');
+        let body = request::without_mark(item);
+        body.is_empty() || zero || body.eq_ignore_ascii_case("none")
+    };
+    text.split(',').all(nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modify(request: &JobRequest<'_>) -> Result<(), Refusal> {
+        Texts::read(request, Occasion::Modify).map(|_| ())
+    }
+
+    #[test]
+    fn an_update_cannot_take_all_counts_away() {
+        for form in [GresForm::Colon, GresForm::Slash] {
+            for text in [
+                "",
+                ",",
+                "none",
+                "gres:none",
+                "gres/gpu:0",
+                "gres:shard:00",
+                "gpu:0,shard:0",
+            ] {
+                let request = JobRequest {
+                    tres_per_node: Some(text),
+                    form,
+                    ..JobRequest::default()
+                };
+                assert_eq!(modify(&request), Err(Refusal::CountsStay), "{text:?}");
+                let able = JobRequest {
+                    updates_take_counts: true,
+                    ..request
+                };
+                assert_ne!(modify(&able), Err(Refusal::CountsStay), "{text:?}");
+                let submitted = Texts::read(&request, Occasion::Submit).map(|_| ());
+                assert_ne!(submitted, Err(Refusal::CountsStay), "{text:?}");
+            }
+            let counted = JobRequest {
+                tres_per_node: Some("gres:tmpdisk:10"),
+                form,
+                ..JobRequest::default()
+            };
+            assert_eq!(modify(&counted), Ok(()));
+            assert_eq!(
+                modify(&JobRequest {
+                    form,
+                    ..JobRequest::default()
+                }),
+                Ok(())
+            );
+        }
+    }
+
+    #[test]
+    fn an_update_of_22_05_names_the_counts_per_node() {
+        let alone = JobRequest {
+            cpus_per_tres: Some("gres:gpu:2"),
+            form: GresForm::Colon,
+            ..JobRequest::default()
+        };
+        assert_eq!(modify(&alone), Err(Refusal::CountsStay));
+        let with = JobRequest {
+            tres_per_node: Some("gres:gpu:1"),
+            ..alone
+        };
+        assert_eq!(modify(&with), Ok(()));
+        let later = JobRequest {
+            cpus_per_tres: Some("gres/gpu:2"),
+            form: GresForm::Slash,
+            ..JobRequest::default()
+        };
+        assert_eq!(modify(&later), Ok(()));
+    }
+}

@@ -1,0 +1,128 @@
+//! The text and the entry for what is given.
+
+use super::destination::Destination;
+use super::granted::Granted;
+use super::job::{JobRequest, Verdict};
+use super::refusal::{FractionOption, Refusal};
+use super::requested::{Origin, RequestedFraction};
+use super::texts::Texts;
+use crate::entry::Entry;
+use crate::request::{self, GresForm, Item, Kind};
+use crate::rounding::{Demand, Grant};
+
+/// Writes the counts of what is given into the option that asked for it.
+///
+/// # Errors
+/// A text that Slurm could read in another way: by a fault of gpufrac's.
+pub(super) fn verdict(
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    texts: &Texts<'_>,
+    requested: &RequestedFraction<'_>,
+    granted: Granted<'_>,
+) -> Result<Verdict, Refusal> {
+    let (text, note) = match requested.origin {
+        Origin::Item(position) => {
+            let items = texts.of(requested.option);
+            let text = rewritten(request.form, items, position, requested.demand, &granted);
+            (text, note(destination, requested, &granted.grant))
+        }
+        Origin::Default(partition) => (
+            appended(request, &granted),
+            Some(format!(
+                "gpufrac: partition {partition} gives {} to a job that asks for no GPU",
+                granted.grant.size
+            )),
+        ),
+    };
+    request::refuse_ambiguous(&text, request.form)?;
+    let entry = Entry {
+        per_task: requested.option == FractionOption::TresPerTask,
+        ..granted.grant.entry
+    };
+    Ok(Verdict::Rewritten { text, entry, note })
+}
+
+/// The list with the counts in place of the item at `position`.
+fn rewritten(
+    form: GresForm,
+    items: &[Item<'_>],
+    position: usize,
+    demand: Demand,
+    granted: &Granted<'_>,
+) -> String {
+    let texts = items.iter().enumerate().map(|(at, item)| {
+        let form = item.form.unwrap_or(form);
+        match (demand, &item.kind, granted.shard_type) {
+            // What was rewritten before stays as it is; only a client that did not know the
+            // partition could not know the Type either.
+            (Demand::Units(units), Kind::Shard(count), Some(_))
+                if count.type_name.is_none() && count.count == Some(units.0.into()) =>
+            {
+                shards(form, granted)
+            }
+            (Demand::Fraction(_) | Demand::Memory(_), ..) if at == position => {
+                counted(form, granted)
+            }
+            _ => item.text.to_owned(),
+        }
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
+/// The list of `--gres` with the counts behind it.
+fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
+    let counted = counted(request.form, granted);
+    match request.tres_per_node.filter(|list| !list.is_empty()) {
+        Some(list) => format!("{list},{counted}"),
+        None => counted,
+    }
+}
+
+/// What Slurm counts for it.
+fn counted(form: GresForm, granted: &Granted<'_>) -> String {
+    let (prefix, units) = (form.prefix(), granted.grant.entry.units);
+    match granted.grant.whole {
+        Some(name) => format!("{prefix}gpu:{name}:1,{prefix}gpufrac:{units}"),
+        None => format!("{prefix}gpufrac:{units},{}", shards(form, granted)),
+    }
+}
+
+fn shards(form: GresForm, granted: &Granted<'_>) -> String {
+    let (prefix, units) = (form.prefix(), granted.grant.entry.units);
+    match granted.shard_type {
+        Some(name) => format!("{prefix}shard:{name}:{units}"),
+        None => format!("{prefix}shard:{units}"),
+    }
+}
+
+/// Says that, and why, more is given than was asked for.
+fn note(
+    destination: &Destination<'_>,
+    requested: &RequestedFraction<'_>,
+    grant: &Grant<'_>,
+) -> Option<String> {
+    let size = &grant.size;
+    let shown = match requested.demand {
+        Demand::Units(_) => return None,
+        Demand::Fraction(fraction) => {
+            let shown = fraction.to_string();
+            // 0.143 and 1/7 are the same to who asks.
+            if shown == size.fraction.to_string() {
+                return None;
+            }
+            shown
+        }
+        Demand::Memory(_) => request::quoted(&requested.text),
+    };
+    let reason = if grant.lifted {
+        let names: Vec<&str> = grant.pools.iter().map(|pool| pool.name.as_str()).collect();
+        let (pools, title) = (names.join(", "), destination.title());
+        format!(", the least that all pools of {title} have ({pools})")
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "gpufrac: rounded up from {shown} to {size}{reason}"
+    ))
+}
