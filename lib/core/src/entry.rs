@@ -15,6 +15,10 @@ use crate::policy::IdleWish;
 /// The variable in which Prolog and Epilog find the entry.
 pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 
+/// The variable that Prolog finds where slurmd loads the user's login environment for the job, outside of its control
+/// groups. job_submit writes it for jobs of partitions without a pool.
+pub const LOGIN_NAME: &str = "SPANK_GPUFRAC_LOGIN";
+
 /// The word for no mechanism in particular.
 const ANY: &str = "any";
 

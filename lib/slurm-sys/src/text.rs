@@ -19,6 +19,20 @@ pub unsafe fn read(text: *const c_char) -> Option<String> {
     )
 }
 
+/// The length of a C string of Slurm's, in bytes; 0 for NULL. No byte behind the first `limit + 1` is looked at: a longer
+/// string counts as one of `limit + 1`.
+///
+/// # Safety
+/// `text` is NULL or points to a NUL-terminated string.
+#[must_use]
+pub unsafe fn length(text: *const c_char, limit: usize) -> usize {
+    if text.is_null() {
+        return 0;
+    }
+    // SAFETY: by the contract of this function.
+    unsafe { libc::strnlen(text, limit.saturating_add(1)) }
+}
+
 /// Reads a counted list of strings; NULL entries are left out.
 ///
 /// # Safety

@@ -5,15 +5,16 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpufrac_core::entry::Entry;
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::submit::idle::{self, IdleRefusal};
-use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, may_reach_pools};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::error::SubmitError;
 use crate::texts::Texts;
-use crate::{job_environment, settings};
+use crate::{job_environment, limits, login_environment, settings};
 
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const FAILED: c_int = raw::SLURM_ERROR;
@@ -187,11 +188,9 @@ unsafe fn handle(
     occasion: Occasion,
 ) -> Result<Option<String>, SubmitError> {
     // SAFETY: by the contract of this function.
+    unsafe { limits::check(job) }?;
+    // SAFETY: by the contract of this function.
     let environment = unsafe { text::read_list(job.spank_job_env, job.spank_job_env_size) };
-    let forged = environment
-        .iter()
-        .any(|variable| job_environment::is_own(variable));
-
     // SAFETY: by the contract of this function.
     let texts = unsafe { Texts::read(job) };
     let request = texts.request(job, default_partition);
@@ -203,6 +202,7 @@ unsafe fn handle(
     };
 
     let settings = settings::current();
+    let config = settings.as_deref().and_then(|read| read.as_ref().ok());
     let verdict = match settings.as_deref() {
         Some(Ok(config)) => decide(config, &request, occasion).map_err(Box::new)?,
         Some(Err(error)) if request.names_fraction() => {
@@ -219,7 +219,7 @@ unsafe fn handle(
             mut entry,
             note,
         } => {
-            if let (Some(wish), Some(Ok(config))) = (asked, settings.as_deref()) {
+            if let (Some(wish), Some(config)) = (asked, config) {
                 // SAFETY: by the contract of this function.
                 unsafe { allow(job, &request, &config.reaper, wish) }?;
                 entry.wish = wish;
@@ -233,18 +233,59 @@ unsafe fn handle(
             (Some(entry), note)
         }
     };
-    if forged || entry.is_some() {
-        let environment = job_environment::rewritten(environment, entry.as_ref());
-        // SAFETY: by the contract of this function.
-        unsafe {
-            memory::replace_list(
-                &raw mut job.spank_job_env,
-                &raw mut job.spank_job_env_size,
-                &environment,
-            );
+
+    // SAFETY: by the contract of this function.
+    let login = match config.filter(|_| unsafe { login_environment::is_requested(job) }) {
+        None => Login::NotLoaded,
+        Some(config) if may_reach_pools(config, &request) => {
+            // SAFETY: by the contract of this function.
+            unsafe { login_environment::withdraw(job) };
+            Login::Withdrawn
         }
+        Some(_) => Login::Loaded,
+    };
+    // SAFETY: by the contract of this function.
+    unsafe { mark(job, environment, entry.as_ref(), login == Login::Loaded) };
+    Ok(match (note, login) {
+        (Some(note), Login::Withdrawn) => Some(format!("{note}\n{}", login_environment::NOTE)),
+        (None, Login::Withdrawn) => Some(login_environment::NOTE.to_owned()),
+        (note, Login::NotLoaded | Login::Loaded) => note,
+    })
+}
+
+/// Whether slurmd will load the login environment of the job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Login {
+    NotLoaded,
+    Withdrawn,
+    Loaded,
+}
+
+/// Writes what the node must know, and takes away what users wrote in its place.
+///
+/// # Safety
+/// The lists in `job` are NULL or Slurm's.
+unsafe fn mark(
+    job: &mut raw::job_desc_msg_t,
+    environment: Vec<String>,
+    entry: Option<&Entry>,
+    login: bool,
+) {
+    let forged = environment
+        .iter()
+        .any(|variable| job_environment::is_own(variable));
+    if !forged && !login && entry.is_none() {
+        return;
     }
-    Ok(note)
+    let environment = job_environment::rewritten(environment, entry, login);
+    // SAFETY: by the contract of this function.
+    unsafe {
+        memory::replace_list(
+            &raw mut job.spank_job_env,
+            &raw mut job.spank_job_env_size,
+            &environment,
+        );
+    }
 }
 
 /// Whether the job may have what it says with `--gpufrac-idle`, by what is known of it now. The user's name is

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use gpufrac_core::submit::Refusal;
 use gpufrac_core::submit::idle::IdleRefusal;
 
+use crate::limits::TooLong;
 use crate::settings::NoConfig;
 
 /// What the user is told of a job that is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
+    /// It brings more text than slurmctld, Prolog and Epilog can have.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// Its request for a fraction cannot be met.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),

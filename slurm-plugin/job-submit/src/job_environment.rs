@@ -4,27 +4,35 @@
 //! too (`spank_job_control_setenv`, REST), so every name that could be taken for ours is
 //! removed before ours is written.
 
-use gpufrac_core::entry::{ENV_NAME, Entry};
+use gpufrac_core::entry::{ENV_NAME, Entry, LOGIN_NAME};
 
 /// Names that begin so are ours, with or without the prefix that Slurm adds.
-const OWN: &str = "GPUFRAC";
-const SPANK_PREFIX: &str = "SPANK_";
+const OWN: &[u8] = b"GPUFRAC";
+const SPANK_PREFIX: &[u8] = b"SPANK_";
 
-/// The environment without anything that looks like ours, then with `entry`.
-pub fn rewritten(environment: Vec<String>, entry: Option<&Entry>) -> Vec<String> {
+/// The environment without anything that looks like ours, then with `entry`, and with a word of the login environment
+/// where the job has it loaded outside of its control groups.
+pub fn rewritten(environment: Vec<String>, entry: Option<&Entry>, login: bool) -> Vec<String> {
     let mut kept: Vec<String> = environment
         .into_iter()
         .filter(|variable| !is_own(variable))
         .collect();
     kept.extend(entry.map(|entry| format!("{ENV_NAME}={entry}")));
+    kept.extend(login.then(|| format!("{LOGIN_NAME}=1")));
     kept
 }
 
 /// Is this variable, in any case and under any number of `SPANK_` prefixes, one of ours?
 pub fn is_own(variable: &str) -> bool {
-    let mut name = variable.trim_start().to_ascii_uppercase();
-    while let Some(rest) = name.strip_prefix(SPANK_PREFIX) {
-        name = rest.to_owned();
+    let mut name = variable.trim_start().as_bytes();
+    while let Some(rest) = without_prefix(name, SPANK_PREFIX) {
+        name = rest;
     }
-    name.starts_with(OWN)
+    without_prefix(name, OWN).is_some()
+}
+
+/// What follows a prefix, in any case.
+fn without_prefix<'a>(name: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = name.split_at_checked(prefix.len())?;
+    start.eq_ignore_ascii_case(prefix).then_some(rest)
 }

@@ -12,6 +12,8 @@
 mod edge;
 mod error;
 mod job_environment;
+mod limits;
+mod login_environment;
 mod settings;
 mod texts;
 
