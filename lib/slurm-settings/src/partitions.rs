@@ -2,6 +2,7 @@
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::hostlist::Hostlist;
 
 use super::Settings;
 use super::conf::{ConfFile, Place};
@@ -54,9 +55,45 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
             }
         }
     }
-    for name in names {
+    for name in &names {
         one(settings, name, found);
     }
+    without_pools(settings, config, &names, found);
+}
+
+/// Partitions without a pool on nodes of pools. `served`: the partitions that have pools.
+fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &mut Vec<Finding>) {
+    let files = settings.files.iter();
+    let lines = files.flat_map(|files| files.slurm.starting("PartitionName"));
+    for line in lines {
+        let nodes = line.get("Nodes").unwrap_or_default();
+        let names = line.get("PartitionName").unwrap_or_default();
+        let others = names.split(',').filter(|name| {
+            let default = name.eq_ignore_ascii_case("DEFAULT");
+            !default && !served.contains(name)
+        });
+        let Some(node) = node_of_pools(config, nodes) else {
+            continue;
+        };
+        found.extend(others.map(|name| Finding {
+            severity: Severity::Note,
+            place: Some(line.place.to_string()),
+            what: format!(
+                "partition {name} has no pool, and {node} has GPUs of one: for a job of {name} with --get-user-env or --export=NONE slurmd runs the user's ~/.profile there outside of the fence"
+            ),
+            fix: format!("give partition {name} other nodes, or a pool in gpufrac.toml"),
+        }));
+    }
+}
+
+/// A node of these that a pool has.
+fn node_of_pools(config: &Config, nodes: &str) -> Option<String> {
+    let mut pools = config.pools.iter().map(|pool| &pool.nodes);
+    if nodes.eq_ignore_ascii_case("ALL") {
+        return pools.next()?.names().first().cloned();
+    }
+    let nodes = Hostlist::parse(nodes).ok()?;
+    pools.find_map(|pool| nodes.common(pool)).map(str::to_owned)
 }
 
 fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
