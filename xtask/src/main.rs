@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attack;
 mod bench;
 mod cargo;
 mod demo;
@@ -42,6 +43,8 @@ enum Task {
     Lab(lab::LabTask),
     /// Shows a fraction's life on a real cluster, from sbatch to the MIG slice and back
     Demo,
+    /// What a hostile user tries, on real Slurm: a table of what was reached, drained and lost
+    Attack(attack::AttackArguments),
     /// Measures gpufrac against what it adds to and what it replaces
     Bench(bench::BenchArguments),
     /// Builds for one Slurm and installs everything in a tree
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Task::Test(wanted) => suite::test(&wanted),
         Task::Lab(task) => lab::run(&task),
         Task::Demo => demo::run(),
+        Task::Attack(arguments) => attack::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Deny => deny::run_check(),

@@ -65,6 +65,27 @@ pub(crate) struct Wanted {
     /// Only tests whose names contain this
     #[arg(last = true)]
     name: Option<String>,
+    /// What tests get beside what the tier gives them.
+    #[arg(skip)]
+    variables: Vec<(&'static str, OsString)>,
+}
+
+impl Wanted {
+    /// Tests whose names contain `name`, on a series of Slurm or on all, with more variables.
+    pub(crate) fn named(
+        name: &str,
+        slurm: &str,
+        full: bool,
+        variables: Vec<(&'static str, OsString)>,
+    ) -> Self {
+        Self {
+            slurm: Some(slurm.to_owned()),
+            full,
+            seed: None,
+            name: Some(name.to_owned()),
+            variables,
+        }
+    }
 }
 
 /// The second tier: all that a change must pass, or the tests called NAME.
@@ -82,10 +103,12 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
         drawn,
         full: wanted.full,
     };
+    let mut environment = environment(seed, wanted.full);
+    environment.extend(wanted.variables.iter().cloned());
     let plan = Plan {
         wanted,
         choice,
-        environment: environment(seed, wanted.full),
+        environment,
     };
     let cases = match wanted.name {
         Some(_) => plan.prepare(Series::prepare)?,

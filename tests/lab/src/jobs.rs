@@ -132,7 +132,8 @@ impl Lab {
         self.wait("scontrol update", Duration::from_secs(60), || {
             let scontrol = self.command("scontrol").user(user);
             let outcome = scontrol.args(["update"]).args(change).run()?;
-            let stale = outcome.stderr.contains("Resource temporarily unavailable");
+            let stale = ["Resource temporarily unavailable", "Interrupted system call"];
+            let stale = stale.iter().any(|error| outcome.stderr.contains(error));
             Ok((!stale).then_some(outcome))
         })
     }

@@ -10,6 +10,7 @@ macro_rules! not_here {
 }
 
 mod accounting;
+mod attack;
 mod check_slurm;
 mod exclusive_and_partitions;
 mod fence;

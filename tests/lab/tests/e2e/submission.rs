@@ -11,8 +11,14 @@ use crate::{HOLD, go, since};
 
 /// Builds the C program that submits through libslurm.
 pub(crate) fn build_submitter(lab: &Lab) -> Result<PathBuf, LabError> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/submit_by_api.c");
-    let program = lab.folder().bin().join("submit_by_api");
+    build_program(lab, "submit_by_api.c", "submit_by_api")
+}
+
+/// Builds a C program of the end-to-end tests against the lab's Slurm.
+pub(crate) fn build_program(lab: &Lab, source: &str, name: &str) -> Result<PathBuf, LabError> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e");
+    let source = tests.join(source);
+    let program = lab.folder().bin().join(name);
     let option = |name: &str, folder: PathBuf| format!("{name}{}", folder.display());
     let slurm = lab.slurm();
     let output = Command::new("gcc")

@@ -1,0 +1,111 @@
+//! What a hostile user tries, on real Slurm. `cargo xtask attack` runs these tests on each series and prints what they
+//! found.
+
+mod limits;
+mod login;
+mod requests;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use crate::{HOLD, go};
+
+/// The file to which each attack adds a line: name, series, and what was reached, drained and lost.
+const TABLE: &str = "GPUFRAC_ATTACK_TABLE";
+
+/// An attack on a lab, beside a job of another user.
+struct Attack<'a> {
+    lab: &'a Lab,
+    name: &'static str,
+    victim: JobId,
+    reached: Vec<String>,
+}
+
+impl<'a> Attack<'a> {
+    /// Begins with a job of another user, which has to end well.
+    fn begin(lab: &'a Lab, name: &'static str) -> Result<Self, LabError> {
+        let script = format!("--wrap={HOLD}");
+        let victim = lab.sbatch(&lab.users()[1], &["--gres=gpufrac:0.25", &script])?;
+        lab.wait_for_state(victim, &["RUNNING"])?;
+        Ok(Self {
+            lab,
+            name,
+            victim,
+            reached: Vec::new(),
+        })
+    }
+
+    /// The attacker has got this, and must not have it.
+    fn reached(&mut self, what: impl Into<String>) {
+        self.reached.push(what.into());
+    }
+
+    /// Notes more units in a lease than Slurm counts for the job on its node.
+    fn compare(&mut self, job: JobId) -> Result<(), LabError> {
+        let node = &self.lab.nodes()[0];
+        let leased = self.lab.lease(node, job)?.map_or(0, |lease| lease.units.0);
+        let counted = counted(self.lab, job)?;
+        if leased > counted {
+            self.reached(format!("{leased} units, Slurm counts {counted}"));
+        }
+        Ok(())
+    }
+
+    /// Ends the attack: lets all jobs go on, and looks what is drained and lost.
+    fn end(self) -> Result<(), LabError> {
+        let Self {
+            lab,
+            name,
+            victim,
+            reached,
+        } = self;
+        go(lab)?;
+        let ended = lab.wait_for_end(victim)?;
+        let mut lost = Vec::new();
+        if ended.state() != "COMPLETED" || ended.field("Restarts") != "0" {
+            lost.push(format!("job {victim} of another user: {ended:?}"));
+        }
+        lost.extend(lab.ended_daemons());
+        let drained = lab.drained_nodes()?;
+        if let Some(table) = std::env::var_os(TABLE) {
+            let mut file = OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(table)
+                .expect("the table can be opened");
+            let line = format!(
+                "{name}\t{}\t{}\t{}\t{}\n",
+                lab.slurm().series(),
+                reached.len(),
+                drained.len(),
+                lost.len()
+            );
+            file.write_all(line.as_bytes())
+                .expect("the table can be written");
+        }
+        assert!(reached.is_empty(), "{name} reached {reached:?}");
+        assert!(drained.is_empty(), "{name} drained {drained:?}");
+        assert!(lost.is_empty(), "{name}: lost {lost:?}");
+        lab.expect_nothing_left()
+    }
+}
+
+/// The units of `gpufrac` that Slurm allocated to a job on its only node.
+fn counted(lab: &Lab, job: JobId) -> Result<u32, LabError> {
+    let shown = lab
+        .command("scontrol")
+        .args(["-d", "show", "job", &job.to_string()])
+        .stdout()?;
+    let gres = shown
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("GRES="))
+        .unwrap_or_default();
+    // `gpufrac(CNT:50)`, as no file belongs to it.
+    let units = gres.split(',').find_map(|item| {
+        let count = item.strip_prefix("gpufrac(CNT:")?;
+        count.strip_suffix(')')?.parse().ok()
+    });
+    Ok(units.unwrap_or(0))
+}
