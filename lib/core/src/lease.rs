@@ -74,6 +74,8 @@ pub struct Lease {
     /// Whether Slurm itself said how much the job holds. Where it could not be asked the size is
     /// the entry's, and a job that was changed while it waited may hold less.
     pub confirmed: bool,
+    /// Whether Slurm said that the job holds the device itself, and not shares of it.
+    pub whole_device: bool,
     /// What the user asked for with `--gpufrac-idle`.
     pub idle_wish: IdleWish,
     /// When the lease was first written: seconds since 1970.

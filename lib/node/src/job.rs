@@ -1,7 +1,7 @@
 //! What slurmd and slurmctld say of a job.
 
+pub mod allocated;
 pub mod environment;
 pub mod grant;
 pub mod slurmctld;
 pub mod start;
-pub mod tasks;

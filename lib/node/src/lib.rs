@@ -3,6 +3,7 @@
 //! control daemons of [`mps`], and the [`setup`] at boot.
 #![forbid(unsafe_code)]
 
+pub mod cause;
 pub mod gpu;
 pub mod job;
 pub mod mps;

@@ -24,6 +24,7 @@ use crate::slice::reconcile;
 use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
 use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+use crate::state::without;
 use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError};
@@ -148,6 +149,7 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
         return Ok(());
     }
     compute_mode::forget(node)?;
+    without::forget_all(&node.run)?;
     let store = node.leases()?;
     for lease in store.list()? {
         let lock = node

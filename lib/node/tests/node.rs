@@ -365,9 +365,7 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
     world.epilog(job(9, 0, 25)).ok();
     // Where Slurm does not say what the job asks for, the entry is all there is.
     world.slurm_is_silent_for(1000);
-    let ended = prolog();
-    assert_eq!(ended.code, Some(1));
-    ended.says("offers mig");
+    prolog().ok().says("offers mig");
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
 
@@ -423,7 +421,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
                 // The node must not run it.
                 Slurm::IsSilent => {
                     world.slurm_is_silent_for(1000);
-                    assert_eq!(world.prolog(one).code, Some(1));
+                    world.prolog(one).ok().says("its tasks are refused");
                 }
             }
             world.check(&[foreign]);
@@ -614,10 +612,27 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
 }
 
 #[test]
-fn a_gres_conf_that_does_not_fit_drains_the_node() {
+fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
     let Some(world) = ready() else { return };
-    let ended = world.prolog(job(1, 5, 25)).says("`gpufrac conf`");
-    assert_eq!(ended.code, Some(1));
+    let other = job(1, 5, 25);
+    // Shares on it: gres.conf and gpufrac.toml do not agree. A GPU of no pool: the user asked for it by its Type, or by none.
+    for text in [
+        "gres/gpufrac:25,gres/shard:25",
+        "gres/gpu:1,gres/gpufrac:25",
+        "gres/gpu:1",
+    ] {
+        world.slurm_says(1, &format!("running {text} 0"));
+        let ended = world.prolog(other).ok();
+        ended.says("`gpufrac conf`").says("requeued and held");
+        assert!(world.leases().is_empty() && world.instances(0).is_empty());
+    }
+    world.slurm_says(1, "running gres/gpu:t4:1,zgpufrac:1 0");
+    world.prolog(other).ok().says("requeued and held");
+    assert_eq!(world.slurm_was_told(), ["requeuehold 1"; 4]);
+    // By its Type alone it is none of ours.
+    world.slurm_says(1, "running gres/gpu:t4:1 0");
+    world.prolog(other).ok();
+    assert_eq!(world.slurm_was_told().len(), 4);
 }
 
 #[test]

@@ -599,6 +599,7 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
         units: Units(submission.units),
         fraction: Fraction::new(submission.units, submission.of).unwrap(),
         confirmed: true,
+        whole_device: false,
         idle_wish: submission.wish,
         created_unix: unix,
         slice: Slice {

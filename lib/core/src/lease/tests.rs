@@ -26,6 +26,7 @@ fn lease() -> Lease {
         units: Units(25),
         fraction: Fraction::parse("1/4").unwrap(),
         confirmed: true,
+        whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_795_000_000,
         slice: Slice {

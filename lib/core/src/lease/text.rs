@@ -43,6 +43,8 @@ struct LeaseText {
     fraction: Fraction,
     confirmed: bool,
     #[serde(default, skip_serializing_if = "is_default")]
+    whole_device: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
     idle_wish: IdleWish,
     created_unix: u64,
     slice: SliceText,
@@ -93,6 +95,7 @@ impl LeaseText {
             units: lease.units,
             fraction: lease.fraction,
             confirmed: lease.confirmed,
+            whole_device: lease.whole_device,
             idle_wish: lease.idle_wish,
             created_unix: lease.created_unix,
             mechanism: lease.mechanism(),
@@ -120,6 +123,7 @@ impl LeaseText {
             units: self.units,
             fraction: self.fraction,
             confirmed: self.confirmed,
+            whole_device: self.whole_device,
             idle_wish: self.idle_wish,
             created_unix: self.created_unix,
             slice: slice.ok_or(LeaseError::Sections { job_id, mechanism })?,

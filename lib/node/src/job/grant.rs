@@ -65,6 +65,17 @@ impl Asked {
         })
     }
 
+    /// Whether it is a fraction by its name, and not `gpu` or `shard` alone.
+    pub fn names_fraction(&self) -> bool {
+        request::names_fraction(&self.per_node) || request::names_fraction(&self.per_task)
+    }
+
+    /// Whether shares are asked for, or a fraction.
+    pub fn names_shares(&self) -> bool {
+        let texts = [&self.per_node, &self.per_task];
+        self.names_fraction() || texts.into_iter().any(|tres| shards_of_tres(tres).is_some())
+    }
+
     /// Whether it is a slice for each task.
     pub fn is_per_task(&self) -> bool {
         shards_of_tres(&self.per_node).is_none() && shards_of_tres(&self.per_task).is_some()
@@ -106,7 +117,7 @@ impl Asked {
         }
         let pools = config.pools_of_partition(partition);
         let rules = config.rules(partition);
-        if !request::names_fraction(&self.per_node) && !request::names_fraction(&self.per_task) {
+        if !self.names_fraction() {
             let closed = !rules.is_some_and(|rules| rules.allow_raw);
             return closed
                 .then(|| "`gpu` and `shard` can not be asked for by themselves there".to_owned());

@@ -6,7 +6,7 @@ mod order;
 mod times;
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use gpufrac_core::lease::Lease;
 use slurm_sys::client::JobState;
@@ -14,16 +14,17 @@ use slurm_sys::client::JobState;
 pub use error::{CarveError, Reaction};
 
 use crate::job::environment::JobEnv;
-use crate::job::slurmctld::Slurm;
+use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::Node;
 use crate::slice::reconcile::place;
 use crate::slice::release;
+use crate::state::without;
 use attempt::Attempt;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{NvmlError, Session};
-use order::{Word, is_per_task};
+use order::Word;
 use times::{AFTER_REQUEUE, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, SILENCE};
 
 /// What carving came to.
@@ -70,8 +71,14 @@ pub fn carve(
         if old.iter().any(is_foreign) {
             release::release(node, job.job_id, log)?;
         }
+        word.check_no_shares(job)?;
+        // Only on Slurm's word: of all others with a device no task starts.
+        if held && word.asked.is_some() {
+            without::note(&node.run, job.job_id, job.user_id)?;
+        }
         return Ok(Carved::NotConcerned);
     }
+    without::forget(&node.run, job.job_id)?;
     let order = word.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
     if old
@@ -92,6 +99,7 @@ pub fn carve(
         count: order.count,
         number: 0,
         confirmed: word.said.is_some(),
+        whole_device: order.whole_device,
         slurm,
         log,
     };
@@ -136,6 +144,14 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
         Ok(Carved::Kept(leases)) => return told("kept", &leases, log),
         Err(error) => error,
     };
+    let giving_back = GivingBack {
+        job,
+        node,
+        slurm,
+        log,
+        error: &error,
+        start,
+    };
     match error.reaction() {
         Reaction::Drain => {
             log.error(format!("cannot carve on this node: {error}"));
@@ -144,11 +160,16 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
             }
             Exit::Broken
         }
-        Reaction::Wait => give_back(job, slurm, log, &error, start, false),
-        Reaction::Hold => give_back(job, slurm, log, &error, start, true),
+        Reaction::Wait => giving_back.requeue(false),
+        Reaction::Hold => {
+            if let Some(hint) = error.hint() {
+                log.error(format!("hint: {hint}"));
+            }
+            giving_back.requeue(true)
+        }
         Reaction::Refuse => {
             log.warning(format!("the job is refused: {error}"));
-            end(job, slurm, log, &error)
+            giving_back.end()
         }
     }
 }
@@ -170,73 +191,101 @@ fn summary(lease: &Lease) -> String {
     )
 }
 
-/// The node is fine, only this job cannot start here now; held, if not before somebody changes it. `start`: when the
-/// prolog began.
-fn give_back(
-    job: &JobEnv,
-    slurm: &dyn Slurm,
-    log: &JobLog,
-    error: &CarveError,
+/// The node is fine, only this job cannot start here now.
+struct GivingBack<'a> {
+    job: &'a JobEnv,
+    node: &'a Node,
+    slurm: &'a dyn Slurm,
+    log: &'a JobLog,
+    error: &'a CarveError,
+    /// When the prolog began.
     start: Instant,
-    hold: bool,
-) -> Exit {
-    let entry = job.entry.as_ref().ok().copied().flatten();
-    let limit = match is_per_task(entry) {
-        true => SILENCE,
-        false => Duration::ZERO,
-    };
-    loop {
-        match slurm.requeue(job.job_id, hold) {
-            Ok(()) => {
-                let how = if hold {
-                    "requeued and held"
-                } else {
-                    "requeued"
-                };
-                log.warning(format!("{how}: {error}"));
-                sleep(AFTER_REQUEUE);
-                return Exit::Done;
-            }
-            Err(refused) if refused.cannot_requeue() => {
+}
+
+impl GivingBack<'_> {
+    /// Back to the queue; held, if not before somebody changes it.
+    fn requeue(&self, hold: bool) -> Exit {
+        let (job_id, log, error) = (self.job.job_id, self.log, self.error);
+        loop {
+            let refused = match self.slurm.requeue(job_id, hold) {
+                Ok(()) => {
+                    let how = if hold {
+                        "requeued and held"
+                    } else {
+                        "requeued"
+                    };
+                    log.warning(format!("{how}: {error}"));
+                    sleep(AFTER_REQUEUE);
+                    return Exit::Done;
+                }
+                Err(refused) => refused,
+            };
+            if refused.cannot_requeue() {
                 log.warning(format!("cancelled, as it cannot be requeued: {error}"));
-                return end(job, slurm, log, error);
+                return self.end();
             }
-            Err(_) if is_given_up(job, slurm) => {
+            if self.is_given_up() {
                 log.warning(format!("given back already: {error}"));
                 return Exit::Done;
             }
-            Err(silent)
-                if silent.is_of_other_series() || slurm.now().duration_since(start) >= limit =>
-            {
-                log.error(format!("cannot carve: {error}; cannot requeue: {silent}"));
-                return Exit::Broken;
+            if let Some(exit) = self.is_over("requeue", &refused) {
+                return exit;
             }
-            Err(_) => sleep(LONGEST_PAUSE),
+            sleep(LONGEST_PAUSE);
         }
     }
-}
 
-fn end(job: &JobEnv, slurm: &dyn Slurm, log: &JobLog, error: &CarveError) -> Exit {
-    let line = format!("gpufrac: no slice on {}: {error}", job.node);
-    if let Err(error) = slurm.notify(job.job_id, &line) {
-        log.warning(format!("the user was not told: {error}"));
-    }
-    match slurm.cancel(job.job_id) {
-        Ok(()) => Exit::Done,
-        Err(_) if is_given_up(job, slurm) => Exit::Done,
-        Err(error) => {
-            log.error(format!("cannot cancel the job: {error}"));
-            Exit::Broken
+    /// Ends the job, and tells its user.
+    fn end(&self) -> Exit {
+        let (job_id, log) = (self.job.job_id, self.log);
+        let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
+        if let Err(error) = self.slurm.notify(job_id, &line) {
+            log.warning(format!("the user was not told: {error}"));
+        }
+        loop {
+            let refused = match self.slurm.cancel(job_id) {
+                Ok(()) => return Exit::Done,
+                Err(refused) => refused,
+            };
+            if self.is_given_up() {
+                return Exit::Done;
+            }
+            if let Some(exit) = self.is_over("cancel the job", &refused) {
+                return exit;
+            }
+            sleep(LONGEST_PAUSE);
         }
     }
-}
 
-/// Whether Slurm says that the job does not run any more: another of its nodes was faster, or its user.
-fn is_given_up(job: &JobEnv, slurm: &dyn Slurm) -> bool {
-    slurm.job(job.job_id).is_ok_and(|info| {
-        info.is_none_or(|info| {
-            let running = matches!(info.state, JobState::Running | JobState::Suspended);
-            !running || info.restart_count > job.restart_count
+    /// How the prolog ends when Slurm was not told in time. The node is not drained for it: a job with devices of a pool and
+    /// without a lease starts no task, which the SPANK plugin sees to.
+    fn is_over(&self, what: &str, refused: &SlurmError) -> Option<Exit> {
+        let (log, error) = (self.log, self.error);
+        // Then the SPANK plugin is hardly of this Slurm either.
+        if refused.is_of_other_series() {
+            log.error(format!("cannot carve: {error}; cannot {what}: {refused}"));
+            return Some(Exit::Broken);
+        }
+        if self.slurm.now().duration_since(self.start) < SILENCE {
+            return None;
+        }
+        log.error(format!(
+            "cannot carve: {error}; cannot {what}: {refused}; its tasks are refused, as it has no slice"
+        ));
+        // One of an earlier run would be taken for its own.
+        if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
+            log.warning(format!("a slice of an earlier run stays: {error}"));
+        }
+        Some(Exit::Done)
+    }
+
+    /// Whether Slurm says that the job does not run any more: another of its nodes was faster, or its user.
+    fn is_given_up(&self) -> bool {
+        self.slurm.job(self.job.job_id).is_ok_and(|info| {
+            info.is_none_or(|info| {
+                let running = matches!(info.state, JobState::Running | JobState::Suspended);
+                !running || info.restart_count > self.job.restart_count
+            })
         })
-    })
+    }
 }

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
+use crate::cause::{Cause, Caused};
 use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
 use crate::slice::reconcile::place;
 use crate::slice::teardown::{self, Found, TeardownError};
-use crate::state::leases::StoreError;
+use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::LockError;
+use crate::state::without;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
@@ -51,17 +53,33 @@ impl ReleaseError {
     }
 
     /// Whether an admin has to look at the node.
-    fn drains(&self) -> bool {
-        self.class() == ErrorClass::Broken || self.is_undead()
+    pub fn drains(&self) -> bool {
+        let is_ill = self.class() == ErrorClass::Broken || self.is_undead();
+        is_ill && self.cause() != Cause::User
     }
 
-    /// Whether waiting may help.
+    /// Whether waiting may help. What a user can bring about is waited for, as it is not the node's fault.
     pub fn class(&self) -> ErrorClass {
+        if self.cause() == Cause::User {
+            return ErrorClass::Transient;
+        }
         match self {
             ReleaseError::Lock(LockError::Timeout { .. }) => ErrorClass::Transient,
             ReleaseError::Nvml(error) => error.class(),
             ReleaseError::Teardown(error) => error.class(),
             _ => ErrorClass::Broken,
+        }
+    }
+}
+
+impl Caused for ReleaseError {
+    fn cause(&self) -> Cause {
+        match self {
+            ReleaseError::Store(error) => error.cause(),
+            ReleaseError::File(error) => error.cause(),
+            ReleaseError::Lock(error) => error.cause(),
+            ReleaseError::Nvml(error) => error.cause(),
+            ReleaseError::Teardown(error) => error.cause(),
         }
     }
 }
@@ -72,9 +90,31 @@ impl ReleaseError {
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
     let start = Instant::now();
     let store = node.leases()?;
+    without::forget(&node.run, job_id)?;
     let (leases, damaged) = store.readable_of_job(job_id)?;
-    // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed. The mark
-    // needs no lock: whoever reads it may end the lease, as he should. One that is half-made is ended by anybody as it is.
+    // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed.
+    mark(&store, &leases, log);
+    let released = leases.iter().rev();
+    let released = released.map(|lease| release_one(node, lease, start, log));
+    let failed = released.filter_map(Result::err);
+    let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
+    match errors.reduce(|first, next| worse(first, next, log)) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Marks the slices of a job that must not run, and waits for nothing: its epilog releases them.
+pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreError> {
+    let store = node.leases()?;
+    let (leases, _) = store.readable_of_job(job_id)?;
+    mark(&store, &leases, log);
+    Ok(())
+}
+
+/// The mark needs no lock: whoever reads it may end the lease, as he should. One that is half-made is ended by anybody as it
+/// is.
+fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
     for lease in leases.iter().rev() {
         if lease.state != LeaseState::Active {
             continue;
@@ -83,14 +123,6 @@ pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseEr
             Ok(()) => reached("release.releasing_written"),
             Err(error) => log.warning(format!("{} is not marked: {error}", place(lease))),
         }
-    }
-    let released = leases.iter().rev();
-    let released = released.map(|lease| release_one(node, lease, start, log));
-    let failed = released.filter_map(Result::err);
-    let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
-    match errors.reduce(|first, next| worse(first, next, log)) {
-        Some(error) => Err(error),
-        None => Ok(()),
     }
 }
 

@@ -4,6 +4,7 @@ use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
+use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
@@ -55,13 +56,31 @@ impl TeardownError {
         matches!(self, TeardownError::Nvml(error) if error.is_in_use())
     }
 
-    /// Whether waiting may help.
+    /// Whether waiting may help. What a user can bring about is waited for, as it is not the node's fault.
     pub fn class(&self) -> ErrorClass {
+        if self.cause() == Cause::User {
+            return ErrorClass::Transient;
+        }
         match self {
             TeardownError::Nvml(error) => error.class(),
             TeardownError::Mode(error) => error.class(),
             TeardownError::Share(error) => error.class(),
             _ => ErrorClass::Broken,
+        }
+    }
+}
+
+impl Caused for TeardownError {
+    fn cause(&self) -> Cause {
+        match self {
+            TeardownError::Nvml(error) => error.cause(),
+            TeardownError::NoGpu { .. } => Cause::Hardware,
+            TeardownError::Caps(error) => error.cause(),
+            TeardownError::Mode(error) => error.cause(),
+            TeardownError::Share(error) => error.cause(),
+            TeardownError::File(error) => error.cause(),
+            TeardownError::Store(error) => error.cause(),
+            TeardownError::Lease(error) => error.cause(),
         }
     }
 }

@@ -8,7 +8,7 @@
 pub mod shares;
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
@@ -543,8 +543,8 @@ pub fn child() {
     std::process::exit(exit as i32);
 }
 
-/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and for a job with a slice for each task `TRES-PER-TASK
-/// GRES-HELD` after it; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
+/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and with `TRES-PER-TASK GRES-HELD` after it what each task asks for
+/// (`-` for nothing) and what the job holds here, if that is not what its text says; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
 /// library can not be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
 /// many seconds, with `uncounted` it does not say what jobs hold. Each question takes its time by a clock of its own, and none of ours.
 struct Files {
@@ -608,6 +608,37 @@ impl Files {
     }
 }
 
+/// What Slurm allocates for a request, on the device that the prolog is told: a mark is found anywhere in an item, and of
+/// one name the last item counts.
+fn allocated(tres: &str) -> String {
+    let device = std::env::var("SLURM_JOB_GPUS").unwrap_or_default();
+    let mut counts: BTreeMap<&str, (&str, &str)> = BTreeMap::new();
+    for item in tres.split(',') {
+        let after = |mark| item.rfind(mark).map(|at| &item[at + "gres/".len()..]);
+        let item = after("gres/").or_else(|| after("gres:")).unwrap_or(item);
+        let mut words = item.split(':');
+        let name = words.next().unwrap_or_default();
+        let rest: Vec<&str> = words.collect();
+        let counted = match rest[..] {
+            [count] => ("", count),
+            [type_name, count] => (type_name, count),
+            _ => ("", "1"),
+        };
+        counts.insert(name, counted);
+    }
+    let texts = counts.into_iter().map(|(name, (type_name, count))| {
+        let title = match type_name {
+            "" => name.to_owned(),
+            type_name => format!("{name}:{type_name}"),
+        };
+        match name {
+            "gpu" | "shard" => format!("{title}:{count}(IDX:{device})"),
+            _ => format!("{title}(CNT:{count})"),
+        }
+    });
+    texts.collect::<Vec<_>>().join(",")
+}
+
 impl Slurm for Files {
     fn expect(&self, _: JobId) {}
 
@@ -627,7 +658,7 @@ impl Slurm for Files {
         };
         let tres = words.next().filter(|tres| *tres != "-");
         let restart_count = words.next().map_or(0, |n| n.parse().unwrap());
-        let per_task = words.next().map(str::to_owned);
+        let per_task = words.next().filter(|tres| *tres != "-").map(str::to_owned);
         Ok(Some(JobInfo {
             job_id: job_id.0,
             user_id: 0,
@@ -638,9 +669,10 @@ impl Slurm for Files {
             tres_per_task: per_task,
             gres_of_nodes: words
                 .next()
+                .map(str::to_owned)
+                .or_else(|| tres.map(allocated))
                 .filter(|_| !self.still("uncounted"))
                 .into_iter()
-                .map(str::to_owned)
                 .collect(),
             batch: !self.dir.join("interactive").exists(),
             restart_count,

@@ -29,6 +29,7 @@ fn lease(job_id: u32) -> Lease {
         units: Units(25),
         fraction: Fraction::new(1, 4).unwrap(),
         confirmed: true,
+        whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_000,
         slice: Slice {

@@ -41,6 +41,8 @@ pub(super) struct Attempt<'a> {
     pub number: u32,
     /// Whether Slurm itself said how much the job holds.
     pub confirmed: bool,
+    /// Whether it said that the job holds the device itself.
+    pub whole_device: bool,
     pub slurm: &'a dyn Slurm,
     pub log: &'a JobLog,
 }
@@ -229,6 +231,7 @@ impl Attempt<'_> {
             && lease.mechanism() == self.device.pool.mechanism
             && lease.slice.gpu_uuid == locked.gpu.uuid
             && lease.slice.device_index == self.device.index
+            && (!self.confirmed || lease.whole_device == self.whole_device)
     }
 
     /// Whether the driver is to limit the job's memory. Where it can not, the pool's other limits are all

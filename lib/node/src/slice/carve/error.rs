@@ -8,6 +8,7 @@ use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::request::RequestError;
 
+use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
 use crate::job::slurmctld::SlurmError;
@@ -142,10 +143,22 @@ pub enum CarveError {
         /// The item.
         source: RequestError,
     },
-    /// A slice for each task, and Slurm does not say how many tasks are here.
+    /// What Slurm allocated is not what the job asks for by gpufrac's reading of it.
     #[error(
-        "each task of the job has a slice of its own, and how many tasks are on this node Slurm does not say: {why}"
+        "the job asks for {wanted} {name}, and Slurm allocated {allocated} of them on this node; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
+    Allocated {
+        /// The job.
+        job_id: JobId,
+        /// What is counted.
+        name: &'static str,
+        /// By the text of the request.
+        wanted: u64,
+        /// By slurmctld.
+        allocated: u64,
+    },
+    /// Nothing can be made without what Slurm allocated, and it does not say that.
+    #[error("how much the job holds on this node Slurm does not say: {why}")]
     Uncounted {
         /// Why not.
         why: String,
@@ -161,7 +174,7 @@ pub enum CarveError {
         per_task: String,
     },
     /// Slurm's answer has no GPU in it.
-    #[error("how much of device {device} the job holds is not said in `{tres}`")]
+    #[error("how much of device {device} the job asks for is not said in `{tres}`")]
     NoSize {
         /// Slurm's index.
         device: DeviceIndex,
@@ -269,8 +282,15 @@ fn numbers(devices: &[DeviceIndex]) -> Vec<u32> {
 }
 
 impl CarveError {
-    /// What to do about it.
+    /// What to do about it. Whatever a user can bring about drains no node.
     pub fn reaction(&self) -> Reaction {
+        match (self.usual_reaction(), self.cause()) {
+            (Reaction::Drain, Cause::User) => Reaction::Wait,
+            (reaction, _) => reaction,
+        }
+    }
+
+    fn usual_reaction(&self) -> Reaction {
         let by = |severity| match severity {
             ErrorClass::Transient => Reaction::Wait,
             ErrorClass::Broken => Reaction::Drain,
@@ -287,7 +307,10 @@ impl CarveError {
             | CarveError::NoRoom { .. }
             | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
-            CarveError::Rule { .. } | CarveError::Ambiguous { .. } => Reaction::Hold,
+            CarveError::Rule { .. }
+            | CarveError::Ambiguous { .. }
+            | CarveError::Allocated { .. }
+            | CarveError::UnknownDevice { .. } => Reaction::Hold,
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }
             | CarveError::NoDevice
@@ -302,7 +325,6 @@ impl CarveError {
             | CarveError::Lease(_)
             | CarveError::Caps(_)
             | CarveError::Foreign(_)
-            | CarveError::UnknownDevice { .. }
             | CarveError::ConfigChanged { .. }
             | CarveError::OtherGpu { .. }
             | CarveError::MigOff { .. }
@@ -337,6 +359,48 @@ impl CarveError {
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
             ),
             _ => None,
+        }
+    }
+}
+
+impl Caused for CarveError {
+    fn cause(&self) -> Cause {
+        match self {
+            CarveError::Record(error) => error.cause(),
+            CarveError::Store(error) => error.cause(),
+            CarveError::File(error) => error.cause(),
+            CarveError::Lock(error) => error.cause(),
+            CarveError::Nvml(error) => error.cause(),
+            CarveError::Lease(error) => error.cause(),
+            CarveError::Caps(error) => error.cause(),
+            CarveError::Old(error) => error.cause(),
+            CarveError::Release(error) => error.cause(),
+            // What was made stays for a later run in any case.
+            CarveError::Unfinished { error, .. } => error.cause(),
+            CarveError::Mode(error) => error.cause(),
+            CarveError::Share(error) => error.cause(),
+            CarveError::Entry(_)
+            | CarveError::SeveralDevices { .. }
+            | CarveError::NoDevice
+            | CarveError::UnknownDevice { .. }
+            | CarveError::Mechanism { .. }
+            | CarveError::Rule { .. }
+            | CarveError::Ambiguous { .. }
+            | CarveError::Allocated { .. }
+            | CarveError::Uncounted { .. }
+            | CarveError::NodeAndTask { .. }
+            | CarveError::NoSize { .. }
+            | CarveError::TooSmall { .. }
+            | CarveError::NoPlace { .. }
+            | CarveError::NoRoom { .. } => Cause::User,
+            CarveError::Foreign(_)
+            | CarveError::ConfigChanged { .. }
+            | CarveError::MigOff { .. }
+            | CarveError::MigOn { .. }
+            | CarveError::Geometry { .. }
+            | CarveError::Earlier { .. }
+            | CarveError::NoProfile(_) => Cause::Root,
+            CarveError::OtherGpu { .. } => Cause::Hardware,
         }
     }
 }

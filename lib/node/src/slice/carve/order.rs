@@ -12,12 +12,15 @@ use slurm_sys::client::{JobInfo, JobState};
 
 use super::error::CarveError;
 use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
+use crate::job::allocated::Allocated;
 use crate::job::environment::JobEnv;
 use crate::job::grant::{self, Asked};
 use crate::job::slurmctld::{Slurm, SlurmError};
-use crate::job::tasks;
 use crate::node::Node;
 use crate::state::record::NodeRecord;
+
+/// What is counted of a device.
+const SHARES: &str = "shares of a GPU";
 
 /// What Slurm and the entry say of a job together.
 pub(super) struct Word {
@@ -38,6 +41,14 @@ pub(super) struct Order<'a> {
     pub(super) menu: &'a MenuEntry,
     /// How many slices.
     pub(super) count: u32,
+    /// Whether Slurm said that the job holds the device itself, and not shares of it.
+    pub(super) whole_device: bool,
+}
+
+/// What slurmctld counted for the job here.
+struct Counted {
+    slices: u32,
+    whole_device: bool,
 }
 
 impl Word {
@@ -49,7 +60,7 @@ impl Word {
         slurm: &dyn Slurm,
         log: &JobLog,
     ) -> Result<Word, CarveError> {
-        let error = match ask(job, entry, slurm) {
+        let error = match ask(job, entry, held, slurm) {
             Ok(said) => {
                 return Ok(Word {
                     asked: said.as_ref().map(Asked::from),
@@ -79,6 +90,24 @@ impl Word {
     pub(super) fn wants_gpu(&self, node: &Node) -> bool {
         let for_gpu = |asked: &Asked| asked.is_for_gpu(&node.config);
         self.asked.as_ref().map_or(self.entry.is_some(), for_gpu)
+    }
+
+    /// Refuses a job that asks for no part of a GPU by gpufrac's reading, and to which Slurm allocated shares all the same.
+    /// Devices alone come from `--exclusive`.
+    pub(super) fn check_no_shares(&self, job: &JobEnv) -> Result<(), CarveError> {
+        let held = self
+            .said
+            .as_ref()
+            .and_then(|info| Allocated::on(info, &job.node));
+        match held.map_or(0, |held| held.shards()) {
+            0 => Ok(()),
+            allocated => Err(CarveError::Allocated {
+                job_id: job.job_id,
+                name: SHARES,
+                wanted: 0,
+                allocated,
+            }),
+        }
     }
 
     /// What the job is to have of the device that Slurm gave it.
@@ -116,23 +145,34 @@ impl Word {
                 rule,
             });
         }
-        let count = self.slices(job, units)?;
+        let counted = self.counted(job, &device, units)?;
         Ok(Order {
             device,
             menu,
-            count,
+            count: counted.slices,
+            whole_device: counted.whole_device,
         })
     }
 
-    /// How many slices of these units the job holds here.
-    fn slices(&self, job: &JobEnv, units: Units) -> Result<u32, CarveError> {
+    /// How many slices of these units the job holds here. What slurmctld allocated is the truth: the job must hold as much
+    /// of the device as its text asks for.
+    fn counted(
+        &self,
+        job: &JobEnv,
+        device: &Device<'_>,
+        units: Units,
+    ) -> Result<Counted, CarveError> {
         let (Some(info), Some(asked)) = (&self.said, &self.asked) else {
-            let silence = || "it does not know the job".to_owned();
+            let unknown = || "it does not know the job".to_owned();
             return match is_per_task(self.entry) {
                 true => Err(CarveError::Uncounted {
-                    why: self.silence.clone().unwrap_or_else(silence),
+                    why: self.silence.clone().unwrap_or_else(unknown),
                 }),
-                false => Ok(1),
+                // Of this the SPANK plugin sees to it that Slurm allocated as much.
+                false => Ok(Counted {
+                    slices: 1,
+                    whole_device: false,
+                }),
             };
         };
         if asked.is_twice() {
@@ -141,26 +181,67 @@ impl Word {
                 per_task: asked.per_task.clone(),
             });
         }
-        if !asked.is_per_task() {
-            return Ok(1);
-        }
-        tasks::slices(info, &job.node, units).ok_or_else(|| CarveError::Uncounted {
+        let uncounted = || CarveError::Uncounted {
             why: format!("`{}` on `{}`", info.gres_of_nodes.join(" "), info.nodes),
+        };
+        let held = Allocated::on(info, &job.node).ok_or_else(uncounted)?;
+        if asked.is_per_task() {
+            let slices = held.slices(units).ok_or_else(uncounted)?;
+            check_total(job, &held, asked, u64::from(units.0) * u64::from(slices))?;
+            return Ok(Counted {
+                slices,
+                whole_device: false,
+            });
+        }
+        let (wanted, allocated) = (u64::from(units.0), held.units_of(device));
+        if allocated != wanted {
+            return Err(CarveError::Allocated {
+                job_id: job.job_id,
+                name: SHARES,
+                wanted,
+                allocated,
+            });
+        }
+        check_total(job, &held, asked, wanted)?;
+        Ok(Counted {
+            slices: 1,
+            whole_device: held.is_device(device),
         })
     }
+}
+
+/// Limits and bills are by `gres/gpufrac`: it must count what the job gets, at least.
+fn check_total(
+    job: &JobEnv,
+    held: &Allocated,
+    asked: &Asked,
+    wanted: u64,
+) -> Result<(), CarveError> {
+    let allocated = held.gpufrac();
+    if allocated >= wanted || !asked.names_fraction() {
+        return Ok(());
+    }
+    Err(CarveError::Allocated {
+        job_id: job.job_id,
+        name: "units of gres/gpufrac",
+        wanted,
+        allocated,
+    })
 }
 
 /// Where nothing can be made without Slurm's word, it is asked again.
 fn ask(
     job: &JobEnv,
     entry: Option<Entry>,
+    held: bool,
     slurm: &dyn Slurm,
 ) -> Result<Option<JobInfo>, SlurmError> {
     let start = slurm.now();
+    let is_all_there_is = is_per_task(entry) || held && entry.is_none();
     loop {
         let answer = slurm.job(job.job_id);
         let limit = match &answer {
-            Err(error) if is_per_task(entry) && !error.is_of_other_series() => QUESTIONS,
+            Err(error) if is_all_there_is && !error.is_of_other_series() => QUESTIONS,
             // The job can be put back, so this is not waited for as long.
             Ok(Some(info)) if lacks_count(info) => PATIENCE,
             _ => Duration::ZERO,
@@ -172,14 +253,14 @@ fn ask(
     }
 }
 
-pub(super) fn is_per_task(entry: Option<Entry>) -> bool {
+fn is_per_task(entry: Option<Entry>) -> bool {
     entry.is_some_and(|entry| entry.per_task)
 }
 
-/// Whether Slurm answered without what the job holds on its nodes, although its tasks are to have slices.
+/// Whether Slurm answered without what the job holds on its nodes.
 fn lacks_count(info: &JobInfo) -> bool {
     let empty = info.gres_of_nodes.iter().all(String::is_empty);
-    empty && info.state == JobState::Running && Asked::from(info).is_per_task()
+    empty && info.state == JobState::Running && Asked::from(info).names_shares()
 }
 
 /// The device of a pool that Slurm gave to the job.

@@ -157,6 +157,7 @@ impl Attempt<'_> {
             units: self.menu.units,
             fraction: self.menu.fraction,
             confirmed: self.confirmed,
+            whole_device: self.whole_device,
             idle_wish: self.job.idle_wish(),
             created_unix: now_unix(),
             slice,

@@ -1,0 +1,162 @@
+//! Who can bring an error about. The rule: whatever a user can choose ends in wait, hold or refuse; a node is drained for what
+//! only root or hardware can cause.
+
+use std::io;
+
+use gpufrac_core::lease::LeaseError;
+use gpufrac_host::files::FileError;
+use gpufrac_nvml::{ErrorClass, NvmlError};
+use nix::errno::Errno;
+
+use crate::gpu::capability_files::CapsError;
+use crate::gpu::compute_mode::ModeError;
+use crate::mps::daemon::MpsError;
+use crate::mps::tenants::ShareError;
+use crate::state::leases::StoreError;
+use crate::state::locks::LockError;
+use crate::state::record::RecordError;
+
+/// Who can bring an error about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Whoever may submit jobs: by a request, by processes, by filling what all users share.
+    User,
+    /// Root alone: files, settings, versions.
+    Root,
+    /// A GPU or its driver.
+    Hardware,
+}
+
+/// An error that says who can bring it about.
+pub trait Caused {
+    /// Who can; where a user can, and others too, the user.
+    fn cause(&self) -> Cause;
+}
+
+/// Memory, disks and tables that users share with root can be full.
+fn of_system_call(error: &io::Error) -> Cause {
+    let shared = [
+        Errno::ENOSPC,
+        Errno::EDQUOT,
+        Errno::ENOMEM,
+        Errno::EAGAIN,
+        Errno::ENFILE,
+    ];
+    let code = error.raw_os_error().map(Errno::from_raw);
+    match code.is_some_and(|code| shared.contains(&code)) {
+        true => Cause::User,
+        false => Cause::Root,
+    }
+}
+
+impl Caused for FileError {
+    fn cause(&self) -> Cause {
+        match self {
+            FileError::Io { source, .. } => of_system_call(source),
+            FileError::Link { .. }
+            | FileError::Untrusted { .. }
+            | FileError::Foreign { .. }
+            | FileError::Relative { .. }
+            | FileError::NotText { .. } => Cause::Root,
+        }
+    }
+}
+
+impl Caused for LeaseError {
+    fn cause(&self) -> Cause {
+        // A lease is root's file, written whole.
+        Cause::Root
+    }
+}
+
+impl Caused for StoreError {
+    fn cause(&self) -> Cause {
+        match self {
+            StoreError::File(error) => error.cause(),
+            StoreError::Lease { source, .. } => source.cause(),
+            StoreError::Absent { .. } | StoreError::WrongJob { .. } => Cause::Root,
+        }
+    }
+}
+
+impl Caused for RecordError {
+    fn cause(&self) -> Cause {
+        match self {
+            RecordError::File(error) => error.cause(),
+            RecordError::BootId(error) => of_system_call(error),
+            RecordError::Absent { .. } | RecordError::Text { .. } | RecordError::Stale { .. } => {
+                Cause::Root
+            }
+        }
+    }
+}
+
+impl Caused for LockError {
+    fn cause(&self) -> Cause {
+        match self {
+            LockError::File(error) => error.cause(),
+            LockError::Flock { source, .. } => of_system_call(&io::Error::from(*source)),
+            // Others' jobs come and go under the same lock.
+            LockError::Timeout { .. } => Cause::User,
+        }
+    }
+}
+
+impl Caused for CapsError {
+    fn cause(&self) -> Cause {
+        match self {
+            CapsError::File(error) => error.cause(),
+            CapsError::Unreadable { .. } => Cause::Root,
+        }
+    }
+}
+
+impl Caused for NvmlError {
+    fn cause(&self) -> Cause {
+        match (self.class(), self) {
+            // Processes hold instances, fill memory and keep the driver busy.
+            (ErrorClass::Transient, _) => Cause::User,
+            (ErrorClass::Broken, NvmlError::Call { .. }) => Cause::Hardware,
+            (ErrorClass::Broken, NvmlError::Start { .. } | NvmlError::Missing { .. }) => {
+                Cause::Root
+            }
+        }
+    }
+}
+
+impl Caused for ModeError {
+    fn cause(&self) -> Cause {
+        match self {
+            ModeError::File(error) => error.cause(),
+            ModeError::Nvml(error) => error.cause(),
+        }
+    }
+}
+
+impl Caused for MpsError {
+    fn cause(&self) -> Cause {
+        match self {
+            MpsError::File(error) => error.cause(),
+            MpsError::Run { source, .. } => of_system_call(source),
+            MpsError::Start { .. } | MpsError::Limit { .. } => Cause::Root,
+            MpsError::Silent { .. }
+            | MpsError::Absent { .. }
+            | MpsError::Partition { .. }
+            | MpsError::Occupied { .. } => Cause::User,
+            // They are root's; what keeps them is in the kernel.
+            MpsError::Undead { .. } => Cause::Hardware,
+        }
+    }
+}
+
+impl Caused for ShareError {
+    fn cause(&self) -> Cause {
+        match self {
+            ShareError::Mps(error) => error.cause(),
+            ShareError::Store(error) => error.cause(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What slurmctld allocated to a job on one node.
+//!
+//! No variable of Prolog tells it, and what the job asks for is a text that Slurm and gpufrac may read in two ways. Slurm's
+//! record of the job has what it holds, in a text for each of its nodes:
+//! `gpu:half:0(IDX:),gpufrac(CNT:50),shard:half:50(IDX:3)` up to 23.02 (`gres_ctld_job_build_details`),
+//! `gpufrac(CNT:50),shard:half:50(50/50,0/50)` from 23.11 on (`_build_shared_gres_details`). A node with devices of several
+//! Types has an item for each of these, most of them with a count of 0.
+
+use gpufrac_core::config::Device;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::hostlist::Hostlist;
+use gpufrac_core::ids::DeviceIndex;
+use slurm_sys::client::JobInfo;
+
+/// What a job holds of GPUs on one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Allocated {
+    /// Shares, of all Types together.
+    shards: u64,
+    /// Slurm's indexes of the devices that it holds as devices.
+    devices: Vec<DeviceIndex>,
+    /// `gres/gpufrac`, which people see and limits count.
+    gpufrac: u64,
+}
+
+impl Allocated {
+    /// What the record says for `node`. None where it does not: the job has no nodes yet, its texts are not those
+    /// of its nodes, or cannot be understood.
+    pub fn on(info: &JobInfo, node: &str) -> Option<Allocated> {
+        if let [only] = &info.gres_of_nodes[..]
+            && info.nodes == node
+        {
+            return read(only);
+        }
+        let nodes = Hostlist::parse(&info.nodes).ok()?;
+        if nodes.names().len() != info.gres_of_nodes.len() {
+            return None;
+        }
+        let position = nodes.names().iter().position(|name| name == node)?;
+        read(info.gres_of_nodes.get(position)?)
+    }
+
+    /// Whether the job holds the device itself, and not shares of it.
+    pub fn is_device(&self, device: &Device<'_>) -> bool {
+        self.devices.contains(&device.index)
+    }
+
+    /// The units of one device that the job holds by it.
+    pub fn units_of(&self, device: &Device<'_>) -> u64 {
+        match self.is_device(device) {
+            true => device.pool.layout.capacity.0.into(),
+            false => self.shards,
+        }
+    }
+
+    /// The shares that it holds, of whatever device.
+    pub fn shards(&self) -> u64 {
+        self.shards
+    }
+
+    /// How many slices of these units its shares are; None where they are no whole number of slices.
+    pub fn slices(&self, units: Units) -> Option<u32> {
+        let units = u64::from(units.0);
+        let whole = units > 0 && self.shards > 0 && self.shards.is_multiple_of(units);
+        whole.then(|| u32::try_from(self.shards / units).ok())?
+    }
+
+    /// The `gres/gpufrac` that it holds.
+    pub fn gpufrac(&self) -> u64 {
+        self.gpufrac
+    }
+}
+
+/// The items of a text; one of GPUs that cannot be understood spoils all.
+fn read(gres: &str) -> Option<Allocated> {
+    let mut allocated = Allocated::default();
+    for item in items(gres) {
+        let (head, detail) = match item.split_once('(') {
+            Some((head, detail)) => (head, detail.strip_suffix(')')),
+            None => (item, None),
+        };
+        let mut words = head.split(':');
+        match words.next()? {
+            // What is in use follows: without it the text was cut short, and the number may be another.
+            "shard" => {
+                detail?;
+                let count = words.next_back()?.parse().ok()?;
+                allocated.shards = allocated.shards.saturating_add(count);
+            }
+            "gpu" => allocated
+                .devices
+                .extend(indexes(detail?.strip_prefix("IDX:")?)?),
+            "gpufrac" => {
+                let count = detail?.strip_prefix("CNT:")?.parse().ok()?;
+                allocated.gpufrac = allocated.gpufrac.saturating_add(count);
+            }
+            _ => {}
+        }
+    }
+    Some(allocated)
+}
+
+/// The text cut at the commas outside of parentheses.
+fn items(gres: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_i32;
+    gres.split(move |character: char| {
+        match character {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && character == ','
+    })
+}
+
+/// `0-2,5` as Slurm writes the bits that are set.
+fn indexes(text: &str) -> Option<Vec<DeviceIndex>> {
+    let mut found = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        // A node has no more devices than this; the range is not made before it is known to be short.
+        if last < first || last > u32::from(u16::MAX) {
+            return None;
+        }
+        found.extend((first..=last).map(DeviceIndex));
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::config::Config;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn held(shards: u64, devices: &[u32], gpufrac: u64) -> Option<Allocated> {
+        Some(Allocated {
+            shards,
+            devices: devices.iter().copied().map(DeviceIndex).collect(),
+            gpufrac,
+        })
+    }
+
+    #[test]
+    fn counts_are_read_from_slurms_text() {
+        for (text, expected) in [
+            (
+                "gpufrac(CNT:50),shard:50(50/50,0/50,0/50,0/50)",
+                held(50, &[], 50),
+            ),
+            (
+                "shard:half:26(26/50,0/50),gpufrac(CNT:26)",
+                held(26, &[], 26),
+            ),
+            ("shard:half:25(IDX:3),gpufrac(CNT:25)", held(25, &[], 25)),
+            // An item for each Type of the node.
+            (
+                "gpu:half:0(IDX:),shard:half:0(IDX:),shard:mps:40(IDX:4),gpufrac(CNT:40)",
+                held(40, &[], 40),
+            ),
+            ("gpu:whole:1(IDX:2),gpufrac(CNT:100)", held(0, &[2], 100)),
+            ("gpu:half:3(IDX:0-1,5)", held(0, &[0, 1, 5], 0)),
+            ("tmpdisk(CNT:5),shard:1((null))", held(1, &[], 0)),
+            ("gpufrac(CNT:50)", held(0, &[], 50)),
+            ("", held(0, &[], 0)),
+            ("shard:39", None),
+            ("shard:(50/50)", None),
+            ("shard:-1(1/2)", None),
+            ("gpu:half:1", None),
+            ("gpu:half:2(IDX:5-1)", None),
+            ("gpu:half:2(IDX:0-4294967295)", None),
+            ("gpufrac:50", None),
+        ] {
+            assert_eq!(read(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_was_cut_short_says_no_other_number() {
+        let text = "gpufrac(CNT:50),shard:half:50(50/50,0/50)";
+        for end in 0..text.len() {
+            let shards = read(&text[..end]).map_or(0, |held| held.shards);
+            assert_eq!(shards, 0, "{}", &text[..end]);
+        }
+    }
+
+    #[test]
+    fn a_device_is_all_of_its_units_and_shares_are_slices() {
+        let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n";
+        let config = Config::parse(text, "test").unwrap();
+        let device = config.devices_of_node("n1", 1)[1];
+        let units = |text: &str| read(text).unwrap().units_of(&device);
+        assert_eq!(units("gpu:half:1(IDX:1)"), 50);
+        assert_eq!(units("gpu:half:1(IDX:0)"), 0);
+        assert_eq!(units("shard:half:1(IDX:1)"), 1);
+        let slices = |text: &str| read(text).unwrap().slices(Units(25));
+        assert_eq!(slices("shard:half:50(50/50,0/50)"), Some(2));
+        assert_eq!(slices("shard:half:51(51/100)"), None);
+        assert_eq!(slices("gpu:half:1(IDX:1)"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_not(text in "[a-d(),:/0-9-]{0,40}|(gpu|shard|gpufrac)[:(]{1,2}[0-9a-zA-Z:,/()-]{0,30}") {
+            let _ = read(&text);
+        }
+    }
+}

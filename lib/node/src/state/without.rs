@@ -1,0 +1,83 @@
+//! Jobs that hold devices of a pool and are to have no slice: `<run>/without/<jobid>`, root's, readable by all.
+//!
+//! Slurm gives a job with `--exclusive` every device of the node, whether it asks for one or not. The prolog notes such
+//! a job, so that all other jobs with a device and without a lease are known as what they are: jobs whose prolog did not
+//! do its work.
+
+use std::path::Path;
+
+use gpufrac_core::ids::{JobId, UserId};
+use gpufrac_host::files::{FileError, RootDir};
+
+const FOLDER: &str = "without";
+
+/// Notes that a job is to have no slice.
+///
+/// # Errors
+/// A file refuses.
+pub fn note(run: &Path, job_id: JobId, user_id: UserId) -> Result<(), FileError> {
+    let (dir, _) = RootDir::create(&run.join(FOLDER), 0o755)?;
+    dir.write(&job_id.to_string(), &format!("{user_id}\n"), 0o644)
+}
+
+/// Whether this user's job was noted.
+///
+/// # Errors
+/// A file refuses.
+pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, FileError> {
+    let dir = match RootDir::open(&run.join(FOLDER)) {
+        Err(error) if error.is_not_found() => return Ok(false),
+        other => other?,
+    };
+    let text = dir.read(&job_id.to_string())?;
+    // Ids start again where Slurm lost its state: another user's job is another job.
+    Ok(text.is_some_and(|text| text.trim_end() == user_id.to_string()))
+}
+
+/// Forgets a job, if it was noted.
+///
+/// # Errors
+/// A file refuses.
+pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
+    match RootDir::open(&run.join(FOLDER)) {
+        Err(error) if error.is_not_found() => Ok(()),
+        other => other?.remove(&job_id.to_string()).map(drop),
+    }
+}
+
+/// Forgets all jobs, as those of before a reboot.
+///
+/// # Errors
+/// A file refuses.
+pub fn forget_all(run: &Path) -> Result<(), FileError> {
+    let dir = match RootDir::open(&run.join(FOLDER)) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other?,
+    };
+    for name in dir.names()? {
+        dir.remove(&name)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_noted_for_its_user_until_it_is_forgotten() {
+        let keep = tempfile::tempdir().unwrap();
+        let run = keep.path().canonicalize().unwrap();
+        let noted = |job, user| is_noted(&run, JobId(job), UserId(user)).unwrap();
+        assert!(!noted(7, 1000));
+        forget(&run, JobId(7)).unwrap();
+        for job in [7, 8] {
+            note(&run, JobId(job), UserId(1000)).unwrap();
+        }
+        assert!(noted(7, 1000) && !noted(7, 1001) && !noted(9, 1000));
+        forget(&run, JobId(7)).unwrap();
+        assert!(!noted(7, 1000) && noted(8, 1000));
+        forget_all(&run).unwrap();
+        assert!(!noted(8, 1000));
+    }
+}
