@@ -2,6 +2,7 @@
 
 pub mod carve;
 pub mod failpoint;
+pub mod fit;
 pub mod reconcile;
 pub mod release;
 pub mod teardown;

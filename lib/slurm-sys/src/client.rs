@@ -224,6 +224,19 @@ impl Client {
         Ok(Self { library })
     }
 
+    /// The libslurm of the slurmstepd that loaded this as a plugin, which has set it up.
+    ///
+    /// # Errors
+    /// It lacks a function.
+    #[cfg(feature = "plugin")]
+    pub fn of_host() -> Result<Self, ClientError> {
+        // SAFETY: nothing is loaded. slurmstepd takes SPANK plugins of its own series alone, so the functions have the types of
+        // the headers.
+        let library =
+            unsafe { library::LibSlurm::from_library(libloading::os::unix::Library::this()) }?;
+        Ok(Self { library })
+    }
+
     fn check(&self, call: &'static str, code: i32) -> Result<(), ClientError> {
         if code == raw::SLURM_SUCCESS as i32 {
             return Ok(());

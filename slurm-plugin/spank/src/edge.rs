@@ -2,7 +2,7 @@
 //!
 //! `init` only makes options known: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
 //! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The others are slurmstepd's:
-//! `init_post_opt` runs as root before anything of the job, `task_init_privileged` (root) and `task_init` (the user) in the child that becomes the task,
+//! `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child that becomes the task,
 //! `task_post_fork` as root in slurmstepd while that child waits, `task_exit` there when a task ended. srun, sbatch and salloc call
 //! `init_post_opt` too; there is nothing to do for them.
 
@@ -15,11 +15,14 @@ use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
 use gpufrac_fence::DevCgroupError;
+use gpufrac_node::slice::fit::Unfit;
+use slurm_sys::client::Client;
 use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
 use crate::environment::{self, EnvironmentError};
-use crate::slice::{JobSlice, NoMemoryLimit, ReadError, Unfit};
+use crate::given;
+use crate::slice::{JobSlice, NoMemoryLimit, ReadError, StepOf};
 
 const ARGUMENT: &str = "config=";
 
@@ -147,47 +150,22 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             .iter()
             .find_map(|argument| argument.strip_prefix(ARGUMENT))
             .unwrap_or(gpufrac_core::config::PATH);
-        let slice = match (
-            std::env::var("SLURMD_NODENAME"),
-            spank.job_id().map(JobId).zip(spank.user_id().map(UserId)),
-        ) {
-            (Ok(node), Some(job_and_user)) => {
-                let in_step = matches!(spank.step(), Some(Step::Numbered(_))) && has_device(spank);
-                let tasks = in_step.then(|| spank.local_tasks().unwrap_or(1));
-                JobSlice::read(Path::new(config), &node, job_and_user, tasks)
-            }
+        let slice = match (std::env::var("SLURMD_NODENAME"), step_of(spank)) {
+            (Ok(node), Some(step)) => JobSlice::read(Path::new(config), &node, step),
             _ => Err(ReadError::NotTold),
         };
-        if let Err(reason) = &slice {
-            log::error(&format!("gpufrac: {reason}"));
+        match &slice {
+            Err(reason) => log::error(&format!("gpufrac: {reason}")),
+            Ok(slice) => {
+                if let Some(unfit) = slice.unfit() {
+                    log::error(&format!("gpufrac: {unfit}"));
+                    give_back(spank, unfit);
+                }
+            }
         }
         *SLICE.lock().unwrap_or_else(PoisonError::into_inner) = Some(slice.map_err(Arc::new));
         Ok(())
     })
-}
-
-/// # Safety
-/// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_init_privileged(
-    handle: raw::spank_t,
-    _argc: c_int,
-    _argv: *mut *mut c_char,
-) -> c_int {
-    hook(
-        "slurm_spank_task_init_privileged",
-        FAILED,
-        handle,
-        |spank| {
-            let shards = shards(spank);
-            with_slice(|slice| match slice {
-                Ok(slice) => Ok(slice.check(shards)?),
-                // What cannot be read stops only those that need it.
-                Err(reason) if shards.is_some() => Err(HookError::NoSlice(reason)),
-                Err(_) => Ok(()),
-            })
-        },
-    )
 }
 
 /// # Safety
@@ -202,12 +180,10 @@ pub unsafe extern "C" fn slurm_spank_task_init(
         with_slice(|slice| {
             let slice = slice.ok();
             let libraries = slice.map_or(&[][..], |slice| &slice.libraries);
-            let leases = slice.map_or(&[][..], |slice| slice.of_task(task_of_step(spank)));
+            let leases = slice.map_or(&[][..], |slice| slice.visible_to(task_of_step(spank)));
             match leases.first() {
-                Some(lease) if has_device(spank) => {
-                    environment::set(spank, lease, leases, libraries)?;
-                }
-                _ => environment::clear(spank, libraries),
+                Some(lease) => environment::set(spank, lease, leases, libraries)?,
+                None => environment::clear(spank, libraries),
             }
             Ok(())
         })
@@ -228,11 +204,17 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
         with_slice(|slice| match slice {
             Ok(slice) => {
                 slice.fence(pid)?;
+                // Here and not in a hook of the task: where that fails, 22.05 reports a batch job as completed.
+                if let Some(unfit) = slice.unfit() {
+                    return Err(unfit.into());
+                }
                 if let Some(pid) = task_pid(spank) {
                     slice.limit_memory(pid, task_of_step(spank))?;
                 }
                 Ok(())
             }
+            // What cannot be read stops only those that need it.
+            Err(reason) if given::shards(spank).is_some() => Err(HookError::NoSlice(reason)),
             // An unfenced job is worse than a failed one, but only where there are pools, and
             // that is not known: the error was logged, and the capability files are closed.
             Err(_) => Ok(()),
@@ -240,7 +222,7 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
     });
     if fenced == FAILED {
         // SAFETY: as in `hook`.
-        stop_unfenced(unsafe { Spank::new(handle) });
+        stop(unsafe { Spank::new(handle) });
     }
     OK
 }
@@ -263,10 +245,10 @@ pub unsafe extern "C" fn slurm_spank_task_exit(
     })
 }
 
-/// Kills a task that could not be fenced, before it runs the user's program: it waits for
+/// Kills a task that must not start or could not be fenced, before it runs the user's program: it waits for
 /// slurmstepd until after this hook. Slurm's own way, a failing hook, does not run the program
 /// either, but 22.05 then reports a batch job as completed with exit code 0.
-fn stop_unfenced(spank: Spank) {
+fn stop(spank: Spank) {
     let Some(pid) = task_pid(spank).and_then(|pid| libc::pid_t::try_from(pid).ok()) else {
         return;
     };
@@ -323,14 +305,28 @@ fn with_slice(
     }
 }
 
-/// What Slurm gave to this step in shares; see [`JobSlice::check`] for how far it can be trusted.
-fn shards(spank: Spank) -> Option<u32> {
-    spank.variable("SLURM_SHARDS_ON_NODE")?.parse().ok()
+/// The step that is about to start.
+fn step_of(spank: Spank) -> Option<StepOf> {
+    let (step, given) = (spank.step(), given::to_step(spank));
+    let is_numbered = matches!(step, Some(Step::Numbered(_)));
+    Some(StepOf {
+        job_id: JobId(spank.job_id()?),
+        user_id: UserId(spank.user_id()?),
+        tasks: (is_numbered && given.is_some()).then(|| spank.local_tasks().unwrap_or(1)),
+        is_whole_job: matches!(step, Some(Step::Batch | Step::Interactive)),
+        given,
+    })
 }
 
-/// Has the step a device at all? `srun --gres=none` inside a job has none.
-fn has_device(spank: Spank) -> bool {
-    shards(spank).is_some()
-        || spank.variable("SLURM_GPUS_ON_NODE").is_some()
-        || spank.step() == Some(Step::Batch)
+/// Puts a job whose script must not run back in the queue; held, if the next run would not have more than this one.
+/// Other steps are told by their srun.
+fn give_back(spank: Spank, unfit: Unfit) {
+    let (Some(Step::Batch), Some(job_id)) = (spank.step(), spank.job_id()) else {
+        return;
+    };
+    let requeue = |client: Client| client.requeue(&client.known_job(job_id)?, !unfit.passes());
+    match Client::of_host().and_then(requeue) {
+        Ok(()) => log::info(&format!("gpufrac: job {job_id}: requeued")),
+        Err(refused) => log::error(&format!("gpufrac: job {job_id} ends: {refused}")),
+    }
 }

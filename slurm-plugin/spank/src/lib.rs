@@ -1,8 +1,9 @@
 //! `spank_gpufrac.so`: runs in slurmstepd for every step of every job on a node.
 //!
 //! It reads the lease that the prolog wrote, tells the job about its slice through the
-//! environment, and closes every other GPU and capability of the pools to the job. It makes
-//! nothing and asks nobody: no NVML, no RPC.
+//! environment, and closes every other GPU and capability of the pools to the job. It makes nothing and asks nobody: no NVML, no
+//! RPC. Only where a batch job must not start, as it has no lease or not the one of what Slurm gave it, slurmctld is told to take
+//! it back.
 //!
 //! In srun, sbatch and salloc it adds the option `--gpufrac-idle`, and before Slurm 23.02 one that refuses `--tres-per-task`
 //! with the reason.
@@ -16,6 +17,7 @@
 mod claim;
 mod edge;
 mod environment;
+mod given;
 mod slice;
 
 slurm_sys::slurm_plugin!("gpufrac", "spank");

@@ -2,23 +2,41 @@
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::fraction::{MemoryMib, Units};
+use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::Lease;
 use gpufrac_fence::{self, DevCgroupError, Fenced};
 use gpufrac_host::files::FileError;
 use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::slice::fit::{Comparison, Given, Unfit};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
+use gpufrac_node::state::without;
 use slurm_sys::log;
 
 use crate::claim::Claims;
 
+/// The step that slurmstepd is about to start.
+pub struct StepOf {
+    /// Its job.
+    pub job_id: JobId,
+    /// The job's user.
+    pub user_id: UserId,
+    /// How many tasks it has here, if it is one of srun.
+    pub tasks: Option<usize>,
+    /// Whether it has all that the job holds here: the batch script and the interactive step.
+    pub is_whole_job: bool,
+    /// What Slurm gave to it.
+    pub given: Given,
+}
+
 /// What slurmstepd found when the step began.
 pub struct JobSlice {
-    job_id: JobId,
+    step: StepOf,
+    /// Why no task of this step may start.
+    unfit: Option<Unfit>,
     /// The slices that the prolog carved: none, one, or one for each task of the job here.
     leases: Vec<Lease>,
     /// Which of them the tasks of this step have, where there are several.
@@ -39,9 +57,9 @@ pub enum ReadError {
     /// The leases.
     #[error(transparent)]
     Leases(#[from] StoreError),
-    /// The folder of the locks.
+    /// The folder of the locks, or that of jobs without a slice.
     #[error(transparent)]
-    Locks(#[from] FileError),
+    Files(#[from] FileError),
     /// The lock of a slice.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -64,48 +82,17 @@ pub struct NoMemoryLimit {
     reason: LimitError,
 }
 
-/// Why a task must not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Unfit {
-    /// The lease is not one that may be used.
-    #[error("job {job_id}: its slice is in state {state}, not active")]
-    NotActive {
-        /// The job.
-        job_id: JobId,
-        /// The lease's state.
-        state: LeaseState,
-    },
-    /// The slice is greater than what Slurm allocated: the request was changed while the
-    /// prolog could not ask Slurm.
-    #[error(
-        "job {job_id}: its slice is {slice} % of a GPU and Slurm allocated {shards} %; submit it again"
-    )]
-    Greater {
-        /// The job.
-        job_id: JobId,
-        /// What the lease says.
-        slice: u32,
-        /// What Slurm allocated.
-        shards: u32,
-    },
-}
-
 impl JobSlice {
     /// Reads configuration, lease and record, all of which only root can write.
-    /// `tasks`: how many tasks of a step want a slice each; None where there is no such step.
-    pub fn read(
-        config: &Path,
-        node_name: &str,
-        (job_id, user_id): (JobId, UserId),
-        tasks: Option<usize>,
-    ) -> Result<Self, ReadError> {
+    pub fn read(config: &Path, node_name: &str, step: StepOf) -> Result<Self, ReadError> {
         let node = Node::load(config, node_name)?;
         let pools = node.config.pools.iter();
         let libraries = pools.filter_map(|pool| pool.options.library.clone());
         let libraries = libraries.collect();
         if !node.has_pools() {
             return Ok(Self {
-                job_id,
+                step,
+                unfit: None,
                 leases: Vec::new(),
                 claims: None,
                 record: None,
@@ -113,16 +100,27 @@ impl JobSlice {
                 nvidia_smi: node.nvidia_smi,
             });
         }
-        let mut leases = node.leases()?.of_job(job_id)?;
+        let mut leases = node.leases()?.of_job(step.job_id)?;
         // Ids start again where Slurm lost its state: another user's lease is another job's.
-        leases.retain(|lease| lease.user_id == user_id);
-        let claims = match tasks {
+        leases.retain(|lease| lease.user_id == step.user_id);
+        let claims = match step.tasks {
             Some(tasks) if leases.len() > 1 => Some(Claims::take(&node.locks()?, &leases, tasks)?),
             _ => None,
         };
         let record = node.record()?;
+        let gpus = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
+        let comparison = Comparison {
+            job_id: step.job_id,
+            is_whole_job: step.is_whole_job,
+            given: &step.given,
+            devices: &node.config.devices_of_node(&node.name, gpus),
+            is_to_have_none: leases.is_empty()
+                && step.given.is_some()
+                && without::is_noted(&node.run, step.job_id, step.user_id)?,
+        };
         Ok(Self {
-            job_id,
+            unfit: comparison.unfit(&leases),
+            step,
             leases,
             claims,
             record: Some(record),
@@ -131,8 +129,21 @@ impl JobSlice {
         })
     }
 
+    /// Why no task of this step may start.
+    pub fn unfit(&self) -> Option<Unfit> {
+        self.unfit
+    }
+
+    /// The slices that a task is told about; none where Slurm gave the step no device.
+    pub fn visible_to(&self, task: Option<usize>) -> &[Lease] {
+        match self.step.given.is_some() && self.unfit.is_none() {
+            true => self.of_task(task),
+            false => &[],
+        }
+    }
+
     /// The slices of a task: its own, or all of the job where it is no task of a step (`None`).
-    pub fn of_task(&self, task: Option<usize>) -> &[Lease] {
+    fn of_task(&self, task: Option<usize>) -> &[Lease] {
         match (&self.claims, task) {
             (Some(claims), Some(task)) => {
                 let position = claims.slice_of(task);
@@ -149,39 +160,6 @@ impl JobSlice {
         }
     }
 
-    /// May a task start? `shards`: what Slurm gave to this step (`SLURM_SHARDS_ON_NODE`).
-    ///
-    /// That variable is the user's own wherever Slurm allocated a whole device or none at all (it
-    /// then neither sets nor removes it), so it decides only where nothing better is known: the
-    /// prolog could not ask Slurm, and made what the entry said.
-    pub fn check(&self, shards: Option<u32>) -> Result<(), Unfit> {
-        let job_id = self.job_id;
-        let mut leases = self.leases.iter();
-        if let Some(lease) = leases.find(|lease| lease.state != LeaseState::Active) {
-            return Err(Unfit::NotActive {
-                job_id,
-                state: lease.state,
-            });
-        }
-        // Several slices are only made on Slurm's word.
-        let Some(lease) = self.leases.first() else {
-            return Ok(());
-        };
-        match shards {
-            // A whole device is not counted in shards.
-            Some(shards)
-                if !lease.confirmed && lease.units < Units::WHOLE && shards < lease.units.0 =>
-            {
-                Err(Unfit::Greater {
-                    job_id,
-                    slice: lease.units.0,
-                    shards,
-                })
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Has the driver limit the memory of a task's control group, where the lease says so.
     pub fn limit_memory(&self, pid: u32, task: Option<usize>) -> Result<(), NoMemoryLimit> {
         let leases = self.of_task(task);
@@ -194,7 +172,7 @@ impl JobSlice {
         let memory = leases.iter().map(|lease| lease.slice.memory_mib.0).sum();
         memory_limit::set(&self.nvidia_smi, pid, &slice.gpu_uuid, MemoryMib(memory)).map_err(
             |reason| NoMemoryLimit {
-                job_id: self.job_id,
+                job_id: self.step.job_id,
                 reason,
             },
         )
@@ -205,16 +183,28 @@ impl JobSlice {
         let Some(record) = &self.record else {
             return Ok(());
         };
-        let rules = record.rules(&self.leases);
-        match gpufrac_fence::fence(pid, self.job_id, &rules)? {
+        let rules = record.rules(self.leases_inside());
+        match gpufrac_fence::fence(pid, self.step.job_id, &rules)? {
             Fenced::Closed { .. } => Ok(()),
             Fenced::PermissionsOnly(reason) => {
                 log::info(&format!(
                     "gpufrac: job {}: fenced by file permissions alone: {reason}",
-                    self.job_id
+                    self.step.job_id
                 ));
                 Ok(())
             }
+        }
+    }
+
+    /// What stays open inside of the fence. On version 1 of control groups the fence is the whole job's, so that a step with
+    /// less than its job does not close more than the job's other steps may have closed.
+    fn leases_inside(&self) -> &[Lease] {
+        let is_over = matches!(self.unfit, Some(Unfit::NotActive { .. }));
+        let is_of_job = self.step.is_whole_job && !self.step.given.is_some();
+        let is_unfit_job = self.step.is_whole_job && self.unfit.is_some();
+        match is_over || is_of_job || is_unfit_job {
+            true => &[],
+            false => &self.leases,
         }
     }
 }

@@ -128,7 +128,6 @@ fn a_panic_in_a_hook_of_slurmstepd_fails_the_job_and_slurmd_stays() -> Result<()
     };
     for hook in [
         "slurm_spank_init_post_opt",
-        "slurm_spank_task_init_privileged",
         "slurm_spank_task_init",
         "slurm_spank_task_post_fork",
     ] {

@@ -1,0 +1,342 @@
+//! Whether the leases of a job are those of what Slurm gave to it: the second time that the two are compared, when a step
+//! starts.
+
+use gpufrac_core::config::Device;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::ids::{DeviceIndex, JobId};
+use gpufrac_core::lease::{Lease, LeaseState};
+
+use crate::job::grant;
+
+/// What Slurm gave to a step on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    /// Nobody tells.
+    Untold,
+    /// No device.
+    Nothing,
+    /// Devices, or shares of one.
+    Devices {
+        /// Slurm's indexes.
+        indexes: Vec<DeviceIndex>,
+        /// How many shares; with a whole device what the user says.
+        shards: Option<u32>,
+    },
+}
+
+impl Given {
+    /// Whether there is a device. `srun --gres=none` inside of a job has none.
+    pub fn is_some(&self) -> bool {
+        matches!(self, Given::Devices { .. })
+    }
+}
+
+/// Why no task of a step may start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// The lease is not one that may be used.
+    #[error("job {job_id}: its slice is in state {state}, not active")]
+    NotActive {
+        /// The job.
+        job_id: JobId,
+        /// The lease's state.
+        state: LeaseState,
+    },
+    /// slurmd started the job without its prolog, or that could not make a slice and could tell nobody.
+    #[error(
+        "job {job_id}: Slurm gave it a part of a GPU and it has no slice: no prolog made one; submit it again"
+    )]
+    NoLease {
+        /// The job.
+        job_id: JobId,
+    },
+    /// The slice is of a device that Slurm did not give to the step.
+    #[error(
+        "job {job_id}: its slice is of device {device}, which Slurm did not give to it; submit it again"
+    )]
+    OtherDevice {
+        /// The job.
+        job_id: JobId,
+        /// That of the lease.
+        device: DeviceIndex,
+    },
+    /// The slice is not as large as what Slurm allocated: the request was changed while the prolog could not ask Slurm, or
+    /// the lease is that of another run.
+    #[error(
+        "job {job_id}: its slice is {slice} % of a GPU and Slurm allocated {allocated} %; submit it again"
+    )]
+    Differs {
+        /// The job.
+        job_id: JobId,
+        /// What the leases say together.
+        slice: u32,
+        /// What Slurm allocated.
+        allocated: u32,
+    },
+}
+
+impl Unfit {
+    /// Whether the next run of the job has what it needs, if its prolog runs.
+    pub fn passes(self) -> bool {
+        matches!(self, Unfit::NotActive { .. } | Unfit::NoLease { .. })
+    }
+}
+
+/// What the leases of a job are compared with.
+#[derive(Debug)]
+pub struct Comparison<'a> {
+    /// The job.
+    pub job_id: JobId,
+    /// Whether the step has all that the job holds here: the batch script and the interactive step.
+    pub is_whole_job: bool,
+    /// What Slurm gave to the step.
+    pub given: &'a Given,
+    /// The devices of the node's pools.
+    pub devices: &'a [Device<'a>],
+    /// Whether the prolog noted that the job is to have no slice.
+    pub is_to_have_none: bool,
+}
+
+impl Comparison<'_> {
+    /// Why no task of the step may start. `leases`: those of the job, by number.
+    pub fn unfit(&self, leases: &[Lease]) -> Option<Unfit> {
+        let job_id = self.job_id;
+        if let Some(lease) = leases
+            .iter()
+            .find(|lease| lease.state != LeaseState::Active)
+        {
+            let state = lease.state;
+            return Some(Unfit::NotActive { job_id, state });
+        }
+        let Given::Devices { indexes, shards } = self.given else {
+            return None;
+        };
+        let mut given = self
+            .devices
+            .iter()
+            .filter(|device| indexes.contains(&device.index));
+        let Some(lease) = leases.first() else {
+            let needs_none = self.is_to_have_none || given.next().is_none();
+            return (!needs_none).then_some(Unfit::NoLease { job_id });
+        };
+        let index = lease.slice.device_index;
+        let Some(device) = given.find(|device| device.index == index) else {
+            let device = index;
+            return Some(Unfit::OtherDevice { job_id, device });
+        };
+        self.differs(leases, lease, device, *shards)
+    }
+
+    /// The whole job must have exactly what Slurm allocated. Another step may have less than its job, if Slurm said how much
+    /// that holds.
+    fn differs(
+        &self,
+        leases: &[Lease],
+        lease: &Lease,
+        device: &Device<'_>,
+        shards: Option<u32>,
+    ) -> Option<Unfit> {
+        let slice: u32 = leases.iter().map(|lease| lease.units.0).sum();
+        let capacity = device.pool.layout.capacity.0;
+        let allocated = match lease.confirmed && lease.whole_device {
+            // The variable is the user's own then.
+            true => capacity,
+            false => shards.unwrap_or(capacity),
+        };
+        let due = match leases.len() {
+            // As the prolog rounds what is not on the menu, of a configuration that may be another by now.
+            1 if lease.pool == device.pool.name => {
+                grant::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
+            }
+            1 => allocated.min(slice),
+            _ => allocated,
+        };
+        let fits = match self.is_whole_job || !lease.confirmed {
+            true => slice == due,
+            false => due <= slice,
+        };
+        (!fits).then_some(Unfit::Differs {
+            job_id: self.job_id,
+            slice,
+            allocated,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gpufrac_core::config::Config;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn config(layout: &str) -> Config {
+        let text = format!(
+            "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"{layout}\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n"
+        );
+        Config::parse(&text, "test").unwrap()
+    }
+
+    fn lease(units: u32) -> Lease {
+        let mut lease = test_examples::lease(7);
+        lease.pool = "p".into();
+        lease.units = Units(units);
+        lease.slice.device_index = DeviceIndex(1);
+        lease
+    }
+
+    fn given(indexes: &[u32], shards: Option<u32>) -> Given {
+        Given::Devices {
+            indexes: indexes.iter().copied().map(DeviceIndex).collect(),
+            shards,
+        }
+    }
+
+    /// In a pool of halves.
+    fn unfit(leases: &[Lease], given: &Given, is_whole_job: bool) -> Option<Unfit> {
+        let config = config("halves");
+        let comparison = Comparison {
+            job_id: JobId(7),
+            is_whole_job,
+            given,
+            devices: &config.devices_of_node("n1", 1),
+            is_to_have_none: false,
+        };
+        comparison.unfit(leases)
+    }
+
+    #[test]
+    fn a_whole_job_has_what_slurm_gave_it_and_steps_may_have_less() {
+        for (units, shards, whole_job, step) in [
+            (25, 25, true, true),
+            // Not on the menu: rounded down, as the prolog does.
+            (25, 26, true, true),
+            (25, 49, true, true),
+            (50, 25, false, true),
+            (50, 1, false, true),
+            (25, 50, false, false),
+            (13, 25, false, false),
+        ] {
+            for confirmed in [true, false] {
+                let lease = Lease {
+                    confirmed,
+                    ..lease(units)
+                };
+                let given = given(&[1], Some(shards));
+                let fits = |is_whole_job| {
+                    unfit(std::slice::from_ref(&lease), &given, is_whole_job).is_none()
+                };
+                assert_eq!(fits(true), whole_job, "{units} {shards}");
+                let step = if confirmed { step } else { whole_job };
+                assert_eq!(fits(false), step, "{units} {shards} {confirmed}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_tasks_slices_count_together() {
+        let leases = [lease(13), lease(13), lease(13)];
+        let fits = |shards, is_whole_job| {
+            unfit(&leases, &given(&[1], Some(shards)), is_whole_job).is_none()
+        };
+        assert!(fits(39, true) && !fits(26, true) && !fits(40, true));
+        assert!(fits(39, false) && fits(13, false) && !fits(40, false));
+    }
+
+    #[test]
+    fn what_the_user_says_does_not_count_with_a_whole_device() {
+        let whole = Lease {
+            whole_device: true,
+            ..lease(50)
+        };
+        for shards in [None, Some(1), Some(25), Some(1000)] {
+            for is_whole_job in [true, false] {
+                let given = given(&[1], shards);
+                assert_eq!(
+                    unfit(std::slice::from_ref(&whole), &given, is_whole_job),
+                    None
+                );
+            }
+        }
+        // Nobody but the user says so.
+        let unconfirmed = Lease {
+            confirmed: false,
+            ..whole
+        };
+        assert!(
+            unfit(
+                std::slice::from_ref(&unconfirmed),
+                &given(&[1], Some(1)),
+                true
+            )
+            .is_some()
+        );
+        assert_eq!(unfit(&[unconfirmed], &given(&[1], None), true), None);
+    }
+
+    #[test]
+    fn a_device_of_a_pool_needs_a_lease_of_it() {
+        let job_id = JobId(7);
+        let quarter = [lease(25)];
+        let some = Some(25);
+        assert_eq!(
+            unfit(&[], &given(&[1], some), true),
+            Some(Unfit::NoLease { job_id })
+        );
+        assert_eq!(
+            unfit(&[], &given(&[0, 1], None), false),
+            Some(Unfit::NoLease { job_id })
+        );
+        // A GPU of no pool.
+        assert_eq!(unfit(&[], &given(&[5], None), true), None);
+        for given in [given(&[0], some), given(&[5], some), given(&[], some)] {
+            let device = DeviceIndex(1);
+            assert_eq!(
+                unfit(&quarter, &given, true),
+                Some(Unfit::OtherDevice { job_id, device })
+            );
+        }
+        for given in [Given::Nothing, Given::Untold] {
+            assert_eq!(unfit(&quarter, &given, false), None);
+            assert_eq!(unfit(&[], &given, true), None);
+        }
+        let mut releasing = lease(25);
+        releasing.state = LeaseState::Releasing;
+        for given in [Given::Untold, Given::Nothing, given(&[1], some)] {
+            let found = unfit(std::slice::from_ref(&releasing), &given, true);
+            assert!(matches!(found, Some(Unfit::NotActive { .. })));
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_to_have_none_starts() {
+        let config = config("halves");
+        let comparison = Comparison {
+            job_id: JobId(7),
+            is_whole_job: true,
+            given: &given(&[0, 1], Some(25)),
+            devices: &config.devices_of_node("n1", 1),
+            is_to_have_none: true,
+        };
+        assert_eq!(comparison.unfit(&[]), None);
+    }
+
+    proptest! {
+        /// Whatever was confirmed: no script has more than Slurm counted in shares.
+        #[test]
+        fn no_script_has_more_than_its_shares(
+            units in prop::collection::vec(1..101_u32, 1..4),
+            shards in 0..200_u32,
+            confirmed: bool,
+            pool in prop::sample::select(vec!["p", "q"]),
+        ) {
+            let leases: Vec<Lease> = units
+                .iter()
+                .map(|units| Lease { confirmed, pool: pool.into(), ..lease(*units) })
+                .collect();
+            if unfit(&leases, &given(&[1], Some(shards)), true).is_none() {
+                prop_assert!(units.iter().sum::<u32>() <= shards);
+            }
+        }
+    }
+}

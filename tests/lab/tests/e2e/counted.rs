@@ -1,0 +1,165 @@
+//! What Slurm counted is what a job has: without a lease, or with one of another size, no task starts. And a slurmctld that
+//! is silent while a job has to be given back is no fault of the node.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use gpufrac_core::fraction::Units;
+use gpufrac_core::lease::Lease;
+use gpufrac_lab::{Lab, LabError};
+use nix::sys::signal::Signal;
+
+use crate::wait_until_put_back;
+
+/// Halves, and a GPU that is lent whole.
+const POOLS: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [0]
+
+[pool.whole]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [1]
+"#;
+
+/// Puts a script before the prolog, with `@REAL@` for the prolog and `@WORK@` for the folder of jobs.
+fn replace_prolog(lab: &Lab, script: &str) {
+    let (prolog, real) = (
+        lab.folder().bin().join("prolog"),
+        lab.folder().bin().join("prolog.real"),
+    );
+    fs::rename(&prolog, &real).expect("the lab has a prolog");
+    let script = script
+        .replace("@REAL@", &real.display().to_string())
+        .replace("@WORK@", &lab.folder().work().display().to_string());
+    fs::write(&prolog, script).expect("root may");
+    fs::set_permissions(&prolog, fs::Permissions::from_mode(0o755)).expect("root may");
+}
+
+fn said_by_slurmd(lab: &Lab, words: &str) -> bool {
+    let log = lab
+        .folder()
+        .log()
+        .join(format!("slurmd.{}.log", lab.nodes()[0]));
+    fs::read_to_string(log).is_ok_and(|log| log.contains(words))
+}
+
+/// slurmd does so when slurmctld comes back with a state that is some seconds old: it starts jobs again, and does not run
+/// their prolog again.
+#[test]
+fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 2).pools(POOLS).start()?;
+    let user = &lab.users()[0];
+    replace_prolog(
+        &lab,
+        "#!/bin/sh\n/bin/rm @WORK@/skip 2>/dev/null && exit 0\nexec @REAL@ \"$@\"\n",
+    );
+    // Who waits for an answer is told: with shares, and with a whole device, which is not counted in shares.
+    for size in ["0.25", "1"] {
+        lab.write_work("skip", "")?;
+        let told = lab
+            .command("srun")
+            .user(user)
+            .args([&format!("--gres=gpufrac:{size}"), "echo", "RAN"])
+            .run()?;
+        assert!(!told.status.success(), "{told:?}");
+        assert!(!told.stdout.contains("RAN"), "{told:?}");
+    }
+    // A batch job goes back to the queue, and its next run has its slice.
+    lab.write_work("skip", "")?;
+    let wrap = "--wrap=echo RAN=$CUDA_VISIBLE_DEVICES";
+    let job = lab.sbatch(
+        user,
+        &[
+            "--requeue",
+            "--open-mode=append",
+            "--gres=gpufrac:0.25",
+            wrap,
+        ],
+    )?;
+    lab.wait("the first run was refused", Duration::from_secs(60), || {
+        Ok(said_by_slurmd(&lab, "it has no slice: no prolog made one").then_some(()))
+    })?;
+    let ended = lab.wait_for_end(job)?;
+    assert_eq!((ended.state(), ended.field("Restarts")), ("COMPLETED", "1"));
+    let output = lab.output(job)?;
+    let runs: Vec<&str> = output
+        .lines()
+        .filter(|line| line.starts_with("RAN="))
+        .collect();
+    assert!(
+        matches!(runs[..], [run] if run.starts_with("RAN=MIG-")),
+        "{output}"
+    );
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_slice_that_is_not_what_slurm_counted_is_not_used() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    replace_prolog(
+        &lab,
+        "#!/bin/sh\n@REAL@ \"$@\" || exit 1\n: > @WORK@/made\n\
+         while [ ! -e @WORK@/checked ]; do /bin/sleep 0.05; done\n",
+    );
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
+    let made = lab.folder().work().join("made");
+    lab.wait("the slice is made", Duration::from_secs(60), || {
+        Ok(made.exists().then_some(()))
+    })?;
+    let lease = lab.lease(node, job)?.expect("a lease");
+    assert!(lease.confirmed && lease.units == Units(25));
+    let greater = Lease {
+        units: Units(50),
+        ..lease
+    };
+    let text = greater.to_text().expect("a lease");
+    let path = lab.folder().run(node).join("leases").join(greater.name());
+    fs::write(path, text).expect("root may");
+    lab.write_work("checked", "")?;
+    // Back to the queue and held, for somebody to look at it.
+    wait_until_put_back(&lab, job)?;
+    assert_eq!(lab.job(job)?.field("Priority"), "0");
+    assert!(said_by_slurmd(
+        &lab,
+        "its slice is 50 % of a GPU and Slurm allocated 25 %"
+    ));
+    assert!(!lab.folder().work().join("ran").exists());
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_silent_slurmctld_drains_no_node_while_a_job_is_given_back() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    lab.gpusim(
+        node,
+        &["fault", "--call", call, "--count", "0", "--code", "IN_USE"],
+    )?;
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    lab.signal_daemon("slurmctld", Signal::SIGSTOP);
+    // Longer than a prolog asks once, carves and tells once.
+    std::thread::sleep(Duration::from_secs(20));
+    lab.signal_daemon("slurmctld", Signal::SIGCONT);
+    wait_until_put_back(&lab, job)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.gpusim(node, &["clear"])?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    assert!(!lab.folder().work().join("ran").exists());
+    lab.expect_nothing_left()
+}
