@@ -24,3 +24,5 @@ pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";
 /// The variable that names another one. Users may set it for their own commands only: what runs
 /// as root or in slurmctld gets its environment from an admin.
 pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
+/// Where node-setup notes which nodes of the machine have pools, for whoever cannot read the configuration.
+pub const NODES: &str = "/run/gpufrac/nodes";

@@ -7,28 +7,28 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::DeviceRule;
 
-use super::{DevCgroupError, Fenced, Mount, NoGroup};
+use super::{DevCgroupError, Mount, has_devices};
 
-/// As [`super::fence`], in the hierarchy of the controller `devices`.
+/// As [`super::fence`], in the hierarchy of the controller `devices`; None where the process is in no group of the job.
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
     job_id: JobId,
     rules: &[DeviceRule],
-) -> Result<Fenced, DevCgroupError> {
+) -> Result<Option<PathBuf>, DevCgroupError> {
     let Some(group) = group(memberships) else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+        return Ok(None);
     };
     let Some(mount) = Mount::of(Path::new(group), mountinfo, has_devices) else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+        return Ok(None);
     };
     let Some(group) = job_group(group, job_id) else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NotConstrained));
+        return Ok(None);
     };
     let cgroup = mount.folder(Path::new(&group));
     let path = cgroup.join("devices.deny");
@@ -49,12 +49,7 @@ pub fn fence(
                 source,
             })?;
     }
-    Ok(Fenced::Closed { cgroup })
-}
-
-/// Whether a file system of this type and with these options is the hierarchy of the controller `devices`.
-pub fn has_devices(kind: &str, options: &str) -> bool {
-    kind == "cgroup" && options.split(',').any(|option| option == "devices")
+    Ok(Some(cgroup))
 }
 
 /// The path of the `devices` hierarchy in the text of /proc/PID/cgroup.

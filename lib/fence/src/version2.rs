@@ -20,7 +20,7 @@ use super::bpf::{self, About, Attached, Instruction, Program};
 use gpufrac_host::cgroup;
 use gpufrac_host::files::DeviceRule;
 
-use super::{DevCgroupError, Fenced, Mount, NoGroup};
+use super::{DevCgroupError, Mount};
 
 /// What our programs are called, as `bpftool cgroup tree` shows.
 const NAME: &str = "gpufrac_fence";
@@ -32,21 +32,21 @@ const SLURMS_NAME: &str = "Slurm_Cgroup_v2";
 /// How often programs are asked for that Slurm replaces meanwhile.
 const LOOKS: u32 = 20;
 
-/// As [`super::fence`], in the unified hierarchy.
+/// As [`super::fence`], in the unified hierarchy; None where the process is in no group of the job.
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
     job_id: JobId,
     rules: &[DeviceRule],
-) -> Result<Fenced, DevCgroupError> {
+) -> Result<Option<PathBuf>, DevCgroupError> {
     let Some(path) = cgroup::unified(memberships).map(Path::new) else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+        return Ok(None);
     };
     let Some(mount) = Mount::of(path, mountinfo, |kind, _| kind == "cgroup2") else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NoHierarchy));
+        return Ok(None);
     };
     let Some(step) = step_group(path, job_id) else {
-        return Ok(Fenced::PermissionsOnly(NoGroup::NotConstrained));
+        return Ok(None);
     };
     let cgroup = mount.folder(&step);
     let own = Program::load(&instructions(rules), NAME).and_then(known);
@@ -57,7 +57,7 @@ pub fn fence(
     if external != cgroup && external.is_dir() {
         close(&external, &mount.point, &own)?;
     }
-    Ok(Fenced::Closed { cgroup })
+    Ok(Some(cgroup))
 }
 
 /// Whether the kernel takes a program.
@@ -405,9 +405,7 @@ mod tests {
             let line = format!("1 2 0:1 / {} rw - cgroup2 none rw", mount.point.display());
             fence(&format!("0::{}\n", path.display()), &line, job_id, rules).unwrap()
         };
-        let closed = |step: &str| Fenced::Closed {
-            cgroup: scope.group(step),
-        };
+        let closed = |step: &str| Some(scope.group(step));
         // What Slurm attached when the batch script began, and with a step.
         scope.slurm_denies("job_7", 1, &[0]);
         scope.slurm_denies("job_7/step_0/user", 1, &[0, 1]);
@@ -469,8 +467,7 @@ mod tests {
         assert_eq!(of_job("sEKNKTV3WPV500/step_batch"), 1);
         // Whoever is no process of a job, or of another, is never fenced.
         for other in ["system", "slurmd", "job_71/step_0"] {
-            let without = Fenced::PermissionsOnly(NoGroup::NotConstrained);
-            assert_eq!(fence(other, JobId(7), &all), without);
+            assert_eq!(fence(other, JobId(7), &all), None);
             assert_eq!(opens(other), [0, 1, 2, 3, 4, 5, 6, 7]);
         }
     }

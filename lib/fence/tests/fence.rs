@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_fence::{Fenced, NoGroup, fence};
+use gpufrac_fence::{DevCgroupError, fence};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
 
 /// A cgroup that goes with the test.
@@ -53,7 +53,7 @@ fn opens(
     job_id: JobId,
     rules: &[DeviceRule],
     devices: &[&str],
-) -> (Fenced, Vec<bool>) {
+) -> (Result<PathBuf, DevCgroupError>, Vec<bool>) {
     let script = format!("read go; for d in {}; do cat $d; done", devices.join(" "));
     let mut child = Command::new("sh")
         .args(["-c", &script])
@@ -63,7 +63,7 @@ fn opens(
         .spawn()
         .unwrap();
     fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
-    let fenced = fence(child.id(), job_id, rules).unwrap();
+    let fenced = fence(&child.id().to_string(), job_id, rules);
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -106,7 +106,7 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
     let (fenced, reached) = opens(&task, JobId(7), &rules, &paths);
     assert_eq!(reached, [false, true, false]);
     let job = group.below("uid_0/job_7");
-    assert_eq!(fenced, Fenced::Closed { cgroup: job });
+    assert_eq!(fenced.unwrap(), job);
     // A group beside the task's, as the job's user could make with Slurm 22.05.
     let beside = group.below("uid_0/job_7/step_0/mine");
     assert_eq!(
@@ -129,7 +129,10 @@ fn a_process_outside_of_the_job_is_never_fenced() {
     };
     let slurmd = group.below("slurmd");
     let (fenced, _) = opens(&slurmd, JobId(7), &[DeviceRule::Major(60)], &[]);
-    assert_eq!(fenced, Fenced::PermissionsOnly(NoGroup::NotConstrained));
+    assert!(matches!(
+        fenced,
+        Err(DevCgroupError::NotConstrained(JobId(7)))
+    ));
     let rules = fs::read_to_string(slurmd.join("devices.list")).unwrap();
     assert_eq!(rules.trim(), "a *:* rwm");
 }

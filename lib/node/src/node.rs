@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use gpufrac_core::config::{Config, ConfigErrors};
+use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::capability_files::Caps;
@@ -57,6 +57,8 @@ pub struct Node {
     pub nvidia_smi: PathBuf,
     /// What all nodes share.
     pub shared: Option<PathBuf>,
+    /// Which nodes of the machine have pools; [`config::NODES`] but in tests.
+    pub nodes: PathBuf,
     /// How long an epilog and the set-up wait for the lock of a GPU; [`LOCK_PATIENCE`] but in tests.
     pub lock_patience: Duration,
 }
@@ -95,6 +97,7 @@ impl Node {
             mps_control: paths.mps_control.into(),
             nvidia_smi: paths.nvidia_smi.into(),
             shared: paths.shared.map(PathBuf::from),
+            nodes: config::NODES.into(),
             lock_patience: LOCK_PATIENCE,
             config,
         }

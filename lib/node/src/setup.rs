@@ -23,6 +23,7 @@ use crate::node::Node;
 use crate::slice::reconcile;
 use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
+use crate::state::pools;
 use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
 use crate::state::without;
 use gpufrac_host::files::{FileError, Made, RootDir};
@@ -81,11 +82,13 @@ pub struct Report {
 pub fn setup(node: &Node) -> Result<Report, SetupError> {
     let mut report = Report::default();
     if !node.has_pools() {
+        pools::forget(&node.nodes, &node.name)?;
         report
             .done
             .push(format!("no pool has GPUs on node {}", node.name));
         return Ok(report);
     }
+    pools::remember(&node.nodes, &node.name)?;
     let run = folders(node, &mut report)?;
     forget_last_boot(node, &mut report)?;
     let session = node.nvml()?;
@@ -347,6 +350,11 @@ fn record(machine: &Machine<'_>) -> Result<NodeRecord, SetupError> {
         true => Err(error),
         false => Ok(0),
     })?;
+    let imex_major = match caps.major("nvidia-caps-imex-channels") {
+        // Older drivers have no channels.
+        Err(CapsError::Unreadable { .. }) => 0,
+        other => other?,
+    };
     let mut recorded = Vec::new();
     for gpu in &machine.gpus {
         let number = caps.gpu_device(gpu.minor)?;
@@ -364,7 +372,10 @@ fn record(machine: &Machine<'_>) -> Result<NodeRecord, SetupError> {
             caps: ranges(minors),
         });
     }
-    Ok(NodeRecord::new(&node.name, recorded, caps_major, general)?)
+    let name = &node.name;
+    Ok(NodeRecord::new(
+        name, recorded, caps_major, general, imex_major,
+    )?)
 }
 
 fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupError> {

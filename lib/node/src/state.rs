@@ -2,6 +2,7 @@
 
 pub mod leases;
 pub mod locks;
+pub mod pools;
 pub mod record;
 pub mod usage;
 pub mod without;

@@ -14,20 +14,25 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
-use gpufrac_fence::DevCgroupError;
+use gpufrac_fence::{self as fence, DevCgroupError};
+use gpufrac_node::node::Node;
 use gpufrac_node::slice::fit::Unfit;
+use gpufrac_node::state::record::NodeRecord;
 use slurm_sys::client::Client;
 use slurm_sys::spank::{self, CommandOption, FAILED, OK, Spank, Step};
 use slurm_sys::{boundary, log, raw, text};
 
 use crate::environment::{self, EnvironmentError};
 use crate::given;
-use crate::slice::{JobSlice, NoMemoryLimit, ReadError, StepOf};
+use crate::slice::{JobSlice, NODE_NAME, NoMemoryLimit, ReadError, StepOf};
 
 const ARGUMENT: &str = "config=";
 
 /// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
 static SLICE: Mutex<Option<Result<JobSlice, Arc<ReadError>>>> = Mutex::new(None);
+
+/// What node-setup found, where the job's slice cannot be read.
+static RECORD: Mutex<Option<NodeRecord>> = Mutex::new(None);
 
 /// Why a hook fails.
 #[derive(Debug, thiserror::Error)]
@@ -150,12 +155,18 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
             .iter()
             .find_map(|argument| argument.strip_prefix(ARGUMENT))
             .unwrap_or(gpufrac_core::config::PATH);
-        let slice = match (std::env::var("SLURMD_NODENAME"), step_of(spank)) {
+        let slice = match (std::env::var(NODE_NAME), step_of(spank)) {
             (Ok(node), Some(step)) => JobSlice::read(Path::new(config), &node, step),
             _ => Err(ReadError::NotTold),
         };
         match &slice {
-            Err(reason) => log::error(&format!("gpufrac: {reason}")),
+            Err(reason) => {
+                log::error(&format!("gpufrac: {reason}"));
+                let node = std::env::var(NODE_NAME).unwrap_or_default();
+                let record = Node::load(Path::new(config), &node).ok();
+                let record = record.and_then(|node| node.record().ok());
+                *RECORD.lock().unwrap_or_else(PoisonError::into_inner) = record;
+            }
             Ok(slice) => {
                 if let Some(unfit) = slice.unfit() {
                     log::error(&format!("gpufrac: {unfit}"));
@@ -199,25 +210,20 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
     _argv: *mut *mut c_char,
 ) -> c_int {
     let fenced = hook("slurm_spank_task_post_fork", FAILED, handle, |spank| {
-        // The extern step has no task that it could name, but slurmstepd is in the job's group.
-        let pid = task_pid(spank).unwrap_or_else(std::process::id);
+        let task = task_pid(spank);
         with_slice(|slice| match slice {
             Ok(slice) => {
-                slice.fence(pid)?;
+                slice.fence()?;
                 // Here and not in a hook of the task: where that fails, 22.05 reports a batch job as completed.
                 if let Some(unfit) = slice.unfit() {
                     return Err(unfit.into());
                 }
-                if let Some(pid) = task_pid(spank) {
+                if let Some(pid) = task {
                     slice.limit_memory(pid, task_of_step(spank))?;
                 }
                 Ok(())
             }
-            // What cannot be read stops only those that need it.
-            Err(reason) if given::shards(spank).is_some() => Err(HookError::NoSlice(reason)),
-            // An unfenced job is worse than a failed one, but only where there are pools, and
-            // that is not known: the error was logged, and the capability files are closed.
-            Err(_) => Ok(()),
+            Err(reason) => refuse_unfenced(spank, reason),
         })
     });
     if fenced == FAILED {
@@ -243,6 +249,23 @@ pub unsafe extern "C" fn slurm_spank_task_exit(
             Ok(())
         })
     })
+}
+
+/// What cannot be read says neither what is to be closed to a job nor what is its own: an unfenced job is worse than a
+/// failed one, where there are pools. The extern step has no task that could fail: it is closed as far as the node's record
+/// can be read. On a node without pools it stops only those that need a slice.
+fn refuse_unfenced(spank: Spank, reason: Arc<ReadError>) -> Result<(), HookError> {
+    if !reason.is_on_node_with_pools() {
+        return match given::shards(spank) {
+            Some(_) => Err(HookError::NoSlice(reason)),
+            None => Ok(()),
+        };
+    }
+    let record = RECORD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let (Some(record), Some(job_id)) = (record.as_ref(), spank.job_id().map(JobId)) {
+        fence::fence(fence::OWN, job_id, &record.rules(&[]))?;
+    }
+    Err(HookError::NoSlice(reason))
 }
 
 /// Kills a task that must not start or could not be fenced, before it runs the user's program: it waits for

@@ -2,21 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::config::NODES;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
-use gpufrac_fence::{self, DevCgroupError, Fenced};
+use gpufrac_fence::{self as fence, DevCgroupError};
 use gpufrac_host::files::FileError;
 use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::slice::fit::{Comparison, Given, Unfit};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
+use gpufrac_node::state::pools;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
 use gpufrac_node::state::without;
-use slurm_sys::log;
 
 use crate::claim::Claims;
+
+/// What slurmd calls the node, in slurmstepd's environment.
+pub const NODE_NAME: &str = "SLURMD_NODENAME";
 
 /// The step that slurmstepd is about to start.
 pub struct StepOf {
@@ -72,6 +76,19 @@ pub enum ReadError {
     /// The hook that reads it did not come to its end.
     #[error("this step did not read its lease")]
     NotRead,
+}
+
+impl ReadError {
+    /// Whether the node has pools: what node-setup left says so where the configuration cannot.
+    pub fn is_on_node_with_pools(&self) -> bool {
+        match self {
+            ReadError::Node(_) | ReadError::NotTold | ReadError::NotRead => {
+                let node = std::env::var(NODE_NAME).ok();
+                pools::has_pools(Path::new(NODES), node.as_deref())
+            }
+            _ => true,
+        }
+    }
 }
 
 /// The driver did not limit the memory of a task.
@@ -179,21 +196,12 @@ impl JobSlice {
     }
 
     /// Closes every GPU and capability of the pools but the job's own to the whole job.
-    pub fn fence(&self, pid: u32) -> Result<(), DevCgroupError> {
+    pub fn fence(&self) -> Result<(), DevCgroupError> {
         let Some(record) = &self.record else {
             return Ok(());
         };
         let rules = record.rules(self.leases_inside());
-        match gpufrac_fence::fence(pid, self.step.job_id, &rules)? {
-            Fenced::Closed { .. } => Ok(()),
-            Fenced::PermissionsOnly(reason) => {
-                log::info(&format!(
-                    "gpufrac: job {}: fenced by file permissions alone: {reason}",
-                    self.step.job_id
-                ));
-                Ok(())
-            }
-        }
+        fence::fence(fence::OWN, self.step.job_id, &rules).map(drop)
     }
 
     /// What stays open inside of the fence. On version 1 of control groups the fence is the whole job's, so that a step with
@@ -201,7 +209,9 @@ impl JobSlice {
     fn leases_inside(&self) -> &[Lease] {
         let is_over = matches!(self.unfit, Some(Unfit::NotActive { .. }));
         let is_of_job = self.step.is_whole_job && !self.step.given.is_some();
-        let is_unfit_job = self.step.is_whole_job && self.unfit.is_some();
+        // The extern step, of which nobody tells what it has, has no task that could be refused.
+        let is_extern = self.step.given == Given::Untold;
+        let is_unfit_job = (self.step.is_whole_job || is_extern) && self.unfit.is_some();
         match is_over || is_of_job || is_unfit_job {
             true => &[],
             false => &self.leases,

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use gpufrac_core::config;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
@@ -466,6 +467,10 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(error) => return Err(LabError::file("cannot unmount", path)(error.into())),
         }
+    }
+    for node in &record.nodes {
+        // Of `gpufrac node-setup`, in a folder that all labs have.
+        let _ = fs::remove_file(Path::new(config::NODES).join(node));
     }
     record
         .nodes

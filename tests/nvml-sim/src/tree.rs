@@ -24,6 +24,8 @@ pub const CONTROL_MINOR: u32 = 255;
 pub const CAPS_MAJOR: u32 = 237;
 /// Major of nvidia-uvm; likewise.
 pub const UVM_MAJOR: u32 = 236;
+/// Major of IMEX channels; likewise.
+pub const IMEX_MAJOR: u32 = 238;
 
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 
@@ -150,6 +152,10 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
     }
     let dev = root.join("dev");
     folder(&dev.join("nvidia-caps"))?;
+    // With `NVreg_CreateImexChannel0=1`.
+    let channels = dev.join("nvidia-caps-imex-channels");
+    folder(&channels)?;
+    make_node(&channels.join("channel0"), IMEX_MAJOR, 0, 0o666)?;
     for gpu in &node.gpus {
         let path = dev.join(format!("nvidia{}", gpu.minor));
         make_node(&path, MAJOR, gpu.minor, 0o666)?;
@@ -160,7 +166,8 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
 
     let devices = format!(
         "Character devices:\n  1 mem\n  5 /dev/tty\n{MAJOR} nvidia\n{MAJOR} nvidia-modeset\n\
-         {MAJOR} nvidiactl\n{UVM_MAJOR} nvidia-uvm\n{CAPS_MAJOR} nvidia-caps\n\nBlock devices:\n259 blkext\n"
+         {MAJOR} nvidiactl\n{UVM_MAJOR} nvidia-uvm\n{CAPS_MAJOR} nvidia-caps\n\
+         {IMEX_MAJOR} nvidia-caps-imex-channels\n\nBlock devices:\n259 blkext\n"
     );
     file(&root.join("proc/devices"), &devices, 0o444)?;
     let version = format!(

@@ -77,6 +77,9 @@ pub struct NodeRecord {
     pub caps_major: u32,
     /// Capabilities that belong to no GPU (`config`, `monitor`).
     pub general_caps: Vec<u32>,
+    /// Major of `/dev/nvidia-caps-imex-channels/*`; 0 where the driver has none.
+    #[serde(default)]
+    pub imex_major: u32,
 }
 
 impl NodeRecord {
@@ -86,6 +89,7 @@ impl NodeRecord {
         gpus: Vec<RecordedGpu>,
         caps_major: u32,
         general_caps: Vec<u32>,
+        imex_major: u32,
     ) -> Result<NodeRecord, RecordError> {
         Ok(NodeRecord {
             version: VERSION,
@@ -94,6 +98,7 @@ impl NodeRecord {
             gpus,
             caps_major,
             general_caps,
+            imex_major,
         })
     }
 
@@ -140,7 +145,21 @@ impl NodeRecord {
         Ok(run.write(FILE, &text, 0o644)?)
     }
 
-    /// What a job must not open: every GPU and capability of the pools, but those of its `leases`.
+    /// The devices of a lease: its GPU, and the capabilities of its instance.
+    pub fn devices(&self, lease: &Lease) -> Vec<DeviceNumber> {
+        let slice = &lease.slice;
+        let gpus = self.gpus.iter().filter(|gpu| gpu.minor == slice.gpu_minor);
+        let gpus = gpus.map(|gpu| (gpu.major, gpu.minor.0));
+        let caps = slice.instance().into_iter();
+        let caps = caps.flat_map(|instance| [instance.gi_cap_minor, instance.ci_cap_minor]);
+        let caps = caps.map(|minor| (self.caps_major, minor));
+        gpus.chain(caps)
+            .map(|(major, minor)| DeviceNumber { major, minor })
+            .collect()
+    }
+
+    /// What a job must not open: every GPU and capability of the pools, but those of its `leases`, and every IMEX channel,
+    /// by which GPUs reach the memory of those of other nodes.
     pub fn rules(&self, leases: &[Lease]) -> Vec<DeviceRule> {
         let own_gpu = |minor| leases.iter().any(|lease| lease.slice.gpu_minor == minor);
         let own_caps: Vec<u32> = leases
@@ -158,13 +177,18 @@ impl NodeRecord {
                 })
             })
             .collect();
+        let all_are_shared = pool().count() == self.gpus.len();
+        // A job without a lease may have a GPU that is not ours to fence, and its channel.
+        if self.imex_major != 0 && (all_are_shared || !leases.is_empty()) {
+            rules.push(DeviceRule::Major(self.imex_major));
+        }
         // One rule for all, unless some capability has to stay open: the job's own, or those of
         // GPUs that are not ours to fence. A denied major cannot be opened again for single
         // minors.
         if self.caps_major == 0 {
             return rules;
         }
-        if leases.is_empty() && pool().count() == self.gpus.len() {
+        if leases.is_empty() && all_are_shared {
             rules.push(DeviceRule::Major(self.caps_major));
             return rules;
         }
@@ -222,7 +246,7 @@ mod tests {
                 caps: vec![(3 + 135 * index, 137 + 135 * index)],
             })
             .collect();
-        NodeRecord::new("n1", gpus, 234, vec![1, 2]).unwrap()
+        NodeRecord::new("n1", gpus, 234, vec![1, 2], 0).unwrap()
     }
 
     fn device(major: u32, minor: u32) -> DeviceRule {
@@ -236,6 +260,35 @@ mod tests {
             rules,
             [device(195, 0), device(195, 1), DeviceRule::Major(234)]
         );
+    }
+
+    #[test]
+    fn channels_of_imex_are_closed_to_all_that_have_no_other_gpu() {
+        let with = |pools| {
+            let mut record = record(pools);
+            record.imex_major = 507;
+            record
+        };
+        let (shared, mixed) = (with([Some("p"), Some("p")]), with([Some("p"), None]));
+        let closed = |record: &NodeRecord, leases: &[Lease]| {
+            record.rules(leases).contains(&DeviceRule::Major(507))
+        };
+        let leases = [lease(7)];
+        assert!(closed(&shared, &[]) && closed(&shared, &leases) && closed(&mixed, &leases));
+        assert!(!closed(&mixed, &[]));
+        // A record from before channels were known.
+        let mut old = serde_json::to_value(&shared).unwrap();
+        old.as_object_mut().unwrap().remove("imex_major");
+        let old: NodeRecord = serde_json::from_value(old).unwrap();
+        assert_eq!(old.imex_major, 0);
+    }
+
+    #[test]
+    fn the_devices_of_a_lease_are_its_gpu_and_its_capabilities() {
+        let lease = lease(7);
+        let devices = record([Some("p"), Some("p")]).devices(&lease);
+        let numbers: Vec<String> = devices.iter().map(DeviceNumber::to_string).collect();
+        assert_eq!(numbers, ["195:0", "234:30", "234:31"]);
     }
 
     #[test]

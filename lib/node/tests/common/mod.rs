@@ -501,7 +501,11 @@ pub fn child() {
     };
     let lookup = |name: &str| std::env::var_os(name);
     let config = gpufrac_node::job::environment::config_path(lookup);
-    let exit = match Node::load(&config, NODE) {
+    let node = Node::load(&config, NODE).map(|mut node| {
+        node.nodes = node.run.join("nodes");
+        node
+    });
+    let exit = match node {
         Err(error) => {
             eprintln!("{error}");
             Exit::Broken

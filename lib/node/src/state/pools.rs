@@ -1,0 +1,71 @@
+//! Which nodes of this machine have pools, so that it is known where the configuration cannot be read: then no task may
+//! start there unfenced, and every task may on nodes without a pool. A folder ([`NODES`]) has a file for each node with
+//! pools, by its name in Slurm; it is a fixed one, as the configuration names all others.
+//!
+//! [`NODES`]: gpufrac_core::config::NODES
+
+use std::path::Path;
+
+use gpufrac_host::files::{FileError, RootDir};
+
+/// Notes that a node has pools.
+///
+/// # Errors
+/// A file refuses.
+pub fn remember(folder: &Path, node: &str) -> Result<(), FileError> {
+    let (dir, _) = RootDir::create(folder, 0o755)?;
+    match dir.exists(node)? {
+        true => Ok(()),
+        false => dir.write(node, "", 0o644),
+    }
+}
+
+/// Notes that a node has none any more.
+///
+/// # Errors
+/// A file refuses.
+pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
+    match RootDir::open(folder) {
+        Ok(dir) => dir.remove(node).map(drop),
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a node has pools; any node of this machine, where its name is not known. What cannot be read counts as yes.
+#[must_use]
+pub fn has_pools(folder: &Path, node: Option<&str>) -> bool {
+    let dir = match RootDir::open(folder) {
+        Ok(dir) => dir,
+        Err(error) => return !error.is_not_found(),
+    };
+    let found = match node {
+        Some(node) => dir.exists(node),
+        None => dir.names().map(|names| !names.is_empty()),
+    };
+    found.unwrap_or(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_pools_is_known_until_it_has_none() {
+        let keep = tempfile::tempdir().unwrap();
+        let folder = keep.path().canonicalize().unwrap().join("nodes");
+        assert!(!has_pools(&folder, Some("n1")) && !has_pools(&folder, None));
+        forget(&folder, "n1").unwrap();
+        for _ in 0..2 {
+            remember(&folder, "n1").unwrap();
+            assert!(has_pools(&folder, Some("n1")) && has_pools(&folder, None));
+            assert!(!has_pools(&folder, Some("n2")));
+        }
+        forget(&folder, "n1").unwrap();
+        assert!(!has_pools(&folder, Some("n1")) && !has_pools(&folder, None));
+        // What is no folder says nothing, so the node may have pools.
+        std::fs::remove_dir(&folder).unwrap();
+        std::fs::write(&folder, "").unwrap();
+        assert!(has_pools(&folder, Some("n1")));
+    }
+}
