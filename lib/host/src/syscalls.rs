@@ -3,9 +3,54 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use crate::device::DeviceNumber;
+
+/// `KCMP_FILES` of linux/kcmp.h.
+const KCMP_FILES: libc::c_int = 2;
+
+/// The number of the character device that a path leads to; None for anything else: statx(2). Links are followed, those in
+/// /proc/PID/fd too. The kernel answers from what it knows: neither a server of a network file system nor a program of a
+/// user (FUSE) can keep the call from returning.
+///
+/// # Errors
+/// The path leads nowhere, or the kernel refuses.
+pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+    let mut stat = MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path ends with a zero byte, and the kernel writes into a structure of the size that it knows.
+    let done = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            libc::STATX_TYPE,
+            stat.as_mut_ptr(),
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: any bytes are such a structure, and all of them are set: with zero, and by the call.
+    let stat = unsafe { stat.assume_init() };
+    let is_device = u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFCHR;
+    Ok(is_device.then_some(DeviceNumber {
+        major: stat.stx_rdev_major,
+        minor: stat.stx_rdev_minor,
+    }))
+}
+
+/// Whether two threads have one table of open files: kcmp(2). False where the kernel cannot tell.
+#[must_use]
+pub fn share_files(thread: i32, other: i32) -> bool {
+    // SAFETY: kcmp takes numbers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) == 0 }
+}
 
 /// A process, whatever becomes of its number: pidfd_open(2).
 #[derive(Debug)]
@@ -91,6 +136,28 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         let gone = handle.kill().unwrap_err();
         assert_eq!(gone.raw_os_error(), Some(libc::ESRCH));
+    }
+
+    #[test]
+    fn a_device_is_known_behind_an_open_descriptor() {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let path = format!("/proc/self/fd/{}", null.as_raw_fd());
+        let number = DeviceNumber { major: 1, minor: 3 };
+        assert_eq!(device_behind(Path::new(&path)).unwrap(), Some(number));
+        assert_eq!(device_behind(Path::new("/proc")).unwrap(), None);
+        assert!(device_behind(Path::new("/nowhere")).is_err());
+    }
+
+    #[test]
+    fn threads_share_their_files_and_processes_do_not() {
+        // SAFETY: gettid cannot fail and touches no memory.
+        let thread = || unsafe { libc::gettid() };
+        let own = thread();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| share_files(own, thread())).join();
+            assert!(other.unwrap());
+        });
+        assert!(!share_files(own, 1));
     }
 
     #[test]

@@ -5,4 +5,5 @@ pub mod failpoint;
 pub mod fit;
 pub mod reconcile;
 pub mod release;
+pub mod remains;
 pub mod teardown;

@@ -11,6 +11,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
 use crate::slice::reconcile::place;
+use crate::slice::remains::{self, Effort};
 use crate::slice::teardown::{self, Found, TeardownError};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::LockError;
@@ -88,12 +89,17 @@ impl Caused for ReleaseError {
 /// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
 /// for the most.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
-    let start = Instant::now();
     let store = node.leases()?;
     without::forget(&node.run, job_id)?;
     let (leases, damaged) = store.readable_of_job(job_id)?;
     // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed.
     mark(&store, &leases, log);
+    remains::end_group(node, job_id, log);
+    for lease in &leases {
+        // They would keep an instance in use, and the search takes its time, which others are not to wait for.
+        remains::end_holders(node, lease, Effort::Thorough, log);
+    }
+    let start = Instant::now();
     let released = leases.iter().rev();
     let released = released.map(|lease| release_one(node, lease, start, log));
     let failed = released.filter_map(Result::err);

@@ -12,6 +12,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::mps::tenants::{self, ShareError, Tenants};
 use crate::node::now_unix;
 use crate::slice::failpoint::reached;
+use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 use crate::state::usage::{self, UsageRecord};
@@ -129,6 +130,8 @@ pub fn end(
         }
     }
     reached("release.usage_written");
+    // Nobody can open the files of an instance any more. A GPU that is shared without MIG is for the fence to close.
+    remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
     drop_lease(locked, lease)?;
     Ok(found)
 }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use gpufrac_core::config::Device;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
-use gpufrac_core::layout::MenuEntry;
+use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, Session};
 
 use super::{CarveError, Carved};
+use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::gpu::memory_limit;
 use crate::job::environment::JobEnv;
@@ -50,7 +51,12 @@ pub(super) struct Attempt<'a> {
 /// What the GPU is cut into.
 enum Cut {
     /// MIG instances.
-    Instances(Geometry),
+    Instances {
+        /// What the GPU offers.
+        geometry: Geometry,
+        /// Capability files that are open in processes of users.
+        held: HeldCaps,
+    },
     /// Shares of the GPU itself.
     Shares {
         /// All memory of the GPU.
@@ -66,7 +72,10 @@ impl Attempt<'_> {
         // What does not change is asked before the lock is taken.
         let gpu = self.gpu(session)?;
         let cut = match self.device.pool.mechanism.uses_mig() {
-            true => Cut::Instances(self.checked_geometry(&gpu)?),
+            true => Cut::Instances {
+                geometry: self.checked_geometry(&gpu)?,
+                held: self.held_caps(),
+            },
             false => Cut::Shares {
                 memory: self.checked_memory(&gpu)?,
                 group_limit: self.group_limit(session)?,
@@ -94,10 +103,46 @@ impl Attempt<'_> {
         Ok(Carved::Made(made))
     }
 
-    /// One slice, from its place to an active lease.
+    /// One slice. An instance whose files some other user's process holds open is not granted: another place is taken,
+    /// where there is one, as the driver's ids go with places.
     fn slice(&self, locked: &mut LockedGpu<'_>, cut: &Cut) -> Result<Lease, CarveError> {
+        let mut avoided = Vec::new();
+        let mut held = None;
+        loop {
+            let error = match (self.slice_beside(locked, cut, &avoided), &held) {
+                (Ok(lease), None) => return Ok(lease),
+                (Ok(lease), Some(held)) => {
+                    self.log
+                        .error(format!("another instance is granted: {held}"));
+                    return Ok(lease);
+                }
+                (Err(error), _) => error,
+            };
+            match error.held_place() {
+                Some(place) if !avoided.contains(&place) => {
+                    avoided.push(place);
+                    held = Some(error);
+                }
+                _ => {
+                    return Err(match (error, held) {
+                        // Nothing else is free: that is the reason to tell.
+                        (CarveError::NoPlace { .. }, Some(held)) => held,
+                        (error, _) => error,
+                    });
+                }
+            }
+        }
+    }
+
+    /// One slice, from its place, which is none of these, to an active lease.
+    fn slice_beside(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        cut: &Cut,
+        avoided: &[Occupied],
+    ) -> Result<Lease, CarveError> {
         let slice = match cut {
-            Cut::Instances(geometry) => self.instance_slice(locked, geometry)?,
+            Cut::Instances { geometry, .. } => self.instance_slice(locked, geometry, avoided)?,
             Cut::Shares {
                 memory,
                 group_limit,
@@ -140,6 +185,19 @@ impl Attempt<'_> {
             };
         }
         error
+    }
+
+    /// Looked at before the lock is taken. Processes that hide behind the number of their files are an admin's matter: if
+    /// they stopped the job, anybody could stop all jobs.
+    fn held_caps(&self) -> HeldCaps {
+        let held = HeldCaps::search(self.record.caps_major);
+        if !held.unsearched.is_empty() {
+            self.log.error(format!(
+                "processes {:?} have so many open files that they were not looked at for those of instances",
+                held.unsearched
+            ));
+        }
+        held
     }
 
     fn gpu<'s>(&self, session: &'s Session) -> Result<Gpu<'s>, CarveError> {

@@ -3,7 +3,7 @@
 use gpufrac_core::entry::EntryError;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
-use gpufrac_core::layout::Side;
+use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::request::RequestError;
@@ -271,6 +271,22 @@ pub enum CarveError {
     /// The control daemon of MPS.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// A process of another user holds the capability files that a new instance would have.
+    #[error(
+        "{holder}, the file of the instance that is free; the job waits for another place or for the end of that process"
+    )]
+    Held {
+        /// The process, in words.
+        holder: String,
+        /// Where the instance would be.
+        place: Occupied,
+    },
+    /// A process that is in no job's group runs on the job's instance.
+    #[error("process {pid} runs on the job's new instance, and is in no job that has it")]
+    Stranger {
+        /// The process.
+        pid: u32,
+    },
     /// A profile of the layout is not on the GPU.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
@@ -305,6 +321,8 @@ impl CarveError {
             CarveError::Lock(LockError::Timeout { .. })
             | CarveError::NoPlace { .. }
             | CarveError::NoRoom { .. }
+            | CarveError::Held { .. }
+            | CarveError::Stranger { .. }
             | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
             CarveError::Rule { .. }
@@ -331,6 +349,14 @@ impl CarveError {
             | CarveError::MigOn { .. }
             | CarveError::Geometry { .. }
             | CarveError::NoProfile(_) => Reaction::Drain,
+        }
+    }
+
+    /// The place that another one may do for.
+    pub(super) fn held_place(&self) -> Option<Occupied> {
+        match self {
+            CarveError::Held { place, .. } => Some(*place),
+            _ => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
-use gpufrac_core::layout::Side;
+use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::lease::{self, HamiSlice, Held, Lease, LeaseState, MigSlice, MpsSlice, Slice};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
@@ -14,11 +14,12 @@ use crate::node::now_unix;
 use crate::slice::carve::CarveError;
 
 impl Attempt<'_> {
-    /// An instance of the job's own, or, with MPS inside it, a part of one.
+    /// An instance of the job's own, or, with MPS inside it, a part of one. `avoided`: places where it is not to be.
     pub(super) fn instance_slice(
         &self,
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
+        avoided: &[Occupied],
     ) -> Result<Slice, CarveError> {
         let shared = self.device.pool.mechanism == Mechanism::MigMps;
         let joined = if shared {
@@ -30,7 +31,7 @@ impl Attempt<'_> {
         let mig = match joined {
             Some(mig) => mig,
             None => {
-                let candidate = self.candidate(locked, geometry)?;
+                let candidate = self.candidate(locked, geometry, avoided)?;
                 let profile = geometry
                     .profile(candidate.profile_id)
                     .ok_or(CarveError::NoProfile(candidate.profile_id))?;

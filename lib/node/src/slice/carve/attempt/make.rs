@@ -2,13 +2,16 @@
 
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
+use gpufrac_core::layout::Occupied;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice};
 use gpufrac_nvml::ComputeMode;
 
 use super::{Attempt, Cut};
 use crate::gpu::compute_mode;
+use crate::gpu::holders::HeldCaps;
 use crate::gpu::instance_files::InstanceFiles;
 use crate::gpu::locked::LockedGpu;
+use crate::gpu::strangers;
 use crate::mps::daemon::Start;
 use crate::mps::tenants::{self, Tenants};
 use crate::slice::carve::CarveError;
@@ -22,14 +25,15 @@ impl Attempt<'_> {
         cut: &Cut,
         lease: &mut Lease,
     ) -> Result<(), CarveError> {
-        if let (Cut::Instances(geometry), Some(mig)) = (cut, lease.slice.mig_mut())
+        if let (Cut::Instances { geometry, held }, Some(mig)) = (cut, lease.slice.mig_mut())
             && mig.instance.is_none()
         {
-            mig.instance = Some(self.make_instance(locked, geometry, mig)?);
+            mig.instance = Some(self.make_instance(locked, geometry, held, mig)?);
             locked.write(lease)?;
             reached("carve.instance_recorded");
         }
         self.equip(locked, lease)?;
+        self.expect_no_strangers(locked, lease)?;
         lease.advance(LeaseState::Active)?;
         locked.write(lease)?;
         reached("carve.active");
@@ -40,6 +44,7 @@ impl Attempt<'_> {
         &self,
         locked: &LockedGpu<'_>,
         geometry: &Geometry,
+        held: &HeldCaps,
         mig: &MigSlice,
     ) -> Result<Instance, CarveError> {
         let profile = geometry
@@ -52,6 +57,17 @@ impl Attempt<'_> {
             .create_compute_instance(gi_id, profile.compute_slices)?;
         reached("carve.compute_instance_made");
         let minors = InstanceFiles::of(locked).claim(gi_id, ci_id)?;
+        if let Some(holder) = held.by_others([minors.gi, minors.ci], self.job.user_id)
+            && holder.still_holds()
+        {
+            return Err(CarveError::Held {
+                holder: holder.to_string(),
+                place: Occupied {
+                    profile_id: mig.profile_id,
+                    placement: mig.placement,
+                },
+            });
+        }
         Ok(Instance {
             gi_id,
             ci_id,
@@ -134,6 +150,22 @@ impl Attempt<'_> {
             locked.write(lease)?;
         }
         Ok(())
+    }
+
+    /// The driver shows no process on the job's instance but those of jobs that have it.
+    fn expect_no_strangers(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), CarveError> {
+        let Some(instance) = lease.slice.instance() else {
+            return Ok(());
+        };
+        let gi_id = Some(instance.gi_id);
+        let processes = locked.gpu.processes()?.into_iter();
+        let leases = locked.leases()?;
+        let leases = strangers::leases_at(&leases, gi_id);
+        let mut on_it = processes.filter(|process| process.gi_id == gi_id);
+        match on_it.find(|process| strangers::is_stranger(process.pid, &leases)) {
+            None => Ok(()),
+            Some(process) => Err(CarveError::Stranger { pid: process.pid }),
+        }
     }
 
     /// Takes back what a failed attempt made. If that fails too, the lease stays and says where

@@ -97,16 +97,20 @@ impl Attempt<'_> {
         &self,
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
+        avoided: &[Occupied],
     ) -> Result<Candidate, CarveError> {
         let layout = &self.device.pool.layout;
         let (side, units) = (self.device.side, self.menu.units);
-        let mut view = self.view(locked, geometry)?;
+        let mut view = self.view(locked, geometry, avoided)?;
         if let Some(candidate) = layout.place(side, units, &view.occupied) {
             return Ok(candidate);
         }
-        let evicted = self.evict(locked)?;
+        let evicted = match avoided {
+            [] => self.evict(locked)?,
+            _ => 0,
+        };
         if evicted > 0 {
-            view = self.view(locked, geometry)?;
+            view = self.view(locked, geometry, avoided)?;
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
                 return Ok(candidate);
             }
@@ -121,8 +125,13 @@ impl Attempt<'_> {
 
     /// What is taken on the GPU: the places of all leases, made or not, and every instance that
     /// NVML shows, whoever made it.
-    fn view(&self, locked: &LockedGpu<'_>, geometry: &Geometry) -> Result<View, CarveError> {
-        let mut occupied = Vec::new();
+    fn view(
+        &self,
+        locked: &LockedGpu<'_>,
+        geometry: &Geometry,
+        avoided: &[Occupied],
+    ) -> Result<View, CarveError> {
+        let mut occupied = avoided.to_vec();
         let mut standing = Vec::new();
         for lease in locked.leases()? {
             let Some(mig) = lease.slice.mig() else {

@@ -1,0 +1,46 @@
+//! Processes that compute where no lease lets them: with files that a job handed to them, say.
+
+use gpufrac_core::ids::UserId;
+use gpufrac_core::lease::Lease;
+
+use crate::mps::process;
+
+/// Those of a GPU's leases whose jobs may run on an instance, or on the GPU itself.
+#[must_use]
+pub fn leases_at(leases: &[Lease], gi_id: Option<u32>) -> Vec<&Lease> {
+    let at = |lease: &Lease| lease.slice.instance().map(|instance| instance.gi_id);
+    leases.iter().filter(|lease| at(lease) == gi_id).collect()
+}
+
+/// Whether a process is of none of these leases' jobs, nor root's own, nor a server of MPS that one of them has. One that
+/// is gone is none.
+#[must_use]
+pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
+    let Ok(pid) = i32::try_from(pid) else {
+        return false;
+    };
+    let group = process::job_group(pid);
+    let of_a_job = match &group {
+        Some(group) => leases
+            .iter()
+            .any(|lease| lease.owns_group(group, leases) != Some(false)),
+        None => leases.iter().any(|lease| is_server(pid, lease)),
+    };
+    let is_users = process::owner(pid).is_some_and(|owner| owner != UserId::ROOT);
+    !of_a_job && is_users && process::is_alive(pid)
+}
+
+/// Whether a process is a server of MPS for the job of a lease: started by a control daemon, which is root's. A user can
+/// give any name to a process, but not this parent.
+#[must_use]
+pub fn is_server(pid: i32, lease: &Lease) -> bool {
+    lease.slice.mps().is_some()
+        && process::is_mps(pid, lease.user_id)
+        && parent(pid).is_some_and(|parent| process::is_mps(parent, UserId::ROOT))
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    line.trim().parse().ok()
+}

@@ -1,0 +1,253 @@
+//! What a job that is over still reaches its devices by: descriptors that are open, and, on control groups of version 1, a
+//! group that is still there.
+//!
+//! Nothing here fails: what cannot be ended is logged, and the prolog of the next job looks once more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpufrac_core::ids::{JobId, UserId};
+use gpufrac_core::lease::Lease;
+use gpufrac_host::cgroup::{MOUNTS, Mount, has_devices};
+use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
+use gpufrac_host::log::JobLog;
+
+use crate::gpu::holders::{self, Holder, Search};
+use crate::gpu::strangers;
+use crate::mps::process;
+use crate::node::Node;
+use crate::state::leases::StoreError;
+use crate::state::record::{NodeRecord, RecordError};
+
+/// How long processes are ended that come again as they are killed.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The same where others wait.
+const SHORT_PATIENCE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How thoroughly processes are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    /// Nobody waits: seconds, if a user makes it so. Who has more open files than can be looked at then hides something.
+    Thorough,
+    /// Others wait for the GPU's lock.
+    Quick,
+}
+
+/// Ends the processes of a lease's user that hold its devices open, wherever they are: in another job, or in none. Those
+/// in the group of a job with a lease of the same device may have it.
+///
+/// Processes of other users are left alone, as anybody can hand a descriptor to a process that takes one. No instance is
+/// granted while they hold its files ([`holders::HeldCaps`]).
+pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
+    let rights = match Rights::beside(lease, node) {
+        Ok(rights) => rights,
+        Err(why) => {
+            return log.error(format!("processes that hold the job's devices stay: {why}"));
+        }
+    };
+    let (most, patience) = match effort {
+        Effort::Thorough => (holders::MANY, PATIENCE),
+        Effort::Quick => (holders::FEW, SHORT_PATIENCE),
+    };
+    let start = Instant::now();
+    let mut said = Vec::new();
+    let mut say = |pid: i32, what: String| {
+        if !said.contains(&pid) {
+            log.warning(format!("{what}: it is killed"));
+            said.push(pid);
+        }
+    };
+    loop {
+        let (holders, hiding) = rights.offenders(lease.user_id, most);
+        let hiding = match effort {
+            Effort::Thorough => hiding,
+            Effort::Quick => Vec::new(),
+        };
+        if holders.is_empty() && hiding.is_empty() {
+            return;
+        }
+        if start.elapsed() > patience {
+            return log.error(format!(
+                "processes of user {} that hold devices of the job open do not end",
+                lease.user_id
+            ));
+        }
+        for holder in &holders {
+            say(holder.pid, format!("{holder}, a device of the job"));
+            holder.kill(|holder| !rights.has(holder.pid, Some(holder.device)));
+        }
+        for pid in hiding {
+            say(
+                pid,
+                format!("process {pid} has more open files than can be looked at for the job's"),
+            );
+            process::signal(pid, |pid| {
+                process::owner(pid) == Some(lease.user_id) && !rights.has(pid, None)
+            });
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Who may hold the devices of a lease that ends.
+struct Rights {
+    record: NodeRecord,
+    devices: Vec<DeviceNumber>,
+    /// The leases of other jobs that have one of the devices too.
+    others: Vec<Lease>,
+}
+
+impl Rights {
+    fn beside(lease: &Lease, node: &Node) -> Result<Rights, RightsError> {
+        let record = node.record()?;
+        let devices = record.devices(lease);
+        let mut others = node.leases()?.list()?;
+        others.retain(|other| {
+            let theirs = record.devices(other);
+            other.job_id != lease.job_id && devices.iter().any(|device| theirs.contains(device))
+        });
+        Ok(Rights {
+            record,
+            devices,
+            others,
+        })
+    }
+
+    /// Whether a process is one of a job that has the device; any of the devices, where none is named.
+    fn has(&self, pid: i32, device: Option<DeviceNumber>) -> bool {
+        let has_device = |other: &&Lease| {
+            device.is_none_or(|device| self.record.devices(other).contains(&device))
+        };
+        let group = process::job_group(pid);
+        let mut others = self.others.iter().filter(has_device);
+        others.any(|other| match &group {
+            Some(group) => other.is_group(group),
+            None => strangers::is_server(pid, other),
+        })
+    }
+
+    /// The processes of a user that hold a device without a right to it, and those that could not be looked at.
+    fn offenders(&self, user: UserId, most: usize) -> (Vec<Holder>, Vec<i32>) {
+        let wanted = |device| self.devices.contains(&device);
+        let Search {
+            mut holders,
+            mut unsearched,
+        } = holders::search(|of| of == user, wanted, most);
+        holders.retain(|holder| !self.has(holder.pid, Some(holder.device)));
+        unsearched.retain(|pid| !self.has(*pid, None));
+        (holders, unsearched)
+    }
+}
+
+/// Why it is not known who may hold the devices of a lease.
+#[derive(Debug, thiserror::Error)]
+enum RightsError {
+    /// The record of node-setup.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// The leases.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Closes the devices of the pools to what is left of a job's group on control groups of version 1, ends who is in it and
+/// removes it. With Slurm 22.05 users own the groups of tasks: they can move processes of their other jobs into them,
+/// which Slurm then finds in no job.
+pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
+    let mounts = fs::read_to_string(MOUNTS).unwrap_or_default();
+    let groups: Vec<PathBuf> = Mount::list(&mounts, has_devices)
+        .flat_map(|mount| groups_of(&mount.point, &node.name, job_id))
+        .collect();
+    for group in groups {
+        match node.record() {
+            Ok(record) => {
+                if let Err(error) = deny(&group, &record) {
+                    log.error(format!("`{}`: {error}", group.display()));
+                }
+            }
+            Err(error) => log.error(error),
+        }
+        let start = Instant::now();
+        while !remove(&group) && start.elapsed() < PATIENCE {
+            let left = kill(&group, log);
+            if left == 0 {
+                // Slurm's own: slurmstepd leaves the group when its step is over.
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The groups of a job below one mount: `slurm_NODE/uid_N/job_N`, without the node's name as Slurm is built by others.
+fn groups_of(mount: &Path, node: &str, job_id: JobId) -> Vec<PathBuf> {
+    let roots = [format!("slurm_{node}"), "slurm".to_owned()].map(|name| mount.join(name));
+    let Some(root) = roots.iter().find(|root| root.is_dir()) else {
+        return Vec::new();
+    };
+    let users = fs::read_dir(root).into_iter().flatten().flatten();
+    let users = users.filter(|user| user.file_name().to_string_lossy().starts_with("uid_"));
+    let groups = users.map(|user| user.path().join(format!("job_{job_id}")));
+    groups.filter(|group| group.is_dir()).collect()
+}
+
+/// Denies every device of the pools in a group and in those below it.
+fn deny(group: &Path, record: &NodeRecord) -> Result<(), FileError> {
+    let folder = RootDir::open(group)?;
+    for rule in record.rules(&[]) {
+        // The kernel takes one rule per write.
+        folder.tell("devices.deny", &rule.to_string())?;
+    }
+    Ok(())
+}
+
+/// Kills the users' processes in a group and in those below; says how many there were.
+fn kill(group: &Path, log: &JobLog) -> usize {
+    let mut count = 0;
+    for folder in folders(group) {
+        let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        for pid in text.lines().filter_map(|line| line.parse().ok()) {
+            let is_users = |pid| process::owner(pid).is_some_and(|owner| owner != UserId::ROOT);
+            if !is_users(pid) {
+                continue;
+            }
+            count += 1;
+            log.warning(format!(
+                "process {pid} is in what is left of the job's control group: it is killed"
+            ));
+            process::signal(pid, |pid| is_users(pid) && is_in(pid, group));
+        }
+    }
+    count
+}
+
+/// Whether a process is in a group of this name, in any hierarchy.
+fn is_in(pid: i32, group: &Path) -> bool {
+    let memberships = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let name = group.file_name().and_then(|name| name.to_str());
+    memberships
+        .split(['/', '\n'])
+        .any(|part| Some(part) == name)
+}
+
+/// Removes a group with those below it; says whether it is gone. The kernel keeps one with processes in it.
+fn remove(group: &Path) -> bool {
+    for folder in folders(group) {
+        let _ = fs::remove_dir(folder);
+    }
+    !group.exists()
+}
+
+/// A group and those below it, the lowest first.
+fn folders(group: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(folders(&entry.path()));
+        }
+    }
+    found.push(group.to_owned());
+    found
+}

@@ -1,0 +1,271 @@
+//! What outlives a job: open descriptors of its devices, and control groups with processes in them.
+//!
+//! Simulated devices have the same numbers in all tests that run beside each other: these take a GPU that no other test
+//! has, and users of their own.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Ended, Job, World, job, may_run};
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::processes::{Process, now_us, start_ticks};
+
+#[test]
+fn child() {
+    common::child();
+}
+
+/// The first GPU of these tests.
+const GPU: u32 = 20;
+
+/// A node with one pool of one GPU.
+fn ready(gpu: u32) -> Option<World> {
+    may_run().then(|| {
+        let names = vec!["H100-80"; gpu as usize + 1];
+        let world = World::with(&names, "halves", true);
+        world.configure("halves", "H100-80", &format!("gpus = [{gpu}]"));
+        world.setup().ok();
+        world
+    })
+}
+
+/// A job of a user of its own.
+fn job_of(uid: u32, id: u32) -> Job {
+    Job {
+        uid,
+        ..job(id, 0, 25)
+    }
+}
+
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        Running(command.spawn().unwrap())
+    }
+
+    /// One of a user that holds a device. Without a driver behind it a device cannot be opened but as a path.
+    fn holding(user: u32, device: &Path) -> Running {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).custom_flags(nix::libc::O_PATH);
+        let file: File = file.open(device).unwrap();
+        Running::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_none()
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let _ = self.0.kill();
+        self.0.wait().unwrap()
+    }
+
+    #[track_caller]
+    fn was_killed(&mut self) {
+        let status = self.0.try_wait().unwrap().expect("it ended");
+        assert_eq!(status.signal(), Some(9));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The capability file of a job's GPU instance, and its minor.
+fn capability(world: &World, job: Job) -> (PathBuf, u32) {
+    let lease = world.lease(job).unwrap();
+    let minor = lease.slice.instance().unwrap().gi_cap_minor;
+    let caps = world.root().join("gpus/dev/nvidia-caps");
+    (caps.join(format!("nvidia-cap{minor}")), minor)
+}
+
+/// Runs a prolog that waits, and does something once it says so.
+fn prolog_that_waits(world: &World, job: Job, words: &str, then: impl FnOnce()) -> Ended {
+    let mut prolog = world.job_command("prolog", job);
+    let mut prolog = prolog.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(prolog.stderr.take().unwrap());
+    let mut stderr = String::new();
+    while !stderr.contains("waiting: ") {
+        assert_ne!(said.read_line(&mut stderr).unwrap(), 0, "{stderr}");
+    }
+    assert!(stderr.contains(words), "{stderr}");
+    then();
+    said.read_to_string(&mut stderr).unwrap();
+    Ended {
+        code: prolog.wait().unwrap().code(),
+        killed: false,
+        stderr,
+    }
+}
+
+#[test]
+fn an_open_capability_file_does_not_outlive_its_job() {
+    let Some(world) = ready(GPU) else { return };
+    let first = job_of(61_001, 1);
+    world.prolog(first).ok();
+    let (file, minor) = capability(&world, first);
+    let gpu = world.root().join(format!("gpus/dev/nvidia{GPU}"));
+    let mut own = [&file, &gpu].map(|device| Running::holding(first.uid, device));
+    // Anybody can hand a descriptor to a process of another user.
+    let mut others = Running::holding(61_002, &file);
+    world.epilog(first).ok().says("it is killed");
+    own.iter_mut().for_each(Running::was_killed);
+    assert!(others.lives());
+    // The driver would give the next one the same files: it gets those of the place beside it.
+    let second = job_of(61_003, 2);
+    world
+        .prolog(second)
+        .ok()
+        .says("another instance is granted");
+    assert_ne!(capability(&world, second).1, minor);
+    world.check(&[]);
+    // Then there is no other.
+    let third = job_of(61_004, 3);
+    let held = format!("process {} of user 61002 holds", others.pid());
+    let ended = prolog_that_waits(&world, third, &held, || {
+        others.end();
+    });
+    ended.ok();
+    assert_eq!(capability(&world, third).1, minor);
+    world.check(&[]);
+}
+
+#[test]
+fn what_the_jobs_own_user_holds_is_no_obstacle() {
+    let Some(world) = ready(GPU + 1) else { return };
+    let first = job_of(61_011, 1);
+    world.prolog(first).ok();
+    let (file, minor) = capability(&world, first);
+    world.epilog(first).ok();
+    let mut own = Running::holding(61_012, &file);
+    let second = job_of(61_012, 2);
+    world.prolog(second).ok();
+    assert_eq!(capability(&world, second).1, minor);
+    assert!(own.lives());
+    world.epilog(second).ok();
+    own.was_killed();
+    assert!(world.leases().is_empty());
+}
+
+#[test]
+fn a_slice_with_a_strangers_process_on_it_is_not_granted() {
+    let Some(world) = ready(GPU + 2) else { return };
+    let node = world.sim.node().unwrap();
+    let mut stranger = Running::start(Command::new("sleep").arg("1000").uid(61_021));
+    let pid = stranger.pid();
+    let process = Process {
+        pid,
+        start_ticks: start_ticks(pid).unwrap(),
+        name: "miner".into(),
+        gpu_uuid: node.gpus[GPU as usize + 2].uuid.clone(),
+        // The next instance, and the compute instance in it.
+        instance: Some((node.next_serial, node.next_serial + 1)),
+        memory_mib: 100,
+        pattern: Pattern::Busy,
+        began_us: now_us(),
+    };
+    process.register(world.sim.root()).unwrap();
+    let one = job_of(61_022, 1);
+    let said = format!("process {pid} runs on the job's new instance");
+    let ended = prolog_that_waits(&world, one, &said, || {
+        stranger.end();
+    });
+    ended.ok();
+    world.check(&[]);
+    world.epilog(one).ok();
+}
+
+/// A job's group on control groups of version 1, as Slurm 22.05 makes them; gone with the test.
+struct Group(PathBuf);
+
+impl Group {
+    fn new(job: Job) -> Option<Group> {
+        let devices = Path::new("/sys/fs/cgroup/devices");
+        let path = devices.join(format!("slurm_n1/uid_{}/job_{}", job.uid, job.id));
+        match devices.join("tasks").exists() && fs::create_dir_all(&path).is_ok() {
+            true => Some(Group(path)),
+            false => {
+                eprintln!("skipped: no control groups of version 1");
+                None
+            }
+        }
+    }
+
+    fn put(&self, below: &str, process: &Running) {
+        let folder = self.0.join(below);
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("cgroup.procs"), process.pid().to_string()).unwrap();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        fn remove(path: &Path) {
+            for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.path().is_dir() {
+                    remove(&entry.path());
+                }
+            }
+            let _ = fs::remove_dir(path);
+        }
+        remove(&self.0);
+        // Others may have the node's folder.
+        let _ = fs::remove_dir(self.0.parent().unwrap());
+        let _ = fs::remove_dir(self.0.parent().unwrap().parent().unwrap());
+    }
+}
+
+#[test]
+fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
+    let Some(world) = ready(GPU + 3) else { return };
+    let one = job_of(61_031, 61_031);
+    let Some(group) = Group::new(one) else { return };
+    world.prolog(one).ok();
+    // A process of the user's other job, in a group that the user made below that of a task.
+    let mut moved = Running::start(Command::new("sleep").arg("1000").uid(one.uid));
+    group.put("step_0/task_0/mine", &moved);
+    // Slurm's own, which takes its time to leave.
+    let device = world.root().join(format!("gpus/dev/nvidia{}", GPU + 3));
+    let script = format!("read go; cat {}; true", device.display());
+    let mut slurmstepd = Running::start(
+        Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .env("LC_ALL", "C"),
+    );
+    group.put("step_0", &slurmstepd);
+    world.epilog(one).ok().says("control group: it is killed");
+    moved.was_killed();
+    assert!(!group.0.join("step_0/task_0").exists());
+    assert!(slurmstepd.lives());
+    let mut pipe = slurmstepd.0.stdin.take().unwrap();
+    pipe.write_all(b"go\n").unwrap();
+    let mut said = String::new();
+    let mut stderr = slurmstepd.0.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(said.contains("Operation not permitted"), "{said}");
+    slurmstepd.0.wait().unwrap();
+    // Nothing is in it now: the epilog takes it away.
+    let start = Instant::now();
+    while group.0.exists() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        world.epilog(one).ok();
+    }
+}
