@@ -195,6 +195,7 @@ impl Daemon {
             cluster_breaker: self.breakers.cluster,
             unleased_instances: self.cleanup.unleased(),
             overdue_leases: self.cleanup.overdue(),
+            strangers: self.cleanup.strangers(),
         };
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
     }

@@ -75,6 +75,7 @@ fn snapshot() -> Snapshot {
         cluster_breaker: false,
         unleased_instances: 15,
         overdue_leases: 16,
+        strangers: 17,
     }
 }
 

@@ -33,6 +33,8 @@ pub enum OverdueError {
 pub(crate) struct Cleanup {
     /// Instances that no lease names, in words.
     unleased: Vec<String>,
+    /// Processes that compute where their jobs have no lease, in words.
+    strangers: Vec<String>,
     /// Leases that are being released, and those of jobs that are over.
     overdue: u32,
     /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
@@ -43,6 +45,11 @@ impl Cleanup {
     /// How many instances no lease names.
     pub(crate) fn unleased(&self) -> u32 {
         self.unleased.len() as u32
+    }
+
+    /// How many processes compute where their jobs have no lease.
+    pub(crate) fn strangers(&self) -> u32 {
+        self.strangers.len() as u32
     }
 
     /// How many leases are of jobs that are over, in any state.
@@ -93,6 +100,22 @@ impl Cleanup {
             reports.report_once(&outside.log, Topic::OverJobs, answer.err());
         }
         self.find_unleased(outside, node, reports);
+        self.find_strangers(outside, node, reports);
+    }
+
+    /// An alarm and no more: whose fault it is, an admin has to find out.
+    fn find_strangers(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
+        let found = match outside.slices.strangers(node) {
+            Ok(found) => found,
+            Err(error) => return reports.report_once(&outside.log, Topic::Strangers, Some(error)),
+        };
+        for process in found.iter().filter(|p| !self.strangers.contains(p)) {
+            outside.log.error(format!(
+                "{process} computes where its job has no lease: it may have been handed an open device of another job"
+            ));
+        }
+        self.strangers = found;
+        reports.report_once(&outside.log, Topic::Strangers, None::<SliceError>);
     }
 
     fn find_unleased(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
+use gpufrac_node::gpu::strangers;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::reconcile;
 use gpufrac_node::slice::teardown::{self, TeardownError};
@@ -64,6 +66,12 @@ pub trait Slices {
     /// # Errors
     /// The driver or a file refuses.
     fn unleased(&self, node: &Node) -> Result<Option<Vec<String>>, SliceError>;
+
+    /// Users' processes on slices and on GPUs of pools whose jobs have no lease there.
+    ///
+    /// # Errors
+    /// The driver or a file refuses.
+    fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError>;
 }
 
 /// The slices that stand on the node's GPUs.
@@ -161,5 +169,33 @@ impl Slices for NodeSlices {
             }
         }
         Ok(Some(found))
+    }
+
+    fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {
+        let session = node.nvml()?;
+        let count = session.gpu_count()?;
+        let devices = node.config.devices_of_node(&node.name, count);
+        let mut gpus: Vec<GpuIndex> = devices.iter().map(|device| device.gpu_index).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        let mut found = Vec::new();
+        for index in gpus.into_iter().filter(|index| index.0 < count) {
+            let gpu = session.gpu(index)?;
+            let processes = gpu.processes()?;
+            if processes.is_empty() {
+                continue;
+            }
+            // After the processes: a lease is there before the first process of its job.
+            let leases = node.leases()?.of_gpu(&gpu.uuid)?;
+            for process in processes {
+                let at = strangers::leases_at(&leases, process.gi_id);
+                // An instance that no lease names is another's, with all that runs on it.
+                let is_others = process.gi_id.is_some() && at.is_empty();
+                if !is_others && strangers::is_stranger(process.pid, &at) {
+                    found.push(format!("process {} on {gpu}", process.pid));
+                }
+            }
+        }
+        Ok(found)
     }
 }

@@ -30,6 +30,8 @@ pub(crate) enum Topic {
     OverJobs,
     /// Instances that no lease names.
     Unleased,
+    /// Processes that compute without a lease.
+    Strangers,
 }
 
 impl Topic {
@@ -47,6 +49,7 @@ impl Topic {
             Topic::Overdue => "overdue",
             Topic::OverJobs => "jobs that seem to be over",
             Topic::Unleased => "unleased",
+            Topic::Strangers => "strangers",
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub unleased_instances: u32,
     /// Leases of jobs that are over, in any state.
     pub overdue_leases: u32,
+    /// Processes that compute where their jobs have no lease.
+    pub strangers: u32,
 }
 
 /// A slice.

@@ -204,6 +204,10 @@ impl Slices for Simulated {
     fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, SliceError> {
         Ok(Some(Vec::new()))
     }
+
+    fn strangers(&self, _: &Node) -> Result<Vec<String>, SliceError> {
+        Ok(Vec::new())
+    }
 }
 
 impl Simulated {

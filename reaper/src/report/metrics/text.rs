@@ -136,6 +136,11 @@ impl Metrics<'_, '_> {
             "MIG instances on GPUs of the pools that no lease names",
         );
         self.gauge(head, [(NO_LABELS, snapshot.unleased_instances)])?;
+        let head = Head::new(
+            "strangers",
+            "Processes that compute where their jobs have no lease",
+        );
+        self.gauge(head, [(NO_LABELS, snapshot.strangers)])?;
         let open = [
             ("node", snapshot.node_breaker),
             ("cluster", snapshot.cluster_breaker),

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::LeaseState;
 use gpufrac_lab::{JobId, Lab, LabError};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{
     Decided, STOOD_STILL, configure, decisions, expect_spared, failed, kept, kept_once, lab, quick,
@@ -335,6 +336,33 @@ fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabErro
         Ok((told == 2).then_some(()))
     })?;
     assert_eq!(lab.instances(node)?, []);
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_process_that_computes_without_a_lease_is_told_of() -> Result<(), LabError> {
+    let lab = lab(&[("mode", "\"off\"")], "").start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let job = submit(&lab, user, &[QUARTER], "sleep 1000")?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let slice = lab.slice(node, job)?;
+    // The files of the slice let its user in, from outside of the job too.
+    let root = lab.folder().gpus(node).display().to_string();
+    let outside = lab
+        .command("gpusim")
+        .user(user)
+        .env("CUDA_VISIBLE_DEVICES", &slice.instance.uuids[0])
+        .args(["--root", &root, "run", "--memory", "100M"])
+        .args(["--pattern", "busy"])
+        .spawn()?;
+    let pid = outside.pid();
+    wait_for_log(&lab, node, &format!("process {pid} on "))?;
+    wait_for_log(&lab, node, "computes where its job has no lease")?;
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    kill(pid, Signal::SIGKILL).expect("it runs");
+    outside.wait()?;
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
     lab.expect_nothing_left()
 }
 
