@@ -132,7 +132,10 @@ impl Lab {
         self.wait("scontrol update", Duration::from_secs(60), || {
             let scontrol = self.command("scontrol").user(user);
             let outcome = scontrol.args(["update"]).args(change).run()?;
-            let stale = ["Resource temporarily unavailable", "Interrupted system call"];
+            let stale = [
+                "Resource temporarily unavailable",
+                "Interrupted system call",
+            ];
             let stale = stale.iter().any(|error| outcome.stderr.contains(error));
             Ok((!stale).then_some(outcome))
         })

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use gpufrac_core::entry::{Entry, EntryError};
 use gpufrac_core::fraction::Units;
+use gpufrac_core::geometry::Placement;
 use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
-use gpufrac_core::layout::Side;
+use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::request::RequestError;
 use gpufrac_nvml::MigMode;
@@ -211,6 +212,18 @@ fn plain() -> Vec<CarveError> {
             partition: "gpu".into(),
             rule: String::new(),
         },
+        CarveError::Login {
+            job_id,
+            partition: "gpu".into(),
+        },
+        CarveError::Held {
+            holder: String::new(),
+            place: Occupied {
+                profile_id: 0,
+                placement: Placement { start: 0, size: 1 },
+            },
+        },
+        CarveError::Stranger { pid: 4711 },
         CarveError::Ambiguous {
             job_id,
             source: RequestError::Missing { item: "x".into() },
@@ -328,6 +341,9 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::ConfigChanged { .. }
         | CarveError::Mechanism { .. }
         | CarveError::Rule { .. }
+        | CarveError::Login { .. }
+        | CarveError::Held { .. }
+        | CarveError::Stranger { .. }
         | CarveError::Ambiguous { .. }
         | CarveError::Allocated { .. }
         | CarveError::Uncounted { .. }
@@ -350,7 +366,7 @@ fn every_variant_is_tried() {
     let all = plain();
     let kinds: std::collections::HashSet<_> = all.iter().map(std::mem::discriminant).collect();
     assert!(all.iter().all(is_plain));
-    assert_eq!((kinds.len(), all.len()), (22, 22));
+    assert_eq!((kinds.len(), all.len()), (25, 25));
     let drains = |error: &&CarveError| error.reaction() == Reaction::Drain;
     let drained: Vec<String> = all
         .iter()

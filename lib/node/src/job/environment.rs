@@ -55,6 +55,8 @@ pub struct JobEnv {
     pub restart_count: u32,
     /// What Slurm calls this run of it, from 26.05 on.
     pub sluid: Option<String>,
+    /// Whether slurmd loads the user's login environment for it, outside of its control groups.
+    pub loads_login: bool,
     /// The configuration file.
     pub config: PathBuf,
 }
@@ -127,6 +129,7 @@ impl JobEnv {
             // Absent in some versions until the first requeue.
             restart_count: number("SLURM_JOB_RESTART_COUNT").unwrap_or(0),
             sluid: text("SLURM_JOB_SLUID").filter(|text| lease::is_sluid(text)),
+            loads_login: lookup(entry::LOGIN_NAME).is_some(),
             config: config_path(&lookup),
         })
     }

@@ -79,6 +79,12 @@ pub fn carve(
         return Ok(Carved::NotConcerned);
     }
     without::forget(&node.run, job.job_id)?;
+    if job.loads_login {
+        return Err(CarveError::Login {
+            job_id: job.job_id,
+            partition: job.partition.clone(),
+        });
+    }
     let order = word.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
     if old

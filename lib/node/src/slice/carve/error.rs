@@ -133,6 +133,16 @@ pub enum CarveError {
         /// What they say.
         rule: String,
     },
+    /// The job was moved here, and slurmd would load its user's login environment outside of the fence.
+    #[error(
+        "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
+    )]
+    Login {
+        /// The job.
+        job_id: JobId,
+        /// Where it was moved.
+        partition: String,
+    },
     /// What Slurm says of the request can be read in two ways.
     #[error(
         "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
@@ -326,6 +336,7 @@ impl CarveError {
             | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
             CarveError::Rule { .. }
+            | CarveError::Login { .. }
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
             | CarveError::UnknownDevice { .. } => Reaction::Hold,
@@ -411,6 +422,7 @@ impl Caused for CarveError {
             | CarveError::UnknownDevice { .. }
             | CarveError::Mechanism { .. }
             | CarveError::Rule { .. }
+            | CarveError::Login { .. }
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
             | CarveError::Uncounted { .. }
@@ -418,7 +430,9 @@ impl Caused for CarveError {
             | CarveError::NoSize { .. }
             | CarveError::TooSmall { .. }
             | CarveError::NoPlace { .. }
-            | CarveError::NoRoom { .. } => Cause::User,
+            | CarveError::NoRoom { .. }
+            | CarveError::Held { .. }
+            | CarveError::Stranger { .. } => Cause::User,
             CarveError::Foreign(_)
             | CarveError::ConfigChanged { .. }
             | CarveError::MigOff { .. }
