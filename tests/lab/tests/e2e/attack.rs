@@ -1,6 +1,7 @@
 //! What a hostile user tries, on real Slurm. `cargo xtask attack` runs these tests on each series and prints what they
 //! found.
 
+mod fence;
 mod limits;
 mod login;
 mod requests;

@@ -1,7 +1,6 @@
 //! Who can reach what: each job its own instance, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
@@ -101,7 +100,7 @@ fn reached_by_ssh(
 }
 
 /// The device nodes of a running job's slice.
-fn own_devices(lab: &Lab, job: JobId) -> Result<BTreeSet<String>, LabError> {
+pub(crate) fn own_devices(lab: &Lab, job: JobId) -> Result<BTreeSet<String>, LabError> {
     let slice = lab.slice(&lab.nodes()[0], job)?.lease.slice;
     let made = slice
         .instance()
@@ -248,122 +247,12 @@ fn a_step_that_gives_its_gpu_up_reaches_no_other() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A pool of one GPU.
-const ONE_GPU: &str = r#"
-[pool.p]
-mechanism = "mig"
-layout = "halves"
-gpu = "H100-80"
-partitions = ["gpu"]
-nodes = "@NODES@"
-gpus = [@GPU@]
-"#;
-
-/// Holds files open, as paths: without a driver behind a device nothing else of it can be opened.
-const HOLD: &str = r#"
-use strict;
-my @held;
-for my $name (@ARGV) { sysopen(my $file, $name, 010000000) or die "$name: $!"; push @held, $file; }
-open(my $told, ">", "held.$ENV{SLURM_JOB_ID}") or die $!;
-close($told);
-sleep 600;
-"#;
-
 /// Waits until a file is in the jobs' folder.
-fn wait_for_file(lab: &Lab, name: &str) -> Result<(), LabError> {
+pub(crate) fn wait_for_file(lab: &Lab, name: &str) -> Result<(), LabError> {
     let path = lab.folder().work().join(name);
     lab.wait(&format!("{name} is there"), Duration::from_secs(60), || {
         Ok(path.exists().then_some(()))
     })
-}
-
-#[test]
-fn an_open_device_does_not_outlive_its_job() -> Result<(), LabError> {
-    // Devices have the same numbers in all labs of the machine: this GPU is in no other.
-    let gpu = 12 + u32::from(crate::since(23, 11)?) + u32::from(crate::since(25, 5)?);
-    let lab = Lab::builder()
-        .gpus("H100-80", gpu + 1)
-        .pools(&ONE_GPU.replace("@GPU@", &gpu.to_string()))
-        .start()?;
-    let node = &lab.nodes()[0];
-    let (one, two) = (&lab.users()[0], &lab.users()[1]);
-    lab.write_work("hold.pl", HOLD)?;
-    let wait = "--wrap=while [ ! -e go ]; do sleep 0.05; done";
-    let job = lab.sbatch(one, &["--gres=gpufrac:0.25", wait])?;
-    lab.wait_for_state(job, &["RUNNING"])?;
-    let devices = lab.folder().gpus(node).join("dev");
-    let own = own_devices(&lab, job)?;
-    let paths = own.iter().map(|name| match name.contains("cap") {
-        true => devices.join("nvidia-caps").join(name),
-        false => devices.join(name),
-    });
-    let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
-    let hold = |user: &User, paths: &[String]| -> Result<JobId, LabError> {
-        let wrap = format!("--wrap=exec perl hold.pl {}", paths.join(" "));
-        let job = lab.sbatch(user, &[&wrap])?;
-        wait_for_file(&lab, &format!("held.{job}"))?;
-        Ok(job)
-    };
-    let same_user = hold(one, &paths)?;
-    let other_user = hold(two, &paths)?;
-    lab.write_work("go", "")?;
-    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    // The user's own process is ended. That of the other user may have been tricked into holding it.
-    assert_eq!(lab.wait_for_end(same_user)?.state(), "FAILED");
-    assert_eq!(lab.job(other_user)?.state(), "RUNNING");
-    // The next job gets none of what is held.
-    std::fs::remove_file(lab.folder().work().join("go")).expect("it was written");
-    let next = lab.sbatch(one, &["--gres=gpufrac:0.25", wait])?;
-    lab.wait_for_state(next, &["RUNNING"])?;
-    let others = own_devices(&lab, next)?;
-    let both: Vec<&String> = own.intersection(&others).collect();
-    assert_eq!(both, [&format!("nvidia{gpu}")]);
-    lab.write_work("go", "")?;
-    assert_eq!(lab.wait_for_end(next)?.state(), "COMPLETED");
-    lab.command("scancel")
-        .args([other_user.to_string()])
-        .stdout()?;
-    lab.wait_for_end(other_user)?;
-    lab.expect_nothing_left()
-}
-
-const TIMESLICE: &str = r#"
-[pool.p]
-mechanism = "timeslice"
-gpu = "L40S-48"
-partitions = ["gpu"]
-nodes = "@NODES@"
-"#;
-
-/// Moves itself into a group of its own below the task of the job `$1`.
-const MOVE: &str = r#"#!/bin/bash
-task=$(find /sys/fs/cgroup/devices/slurm_*/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
-mkdir "$task/mine" || exit 1
-echo $$ > "$task/mine/cgroup.procs" || exit 1
-echo "$task/mine" > moved
-sleep 600
-"#;
-
-#[test]
-fn a_process_that_moved_into_a_job_ends_with_it() -> Result<(), LabError> {
-    let lab = Lab::builder()
-        .cgroup(CgroupVersion::V1)
-        .gpu_list(&["L40S-48"])
-        .pools(TIMESLICE)
-        .start()?;
-    let user = &lab.users()[0];
-    lab.write_work("move.sh", MOVE)?;
-    let wait = "--wrap=while [ ! -e go ]; do sleep 0.05; done";
-    let job = lab.sbatch(user, &["--gres=gpufrac:0.5", wait])?;
-    lab.wait_for_state(job, &["RUNNING"])?;
-    let other = lab.sbatch(user, &["move.sh", &job.to_string()])?;
-    wait_for_file(&lab, "moved")?;
-    let group = std::fs::read_to_string(lab.folder().work().join("moved")).expect("it is there");
-    lab.write_work("go", "")?;
-    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    assert_eq!(lab.wait_for_end(other)?.state(), "FAILED");
-    assert!(!Path::new(group.trim()).exists(), "{group}");
-    lab.expect_nothing_left()
 }
 
 #[test]

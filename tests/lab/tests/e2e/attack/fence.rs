@@ -1,0 +1,122 @@
+//! What outlives a job: descriptors of its devices, and processes that hide in its control group.
+
+use std::path::Path;
+
+use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
+
+use super::Attack;
+use crate::HOLD;
+use crate::fence::{own_devices, wait_for_file};
+
+/// A pool of one GPU.
+const ONE_GPU: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [@GPU@]
+"#;
+
+/// Holds files open, as paths: without a driver behind a device nothing else of it can be opened.
+const HOLD_FILES: &str = r#"
+use strict;
+my @held;
+for my $name (@ARGV) { sysopen(my $file, $name, 010000000) or die "$name: $!"; push @held, $file; }
+open(my $told, ">", "held.$ENV{SLURM_JOB_ID}") or die $!;
+close($told);
+sleep 600;
+"#;
+
+#[test]
+fn devices_that_stay_open() -> Result<(), LabError> {
+    // Devices have the same numbers in all labs of the machine: this GPU is in no other.
+    let gpu = 12 + u32::from(crate::since(23, 11)?) + u32::from(crate::since(25, 5)?);
+    let lab = Lab::builder()
+        .gpus("H100-80", gpu + 1)
+        .pools(&ONE_GPU.replace("@GPU@", &gpu.to_string()))
+        .start()?;
+    let mut attack = Attack::begin(&lab, "devices that stay open after the job")?;
+    let node = &lab.nodes()[0];
+    let (one, two) = (&lab.users()[0], &lab.users()[1]);
+    lab.write_work("hold.pl", HOLD_FILES)?;
+    let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
+    let job = lab.sbatch(one, &["--gres=gpufrac:0.25", script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let devices = lab.folder().gpus(node).join("dev");
+    let own = own_devices(&lab, job)?;
+    let paths = own.iter().map(|name| match name.contains("cap") {
+        true => devices.join("nvidia-caps").join(name),
+        false => devices.join(name),
+    });
+    let paths: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+    let hold = |user: &User| -> Result<JobId, LabError> {
+        let wrap = format!("--wrap=exec perl hold.pl {}", paths.join(" "));
+        let job = lab.sbatch(user, &[&wrap])?;
+        wait_for_file(&lab, &format!("held.{job}"))?;
+        Ok(job)
+    };
+    let same_user = hold(one)?;
+    let other_user = hold(two)?;
+    lab.write_work("first", "")?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    // The process of the job's user is ended.
+    if lab.wait_for_end(same_user)?.state() != "FAILED" {
+        attack.reached("devices of an earlier job of the same user");
+    }
+    // That of the other user may have been tricked into holding them.
+    assert_eq!(lab.job(other_user)?.state(), "RUNNING");
+    let next = lab.sbatch(one, &["--gres=gpufrac:0.25", &format!("--wrap={HOLD}")])?;
+    lab.wait_for_state(next, &["RUNNING"])?;
+    let nexts = own_devices(&lab, next)?;
+    for file in own.intersection(&nexts).filter(|name| name.contains("cap")) {
+        attack.reached(format!("{file} of the next job"));
+    }
+    for job in [other_user, next] {
+        lab.command("scancel").args([job.to_string()]).stdout()?;
+        lab.wait_for_end(job)?;
+    }
+    attack.end()
+}
+
+const TIMESLICE: &str = r#"
+[pool.p]
+mechanism = "timeslice"
+gpu = "L40S-48"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// Moves itself into a group of its own below the task of the job `$1`.
+const MOVE: &str = r#"#!/bin/bash
+task=$(find /sys/fs/cgroup/devices/slurm_*/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
+mkdir "$task/mine" || exit 1
+echo $$ > "$task/mine/cgroup.procs" || exit 1
+echo "$task/mine" > moved
+sleep 600
+"#;
+
+#[test]
+fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .cgroup(CgroupVersion::V1)
+        .gpu_list(&["L40S-48"])
+        .pools(TIMESLICE)
+        .start()?;
+    let mut attack = Attack::begin(&lab, "a process that moves into a job")?;
+    let user = &lab.users()[0];
+    lab.write_work("move.sh", MOVE)?;
+    let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let other = lab.sbatch(user, &["move.sh", &job.to_string()])?;
+    wait_for_file(&lab, "moved")?;
+    let group = std::fs::read_to_string(lab.folder().work().join("moved")).expect("it is there");
+    lab.write_work("first", "")?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    if lab.wait_for_end(other)?.state() != "FAILED" || Path::new(group.trim()).exists() {
+        attack.reached("the GPU after the job");
+    }
+    attack.end()
+}
