@@ -175,12 +175,26 @@ impl RootDir {
     /// crash at any instruction.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
         let temporary = format!(".{name}.tmp");
-        let path = self.at(&temporary);
         // What a killed writer left. Two writers of one name never run at once.
         self.remove(&temporary)?;
+        let written = self.write_new(&temporary, text, mode).and_then(|()| {
+            let (from, path) = (temporary.as_str(), self.at(&temporary));
+            renameat(self.fd.as_fd(), from, self.fd.as_fd(), name)
+                .map_err(|e| FileError::io("rename", &path, e))
+        });
+        if written.is_err() {
+            // Half a file takes space where there is none.
+            let _ = self.remove(&temporary);
+        }
+        written?;
+        self.sync()
+    }
+
+    fn write_new(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
+        let path = self.at(name);
         let fd = openat(
             self.fd.as_fd(),
-            temporary.as_str(),
+            name,
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
             Mode::from_bits_truncate(0o600),
         )
@@ -190,11 +204,7 @@ impl RootDir {
             .map_err(|e| FileError::io("write", &path, e))?;
         fchmod(&file, Mode::from_bits_truncate(mode))
             .map_err(|e| FileError::io("set the mode of", &path, e))?;
-        file.sync_all()
-            .map_err(|e| FileError::io("sync", &path, e))?;
-        renameat(self.fd.as_fd(), temporary.as_str(), self.fd.as_fd(), name)
-            .map_err(|e| FileError::io("rename", &path, e))?;
-        self.sync()
+        file.sync_all().map_err(|e| FileError::io("sync", &path, e))
     }
 
     /// Writes to a file of a pseudo file system such as /proc, where a text is an order to the

@@ -8,5 +8,6 @@ pub mod exit;
 pub mod files;
 pub mod log;
 pub mod pause;
+pub mod shortage;
 pub mod subprocess;
 pub mod syscalls;

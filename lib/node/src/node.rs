@@ -11,7 +11,7 @@ use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::{NvmlError, Session};
+use gpufrac_nvml::{ErrorClass, NvmlError, Session};
 
 /// Why a node could not be described.
 #[derive(Debug, thiserror::Error)]
@@ -165,6 +165,14 @@ impl Node {
     /// NVML.
     pub fn nvml(&self) -> Result<Session, NvmlError> {
         Session::open(&self.nvml)
+    }
+}
+
+/// Whether waiting may help with a file: users can take the space that root needs, and give it back.
+pub fn class_of_file(error: &FileError) -> ErrorClass {
+    match error.is_shortage() {
+        true => ErrorClass::Transient,
+        false => ErrorClass::Broken,
     }
 }
 

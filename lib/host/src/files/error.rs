@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::shortage;
+
 /// No file of gpufrac comes near this; a larger one is not ours.
 pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
 
@@ -69,5 +71,10 @@ impl FileError {
     /// Whether the file or one of its directories does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Whether it failed for want of something that users can use up, such as space; waiting may help.
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, FileError::Io { source, .. } if shortage::is_shortage(source))
     }
 }

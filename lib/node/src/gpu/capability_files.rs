@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::DeviceMinor;
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
+use gpufrac_nvml::ErrorClass;
+
+use crate::node::class_of_file;
 
 /// Why capability files could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +22,16 @@ pub enum CapsError {
         /// What was looked for.
         what: String,
     },
+}
+
+impl CapsError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            CapsError::File(error) => class_of_file(error),
+            CapsError::Unreadable { .. } => ErrorClass::Broken,
+        }
+    }
 }
 
 /// A line of `mig-minors`: a capability that can exist on a GPU.

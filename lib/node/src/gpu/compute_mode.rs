@@ -4,7 +4,7 @@
 //! is written down first, in `<run>/modes`, and restored when the last lease of the GPU goes.
 
 use crate::gpu::locked::LockedGpu;
-use crate::node::Node;
+use crate::node::{Node, class_of_file};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
 
@@ -23,7 +23,7 @@ impl ModeError {
     /// Whether waiting may help.
     pub fn class(&self) -> ErrorClass {
         match self {
-            ModeError::File(_) => ErrorClass::Broken,
+            ModeError::File(error) => class_of_file(error),
             ModeError::Nvml(error) => error.class(),
         }
     }

@@ -14,7 +14,9 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::UserId;
 
 use crate::mps::process::{self, MpsProcess, Role};
+use crate::node::class_of_file;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::shortage::is_shortage;
 use gpufrac_host::subprocess::{self, Outcome, run};
 use gpufrac_nvml::ErrorClass;
 
@@ -116,7 +118,13 @@ impl MpsError {
             | MpsError::Partition { .. }
             | MpsError::Occupied { .. }
             | MpsError::Undead { .. } => ErrorClass::Transient,
-            _ => ErrorClass::Broken,
+            MpsError::File(error) => class_of_file(error),
+            MpsError::Run { source, .. } if is_shortage(source) => ErrorClass::Transient,
+            // What a program does not know it says. For want of space or processes it says nothing.
+            MpsError::Start { reason, .. } if reason.is_empty() => ErrorClass::Transient,
+            MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
+                ErrorClass::Broken
+            }
         }
     }
 }

@@ -28,7 +28,7 @@ impl ShareError {
     pub fn class(&self) -> ErrorClass {
         match self {
             ShareError::Mps(error) => error.class(),
-            ShareError::Store(_) => ErrorClass::Broken,
+            ShareError::Store(error) => error.class(),
         }
     }
 

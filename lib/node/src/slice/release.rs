@@ -8,7 +8,7 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::cause::{Cause, Caused};
 use crate::gpu::locked::LockedGpu;
-use crate::node::Node;
+use crate::node::{Node, class_of_file};
 use crate::slice::failpoint::reached;
 use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
@@ -65,10 +65,11 @@ impl ReleaseError {
             return ErrorClass::Transient;
         }
         match self {
-            ReleaseError::Lock(LockError::Timeout { .. }) => ErrorClass::Transient,
+            ReleaseError::Store(error) => error.class(),
+            ReleaseError::File(error) => class_of_file(error),
+            ReleaseError::Lock(error) => error.class(),
             ReleaseError::Nvml(error) => error.class(),
             ReleaseError::Teardown(error) => error.class(),
-            _ => ErrorClass::Broken,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::mps::tenants::{self, ShareError, Tenants};
-use crate::node::now_unix;
+use crate::node::{class_of_file, now_unix};
 use crate::slice::failpoint::reached;
 use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
@@ -64,9 +64,12 @@ impl TeardownError {
         }
         match self {
             TeardownError::Nvml(error) => error.class(),
+            TeardownError::Caps(error) => error.class(),
             TeardownError::Mode(error) => error.class(),
             TeardownError::Share(error) => error.class(),
-            _ => ErrorClass::Broken,
+            TeardownError::File(error) => class_of_file(error),
+            TeardownError::Store(error) => error.class(),
+            TeardownError::NoGpu { .. } | TeardownError::Lease(_) => ErrorClass::Broken,
         }
     }
 }
@@ -104,7 +107,11 @@ pub fn begin(store: &LeaseStore, lock: &GpuLock, lease: &mut Lease) -> Result<bo
         return Ok(true);
     }
     lease.advance(LeaseState::Releasing)?;
-    store.write(lock, lease)?;
+    match store.write(lock, lease) {
+        // Where users took all space the mark would not be missed: the lease goes, and what goes gives space back.
+        Err(error) if error.class() == ErrorClass::Transient => {}
+        other => other?,
+    }
     reached("release.releasing_written");
     Ok(false)
 }

@@ -7,7 +7,9 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_nvml::ErrorClass;
 
+use crate::node::class_of_file;
 use crate::state::locks::GpuLock;
 
 /// Why a lease could not be read or written.
@@ -38,6 +40,18 @@ pub enum StoreError {
         /// The name of the lease inside.
         found: String,
     },
+}
+
+impl StoreError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            StoreError::File(error) => class_of_file(error),
+            StoreError::Absent { .. } | StoreError::Lease { .. } | StoreError::WrongJob { .. } => {
+                ErrorClass::Broken
+            }
+        }
+    }
 }
 
 /// The folder with the leases.

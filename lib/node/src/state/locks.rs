@@ -14,6 +14,10 @@ use nix::fcntl::{Flock, FlockArg};
 
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_host::pause::Pause;
+use gpufrac_host::shortage::is_shortage;
+use gpufrac_nvml::ErrorClass;
+
+use crate::node::class_of_file;
 
 /// Why a GPU could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +43,20 @@ pub enum LockError {
         /// How long was waited.
         waited: Duration,
     },
+}
+
+impl LockError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            LockError::File(error) => class_of_file(error),
+            LockError::Flock { source, .. } if is_shortage(&(*source).into()) => {
+                ErrorClass::Transient
+            }
+            LockError::Flock { .. } => ErrorClass::Broken,
+            LockError::Timeout { .. } => ErrorClass::Transient,
+        }
+    }
 }
 
 /// The folder with the lock files.

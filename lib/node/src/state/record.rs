@@ -10,6 +10,10 @@ use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
 use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
+use gpufrac_host::shortage::is_shortage;
+use gpufrac_nvml::ErrorClass;
+
+use crate::node::class_of_file;
 
 /// The file in the run folder.
 pub const FILE: &str = "fence";
@@ -44,6 +48,20 @@ pub enum RecordError {
     /// The kernel's boot id could not be read.
     #[error("cannot read `/proc/sys/kernel/random/boot_id`: {0}")]
     BootId(std::io::Error),
+}
+
+impl RecordError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            RecordError::File(error) => class_of_file(error),
+            RecordError::BootId(error) if is_shortage(error) => ErrorClass::Transient,
+            RecordError::BootId(_)
+            | RecordError::Absent { .. }
+            | RecordError::Text { .. }
+            | RecordError::Stale { .. } => ErrorClass::Broken,
+        }
+    }
 }
 
 /// A GPU as it was at boot.

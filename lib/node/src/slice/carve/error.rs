@@ -14,6 +14,7 @@ use crate::gpu::compute_mode::ModeError;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::daemon::MpsError;
 use crate::mps::tenants::ShareError;
+use crate::node::class_of_file;
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;
@@ -328,8 +329,12 @@ impl CarveError {
             CarveError::Unfinished { error, .. } => error.reaction(),
             CarveError::Mode(error) => by(error.class()),
             CarveError::Share(error) => by(error.class()),
-            CarveError::Lock(LockError::Timeout { .. })
-            | CarveError::NoPlace { .. }
+            CarveError::Record(error) => by(error.class()),
+            CarveError::Store(error) => by(error.class()),
+            CarveError::File(error) => by(class_of_file(error)),
+            CarveError::Lock(error) => by(error.class()),
+            CarveError::Caps(error) => by(error.class()),
+            CarveError::NoPlace { .. }
             | CarveError::NoRoom { .. }
             | CarveError::Held { .. }
             | CarveError::Stranger { .. }
@@ -347,12 +352,7 @@ impl CarveError {
             | CarveError::NoSize { .. }
             | CarveError::NodeAndTask { .. }
             | CarveError::TooSmall { .. } => Reaction::Refuse,
-            CarveError::Record(_)
-            | CarveError::Store(_)
-            | CarveError::File(_)
-            | CarveError::Lock(_)
-            | CarveError::Lease(_)
-            | CarveError::Caps(_)
+            CarveError::Lease(_)
             | CarveError::Foreign(_)
             | CarveError::ConfigChanged { .. }
             | CarveError::OtherGpu { .. }

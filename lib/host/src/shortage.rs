@@ -1,0 +1,40 @@
+//! What users of a machine can use up.
+
+use std::io;
+
+use nix::errno::Errno;
+
+/// Whether a system call failed for want of something that any user can use up and give back: space, a quota, memory,
+/// processes, open files, locks. It says nothing against the machine, and passes.
+pub fn is_shortage(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(
+        errno,
+        Some(
+            Errno::ENOSPC
+                | Errno::EDQUOT
+                | Errno::ENOMEM
+                | Errno::EAGAIN
+                | Errno::EMFILE
+                | Errno::ENFILE
+                | Errno::ENOLCK
+                | Errno::ENOBUFS
+        )
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_users_use_up_is_told_from_what_is_broken() {
+        for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EAGAIN] {
+            assert!(is_shortage(&errno.into()), "{errno}");
+        }
+        for errno in [Errno::EIO, Errno::EROFS, Errno::EACCES, Errno::ENOENT] {
+            assert!(!is_shortage(&errno.into()), "{errno}");
+        }
+        assert!(!is_shortage(&io::Error::other("no number")));
+    }
+}
