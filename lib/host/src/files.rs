@@ -16,6 +16,7 @@ use nix::sys::stat::{
 };
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, geteuid, unlinkat};
 
+mod confined;
 mod error;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,13 @@ pub enum NodeError {
 /// it.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
+/// In `<run>`: a folder for each job that has HAMi-core.
+const HAMI: &str = "hami";
+/// In this folder: the library's file.
+const HAMI_CACHE: &str = "cache";
+/// All that a job can write there. The library's file has 2 MiB.
+const HAMI_SPACE: u64 = 8 << 20;
+
 /// A node.
 #[derive(Debug)]
 pub struct Node {
@@ -139,27 +146,34 @@ impl Node {
 
     /// HAMi-core's file of a lease, by the lease's name.
     pub fn hami_cache(&self, name: &str) -> String {
-        self.run
-            .join("hami")
-            .join(name)
-            .to_string_lossy()
-            .into_owned()
+        let folder = self.run.join(HAMI).join(name);
+        folder.join(HAMI_CACHE).to_string_lossy().into_owned()
     }
 
-    /// Makes that file, the job's user's own, unless it is there.
+    /// Makes that file, the job's user's own, unless it is there. The user can write it without end, so it is in a file
+    /// system of its own.
     pub fn make_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
-        let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
+        let (dir, _) = RootDir::create(&self.run.join(HAMI), 0o711)?;
         let name = lease.name();
-        match dir.exists(&name)? && lease.state == LeaseState::Active {
-            true => Ok(()),
-            false => dir.make_for(&name, lease.user_id, lease.group_id),
+        if dir.exists(&name)? {
+            if lease.state == LeaseState::Active {
+                return Ok(());
+            }
+            self.remove_hami_cache(lease)?;
         }
+        let own = dir.confine(&name, HAMI_SPACE, 0o711)?;
+        own.make_for(HAMI_CACHE, lease.user_id, lease.group_id)
     }
 
-    /// Removes it.
+    /// Removes it, whoever has it open.
     pub fn remove_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
-        let (dir, _) = RootDir::create(&self.run.join("hami"), 0o711)?;
-        dir.remove(&lease.name()).map(|_| ())
+        let dir = match RootDir::open(&self.run.join(HAMI)) {
+            Err(error) if error.is_not_found() => return Ok(()),
+            other => other?,
+        };
+        let name = lease.name();
+        dir.unconfine(&name)?;
+        dir.remove_all(&name).map(|_| ())
     }
 
     /// NVML.

@@ -214,7 +214,7 @@ fn a_cache_file_lives_as_long_as_its_job() {
     world.prolog(one).ok();
     world.prolog(job(2, 0, 30)).ok();
     world.check(&[]);
-    let cache = world.root().join("run/hami/1");
+    let cache = world.root().join("run/hami/1/cache");
     fs::write(&cache, "counters").unwrap();
     // The prolog again, with the job's programs at work.
     world.prolog(one).ok().says("kept");

@@ -461,7 +461,8 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
         process.signal(Signal::SIGKILL);
     }
     mps::kill(folder);
-    for path in &record.mounts {
+    let inside = mounted_below(folder.root());
+    for path in inside.iter().rev().chain(&record.mounts) {
         match umount2(path, MntFlags::MNT_DETACH) {
             // Nothing is mounted there, or there is no such folder.
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
@@ -476,6 +477,16 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
         .nodes
         .iter()
         .try_for_each(|node| cgroups::remove(node))
+}
+
+/// What the lab's programs mounted: an epilog that never came leaves it.
+fn mounted_below(root: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let inside = places
+        .map(PathBuf::from)
+        .filter(|path| path.starts_with(root));
+    inside.collect()
 }
 
 /// Gives jobs some seconds to end in the regular way. That this fails is no reason to keep anything.

@@ -136,3 +136,27 @@ fn a_device_node_is_made_kept_replaced_and_never_made_over_a_file() {
         Err(FileError::Foreign { .. })
     ));
 }
+
+#[test]
+fn a_confined_folder_is_full_by_itself() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let (_keep, dir) = folder();
+    let text = "x".repeat(64 << 10);
+    for _ in 0..2 {
+        // The second time it is there already.
+        let inside = dir.confine("small", 64 << 10, 0o700).unwrap();
+        inside.write("a", "kept", 0o644).unwrap();
+        let error = inside.write("b", &text, 0o644).unwrap_err();
+        assert!(error.is_shortage(), "{error}");
+        assert_eq!(inside.names().unwrap(), ["a"], "half a file is no file");
+        dir.write("b", &text, 0o644).unwrap();
+    }
+    dir.unconfine("small").unwrap();
+    dir.unconfine("small").unwrap();
+    assert!(!dir.exists("small/a").unwrap());
+    assert!(dir.remove_all("small").unwrap());
+    dir.unconfine("small").unwrap();
+}

@@ -24,8 +24,10 @@ use gpufrac_nvml::ErrorClass;
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long killed processes may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(4);
-/// Logs are in the memory of a tmpfs.
-const LOG_BYTES: u64 = 4 << 20;
+/// All that logs take: any client can have the daemon write lines, as many as it likes.
+const LOG_SPACE: u64 = 8 << 20;
+/// A log that is longer is emptied when a job comes.
+const LOG_BYTES: u64 = 2 << 20;
 /// The environment of a daemon holds these and nothing of ours.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
@@ -248,14 +250,14 @@ impl ControlDaemon {
 
     /// Starts it, in a folder that nobody can enter until its limits are set: [`ControlDaemon::admit`].
     pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
-        RootDir::create(&self.folder, 0o711)?;
+        let (folder, _) = RootDir::create(&self.folder, 0o711)?;
         let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
         // What an earlier daemon left is in nobody's use: it was found dead.
         pipe.let_pass(&[])?;
         for name in pipe.names()? {
             pipe.remove_all(&name)?;
         }
-        RootDir::create(&self.log(), 0o755)?;
+        folder.confine("log", LOG_SPACE, 0o755)?;
         let mut options = vec!["-d"];
         if start.multi_user {
             options.insert(0, "-multiuser-server");
@@ -449,6 +451,7 @@ impl ControlDaemon {
         match RootDir::open(&self.folder) {
             Ok(folder) => {
                 folder.remove_all("pipe")?;
+                folder.unconfine("log")?;
                 folder.remove_all("log")?;
             }
             Err(error) if error.is_not_found() => return Ok(()),

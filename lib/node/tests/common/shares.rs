@@ -180,6 +180,16 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 impl World {
+    /// File systems below its folder.
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let places = table.lines().filter_map(|line| line.split(' ').nth(4));
+        let inside = places
+            .map(PathBuf::from)
+            .filter(|path| path.starts_with(self.root()));
+        inside.collect()
+    }
+
     /// The daemons and servers that run.
     pub fn mps(&self) -> Vec<MpsProcess> {
         processes_below(self.root())
@@ -315,9 +325,19 @@ impl World {
             "cache files against leases"
         );
         for lease in leases.iter().filter(|lease| lease.slice.hami().is_some()) {
-            let meta = fs::metadata(run.join("hami").join(lease.name())).unwrap();
+            let meta = fs::metadata(run.join("hami").join(lease.name()).join("cache")).unwrap();
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (lease.user_id.0, 0o600));
         }
+        let caches = leases.iter().filter(|lease| lease.slice.hami().is_some());
+        let mut own: BTreeSet<PathBuf> = caches.map(|l| run.join("hami").join(l.name())).collect();
+        own.extend(tenants.keys().map(|folder| folder.join("log")));
+        let mut mounted = self.mounts();
+        mounted.retain(|path| *path != run);
+        assert_eq!(
+            BTreeSet::from_iter(mounted),
+            own,
+            "file systems against leases"
+        );
         self.check_gpus(&leases, foreign);
     }
 
@@ -424,6 +444,9 @@ impl Drop for World {
         for process in left {
             let pid = nix::unistd::Pid::from_raw(process.pid);
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::SIGKILL);
+        }
+        for path in self.mounts().iter().rev() {
+            let _ = Command::new("umount").arg("-l").arg(path).status();
         }
     }
 }

@@ -1,7 +1,7 @@
 //! GPUs that are shared without a fence: time slices, HAMi-core.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -152,8 +152,9 @@ fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
             !lines.is_empty() && lines.iter().all(|line| *line == told),
             "{lines:?}"
         );
-        let file = fs::metadata(cache).expect("the job's file");
-        assert_eq!((file.uid(), file.mode() & 0o7777), (user.uid, 0o600));
+        // Mounted where Slurm is.
+        let file = lab.command("stat").args(["-c", "%u %a", cache]).stdout()?;
+        assert_eq!(file.trim(), format!("{} 600", user.uid));
     }
     assert_eq!(of_first.get("LD_PRELOAD"), library);
     // What the user preloads himself comes behind it.
