@@ -1,12 +1,14 @@
 //! A node as the configuration describes it, with the ways to its parts.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::capability_files::Caps;
+use crate::mps::visit::Silences;
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
@@ -66,6 +68,8 @@ pub struct Node {
     pub shared: Option<PathBuf>,
     /// Which nodes of the machine have pools; [`config::NODES`] but in tests.
     pub nodes: PathBuf,
+    /// The control daemons of MPS that did not answer of late.
+    pub silences: Arc<Silences>,
     /// How long an epilog and the set-up wait for the lock of a GPU; [`LOCK_PATIENCE`] but in tests.
     pub lock_patience: Duration,
 }
@@ -105,6 +109,7 @@ impl Node {
             nvidia_smi: paths.nvidia_smi.into(),
             shared: paths.shared.map(PathBuf::from),
             nodes: config::NODES.into(),
+            silences: Arc::default(),
             lock_patience: LOCK_PATIENCE,
             config,
         }

@@ -240,14 +240,16 @@ fn prepare_mps(
         &node.mps_control,
         node.mps_folder(&name).as_ref(),
         UserId::ROOT,
+        &node.silences,
     );
     // Another node-setup may run, or have been killed here.
     let _lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
-    let tried = probe.kill().and_then(|()| {
+    let tried = probe.kill().and_then(|_| {
         probe.start(Start {
             device: &gpu.uuid,
             multi_user: options.tenancy == Tenancy::Shared,
             partitions: options.sm_chunks.is_some(),
+            group: None,
         })?;
         probe.limit(Limits {
             thread_percentage: 50,

@@ -5,131 +5,35 @@
 //! versions 535 to 555 really behave.
 
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::ids::UserId;
+use gpufrac_core::ids::{GroupId, UserId};
 
-use crate::mps::process::{self, MpsProcess, Role};
-use crate::node::class_of_file;
-use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_host::shortage::is_shortage;
+use crate::mps::error::MpsError;
+use crate::mps::process::{self, Family, MpsProcess, Role};
+use crate::mps::visit::{ANSWER_LIMIT, Silences, Visit};
+use gpufrac_host::files::RootDir;
 use gpufrac_host::subprocess::{self, Outcome, run};
-use gpufrac_nvml::ErrorClass;
 
-/// How long a daemon may take to answer a command, or to start. A healthy one takes milliseconds.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// How long killed processes may take to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(4);
 /// All that logs take: any client can have the daemon write lines, as many as it likes.
 const LOG_SPACE: u64 = 8 << 20;
 /// A log that is longer is emptied when a job comes.
 const LOG_BYTES: u64 = 2 << 20;
+/// In the daemon's folder: its pid.
+const PID: &str = "pid";
 /// The environment of a daemon holds these and nothing of ours.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-const LOG: &str = "CUDA_MPS_LOG_DIRECTORY";
-
-/// Why a daemon could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MpsError {
-    /// A file or folder.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The program cannot be run.
-    #[error("cannot run `{}`: {source}", program.display())]
-    Run {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It ended without leaving a daemon.
-    #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
-    Start {
-        /// The program.
-        program: PathBuf,
-        /// Its options.
-        options: String,
-        /// What it said.
-        reason: String,
-    },
-    /// No answer in time.
-    #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
-    Silent {
-        /// The daemon's folder.
-        folder: PathBuf,
-        /// What it was told.
-        command: String,
-    },
-    /// There is no daemon to answer.
-    #[error("no control daemon answers in `{}`", folder.display())]
-    Absent {
-        /// The daemon's folder.
-        folder: PathBuf,
-    },
-    /// What was set is not what it says.
-    #[error("the control daemon of `{}` was told {what} {wanted} and says `{found}`", folder.display())]
-    Limit {
-        /// The daemon's folder.
-        folder: PathBuf,
-        /// Which limit.
-        what: &'static str,
-        /// What it was told.
-        wanted: String,
-        /// What it says.
-        found: String,
-    },
-    /// No static partition was made: chunks may be in one that a killed prolog left; it goes with the
-    /// daemon.
-    #[error("the control daemon of `{}` made no partition of {chunks} chunks: `{found}`", folder.display())]
-    Partition {
-        /// The daemon's folder.
-        folder: PathBuf,
-        /// How many were wanted.
-        chunks: u32,
-        /// What it says.
-        found: String,
-    },
-    /// It must be replaced, and others use it.
-    #[error(
-        "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
-    )]
-    Occupied {
-        /// What is wrong with the daemon.
-        what: String,
-        /// The jobs.
-        jobs: String,
-    },
-    /// Processes that do not die.
-    #[error("the daemon of `{}` or its servers do not die", folder.display())]
-    Undead {
-        /// The daemon's folder.
-        folder: PathBuf,
-    },
-}
-
-impl MpsError {
-    /// Whether waiting may help.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            MpsError::Silent { .. }
-            | MpsError::Absent { .. }
-            | MpsError::Partition { .. }
-            | MpsError::Occupied { .. }
-            | MpsError::Undead { .. } => ErrorClass::Transient,
-            MpsError::File(error) => class_of_file(error),
-            MpsError::Run { source, .. } if is_shortage(source) => ErrorClass::Transient,
-            // What a program does not know it says. For want of space or processes it says nothing.
-            MpsError::Start { reason, .. } if reason.is_empty() => ErrorClass::Transient,
-            MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
-                ErrorClass::Broken
-            }
-        }
-    }
-}
+const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
+/// In the daemon's folder: its logs.
+const LOG: &str = "log";
 
 /// How a daemon is to be started.
 #[derive(Debug, Clone, Copy)]
@@ -140,6 +44,8 @@ pub struct Start<'a> {
     pub multi_user: bool,
     /// Static partitions of multiprocessors.
     pub partitions: bool,
+    /// The group that servers of a user have; root's own if None.
+    pub group: Option<GroupId>,
 }
 
 /// What clients may have at most; they can ask for less themselves.
@@ -178,27 +84,45 @@ pub enum Health {
     Hung(MpsError),
 }
 
-/// The daemon of one folder, running or not.
-#[derive(Debug, Clone)]
+/// The daemon of one folder, running or not, in one visit to it.
+#[derive(Debug)]
 pub struct ControlDaemon {
     program: PathBuf,
     folder: PathBuf,
     server_user: UserId,
+    visit: Visit,
 }
 
 impl ControlDaemon {
     /// With its program and folder. `server_user`: whose its servers are, beside root's: the job's user
-    /// where the daemon is the job's alone.
-    pub fn new(program: &Path, folder: &Path, server_user: UserId) -> ControlDaemon {
+    /// where the daemon is the job's alone. `silences`: those that are not to be asked.
+    pub fn new(
+        program: &Path,
+        folder: &Path,
+        server_user: UserId,
+        silences: &Arc<Silences>,
+    ) -> ControlDaemon {
         ControlDaemon {
             program: program.to_owned(),
             folder: folder.to_owned(),
             server_user,
+            visit: Visit::to(folder, silences),
         }
     }
 
     fn processes(&self) -> Vec<MpsProcess> {
-        process::of(&self.pipe(), self.server_user)
+        let pipe = self.pipe();
+        self.family(&pipe).members()
+    }
+
+    fn family<'a>(&self, pipe: &'a Path) -> Family<'a> {
+        let noted = RootDir::open(&self.folder).and_then(|folder| folder.read(PID));
+        let noted = noted.ok().flatten();
+        Family {
+            pipe,
+            server_user: self.server_user,
+            last: noted.and_then(|text| text.trim().parse().ok()),
+        }
     }
 
     /// Where clients connect.
@@ -207,7 +131,7 @@ impl ControlDaemon {
     }
 
     fn log(&self) -> PathBuf {
-        self.folder.join("log")
+        self.folder.join(LOG)
     }
 
     /// Looks at it.
@@ -216,10 +140,14 @@ impl ControlDaemon {
         if !found.iter().any(|process| process.role == Role::Control) {
             return Ok(Health::Absent);
         }
+        let was_silent = self.visit.is_over();
         let mut servers = self.servers();
-        if let Err(MpsError::Silent { .. } | MpsError::Absent { .. }) = servers {
+        if let Err(MpsError::Silent { .. } | MpsError::Absent { .. }) = servers
+            && !was_silent
+        {
             // Any client can fill the pipe that it writes its log to, and it then waits for ever.
             self.drain_log();
+            self.visit.resume();
             servers = self.servers();
         }
         match servers {
@@ -245,7 +173,17 @@ impl ControlDaemon {
     /// Whether a server process lives, with or without its daemon.
     pub fn has_servers(&self) -> bool {
         let found = self.processes();
-        found.iter().any(|process| process.role == Role::Server)
+        found.iter().any(|process| process.role != Role::Control)
+    }
+
+    /// Whether it was silent in this visit, or in one shortly before.
+    pub fn is_silent(&self) -> bool {
+        self.visit.is_over()
+    }
+
+    /// Asks it again after a silence: what kept it is gone.
+    pub fn ask_again(&self) {
+        self.visit.resume();
     }
 
     /// Starts it, in a folder that nobody can enter until its limits are set: [`ControlDaemon::admit`].
@@ -257,7 +195,8 @@ impl ControlDaemon {
         for name in pipe.names()? {
             pipe.remove_all(&name)?;
         }
-        folder.confine("log", LOG_SPACE, 0o755)?;
+        folder.confine(LOG, LOG_SPACE, 0o755)?;
+        self.visit.restart();
         let mut options = vec!["-d"];
         if start.multi_user {
             options.insert(0, "-multiuser-server");
@@ -268,6 +207,10 @@ impl ControlDaemon {
         let mut command = self.command();
         command.env("CUDA_VISIBLE_DEVICES", start.device);
         command.args(&options);
+        if let Some(group) = start.group {
+            // A server sets its user alone. With root's group and a user who may trace it, the user would have that group.
+            command.uid(UserId::ROOT.0).gid(group.0);
+        }
         let outcome = run(&mut command, b"", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {
             Outcome::Ended(ended) if ended.status.success() => self.write_pid(),
@@ -283,7 +226,8 @@ impl ControlDaemon {
         }
     }
 
-    /// For people: users can write the daemon's own file, and so nothing of ours reads either.
+    /// For people, and to know its servers by when it has died. Users can write the daemon's own file, which is read by
+    /// nothing of ours.
     fn write_pid(&self) -> Result<(), MpsError> {
         let found = self.processes();
         let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
@@ -292,7 +236,7 @@ impl ControlDaemon {
             });
         };
         let folder = RootDir::open(&self.folder)?;
-        Ok(folder.write("pid", &format!("{}\n", control.pid), 0o644)?)
+        Ok(folder.write(PID, &format!("{}\n", control.pid), 0o644)?)
     }
 
     /// Lets these users connect, and nobody else.
@@ -406,7 +350,7 @@ impl ControlDaemon {
     pub fn shut_down(&self, server: i32) -> Result<(), MpsError> {
         let told = self.ask(&format!("shutdown_server {server} -f"));
         let start = Instant::now();
-        while process::is_alive(server) && start.elapsed() < KILL_LIMIT {
+        while told.is_ok() && process::is_alive(server) && start.elapsed() < KILL_LIMIT {
             sleep(Duration::from_millis(10));
         }
         process::signal(server, |pid| self.processes().iter().any(|p| p.pid == pid));
@@ -430,44 +374,46 @@ impl ControlDaemon {
         Ok(())
     }
 
-    /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder.
-    pub fn end(&self) -> Result<(), MpsError> {
+    /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder. Says how many
+    /// processes of its user are left, as [`ControlDaemon::kill`].
+    pub fn end(&self) -> Result<usize, MpsError> {
         let found = self.processes();
         if found.iter().any(|process| process.role == Role::Control) {
             // Whether it obeys is seen by what is left.
             let _ = self.ask("quit -t 1");
         }
-        if !process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
-            return Err(MpsError::Undead {
-                folder: self.folder.clone(),
-            });
-        }
+        let left = self.kill()?;
         let (Some(parent), Some(name)) = (
             self.folder.parent(),
             self.folder.file_name().and_then(|name| name.to_str()),
         ) else {
-            return Ok(());
+            return Ok(left);
         };
         match RootDir::open(&self.folder) {
             Ok(folder) => {
                 folder.remove_all("pipe")?;
-                folder.unconfine("log")?;
-                folder.remove_all("log")?;
+                folder.unconfine(LOG)?;
+                folder.remove_all(LOG)?;
             }
-            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) if error.is_not_found() => return Ok(left),
             Err(error) => return Err(error.into()),
         }
         RootDir::open(parent)?.remove_all(name)?;
-        Ok(())
+        Ok(left)
     }
 
-    /// Kills it and its servers; the folder stays.
-    pub fn kill(&self) -> Result<(), MpsError> {
-        if process::kill(&self.pipe(), self.server_user, KILL_LIMIT) {
-            return Ok(());
+    /// Kills it and its servers; the folder stays. Says how many processes are left that its user made of a server:
+    /// they hold up nothing of root's.
+    pub fn kill(&self) -> Result<usize, MpsError> {
+        let pipe = self.pipe();
+        let left = self.family(&pipe).kill(KILL_LIMIT);
+        if left.of_root.is_empty() {
+            return Ok(left.of_user);
         }
         Err(MpsError::Undead {
             folder: self.folder.clone(),
+            stuck: left.of_root.iter().any(|pid| process::is_stuck(*pid)),
+            pids: left.of_root,
         })
     }
 
@@ -477,7 +423,7 @@ impl ControlDaemon {
             .env_clear()
             .env("PATH", subprocess::PATH)
             .env(PIPE, self.pipe())
-            .env(LOG, self.log());
+            .env(LOGS, self.log());
         command
     }
 
@@ -487,17 +433,22 @@ impl ControlDaemon {
         if !text.ends_with('\n') {
             text.push('\n');
         }
-        let outcome = run(&mut self.command(), text.as_bytes(), ANSWER_LIMIT)
-            .map_err(|e| self.cannot_run(e))?;
+        let silent = || MpsError::Silent {
+            folder: self.folder.clone(),
+            command: commands.lines().next().unwrap_or_default().to_owned(),
+        };
+        let limit = self.visit.patience().ok_or_else(silent)?;
+        let outcome =
+            run(&mut self.command(), text.as_bytes(), limit).map_err(|e| self.cannot_run(e))?;
         match outcome {
             Outcome::Ended(ended) if ended.status.success() => Ok(ended.text()),
             Outcome::Ended(_) => Err(MpsError::Absent {
                 folder: self.folder.clone(),
             }),
-            Outcome::Silent => Err(MpsError::Silent {
-                folder: self.folder.clone(),
-                command: commands.lines().next().unwrap_or_default().to_owned(),
-            }),
+            Outcome::Silent => {
+                self.visit.end();
+                Err(silent())
+            }
         }
     }
 

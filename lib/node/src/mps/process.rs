@@ -1,9 +1,13 @@
 //! The processes of a control daemon, found in /proc.
 //!
-//! The pid file that the daemon writes is writable by everybody who reaches it, so it says nothing.
-//! The environment in /proc does: the daemon and its servers have our folder there.
+//! A user can give a process of his any name, arguments and environment, start a set-uid program with them, and start
+//! thousands. The pid file that the daemon writes is writable by everybody who reaches it. Reading the memory of a process
+//! (arguments, environment) takes as long as its user likes. So what the kernel says is believed first: ids, the program's
+//! file, session, control group. A daemon and a server of root are programs of root that root runs. A server that runs
+//! as a job's user is in the session of such a daemon, into which nobody gets who was not started by it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -13,15 +17,25 @@ use gpufrac_host::syscalls::ProcessHandle;
 
 const PIPE: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
 /// What the kernel keeps of the names of both programs.
-const COMM: &str = "nvidia-cuda-mps";
+const COMM: &[u8] = b"nvidia-cuda-mps";
+const CONTROL: &str = "nvidia-cuda-mps-control";
+const SERVER: &str = "nvidia-cuda-mps-server";
+const SET_ID_BITS: u32 = 0o6000;
+/// How long killed processes of a user are waited for when root's are gone: they may be many, and keep nothing up.
+const USERS_LIMIT: Duration = Duration::from_millis(500);
+/// How often, and how long apart, a thread is found waiting that is stuck.
+const STUCK_LOOKS: u32 = 20;
+const STUCK_PAUSE: Duration = Duration::from_millis(25);
 
 /// What a process is to its daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The control daemon.
     Control,
-    /// A server, which holds the contexts of its clients.
+    /// A server of root, which holds the contexts of its clients.
     Server,
+    /// A server that runs as the job's user, or what the user made of it.
+    UsersServer,
 }
 
 /// A process of the daemon of one folder.
@@ -31,6 +45,149 @@ pub struct MpsProcess {
     pub pid: i32,
     /// What it is.
     pub role: Role,
+}
+
+/// What a kill left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Left {
+    /// Processes of root.
+    pub of_root: Vec<i32>,
+    /// How many of the job's user.
+    pub of_user: usize,
+}
+
+/// A control daemon and its servers, as they are told from all other processes.
+#[derive(Debug)]
+pub struct Family<'a> {
+    /// Where its clients connect.
+    pub pipe: &'a Path,
+    /// Whose its servers may be, beside root's.
+    pub server_user: UserId,
+    /// The daemon that was last started, which is the number of its session, as root wrote it down.
+    pub last: Option<i32>,
+}
+
+impl Family<'_> {
+    /// Those that run.
+    pub fn members(&self) -> Vec<MpsProcess> {
+        self.members_in(&mut Vec::new())
+    }
+
+    /// `sessions`: of daemons that were seen before; those of the ones that run now are added.
+    fn members_in(&self, sessions: &mut Vec<i32>) -> Vec<MpsProcess> {
+        let running = pids().filter_map(|pid| Some((pid, Stat::of(pid).filter(Stat::is_alive)?)));
+        let running: Vec<(i32, Stat)> = running.collect();
+        let named = running.iter().filter(|(_, stat)| stat.has_name());
+        let mut found: Vec<MpsProcess> = named.filter_map(|(pid, _)| self.of_root(*pid)).collect();
+        if self.server_user == UserId::ROOT {
+            return found;
+        }
+        for daemon in found.iter().filter(|found| found.role == Role::Control) {
+            if !sessions.contains(&daemon.pid) {
+                sessions.push(daemon.pid);
+            }
+        }
+        // Where another process got the number since, the session of that number ended before.
+        let is_last =
+            |session| self.last == Some(session) && !running.iter().any(|(pid, _)| *pid == session);
+        let inside = |stat: &Stat| sessions.contains(&stat.session) || is_last(stat.session);
+        let servers = running.iter().filter(|(_, stat)| inside(stat));
+        let servers = servers.filter(|(pid, _)| self.is_users(*pid));
+        found.extend(servers.map(|(pid, _)| MpsProcess {
+            pid: *pid,
+            role: Role::UsersServer,
+        }));
+        found
+    }
+
+    /// A program of MPS that root runs for this folder.
+    fn of_root(&self, pid: i32) -> Option<MpsProcess> {
+        let role = role_of_roots(pid)?;
+        // Root started it, so its environment is root's choice and is there to be read.
+        let environment = fs::read(proc(pid).join("environ")).ok()?;
+        let mut own = environment.split(|byte| *byte == 0);
+        let own = own.find_map(|line| line.strip_prefix(PIPE))?;
+        let pipe = Path::new(std::str::from_utf8(own).ok()?);
+        (pipe == self.pipe).then_some(MpsProcess { pid, role })
+    }
+
+    /// What is in a job's control group is for Slurm to end.
+    fn is_users(&self, pid: i32) -> bool {
+        owner(pid) == Some(self.server_user) && job_group(pid).is_none()
+    }
+
+    /// Kills them all and waits until they are gone; gives those that stay.
+    pub fn kill(&self, limit: Duration) -> Left {
+        let start = Instant::now();
+        let mut sessions = Vec::new();
+        loop {
+            let mut found = self.members_in(&mut sessions);
+            let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
+            let of_user = found.iter().filter(is_users).count();
+            let limit = match of_user == found.len() {
+                true => USERS_LIMIT,
+                false => limit,
+            };
+            if found.is_empty() || start.elapsed() > limit {
+                found.retain(|process| !is_users(&process));
+                return Left {
+                    of_root: found.into_iter().map(|process| process.pid).collect(),
+                    of_user,
+                };
+            }
+            // The daemon first: it would start a server again.
+            found.sort_by_key(|process| process.role != Role::Control);
+            for process in found {
+                let still = |pid| match process.role {
+                    Role::UsersServer => {
+                        let session = Stat::of(pid).map(|stat| stat.session);
+                        let inside = session.is_some_and(|own| sessions.contains(&own))
+                            || session == self.last;
+                        inside && self.is_users(pid)
+                    }
+                    Role::Control | Role::Server => self.of_root(pid).is_some(),
+                };
+                signal(process.pid, still);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What the kernel says of a process in `/proc/PID/stat`.
+struct Stat {
+    name: Vec<u8>,
+    state: u8,
+    session: i32,
+}
+
+impl Stat {
+    fn of(pid: i32) -> Option<Stat> {
+        Stat::parse(&fs::read(proc(pid).join("stat")).ok()?)
+    }
+
+    /// The name is the process's own choice, parentheses included.
+    fn parse(text: &[u8]) -> Option<Stat> {
+        let from = text.iter().position(|byte| *byte == b'(')? + 1;
+        let to = text.iter().rposition(|byte| *byte == b')')?;
+        let rest = std::str::from_utf8(text.get(to + 1..)?).ok()?;
+        let mut words = rest.split_ascii_whitespace();
+        Some(Stat {
+            name: text.get(from..to)?.to_owned(),
+            state: *words.next()?.as_bytes().first()?,
+            // After the parent and the process group.
+            session: words.nth(2)?.parse().ok()?,
+        })
+    }
+
+    /// A zombie is not.
+    fn is_alive(&self) -> bool {
+        !matches!(self.state, b'Z' | b'X')
+    }
+
+    fn has_name(&self) -> bool {
+        self.name.starts_with(COMM)
+    }
 }
 
 fn proc(pid: i32) -> PathBuf {
@@ -43,60 +200,32 @@ fn pids() -> impl Iterator<Item = i32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The daemon whose pipes are in `pipe`, and its servers, which are root's or of `server_user`.
-pub fn of(pipe: &Path, server_user: UserId) -> Vec<MpsProcess> {
-    pids()
-        .filter_map(|pid| observe(pid, pipe, server_user))
-        .collect()
-}
-
-fn observe(pid: i32, pipe: &Path, server_user: UserId) -> Option<MpsProcess> {
-    let place = proc(pid);
-    // Most processes end here.
-    if !fs::read(place.join("comm"))
-        .ok()?
-        .starts_with(COMM.as_bytes())
-    {
+/// Which program of MPS a process is that root started; None for any other process, and for one that a user
+/// started with root's rights.
+fn role_of_roots(pid: i32) -> Option<Role> {
+    let ids = user_ids(pid)?;
+    if ids != [UserId::ROOT; 3] || job_group(pid).is_some() {
         return None;
     }
-    let line = fs::read(place.join("cmdline")).ok()?;
-    let mut words = line.split(|byte| *byte == 0);
-    let program = Path::new(std::str::from_utf8(words.next()?).ok()?).file_name()?;
-    let role = match program.to_str()? {
-        // A front end, which hands over a command and ends, has no option -d.
-        "nvidia-cuda-mps-control" if words.any(|word| word == b"-d") => Role::Control,
-        "nvidia-cuda-mps-server" => Role::Server,
+    let link = proc(pid).join("exe");
+    let path = fs::read_link(&link).ok()?;
+    let name = path.file_name()?.to_str()?;
+    let role = match name.strip_suffix(" (deleted)").unwrap_or(name) {
+        CONTROL => Role::Control,
+        SERVER => Role::Server,
         _ => return None,
     };
-    // A user may call a program of his anything.
-    let owner = owner(pid)?;
-    if owner != UserId::ROOT && !(role == Role::Server && owner == server_user) {
+    // The file itself, also when its name is gone. A set-uid program can take root's ids whoever started it: sudo does.
+    let file = fs::metadata(&link).ok()?;
+    if file.uid() != UserId::ROOT.0 || file.mode() & SET_ID_BITS != 0 {
         return None;
     }
-    let environment = fs::read(place.join("environ")).ok()?;
-    let mut own = environment.split(|byte| *byte == 0);
-    let own = own.find_map(|line| line.strip_prefix(PIPE))?;
-    (Path::new(std::str::from_utf8(own).ok()?) == pipe).then_some(MpsProcess { pid, role })
-}
-
-/// Kills the daemon of `pipe` and its servers and waits until they are gone. False if some stay.
-pub fn kill(pipe: &Path, server_user: UserId, limit: Duration) -> bool {
-    let start = Instant::now();
-    loop {
-        let mut found = of(pipe, server_user);
-        if found.is_empty() {
-            return true;
-        }
-        if start.elapsed() > limit {
-            return false;
-        }
-        // The daemon first: it would start a server again.
-        found.sort_by_key(|process| process.role == Role::Server);
-        for process in found {
-            signal(process.pid, |pid| observe(pid, pipe, server_user).is_some());
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    if role == Role::Control {
+        // A front end, which hands over a command and ends, has no option -d.
+        let line = fs::read(proc(pid).join("cmdline")).ok()?;
+        line.split(|byte| *byte == 0).find(|word| *word == b"-d")?;
     }
+    Some(role)
 }
 
 /// Kills a process if `still` holds for it, which is asked when no other process can get its pid any more.
@@ -112,17 +241,48 @@ pub fn signal(pid: i32, still: impl Fn(i32) -> bool) {
 
 /// Whether a process runs; a zombie does not.
 pub fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(proc(pid).join("stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+    Stat::of(pid).is_some_and(|stat| stat.is_alive())
+}
+
+/// Whether a process waits in the kernel and takes no signal, for a driver: a short wait, as for a page on a busy machine, is
+/// none.
+pub fn is_stuck(pid: i32) -> bool {
+    let mut stuck = waiting_threads(pid);
+    for _ in 0..STUCK_LOOKS {
+        if stuck.is_empty() {
+            return false;
+        }
+        std::thread::sleep(STUCK_PAUSE);
+        let waiting = waiting_threads(pid);
+        stuck.retain(|thread| waiting.contains(thread));
+    }
+    !stuck.is_empty()
+}
+
+fn waiting_threads(pid: i32) -> Vec<PathBuf> {
+    let threads = fs::read_dir(proc(pid).join("task"));
+    let threads = threads.into_iter().flatten().flatten();
+    let waits = |thread: &PathBuf| {
+        let text = fs::read(thread.join("stat")).unwrap_or_default();
+        Stat::parse(&text).is_some_and(|stat| stat.state == b'D')
+    };
+    threads.map(|thread| thread.path()).filter(waits).collect()
 }
 
 /// The user who started a process. Not the one with whose rights it runs, who has its folder in /proc: anybody can
 /// start set-uid programs.
 pub fn owner(pid: i32) -> Option<UserId> {
-    let status = fs::read_to_string(proc(pid).join("status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_whitespace().next()?.parse().ok()
+    user_ids(pid).map(|[real, ..]| real)
+}
+
+/// The real, effective and saved user id of a process.
+fn user_ids(pid: i32) -> Option<[UserId; 3]> {
+    let status = fs::read(proc(pid).join("status")).ok()?;
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let users = lines.find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let mut users = std::str::from_utf8(users).ok()?.split_ascii_whitespace();
+    let mut next = || users.next()?.parse().ok();
+    Some([next()?, next()?, next()?])
 }
 
 /// The name of the control group of a Slurm job in which a process is, in any hierarchy. [`Lease::is_group`] tells
@@ -146,16 +306,33 @@ fn job_part(line: &str) -> Option<&str> {
     }
 }
 
-/// Whether a process is one of MPS's own, run by root or by `user`.
+/// Whether a process is one of MPS's own: root's, or of `user` in the session of a control daemon of root's.
 pub fn is_mps(pid: i32, user: UserId) -> bool {
-    let comm = fs::read(proc(pid).join("comm")).unwrap_or_default();
-    comm.starts_with(COMM.as_bytes())
-        && owner(pid).is_some_and(|owner| [UserId::ROOT, user].contains(&owner))
+    let is_control = |pid| role_of_roots(pid) == Some(Role::Control);
+    match owner(pid) {
+        Some(UserId::ROOT) => role_of_roots(pid).is_some(),
+        Some(owner) if owner == user => {
+            Stat::of(pid).is_some_and(|stat| is_control(stat.session)) && job_group(pid).is_none()
+        }
+        _ => false,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_cannot_look_like_what_the_kernel_says() {
+        let text = b"77 (nvidia-cuda-mps\xff) S 1 2 3) R 5 6 4242 0 -1";
+        let stat = Stat::parse(text).unwrap();
+        assert!(stat.has_name() && stat.is_alive());
+        assert_eq!((stat.state, stat.session), (b'R', 4242));
+        assert!(Stat::parse(b"77 (sleep").is_none());
+        let own = std::process::id() as i32;
+        assert!(is_alive(own) && !is_stuck(own));
+        assert_eq!(owner(own), user_ids(own).map(|[real, ..]| real));
+    }
 
     #[test]
     fn a_job_is_known_by_the_group_that_slurm_made() {

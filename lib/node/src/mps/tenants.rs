@@ -5,7 +5,8 @@ use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Instance, Lease, LeaseState, MpsSlice};
 
 use crate::gpu::locked::LockedGpu;
-use crate::mps::daemon::{ControlDaemon, Health, Limits, MpsError, Server, Start};
+use crate::mps::daemon::{ControlDaemon, Health, Limits, Server, Start};
+use crate::mps::error::MpsError;
 use crate::mps::process;
 use crate::node::Node;
 use crate::state::leases::StoreError;
@@ -32,9 +33,9 @@ impl ShareError {
         }
     }
 
-    /// Whether processes do not die: then the GPU is ill.
+    /// Whether processes of root do not die, as they wait for a driver: then the GPU is ill.
     pub fn is_undead(&self) -> bool {
-        matches!(self, ShareError::Mps(MpsError::Undead { .. }))
+        matches!(self, ShareError::Mps(MpsError::Undead { stuck: true, .. }))
     }
 }
 
@@ -108,11 +109,8 @@ impl<'a> Tenants<'a> {
             }
         }
         if self.others.is_empty() {
-            if matches!(health, Health::Hung(_)) {
-                // It would be asked to quit, and waited for.
-                self.daemon.kill()?;
-            }
-            return Ok(self.daemon.end()?);
+            self.note_left(self.daemon.end()?);
+            return Ok(());
         }
         match health {
             Health::Good(_) => {
@@ -147,8 +145,17 @@ impl<'a> Tenants<'a> {
 
     fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
         // A server may have outlived a daemon that nobody uses any more.
-        self.daemon.kill()?;
+        self.note_left(self.daemon.kill()?);
         self.daemon.start(start)
+    }
+
+    fn note_left(&self, count: usize) {
+        if count > 0 {
+            self.log.warning(format!(
+                "{count} processes that user {} made of the job's MPS server do not die yet; nothing waits for them",
+                self.lease.user
+            ));
+        }
     }
 
     /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
@@ -179,6 +186,8 @@ impl<'a> Tenants<'a> {
             ));
             if let Err(error) = self.daemon.shut_down(server.pid) {
                 self.log.warning(error);
+                // Signals ended what it may have waited for.
+                self.daemon.ask_again();
             }
         }
     }
@@ -189,8 +198,11 @@ impl<'a> Tenants<'a> {
                 self.log.warning(format!(
                     "process {client} of the job is still a client of MPS: terminated"
                 ));
-                // A client in an endless kernel may keep it from answering; the signal follows anyway.
-                if let Err(error) = self.daemon.terminate(server.pid, client) {
+                // A client in an endless kernel may keep it from answering; the signal follows anyway, and all
+                // others have signals alone.
+                if !self.daemon.is_silent()
+                    && let Err(error) = self.daemon.terminate(server.pid, client)
+                {
                     self.log.warning(error);
                 }
                 process::signal(client, |pid| self.is_own(pid));
@@ -239,7 +251,8 @@ pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<UserId> {
 /// The daemon of a lease.
 pub fn daemon_of(node: &Node, user: UserId, mps: &MpsSlice) -> ControlDaemon {
     let server_user = if mps.private { user } else { UserId::ROOT };
-    ControlDaemon::new(&node.mps_control, mps.folder.as_ref(), server_user)
+    let folder = mps.folder.as_ref();
+    ControlDaemon::new(&node.mps_control, folder, server_user, &node.silences)
 }
 
 /// What a client may have that unset its variables: no more than the largest share here.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::mps::daemon::MpsError;
+use crate::mps::error::MpsError;
 
 /// The version of CUDA whose control daemon has `-S` and `sm_partition`, as `-v` says it.
 const PARTITIONS_SINCE: u32 = 13_010;

@@ -1,7 +1,9 @@
 //! `gpufrac check` on a node: does the machine look as the configuration says? Nothing is
 //! changed.
 
-use gpufrac_core::config::{Device, Pool};
+use std::fs;
+
+use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::LeaseState;
@@ -17,7 +19,7 @@ use crate::state::record::NodeRecord;
 use gpufrac_host::files::RootDir;
 use gpufrac_nvml::{Gpu, NvmlError, Session};
 
-/// What this driver could do for the node's pools beside what they ask for, one line each.
+/// What this driver could do for the node's pools beside what they ask for, and what the machine leaves open, one line each.
 pub fn notes(node: &Node) -> Vec<String> {
     let pools = node.config.pools_of_node(&node.name);
     let mut notes = Vec::new();
@@ -29,6 +31,14 @@ pub fn notes(node: &Node) -> Vec<String> {
             true => "static partitions of multiprocessors: this driver has them (`sm_chunks`)".to_owned(),
             false => "static partitions of multiprocessors: not in this driver (CUDA 13.1 has them); percentages are used".to_owned(),
         });
+    }
+    let private = |pool: &&Pool| mps(pool) && pool.options.tenancy == Tenancy::Private;
+    let traced = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    if pools.iter().filter(shared).any(private) && matches!(traced.trim(), "" | "0") {
+        notes.push(
+            "tenancy \"private\": MPS servers run as the jobs' users, who can take them over and leave the fence; set kernel.yama.ptrace_scope to 1"
+                .to_owned(),
+        );
     }
     let limited = |pool: &&Pool| pool.options.memory_limits || !pool.mechanism.uses_mig();
     if pools.iter().filter(shared).any(limited) {

@@ -4,6 +4,7 @@
 mod fence;
 mod limits;
 mod login;
+mod mps;
 mod requests;
 
 use std::fs::OpenOptions;

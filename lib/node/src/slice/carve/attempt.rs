@@ -20,7 +20,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::gpu::memory_limit;
 use crate::job::environment::JobEnv;
 use crate::job::slurmctld::Slurm;
-use crate::mps::daemon::MpsError;
+use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::Node;
 use crate::slice::failpoint::reached;

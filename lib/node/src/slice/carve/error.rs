@@ -12,7 +12,7 @@ use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
 use crate::job::slurmctld::SlurmError;
-use crate::mps::daemon::MpsError;
+use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::class_of_file;
 use crate::slice::release::ReleaseError;

@@ -173,8 +173,7 @@ fn admit(daemon: &Mutex<Daemon>, mut stream: UnixStream) -> anyhow::Result<()> {
     loop {
         let options = place.options()?;
         if !options.hang.iter().any(|word| word == CONNECT)
-            && let Some(answer) =
-                held(daemon).admit(pid, (owner.uid(), owner.gid()), &options, &stream)
+            && let Some(answer) = held(daemon).admit(pid, owner.uid(), &options, &stream)
         {
             let answer = answer.unwrap_or_else(|error| Answer::NotReady(error.to_string()));
             return Ok(writeln!(stream, "{}", serde_json::to_string(&answer)?)?);
@@ -353,13 +352,13 @@ impl Daemon {
     fn admit(
         &mut self,
         pid: u32,
-        user: (u32, u32),
+        user: u32,
         options: &Options,
         stream: &UnixStream,
     ) -> Option<anyhow::Result<Answer>> {
         self.sweep();
         let of_all = self.multiuser;
-        let name = user.0.to_string();
+        let name = user.to_string();
         let mut known = self.servers.iter();
         let own = known.find(|(_, server)| of_all || server.user == name);
         let server = match own {
@@ -418,11 +417,11 @@ impl Daemon {
         Ok(String::new())
     }
 
-    /// Starts a server, as this user and group if it may be; `None` where servers end at once.
+    /// Starts a server, as this user if it may be; `None` where servers end at once.
     fn spawn_server(
         &mut self,
         user: &str,
-        ids: Option<(u32, u32)>,
+        id: Option<u32>,
         options: &Options,
     ) -> anyhow::Result<Option<u32>> {
         if options.servers_end {
@@ -435,8 +434,7 @@ impl Daemon {
             fs::rename(&partial, &program)?;
         }
         let own = fs::metadata("/proc/self")?.uid();
-        let ids = ids.filter(|(user, _)| *user != own);
-        let child = spawn(&program, ids)?;
+        let child = spawn(&program, id.filter(|user| *user != own))?;
         let pid = child.id();
         let server = Server {
             user: user.to_owned(),
@@ -515,21 +513,18 @@ impl Daemon {
     }
 }
 
-/// Starts the server's program. A user may have no way to its folder; then it stays the daemon's.
-fn spawn(program: &Path, ids: Option<(u32, u32)>) -> std::io::Result<Child> {
+/// Starts the server's program. The real daemon changes the user alone, not the group. A user may have no way to the
+/// program's folder; then it stays the daemon's.
+fn spawn(program: &Path, user: Option<u32>) -> std::io::Result<Child> {
     let mut command = Command::new(program);
     command
         .arg0(SERVER)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    match ids {
+    match user {
         None => command.spawn(),
-        Some((user, group)) => command
-            .uid(user)
-            .gid(group)
-            .spawn()
-            .or_else(|_| spawn(program, None)),
+        Some(user) => command.uid(user).spawn().or_else(|_| spawn(program, None)),
     }
 }
 

@@ -134,6 +134,7 @@ impl Attempt<'_> {
                 device,
                 multi_user: !mps.private,
                 partitions: options.sm_chunks.is_some(),
+                group: mps.private.then_some(lease.group_id),
             })?;
             reached("carve.daemon_entered");
             match (options.sm_chunks, &mps.sm_partition) {

@@ -1,0 +1,349 @@
+//! What users do on purpose to daemons, logs and files: no node is drained by it, no lock is held by it, and no other
+//! user's job feels it.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::shares::{Control, Kind};
+use common::{World, at_once, job, job_of_tasks, may_run};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+#[test]
+fn child() {
+    common::child();
+}
+
+const STANDIN: Control = Control::Standin("{}");
+
+/// All users can go through its folder.
+fn ready(kind: Kind, control: Control) -> Option<World> {
+    let world = match kind {
+        Kind::Mig => may_run().then(World::new)?,
+        kind => World::shared(kind, control)?,
+    };
+    fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
+    world.setup().ok();
+    Some(world)
+}
+
+fn lives(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| !state.starts_with('Z'))
+}
+
+#[track_caller]
+fn eventually(what: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !what() {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A process, ended when dropped.
+struct Program(Child);
+
+impl Program {
+    fn start(command: &mut Command) -> Program {
+        Program(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    fn of(user: u32) -> Program {
+        Program::start(Command::new("sleep").arg("100").uid(user))
+    }
+
+    fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    fn lives(&self) -> bool {
+        lives(self.pid())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program of this name and mode below the folder of a node.
+fn program(world: &World, name: &str, of: &str, mode: u32) -> PathBuf {
+    let path = world.root().join(name);
+    let copied = Command::new("cp").arg(of).arg(&path).status();
+    assert!(copied.unwrap().success());
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+#[test]
+fn processes_that_are_only_called_servers_keep_nobody() {
+    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
+        return;
+    };
+    let server = program(&world, "nvidia-cuda-mps-server", "/bin/sleep", 0o755);
+    let one = job(1, 0, 20);
+    world.prolog(one).ok();
+    let pipe = world.pipe(one);
+    let fake = || {
+        let mut command = Command::new(&server);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+        Program::start(command.arg("100").uid(one.uid))
+    };
+    let fakes: Vec<Program> = (0..50).map(|_| fake()).collect();
+    eventually(|| world.mps().len() == 51);
+    world.epilog(one).ok();
+    // Slurm ends what is the job's, by its control group.
+    assert!(fakes.iter().all(Program::lives));
+    assert!(world.leases().is_empty());
+    drop(fakes);
+    world.check(&[]);
+}
+
+#[test]
+fn a_set_uid_program_under_the_daemons_name_is_none() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    // As sudo is while it waits for a password: all ids are root's, name, arguments and environment the user's.
+    let control = program(&world, "nvidia-cuda-mps-control", "/bin/sh", 0o4755);
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    let mut command = Command::new(&control);
+    let pipe = world.root().join("run/mps/gpu0/pipe");
+    command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
+    let fake = Program::start(command.args(["-c", "read line", "-d"]));
+    eventually(|| !world.mps().is_empty());
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    world.epilog(two).ok();
+    world.epilog(one).ok();
+    assert!(fake.lives(), "root killed a user's program");
+    drop(fake);
+    world.check(&[]);
+}
+
+/// Has the stand-in start a server for a program, as this program's user; its pid.
+fn served(world: &World, pipe: &Path, program: &Program) -> (i32, UnixStream) {
+    let mut stream = UnixStream::connect(pipe.join("control")).unwrap();
+    writeln!(stream, "connect {}", program.pid()).unwrap();
+    let mut answer = String::new();
+    BufReader::new(&stream).read_line(&mut answer).unwrap();
+    let list = world.tell(pipe, "get_server_list");
+    let server = list.trim().parse().expect(&answer);
+    (server, stream)
+}
+
+#[test]
+fn a_private_server_ends_with_its_job_though_its_daemon_died() {
+    let Some(world) = ready(Kind::MpsPrivate, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    // Of one user, too: only its session tells whose a server is.
+    let same = common::Job {
+        uid: one.uid,
+        ..job(3, 0, 20)
+    };
+    let mut running = Vec::new();
+    for each in [one, two, same] {
+        world.prolog(each).ok();
+        let client = Program::of(each.uid);
+        let (server, stream) = served(&world, &world.pipe(each), &client);
+        let meta = fs::metadata(format!("/proc/{server}")).unwrap();
+        assert_eq!((meta.uid(), meta.gid()), (each.uid, each.uid));
+        running.push((server, stream, client));
+    }
+    let daemon = world.daemon(one);
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    eventually(|| !lives(daemon));
+    assert!(lives(running[0].0));
+    world.epilog(one).ok();
+    eventually(|| !lives(running[0].0));
+    assert!(lives(running[1].0) && lives(running[2].0));
+    world.epilog(two).ok();
+    world.epilog(same).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn all_clients_of_a_job_cost_one_silence() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let clients: Vec<Program> = (0..12).map(|_| Program::of(one.uid)).collect();
+    let other = Program::of(two.uid);
+    let pipe = world.pipe(one);
+    let server = world.start_server(&pipe);
+    for client in clients.iter().chain([&other]) {
+        world.tell(&pipe, &format!("standin client {server} {}", client.pid()));
+    }
+    world.standin_options(r#"{"hang": ["terminate_client"]}"#);
+    world.forget_commands();
+    world.epilog(one).ok().says("does not answer");
+    let asked = world.commands();
+    let asked = asked.iter().filter(|c| c.starts_with("terminate_client"));
+    assert_eq!(asked.count(), 1);
+    eventually(|| !clients.iter().any(Program::lives));
+    assert!(other.lives() && lives(server));
+    world.standin_options("{}");
+    world.check(&[]);
+}
+
+#[test]
+fn a_silent_daemon_costs_a_job_with_many_slices_one_silence() {
+    let Some(world) = ready(Kind::MpsShared, STANDIN) else {
+        return;
+    };
+    let (one, two) = (job_of_tasks(1, 0, 10, 6), job(2, 0, 10));
+    world.slurm_counts(one);
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    world.standin_options(r#"{"hang": ["get_server_list"]}"#);
+    world.forget_commands();
+    world.epilog(one).ok().says("does not answer");
+    // Once more after its log was emptied, which may have kept it.
+    assert_eq!(world.commands(), ["get_server_list"; 2]);
+    assert!(world.leases_of(one).is_empty());
+    world.standin_options("{}");
+    world.check(&[]);
+}
+
+/// What clients of MPS write into the pipe of a daemon's log, as a user: lines that the daemon copies.
+fn write_log(world: &World, pipe: &Path, user: u32, lines: usize) {
+    let message = [b'x'; 2000];
+    let mut record = Vec::new();
+    for number in [0xabcd_e000, 1, 2026, 1, 1, 0, 0, 0, 0, 0, 2000, 0_u32] {
+        record.extend(number.to_le_bytes());
+    }
+    record.extend(message);
+    let path = world.root().join("records");
+    fs::write(&path, record.repeat(lines)).unwrap();
+    let mut command = Command::new("dd");
+    command.args(["bs=2048", "conv=nocreat", "status=none"]);
+    command.arg(format!("of={}", pipe.join("log").display()));
+    command.stdin(File::open(&path).unwrap()).uid(user);
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn what_clients_log_fills_nothing() {
+    let Some(world) = ready(Kind::MpsShared, Control::Real) else {
+        return;
+    };
+    let (one, two, three) = (job(1, 0, 20), job(2, 0, 20), job(3, 1, 20));
+    world.prolog(one).ok();
+    let (pipe, daemon) = (world.pipe(one), world.daemon(one));
+    let log = pipe.with_file_name("log/control.log");
+    let size = || fs::metadata(&log).unwrap().len();
+    write_log(&world, &pipe, one.uid, 1000);
+    eventually(|| size() > 1 << 20);
+    write_log(&world, &pipe, one.uid, 8000);
+    let space = 8 << 20;
+    eventually(|| size() + 4096 > space);
+    assert!(size() <= space);
+    // It goes on without a log, until a job comes.
+    assert_eq!(world.tell(&pipe, "get_server_list"), "");
+    world.prolog(two).ok();
+    assert_eq!(world.daemon(two), daemon);
+    assert!(size() < 1 << 20);
+    world.prolog(three).ok();
+    for each in [one, two, three] {
+        world.epilog(each).ok();
+    }
+    world.check(&[]);
+    assert_eq!(world.mounts(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_job_fills_its_own_cache_and_no_other() {
+    let Some(world) = ready(Kind::Hami, Control::None) else {
+        return;
+    };
+    let (one, two) = (job(1, 0, 20), job(2, 0, 20));
+    world.prolog(one).ok();
+    world.prolog(two).ok();
+    let cache = |job: common::Job| {
+        let lease = world.lease(job).unwrap();
+        PathBuf::from(&lease.slice.hami().unwrap().cache)
+    };
+    let fill = |job: common::Job, of: &Path| {
+        let mut command = Command::new("dd");
+        command.args(["if=/dev/zero", "bs=1M", "count=64", "conv=nocreat"]);
+        command.arg(format!("of={}", of.display()));
+        let output = command.env("LC_ALL", "C").uid(job.uid).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = fill(one, &cache(one));
+    assert!(said.contains("No space left"), "{said}");
+    assert!(fs::metadata(cache(one)).unwrap().len() <= 8 << 20);
+    let said = fill(one, &cache(two));
+    assert!(said.contains("Permission denied"), "{said}");
+    let said = fill(one, &cache(one).with_file_name("more"));
+    assert!(said.contains("No such file"), "{said}");
+    // The library's file has 2 MiB.
+    fs::write(cache(two), vec![1; 2 << 20]).unwrap();
+    let _held = File::open(cache(one)).unwrap();
+    world.epilog(one).ok();
+    world.check(&[]);
+    world.epilog(two).ok();
+    world.check(&[]);
+}
+
+/// Takes all space of a file system.
+fn fill(path: &Path) {
+    let mut file = File::create(path).unwrap();
+    while file.write_all(&[0; 4096]).is_ok() {}
+}
+
+#[test]
+fn a_full_run_folder_lets_jobs_wait_and_end() {
+    let kinds = [Kind::Mig, Kind::MpsShared, Kind::Timeslice, Kind::Hami];
+    at_once(kinds, |kind| {
+        let control = match kind {
+            Kind::MpsShared => Control::Real,
+            _ => Control::None,
+        };
+        let world = match kind {
+            Kind::Mig => may_run().then(World::new),
+            kind => World::shared(kind, control),
+        };
+        let Some(world) = world else { return };
+        let run = world.root().join("run");
+        fs::create_dir(&run).unwrap();
+        let options = ["-t", "tmpfs", "-o", "size=256k,mode=755", "full"];
+        let mounted = Command::new("mount").args(options).arg(&run).status();
+        assert!(mounted.unwrap().success());
+        world.setup().ok();
+        let (one, two) = (job(1, 0, 25), job(2, 0, 25));
+        world.prolog(one).ok();
+        world.slurm_knows(two);
+        let filler = run.join("filler");
+        fill(&filler);
+        world.prolog(two).ok().says("No space left on device");
+        assert_eq!(world.slurm_was_told(), ["requeue 2"], "{kind:?}");
+        world.epilog(two).ok();
+        // Nothing that ends needs space.
+        world.epilog(one).ok();
+        assert!(world.leases().is_empty(), "{kind:?}");
+        fs::remove_file(&filler).unwrap();
+        world.prolog(two).ok();
+        world.check(&[]);
+        world.epilog(two).ok();
+        world.check(&[]);
+    });
+}
