@@ -10,17 +10,16 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use gpufrac_core::config;
 use gpufrac_host::exit::Exit;
-use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, NodeError};
+use gpufrac_node::state::locks::{DaemonLock, LockError, Locks};
 use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
 use gpufrac_reaper::report::metrics::{Server, Snapshot};
 use gpufrac_reaper::wait::{self, Waiter, Wake};
-use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
 #[derive(Debug, Parser)]
@@ -87,12 +86,10 @@ enum StartError {
     /// Signals, or the folder of leases.
     #[error(transparent)]
     Wait(#[from] std::io::Error),
-    #[error("another gpufrac-reaperd runs on node {node} (`{}` is locked: {source})", path.display())]
-    Locked {
-        node: String,
-        path: PathBuf,
-        source: Errno,
-    },
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("another gpufrac-reaperd runs on node {node} (`{}` is locked); end that one first", path.display())]
+    Locked { node: String, path: PathBuf },
 }
 
 fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
@@ -161,21 +158,18 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
 
 /// One daemon a node.
 #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
-fn alone(node: &Node) -> Result<Flock<std::fs::File>, StartError> {
-    let (dir, _) = RootDir::create(&node.run.join("reaper"), 0o755)?;
-    let mut file = dir.lock_file("lock")?;
+fn alone(node: &Node) -> Result<DaemonLock, StartError> {
+    let locks = Locks::create(&node.run)?;
     let began = Instant::now();
     loop {
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((back, _)) if began.elapsed() < LONGEST_LOCK_RELEASE => file = back,
-            Err((_, source)) => {
-                return Err(StartError::Locked {
-                    node: node.name.clone(),
-                    path: dir.path().join("lock"),
-                    source,
-                });
-            }
+        if let Some(lock) = locks.daemon()? {
+            return Ok(lock);
+        }
+        if began.elapsed() >= LONGEST_LOCK_RELEASE {
+            return Err(StartError::Locked {
+                node: node.name.clone(),
+                path: locks.daemon_path(),
+            });
         }
         std::thread::sleep(LONGEST_LOCK_RELEASE / 20);
     }

@@ -221,18 +221,33 @@ impl RootDir {
         self.open_file(name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)
     }
 
-    /// Opens a file to lock, making it with mode 0644 if needed.
+    /// Opens a file to lock, making it with mode 0600 if needed.
+    ///
+    /// Who can open a file, be it only to read, can hold its lock. So the folder must be one that its owner alone can
+    /// enter: the mode of the file would come too late for those who opened it before.
     pub fn lock_file(&self, name: &str) -> Result<File, FileError> {
-        self.open_file(name, OFlag::O_RDWR | OFlag::O_CREAT)
+        let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
+        let mode = stat.st_mode & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(FileError::NotPrivate {
+                path: self.path.clone(),
+                mode,
+            });
+        }
+        self.open_with(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
     }
 
     fn open_file(&self, name: &str, flags: OFlag) -> Result<File, FileError> {
+        self.open_with(name, flags, 0o644)
+    }
+
+    fn open_with(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, FileError> {
         let path = self.at(name);
         let fd = openat(
             self.fd.as_fd(),
             name,
             flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK,
-            Mode::from_bits_truncate(0o644),
+            Mode::from_bits_truncate(mode),
         )
         .map_err(|error| match error {
             Errno::ELOOP => FileError::Link { path: path.clone() },

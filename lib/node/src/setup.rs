@@ -22,7 +22,7 @@ use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
 use crate::slice::reconcile;
 use crate::state::leases::StoreError;
-use crate::state::locks::LockError;
+use crate::state::locks::{self, LockError};
 use crate::state::pools;
 use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
 use crate::state::without;
@@ -137,7 +137,7 @@ fn folders(node: &Node, report: &mut Report) -> Result<RootDir, SetupError> {
     };
     let run = folder(node.run.clone(), 0o755)?;
     folder(node.run.join("leases"), 0o755)?;
-    folder(node.run.join("locks"), 0o700)?;
+    folder(node.run.join("locks"), locks::FOLDER_MODE)?;
     folder(node.state.clone(), 0o755)?;
     Ok(run)
 }

@@ -6,13 +6,16 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, at_once, job, may_run};
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use gpufrac_core::lease::LeaseState;
+use gpufrac_node::state::locks::Locks;
 use gpufrac_nvml::{NvmlError, Session};
+use nix::fcntl::{Flock, FlockArg};
 use nvidia_ml::disturb::What;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
@@ -33,6 +36,54 @@ fn ready() -> Option<World> {
 fn mig_uuid(world: &World, job: Job) -> String {
     let lease = world.lease(job).unwrap();
     lease.slice.instance().unwrap().mig_uuid.clone()
+}
+
+/// All below a folder that a user can open, who needs to enter each folder on the way.
+fn open_to_users(folder: &Path, found: &mut Vec<PathBuf>) {
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode();
+    if mode(folder) & 0o004 != 0 {
+        found.push(folder.to_owned());
+    }
+    if mode(folder) & 0o001 == 0 {
+        return;
+    }
+    for entry in fs::read_dir(folder).unwrap().flatten() {
+        match entry.file_type().unwrap() {
+            kind if kind.is_dir() => open_to_users(&entry.path(), found),
+            kind if kind.is_file() && mode(&entry.path()) & 0o006 != 0 => found.push(entry.path()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn who_locks_all_that_users_can_open_holds_nobody_up() {
+    let Some(world) = ready() else { return };
+    let (one, two) = (job(1, 0, 25), job(2, 1, 25));
+    world.prolog(one).ok();
+    let mut open = Vec::new();
+    for folder in ["run", "state", "dev"] {
+        let folder = world.root().join(folder);
+        if folder.exists() {
+            open_to_users(&folder, &mut open);
+        }
+    }
+    assert!(open.len() > 3, "{open:?}");
+    let hold = |path: &PathBuf| {
+        let file = fs::File::open(path).unwrap();
+        Flock::lock(file, FlockArg::LockExclusiveNonblock).unwrap_or_else(|_| panic!("{path:?}"))
+    };
+    let held: Vec<_> = open.iter().map(hold).collect();
+    world.setup().ok();
+    world.prolog(two).ok();
+    for job in [one, two] {
+        world.epilog(job).ok();
+    }
+    world.check(&[]);
+    assert!(world.leases().is_empty());
+    let locks = Locks::create(&world.root().join("run")).unwrap();
+    assert!(locks.daemon().unwrap().is_some(), "gpufrac-reaperd");
+    drop(held);
 }
 
 #[test]

@@ -96,6 +96,24 @@ fn somebody_elses_directory_and_file_are_refused() {
 }
 
 #[test]
+fn a_lock_lies_where_nobody_else_can_open_it() {
+    let (_keep, dir) = folder();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for open in [0o755, 0o711, 0o750, 0o701, 0o704] {
+        let path = dir.path().join(format!("{open:o}"));
+        let (open_dir, _) = RootDir::create(&path, open).unwrap();
+        assert!(
+            matches!(open_dir.lock_file("lock"), Err(FileError::NotPrivate { mode, .. }) if mode == open)
+        );
+        assert!(open_dir.names().unwrap().is_empty());
+    }
+    let (private, _) = RootDir::create(&dir.path().join("locks"), 0o700).unwrap();
+    private.lock_file("lock").unwrap();
+    assert_eq!(mode(&private.path().join("lock")), 0o600);
+    private.lock_file("lock").unwrap();
+}
+
+#[test]
 fn relative_paths_and_dots_are_refused() {
     for path in ["run", "/tmp/../etc", ""] {
         assert!(matches!(

@@ -209,7 +209,7 @@ mod tests {
         ));
         RootDir::create(&run.join("leases"), 0o755).unwrap();
         let store = LeaseStore::open(&run).unwrap();
-        RootDir::create(&run.join("locks"), 0o755).unwrap();
+        Locks::create(&run).unwrap();
         let lock = Locks::open(&run)
             .unwrap()
             .gpu(GpuIndex(0), Duration::ZERO)

@@ -1,7 +1,8 @@
-//! One lock per GPU, and one for each slice of a job with several.
+//! One lock per GPU, one for each slice of a job with several, and one for the daemon of the node.
 //!
-//! Whoever changes instances, capability files or leases of a GPU holds it.
-//! The kernel drops it when its holder dies, so a killed prolog never leaves it behind.
+//! Whoever changes instances, capability files or leases of a GPU holds its lock.
+//! The kernel drops a lock when its holder dies, so a killed prolog never leaves it behind. All locks lie in one folder that
+//! root alone can enter: who can open a lock can hold it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,11 @@ use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
+
+/// Of `<run>/locks`: root's alone.
+pub const FOLDER_MODE: u32 = 0o700;
+/// The lock of gpufrac-reaperd.
+const DAEMON: &str = "reaper";
 
 /// Why a GPU could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +86,13 @@ pub struct SliceLock {
     _file: Flock<File>,
 }
 
+/// This process is the node's daemon until this is dropped.
+#[derive(Debug)]
+#[must_use = "another daemon may begin when this is dropped"]
+pub struct DaemonLock {
+    _file: Flock<File>,
+}
+
 impl GpuLock {
     /// Which GPU.
     pub fn gpu_index(&self) -> GpuIndex {
@@ -95,15 +108,37 @@ impl Locks {
         })
     }
 
+    /// As [`Locks::open`], and makes the folder if it is missing.
+    pub fn create(run: &Path) -> Result<Locks, FileError> {
+        let (dir, _) = RootDir::create(&run.join("locks"), FOLDER_MODE)?;
+        Ok(Locks { dir })
+    }
+
     /// Locks the slice of a lease for a step; None if another one has it.
     pub fn slice(&self, lease: &Lease) -> Result<Option<SliceLock>, LockError> {
-        let name = slice_name(lease);
-        let file = self.dir.lock_file(&name)?;
+        let locked = self.at_once(&slice_name(lease))?;
+        Ok(locked.map(|file| SliceLock { _file: file }))
+    }
+
+    /// Makes this process the node's daemon; None if there is another one.
+    pub fn daemon(&self) -> Result<Option<DaemonLock>, LockError> {
+        let locked = self.at_once(DAEMON)?;
+        Ok(locked.map(|file| DaemonLock { _file: file }))
+    }
+
+    /// Where the lock of the daemon lies.
+    pub fn daemon_path(&self) -> PathBuf {
+        self.dir.path().join(DAEMON)
+    }
+
+    /// Locks a file; None if somebody else holds it.
+    fn at_once(&self, name: &str) -> Result<Option<Flock<File>>, LockError> {
+        let file = self.dir.lock_file(name)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(locked) => Ok(Some(SliceLock { _file: locked })),
+            Ok(locked) => Ok(Some(locked)),
             Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(None),
             Err((_, source)) => Err(LockError::Flock {
-                path: self.dir.path().join(&name),
+                path: self.dir.path().join(name),
                 source,
             }),
         }
@@ -159,8 +194,7 @@ mod tests {
     fn locks() -> (tempfile::TempDir, Locks) {
         let keep = tempfile::tempdir().unwrap();
         let run = keep.path().canonicalize().unwrap();
-        RootDir::create(&run.join("locks"), 0o755).unwrap();
-        let locks = Locks::open(&run).unwrap();
+        let locks = Locks::create(&run).unwrap();
         (keep, locks)
     }
 
@@ -194,6 +228,29 @@ mod tests {
         locks.forget_slice(&lease(7)).unwrap();
         assert!(!locks.dir.path().join("slice7").exists());
         locks.forget_slice(&lease(7)).unwrap();
+    }
+
+    #[test]
+    fn one_daemon_at_a_time() {
+        let (_keep, locks) = locks();
+        let held = locks.daemon().unwrap();
+        assert!(held.is_some());
+        assert!(locks.daemon().unwrap().is_none());
+        drop(held);
+        assert!(locks.daemon().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_folder_that_others_can_enter_has_no_locks() {
+        let keep = tempfile::tempdir().unwrap();
+        let run = keep.path().canonicalize().unwrap();
+        RootDir::create(&run.join("locks"), 0o711).unwrap();
+        let locks = Locks::create(&run).unwrap();
+        let private =
+            |error: LockError| matches!(error, LockError::File(FileError::NotPrivate { .. }));
+        assert!(private(locks.gpu(GpuIndex(0), Duration::ZERO).unwrap_err()));
+        assert!(private(locks.slice(&lease(7)).unwrap_err()));
+        assert!(private(locks.daemon().unwrap_err()));
     }
 
     #[test]
