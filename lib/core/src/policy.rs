@@ -9,10 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wildmatch::WildMatch;
 
+mod exporter;
 mod signal;
 #[cfg(test)]
 mod tests;
 
+pub use exporter::ExporterUrl;
 pub use signal::Signal;
 
 /// Whether jobs are touched.
@@ -132,8 +134,8 @@ pub struct Reaper {
     pub interval: Duration,
     /// Where Prometheus reads; None for nowhere.
     pub metrics: Option<SocketAddr>,
-    /// The text endpoint of dcgm-exporter on the node, `http://...`.
-    pub dcgm_exporter: Option<String>,
+    /// The text endpoint of dcgm-exporter on the node.
+    pub dcgm_exporter: Option<ExporterUrl>,
     /// How long records of decisions are kept.
     pub keep: Duration,
     /// Most jobs that one node ends in an hour.

@@ -1,19 +1,24 @@
 //! dcgm-exporter's text endpoint: the only one that knows the activity of instances before Hopper.
 
-use std::collections::HashMap;
-use std::fs;
-use std::io::Read;
-use std::time::Duration;
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use gpufrac_core::ids::UserId;
+use gpufrac_core::policy::ExporterUrl;
 
 use crate::clock::BootTime;
-use gpufrac_core::ids::UserId;
+
+mod http;
+mod peer;
+
+pub use http::PageError;
 
 /// Part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
 const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
 /// The exporter is on this node: what takes longer hangs.
-const LONGEST_ANSWER_S: u64 = 2;
-/// No node has so many metrics.
-const MOST_ANSWER_BYTES: u64 = 4 << 20;
+const LONGEST_ANSWER: Duration = Duration::from_secs(2);
 /// The exporter reads the driver every 30 s unless told otherwise, and something always changes: energy,
 /// power, temperature.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(120);
@@ -24,49 +29,37 @@ const FIRST_PERSON_UID: UserId = UserId(1000);
 /// Why the endpoint gave no metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum DcgmError {
-    /// The connection or the answer failed.
+    /// The connection failed.
     #[error("`{url}`: {source}")]
-    Request {
+    Connection {
         /// The endpoint.
-        url: String,
-        /// The client's reason.
-        source: minreq::Error,
-    },
-    /// The body ended too early.
-    #[error("`{url}`: {source}")]
-    Read {
-        /// The endpoint.
-        url: String,
+        url: ExporterUrl,
         /// The system's reason.
-        source: std::io::Error,
+        source: io::Error,
     },
-    /// The answer is an HTTP error.
-    #[error("`{url}` answered {status}")]
-    Status {
+    /// The answer is no page of metrics.
+    #[error("the answer of `{url}` is not used: {source}")]
+    Page {
         /// The endpoint.
-        url: String,
-        /// The status of HTTP.
-        status: u16,
+        url: ExporterUrl,
+        /// Why.
+        source: PageError,
     },
-    /// The body is longer than any node's metrics.
-    #[error("`{url}` does not end")]
-    TooLong {
+    /// A user took the connection, who may lie about the jobs of others.
+    #[error("`{url}`: user {owner} answers there, and not a service of the system")]
+    User {
         /// The endpoint.
-        url: String,
-    },
-    /// The body is not UTF-8.
-    #[error("`{url}` is no text")]
-    NoText {
-        /// The endpoint.
-        url: String,
-    },
-    /// The port belongs to a person, who may lie about the jobs of others.
-    #[error("`{url}`: user {owner} listens there, and not a service of the system")]
-    Listener {
-        /// The endpoint.
-        url: String,
+        url: ExporterUrl,
         /// The user id of the socket.
         owner: UserId,
+    },
+    /// Whose process took the connection is not known.
+    #[error(
+        "`{url}`: cannot tell whose process answers there; run the exporter in the network namespace of the node"
+    )]
+    UnknownOwner {
+        /// The endpoint.
+        url: ExporterUrl,
     },
 }
 
@@ -75,7 +68,7 @@ pub type InstanceId = (String, u32);
 
 /// What was read, and when it last changed.
 pub struct Dcgm {
-    url: String,
+    url: ExporterUrl,
     last: HashMap<String, (u64, BootTime)>,
 }
 
@@ -89,63 +82,63 @@ struct Line<'a> {
 
 impl Dcgm {
     /// Of the endpoint at `url`.
-    pub fn new(url: &str) -> Dcgm {
+    pub fn new(url: ExporterUrl) -> Dcgm {
         Dcgm {
-            url: url.to_owned(),
+            url,
             last: HashMap::new(),
         }
     }
 
-    /// The activity of every instance whose GPU has fresh values.
-    pub fn read(&mut self, now: BootTime) -> Result<HashMap<InstanceId, f64>, DcgmError> {
-        let text = self.fetch()?;
-        Ok(self.take(&text, now))
+    /// The activity of every instance whose GPU has fresh values. `tenants`: users of the node's slices, who are not
+    /// believed.
+    ///
+    /// # Errors
+    /// Nobody answers, or nobody who is believed, or with no metrics.
+    pub fn read(
+        &mut self,
+        now: BootTime,
+        tenants: &BTreeSet<UserId>,
+    ) -> Result<HashMap<InstanceId, f64>, DcgmError> {
+        let answer = self.fetch(tenants)?;
+        self.take(&answer, now)
     }
 
-    fn fetch(&self) -> Result<String, DcgmError> {
+    /// The same, of an answer.
+    ///
+    /// # Errors
+    /// It is no page of metrics.
+    pub fn take(
+        &mut self,
+        answer: &[u8],
+        now: BootTime,
+    ) -> Result<HashMap<InstanceId, f64>, DcgmError> {
+        let page = http::page(answer).map_err(|source| DcgmError::Page {
+            url: self.url.clone(),
+            source,
+        })?;
+        Ok(self.take_page(page, now))
+    }
+
+    /// Any user may take a port while the exporter is down, and say that the jobs of others are idle. So whoever took the
+    /// connection is looked up before anything is asked.
+    fn fetch(&self, tenants: &BTreeSet<UserId>) -> Result<Vec<u8>, DcgmError> {
         let url = || self.url.clone();
-        let failed = |source| DcgmError::Request { url: url(), source };
-        self.check_listener()?;
-        let request = minreq::get(&self.url)
-            .with_timeout(LONGEST_ANSWER_S)
-            .with_follow_redirects(false);
-        let response = request.send_lazy().map_err(failed)?;
-        if response.status_code != 200 {
-            return Err(DcgmError::Status {
-                url: url(),
-                status: response.status_code,
-            });
+        let failed = |source| DcgmError::Connection { url: url(), source };
+        #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
+        let deadline = Instant::now() + LONGEST_ANSWER;
+        let stream = TcpStream::connect_timeout(&self.url.address(), LONGEST_ANSWER);
+        let mut stream = stream.map_err(failed)?;
+        match peer::owner(&stream, deadline).map_err(failed)? {
+            None => return Err(DcgmError::UnknownOwner { url: url() }),
+            Some(owner) if is_user(owner, tenants) => {
+                return Err(DcgmError::User { url: url(), owner });
+            }
+            Some(_) => {}
         }
-        let mut text = Vec::new();
-        let whole = response.take(MOST_ANSWER_BYTES).read_to_end(&mut text);
-        let length = whole.map_err(|source| DcgmError::Read { url: url(), source })?;
-        if length as u64 == MOST_ANSWER_BYTES {
-            return Err(DcgmError::TooLong { url: url() });
-        }
-        String::from_utf8(text).map_err(|_| DcgmError::NoText { url: url() })
+        http::ask(&mut stream, &self.url, deadline).map_err(failed)
     }
 
-    /// Any user may take a port while the exporter is down, and say that the jobs of others are idle.
-    fn check_listener(&self) -> Result<(), DcgmError> {
-        let host = self.url.trim_start_matches("http://");
-        let host = host.split('/').next().unwrap_or_default();
-        let (name, port) = host.rsplit_once(':').unwrap_or((host, "80"));
-        if !["localhost", "127.0.0.1", "[::1]"].contains(&name) {
-            // Not this node: its admin's.
-            return Ok(());
-        }
-        let owner = port.parse().ok().and_then(listener);
-        match owner {
-            Some(owner) if owner >= FIRST_PERSON_UID => Err(DcgmError::Listener {
-                url: self.url.clone(),
-                owner,
-            }),
-            // Nobody, or in a namespace of its own: the connection will tell.
-            _ => Ok(()),
-        }
-    }
-
-    fn take(&mut self, text: &str, now: BootTime) -> HashMap<InstanceId, f64> {
+    fn take_page(&mut self, text: &str, now: BootTime) -> HashMap<InstanceId, f64> {
         let lines: Vec<Line<'_>> = text.lines().filter_map(line).collect();
         let mut digests: HashMap<&str, u64> = HashMap::new();
         for line in &lines {
@@ -182,20 +175,9 @@ impl Dcgm {
     }
 }
 
-/// The user whose socket listens at a port of this node (proc(5), `/proc/net/tcp`).
-fn listener(port: u16) -> Option<UserId> {
-    const LISTENS: &str = "0A";
-    let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"]
-        .into_iter()
-        .find_map(|table| {
-            let text = fs::read_to_string(table).ok()?;
-            text.lines().skip(1).find_map(|line| {
-                let words: Vec<&str> = line.split_whitespace().collect();
-                let is_it = words.get(1)?.ends_with(&wanted) && *words.get(3)? == LISTENS;
-                is_it.then(|| words.get(7)?.parse().ok()).flatten()
-            })
-        })
+/// Whether a user has no business there.
+fn is_user(owner: UserId, tenants: &BTreeSet<UserId>) -> bool {
+    owner >= FIRST_PERSON_UID || (owner != UserId::ROOT && tenants.contains(&owner))
 }
 
 /// A line of the text format; None for comments and what is no such line. There are parsers on
@@ -237,23 +219,27 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         BootTime::after_boot(Duration::from_secs(seconds))
     }
 
+    fn dcgm() -> Dcgm {
+        Dcgm::new("http://127.0.0.1:9400/metrics".parse().unwrap())
+    }
+
     fn key(uuid: &str, id: u32) -> InstanceId {
         (uuid.to_owned(), id)
     }
 
     #[test]
     fn instances_are_read_and_what_is_no_number_is_not() {
-        let read = Dcgm::new("").take(&TEXT.replace("ENERGY", "1"), at(0));
+        let read = dcgm().take_page(&TEXT.replace("ENERGY", "1"), at(0));
         let expected = [(key("GPU-aa", 7), 0.25), (key("GPU-aa", 2), 0.0)];
         assert_eq!(read, HashMap::from(expected));
     }
 
     #[test]
     fn values_that_stand_still_are_stale() {
-        let mut dcgm = Dcgm::new("");
+        let mut exporter = dcgm();
         let mut count = |energy: &str, second| {
             let text = TEXT.replace("ENERGY", energy);
-            dcgm.take(&text, at(second)).len()
+            exporter.take_page(&text, at(second)).len()
         };
         assert_eq!(count("1", 0), 2);
         assert_eq!(count("1", 119), 2);
@@ -264,13 +250,59 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
     }
 
     #[test]
-    fn whoever_listens_is_known() {
-        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = socket.local_addr().unwrap().port();
-        let own = nix::unistd::getuid().as_raw();
-        assert_eq!(listener(port), Some(UserId(own)));
-        drop(socket);
-        assert_eq!(listener(port), None);
+    fn users_are_not_believed() {
+        let tenants = BTreeSet::from([UserId::ROOT, UserId(9)]);
+        for (owner, is_one) in [
+            (0, false),
+            (9, true),
+            (998, false),
+            (1000, true),
+            (65534, true),
+        ] {
+            assert_eq!(is_user(UserId(owner), &tenants), is_one, "{owner}");
+        }
+    }
+
+    /// Answers one connection, as a user.
+    fn answers(user: u32) -> Result<HashMap<InstanceId, f64>, DcgmError> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/metrics", listener.local_addr().unwrap());
+        let mut dcgm = Dcgm::new(url.parse().unwrap());
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                nix::unistd::setfsuid(nix::unistd::Uid::from_raw(user));
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = [0; 4096];
+                let asked = io::Read::read(&mut stream, &mut head).unwrap_or_default();
+                if asked > 0 {
+                    assert!(head.starts_with(b"GET /metrics HTTP/1.0\r\n"));
+                    let answer = format!("HTTP/1.0 200 OK\r\n\r\n{TEXT}");
+                    io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
+                }
+            });
+            dcgm.read(at(0), &BTreeSet::new())
+        })
+    }
+
+    #[test]
+    fn a_service_is_asked_and_a_user_is_not() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: sockets of others need root");
+            return;
+        }
+        assert_eq!(answers(0).unwrap().len(), 2);
+        assert_eq!(answers(998).unwrap().len(), 2);
+        let error = answers(4711).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                DcgmError::User {
+                    owner: UserId(4711),
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]

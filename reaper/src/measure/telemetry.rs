@@ -1,8 +1,9 @@
 //! From the driver, dcgm-exporter and control groups to a sample of each lease.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
+use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
@@ -36,13 +37,15 @@ pub struct Telemetry {
     last: Option<(BootTime, u64)>,
     /// Leases that were looked at.
     seen: HashSet<Key>,
+    /// Users of the node's slices.
+    tenants: BTreeSet<UserId>,
     owners: Owners,
 }
 
 impl Telemetry {
     /// For a node.
     pub fn new(node: &Node) -> Telemetry {
-        let exporter = node.config.reaper.dcgm_exporter.as_deref();
+        let exporter = node.config.reaper.dcgm_exporter.clone();
         Telemetry {
             clock: SystemClock,
             _library: Loaded::keep(&node.nvml),
@@ -50,6 +53,7 @@ impl Telemetry {
             dcgm: exporter.map(Dcgm::new),
             last: None,
             seen: HashSet::new(),
+            tenants: BTreeSet::new(),
             owners: Owners::default(),
         }
     }
@@ -67,6 +71,7 @@ impl Sampler for Telemetry {
         let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
         self.groups.retain(|key| keys.contains(key));
         self.seen.retain(|key| keys.contains(key));
+        self.tenants = leases.iter().map(|lease| lease.user_id).collect();
         if leases.is_empty() {
             self.last = None;
             return look;
@@ -192,7 +197,7 @@ impl Telemetry {
         now: BootTime,
         errors: &mut Vec<String>,
     ) -> Option<HashMap<InstanceId, f64>> {
-        let read = self.dcgm.as_mut()?.read(now);
+        let read = self.dcgm.as_mut()?.read(now, &self.tenants);
         Some(read.unwrap_or_else(|error| {
             errors.push(format!("dcgm-exporter: {error}"));
             HashMap::new()

@@ -291,7 +291,7 @@ pub enum Problem {
         /// As written.
         value: String,
     },
-    /// Not an address to read from.
+    /// Not a loopback address in figures, with a path.
     #[error("{value:?} is no address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
     Url {
         /// As written.

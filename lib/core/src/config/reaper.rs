@@ -10,7 +10,8 @@ use super::error::Problem;
 use super::options::one_of;
 use super::read::{Field, Section, Source};
 use crate::policy::{
-    Action, Breaker, Conditions, IdleWish, Mail, Mode, Policy, Reaper, Rule, Signal, Stall,
+    Action, Breaker, Conditions, ExporterUrl, IdleWish, Mail, Mode, Policy, Reaper, Rule, Signal,
+    Stall,
 };
 
 /// Keys of the daemon itself.
@@ -138,15 +139,14 @@ fn address(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<SocketAddr> 
     parsed.ok()
 }
 
-fn url(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<String> {
+fn url(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<ExporterUrl> {
     let text = item.text(source)?;
-    let usual = |c: char| c.is_ascii_graphic();
-    if text.starts_with("http://") && text.chars().all(usual) {
-        return Some(text.to_owned());
+    let url = text.parse();
+    if url.is_err() {
+        let value = text.to_owned();
+        item.wrong(source, Problem::Url { value });
     }
-    let value = text.to_owned();
-    item.wrong(source, Problem::Url { value });
-    None
+    url.ok()
 }
 
 fn breaker(source: &mut Source<'_>, section: &Section<'_, '_>, unless_said: Breaker) -> Breaker {

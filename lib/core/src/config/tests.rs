@@ -177,8 +177,8 @@ fn the_reaper_is_read() {
     let reaper = full().reaper;
     assert_eq!(reaper.interval, Duration::from_secs(5));
     assert_eq!(reaper.metrics, "[::1]:9836".parse().ok());
-    let exporter = reaper.dcgm_exporter.as_deref();
-    assert_eq!(exporter, Some("http://127.0.0.1:9400/metrics"));
+    let exporter = reaper.dcgm_exporter.map(|url| url.to_string());
+    assert_eq!(exporter.as_deref(), Some("http://127.0.0.1:9400/metrics"));
     assert_eq!(reaper.keep, 30 * 24 * HOUR);
     assert_eq!(reaper.reaps_per_hour, 10);
     let breaker = Breaker {
