@@ -82,11 +82,13 @@ pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<St
     names.map(whole).find(|address| is_address(address))
 }
 
-/// A user name, or a name and a host.
+/// A user name, or a name and a host. What programs that send mail take for an option, a folder, a pipe or a file begins
+/// with another character than a name does (`-`, `+`, `|`, `/`), and has no place in one but for the first two.
 fn is_address(text: &str) -> bool {
     let name = |text: &str| {
         let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=".contains(c);
-        !text.is_empty() && !text.starts_with(['-', '.']) && text.chars().all(usual)
+        let first = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        text.starts_with(first) && text.chars().all(usual)
     };
     let host = |text: &str| {
         let usual = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);

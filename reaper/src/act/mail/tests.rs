@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use gpufrac_core::policy::Signal;
 use mail_parser::{MessageParser, MimeHeaders};
+use proptest::prelude::*;
 
 use super::*;
 use crate::keep::evidence::Decision;
@@ -230,6 +231,8 @@ fn a_header_can_not_be_added() {
     assert_eq!(parsed.subject(), Some("a??Bcc: eve@example.org??b ü"));
     for wrong in [
         "-Cfile",
+        "+folder",
+        "a\u{7f}",
         "a@b\nBcc: c",
         "a,b",
         "|cat",
@@ -329,6 +332,16 @@ fn only_one_sane_address_is_a_recipient() {
         ("a@b c@d", "alice", Some("alice@example.org")),
         ("-oQ/tmp", "alice", Some("alice@example.org")),
         ("|id", "alice", Some("alice@example.org")),
+        ("+folder", "alice", Some("alice@example.org")),
+        ("+folder@example.org", "alice", Some("alice@example.org")),
+        ("=folder", "alice", Some("alice@example.org")),
+        (".x", "alice", Some("alice@example.org")),
+        ("~/file", "alice", Some("alice@example.org")),
+        ("a\tb", "alice", Some("alice@example.org")),
+        ("\u{1b}a", "alice", Some("alice@example.org")),
+        ("a\0b", "alice", Some("alice@example.org")),
+        ("_a+b", "alice", Some("_a+b@example.org")),
+        ("+x", "+alice", None),
         ("/home/alice/file", "alice", Some("alice@example.org")),
         (":include:/etc/shadow", "alice", Some("alice@example.org")),
         ("a%b@c", "alice", Some("alice@example.org")),
@@ -347,6 +360,18 @@ fn only_one_sane_address_is_a_recipient() {
         recipient(&"a".repeat(300), "alice", None).as_deref(),
         Some("alice")
     );
+}
+
+proptest! {
+    #[test]
+    fn an_address_is_a_name_and_perhaps_a_host(text in "[-+|/.=_a@ \r\n\t~:,;\\\"\u{1b}ä]{0,8}") {
+        if is_address(&text) {
+            let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=@".contains(c);
+            prop_assert!(text.chars().all(usual));
+            prop_assert!(text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_'));
+            prop_assert!(text.matches('@').count() <= 1);
+        }
+    }
 }
 
 #[test]
