@@ -4,21 +4,22 @@ use super::Daemon;
 use crate::act::mail::{self, Breach};
 use crate::act::refusal::Refusal;
 use crate::clock::BootTime;
-use crate::judge::breaker::{self, BreakerScope, LastOpen};
+use crate::judge::breaker::{self, BreakerScope, LastOpen, UserCounts};
 use crate::judge::peers::LeaseCount;
 use crate::report::errors::Topic;
 
 impl Daemon {
     /// Whether so few slices look stalled that it may be true, and when that was not so last, here or on a node of the
-    /// cluster; else why nothing is done. `acts`: whether something is due.
+    /// cluster; else why nothing is done. `users`: the leases here by user; `acts`: whether something is due.
     pub(super) fn check_breakers(
         &mut self,
-        stalled: u32,
+        users: UserCounts,
         now: BootTime,
         acts: bool,
     ) -> Result<Option<BootTime>, Refusal> {
         let interval = self.node.config.reaper.interval;
-        let own = self.count(stalled);
+        let opened = self.state.opened.cluster;
+        let own = LeaseCount::new(users.clone(), opened, self.outside.clock.as_ref());
         let told = self.peers.tell(own, now, interval);
         self.reports
             .report_once(&self.outside.log, Topic::Shared, told.err());
@@ -27,10 +28,11 @@ impl Daemon {
             true => self.count_cluster(),
             false => Ok(None),
         };
-        self.set_breaker(BreakerScope::Node, Some(own));
+        self.set_breaker(BreakerScope::Node, Some(&users));
         // Who cannot count must not close it.
         if let Ok(count) = &cluster {
-            self.set_breaker(BreakerScope::Cluster, *count);
+            let users = count.as_ref().map(|count| &count.users);
+            self.set_breaker(BreakerScope::Cluster, users);
         }
         self.state.opened.update(self.breakers, now);
         if self.breakers.node {
@@ -55,14 +57,14 @@ impl Daemon {
     }
 
     /// Opens or closes a breaker, and says so when that changes it.
-    fn set_breaker(&mut self, scope: BreakerScope, count: Option<LeaseCount>) {
+    fn set_breaker(&mut self, scope: BreakerScope, users: Option<&UserCounts>) {
         let limits = self.node.config.reaper.breaker;
-        let too_many = count.filter(|count| breaker::is_open(&limits, scope, *count));
+        let too_many = users.filter(|users| breaker::is_open(&limits, scope, users));
         if !self.breakers.set(scope, too_many.is_some()) {
             return;
         }
         let name = scope.name();
-        let Some(count) = too_many else {
+        let Some(count) = too_many.map(UserCounts::total) else {
             self.outside.log.warning(format!(
                 "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
             ));
@@ -85,15 +87,5 @@ impl Daemon {
         if let Some(message) = mail::breaker(&breach, mail) {
             self.mail_queue.send(mail, message);
         }
-    }
-
-    /// The leases here, and those whose jobs are due for a warning or had one.
-    pub(super) fn count(&self, stalled: u32) -> LeaseCount {
-        LeaseCount::new(
-            self.watched.len() as u32,
-            stalled,
-            self.state.opened.cluster,
-            self.outside.clock.as_ref(),
-        )
     }
 }

@@ -8,6 +8,7 @@ use gpufrac_core::policy::{Mode, Policy};
 use super::Daemon;
 use super::watched::WatchedLease;
 use crate::clock::BootTime;
+use crate::judge::breaker::{Count, UserCounts};
 use crate::judge::escalation::Step;
 use crate::judge::stall::Stalled;
 use crate::report::errors::Topic;
@@ -29,7 +30,7 @@ impl Daemon {
         self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
         let jobs: Vec<JobId> = self.watched.keys().copied().collect();
         let mut due = Vec::new();
-        let mut stalled = 0;
+        let mut users = UserCounts::default();
         for job in jobs {
             let found = self.judge(job, now);
             let Some(watched) = self.watched.get(&job) else {
@@ -37,10 +38,11 @@ impl Daemon {
             };
             // Of a job on several nodes each counts its own part: nothing is found but on the first.
             let counts = watched.watch.escalation.is_warned() || self.is_own_part_due(watched, now);
-            stalled += u32::from(counts);
+            let (leases, stalled) = (1, u32::from(counts));
+            users.add(watched.lease.user_id, Count { leases, stalled });
             due.extend(found);
         }
-        let closed = self.check_breakers(stalled, now, !due.is_empty());
+        let closed = self.check_breakers(users, now, !due.is_empty());
         for due in due {
             if self.is_late(now) {
                 break;

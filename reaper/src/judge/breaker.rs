@@ -1,10 +1,13 @@
-//! Too many slices that look idle at once are rather a sign of broken telemetry.
+//! Too many slices that look idle at once are rather a sign of broken telemetry. Those of one user are none: broken
+//! telemetry makes the slices of all users look idle.
 
+use std::collections::BTreeMap;
+
+use gpufrac_core::ids::UserId;
 use gpufrac_core::policy::Breaker;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::BootTime;
-use crate::judge::peers::LeaseCount;
 
 /// Which leases are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,37 +90,175 @@ pub fn share(limits: &Breaker, scope: BreakerScope) -> u8 {
     }
 }
 
+/// Leases, and those among them of jobs that are due for a warning, or were warned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Count {
+    /// All of them.
+    pub leases: u32,
+    /// Those that look stalled.
+    pub stalled: u32,
+}
+
+impl Count {
+    fn add(&mut self, other: Count) {
+        self.leases = self.leases.saturating_add(other.leases);
+        self.stalled = self.stalled.saturating_add(other.stalled);
+    }
+
+    fn without(self, other: Count) -> Count {
+        Count {
+            leases: self.leases.saturating_sub(other.leases),
+            stalled: self.stalled.saturating_sub(other.stalled),
+        }
+    }
+
+    /// Whether more than so many percent look stalled.
+    fn is_over(self, share: u8) -> bool {
+        u64::from(self.stalled) * 100 > u64::from(share) * u64::from(self.leases)
+    }
+}
+
+/// The leases of each user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct UserCounts(BTreeMap<UserId, Count>);
+
+impl UserCounts {
+    /// Adds leases of a user.
+    pub fn add(&mut self, user: UserId, count: Count) {
+        self.0.entry(user).or_default().add(count);
+    }
+
+    /// Adds those of another node.
+    pub fn merge(&mut self, others: UserCounts) {
+        for (user, count) in others.0 {
+            self.add(user, count);
+        }
+    }
+
+    /// The leases of all users.
+    #[must_use]
+    pub fn total(&self) -> Count {
+        self.0.values().fold(Count::default(), |mut sum, count| {
+            sum.add(*count);
+            sum
+        })
+    }
+}
+
 /// Whether so many leases are stalled that nothing may be reaped.
-pub fn is_open(limits: &Breaker, scope: BreakerScope, count: LeaseCount) -> bool {
+///
+/// It must look so without the leases of any one user too, where others have some: who leaves all slices idle would keep
+/// them for it, and with them the idle slices of everybody. In the cluster the others need as many as it takes, so that
+/// one more idle slice does not help; the GPUs of a node may be used by two users alone, and if none of their slices
+/// looks used there is nothing that shows that the telemetry is right.
+#[must_use]
+pub fn is_open(limits: &Breaker, scope: BreakerScope, counts: &UserCounts) -> bool {
     let share = share(limits, scope);
-    count.stalled >= limits.least
-        && u64::from(count.stalled) * 100 > u64::from(share) * u64::from(count.leases)
+    let total = counts.total();
+    let least_of_others = match scope {
+        BreakerScope::Node => 1,
+        BreakerScope::Cluster => limits.least,
+    };
+    let shows_without = |own: &Count| {
+        let others = total.without(*own);
+        others.leases == 0 || others.stalled >= least_of_others && others.is_over(share)
+    };
+    total.stalled >= limits.least && total.is_over(share) && counts.0.values().all(shows_without)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::clock::SystemClock;
+
+    const LIMITS: Breaker = Breaker {
+        node_share: 50,
+        cluster_share: 10,
+        least: 3,
+    };
+
+    /// Of users 1, 2, ...: their stalled leases, and all of theirs.
+    fn counts(users: &[(u32, u32)]) -> UserCounts {
+        let mut counts = UserCounts::default();
+        for (user, (stalled, leases)) in (1..).zip(users) {
+            let (leases, stalled) = (*leases, *stalled);
+            counts.add(UserId(user), Count { leases, stalled });
+        }
+        counts
+    }
+
+    fn open(scope: BreakerScope, users: &[(u32, u32)]) -> bool {
+        is_open(&LIMITS, scope, &counts(users))
+    }
 
     #[test]
     fn it_opens_above_the_share_and_not_for_a_few() {
-        let breaker = Breaker {
-            node_share: 50,
-            cluster_share: 10,
-            least: 3,
-        };
-        let open = |scope, stalled, leases| {
-            is_open(
-                &breaker,
-                scope,
-                LeaseCount::new(leases, stalled, None, &SystemClock),
-            )
-        };
-        assert!(!open(BreakerScope::Node, 2, 2));
-        assert!(!open(BreakerScope::Node, 3, 6));
-        assert!(open(BreakerScope::Node, 3, 5));
-        assert!(!open(BreakerScope::Cluster, 10, 100));
-        assert!(open(BreakerScope::Cluster, 11, 100));
-        assert!(!open(BreakerScope::Node, 0, 0));
+        let alone = |scope, stalled, leases| open(scope, &[(stalled, leases)]);
+        assert!(!alone(BreakerScope::Node, 2, 2));
+        assert!(!alone(BreakerScope::Node, 3, 6));
+        assert!(alone(BreakerScope::Node, 3, 5));
+        assert!(!alone(BreakerScope::Cluster, 10, 100));
+        assert!(alone(BreakerScope::Cluster, 11, 100));
+        assert!(!alone(BreakerScope::Node, 0, 0));
+    }
+
+    #[test]
+    fn one_user_does_not_open_it_for_others() {
+        // All that a user has is idle, and what others have is not, or hardly.
+        assert!(!open(BreakerScope::Cluster, &[(900, 900), (0, 100)]));
+        assert!(!open(BreakerScope::Cluster, &[(900, 900), (10, 100)]));
+        assert!(!open(BreakerScope::Cluster, &[(900, 900), (2, 2)]));
+        assert!(!open(BreakerScope::Node, &[(6, 6), (0, 1)]));
+        assert!(!open(BreakerScope::Node, &[(6, 6), (1, 2)]));
+        // What all users have looks idle.
+        assert!(open(BreakerScope::Cluster, &[(9, 9), (8, 8)]));
+        assert!(open(BreakerScope::Cluster, &[(900, 900), (11, 100)]));
+        assert!(open(BreakerScope::Node, &[(6, 6), (1, 1)]));
+        assert!(open(BreakerScope::Node, &[(1, 1), (1, 1), (1, 1)]));
+    }
+
+    #[test]
+    fn counts_of_nodes_are_added_by_user_and_kept_as_text() {
+        let mut sum = counts(&[(1, 2), (0, 3)]);
+        sum.merge(counts(&[(2, 2)]));
+        assert_eq!(sum, counts(&[(3, 4), (0, 3)]));
+        let text = serde_json::to_string(&sum).unwrap();
+        assert_eq!(
+            text,
+            r#"{"1":{"leases":4,"stalled":3},"2":{"leases":3,"stalled":0}}"#
+        );
+        assert_eq!(serde_json::from_str::<UserCounts>(&text).unwrap(), sum);
+        // What a file says is not to be trusted with a sum.
+        sum.merge(counts(&[(u32::MAX, u32::MAX)]));
+        assert_eq!(sum.total().leases, u32::MAX);
+    }
+
+    proptest! {
+        /// However many idle slices one user adds: they do not open it where the slices of others do not.
+        #[test]
+        fn idle_slices_of_one_user_never_open_it(
+            users in proptest::collection::vec((0_u32..20, 0_u32..20), 1..6),
+            own in 0_u32..2000,
+            node in any::<bool>(),
+        ) {
+            let scope = if node { BreakerScope::Node } else { BreakerScope::Cluster };
+            let users: Vec<_> = users.iter().map(|(stalled, used)| (*stalled, stalled + used)).collect();
+            let limits = Breaker { least: 1, ..LIMITS };
+            let others = counts(&users).total();
+            prop_assume!(others.leases > 0 && !others.is_over(share(&limits, scope)));
+            let with = [&users[..], &[(own, own)]].concat();
+            prop_assert!(!is_open(&limits, scope, &counts(&with)));
+        }
+
+        /// Broken telemetry, by which every slice looks idle, opens it whoever has the slices.
+        #[test]
+        fn it_opens_when_all_slices_look_idle(users in proptest::collection::vec(3_u32..50, 1..6), node in any::<bool>()) {
+            let scope = if node { BreakerScope::Node } else { BreakerScope::Cluster };
+            let users: Vec<_> = users.iter().map(|leases| (*leases, *leases)).collect();
+            prop_assert!(open(scope, &users));
+        }
     }
 }

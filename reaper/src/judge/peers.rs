@@ -18,9 +18,13 @@ use gpufrac_host::files::{FileError, RootDir};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, Clock};
+use crate::judge::breaker::UserCounts;
 use crate::key::Key;
 
+/// Of a claim.
 const VERSION: u32 = 1;
+/// Of the count of a node's leases: the second one has them by user.
+const COUNT_VERSION: u32 = 2;
 /// Of the files.
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
@@ -38,32 +42,24 @@ struct Claim {
 }
 
 /// The leases of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseCount {
     version: u32,
     at_unix: u64,
-    /// All of them.
-    pub leases: u32,
-    /// Those of jobs that are due for a warning, or were warned.
-    pub stalled: u32,
+    /// Those of each user.
+    pub users: UserCounts,
     /// When the node last saw the breaker of the cluster open: seconds since 1970, 0 for never.
     opened_unix: u64,
 }
 
 impl LeaseCount {
     /// Now. `opened`: when the breaker of the cluster was last seen open.
-    pub fn new(
-        leases: u32,
-        stalled: u32,
-        opened: Option<BootTime>,
-        clock: &dyn Clock,
-    ) -> LeaseCount {
+    pub fn new(users: UserCounts, opened: Option<BootTime>, clock: &dyn Clock) -> LeaseCount {
         LeaseCount {
-            version: VERSION,
+            version: COUNT_VERSION,
             at_unix: clock.unix_now(),
-            leases,
-            stalled,
+            users,
             opened_unix: opened.map_or(0, |opened| clock.unix(opened)),
         }
     }
@@ -239,8 +235,8 @@ impl Peers {
         if self.folder.is_none() {
             return Ok(());
         }
-        let before = match self.counted {
-            Some((told, _)) => Some(told),
+        let before = match &self.counted {
+            Some((told, _)) => Some(told.clone()),
             // From before this node was booted, or its daemon started.
             None => {
                 let text = self.open("nodes")?.read(&self.node)?.unwrap_or_default();
@@ -249,11 +245,10 @@ impl Peers {
         };
         let opened_before = before.map_or(0, |count: LeaseCount| count.opened_unix);
         count.opened_unix = count.opened_unix.max(opened_before);
-        if let Some((told, at)) = self.counted {
-            let said = |count: LeaseCount| (count.leases, count.stalled, count.opened_unix / 60);
-            let same = said(told) == said(count);
+        if let Some((told, at)) = &self.counted {
+            let same = told.users == count.users && told.opened_unix / 60 == count.opened_unix / 60;
             let pause = interval * if same { 30 } else { 6 };
-            if now.since(at) < pause {
+            if now.since(*at) < pause {
                 return Ok(());
             }
         }
@@ -279,10 +274,9 @@ impl Peers {
         let span = (interval * 90).as_secs().max(10);
         let (oldest, newest) = (now_unix.saturating_sub(span), now_unix + span);
         let mut sum = LeaseCount {
-            version: VERSION,
+            version: COUNT_VERSION,
             at_unix: now_unix,
-            leases: 0,
-            stalled: 0,
+            users: UserCounts::default(),
             opened_unix: 0,
         };
         for name in dir.names()? {
@@ -291,14 +285,14 @@ impl Peers {
                 continue;
             };
             // What is told of the future is told by a wrong clock, and would hold for as long.
-            if count.version != VERSION || count.at_unix > newest || count.opened_unix > newest {
+            let is_known = count.version == COUNT_VERSION;
+            if !is_known || count.at_unix > newest || count.opened_unix > newest {
                 continue;
             }
             // However old the word is.
             sum.opened_unix = sum.opened_unix.max(count.opened_unix);
             if count.at_unix >= oldest {
-                sum.leases += count.leases;
-                sum.stalled += count.stalled;
+                sum.users.merge(count.users);
             }
         }
         Ok(Some(sum))
@@ -318,11 +312,21 @@ impl Peers {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::ids::UserId;
+
     use super::*;
     use crate::clock::SystemClock;
+    use crate::judge::breaker::Count;
     use crate::judge::watch::tests::{KEY, at};
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// Of one user.
+    fn users(leases: u32, stalled: u32) -> UserCounts {
+        let mut users = UserCounts::default();
+        users.add(UserId(1000), Count { leases, stalled });
+        users
+    }
 
     fn two() -> (tempfile::TempDir, Peers, Peers) {
         let keep = tempfile::tempdir().unwrap();
@@ -398,7 +402,7 @@ mod tests {
         let count = |peers: &mut Peers, leases, stalled, second| {
             peers
                 .tell(
-                    LeaseCount::new(leases, stalled, None, &SystemClock),
+                    LeaseCount::new(users(leases, stalled), None, &SystemClock),
                     at(second),
                     SECOND,
                 )
@@ -411,18 +415,18 @@ mod tests {
             .cluster(SECOND, SystemClock.unix_now())
             .unwrap()
             .unwrap();
-        assert_eq!((sum.leases, sum.stalled), (9, 1), "not told that often");
+        assert_eq!(sum.users, users(9, 1), "not told that often");
         count(&mut two, 5, 5, 6);
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
             .unwrap()
             .unwrap();
-        assert_eq!((sum.leases, sum.stalled), (9, 6));
+        assert_eq!(sum.users, users(9, 6));
 
         let now = SystemClock.now();
         assert_eq!(sum.opened(&SystemClock), None);
         let open = now.before(300 * SECOND);
-        let count = LeaseCount::new(5, 0, Some(open), &SystemClock);
+        let count = LeaseCount::new(users(5, 0), Some(open), &SystemClock);
         two.tell(count, at(12), SECOND).unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
@@ -434,7 +438,11 @@ mod tests {
         // A boot of the node does not take it back.
         let mut again = Peers::new(two.folder.as_deref(), "n2");
         again
-            .tell(LeaseCount::new(0, 0, None, &SystemClock), at(1), SECOND)
+            .tell(
+                LeaseCount::new(UserCounts::default(), None, &SystemClock),
+                at(1),
+                SECOND,
+            )
             .unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
@@ -446,13 +454,13 @@ mod tests {
         let dir = two.open("nodes").unwrap();
         let mut wrong: LeaseCount = serde_json::from_str(&text(&dir)).unwrap();
         wrong.opened_unix += 365 * 86400;
-        wrong.leases = 100;
+        wrong.users = users(100, 0);
         dir.write("n2", &serde_json::to_string(&wrong).unwrap(), FILE_MODE)
             .unwrap();
         let sum = one
             .cluster(SECOND, SystemClock.unix_now())
             .unwrap()
             .unwrap();
-        assert_eq!((sum.leases, sum.opened_unix), (4, 0));
+        assert_eq!((sum.users, sum.opened_unix), (users(4, 1), 0));
     }
 }

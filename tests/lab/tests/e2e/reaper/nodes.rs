@@ -236,6 +236,32 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
 }
 
 #[test]
+fn one_user_does_not_open_the_breaker_of_the_cluster() -> Result<(), LabError> {
+    let lab = two(&[BREAKER], "").shared().start()?;
+    let (eve, bob) = (&lab.users()[0], &lab.users()[1]);
+    let on = |number: usize, user, script| {
+        let node = &lab.nodes()[number % 2];
+        submit(&lab, user, &["-w", node, "--gres=gpufrac:0.25"], script)
+    };
+    // More than enough, had they more users than one.
+    let idle: Vec<JobId> = (0..6)
+        .map(|number| on(number, eve, "sleep 1000"))
+        .collect::<Result<_, _>>()?;
+    let unused = on(0, bob, "sleep 1000")?;
+    let busy = on(1, bob, "gpu busy")?;
+    wait_until_cancelled(&lab, &lab.nodes()[0], unused)?;
+    for (number, job) in idle.into_iter().enumerate() {
+        wait_until_cancelled(&lab, &lab.nodes()[number % 2], job)?;
+    }
+    for node in lab.nodes() {
+        let log = lab.reaper_log(node)?;
+        assert!(!log.contains("THE BREAKER OF THE CLUSTER IS OPEN"), "{log}");
+    }
+    expect_spared(&lab, &lab.nodes()[1], busy)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
 fn a_breaker_counts_each_part_of_a_job_on_several_nodes() -> Result<(), LabError> {
     let breaker = (
         "breaker",
