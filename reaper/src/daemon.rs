@@ -9,7 +9,7 @@ use gpufrac_core::policy::{Mode, Policy};
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 
-use self::watched::{RecordSize, WatchedLease};
+use self::watched::{RecordSize, WatchedJob};
 use crate::act::mail_queue::MailQueue;
 use crate::act::overdue::Cleanup;
 use crate::clock::BootTime;
@@ -45,10 +45,12 @@ pub struct Daemon {
     peers: Peers,
     mail_queue: MailQueue,
     state: State,
-    /// The active leases.
-    watched: BTreeMap<JobId, WatchedLease>,
+    /// The jobs whose leases are active.
+    watched: BTreeMap<JobId, WatchedJob>,
     /// All of them.
     leases: Vec<Lease>,
+    /// When it was last known which there are.
+    leases_known: Option<BootTime>,
     breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
@@ -77,6 +79,7 @@ impl Daemon {
             mail_queue: MailQueue::new(),
             watched: BTreeMap::new(),
             leases: Vec::new(),
+            leases_known: None,
             breakers: Breakers::default(),
             round: 0,
             cleanup: Cleanup::default(),
@@ -133,6 +136,7 @@ impl Daemon {
                 return self.publish();
             }
         }
+        self.leases_known = Some(self.outside.clock.now());
         self.reports
             .report_once(&self.outside.log, Topic::Leases, None::<String>);
         self.look(&mut observe);
@@ -171,7 +175,7 @@ impl Daemon {
         self.mail_queue.finish();
     }
 
-    fn policy(&self, watched: &WatchedLease) -> &Policy {
+    fn policy(&self, watched: &WatchedJob) -> &Policy {
         watched.policy(&self.node.config.reaper)
     }
 
@@ -187,7 +191,10 @@ impl Daemon {
     fn publish(&mut self) {
         self.state.totals.mail_errors += self.mail_queue.failed();
         let now = self.outside.clock.now();
-        let slices = self.watched.values().map(|watched| watched.metrics(now));
+        let slices = self
+            .watched
+            .values()
+            .flat_map(|watched| watched.metrics(now));
         let snapshot = Snapshot {
             slices: slices.collect(),
             totals: self.state.totals.clone(),

@@ -1,4 +1,4 @@
-//! Which run of which job a lease is of.
+//! Which run of which job a lease is of, and which of its slices.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
@@ -23,6 +23,25 @@ impl Key {
             job_id: lease.job_id,
             restart_count: lease.restart_count,
             created_unix: lease.created_unix,
+        }
+    }
+}
+
+/// Which slice of which job on this node: a job with a slice for each task has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceId {
+    /// The job.
+    pub job_id: JobId,
+    /// Which of its slices here, from 0.
+    pub number: u32,
+}
+
+impl SliceId {
+    /// Of a lease.
+    pub fn of(lease: &Lease) -> SliceId {
+        SliceId {
+            job_id: lease.job_id,
+            number: lease.number,
         }
     }
 }

@@ -7,7 +7,7 @@ use gpufrac_core::policy::Mode;
 
 use super::Daemon;
 use super::reap::Due;
-use super::watched::WatchedLease;
+use super::watched::WatchedJob;
 use crate::act::refusal::Refusal;
 use crate::act::slurm::{Job, SlurmError};
 use crate::clock::BootTime;
@@ -23,7 +23,7 @@ impl Daemon {
         let was_known = self
             .watched
             .get(&due.job)
-            .is_some_and(WatchedLease::is_on_several_nodes);
+            .is_some_and(WatchedJob::is_on_several_nodes);
         let Some(job) = self.ask_about(due.job) else {
             // It said so, or does not know the job.
             return Ok(());

@@ -1,12 +1,12 @@
-//! Which leases are watched: new ones are adopted, those that are gone are forgotten.
+//! Which jobs are watched: those with new leases are adopted, those whose leases are gone are forgotten.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeMap;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use super::Daemon;
-use super::watched::{RecordSize, WatchedLease};
+use super::watched::{JobLeases, WatchedJob};
 use crate::clock::BootTime;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, Watch};
 use crate::keep::evidence::Record;
@@ -19,38 +19,26 @@ const FIRST_SAMPLES_PER_POINT: u32 = 6;
 const LONGEST_START_S: u64 = 30;
 
 impl Daemon {
-    /// New leases are watched from now on, or taken up from the state of before; those that are gone are done with.
+    /// Jobs with new leases are watched from now on, or taken up from the state of before; those whose leases are gone are
+    /// done with.
     pub(super) fn sync_leases(&mut self, leases: Vec<Lease>) {
         let now = self.outside.clock.now();
-        let (known, several) = (with_several(&self.leases), with_several(&leases));
-        for job in several.difference(&known) {
-            self.outside.log.info(format!(
-                "job {job} has several slices here, one for each task, and is left alone: nobody looks at all of them at once"
-            ));
-        }
         self.leases = leases;
-        let active = self.leases.iter();
-        let active = active.filter(|lease| lease.state == LeaseState::Active);
-        let judged = active.filter(|lease| !several.contains(&lease.job_id));
-        let active: Vec<Lease> = judged.cloned().collect();
-        let keys: HashMap<JobId, Key> = active.iter().map(|l| (l.job_id, Key::of(l))).collect();
-        let gone: Vec<JobId> = self
-            .watched
-            .iter()
-            .filter(|(job, watched)| keys.get(job) != Some(&watched.watch.key))
-            .map(|(job, _)| *job)
-            .collect();
+        let mut active = active_jobs(&self.leases);
+        let mut gone = Vec::new();
+        for (job, watched) in &mut self.watched {
+            match active.get(job) {
+                Some(leases) if watched.update(leases) => drop(active.remove(job)),
+                _ => gone.push(*job),
+            }
+        }
         for job in gone {
-            self.forget_lease(job, now);
+            self.forget_job(job, now);
         }
         let first = self.round == 1;
-        for lease in active {
-            if let Some(known) = self.watched.get_mut(&lease.job_id) {
-                known.lease = lease;
-                continue;
-            }
-            let watched = self.adopt_lease(lease, now);
-            self.watched.insert(watched.lease.job_id, watched);
+        for (job, leases) in active {
+            let watched = self.adopt_job(leases, now);
+            self.watched.insert(job, watched);
         }
         if first {
             let tidied = self
@@ -69,9 +57,12 @@ impl Daemon {
         }
     }
 
-    fn adopt_lease(&mut self, lease: Lease, now: BootTime) -> WatchedLease {
-        let key = Key::of(&lease);
-        let known = self.state.watches.iter().position(|watch| watch.key == key);
+    fn adopt_job(&mut self, leases: JobLeases, now: BootTime) -> WatchedJob {
+        let lease = &leases.first;
+        let key = Key::of(lease);
+        let slices = leases.iter().count();
+        let mut watches = self.state.watches.iter();
+        let known = watches.position(|watch| watch.key == key && watch.slices() == slices);
         let interval = self.node.config.reaper.interval;
         let mut record = None;
         let watch = match known {
@@ -85,11 +76,10 @@ impl Daemon {
             None => {
                 let mut watch = Watch::new(key, now);
                 let age = self.outside.clock.unix_now().abs_diff(lease.created_unix);
-                if age
-                    > (interval * LONGEST_GAP_ROUNDS)
-                        .as_secs()
-                        .max(LONGEST_START_S)
-                {
+                let longest_gap = interval * LONGEST_GAP_ROUNDS;
+                let is_old = age > longest_gap.as_secs().max(LONGEST_START_S);
+                let known = self.leases_known;
+                if is_old || known.is_some_and(|known| now.since(known) > longest_gap) {
                     watch.mark_active(now, "what it did before is not known");
                 }
                 watch
@@ -98,22 +88,13 @@ impl Daemon {
         let step = interval * FIRST_SAMPLES_PER_POINT;
         let record = record.unwrap_or_else(|| {
             let began_unix = self.outside.clock.unix(watch.began);
-            Record::new(&lease, began_unix, step)
+            Record::new(lease, began_unix, step)
         });
-        WatchedLease {
-            lease,
-            watch,
-            record,
-            last: None,
-            job: None,
-            next_question: 0,
-            refused: None,
-            written: Some(RecordSize::EMPTY),
-        }
+        WatchedJob::new(leases, watch, record)
     }
 
-    /// The lease is gone.
-    fn forget_lease(&mut self, job: JobId, now: BootTime) {
+    /// The job has no lease any more, or others.
+    fn forget_job(&mut self, job: JobId, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
         };
@@ -134,8 +115,22 @@ impl Daemon {
     }
 }
 
-/// Jobs with more than one lease.
-fn with_several(leases: &[Lease]) -> BTreeSet<JobId> {
-    let further = leases.iter().filter(|lease| lease.number > 0);
-    further.map(|lease| lease.job_id).collect()
+/// The jobs whose leases are all active: one that is being made or released says nothing of its job.
+fn active_jobs(leases: &[Lease]) -> BTreeMap<JobId, JobLeases> {
+    let mut jobs: BTreeMap<JobId, Vec<&Lease>> = BTreeMap::new();
+    for lease in leases {
+        jobs.entry(lease.job_id).or_default().push(lease);
+    }
+    let is_active = |lease: &&Lease| lease.state == LeaseState::Active;
+    let whole = jobs
+        .into_iter()
+        .filter(|(_, own)| own.iter().all(is_active));
+    let by_number = whole.filter_map(|(job, mut own)| {
+        own.sort_unstable_by_key(|lease| lease.number);
+        let mut own = own.into_iter().cloned();
+        let first = own.next()?;
+        let further = own.collect();
+        Some((job, JobLeases { first, further }))
+    });
+    by_number.collect()
 }

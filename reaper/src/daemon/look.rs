@@ -4,7 +4,9 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use super::Daemon;
-use crate::measure::sample::Activity;
+use super::watched::WatchedJob;
+use crate::key::SliceId;
+use crate::measure::sample::{Activity, Sample};
 use crate::report::errors::Topic;
 use crate::rhythm::LookScope;
 
@@ -17,9 +19,10 @@ impl Daemon {
         let seen = |lease: &&Lease| {
             lease.slice.mig().is_none() || !ending.contains(&lease.slice.gpu_uuid.as_str())
         };
-        let leases = self.watched.values().map(|watched| &watched.lease);
-        let leases: Vec<&Lease> = leases.filter(seen).collect();
-        let scope = match leases.len() == self.watched.len() {
+        let leases: Vec<&Lease> = self.watched.values().flat_map(WatchedJob::leases).collect();
+        let all = leases.len();
+        let leases: Vec<&Lease> = leases.into_iter().filter(seen).collect();
+        let scope = match leases.len() == all {
             true => LookScope::All,
             false => LookScope::OtherGpus,
         };
@@ -28,10 +31,10 @@ impl Daemon {
             let watched = self.watched.get(&lease.job_id);
             watched.map_or(&reaper.general, |watched| watched.policy(reaper))
         };
-        let look = self
-            .outside
-            .sampler
-            .look(&self.node, &leases, &mut || observe(scope), &policy);
+        let mut look =
+            self.outside
+                .sampler
+                .look(&self.node, &leases, &mut || observe(scope), &policy);
         self.state.totals.driver_errors += look.errors.len() as u64;
         self.reports.report_once(
             &self.outside.log,
@@ -40,38 +43,41 @@ impl Daemon {
         );
         let now = self.outside.clock.now();
         let reaper = &self.node.config.reaper;
-        for (job, sample) in look.samples {
-            let Some(watched) = self.watched.get_mut(&job) else {
+        for watched in self.watched.values_mut() {
+            let ids = watched.leases().map(SliceId::of);
+            let samples: Option<Vec<Sample>> = ids.map(|id| look.samples.remove(&id)).collect();
+            // Whoever was not looked at may be the busiest.
+            let Some(samples) = samples else {
                 continue;
             };
-            if matches!(sample.activity, Activity::Unknown(_)) {
-                self.state.totals.unknown_samples += 1;
-            }
+            let unknown = |sample: &&Sample| matches!(sample.activity, Activity::Unknown(_));
+            self.state.totals.unknown_samples += samples.iter().filter(unknown).count() as u64;
             let policy = watched.policy(reaper);
-            watched.take(now, sample, policy, reaper.interval);
+            watched.take(now, samples, policy, reaper.interval);
         }
     }
 
-    /// One more look at a slice whose job is about to end. It takes the time of a shortest look.
+    /// One more look at the slices of a job that is about to end. It takes the time of a shortest look.
     pub(super) fn look_again(&mut self, job: JobId) {
         let Some(watched) = self.watched.get(&job) else {
             return;
         };
-        let lease = watched.lease.clone();
         let policy = self.policy(watched).clone();
-        let gpu = &lease.slice.gpu_uuid;
-        let neighbours = self.watched.values().map(|watched| &watched.lease);
-        let neighbours: Vec<&Lease> = neighbours
-            .filter(|other| other.slice.gpu_uuid == *gpu)
-            .collect();
-        let sample = self
+        let leases: Vec<&Lease> = watched.leases().collect();
+        let on_their_gpu = |other: &&Lease| {
+            let mut own = leases.iter();
+            own.any(|own| own.slice.gpu_uuid == other.slice.gpu_uuid)
+        };
+        let neighbours = self.watched.values().flat_map(WatchedJob::leases);
+        let neighbours: Vec<&Lease> = neighbours.filter(on_their_gpu).collect();
+        let samples = self
             .outside
             .sampler
-            .look_at(&self.node, &lease, &neighbours, &policy);
+            .look_at(&self.node, &leases, &neighbours, &policy);
         let interval = self.node.config.reaper.interval;
         let now = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&job) {
-            watched.take(now, sample, &policy, interval);
+            watched.take(now, samples, &policy, interval);
         }
     }
 }

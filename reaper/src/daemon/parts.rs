@@ -4,7 +4,7 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Policy;
 
 use super::Daemon;
-use super::watched::WatchedLease;
+use super::watched::WatchedJob;
 use crate::act::refusal::Refusal;
 use crate::clock::BootTime;
 use crate::judge::peers::PeerError;
@@ -83,7 +83,7 @@ impl Daemon {
         let on_several = self
             .watched
             .get(&job)
-            .is_some_and(WatchedLease::is_on_several_nodes);
+            .is_some_and(WatchedJob::is_on_several_nodes);
         if on_several && self.node.shared.is_some() {
             let withdrawn = self.peers.withdraw(job);
             self.reports

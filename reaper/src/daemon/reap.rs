@@ -6,7 +6,7 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Mode, Policy};
 
 use super::Daemon;
-use super::watched::WatchedLease;
+use super::watched::WatchedJob;
 use crate::clock::BootTime;
 use crate::judge::breaker::{Count, UserCounts};
 use crate::judge::escalation::Step;
@@ -25,7 +25,7 @@ pub(super) struct Due {
 }
 
 impl Daemon {
-    /// Judges every lease and does what is due.
+    /// Judges every job and does what is due.
     pub(super) fn reap(&mut self, now: BootTime) {
         self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
         let jobs: Vec<JobId> = self.watched.keys().copied().collect();
@@ -38,7 +38,8 @@ impl Daemon {
             };
             // Of a job on several nodes each counts its own part: nothing is found but on the first.
             let counts = watched.watch.escalation.is_warned() || self.is_own_part_due(watched, now);
-            let (leases, stalled) = (1, u32::from(counts));
+            let leases = watched.leases().count() as u32;
+            let stalled = if counts { leases } else { 0 };
             users.add(watched.lease.user_id, Count { leases, stalled });
             due.extend(found);
         }
@@ -114,7 +115,7 @@ impl Daemon {
     }
 
     /// Whether a warning about the slice would be due, whatever is known of others of the job.
-    fn is_own_part_due(&self, watched: &WatchedLease, now: BootTime) -> bool {
+    fn is_own_part_due(&self, watched: &WatchedJob, now: BootTime) -> bool {
         let policy = self.policy(watched);
         let stalled = watched.stalled(policy);
         policy.mode != Mode::Off && stalled.is_some_and(|own| now >= own.warned_from(policy))

@@ -1,4 +1,4 @@
-//! All that the daemon knows of one lease.
+//! All that the daemon knows of a job's leases here.
 
 use std::time::Duration;
 
@@ -11,14 +11,20 @@ use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
 use crate::keep::evidence::Record;
+use crate::key::Key;
 use crate::measure::sample::{Sample, Source};
 use crate::report::metrics::SliceMetrics;
 
-/// All that the daemon knows of one lease.
-pub(super) struct WatchedLease {
+/// All that the daemon knows of a job's leases here: one, or several where each task has a slice.
+pub(super) struct WatchedJob {
+    /// The first lease. What is the job's own, its user and its wish, is the same in all of them.
     pub(super) lease: Lease,
+    /// The others.
+    further: Vec<Lease>,
     pub(super) watch: Watch,
     pub(super) record: Record,
+    /// What the last look found: a sample of each slice, and what they say of the job.
+    samples: Vec<Sample>,
     pub(super) last: Option<Sample>,
     /// What Slurm said of the job when it was last asked.
     pub(super) job: Option<Job>,
@@ -28,6 +34,19 @@ pub(super) struct WatchedLease {
     pub(super) refused: Option<Refusal>,
     /// The size of the record when it was last written; None: it is to be written in any case.
     pub(super) written: Option<RecordSize>,
+}
+
+/// The leases of a job here, by their numbers.
+pub(super) struct JobLeases {
+    pub(super) first: Lease,
+    pub(super) further: Vec<Lease>,
+}
+
+impl JobLeases {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        [&self.first].into_iter().chain(&self.further)
+    }
 }
 
 /// How much there is to write of a record.
@@ -51,7 +70,39 @@ impl RecordSize {
     }
 }
 
-impl WatchedLease {
+impl WatchedJob {
+    /// Of a job that begins to be watched.
+    pub(super) fn new(leases: JobLeases, watch: Watch, record: Record) -> WatchedJob {
+        WatchedJob {
+            lease: leases.first,
+            further: leases.further,
+            watch,
+            record,
+            samples: Vec::new(),
+            last: None,
+            job: None,
+            next_question: 0,
+            refused: None,
+            written: Some(RecordSize::EMPTY),
+        }
+    }
+
+    /// Its leases, in their order.
+    pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
+        [&self.lease].into_iter().chain(&self.further)
+    }
+
+    /// Takes its leases as they were just read; false if they are others than those that are watched.
+    pub(super) fn update(&mut self, leases: &JobLeases) -> bool {
+        let id = |lease: &Lease| (Key::of(lease), lease.number);
+        let is_same = self.leases().map(id).eq(leases.iter().map(id));
+        if is_same {
+            self.lease.clone_from(&leases.first);
+            self.further.clone_from(&leases.further);
+        }
+        is_same
+    }
+
     /// The policy that holds for the job, as far as Slurm was asked about it.
     pub(super) fn policy<'a>(&self, reaper: &'a Reaper) -> &'a Policy {
         reaper.policy(&facts(&self.lease, self.job.as_ref()))
@@ -67,11 +118,11 @@ impl WatchedLease {
         self.job.as_ref().is_some_and(|job| job.node_count > 1)
     }
 
-    /// Takes in a sample.
+    /// Takes in a sample of each slice.
     pub(super) fn take(
         &mut self,
         now: BootTime,
-        sample: Sample,
+        samples: Vec<Sample>,
         policy: &Policy,
         interval: Duration,
     ) {
@@ -80,16 +131,20 @@ impl WatchedLease {
             true => LONGEST_SUSPECT_GAP_ROUNDS,
             false => LONGEST_GAP_ROUNDS,
         };
-        self.watch.observe(now, &sample, interval * gap);
+        self.watch.observe(now, &samples, interval * gap);
         let at = now.since(self.watch.began);
+        let sample = Sample::of_job(&samples);
         self.record.series.add(at, &sample);
-        self.last = Some(sample);
+        (self.samples, self.last) = (samples, Some(sample));
     }
 
-    /// What Prometheus reads of the slice.
-    pub(super) fn metrics(&self, now: BootTime) -> SliceMetrics {
-        let lease = &self.lease;
-        let last = self.last.as_ref();
+    /// What Prometheus reads of the slices.
+    pub(super) fn metrics(&self, now: BootTime) -> impl Iterator<Item = SliceMetrics> {
+        let leases = self.leases().enumerate();
+        leases.map(move |(number, lease)| self.metrics_of(lease, self.samples.get(number), now))
+    }
+
+    fn metrics_of(&self, lease: &Lease, last: Option<&Sample>, now: BootTime) -> SliceMetrics {
         SliceMetrics {
             job: lease.job_id,
             user: lease.user.clone(),

@@ -178,7 +178,7 @@ mod tests {
                 continue;
             };
             let now = at(second);
-            watch.observe(now, &sample(activity, 0, 0), 120 * SECOND);
+            watch.observe(now, &[sample(activity, 0, 0)], 120 * SECOND);
             if watch.is_cleared() {
                 watch.escalation = Escalation::default();
             }

@@ -1,4 +1,4 @@
-//! What is remembered of a lease from sample to sample, and since when its slice is stalled. No I/O,
+//! What is remembered of a job's slices here from sample to sample, and since when they are stalled. No I/O,
 //! no clock of its own.
 
 use std::time::Duration;
@@ -20,7 +20,15 @@ pub const LONGEST_SUSPECT_GAP_ROUNDS: u32 = 3;
 /// Memory of an instance that the driver itself may hold.
 const DRIVERS_OWN: MemoryMib = MemoryMib(256);
 
-/// What is remembered of a lease.
+/// What the last look at a slice found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Seen {
+    contexts: u32,
+    memory: Option<MemoryMib>,
+}
+
+/// What is remembered of a job and its slices here. It is active when any of them is: its busiest slice speaks for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
@@ -38,10 +46,13 @@ pub struct Watch {
     pub last_active: BootTime,
     /// Why that counts as activity.
     pub reason: String,
-    /// The job's processes at the last look.
+    /// The job's processes on its first slice at the last look.
     contexts: u32,
-    /// Its memory at the last look.
+    /// Their memory at the last look.
     memory: Option<MemoryMib>,
+    /// The same of its further slices, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    further: Vec<Seen>,
     /// Since when memory is held and no process is left.
     held_since: Option<BootTime>,
     /// Since when the job takes more than its share.
@@ -63,18 +74,59 @@ impl Watch {
             reason: String::new(),
             contexts: 0,
             memory: None,
+            further: Vec::new(),
             held_since: None,
             over_since: None,
             escalation: Escalation::default(),
         }
     }
 
-    /// Takes in a sample. `longest_gap`: what may have happened in more time without one is not known.
-    pub fn observe(&mut self, now: BootTime, sample: &Sample, longest_gap: Duration) {
+    /// How many slices the last look was at.
+    pub fn slices(&self) -> usize {
+        1 + self.further.len()
+    }
+
+    /// Takes in a sample of each slice, in their order. `longest_gap`: what may have happened in more time without them is
+    /// not known.
+    pub fn observe(&mut self, now: BootTime, samples: &[Sample], longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
             self.restart_window(now, "nobody looked for too long");
         }
         self.sampled = now;
+        self.further
+            .resize(samples.len().saturating_sub(1), Seen::default());
+        let mut own = Seen {
+            contexts: self.contexts,
+            memory: self.memory,
+        };
+        let mut further = std::mem::take(&mut self.further);
+        for (sample, seen) in samples
+            .iter()
+            .zip([&mut own].into_iter().chain(&mut further))
+        {
+            self.compare(now, sample, seen);
+        }
+        (self.contexts, self.memory, self.further) = (own.contexts, own.memory, further);
+        // No process on any slice, and memory on one.
+        let held = samples.iter().all(|sample| sample.contexts == Some(0))
+            && samples
+                .iter()
+                .any(|sample| sample.memory >= Some(DRIVERS_OWN));
+        self.held_since = match (held && self.was_active, self.held_since) {
+            (false, _) => None,
+            (true, None) => Some(now),
+            (true, since) => since,
+        };
+        let has_excess = samples.iter().any(|sample| sample.excess.is_some());
+        self.over_since = match (has_excess, self.over_since) {
+            (false, _) => None,
+            (true, None) => Some(now),
+            (true, since) => since,
+        };
+    }
+
+    /// Takes in the sample of one slice, and what of it the next one is compared with.
+    fn compare(&mut self, now: BootTime, sample: &Sample, seen: &mut Seen) {
         match &sample.activity {
             Activity::Idle => {}
             Activity::Busy => self.mark_active(now, "it was used"),
@@ -82,29 +134,18 @@ impl Watch {
         }
         if let Some(contexts) = sample.contexts {
             // A new context is made to be used.
-            if contexts > self.contexts {
+            if contexts > seen.contexts {
                 self.mark_active(now, "a new context");
             }
-            self.contexts = contexts;
+            seen.contexts = contexts;
         }
         // Idle programs neither take nor give: whatever the counters say.
-        if let (Some(before), Some(memory)) = (self.memory, sample.memory)
+        if let (Some(before), Some(memory)) = (seen.memory, sample.memory)
             && before != memory
         {
             self.mark_active(now, "its memory changed");
         }
-        self.memory = sample.memory;
-        let held = sample.contexts == Some(0) && sample.memory >= Some(DRIVERS_OWN);
-        self.held_since = match (held && self.was_active, self.held_since) {
-            (false, _) => None,
-            (true, None) => Some(now),
-            (true, since) => since,
-        };
-        self.over_since = match (&sample.excess, self.over_since) {
-            (None, _) => None,
-            (Some(_), None) => Some(now),
-            (Some(_), since) => since,
-        };
+        seen.memory = sample.memory;
     }
 
     /// The slice is active now, or that cannot be ruled out.
@@ -168,6 +209,8 @@ impl Watch {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use crate::measure::sample::{Excess, Source};
     use gpufrac_core::ids::JobId;
@@ -215,7 +258,7 @@ pub(crate) mod tests {
     fn each_stall_has_its_beginning() {
         let mut watch = Watch::new(KEY, at(0));
         let mut look = |second, sample: &Sample| {
-            watch.observe(at(second), sample, 6 * SECOND);
+            watch.observe(at(second), from_ref(sample), 6 * SECOND);
             stalled(&watch)
         };
         // The grace does not count.
@@ -247,11 +290,11 @@ pub(crate) mod tests {
     #[test]
     fn what_is_not_known_counts_as_use() {
         let mut watch = Watch::new(KEY, at(0));
-        watch.observe(at(1), &Sample::missing("no driver"), 6 * SECOND);
+        watch.observe(at(1), &[Sample::missing("no driver")], 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
-        watch.observe(at(7), &sample(Activity::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(7), &[sample(Activity::Idle, 0, 0)], 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))), "six intervals");
-        watch.observe(at(14), &sample(Activity::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(14), &[sample(Activity::Idle, 0, 0)], 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(14))), "seven");
     }
 
@@ -262,23 +305,76 @@ pub(crate) mod tests {
             excess: Some(Excess::OutsideMps { pids: vec![1] }),
             ..sample(Activity::Busy, 1, 0)
         };
-        watch.observe(at(1), &over, 6 * SECOND);
-        watch.observe(at(2), &over, 6 * SECOND);
+        watch.observe(at(1), from_ref(&over), 6 * SECOND);
+        watch.observe(at(2), from_ref(&over), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(1))));
-        watch.observe(at(3), &sample(Activity::Busy, 1, 0), 6 * SECOND);
-        watch.observe(at(4), &over, 6 * SECOND);
+        watch.observe(at(3), &[sample(Activity::Busy, 1, 0)], 6 * SECOND);
+        watch.observe(at(4), from_ref(&over), 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::OverShare, at(4))));
     }
 
     #[test]
     fn what_the_user_asked_for_counts_where_it_is_allowed() {
         let mut watch = Watch::new(KEY, at(0));
-        watch.observe(at(1), &sample(Activity::Idle, 0, 0), 6 * SECOND);
+        watch.observe(at(1), &[sample(Activity::Idle, 0, 0)], 6 * SECOND);
         let mut policy = policy();
         let window = |policy: &Policy, wish| watch.stalled(policy, wish).map(|s| s.window);
         assert_eq!(window(&policy, IdleWish::Long), Some(120 * SECOND));
         assert_eq!(window(&policy, IdleWish::Off), Some(30 * SECOND));
         policy.idle_option = IdleWish::ALL.to_vec();
         assert_eq!(window(&policy, IdleWish::Off), None);
+    }
+
+    #[test]
+    fn the_busiest_slice_speaks_for_its_job() {
+        let mut watch = Watch::new(KEY, at(0));
+        let idle = || sample(Activity::Idle, 0, 16);
+        let mut look = |second, one: Sample, other: Sample| {
+            watch.observe(at(second), &[one, other], 6 * SECOND);
+            (watch.slices(), stalled(&watch))
+        };
+        let never = (2, Some((Stall::NeverUsed, at(5))));
+        assert_eq!(look(1, idle(), idle()), never);
+        assert_eq!(look(2, idle(), idle()), never);
+        let since = |second| (2, Some((Stall::Idle, at(second))));
+        assert_eq!(look(6, idle(), sample(Activity::Busy, 1, 300)), since(6));
+        // A program that moves from one slice to the other is a new one there.
+        assert_eq!(look(7, sample(Activity::Idle, 1, 300), idle()), since(7));
+        assert_eq!(look(8, sample(Activity::Idle, 1, 300), idle()), since(7));
+        assert_eq!(
+            look(
+                9,
+                sample(Activity::Idle, 1, 300),
+                sample(Activity::Unknown(String::new()), 0, 16)
+            ),
+            since(9)
+        );
+        // Memory without a process, while the other slice has one.
+        let busy = || sample(Activity::Busy, 1, 300);
+        assert_eq!(look(10, sample(Activity::Idle, 0, 300), busy()), since(10));
+        assert_eq!(look(11, sample(Activity::Idle, 0, 300), busy()), since(11));
+        assert_eq!(
+            look(
+                12,
+                sample(Activity::Idle, 0, 300),
+                sample(Activity::Idle, 0, 300)
+            ),
+            (2, Some((Stall::Finished, at(12))))
+        );
+    }
+
+    #[test]
+    fn who_takes_too_much_does_so_on_any_slice() {
+        let mut watch = Watch::new(KEY, at(0));
+        let busy = || sample(Activity::Busy, 1, 0);
+        let over = || Sample {
+            excess: Some(Excess::OutsideMps { pids: vec![1] }),
+            ..busy()
+        };
+        watch.observe(at(1), &[busy(), over()], 6 * SECOND);
+        watch.observe(at(2), &[over(), busy()], 6 * SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::OverShare, at(1))));
+        watch.observe(at(3), &[busy(), busy()], 6 * SECOND);
+        assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
     }
 }

@@ -141,7 +141,7 @@ impl Observation<'_> {
         if !self.is_busy(share) {
             return (source, Some(share), Activity::Idle);
         }
-        if self.lease.slice.mps().is_some() && self.tenants(Some(gi_id)) > 1 {
+        if self.lease.slice.mps().is_some() && self.is_shared_with_others(Some(gi_id)) {
             return (Source::MpsClients, None, self.among_tenants(contexts));
         }
         (source, Some(share), Activity::Busy)
@@ -184,7 +184,11 @@ impl Observation<'_> {
 
     /// Whether what a process computed is the job's; None where nobody knows.
     fn is_mine(&self, pid: u32) -> Option<bool> {
-        if self.neighbours.len() == 1 {
+        if self
+            .neighbours
+            .iter()
+            .all(|lease| self.is_of_same_job(lease))
+        {
             return Some(true);
         }
         if let Some(group) = self.owners.group(pid) {
@@ -197,10 +201,9 @@ impl Observation<'_> {
             let mps = lease.slice.mps();
             lease.user_id == user && mps.is_some_and(|mps| mps.private)
         });
-        match (private.next(), private.next()) {
-            (Some(lease), None) => Some(lease.job_id == self.lease.job_id),
-            _ => None,
-        }
+        let first = private.next()?;
+        let is_only_job = private.all(|lease| lease.job_id == first.job_id);
+        is_only_job.then(|| self.is_of_same_job(first))
     }
 
     /// Somebody computed, and the driver does not say who: only who has no context and did nothing on the CPU was
@@ -231,10 +234,24 @@ impl Observation<'_> {
         share * 100.0 > self.policy.busy_above
     }
 
-    /// Leases on the instance, or on the GPU.
-    fn tenants(&self, gi_id: Option<u32>) -> usize {
-        let same = |lease: &&&Lease| lease.slice.instance().map(|i| i.gi_id) == gi_id;
-        self.neighbours.iter().filter(same).count()
+    /// Whether other jobs have leases on the instance.
+    fn is_shared_with_others(&self, gi_id: Option<u32>) -> bool {
+        let on_it = |lease: &&Lease| lease.slice.instance().map(|i| i.gi_id) == gi_id;
+        let mut others = self.neighbours.iter();
+        others.any(|lease| on_it(lease) && !self.is_of_same_job(lease))
+    }
+
+    fn is_of_same_job(&self, lease: &Lease) -> bool {
+        lease.job_id == self.lease.job_id
+    }
+
+    /// Memory that the job may hold: which of its processes use which of its shares is not known.
+    fn memory_share(&self) -> MemoryMib {
+        let own = self
+            .neighbours
+            .iter()
+            .filter(|lease| self.is_of_same_job(lease));
+        MemoryMib(own.map(|lease| lease.slice.memory_mib.0).sum())
     }
 
     fn excess(&self, own: &[Process], memory: Option<MemoryMib>) -> Option<Excess> {
@@ -252,7 +269,7 @@ impl Observation<'_> {
             }
         }
         let held = memory?;
-        let share = slice.memory_mib;
+        let share = self.memory_share();
         let contexts = CONTEXT_OVERHEAD.0 * own.len() as u64;
         (held.0 > share.0 + contexts).then_some(Excess::Memory { held, share })
     }

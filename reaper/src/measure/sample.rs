@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt;
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_node::node::Node;
 use serde::{Deserialize, Serialize};
+
+use crate::key::SliceId;
 
 /// Where a sample comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -67,6 +68,16 @@ pub enum Activity {
     Idle,
     /// That cannot be said, and why. Counts as busy.
     Unknown(String),
+}
+
+impl Activity {
+    fn rank(&self) -> u8 {
+        match self {
+            Activity::Idle => 0,
+            Activity::Unknown(_) => 1,
+            Activity::Busy => 2,
+        }
+    }
 }
 
 /// What a job takes beyond its share.
@@ -129,13 +140,39 @@ impl Sample {
             excess: None,
         }
     }
+
+    /// What the samples of a job's slices say of the job: its busiest slice speaks for it. Where one cannot tell, nobody
+    /// can.
+    pub fn of_job(samples: &[Sample]) -> Sample {
+        let busiest = samples.iter().max_by(|one, other| {
+            let share = |sample: &Sample| sample.busy_share.unwrap_or_default();
+            let by_activity = one.activity.rank().cmp(&other.activity.rank());
+            by_activity.then(share(one).total_cmp(&share(other)))
+        });
+        let Some(busiest) = busiest else {
+            return Sample::missing("it has no slice");
+        };
+        // None is less than any number, and not known.
+        let contexts = samples.iter().map(|sample| sample.contexts);
+        let memory = samples.iter().map(|sample| sample.memory);
+        Sample {
+            contexts: contexts
+                .clone()
+                .min()
+                .flatten()
+                .and(contexts.max().flatten()),
+            memory: memory.clone().min().flatten().and(memory.max().flatten()),
+            excess: samples.iter().find_map(|sample| sample.excess.clone()),
+            ..busiest.clone()
+        }
+    }
 }
 
 /// One look at all slices of a node.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// By job.
-    pub samples: HashMap<JobId, Sample>,
+    /// By slice.
+    pub samples: HashMap<SliceId, Sample>,
     /// What the driver or the exporter refused.
     pub errors: Vec<String>,
 }
@@ -152,18 +189,59 @@ pub trait Sampler {
         policy: &dyn Fn(&Lease) -> &'p Policy,
     ) -> Look;
 
-    /// Looks at one lease once more, for as short a time as can be measured. `neighbours`: all leases on its GPU.
+    /// Looks at the leases of one job once more, for as short a time as can be measured; a sample of each, in their order.
+    /// `neighbours`: all leases on their GPU.
     fn look_at(
         &mut self,
         node: &Node,
-        lease: &Lease,
+        leases: &[&Lease],
         neighbours: &[&Lease],
         policy: &Policy,
-    ) -> Sample;
+    ) -> Vec<Sample>;
 
     /// Whether a job has processes on the node; true where that cannot be told.
     fn has_processes(&self, lease: &Lease) -> bool;
 
     /// Takes another configuration.
     fn reload(&mut self, node: &Node);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_busiest_slice_speaks_for_its_job() {
+        let sample = |activity, busy_share, contexts, memory: Option<u64>| Sample {
+            source: Source::Gpm,
+            activity,
+            busy_share,
+            contexts,
+            memory: memory.map(MemoryMib),
+            excess: None,
+        };
+        let idle = sample(Activity::Idle, Some(0.0), Some(0), Some(16));
+        let busy = sample(Activity::Busy, Some(0.25), Some(2), Some(300));
+        let busier = sample(Activity::Busy, Some(0.5), Some(1), Some(200));
+        let unknown = sample(Activity::Unknown("why".to_owned()), None, None, None);
+        for one in [&idle, &busy, &busier, &unknown] {
+            assert_eq!(Sample::of_job(std::slice::from_ref(one)), *one);
+        }
+        let job = Sample::of_job(&[idle.clone(), busy, busier]);
+        let expected = sample(Activity::Busy, Some(0.5), Some(2), Some(300));
+        assert_eq!(job, expected);
+        let excess = Excess::OutsideMps { pids: vec![1] };
+        let over = Sample {
+            excess: Some(excess.clone()),
+            ..idle
+        };
+        let job = Sample::of_job(&[unknown.clone(), over]);
+        assert_eq!(
+            job,
+            Sample {
+                excess: Some(excess),
+                ..unknown
+            }
+        );
+    }
 }

@@ -16,7 +16,7 @@ use super::owners::Owners;
 use super::sample::{Activity, Look, Sample, Sampler, Source};
 use super::view::{NoHistory, View, views};
 use crate::clock::{BootTime, Clock, SystemClock};
-use crate::key::Key;
+use crate::key::{Key, SliceId};
 
 /// Between two looks at the counters of an instance at least (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
@@ -25,6 +25,9 @@ const LARGEST_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 
 /// The driver keeps what processes computed for so long at least. nvml.h does not say how long: this is cautious.
 const SHORTEST_DRIVER_HISTORY: Duration = Duration::from_secs(20);
+
+/// Cores that jobs kept busy, as far as they were asked for in this look: a job with several slices is asked about once.
+type Cores = HashMap<Key, Option<f64>>;
 
 /// What lasts from look to look.
 pub struct Telemetry {
@@ -35,8 +38,8 @@ pub struct Telemetry {
     dcgm: Option<Dcgm>,
     /// The last look by both clocks.
     last: Option<(BootTime, u64)>,
-    /// Leases that were looked at.
-    seen: HashSet<Key>,
+    /// Slices that were looked at.
+    seen: HashSet<(Key, SliceId)>,
     /// Users of the node's slices.
     tenants: BTreeSet<UserId>,
     owners: Owners,
@@ -68,9 +71,9 @@ impl Sampler for Telemetry {
         policy: &dyn Fn(&Lease) -> &'p Policy,
     ) -> Look {
         let mut look = Look::default();
-        let keys: Vec<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
+        let keys: HashSet<Key> = leases.iter().map(|lease| Key::of(lease)).collect();
         self.groups.retain(|key| keys.contains(key));
-        self.seen.retain(|key| keys.contains(key));
+        self.seen.retain(|(key, _)| keys.contains(key));
         self.tenants = leases.iter().map(|lease| lease.user_id).collect();
         if leases.is_empty() {
             self.last = None;
@@ -86,6 +89,7 @@ impl Sampler for Telemetry {
         };
         let now = self.clock.now();
         let dcgm = self.read_dcgm(now, &mut look.errors);
+        let mut cores = Cores::new();
         for lease in leases {
             let gpu = &lease.slice.gpu_uuid;
             let neighbours: Vec<&Lease> = leases
@@ -94,10 +98,12 @@ impl Sampler for Telemetry {
                 .copied()
                 .collect();
             let view = views.get(gpu);
-            let sample = self.sample(lease, view, &neighbours, dcgm.as_ref(), policy(lease));
-            let is_first = self.seen.insert(Key::of(lease));
+            let dcgm = dcgm.as_ref();
+            let sample = self.sample(lease, view, &neighbours, dcgm, policy(lease), &mut cores);
+            let id = SliceId::of(lease);
+            let is_first = self.seen.insert((Key::of(lease), id));
             if !(is_first && compares_looks(&sample)) {
-                look.samples.insert(lease.job_id, sample);
+                look.samples.insert(id, sample);
             }
         }
         // A process may end right after a look, and as looks overlap by up to a second two of them tell of it then.
@@ -109,10 +115,10 @@ impl Sampler for Telemetry {
     fn look_at(
         &mut self,
         node: &Node,
-        lease: &Lease,
+        leases: &[&Lease],
         neighbours: &[&Lease],
         policy: &Policy,
-    ) -> Sample {
+    ) -> Vec<Sample> {
         let observe = || {
             #[expect(clippy::disallowed_methods, reason = "waits for real counters")]
             std::thread::sleep(SHORTEST_LOOK);
@@ -123,11 +129,15 @@ impl Sampler for Telemetry {
         // The next look at all of them is to begin where the last one ended.
         self.last = before;
         let mut errors = Vec::new();
-        // Its instance alone: one beside it may be about to go.
-        let views = views(node, &[lease], observe, interval, &mut errors).unwrap_or_default();
+        // Its instances alone: one beside them may be about to go.
+        let views = views(node, leases, observe, interval, &mut errors).unwrap_or_default();
         let dcgm = self.read_dcgm(self.clock.now(), &mut errors);
-        let view = views.get(&lease.slice.gpu_uuid);
-        self.sample(lease, view, neighbours, dcgm.as_ref(), policy)
+        let mut cores = Cores::new();
+        let mut sample = |lease: &Lease| {
+            let view = views.get(&lease.slice.gpu_uuid);
+            self.sample(lease, view, neighbours, dcgm.as_ref(), policy, &mut cores)
+        };
+        leases.iter().map(|lease| sample(lease)).collect()
     }
 
     fn has_processes(&self, lease: &Lease) -> bool {
@@ -147,6 +157,7 @@ impl Telemetry {
         neighbours: &[&Lease],
         dcgm: Option<&HashMap<InstanceId, f64>>,
         policy: &Policy,
+        cores: &mut Cores,
     ) -> Sample {
         let Some(view) = view else {
             return Sample::missing("the driver does not answer for its GPU");
@@ -162,7 +173,9 @@ impl Telemetry {
             cores: match measured {
                 // Not looked at: reading it takes longer than all the rest.
                 true => None,
-                false => self.groups.cores(lease, self.clock.now()),
+                false => *cores
+                    .entry(Key::of(lease))
+                    .or_insert_with(|| self.groups.cores(lease, self.clock.now())),
             },
         }
         .sample()

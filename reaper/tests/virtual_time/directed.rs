@@ -9,7 +9,7 @@ use crate::oracle;
 use crate::plans::Part;
 use crate::play::play;
 use crate::site::{Class, Site};
-use crate::world::{Submission, World};
+use crate::world::{ADA, Submission, World};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 const WINDOW: Duration = Duration::from_secs(300);
@@ -47,6 +47,8 @@ fn job(wakes: Duration, length: Duration) -> Submission {
             (1.0, length),
             (0.0, WINDOW * 2),
         ])]],
+        beside: Vec::new(),
+        user: ADA,
     }
 }
 
@@ -126,4 +128,94 @@ fn the_limit_of_an_hour_counts_from_the_end_of_a_job() {
         }));
     }
     assert!(delayed > 0, "Slurm never took long");
+}
+
+/// A job computes on its second slice when the first one has long been idle, and then on none.
+#[test]
+fn a_job_lives_as_long_as_one_of_its_slices_is_used() {
+    for (number, step) in (2..28).enumerate() {
+        let (wakes, length) = (INTERVAL * 3 + INTERVAL * step, INTERVAL * 8);
+        let first = job(Duration::ZERO, Duration::ZERO);
+        let on_second = vec![
+            Part::Pause(wakes),
+            Part::Program(vec![(1.0, length), (0.0, WINDOW * 3)]),
+        ];
+        let submission = Submission {
+            plans: vec![vec![Part::Program(vec![
+                (1.0, INTERVAL * 3),
+                (0.0, WINDOW * 6),
+            ])]],
+            beside: vec![on_second],
+            ..first
+        };
+        let end = ended(number as u64, submission, |_| {});
+        let end = end.unwrap_or_else(|| panic!("{number}: it was idle on both in the end"));
+        let used = wakes + length;
+        assert!(
+            end >= used + WINDOW - INTERVAL * 2,
+            "{number}: {end:?} after {used:?}"
+        );
+        assert!(
+            end <= used + WINDOW + INTERVAL * 12,
+            "{number}: {end:?} after {used:?}"
+        );
+    }
+}
+
+/// Jobs of one slice each that are idle, or busy, for as long as they run; those that were ended, by user.
+fn ended_of(number: u64, jobs: &[(u32, bool)]) -> (Vec<u32>, u32) {
+    let site = Site {
+        gpus: vec![1; jobs.len()],
+        node_share: 50,
+        ..site()
+    };
+    let submissions = jobs.iter().map(|(user, is_busy)| Submission {
+        plans: vec![match is_busy {
+            true => vec![Part::Program(vec![(1.0, WINDOW * 6)])],
+            false => vec![Part::Pause(WINDOW * 6)],
+        }],
+        user: *user,
+        ..job(Duration::ZERO, Duration::ZERO)
+    });
+    let world = World::new(site, submissions.collect(), Rng::with_seed(number));
+    let played = play(world);
+    let mut ended = Vec::new();
+    for job in &played.world.jobs {
+        let wrong = oracle::judge_ends(&played.world.site, job);
+        assert!(wrong.is_empty(), "{number}: {wrong:?}");
+        if job.runs[0].decided.is_some() {
+            ended.push(job.submission.user);
+        }
+    }
+    (ended, played.tally.rounds_with_open_breaker)
+}
+
+const BOB: u32 = 1001;
+const EVE: u32 = 1002;
+
+/// Eve's idle slices are most of the node's, and look like broken telemetry; that Bob's look used shows that it is not.
+#[test]
+fn idle_slices_of_one_user_do_not_open_the_breaker() {
+    for number in 0..10 {
+        let eve = [(EVE, false); 8];
+        let others = [(BOB, true), (BOB, true), (ADA, false), (BOB, true)];
+        let (mut ended, open) = ended_of(number, &[&eve[..], &others].concat());
+        ended.sort_unstable();
+        assert_eq!(ended, [&[ADA][..], &[EVE; 8]].concat(), "{number}");
+        assert_eq!(open, 0, "{number}");
+    }
+}
+
+/// All slices look idle, whoever has them: rather the telemetry is wrong.
+#[test]
+fn idle_slices_of_all_users_open_the_breaker() {
+    for number in 0..10 {
+        let eve = [(EVE, false); 8];
+        let others = [(BOB, false), (ADA, false)];
+        for jobs in [&eve[..], &[&eve[..], &others].concat()] {
+            let (ended, open) = ended_of(number, jobs);
+            assert_eq!(ended, Vec::<u32>::new(), "{number}");
+            assert!(open > 0, "{number}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use gpufrac_core::policy::IdleWish;
 use crate::plans::{Part, between};
 use crate::play::{Played, play};
 use crate::site::{Class, Site};
-use crate::world::{How, Submission, World};
+use crate::world::{ADA, How, Submission, World};
 use test_seed::seed;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -170,6 +170,8 @@ fn month(seed: u64) {
         batch: true,
         deaf: false,
         plans: vec![plan.parts.clone()],
+        beside: Vec::new(),
+        user: ADA,
     });
     let submissions = submissions.collect();
     let Played { world, log, tally } = play(World::new(site(), submissions, dice));

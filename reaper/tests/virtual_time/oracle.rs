@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 
+use crate::plans::Timeline;
 use crate::site::{Promise, Site};
 use crate::world::{How, Job, Run};
 
@@ -17,6 +18,8 @@ const GLIMPSE: Duration = Duration::from_millis(5);
 pub struct Oracle<'a> {
     site: &'a Site,
     run: &'a Run,
+    /// What it did on any of its slices: who uses one uses what the job has.
+    timeline: Timeline,
     promise: Promise,
     is_exempt: bool,
 }
@@ -46,6 +49,7 @@ fn judge_all(site: &Site, job: &Job, is_prompt: bool) -> Vec<String> {
         let oracle = Oracle {
             site,
             run,
+            timeline: Timeline::of_all([&run.timeline].into_iter().chain(&run.beside)),
             promise: site.promise(submission.class, submission.wish),
             is_exempt: is_exempt || submission.deaf,
         };
@@ -113,7 +117,7 @@ impl Oracle<'_> {
             never_used.min(idle)
         };
         let suspect_from = (decided - window / 2 + pauses.until_suspect).max(allowed + window / 2);
-        let seen = self.run.timeline.busy.iter().find(|busy| {
+        let seen = self.timeline.busy.iter().find(|busy| {
             let (from, to) = (busy.from.max(suspect_from), busy.to.min(decided));
             to > from + pauses.suspect
         });
@@ -126,7 +130,7 @@ impl Oracle<'_> {
         }
         // It is looked at once more at its end.
         let glimpse = decided.saturating_sub(SHORTEST_LOOK);
-        let computes = self.run.timeline.busy.iter().any(|busy| {
+        let computes = self.timeline.busy.iter().any(|busy| {
             busy.to.min(decided)
                 > busy.from.max(glimpse) + GLIMPSE.div_f64(busy.level.min(0.5) * 2.0)
         });
@@ -184,7 +188,7 @@ impl Oracle<'_> {
     /// between two looks is, but for its last moments, which may fall in such a pause. So is a program that begins
     /// after a longer pause.
     fn last_active(&self, decided: Duration, pause: Duration) -> Option<Duration> {
-        let timeline = &self.run.timeline;
+        let timeline = &self.timeline;
         let busy = timeline.busy.iter().map(|busy| Span {
             from: busy.from,
             to: busy.to.min(decided),
@@ -196,7 +200,7 @@ impl Oracle<'_> {
         let mut before = Duration::ZERO;
         let starts = timeline.programs.iter().filter_map(|program| {
             let is_new = program.from > before + to_end;
-            before = program.to;
+            before = before.max(program.to);
             (is_new && program.to.min(decided) > program.from + to_end).then_some(program.from)
         });
         computed.map(|span| span.to - pause).chain(starts).max()
@@ -237,7 +241,7 @@ impl Oracle<'_> {
 
     /// All that may count as use: work, and programs that come and go, in their order.
     fn signs(&self) -> Vec<Span> {
-        let timeline = &self.run.timeline;
+        let timeline = &self.timeline;
         let busy = timeline.busy.iter().map(|busy| Span {
             from: busy.from,
             to: busy.to,

@@ -85,6 +85,19 @@ impl Timeline {
         timeline
     }
 
+    /// What a job does on all of its slices together.
+    pub fn of_all<'t>(slices: impl Iterator<Item = &'t Timeline>) -> Timeline {
+        let mut all = Timeline::default();
+        for slice in slices {
+            all.programs.extend_from_slice(&slice.programs);
+            all.busy.extend_from_slice(&slice.busy);
+            all.end = all.end.max(slice.end);
+        }
+        all.programs.sort_by_key(|program| program.from);
+        all.busy.sort_by_key(|busy| busy.from);
+        all
+    }
+
     /// The job is ended.
     pub fn cut(&mut self, at: Duration) {
         self.programs.retain(|program| program.from < at);

@@ -20,7 +20,7 @@ use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
-use gpufrac_reaper::key::Key;
+use gpufrac_reaper::key::{Key, SliceId};
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
@@ -155,21 +155,29 @@ impl Sampler for Simulated {
                 true => sample(&mut world, lease, from, to, policy(lease)),
                 false => Sample::missing("the driver does not answer"),
             };
-            look.samples.insert(lease.job_id, sample);
+            look.samples.insert(SliceId::of(lease), sample);
         }
         look
     }
 
-    fn look_at(&mut self, _: &Node, lease: &Lease, _: &[&Lease], policy: &Policy) -> Sample {
+    fn look_at(
+        &mut self,
+        _: &Node,
+        leases: &[&Lease],
+        _: &[&Lease],
+        policy: &Policy,
+    ) -> Vec<Sample> {
         let mut world = self.0.borrow_mut();
         world.call();
         if world.has(Fault::Driver) {
-            return Sample::missing("the driver does not answer");
+            let missing = |_| Sample::missing("the driver does not answer");
+            return leases.iter().map(missing).collect();
         }
         let from = world.now;
         world.pass(SHORTEST_LOOK);
         let to = world.now;
-        sample(&mut world, lease, from, to, policy)
+        let sample = |lease: &&Lease| sample(&mut world, lease, from, to, policy);
+        leases.iter().map(sample).collect()
     }
 
     fn has_processes(&self, lease: &Lease) -> bool {

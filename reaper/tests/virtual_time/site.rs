@@ -7,6 +7,7 @@ use gpufrac_core::config::Config;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::IdleWish;
 use gpufrac_node::node::Node;
+use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 
 use crate::plans::between;
 
@@ -115,7 +116,8 @@ impl Site {
             // take.
             true => Pauses {
                 usual: intervals(1.3),
-                suspect: intervals(0.25),
+                // Jobs that end in one round are looked at once more, one after the other, for half an interval at most.
+                suspect: intervals(0.55) + SHORTEST_LOOK,
                 until_suspect: intervals(1.2),
             },
             false => Pauses {

@@ -42,7 +42,14 @@ pub struct Submission {
     pub deaf: bool,
     /// What it does in each of its runs; the last one again where there are more.
     pub plans: Vec<Vec<Part>>,
+    /// What it does on further slices of its own, for as long as that lasts.
+    pub beside: Vec<Vec<Part>>,
+    /// Whose it is.
+    pub user: u32,
 }
+
+/// The user of jobs where it does not matter.
+pub const ADA: u32 = 1000;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +65,10 @@ pub struct Run {
     pub begin: Duration,
     /// When its script began, after the prolog.
     pub script: Duration,
+    /// What it does on its first slice.
     pub timeline: Timeline,
+    /// What it does on the others.
+    pub beside: Vec<Timeline>,
     pub end: Option<(Duration, How)>,
     /// For one that was ended: the last moment at which that could be decided.
     pub decided: Option<Duration>,
@@ -68,8 +78,9 @@ pub struct Run {
     pub signals: Vec<Duration>,
     /// When the breaker was last open while it ran.
     pub breaker: Option<Duration>,
-    pub lease: Lease,
-    /// Whether the lease is still there.
+    /// A lease for each slice.
+    pub leases: Vec<Lease>,
+    /// Whether they are still there.
     is_held: bool,
     /// Whether its epilog never comes.
     is_lost: bool,
@@ -263,7 +274,9 @@ impl World {
             }
             Event::Over(id, run) => self.end(id, run, How::ByItself),
             Event::Release(id, run) => {
-                self.run_mut(id, run).lease.state = LeaseState::Releasing;
+                for lease in &mut self.run_mut(id, run).leases {
+                    lease.state = LeaseState::Releasing;
+                }
                 self.changed = true;
                 self.leases.ending = true;
             }
@@ -314,17 +327,28 @@ impl World {
         let script = now + between(&mut dice, Duration::ZERO, Duration::from_secs(2));
         let timeline = Timeline::new(plan, script, &mut dice);
         let end = timeline.end;
+        let beside = job.submission.beside.iter().map(|parts| {
+            let mut beside = Timeline::new(parts, script, &mut dice);
+            beside.cut(end);
+            beside
+        });
+        let beside: Vec<Timeline> = beside.collect();
+        let numbers = 0..=beside.len() as u32;
+        let leases =
+            numbers.map(|number| lease(&job.submission, id, run as u32, number, gpu, unix));
+        let leases = leases.collect();
         self.free[gpu] -= job.submission.units;
         job.runs.push(Run {
             begin: now,
             script,
             timeline,
+            beside,
             end: None,
             decided: None,
             warnings: Vec::new(),
             signals: Vec::new(),
             breaker: None,
-            lease: lease(&job.submission, id, run as u32, gpu, unix),
+            leases,
             is_held: true,
             is_lost: false,
         });
@@ -344,7 +368,9 @@ impl World {
         let released = epilog + self.site.interval.mul_f64(0.1 * self.dice.f64());
         let ended = self.run_mut(id, run);
         ended.end = Some((now, how));
-        ended.timeline.cut(now);
+        for timeline in [&mut ended.timeline].into_iter().chain(&mut ended.beside) {
+            timeline.cut(now);
+        }
         ended.is_lost = is_lost;
         if !is_lost {
             self.at(epilog, Event::Release(id, run));
@@ -397,7 +423,7 @@ impl World {
             .active
             .keys()
             .filter_map(|id| self.job(*id)?.runs.last());
-        runs.map(|run| run.lease.clone()).collect()
+        runs.flat_map(|run| run.leases.clone()).collect()
     }
 }
 
@@ -562,9 +588,13 @@ impl World {
         self.run(lease).is_some_and(|run| run.end.is_none())
     }
 
-    /// What a run did, as long as its instance stands.
+    /// What a run did on a slice, as long as its instance stands.
     pub fn timeline(&self, lease: &Lease) -> Option<&Timeline> {
-        self.run(lease).map(|run| &run.timeline)
+        let run = self.run(lease)?;
+        match lease.number.checked_sub(1) {
+            None => Some(&run.timeline),
+            Some(further) => run.beside.get(further as usize),
+        }
     }
 
     /// The breaker was open at a moment.
@@ -580,16 +610,16 @@ impl World {
     }
 }
 
-fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> Lease {
+fn lease(submission: &Submission, id: u32, run: u32, number: u32, gpu: usize, unix: u64) -> Lease {
     let gi_id = 1 + id % 7;
     let mut lease = Lease {
         version: VERSION,
         state: LeaseState::Active,
         job_id: JobId(id),
-        number: 0,
+        number,
         restart_count: run,
         sluid: None,
-        user_id: UserId(1000),
+        user_id: UserId(submission.user),
         group_id: GroupId(1000),
         user: "ada".to_owned(),
         account: None,
@@ -618,7 +648,7 @@ fn lease(submission: &Submission, id: u32, run: u32, gpu: usize, unix: u64) -> L
                 instance: Some(Instance {
                     gi_id,
                     ci_id: 0,
-                    mig_uuid: format!("MIG-{id}-{run}"),
+                    mig_uuid: format!("MIG-{id}-{run}-{number}"),
                     gi_cap_minor: 0,
                     ci_cap_minor: 0,
                 }),

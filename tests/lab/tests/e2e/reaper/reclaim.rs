@@ -35,22 +35,19 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
 }
 
 #[test]
-fn a_job_with_a_slice_for_each_task_is_left_alone() -> Result<(), LabError> {
+fn a_job_with_a_slice_for_each_task_is_judged_by_the_busiest() -> Result<(), LabError> {
     if !crate::since(23, 11)? {
         return not_here!();
     }
     let lab = lab(&[], "").cpus_per_node(16).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
-    let tasks = submit(&lab, user, &args, "sleep 1000")?;
-    let unused = submit(&lab, user, &["--gres=gpufrac:0.25"], "sleep 1000")?;
+    let unused = submit(&lab, user, &args, "sleep 1000")?;
+    // The script's program is on the first slice, and nothing on the second.
+    let half = submit(&lab, user, &args, "gpu busy")?;
     wait_until_cancelled(&lab, node, unused)?;
-    let log = lab.reaper_log(node)?;
-    assert!(
-        log.contains(&format!("job {tasks} has several slices")),
-        "{log}"
-    );
-    assert_eq!(decisions(&lab, node, tasks)?, Vec::<String>::new());
-    expect_spared(&lab, node, tasks)?;
+    assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
+    assert_eq!(decisions(&lab, node, half)?, Vec::<String>::new());
+    expect_spared(&lab, node, half)?;
     lab.expect_nothing_left()
 }
