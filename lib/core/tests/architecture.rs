@@ -202,3 +202,44 @@ fn unsafe_code_is_told_from_words() {
         assert!(!is_unsafe(&code), "{code}");
     }
 }
+
+/// The names of functions that are written for C in a file, other than by `for_slurm!`.
+fn for_c(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in code.lines() {
+        let line = line.split("//").next().unwrap();
+        for (place, _) in line.match_indices("extern ") {
+            let rest = line[place + "extern ".len()..].trim_start();
+            let rest = match rest.strip_prefix('"') {
+                Some(rest) => rest.split_once('"').map_or("", |(_, rest)| rest),
+                None => rest,
+            };
+            if let Some(name) = rest.trim_start().strip_prefix("fn ") {
+                found.push(name.split('(').next().unwrap().trim().to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// A panic that comes out of one of them ends slurmctld.
+#[test]
+fn what_slurm_calls_is_behind_the_boundary() {
+    let mut sources = files(&root().join("slurm-plugin"));
+    sources.extend(files(&root().join("lib/slurm-sys/src")));
+    let mut tables = 0;
+    for path in sources {
+        let code = read(&path);
+        if path.ends_with("slurm-sys/src/boundary.rs") {
+            assert_eq!(for_c(&code), ["$name"], "the macro");
+            continue;
+        }
+        assert_eq!(for_c(&code), Vec::<String>::new(), "{}", path.display());
+        tables += code.matches("for_slurm! {").count();
+    }
+    assert!(tables >= 4, "{tables}");
+    assert_eq!(for_c("pub extern \"C-unwind\" fn f(a: u8) {"), ["f"]);
+    assert_eq!(for_c("extern fn f() {"), ["f"]);
+    assert!(for_c("check: extern \"C\" fn(value: u8),").is_empty());
+    assert!(for_c("extern \"C\" {").is_empty());
+}

@@ -1,22 +1,89 @@
-//! The edge between C and Rust: a panic ends here.
+//! The edge between C and Rust: a panic ends here. What C calls is named in [`for_slurm!`](crate::for_slurm), all of it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Names the functions of a module that C calls, each with its answer in case of a panic:
+///
+/// ```ignore
+/// for_slurm! {
+///     export fn job_submit(job: *mut raw::job_desc_msg_t) -> c_int, or REFUSED;
+///     callback fn check_idle(value: c_int) -> c_int, or FAILED;
+/// }
+/// ```
+///
+/// What it makes is in `exported`: a function of the same name that calls the module's own behind
+/// [`guard`](crate::boundary::guard). `export` makes it a symbol of the plugin, `callback` does not, and `silent` is a
+/// callback where there is no log of Slurm's yet. The module's own function may be unsafe; its contract is that of the C
+/// function.
+///
+/// Tests hold that there is no other function for C: by the sources, and by the symbols of the plugins.
+#[macro_export]
+macro_rules! for_slurm {
+    ($(
+        $(#[$meta:meta])*
+        $kind:ident fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?, or $answer:expr;
+    )*) => {
+        pub(super) mod exported {
+            #[allow(unused_imports, reason = "where no function has arguments")]
+            use super::*;
+            $($crate::for_slurm!(
+                @$kind [$(#[$meta])*] $name [$($argument: $type),*] [$(-> $result)?] $answer, [$($argument),*]
+            );)*
+        }
+    };
+    (@export [$($meta:tt)*] $($function:tt)*) => {
+        $crate::for_slurm!(@function guard [$($meta)* #[unsafe(no_mangle)]] $($function)*);
+    };
+    (@callback $($function:tt)*) => {
+        $crate::for_slurm!(@function guard $($function)*);
+    };
+    (@silent $($function:tt)*) => {
+        $crate::for_slurm!(@function guard_silently $($function)*);
+    };
+    (@function $guard:ident
+        [$($meta:tt)*] $name:ident [$($argument:ident: $type:ty),*] [$($result:tt)*] $answer:expr, [$($given:ident),*]
+    ) => {
+        $($meta)*
+        #[allow(unused_unsafe, reason = "some have no contract")]
+        pub unsafe extern "C" fn $name($($argument: $type),*) $($result)* {
+            $crate::boundary::$guard(stringify!($name), $answer, move || {
+                // SAFETY: both have the same contract.
+                unsafe { super::$name($($given),*) }
+            })
+        }
+    };
+}
+
 /// Runs `body`; if it panics, logs the panic under `what` and returns `on_panic`.
 ///
 /// Unwinding into C is undefined, and an abort would take slurmctld down with every job's
-/// submission, so each function that Slurm calls wraps its whole body in this.
+/// submission, so each function that C calls runs its whole body in this, by [`for_slurm!`](crate::for_slurm).
 /// The state that `body` touches may be left half changed: callers use only state that is
 /// replaced whole.
 pub fn guard<T>(what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
         Err(panic) => {
-            crate::log::error(&format!(
-                "gpufrac: {what}: internal error: {}; please report this",
-                message(panic.as_ref())
-            ));
+            // What a panic carries may panic itself when it is dropped.
+            let told = catch_unwind(AssertUnwindSafe(move || {
+                crate::log::error(&format!(
+                    "gpufrac: {what}: internal error: {}; please report this",
+                    message(panic.as_ref())
+                ));
+            }));
+            std::mem::forget(told);
+            on_panic
+        }
+    }
+}
+
+/// As [`guard`], and says nothing.
+pub fn guard_silently<T>(_what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(panic) => {
+            std::mem::forget(panic);
             on_panic
         }
     }
@@ -38,5 +105,51 @@ fn message(panic: &(dyn Any + Send)) -> &str {
         text
     } else {
         "a panic without a message"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_int;
+    use std::panic::panic_any;
+
+    mod plugin {
+        use super::*;
+
+        crate::for_slurm! {
+            silent fn answer(what: c_int) -> c_int, or -1;
+            silent fn nothing(), or ();
+        }
+
+        /// Its payload panics, too.
+        struct Bomb;
+
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("dropped");
+            }
+        }
+
+        fn answer(what: c_int) -> c_int {
+            match what {
+                0 => panic!("a text"),
+                1 => panic_any(Bomb),
+                other => other,
+            }
+        }
+
+        fn nothing() {
+            panic!("nothing to answer");
+        }
+    }
+
+    #[test]
+    fn no_panic_comes_out() {
+        // SAFETY: they have no contract.
+        let answers = unsafe {
+            plugin::exported::nothing();
+            [0, 1, 2].map(|what| plugin::exported::answer(what))
+        };
+        assert_eq!(answers, [-1, -1, 2]);
     }
 }

@@ -32,9 +32,14 @@ macro_rules! slurm_plugin {
         /// The loader calls it in `dlopen`, before Slurm can ask for a symbol.
         #[used]
         #[unsafe(link_section = ".init_array")]
-        static ADOPT_RELEASE: extern "C" fn() = adopt_release;
-        extern "C" fn adopt_release() {
-            $crate::release::adopt(&plugin_version);
+        static ADOPT_RELEASE: unsafe extern "C" fn() = at_load::exported::adopt_release;
+        mod at_load {
+            $crate::for_slurm! {
+                silent fn adopt_release(), or ();
+            }
+            fn adopt_release() {
+                $crate::release::adopt(&super::plugin_version);
+            }
         }
     };
     ($name:literal, $type:literal) => {

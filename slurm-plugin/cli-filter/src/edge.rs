@@ -19,6 +19,12 @@ use crate::options::{Options, SlurmOptions};
 const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const REFUSED: c_int = raw::SLURM_ERROR;
 
+slurm_sys::for_slurm! {
+    export fn cli_filter_p_setup_defaults(options: *mut SlurmOptions, early: bool) -> c_int, or SUCCESS;
+    export fn cli_filter_p_pre_submit(options: *mut SlurmOptions, offset: c_int) -> c_int, or REFUSED;
+    export fn cli_filter_p_post_submit(offset: c_int, job: u32, step: u32), or ();
+}
+
 /// What counts per node, as `--gres` does: Slurm puts both in one text.
 const PER_NODE: &CStr = c"gpus-per-node";
 
@@ -40,8 +46,7 @@ fn without_fraction() -> [(&'static CStr, Refusal); 3] {
 }
 
 /// Called before the options are read; there is nothing to preset.
-#[unsafe(no_mangle)]
-pub extern "C" fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _early: bool) -> c_int {
+fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _early: bool) -> c_int {
     SUCCESS
 }
 
@@ -49,32 +54,25 @@ pub extern "C" fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _earl
 ///
 /// # Safety
 /// `options` is Slurm's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cli_filter_p_pre_submit(
-    options: *mut SlurmOptions,
-    _offset: c_int,
-) -> c_int {
-    boundary::guard("cli_filter", REFUSED, || {
-        boundary::plant("cli_filter_p_pre_submit");
-        // SAFETY: by the contract of this function.
-        let options = unsafe { Options::new(options) };
-        if let Some(host) = release::foreign() {
-            leave(&options, host);
-            return SUCCESS;
+unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) -> c_int {
+    boundary::plant("cli_filter_p_pre_submit");
+    // SAFETY: by the contract of this function.
+    let options = unsafe { Options::new(options) };
+    if let Some(host) = release::foreign() {
+        leave(&options, host);
+        return SUCCESS;
+    }
+    match filter(&options) {
+        Ok(()) => SUCCESS,
+        Err(refusal) => {
+            log::error(&refusal.to_string());
+            REFUSED
         }
-        match filter(&options) {
-            Ok(()) => SUCCESS,
-            Err(refusal) => {
-                log::error(&refusal.to_string());
-                REFUSED
-            }
-        }
-    })
+    }
 }
 
 /// Called after the submission; there is nothing to do.
-#[unsafe(no_mangle)]
-pub extern "C" fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
+fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
 
 /// In a Slurm of another series: the request stays as it is, and who names a fraction is told. Options are read
 /// through functions that are the same in all series. It is no refusal, as slurmctld may have a plugin that fits.

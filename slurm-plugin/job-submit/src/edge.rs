@@ -20,6 +20,21 @@ const SUCCESS: c_int = raw::SLURM_SUCCESS as c_int;
 const FAILED: c_int = raw::SLURM_ERROR;
 const REFUSED: c_int = raw::ESLURM_INVALID_GRES as c_int;
 
+slurm_sys::for_slurm! {
+    export fn init() -> c_int, or SUCCESS;
+    export fn fini(), or ();
+    export fn job_submit(job: *mut raw::job_desc_msg_t, uid: u32, message: *mut *mut c_char) -> c_int, or REFUSED;
+    #[cfg(not(modify_has_message))]
+    export fn job_modify(job: *mut raw::job_desc_msg_t, record: *mut c_void, uid: u32) -> c_int, or REFUSED;
+    #[cfg(modify_has_message)]
+    export fn job_modify(
+        job: *mut raw::job_desc_msg_t,
+        record: *mut c_void,
+        uid: u32,
+        message: *mut *mut c_char,
+    ) -> c_int, or REFUSED;
+}
+
 /// Whether `init` succeeded before in this process: a slurmctld that runs has nobody to go on in its place. That it
 /// failed before says nothing, as Slurm tries more than once to load a plugin.
 static SERVED: AtomicBool = AtomicBool::new(false);
@@ -27,27 +42,22 @@ static SERVED: AtomicBool = AtomicBool::new(false);
 /// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
 /// then there are no pools, and only jobs that ask for a fraction are refused. It fails only where an older
 /// slurmctld goes on in its place.
-#[unsafe(no_mangle)]
-pub extern "C" fn init() -> c_int {
-    boundary::guard("init", SUCCESS, || {
-        boundary::plant("init");
-        match release::foreign() {
-            Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
-            None => {
-                tell_release(release::host());
-                let replaces = !SERVED.load(Ordering::Relaxed) && host::is_reconfigured();
-                if !settings::start() && replaces {
-                    log::error(
-                        "gpufrac: this reconfigure is refused, slurmctld keeps the old pools",
-                    );
-                    settings::stop();
-                    return FAILED;
-                }
-                SERVED.store(true, Ordering::Relaxed);
+fn init() -> c_int {
+    boundary::plant("init");
+    match release::foreign() {
+        Some(host) => log::error(&format!("gpufrac: {}", release::refusal(host))),
+        None => {
+            tell_release(release::host());
+            let replaces = !SERVED.load(Ordering::Relaxed) && host::is_reconfigured();
+            if !settings::start() && replaces {
+                log::error("gpufrac: this reconfigure is refused, slurmctld keeps the old pools");
+                settings::stop();
+                return FAILED;
             }
+            SERVED.store(true, Ordering::Relaxed);
         }
-        SUCCESS
-    })
+    }
+    SUCCESS
 }
 
 /// Only where it is not simply the release that was built for.
@@ -62,12 +72,9 @@ fn tell_release(host: Option<Release>) {
 }
 
 /// Called before slurmctld unloads the plugin.
-#[unsafe(no_mangle)]
-pub extern "C" fn fini() {
-    boundary::guard("fini", (), || {
-        settings::stop();
-        boundary::plant("fini");
-    });
+fn fini() {
+    settings::stop();
+    boundary::plant("fini");
 }
 
 /// A job is submitted, by whatever client.
@@ -75,8 +82,7 @@ pub extern "C" fn fini() {
 /// # Safety
 /// As Slurm's job_submit interface gives them: a valid job description, and a place for a
 /// message that is NULL or Slurm's.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_submit(
+unsafe fn job_submit(
     job: *mut raw::job_desc_msg_t,
     _submit_uid: u32,
     message: *mut *mut c_char,
@@ -106,8 +112,7 @@ pub unsafe extern "C" fn job_submit(
 /// # Safety
 /// As `job_submit`.
 #[cfg(not(modify_has_message))]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_modify(
+unsafe fn job_modify(
     job: *mut raw::job_desc_msg_t,
     _record: *mut c_void,
     _submit_uid: u32,
@@ -123,8 +128,7 @@ pub unsafe extern "C" fn job_modify(
 /// # Safety
 /// As `job_submit`.
 #[cfg(modify_has_message)]
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn job_modify(
+unsafe fn job_modify(
     job: *mut raw::job_desc_msg_t,
     _record: *mut c_void,
     _submit_uid: u32,

@@ -28,6 +28,17 @@ use crate::slice::{JobSlice, NODE_NAME, NoMemoryLimit, ReadError, StepOf};
 
 const ARGUMENT: &str = "config=";
 
+slurm_sys::for_slurm! {
+    export fn slurm_spank_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
+    export fn slurm_spank_init_post_opt(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
+    export fn slurm_spank_task_init_privileged(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
+    export fn slurm_spank_task_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
+    export fn slurm_spank_task_post_fork(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
+    export fn slurm_spank_task_exit(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
+    callback fn refuse_tasks(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
+    callback fn check_idle(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
+}
+
 /// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
 static SLICE: Mutex<Option<Result<JobSlice, Arc<ReadError>>>> = Mutex::new(None);
 
@@ -59,7 +70,7 @@ const IDLE_OPTION: CommandOption = CommandOption {
     name: c"gpufrac-idle",
     argument: c"default|long|off",
     usage: c"reclaiming of an idle gpufrac slice: default, long (longer windows) or off",
-    check: check_idle,
+    check: exported::check_idle,
 };
 
 /// What the commands before Slurm 23.02 do not know: whoever writes it is told why.
@@ -67,53 +78,44 @@ const TASKS_OPTION: CommandOption = CommandOption {
     name: c"tres-per-task",
     argument: c"list",
     usage: c"from Slurm 23.11 on; refused before",
-    check: refuse_tasks,
+    check: exported::refuse_tasks,
 };
 
 /// # Safety
 /// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init(
-    handle: raw::spank_t,
-    _argc: c_int,
-    _argv: *mut *mut c_char,
-) -> c_int {
+unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut c_char) -> c_int {
     // Never an error from here: it would drain the node, or keep every command from running.
-    boundary::guard("slurm_spank_init", OK, || {
-        boundary::plant("slurm_spank_init");
-        if Spank::is_slurmd() {
-            return OK;
-        }
-        // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
-        let spank = unsafe { Spank::new(handle) };
-        // slurmstepd has to know it too: it would complain about an option that no plugin has.
-        if let Err(reason) = spank.register(&IDLE_OPTION) {
-            log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
-        }
-        if Spank::is_command()
-            && !slurm_sys::has_tres_per_task()
-            && let Err(reason) = spank.register(&TASKS_OPTION)
-        {
-            // Then Slurm refuses it, without a reason.
-            log::debug(&format!("gpufrac: no option --tres-per-task: {reason}"));
-        }
-        OK
-    })
+    boundary::plant("slurm_spank_init");
+    if Spank::is_slurmd() {
+        return OK;
+    }
+    // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
+    let spank = unsafe { Spank::new(handle) };
+    // slurmstepd has to know it too: it would complain about an option that no plugin has.
+    if let Err(reason) = spank.register(&IDLE_OPTION) {
+        log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
+    }
+    if Spank::is_command()
+        && !slurm_sys::has_tres_per_task()
+        && let Err(reason) = spank.register(&TASKS_OPTION)
+    {
+        // Then Slurm refuses it, without a reason.
+        log::debug(&format!("gpufrac: no option --tres-per-task: {reason}"));
+    }
+    OK
 }
 
 /// # Safety
 /// As SPANK calls it: `argument` is NULL or NUL-terminated.
-unsafe extern "C" fn refuse_tasks(_value: c_int, argument: *const c_char, _remote: c_int) -> c_int {
-    boundary::guard("--tres-per-task", FAILED, || {
-        // SAFETY: by the contract of this function.
-        let list = unsafe { text::read(argument) }.unwrap_or_default();
-        let reason = match names_fraction(&list) {
-            true => Refusal::TasksTooEarly.to_string(),
-            false => "--tres-per-task needs Slurm 23.11 or later".to_owned(),
-        };
-        log::error(&reason);
-        FAILED
-    })
+unsafe fn refuse_tasks(_value: c_int, argument: *const c_char, _remote: c_int) -> c_int {
+    // SAFETY: by the contract of this function.
+    let list = unsafe { text::read(argument) }.unwrap_or_default();
+    let reason = match names_fraction(&list) {
+        true => Refusal::TasksTooEarly.to_string(),
+        false => "--tres-per-task needs Slurm 23.11 or later".to_owned(),
+    };
+    log::error(&reason);
+    FAILED
 }
 
 /// The value of `--gpufrac-idle`. Whether the job may have it is job_submit's to say, which reads it
@@ -121,28 +123,25 @@ unsafe extern "C" fn refuse_tasks(_value: c_int, argument: *const c_char, _remot
 ///
 /// # Safety
 /// As SPANK calls it: `argument` is NULL or NUL-terminated.
-unsafe extern "C" fn check_idle(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
-    boundary::guard("--gpufrac-idle", FAILED, || {
-        if remote != 0 {
-            return OK;
+unsafe fn check_idle(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    if remote != 0 {
+        return OK;
+    }
+    // SAFETY: by the contract of this function.
+    let argument = unsafe { text::read(argument) }.unwrap_or_default();
+    let wish: Result<IdleWish, UnknownWish> = argument.parse();
+    match wish {
+        Ok(_) => OK,
+        Err(unknown) => {
+            log::error(&format!("gpufrac: {unknown}"));
+            FAILED
         }
-        // SAFETY: by the contract of this function.
-        let argument = unsafe { text::read(argument) }.unwrap_or_default();
-        let wish: Result<IdleWish, UnknownWish> = argument.parse();
-        match wish {
-            Ok(_) => OK,
-            Err(unknown) => {
-                log::error(&format!("gpufrac: {unknown}"));
-                FAILED
-            }
-        }
-    })
+    }
 }
 
 /// # Safety
 /// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_init_post_opt(
+unsafe fn slurm_spank_init_post_opt(
     handle: raw::spank_t,
     argc: c_int,
     argv: *mut *mut c_char,
@@ -181,8 +180,7 @@ pub unsafe extern "C" fn slurm_spank_init_post_opt(
 
 /// # Safety
 /// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_init(
+unsafe fn slurm_spank_task_init(
     handle: raw::spank_t,
     _argc: c_int,
     _argv: *mut *mut c_char,
@@ -203,8 +201,7 @@ pub unsafe extern "C" fn slurm_spank_task_init(
 
 /// # Safety
 /// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_post_fork(
+unsafe fn slurm_spank_task_post_fork(
     handle: raw::spank_t,
     _argc: c_int,
     _argv: *mut *mut c_char,
@@ -235,8 +232,7 @@ pub unsafe extern "C" fn slurm_spank_task_post_fork(
 
 /// # Safety
 /// As SPANK calls it.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn slurm_spank_task_exit(
+unsafe fn slurm_spank_task_exit(
     handle: raw::spank_t,
     _argc: c_int,
     _argv: *mut *mut c_char,

@@ -59,15 +59,18 @@ impl Loaded {
 fn libraries() -> Vec<Loaded> {
     let mut found: Vec<Loaded> = Vec::new();
     // SAFETY: `note` is called before this returns, with the pointer to `found`.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut found).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(exported::note), (&raw mut found).cast()) };
     found
 }
 
-unsafe extern "C" fn note(
-    object: *mut libc::dl_phdr_info,
-    _size: usize,
-    found: *mut c_void,
-) -> c_int {
+crate::for_slurm! {
+    // 1: no further library is asked for.
+    silent fn note(object: *mut libc::dl_phdr_info, size: usize, found: *mut c_void) -> c_int, or 1;
+}
+
+/// # Safety
+/// As `libraries` calls it.
+unsafe fn note(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
     // SAFETY: as `libraries` calls it; the loader's name is NULL or NUL-terminated, and it has as many headers as it
     // says.
     unsafe {

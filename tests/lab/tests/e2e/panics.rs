@@ -1,12 +1,15 @@
 //! A panic in a plugin hurts the job at hand at most. The plugins are built with the feature `planted-panic`: the
 //! entry point that `GPUFRAC_PLANT` names panics.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use gpufrac_lab::{Lab, LabError};
 use nix::sys::signal::Signal;
+use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::plugin_builds::{self, PLUGINS};
 
@@ -31,6 +34,40 @@ fn restart_slurmctld(lab: &mut Lab, plant: &str) -> Result<(), LabError> {
     lab.set_daemon_environment(&[("GPUFRAC_PLANT", plant)]);
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()
+}
+
+/// The functions that a library exports.
+fn exported(library: &Path) -> BTreeSet<String> {
+    let bytes = fs::read(library).expect("a library");
+    let file = object::File::parse(&*bytes).expect("an ELF file");
+    let symbols = file.dynamic_symbols();
+    let functions = symbols.filter(|it| it.is_definition() && it.kind() == SymbolKind::Text);
+    functions
+        .map(|it| it.name().expect("a name").to_owned())
+        .collect()
+}
+
+/// What the tables of `for_slurm!` in a package say.
+fn named(package: &str) -> BTreeSet<String> {
+    let edge = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../slurm-plugin");
+    let edge = edge.join(package).join("src/edge.rs");
+    let code = fs::read_to_string(edge).expect("a source");
+    let functions = code.split("export fn ").skip(1);
+    functions
+        .filter_map(|rest| Some(rest.split_once('(')?.0.to_owned()))
+        .collect()
+}
+
+/// So none is without the boundary, which is the table's.
+#[test]
+fn what_plugins_export_is_what_their_tables_name() {
+    let packages = ["job-submit", "cli-filter", "spank"];
+    for (plugin, package) in PLUGINS.iter().zip(packages) {
+        let library = planted().join(format!("lib{plugin}.so"));
+        let (exported, named) = (exported(&library), named(package));
+        assert!(named.len() >= 3, "{named:?}");
+        assert_eq!(exported, named, "{plugin}");
+    }
 }
 
 #[test]
