@@ -8,6 +8,7 @@ mod cargo;
 mod demo;
 mod deny;
 mod dist;
+mod fuzz;
 mod lab;
 mod map;
 mod series;
@@ -47,6 +48,8 @@ enum Task {
     Attack(attack::AttackArguments),
     /// Measures gpufrac against what it adds to and what it replaces
     Bench(bench::BenchArguments),
+    /// Gives every reader of others' texts to libFuzzer, ten minutes each
+    Fuzz(fuzz::FuzzArguments),
     /// Builds for one Slurm and installs everything in a tree
     Dist(DistArguments),
     /// Checks licences, bans and sources of all dependencies
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Task::Demo => demo::run(),
         Task::Attack(arguments) => attack::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
+        Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Deny => deny::run_check(),
     };

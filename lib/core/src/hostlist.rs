@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 /// More nodes than this in one list are a typing mistake, and would use up memory.
 pub const MAX_HOSTS: usize = 65_536;
 
+/// Of a number in brackets.
+const MAX_DIGITS: usize = 9;
+
 /// A list of node names, written out; each once, in the order given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hostlist {
@@ -209,14 +212,16 @@ fn numbers(ranges: &str, text: &str) -> Result<Vec<String>, HostlistError> {
         };
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let number = |s: &str| -> Option<u64> {
-            let digits = !s.is_empty() && s.len() <= 9 && s.bytes().all(|b| b.is_ascii_digit());
+            let digits =
+                !s.is_empty() && s.len() <= MAX_DIGITS && s.bytes().all(|b| b.is_ascii_digit());
             digits.then(|| s.parse().ok()).flatten()
         };
         let (first, last) = number(low).zip(number(high)).ok_or_else(wrong)?;
         if first > last {
             return Err(wrong());
         }
-        if last - first >= MAX_HOSTS as u64 {
+        let count = usize::try_from(last - first).unwrap_or(usize::MAX);
+        if count >= MAX_HOSTS - found.len() {
             return Err(HostlistError::TooMany {
                 text: text.to_owned(),
             });
@@ -235,6 +240,7 @@ pub fn short(names: &[&str]) -> String {
     let mut runs: Vec<(&str, Numbers)> = Vec::new();
     for name in names {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let digits = digits.min(MAX_DIGITS);
         let (prefix, number) = name.split_at(name.len() - digits);
         let Ok(number) = number.parse::<u64>() else {
             runs.push((name, None));
@@ -308,7 +314,14 @@ mod tests {
         for text in ["a b", "a/b", "gn*", "ä"] {
             assert!(matches!(error(text), Character { .. }), "{text}");
         }
-        for text in ["a[0-99999999]", "a[0-999]b[0-999]c[0-999]", "a[0-65535],b"] {
+        let again = format!("a[{}]", ["0-65535"; 1000].join(","));
+        for text in [
+            "a[0-99999999]",
+            "a[0-999]b[0-999]c[0-999]",
+            "a[0-65535],b",
+            "a[0-65535,65536]",
+            &again,
+        ] {
             assert!(matches!(error(text), TooMany { .. }), "{text}");
         }
         assert!(matches!(error("a[1-3],a2"), Twice { .. }));
@@ -320,6 +333,21 @@ mod tests {
         assert_eq!(short(&["gn9", "gn10", "gn12"]), "gn9,gn10,gn12");
         assert_eq!(short(&["a", "b1", "b2", "c"]), "a,b[1-2],c");
         assert_eq!(short(&["7"]), "7");
+        // No number in brackets is longer.
+        let long = [
+            "gn26190375123267827",
+            "gn26190375123267828",
+            "gn26190376000000000",
+        ];
+        assert_eq!(
+            short(&long),
+            "gn26190375[123267827-123267828],gn26190376000000000"
+        );
+        assert_eq!(names(&short(&long)), long);
+        assert_eq!(
+            short(&["n999999999", "n1000000000"]),
+            "n999999999,n1000000000"
+        );
         assert_eq!(short(&[]), "");
     }
 

@@ -1,5 +1,6 @@
 //! MPS: its control daemons, and the jobs that share one.
 
+pub mod answer;
 pub mod daemon;
 pub mod error;
 pub mod process;

@@ -31,7 +31,6 @@ const ARGUMENT: &str = "config=";
 slurm_sys::for_slurm! {
     export fn slurm_spank_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
     export fn slurm_spank_init_post_opt(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
-    export fn slurm_spank_task_init_privileged(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
     export fn slurm_spank_task_init(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
     export fn slurm_spank_task_post_fork(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or FAILED;
     export fn slurm_spank_task_exit(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{GroupId, UserId};
 
+use crate::mps::answer;
 use crate::mps::error::MpsError;
 use crate::mps::process::{self, Family, MpsProcess, Role};
 use crate::mps::visit::{ANSWER_LIMIT, Silences, Visit};
@@ -272,7 +273,7 @@ impl ControlDaemon {
         let said = self.ask(&format!(
             "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\nget_server_list\nget_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0"
         ))?;
-        let commands: String = pids(&said)
+        let commands: String = answer::pids(&said)
             .map(|pid| {
                 format!(
                     "set_active_thread_percentage {pid} {percentage}\nset_device_pinned_mem_limit {pid} 0 {memory}M\n"
@@ -293,7 +294,9 @@ impl ControlDaemon {
                 found: found.to_owned(),
             })
         };
-        let (Ok(percent), Some(mib)) = (said_percentage.parse::<f64>(), mib(&said_memory)) else {
+        let (Ok(percent), Some(mib)) =
+            (said_percentage.parse::<f64>(), answer::memory(&said_memory))
+        else {
             // Another version may say it in other words; what it was told it was told.
             return Ok(Some(format!(
                 "the control daemon of `{}` says its limits in words that are not known: `{said_percentage}`, `{said_memory}`",
@@ -331,13 +334,15 @@ impl ControlDaemon {
             let status = status.trim().to_owned();
             Ok(Server { pid, status })
         };
-        pids(&self.ask("get_server_list")?).map(server).collect()
+        answer::pids(&self.ask("get_server_list")?)
+            .map(server)
+            .collect()
     }
 
     /// The clients of a server, by pid.
     pub fn clients(&self, server: i32) -> Result<Vec<i32>, MpsError> {
         let list = self.ask(&format!("get_client_list {server}"))?;
-        Ok(pids(&list).collect())
+        Ok(answer::pids(&list).collect())
     }
 
     /// Ends a client in the one way that does no harm to others with work under way (MPS guide).
@@ -457,32 +462,5 @@ impl ControlDaemon {
             program: self.program.clone(),
             source,
         }
-    }
-}
-
-/// The pids in an answer, one a line; other lines are none.
-fn pids(said: &str) -> impl Iterator<Item = i32> {
-    said.lines().filter_map(|line| line.trim().parse().ok())
-}
-
-/// Memory as the daemon says it, in MiB.
-fn mib(text: &str) -> Option<u64> {
-    let (number, scale) = match text.strip_suffix('G') {
-        Some(number) => (number, 1024),
-        None => (text.strip_suffix('M')?, 1),
-    };
-    Some(number.parse::<u64>().ok()? * scale)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_said_in_two_units() {
-        assert_eq!(mib("500M"), Some(500));
-        assert_eq!(mib("19G"), Some(19 * 1024));
-        assert_eq!(mib(""), None);
-        assert_eq!(mib("No default"), None);
     }
 }

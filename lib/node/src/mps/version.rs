@@ -36,10 +36,12 @@ pub fn of_program(program: &Path) -> Result<ControlVersion, MpsError> {
             program: program.to_owned(),
             source,
         })?;
-    Ok(version_of(&String::from_utf8_lossy(&output.stdout)))
+    Ok(of_text(&String::from_utf8_lossy(&output.stdout)))
 }
 
-fn version_of(text: &str) -> ControlVersion {
+/// From what the program printed.
+#[must_use]
+pub fn of_text(text: &str) -> ControlVersion {
     let numbers = text.split(|c: char| !c.is_ascii_digit());
     // Years of the copyright have four digits.
     let cuda = numbers
@@ -54,11 +56,11 @@ mod tests {
 
     #[test]
     fn versions_are_found_where_they_are_told() {
-        assert!(version_of("13010").has_partitions());
-        assert!(version_of("CUDA MPS Control binary version: 13030\n").has_partitions());
-        assert!(!version_of("12090").has_partitions());
+        assert!(of_text("13010").has_partitions());
+        assert!(of_text("CUDA MPS Control binary version: 13030\n").has_partitions());
+        assert!(!of_text("12090").has_partitions());
         let old =
             "CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - 2024 NVIDIA Corporation.\n";
-        assert_eq!(version_of(old).cuda, None);
+        assert_eq!(of_text(old).cuda, None);
     }
 }

@@ -1,0 +1,244 @@
+//! The targets. An input is text; where it has parts they are its lines.
+
+use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::entry::Entry;
+use gpufrac_core::fraction::Units;
+use gpufrac_core::gres::GresLines;
+use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_core::lease::Lease;
+use gpufrac_core::request::{self, GresForm};
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_node::job::grant::{self, Asked};
+use gpufrac_node::job::tasks;
+use gpufrac_node::mps::{answer, version};
+use gpufrac_reaper::clock::BootTime;
+use gpufrac_reaper::measure::dcgm::Dcgm;
+use slurm_sys::client::{JobInfo, JobState};
+
+use crate::crc64;
+
+/// Pools of every mechanism.
+const FULL: &str = include_str!("../../../lib/core/tests/config/valid/full.toml");
+
+static CONFIG: LazyLock<Config> =
+    LazyLock::new(|| Config::parse(FULL, "full.toml").unwrap_or_else(|errors| panic!("{errors}")));
+
+/// What is no text has no reader.
+fn text(input: &[u8]) -> Option<&str> {
+    std::str::from_utf8(input).ok()
+}
+
+/// Lines: per node, per task, per job, partitions, and letters for all else.
+pub(crate) fn request(input: &[u8]) {
+    let Some(input) = text(input) else { return };
+    let mut lines = input.split('\n');
+    let mut line = || lines.next().filter(|line| !line.is_empty());
+    let (per_node, per_task, per_job, partitions) = (line(), line(), line(), line());
+    let letters = line().unwrap_or_default();
+    let has = |letter: char| letters.contains(letter);
+    let number = letters.bytes().find(u8::is_ascii_digit);
+    let number = number.map(|digit| u32::from(digit - b'0'));
+    let request = JobRequest {
+        partitions,
+        default_partition: has('d').then_some("gpu"),
+        reserved: has('r'),
+        form: if has('c') {
+            GresForm::Colon
+        } else {
+            GresForm::Slash
+        },
+        tres_per_node: per_node,
+        tres_per_job: per_job,
+        tres_per_task: per_task,
+        tasks_per_gpu: has('g'),
+        exclusive: has('e'),
+        tasks: number,
+        max_nodes: has('n').then_some(1),
+        ..JobRequest::default()
+    };
+    for list in [per_node, per_task, per_job].into_iter().flatten() {
+        if let Ok(items) = request::parse(list) {
+            assert_eq!(items.len(), list.split(',').count());
+        }
+        // What is spelled out speaks of fractions if the text does.
+        let spelled = request::spelled_out(list);
+        assert!(
+            request::names_fraction(&spelled) || !request::names_fraction(list),
+            "{spelled}"
+        );
+    }
+    let occasion = match () {
+        () if has('m') => Occasion::Modify,
+        () if has('s') => Occasion::Step,
+        () => Occasion::Submit,
+    };
+    let Ok(Verdict::Rewritten { text, entry, .. }) = decide(&CONFIG, &request, occasion) else {
+        return;
+    };
+    assert_eq!(entry.to_string().parse(), Ok(entry));
+    // What was written is taken unchanged: the other plugin decides after the first.
+    let again = match entry.per_task {
+        true => JobRequest {
+            tres_per_task: Some(&text),
+            ..request
+        },
+        false => JobRequest {
+            tres_per_node: Some(&text),
+            ..request
+        },
+    };
+    match decide(&CONFIG, &again, occasion) {
+        Ok(Verdict::Rewritten {
+            text: same,
+            entry: as_before,
+            ..
+        }) => {
+            assert_eq!((&same, as_before), (&text, entry));
+        }
+        other => panic!("{text} becomes {other:?}"),
+    }
+}
+
+pub(crate) fn config(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    match Config::parse(text, "gpufrac.toml") {
+        Ok(config) => {
+            for node in ["n1", "gn01", "login"] {
+                let devices = config.devices_of_node(node, 8);
+                let lines = GresLines::of(&devices, Path::new("/dev/gpufrac"));
+                assert_eq!(lines.gres.is_empty(), devices.is_empty());
+                assert!(
+                    lines
+                        .gres_conf(node)
+                        .iter()
+                        .all(|line| !line.contains('\n'))
+                );
+            }
+        }
+        Err(errors) => assert!(!errors.to_string().is_empty()),
+    }
+}
+
+/// The body of a lease, which gets its checksum here; and a whole file.
+pub(crate) fn lease(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    for file in [text.to_owned(), crc64::sealed(text)] {
+        let Ok(lease) = Lease::parse(&file) else {
+            continue;
+        };
+        if let Ok(written) = lease.to_text() {
+            assert_eq!(Lease::parse(&written).as_ref().ok(), Some(&lease));
+        }
+    }
+}
+
+pub(crate) fn entry(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    if let Ok(entry) = text.parse::<Entry>() {
+        assert_eq!(entry.to_string(), text);
+        assert!((1..=100).contains(&entry.units.0));
+    }
+}
+
+pub(crate) fn hostlist(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    if let Ok(list) = Hostlist::parse(text) {
+        let names: Vec<&str> = list.names().iter().map(String::as_str).collect();
+        assert!(!names.is_empty() && names.len() <= hostlist::MAX_HOSTS);
+        assert!(names.iter().all(|name| list.contains(name)));
+        let short = Hostlist::parse(&hostlist::short(&names)).map(|list| list.names().to_vec());
+        assert_eq!(short.as_deref(), Ok(list.names()));
+    }
+}
+
+/// Lines: the nodes, the request per node, that per task, then what the job holds on each node.
+pub(crate) fn gres_of_nodes(input: &[u8]) {
+    let Some(input) = text(input) else { return };
+    let mut lines = input.split('\n');
+    let mut line = || lines.next().unwrap_or_default().to_owned();
+    let (nodes, per_node, per_task) = (line(), line(), line());
+    let asked = |text: String| (!text.is_empty()).then_some(text);
+    let per_task = asked(per_task);
+    let info = JobInfo {
+        tres_per_node: asked(per_node),
+        tres_elsewhere: per_task.iter().cloned().collect(),
+        tres_per_task: per_task,
+        gres_of_nodes: lines.map(str::to_owned).collect(),
+        nodes,
+        ..running()
+    };
+    for units in [0, 1, 25, u32::MAX] {
+        if let Some(slices) = tasks::slices(&info, "gn01", Units(units)) {
+            assert!(slices.checked_mul(units).is_some_and(|held| held > 0));
+        }
+    }
+    let asked = Asked::from(&info);
+    for device in CONFIG.devices_of_node("gn01", 8) {
+        asked.units(&device);
+        if let Some(units) = grant::units_of_tres(&asked.per_node, &device) {
+            grant::menu_entry(&device, units);
+        }
+    }
+    asked.is_for_gpu(&CONFIG);
+}
+
+/// A job of which nothing else matters.
+fn running() -> JobInfo {
+    JobInfo {
+        job_id: 1,
+        user_id: 1000,
+        state: JobState::Running,
+        partition: "gpu".to_owned(),
+        tres_per_node: None,
+        tres_elsewhere: Vec::new(),
+        tres_per_task: None,
+        gres_of_nodes: Vec::new(),
+        batch: true,
+        restart_count: 0,
+        name: String::new(),
+        qos: String::new(),
+        account: String::new(),
+        reservation: String::new(),
+        nodes: String::new(),
+        node_count: 1,
+        array: None,
+        het_job_id: 0,
+        start_unix: 0,
+        end_unix: 0,
+        suspend_unix: 0,
+        can_requeue: true,
+        mail_user: String::new(),
+        admin_comment: String::new(),
+    }
+}
+
+/// What a control daemon says: lists of pids, memory, its version.
+pub(crate) fn mps(input: &[u8]) {
+    let Some(text) = text(input) else { return };
+    assert!(answer::pids(text).count() <= text.lines().count());
+    for line in text.lines() {
+        assert!(answer::memory(line).is_none() || line.ends_with(['G', 'M']));
+    }
+    version::of_text(text).has_partitions();
+}
+
+/// An answer of dcgm-exporter, and its page alone.
+pub(crate) fn dcgm(input: &[u8]) {
+    let page = [b"HTTP/1.0 200 OK\r\n\r\n", input].concat();
+    for answer in [input, &page] {
+        let mut dcgm = Dcgm::new(EXPORTER.parse().unwrap_or_else(|()| panic!("{EXPORTER}")));
+        for second in [1, 60] {
+            let now = BootTime::after_boot(Duration::from_secs(second));
+            let Ok(values) = dcgm.take(answer, now) else {
+                continue;
+            };
+            assert!(values.values().all(|value| (0.0..=1.0).contains(value)));
+        }
+    }
+}
+
+const EXPORTER: &str = "http://127.0.0.1:9400/metrics";
