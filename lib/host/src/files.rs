@@ -175,17 +175,26 @@ impl RootDir {
     /// Writes a file whole: whoever reads it sees the old text or the new one, also after a
     /// crash at any instruction.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
-        let temporary = format!(".{name}.tmp");
-        // What a killed writer left. Two writers of one name never run at once.
-        self.remove(&temporary)?;
-        let written = self.write_new(&temporary, text, mode).and_then(|()| {
-            let (from, path) = (temporary.as_str(), self.at(&temporary));
-            renameat(self.fd.as_fd(), from, self.fd.as_fd(), name)
-                .map_err(|e| FileError::io("rename", &path, e))
+        self.write_through(&format!(".{name}.tmp"), name, text, mode)
+    }
+
+    /// As [`RootDir::write`], through a file of the name `temporary`. A killed writer leaves that one, until the next
+    /// writer comes that names it; two writers that do so must not run at once.
+    pub fn write_through(
+        &self,
+        temporary: &str,
+        name: &str,
+        text: &str,
+        mode: u32,
+    ) -> Result<(), FileError> {
+        self.remove(temporary)?;
+        let written = self.write_new(temporary, text, mode).and_then(|()| {
+            renameat(self.fd.as_fd(), temporary, self.fd.as_fd(), name)
+                .map_err(|e| FileError::io("rename", &self.at(temporary), e))
         });
         if written.is_err() {
             // Half a file takes space where there is none.
-            let _ = self.remove(&temporary);
+            let _ = self.remove(temporary);
         }
         written?;
         self.sync()

@@ -147,12 +147,13 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// Writes a lease whole. `_lock`: that of its GPU.
+    /// Writes a lease whole. `lock`: that of its GPU.
     ///
     /// # Errors
     /// A file refuses.
-    pub fn write(&self, _lock: &GpuLock, lease: &Lease) -> Result<(), StoreError> {
-        self.put(lease)
+    pub fn write(&self, lock: &GpuLock, lease: &Lease) -> Result<(), StoreError> {
+        // Named after the GPU: a writer that is killed leaves what the next one on this GPU replaces, of whatever job.
+        self.put(&format!(".gpu{}.tmp", lock.gpu_index()), lease)
     }
 
     /// Says that the job of an active lease is over, without the lock of its GPU: whoever reads the mark may end the lease.
@@ -166,16 +167,17 @@ impl LeaseStore {
             path: self.dir.path().join(lease.name()),
             source,
         })?;
-        self.put(&marked)
+        // Goes with the lease, if we are killed.
+        self.put(&mark_of(lease), &marked)
     }
 
-    fn put(&self, lease: &Lease) -> Result<(), StoreError> {
+    fn put(&self, temporary: &str, lease: &Lease) -> Result<(), StoreError> {
         let name = lease.name();
         let text = lease.to_text().map_err(|source| StoreError::Lease {
             path: self.dir.path().join(&name),
             source,
         })?;
-        Ok(self.dir.write(&name, &text, 0o644)?)
+        Ok(self.dir.write_through(temporary, &name, &text, 0o644)?)
     }
 
     /// Drops a lease; says whether it was there. `_lock`: that of its GPU.
@@ -183,12 +185,16 @@ impl LeaseStore {
     /// # Errors
     /// A file refuses.
     pub fn remove(&self, _lock: &GpuLock, lease: &Lease) -> Result<bool, StoreError> {
-        let name = lease.name();
-        self.dir.remove(&format!(".{name}.tmp"))?;
-        let was = self.dir.remove(&name)?;
+        self.dir.remove(&mark_of(lease))?;
+        let was = self.dir.remove(&lease.name())?;
         self.dir.sync()?;
         Ok(was)
     }
+}
+
+/// The file through which a lease is marked without the lock of its GPU.
+fn mark_of(lease: &Lease) -> String {
+    format!(".{}.tmp", lease.name())
 }
 
 #[cfg(test)]
@@ -282,6 +288,17 @@ mod tests {
         assert_eq!(store.list().unwrap(), []);
         store.write(&lock, &lease(7)).unwrap();
         assert_eq!(store.list().unwrap(), [lease(7)]);
+    }
+
+    #[test]
+    fn half_of_a_lease_is_replaced_by_the_next_one_on_the_gpu() {
+        let (_keep, store, lock) = store();
+        std::fs::write(store.dir.path().join(".gpu0.tmp"), "half of a le").unwrap();
+        store.write(&lock, &lease(8)).unwrap();
+        assert_eq!(store.dir.names().unwrap(), ["8"]);
+        std::fs::write(store.dir.path().join(".8.tmp"), "half of a mark").unwrap();
+        store.remove(&lock, &lease(8)).unwrap();
+        assert_eq!(store.dir.names().unwrap(), [""; 0]);
     }
 
     #[test]
