@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use common::scene::{NEXT, Next, Scene, VICTIM, mig, shared, tasks};
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
@@ -21,117 +22,7 @@ fn child() {
     common::child();
 }
 
-const VICTIM: u32 = 7;
-
-/// A node with a running job.
-struct Scene {
-    world: World,
-    foreign: Vec<u32>,
-    victim: Job,
-}
-
-/// With a foreign instance.
-fn mig() -> Option<Scene> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        let foreign = vec![world.foreign(19, 0, 1, Some(0))];
-        world.prolog(job(1, 1, 25)).ok();
-        Scene {
-            world,
-            foreign,
-            victim: job(VICTIM, 0, 25),
-        }
-    })
-}
-
-/// The victim has two slices of one half.
-fn tasks(kind: Kind) -> Option<Scene> {
-    let world = match kind {
-        Kind::Mig => may_run().then(World::new)?,
-        kind => World::shared(kind, Control::Real)?,
-    };
-    world.setup().ok();
-    world
-        .prolog(job(1, 1, 12 + u32::from(kind == Kind::Mig)))
-        .ok();
-    let victim = job_of_tasks(VICTIM, 0, 13, 2);
-    world.slurm_counts(victim);
-    Some(Scene {
-        world,
-        foreign: Vec::new(),
-        victim,
-    })
-}
-
-/// The running job is on the victim's device, or on another one.
-fn shared(kind: Kind, beside: bool) -> Option<Scene> {
-    let world = World::shared(kind, Control::Real)?;
-    world.setup().ok();
-    world.prolog(job(1, u32::from(!beside), 12)).ok();
-    world.check(&[]);
-    Some(Scene {
-        world,
-        foreign: Vec::new(),
-        victim: job(VICTIM, 0, 25),
-    })
-}
-
-/// The ways in which life goes on after a death.
-#[derive(Debug, Clone, Copy)]
-enum Next {
-    /// Slurm runs the epilog.
-    Epilog,
-    /// Slurm runs the prolog again, then the epilog.
-    Again,
-    /// Another job comes first, to the same device.
-    Another,
-    /// To the other half of the GPU, or to another GPU.
-    Other,
-    /// The node is set up again.
-    Setup,
-}
-
-const NEXT: [Next; 5] = [
-    Next::Epilog,
-    Next::Again,
-    Next::Another,
-    Next::Other,
-    Next::Setup,
-];
-
 impl Scene {
-    /// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
-    #[track_caller]
-    fn recover(&self, victim: Job, next: Next) {
-        let (world, foreign) = (&self.world, &self.foreign);
-        match next {
-            Next::Epilog => drop(world.epilog(victim).ok()),
-            Next::Again => {
-                world.prolog(victim).ok();
-                world.check(foreign);
-                assert_eq!(world.leases_of(victim).len(), victim.tasks.max(1) as usize);
-            }
-            Next::Another | Next::Other => {
-                let device = u32::from(matches!(next, Next::Other));
-                world.prolog(job(8, device, 13)).ok();
-                // Without MIG a job on another GPU repairs nothing here.
-                if matches!(next, Next::Another) || world.kind.uses_mig() {
-                    world.check(foreign);
-                }
-                world.epilog(job(8, device, 13)).ok();
-            }
-            Next::Setup => drop(world.setup().ok()),
-        }
-        if !matches!(next, Next::Other) || world.kind.uses_mig() {
-            world.check(foreign);
-        }
-        world.epilog(victim).ok();
-        world.check(foreign);
-        assert_eq!(world.leases().len(), 1, "only the running job is left");
-        assert!(world.slurm_was_told().is_empty());
-    }
-
     fn carving_killed_at(&self, points: &[&str]) {
         for point in points {
             for next in NEXT {

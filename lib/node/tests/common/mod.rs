@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+pub mod scene;
 pub mod shares;
 
 use std::cell::Cell;
@@ -39,6 +40,8 @@ use slurm_sys::client::{ClientError, JobInfo, JobState};
 pub const NODE: &str = "n1";
 const ACTION: &str = "GPUFRAC_TEST_ACTION";
 const SLURM: &str = "GPUFRAC_TEST_SLURM";
+/// Set where a run is traced.
+const TRACED: &str = "GPUFRAC_TEST_TRACED";
 /// How long the lock of a GPU is waited for, in milliseconds.
 pub const LOCK_PATIENCE: &str = "GPUFRAC_TEST_LOCK_PATIENCE";
 
@@ -270,6 +273,16 @@ impl World {
         assert!(ended.killed, "{action} does not come to {point}: {ended:?}");
     }
 
+    /// Runs and is killed at a system call, if it comes there. What it says is in `said`.
+    #[cfg(target_arch = "x86_64")]
+    pub fn traced(&self, action: &str, job: Job, death: Option<tracer::Death>) -> tracer::Run {
+        let said = fs::File::create(self.root().join("said")).unwrap();
+        let mut command = self.job_command(action, job);
+        command.env(TRACED, "1").stderr(said);
+        let driver_lock = self.root().join("gpus/state/lock").canonicalize().unwrap();
+        tracer::run(command, &driver_lock, death).unwrap()
+    }
+
     /// What Slurm will say of a job: `running gres:shard:25 0`.
     pub fn slurm_says(&self, job_id: u32, text: &str) {
         fs::write(self.root().join("slurm").join(job_id.to_string()), text).unwrap();
@@ -494,6 +507,10 @@ pub fn child() {
     let Ok(action) = std::env::var(ACTION) else {
         return;
     };
+    #[cfg(target_arch = "x86_64")]
+    if std::env::var_os(TRACED).is_some() {
+        tracer::wait().unwrap();
+    }
     let slurm = Files {
         dir: std::env::var_os(SLURM).unwrap().into(),
         began: Instant::now(),

@@ -172,7 +172,8 @@ pub fn access(path: &Path) -> BTreeMap<u32, u16> {
         .collect()
 }
 
-fn names(folder: &Path) -> BTreeSet<String> {
+/// The names in a folder; none where there is no folder.
+pub fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
         .map(|entry| entry.file_name().into_string().unwrap())

@@ -1,0 +1,134 @@
+//! A node with a running job and a victim, and the ways in which life goes on after the victim's prolog or epilog died.
+
+use super::shares::{Control, Kind, names};
+use super::{Job, World, job, job_of_tasks, may_run};
+
+/// The job that something happens to.
+pub const VICTIM: u32 = 7;
+
+/// A node with a running job.
+pub struct Scene {
+    pub world: World,
+    /// Instances that nobody of gpufrac made.
+    pub foreign: Vec<u32>,
+    pub victim: Job,
+}
+
+/// A GPU in halves, with a foreign instance.
+pub fn mig() -> Option<Scene> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        let foreign = vec![world.foreign(19, 0, 1, Some(0))];
+        world.prolog(job(1, 1, 25)).ok();
+        Scene {
+            world,
+            foreign,
+            victim: job(VICTIM, 0, 25),
+        }
+    })
+}
+
+/// The victim has two slices of one half.
+pub fn tasks(kind: Kind) -> Option<Scene> {
+    let world = match kind {
+        Kind::Mig => may_run().then(World::new)?,
+        kind => World::shared(kind, Control::Real)?,
+    };
+    world.setup().ok();
+    world
+        .prolog(job(1, 1, 12 + u32::from(kind == Kind::Mig)))
+        .ok();
+    let victim = job_of_tasks(VICTIM, 0, 13, 2);
+    world.slurm_counts(victim);
+    Some(Scene {
+        world,
+        foreign: Vec::new(),
+        victim,
+    })
+}
+
+/// The running job is on the victim's device, or on another one.
+pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
+    let world = World::shared(kind, Control::Real)?;
+    world.setup().ok();
+    world.prolog(job(1, u32::from(!beside), 12)).ok();
+    world.check(&[]);
+    Some(Scene {
+        world,
+        foreign: Vec::new(),
+        victim: job(VICTIM, 0, 25),
+    })
+}
+
+/// The ways in which life goes on after a death.
+#[derive(Debug, Clone, Copy)]
+pub enum Next {
+    /// Slurm runs the epilog.
+    Epilog,
+    /// Slurm runs the prolog again, then the epilog.
+    Again,
+    /// Another job comes first, to the same device.
+    Another,
+    /// To the other half of the GPU, or to another GPU.
+    Other,
+    /// The node is set up again.
+    Setup,
+}
+
+pub const NEXT: [Next; 5] = [
+    Next::Epilog,
+    Next::Again,
+    Next::Another,
+    Next::Other,
+    Next::Setup,
+];
+
+impl Scene {
+    /// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
+    #[track_caller]
+    pub fn recover(&self, victim: Job, next: Next) {
+        let (world, foreign) = (&self.world, &self.foreign);
+        match next {
+            Next::Epilog => drop(world.epilog(victim).ok()),
+            Next::Again => {
+                world.prolog(victim).ok();
+                world.check(foreign);
+                assert_eq!(world.leases_of(victim).len(), victim.tasks.max(1) as usize);
+            }
+            Next::Another | Next::Other => {
+                let device = u32::from(matches!(next, Next::Other));
+                world.prolog(job(8, device, 13)).ok();
+                // Without MIG a job on another GPU repairs nothing here.
+                if matches!(next, Next::Another) || world.kind.uses_mig() {
+                    world.check(foreign);
+                }
+                world.epilog(job(8, device, 13)).ok();
+            }
+            Next::Setup => drop(world.setup().ok()),
+        }
+        if !matches!(next, Next::Other) || world.kind.uses_mig() {
+            world.check(foreign);
+        }
+        world.epilog(victim).ok();
+        world.check(foreign);
+        assert_eq!(world.leases().len(), 1, "only the running job is left");
+        assert!(world.slurm_was_told().is_empty());
+    }
+
+    /// Of jobs that are over no file is left. Half-written files are, but no more than one for each GPU: the next writer
+    /// replaces it.
+    #[track_caller]
+    pub fn check_files(&self) {
+        let run = self.world.root().join("run");
+        let half_written = |name: &String| name.starts_with('.');
+        let (half, whole): (Vec<String>, Vec<String>) = names(&run.join("leases"))
+            .into_iter()
+            .partition(half_written);
+        assert_eq!(whole, ["1"], "leases");
+        let mut of_gpus = half.iter().filter(|name| !name.starts_with(".gpu"));
+        assert_eq!(of_gpus.next(), None, "half-written leases");
+        let mut locks = names(&run.join("locks")).into_iter();
+        assert_eq!(locks.find(|name| !name.starts_with("gpu")), None, "locks");
+    }
+}

@@ -1,0 +1,273 @@
+//! Prolog and epilog killed before and after each of their system calls that change something: nothing leaks, nothing
+//! foreign is touched, the next run repairs.
+//!
+//! `GPUFRAC_KILLED_CALLS` and `GPUFRAC_TEST_SEED` set how many cases of each kind, and which.
+#![cfg(target_arch = "x86_64")]
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+
+use common::scene::{NEXT, Next, Scene, mig, shared, tasks};
+use common::shares::Kind;
+use common::{Job, at_once};
+use test_seed::Dice;
+use tracer::{Death, Moment};
+
+#[test]
+fn child() {
+    common::child();
+}
+
+/// How many cases of each scene and program, unless `GPUFRAC_KILLED_CALLS` says so.
+const CASES: usize = 30;
+
+fn wanted() -> usize {
+    let text = std::env::var("GPUFRAC_KILLED_CALLS").ok();
+    text.map_or(CASES, |text| text.parse().unwrap())
+}
+
+/// The program that is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Program {
+    Prolog,
+    Epilog,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Prolog => "prolog",
+            Program::Epilog => "epilog",
+        }
+    }
+
+    /// Slurm never carves a job again whose epilog died.
+    fn ways(self) -> Vec<Next> {
+        let all = NEXT.into_iter();
+        all.filter(|next| self == Program::Prolog || !matches!(next, Next::Again))
+            .collect()
+    }
+}
+
+/// A death, and what comes then.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    death: Death,
+    next: Next,
+}
+
+impl Case {
+    /// The case with this number, of all that there are.
+    fn numbered(number: usize, ways: &[Next]) -> Case {
+        let moment = match number / ways.len() % 2 {
+            0 => Moment::Before,
+            _ => Moment::After,
+        };
+        let nth = number / ways.len() / 2 + 1;
+        Case {
+            death: Death { nth, moment },
+            next: ways[number % ways.len()],
+        }
+    }
+}
+
+/// What is tried now; printed when the test fails on it.
+struct Now {
+    what: String,
+    case: Case,
+    call: String,
+}
+
+impl fmt::Display for Now {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case {
+            death: Death { nth, moment },
+            next,
+        } = self.case;
+        write!(
+            f,
+            "{}: killed {} call {nth}, `{}`, then {next:?}",
+            self.what,
+            match moment {
+                Moment::Before => "before",
+                Moment::After => "after",
+            },
+            self.call
+        )
+    }
+}
+
+impl Drop for Now {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{self}");
+        }
+    }
+}
+
+/// A program to be killed at work on a scene.
+struct Kills<'a> {
+    scene: &'a Scene,
+    program: Program,
+    what: String,
+    /// Of the runs that were not to be killed and of those that were.
+    lives: u32,
+}
+
+impl Kills<'_> {
+    /// The victim's next life. Usage records are told apart by job and start, so an epilog's has a number of its own.
+    fn victim(&mut self) -> Job {
+        self.lives += 1;
+        let victim = self.scene.victim;
+        let victim = match self.program {
+            Program::Prolog => victim,
+            Program::Epilog => Job {
+                id: victim.id + 10 * self.lives,
+                ..victim
+            },
+        };
+        if victim.tasks > 0 {
+            self.scene.world.slurm_counts(victim);
+        }
+        if self.program == Program::Epilog {
+            self.scene.world.prolog(victim).ok();
+        }
+        victim
+    }
+
+    /// Runs it to its end; how many calls change something.
+    fn count(&mut self) -> usize {
+        let (scene, victim) = (self.scene, self.victim());
+        let world = &scene.world;
+        let run = world.traced(self.program.name(), victim, None);
+        let said = fs::read_to_string(world.root().join("said")).unwrap();
+        assert_eq!(run.code, Some(0), "{}: {said}", self.what);
+        world.epilog(victim).ok();
+        world.check(&scene.foreign);
+        run.calls.len()
+    }
+
+    /// Whether the call came.
+    fn kill(&mut self, case: Case) -> bool {
+        let (scene, victim) = (self.scene, self.victim());
+        let world = &scene.world;
+        let mut now = Now {
+            what: self.what.clone(),
+            case,
+            call: "?".into(),
+        };
+        let run = world.traced(self.program.name(), victim, Some(case.death));
+        let said = fs::read_to_string(world.root().join("said")).unwrap();
+        assert!(matches!(run.code, None | Some(0)), "{:?}: {said}", run.code);
+        let call = run.code.is_none().then(|| run.calls.last());
+        now.call = call.flatten().map_or("none".into(), ToString::to_string);
+        scene.recover(victim, case.next);
+        scene.check_files();
+        if self.program == Program::Epilog {
+            let records = world.usage();
+            let own = records.iter().filter(|record| record["job"] == victim.id);
+            assert_eq!(own.count(), victim.tasks.max(1) as usize, "usage records");
+        }
+        run.code.is_none()
+    }
+}
+
+/// Kills a program at work on a scene: at drawn calls, or at all.
+fn kill(scene: &Scene, program: Program, about: &str, seed: u64) {
+    let what = format!(
+        "{}, {about}, {} (GPUFRAC_TEST_SEED={seed})",
+        scene.world.kind.mechanism(),
+        program.name()
+    );
+    let mut kills = Kills {
+        scene,
+        program,
+        what: what.clone(),
+        lives: 0,
+    };
+    let ways = program.ways();
+    let calls = kills.count();
+    let all = calls * 2 * ways.len();
+    let mut dice = Dice::new(seed);
+    let mut drawn = BTreeSet::new();
+    while drawn.len() < wanted().min(all) {
+        drawn.insert(match wanted() < all {
+            true => dice.below(all),
+            false => drawn.len(),
+        });
+    }
+    let cases = drawn.iter().map(|number| Case::numbered(*number, &ways));
+    let killed = cases.filter(|case| kills.kill(*case)).count();
+    println!(
+        "{what}: {calls} system calls change something; killed in {killed} of {all} cases (before and after each, {} ways to go on)",
+        ways.len()
+    );
+    // A run after a crash may find less to do than the one that was counted.
+    assert!(killed * 2 > drawn.len(), "{what}: most runs ended first");
+}
+
+/// Kills both programs on one of the scenes, or on all of them in the long run.
+fn killed(scenes: &[(&str, &(dyn Fn() -> Option<Scene> + Sync))]) {
+    let seed = test_seed::seed();
+    let mut dice = Dice::new(seed);
+    let chosen = match wanted() > CASES {
+        true => scenes,
+        false => &scenes[dice.below(scenes.len())..][..1],
+    };
+    for (about, make) in chosen {
+        at_once([Program::Prolog, Program::Epilog], |program| {
+            if let Some(scene) = make() {
+                kill(&scene, program, about, seed);
+            }
+        });
+    }
+}
+
+#[test]
+fn killed_at_any_call_with_instances() {
+    killed(&[
+        ("beside a foreign instance", &mig),
+        ("two slices", &|| tasks(Kind::Mig)),
+    ]);
+}
+
+fn killed_with(kind: Kind) {
+    killed(&[
+        ("alone", &|| shared(kind, false)),
+        ("beside a job", &|| shared(kind, true)),
+    ]);
+}
+
+#[test]
+fn killed_at_any_call_with_a_shared_daemon() {
+    killed_with(Kind::MpsShared);
+}
+
+#[test]
+fn killed_at_any_call_with_a_daemon_for_each_job() {
+    killed_with(Kind::MpsPrivate);
+}
+
+#[test]
+fn killed_at_any_call_with_a_daemon_in_an_instance() {
+    let kind = Kind::MigMps;
+    killed(&[
+        ("alone", &|| shared(kind, false)),
+        ("beside a job", &|| shared(kind, true)),
+        ("two slices", &|| tasks(kind)),
+    ]);
+}
+
+#[test]
+fn killed_at_any_call_with_time_slices() {
+    killed_with(Kind::Timeslice);
+}
+
+#[test]
+fn killed_at_any_call_with_a_library() {
+    killed_with(Kind::Hami);
+}
