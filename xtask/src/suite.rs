@@ -42,10 +42,11 @@ const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
 const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
 /// What the long tier asks of random tests, unless the environment says otherwise: numbers of jobs and cases.
-const FULL: [(&str, &str); 5] = [
+const FULL: [(&str, &str); 6] = [
     // More than there are: all.
     ("GPUFRAC_KILLED_CALLS", "1000000"),
     ("GPUFRAC_PATTERN_JOBS", "1000"),
+    ("GPUFRAC_RESTART_JOBS", "50"),
     ("GPUFRAC_SOAK_JOBS", "2000"),
     ("GPUFRAC_SOAK_TENANTS", "1000"),
     ("PROPTEST_CASES", "4096"),

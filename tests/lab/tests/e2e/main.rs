@@ -31,6 +31,7 @@ mod reaper;
 mod release;
 mod requests;
 mod requeue_and_cancel;
+mod restarts;
 mod settings;
 mod shared_devices;
 mod site_setups;
