@@ -7,6 +7,7 @@ mod bench;
 mod cargo;
 mod demo;
 mod deny;
+mod differ;
 mod dist;
 mod fuzz;
 mod lab;
@@ -50,6 +51,8 @@ enum Task {
     Bench(bench::BenchArguments),
     /// Gives every reader of others' texts to libFuzzer, ten minutes each
     Fuzz(fuzz::FuzzArguments),
+    /// Compares gpufrac's reading of GRES texts with that of Slurm's own parser, by random requests
+    Differ(differ::DifferArguments),
     /// Builds for one Slurm and installs everything in a tree
     Dist(DistArguments),
     /// Checks licences, bans and sources of all dependencies
@@ -83,6 +86,7 @@ fn main() -> ExitCode {
         Task::Attack(arguments) => attack::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
+        Task::Differ(arguments) => differ::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Deny => deny::run_check(),
     };

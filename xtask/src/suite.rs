@@ -429,7 +429,7 @@ fn table(program: &Program, known: &[&str]) -> Result<Table> {
 }
 
 /// A seed that no run had before, small enough to be typed.
-fn fresh_seed() -> u64 {
+pub(crate) fn fresh_seed() -> u64 {
     // The standard library seeds its hashes from the system's random source.
     RandomState::new().hash_one(std::process::id()) >> 32
 }

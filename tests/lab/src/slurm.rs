@@ -138,6 +138,14 @@ impl Slurm {
         self.place.include()
     }
 
+    /// The folder of the Debian release that it is in; `None` for the machine's own and for a prefix.
+    pub fn root(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Root(root) => Some(root),
+            Place::Machine | Place::Prefix(_) => None,
+        }
+    }
+
     /// The folder of its libraries, as the machine sees it.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod check_slurm;
 mod counted;
 mod exclusive_and_partitions;
 mod fence;
+mod gres_texts;
 mod idle_option;
 mod job_types;
 mod killed_program;

@@ -1,0 +1,159 @@
+//! What gpufrac reads in a request.
+
+use std::collections::BTreeMap;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::entry::Entry;
+use gpufrac_core::fraction::Fraction;
+use gpufrac_core::request::{self, Amount, Count, GresForm, Kind};
+use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+
+use crate::texts::{Field, Texts};
+
+/// Pools and partitions.
+const CONFIG: &str = include_str!("gpufrac.toml");
+
+/// Every count that is not zero, by place, name of the GRES and Type; `None` where the text is no number.
+pub(crate) type Counts = BTreeMap<(Field, &'static str, Vec<u8>), Option<u64>>;
+
+/// What gpufrac takes a request for.
+#[derive(Debug, Clone)]
+pub(crate) struct Said {
+    /// What Slurm is to read.
+    pub(crate) texts: Texts,
+    /// What gpufrac reads in these.
+    pub(crate) counts: Counts,
+    /// Whether gpufrac wrote one of them.
+    pub(crate) rewritten: bool,
+    /// What gpufrac says to the node, where its text says otherwise.
+    pub(crate) broken: Option<String>,
+}
+
+/// gpufrac with a configuration, for one series.
+pub(crate) struct Gpufrac {
+    config: Config,
+    form: GresForm,
+}
+
+impl Gpufrac {
+    pub(crate) fn new(slash: bool) -> Self {
+        let config = Config::parse(CONFIG, "gpufrac.toml");
+        Self {
+            config: config.unwrap_or_else(|errors| panic!("gpufrac.toml: {errors}")),
+            form: match slash {
+                true => GresForm::Slash,
+                false => GresForm::Colon,
+            },
+        }
+    }
+
+    /// How job_submit and job_modify take a request; `None` where they refuse it.
+    pub(crate) fn read(
+        &self,
+        texts: &Texts,
+        partitions: Option<&str>,
+        occasion: Occasion,
+    ) -> Option<Said> {
+        let given = Field::ALL.map(|field| texts.lossy(field));
+        let [node, job, socket, task] = &given;
+        let request = JobRequest {
+            partitions,
+            form: self.form,
+            updates_take_counts: self.form == GresForm::Slash,
+            tres_per_node: node.as_deref(),
+            tres_per_job: job.as_deref(),
+            tres_per_socket: socket.as_deref(),
+            tres_per_task: task.as_deref(),
+            ..JobRequest::default()
+        };
+        let verdict = decide(&self.config, &request, occasion).ok()?;
+        let (texts, entry) = match verdict {
+            Verdict::Untouched => (texts.clone(), None),
+            Verdict::Rewritten { text, entry, .. } => {
+                let mut texts = texts.clone();
+                let field = field_of(&entry);
+                texts.set(field, Some(text.into_bytes()));
+                (texts, Some(entry))
+            }
+        };
+        let counts = counts(&texts);
+        Some(Said {
+            broken: entry.and_then(|entry| contradiction(&counts, &entry)),
+            rewritten: entry.is_some(),
+            texts,
+            counts,
+        })
+    }
+}
+
+/// Where gpufrac writes.
+fn field_of(entry: &Entry) -> Field {
+    match entry.per_task {
+        true => Field::Task,
+        false => Field::Node,
+    }
+}
+
+/// The counts of texts, as gpufrac reads them.
+pub(crate) fn counts(texts: &Texts) -> Counts {
+    let mut counts = Counts::new();
+    for field in Field::ALL {
+        let text = texts.lossy(field).unwrap_or_default();
+        for (name, type_name, count) in items(&text) {
+            if count == Some(0) {
+                continue;
+            }
+            let sum = counts.entry((field, name, type_name)).or_insert(Some(0));
+            *sum = sum
+                .zip(count)
+                .and_then(|(sum, count)| sum.checked_add(count));
+        }
+    }
+    counts
+}
+
+/// The one place that knows how gpufrac's reader of a text is called: name, Type and count of each item about GPUs.
+fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
+    let counted = |name, count: Count<'_>| {
+        let type_name = count.type_name.unwrap_or_default();
+        (name, type_name.as_bytes().to_vec(), count.count)
+    };
+    let Ok(items) = request::parse(text) else {
+        return vec![("gpufrac", Vec::new(), None)];
+    };
+    let known = items.into_iter().filter_map(|item| match item.kind {
+        Kind::Gpufrac { amount, .. } => {
+            let units = match amount {
+                Amount::Units(units) => Some(units),
+                Amount::Fraction(Fraction::ONE) => Some(1),
+                Amount::Fraction(_) | Amount::Memory(_) => None,
+            };
+            Some(("gpufrac", Vec::new(), units))
+        }
+        Kind::Shard(count) => Some(counted("shard", count)),
+        Kind::Gpu(count) => Some(counted("gpu", count)),
+        Kind::None | Kind::Other => None,
+    });
+    known.collect()
+}
+
+/// What a node is told of a job must be what gpufrac writes for Slurm: units and as many shares, or a whole device.
+fn contradiction(counts: &Counts, entry: &Entry) -> Option<String> {
+    let field = field_of(entry);
+    let sum = |wanted: &str| -> Option<u64> {
+        let of_name = counts.iter().filter(|((_, name, _), _)| *name == wanted);
+        of_name
+            .map(|((place, ..), count)| count.filter(|_| *place == field))
+            .sum()
+    };
+    let units = u64::from(entry.units.0);
+    let sums = (sum("gpufrac"), sum("shard"), sum("gpu"));
+    let right = match sums {
+        (Some(fraction), Some(shards), Some(0)) => fraction == units && shards == units,
+        (Some(fraction), Some(0), Some(1)) => fraction == units && units == 100,
+        _ => false,
+    };
+    (!right).then(|| {
+        format!("the node is told {entry}, and the text has {sums:?} of gpufrac, shard and gpu")
+    })
+}
