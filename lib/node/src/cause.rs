@@ -5,12 +5,12 @@ use std::io;
 
 use gpufrac_core::lease::LeaseError;
 use gpufrac_host::files::FileError;
+use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::{ErrorClass, NvmlError};
-use nix::errno::Errno;
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
-use crate::mps::daemon::MpsError;
+use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
@@ -35,15 +35,7 @@ pub trait Caused {
 
 /// Memory, disks and tables that users share with root can be full.
 fn of_system_call(error: &io::Error) -> Cause {
-    let shared = [
-        Errno::ENOSPC,
-        Errno::EDQUOT,
-        Errno::ENOMEM,
-        Errno::EAGAIN,
-        Errno::ENFILE,
-    ];
-    let code = error.raw_os_error().map(Errno::from_raw);
-    match code.is_some_and(|code| shared.contains(&code)) {
+    match is_shortage(error) {
         true => Cause::User,
         false => Cause::Root,
     }
@@ -55,6 +47,7 @@ impl Caused for FileError {
             FileError::Io { source, .. } => of_system_call(source),
             FileError::Link { .. }
             | FileError::Untrusted { .. }
+            | FileError::NotPrivate { .. }
             | FileError::Foreign { .. }
             | FileError::Relative { .. }
             | FileError::NotText { .. } => Cause::Root,

@@ -12,8 +12,8 @@ use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::request::{self, GresForm};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
+use gpufrac_node::job::allocated::Allocated;
 use gpufrac_node::job::grant::{self, Asked};
-use gpufrac_node::job::tasks;
 use gpufrac_node::mps::{answer, version};
 use gpufrac_reaper::clock::BootTime;
 use gpufrac_reaper::measure::dcgm::Dcgm;
@@ -171,9 +171,12 @@ pub(crate) fn gres_of_nodes(input: &[u8]) {
         nodes,
         ..running()
     };
-    for units in [0, 1, 25, u32::MAX] {
-        if let Some(slices) = tasks::slices(&info, "gn01", Units(units)) {
-            assert!(slices.checked_mul(units).is_some_and(|held| held > 0));
+    if let Some(allocated) = Allocated::on(&info, "gn01") {
+        for units in [0, 1, 25, u32::MAX] {
+            if let Some(slices) = allocated.slices(Units(units)) {
+                let held = u64::from(slices) * u64::from(units);
+                assert!(held > 0 && held == allocated.shards());
+            }
         }
     }
     let asked = Asked::from(&info);

@@ -12,6 +12,7 @@ use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::request::RequestError;
 use gpufrac_nvml::MigMode;
+use nix::errno::Errno;
 use proptest::prelude::*;
 use slurm_sys::client::ClientError;
 
@@ -146,7 +147,11 @@ fn share() -> impl Strategy<Value = ShareError> {
             what: "it hangs".into(),
             jobs: "7".into(),
         },
-        _ => MpsError::Undead { folder: folder() },
+        _ => MpsError::Undead {
+            folder: folder(),
+            pids: vec![4711],
+            stuck: true,
+        },
     });
     prop_oneof![
         mps.prop_map(ShareError::Mps),

@@ -48,7 +48,11 @@ fn attacked(lab: &Lab, script: &str) -> Result<JobId, LabError> {
 
 /// The length of a file where Slurm is.
 fn length(lab: &Lab, path: &Path) -> Result<u64, LabError> {
-    let text = lab.command("stat").args(["-c", "%s"]).args([path]).stdout()?;
+    let text = lab
+        .command("stat")
+        .args(["-c", "%s"])
+        .args([path])
+        .stdout()?;
     Ok(text.trim().parse().expect("a length"))
 }
 
@@ -96,10 +100,7 @@ fn a_file_of_hami_core() -> Result<(), LabError> {
     fs::write(&library, "").expect("a library");
     let more = format!("library = \"{}\"", library.display());
     let pool = pool("hami", &more);
-    let lab = Lab::builder()
-        .gpu_list(&["L40S-48"])
-        .pools(&pool)
-        .start()?;
+    let lab = Lab::builder().gpu_list(&["L40S-48"]).pools(&pool).start()?;
     let mut attack = Attack::begin(&lab, "/run full by HAMi-core's file")?;
     let job = attacked(&lab, FILE)?;
     let lease = lab.lease(&lab.nodes()[0], job)?.expect("a lease");
