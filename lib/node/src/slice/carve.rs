@@ -55,6 +55,9 @@ pub fn carve(
         .iter()
         .any(|device| job.devices.contains(&device.index));
     if !held && !matches!(job.entry, Ok(Some(_))) {
+        // With `--exclusive` Slurm shows the steps of such a job every device of the node, and its prolog only those that it
+        // asked for.
+        without::note(&node.run, job.job_id, job.user_id)?;
         return Ok(Carved::NotConcerned);
     }
     let entry = job.entry.clone().map_err(CarveError::Entry)?;

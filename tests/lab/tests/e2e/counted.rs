@@ -151,7 +151,7 @@ fn a_silent_slurmctld_drains_no_node_while_a_job_is_given_back() -> Result<(), L
         &["fault", "--call", call, "--count", "0", "--code", "IN_USE"],
     )?;
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
-    lab.wait_for_state(job, &["RUNNING"])?;
+    lab.wait_for_state(job, &["CONFIGURING", "RUNNING"])?;
     lab.signal_daemon("slurmctld", Signal::SIGSTOP);
     // Longer than a prolog asks once, carves and tells once.
     std::thread::sleep(Duration::from_secs(20));

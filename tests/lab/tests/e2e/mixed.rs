@@ -134,6 +134,12 @@ fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabErro
     let id = job.to_string();
     lab.update(&[&format!("JobId={id}"), "Partition=mps", "Gres=gpufrac:0.3"])?;
     lab.command("scontrol").args(["release", &id]).stdout()?;
+    if !lab.slurm().since(23, 2) {
+        // Slurm goes on to count the shares of the old Type as well: more than the request says.
+        crate::wait_until_put_back(&lab, job)?;
+        lab.command("scancel").args([&id]).stdout()?;
+        return lab.expect_nothing_left();
+    }
     let seen = ready(&lab, job)?;
     assert_eq!(seen.get("GPUFRAC_MECHANISM"), "mps");
     assert_eq!(seen.get("GPUFRAC_FRACTION"), "0.3");

@@ -243,7 +243,7 @@ fn ask(
         let limit = match &answer {
             Err(error) if is_all_there_is && !error.is_of_other_series() => QUESTIONS,
             // The job can be put back, so this is not waited for as long.
-            Ok(Some(info)) if lacks_count(info) => PATIENCE,
+            Ok(Some(info)) if lacks_count(info, &job.node) => PATIENCE,
             _ => Duration::ZERO,
         };
         if slurm.now().duration_since(start) >= limit {
@@ -257,10 +257,11 @@ fn is_per_task(entry: Option<Entry>) -> bool {
     entry.is_some_and(|entry| entry.per_task)
 }
 
-/// Whether Slurm answered without what the job holds on its nodes.
-fn lacks_count(info: &JobInfo) -> bool {
+/// Whether Slurm answered without what the job holds on this node, or not in words that can be read.
+fn lacks_count(info: &JobInfo, node: &str) -> bool {
     let empty = info.gres_of_nodes.iter().all(String::is_empty);
-    empty && info.state == JobState::Running && Asked::from(info).names_shares()
+    let unread = empty || Allocated::on(info, node).is_none();
+    unread && info.state == JobState::Running && Asked::from(info).names_shares()
 }
 
 /// The device of a pool that Slurm gave to the job.
