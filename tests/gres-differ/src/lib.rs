@@ -1,8 +1,8 @@
 //! Compares gpufrac's reading of GRES texts with that of Slurm's own parser.
 //!
-//! Random requests ([`mod@texts`]) are decided by gpufrac ([`mod@gpufrac`]) and read by the functions of Slurm's library that
-//! slurmctld calls ([`mod@slurm`], `reader.c`). For each, gpufrac refuses, or Slurm refuses, or both count the same
-//! of `gpufrac`, `shard` and `gpu` ([`mod@judge`]). No daemon takes part.
+//! Random requests (`texts`) are decided by gpufrac (`gpufrac`) and read by the functions of Slurm's library that
+//! slurmctld calls (`slurm`, `reader.c`). For each, gpufrac refuses, or Slurm refuses, or both count the same
+//! of `gpufrac`, `shard` and `gpu` (`judge`). No daemon takes part.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
