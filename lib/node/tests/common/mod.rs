@@ -29,6 +29,7 @@ use gpufrac_node::setup::{self, check};
 use gpufrac_node::slice::{carve, failpoint, release};
 use gpufrac_node::state::leases::LeaseStore;
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
+use nvidia_ml::journal;
 use nvidia_ml::model::Model;
 use nvidia_ml::node as sim;
 use nvidia_ml::pattern::Pattern;
@@ -395,6 +396,19 @@ impl World {
         });
     }
 
+    /// Forgets all calls, and notes those that follow.
+    pub fn note_calls(&self) {
+        journal::forget(self.sim.root()).unwrap();
+        self.disturb(|d| d.journal = true);
+    }
+
+    /// The calls that were noted of a job's programs.
+    pub fn calls_of(&self, job: Job) -> Vec<journal::Entry> {
+        let mut entries = journal::read(self.sim.root()).unwrap();
+        entries.retain(|entry| entry.job == Some(job.id));
+        entries
+    }
+
     /// The `nth` call from now on, of any function, is met.
     pub fn nth_call(&self, nth: u64, what: What) {
         let first = self.calls() + nth;
@@ -402,6 +416,7 @@ impl World {
             d.counting = true;
             d.rules = vec![Rule {
                 call: None,
+                gpu: None,
                 first,
                 count: 1,
                 what,
@@ -416,6 +431,7 @@ impl World {
             d.counting = true;
             d.rules = vec![Rule {
                 call: Some(call.into()),
+                gpu: None,
                 first,
                 count,
                 what,
