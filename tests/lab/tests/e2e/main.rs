@@ -11,6 +11,7 @@ macro_rules! not_here {
 
 mod accounting;
 mod attack;
+mod burst;
 mod check_slurm;
 mod counted;
 mod exclusive_and_partitions;

@@ -4,8 +4,6 @@ mod intent;
 mod make;
 mod place;
 
-use std::time::Duration;
-
 use gpufrac_core::config::Device;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
@@ -24,8 +22,10 @@ use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
+use crate::slice::waiting::Waiting;
 use crate::slice::{reconcile, teardown};
 use crate::state::leases::LeaseStore;
+use crate::state::line::Line;
 use crate::state::record::NodeRecord;
 
 /// All that an attempt needs to know.
@@ -67,8 +67,13 @@ enum Cut {
 }
 
 impl Attempt<'_> {
-    /// Tries once; waits for the lock no longer than `patience`.
-    pub fn run(&self, session: &Session, patience: Duration) -> Result<Carved, CarveError> {
+    /// Tries once, when the turn comes.
+    pub fn run(
+        &self,
+        session: &Session,
+        line: &mut Line<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Carved, CarveError> {
         // What does not change is asked before the lock is taken.
         let gpu = self.gpu(session)?;
         let cut = match self.device.pool.mechanism.uses_mig() {
@@ -81,7 +86,7 @@ impl Attempt<'_> {
                 group_limit: self.group_limit(session)?,
             },
         };
-        let lock = self.node.locks()?.gpu(self.device.gpu_index, patience)?;
+        let lock = waiting.turn(line)?;
         reached("carve.locked");
         let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
         let locked = &mut locked;
