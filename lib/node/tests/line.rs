@@ -219,6 +219,7 @@ fn delay(world: &World, delays: &[(&str, u64)]) {
                 call: Some((*call).to_owned()),
                 first: 1,
                 count: 0,
+                gpu: None,
                 what: What::Delay(*milliseconds),
             })
             .collect();

@@ -6,7 +6,7 @@ mod order;
 mod times;
 
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::Lease;
 use slurm_sys::client::JobState;
