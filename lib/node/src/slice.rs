@@ -7,4 +7,3 @@ pub mod reconcile;
 pub mod release;
 pub mod remains;
 pub mod teardown;
-mod waiting;

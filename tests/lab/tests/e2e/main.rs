@@ -11,8 +11,6 @@ macro_rules! not_here {
 
 mod accounting;
 mod attack;
-mod burst;
-mod calls;
 mod check_slurm;
 mod counted;
 mod exclusive_and_partitions;
