@@ -99,7 +99,7 @@ impl Dcgm {
         now: BootTime,
         tenants: &BTreeSet<UserId>,
     ) -> Result<HashMap<InstanceId, f64>, DcgmError> {
-        let answer = self.fetch(tenants)?;
+        let answer = self.fetch(tenants, LONGEST_ANSWER)?;
         self.take(&answer, now)
     }
 
@@ -121,12 +121,12 @@ impl Dcgm {
 
     /// Any user may take a port while the exporter is down, and say that the jobs of others are idle. So whoever took the
     /// connection is looked up before anything is asked.
-    fn fetch(&self, tenants: &BTreeSet<UserId>) -> Result<Vec<u8>, DcgmError> {
+    fn fetch(&self, tenants: &BTreeSet<UserId>, patience: Duration) -> Result<Vec<u8>, DcgmError> {
         let url = || self.url.clone();
         let failed = |source| DcgmError::Connection { url: url(), source };
         #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
-        let deadline = Instant::now() + LONGEST_ANSWER;
-        let stream = TcpStream::connect_timeout(&self.url.address(), LONGEST_ANSWER);
+        let deadline = Instant::now() + patience;
+        let stream = TcpStream::connect_timeout(&self.url.address(), patience);
         let mut stream = stream.map_err(failed)?;
         match peer::owner(&stream, deadline).map_err(failed)? {
             None => return Err(DcgmError::UnknownOwner { url: url() }),
@@ -263,7 +263,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         }
     }
 
-    /// Answers one connection, as a user.
+    /// Answers one connection, as a user. On a busy machine the thread that answers may come late.
     fn answers(user: u32) -> Result<HashMap<InstanceId, f64>, DcgmError> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/metrics", listener.local_addr().unwrap());
@@ -280,7 +280,8 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
                     io::Write::write_all(&mut stream, answer.as_bytes()).unwrap();
                 }
             });
-            dcgm.read(at(0), &BTreeSet::new())
+            let answer = dcgm.fetch(&BTreeSet::new(), Duration::from_secs(60))?;
+            dcgm.take(&answer, at(0))
         })
     }
 
