@@ -5,6 +5,7 @@
 /* bindgen cannot evaluate macros with casts or arguments: the compiler does. */
 static const uint32_t GPUFRAC_JOB_COMPLETING = JOB_COMPLETING;
 static const uint32_t GPUFRAC_JOB_STATE_BASE = JOB_STATE_BASE;
+static const uint32_t GPUFRAC_JOB_RUNNING = JOB_RUNNING;
 static const uint32_t GPUFRAC_JOB_REQUEUE_HOLD = JOB_REQUEUE_HOLD;
 static const uint32_t GPUFRAC_PART_FLAG_DEFAULT = PART_FLAG_DEFAULT;
 static const uint32_t GPUFRAC_SHOW_ALL = SHOW_ALL;

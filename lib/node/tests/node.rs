@@ -529,6 +529,24 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     assert_eq!(world.usage().len(), 3);
 }
 
+/// slurmctld says no more what the job held, and would put it back in the queue.
+#[test]
+fn a_job_that_was_cancelled_before_its_prolog_asked_is_left_alone() {
+    let Some(world) = ready() else { return };
+    for over in ["finished", "completing", "pending"] {
+        for held in ["", "shard:25(IDX:0),gpufrac(CNT:25)"] {
+            world.slurm_says(
+                1,
+                &format!("{over} gres:gpufrac:25,gres:shard:25 0 - {held}"),
+            );
+            world.prolog(job(1, 0, 25)).ok().says("over already");
+            assert!(world.instances(0).is_empty() && world.leases().is_empty());
+        }
+    }
+    assert_eq!(world.slurm_was_told(), [""; 0]);
+    world.epilog(job(1, 0, 25)).ok();
+}
+
 #[test]
 fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
     let Some(world) = ready() else { return };

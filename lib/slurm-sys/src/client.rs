@@ -335,7 +335,9 @@ impl Client {
         }
     }
 
-    /// Puts a batch job back in the queue, held or not. Its epilog runs on this node.
+    /// Puts a batch job that runs back in the queue, held or not. Its epilog runs on this node. slurmctld does nothing,
+    /// and says no error, for a job that does not run any more (`_job_requeue_op` of 22.05 to 26.05): without the flag for it
+    /// a job that its user cancelled would run again.
     ///
     /// Of a het job all components go back, whichever is given: slurmctld refuses the number of any
     /// but the first (`ESLURM_NOT_HET_JOB_LEADER`, `_job_requeue` of 22.05), and that one stands for all.
@@ -344,11 +346,12 @@ impl Client {
     /// As [`ClientError::cannot_requeue`] tells for interactive jobs, or slurmctld did not answer.
     pub fn requeue(&self, job: &JobInfo, hold: bool) -> Result<(), ClientError> {
         let id = c_text(&job.title_for_requeue());
-        let flags = if hold {
+        let held = if hold {
             raw::GPUFRAC_JOB_REQUEUE_HOLD
         } else {
             0
         };
+        let flags = raw::GPUFRAC_JOB_RUNNING | held;
         let mut answer: *mut raw::job_array_resp_msg_t = ptr::null_mut();
         // SAFETY: `id` outlives the call (libslurm only reads it); the answer is freed.
         unsafe {

@@ -10,6 +10,7 @@ use gpufrac_core::entry::{self, Entry, EntryError};
 use gpufrac_core::ids::{DeviceIndex, GroupId, JobId, UserId};
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
+use slurm_sys::client::{JobInfo, JobState};
 
 /// A variable that is missing or makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,6 +87,12 @@ impl JobEnv {
     /// a requeued job keeps its own.
     pub fn is_run_of(&self, lease: &Lease) -> bool {
         lease.user_id == self.user_id && lease.restart_count == self.restart_count
+    }
+
+    /// Whether Slurm's record says that this run of the job is over: its user cancelled it, or another of its nodes gave it back.
+    pub fn is_over_by(&self, info: &JobInfo) -> bool {
+        let runs = matches!(info.state, JobState::Running | JobState::Suspended);
+        !runs || info.restart_count > self.restart_count
     }
 
     /// What the user asked for with `--gpufrac-idle`: only the entry is believed.

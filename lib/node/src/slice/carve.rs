@@ -9,7 +9,6 @@ use std::thread::sleep;
 use std::time::Instant;
 
 use gpufrac_core::lease::Lease;
-use slurm_sys::client::JobState;
 
 pub use error::{CarveError, Reaction};
 
@@ -66,6 +65,13 @@ pub fn carve(
     slurm.expect(job.job_id);
     let session = entry.is_some().then(|| node.nvml());
     let word = Word::hear(job, entry, held, slurm, log)?;
+    if let Some(info) = &word.said
+        && job.is_over_by(info)
+    {
+        // What it held is told no more, which would look like an error. Its epilog takes what an earlier run left.
+        log.info("the job is over already: nothing is carved");
+        return Ok(Carved::NotConcerned);
+    }
     if !word.wants_gpu(node) {
         // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
         // not find the lease of another run, or of another job of this number.
@@ -290,11 +296,7 @@ impl GivingBack<'_> {
 
     /// Whether Slurm says that the job does not run any more: another of its nodes was faster, or its user.
     fn is_given_up(&self) -> bool {
-        self.slurm.job(self.job.job_id).is_ok_and(|info| {
-            info.is_none_or(|info| {
-                let running = matches!(info.state, JobState::Running | JobState::Suspended);
-                !running || info.restart_count > self.job.restart_count
-            })
-        })
+        let answer = self.slurm.job(self.job.job_id);
+        answer.is_ok_and(|info| info.is_none_or(|info| self.job.is_over_by(&info)))
     }
 }

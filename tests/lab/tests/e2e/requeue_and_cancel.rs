@@ -100,6 +100,36 @@ fn scancel_while_in_prolog() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
+/// The prolog gives its job back seconds after the job was cancelled, and Slurm would take it.
+#[test]
+fn a_job_that_is_cancelled_while_its_prolog_waits_never_runs() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
+    lab.gpusim(
+        node,
+        &["fault", "--call", call, "--count", "0", "--code", "IN_USE"],
+    )?;
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
+    lab.wait_for_state(job, &["CONFIGURING", "RUNNING"])?;
+    // The prolog has asked for the job by then, and tries for seconds.
+    std::thread::sleep(Duration::from_secs(1));
+    lab.command("scancel")
+        .user(user)
+        .args([job.to_string()])
+        .stdout()?;
+    let ended = lab.wait_for_end(job)?;
+    assert_eq!(
+        (ended.state(), ended.field("Restarts")),
+        ("CANCELLED", "0"),
+        "{ended:?}"
+    );
+    lab.gpusim(node, &["clear"])?;
+    lab.expect_nothing_left()?;
+    assert!(!lab.folder().work().join("ran").exists());
+    Ok(())
+}
+
 #[test]
 fn scancel_while_running() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
