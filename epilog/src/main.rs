@@ -6,12 +6,16 @@
 use std::process::ExitCode;
 
 use gpufrac_host::log::JobLog;
+use gpufrac_node::job::slurmctld::Controller;
 use gpufrac_node::job::start::start;
 use gpufrac_node::slice::release;
 
 fn main() -> ExitCode {
     match start() {
-        Ok((job, node)) => release::epilog(&node, job.job_id, &JobLog::new(job.job_id)).into(),
+        Ok((job, node)) => {
+            let log = JobLog::new(job.job_id);
+            release::epilog(&node, job.job_id, &Controller::new(), &log).into()
+        }
         Err(exit) => exit.into(),
     }
 }

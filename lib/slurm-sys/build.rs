@@ -80,8 +80,9 @@ fn main() {
     println!("cargo:rerun-if-changed={}", header.display());
 
     let version = version(&include);
-    // What had a job's number has a step's identity from then on.
+    // What had a job's number has a step's identity from then on, and what was the limit of Prolog and Epilog is one of each.
     for (name, since) in [
+        ("limits_by_hook", 0x19_05_00),
         ("records_by_step_id", 0x19_0b_00),
         ("calls_by_step_id", 0x1a_05_00),
     ] {

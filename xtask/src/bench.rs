@@ -3,6 +3,7 @@
 //! Every comparison runs its two sides in turns, so that whatever else the machine does falls on both,
 //! and compares medians.
 
+mod burst;
 mod cluster;
 mod mps;
 mod node;
@@ -34,6 +35,14 @@ enum Part {
     Reaper,
     /// What many nodes and jobs cost the controller; only when it is named, as it takes long
     Scale,
+    /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
+    Burst,
+}
+
+impl Part {
+    fn is_long(self) -> bool {
+        matches!(self, Part::Scale | Part::Burst)
+    }
 }
 
 #[derive(Args)]
@@ -55,6 +64,12 @@ pub(crate) struct BenchArguments {
     /// Jobs that wait there
     #[arg(long, default_value_t = 5000)]
     scale_jobs: usize,
+    /// Jobs of a second each that come at once
+    #[arg(long, default_value_t = 500)]
+    burst_jobs: usize,
+    /// How often each cluster has its bursts
+    #[arg(long, default_value_t = 1)]
+    burst_rounds: usize,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]
@@ -88,11 +103,9 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Mps, mps::measure),
         (Part::Reaper, reaper::measure),
         (Part::Scale, scale::measure),
+        (Part::Burst, burst::measure),
     ] {
-        if arguments
-            .only
-            .map_or(part != Part::Scale, |only| only == part)
-        {
+        if arguments.only.map_or(!part.is_long(), |only| only == part) {
             measure(arguments, &build, &mut table)?;
         }
     }

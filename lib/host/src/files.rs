@@ -246,6 +246,24 @@ impl RootDir {
         self.open_with(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
     }
 
+    /// Opens a file to lock, if there is one.
+    pub fn existing_lock_file(&self, name: &str) -> Result<Option<File>, FileError> {
+        match self.open_file(name, OFlag::O_RDWR) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a file another name in this directory; says whether there was one. Whatever had that name is replaced.
+    pub fn rename(&self, from: &str, to: &str) -> Result<bool, FileError> {
+        match renameat(self.fd.as_fd(), from, self.fd.as_fd(), to) {
+            Ok(()) => Ok(true),
+            Err(Errno::ENOENT) => Ok(false),
+            Err(error) => Err(FileError::io("rename", &self.at(from), error)),
+        }
+    }
+
     fn open_file(&self, name: &str, flags: OFlag) -> Result<File, FileError> {
         self.open_with(name, flags, 0o644)
     }

@@ -32,8 +32,8 @@ pub enum NodeError {
     Config(ConfigErrors),
 }
 
-/// How long an epilog and the set-up wait for the lock of a GPU, once for all slices of a job: longer than a prolog keeps
-/// it.
+/// How long one step of whoever has a GPU may take before those in line give up: longer than any that ends. A handle by UUID
+/// takes NVIDIA's driver ten seconds when many ask for one, and a control daemon of MPS may have as long to start.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
 /// In `<run>`: a folder for each job that has HAMi-core.
@@ -70,7 +70,7 @@ pub struct Node {
     pub nodes: PathBuf,
     /// The control daemons of MPS that did not answer of late.
     pub silences: Arc<Silences>,
-    /// How long an epilog and the set-up wait for the lock of a GPU; [`LOCK_PATIENCE`] but in tests.
+    /// How long one step of whoever has a GPU may take; [`LOCK_PATIENCE`] but in tests.
     pub lock_patience: Duration,
 }
 

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use gpufrac_core::config::{Device, Tenancy, TimesliceLength};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::geometry::Geometry;
 use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
@@ -24,11 +25,11 @@ use crate::slice::reconcile;
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
 use crate::state::pools;
-use crate::state::record::{NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+use crate::state::record::{GpuFacts, NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
 use crate::state::without;
 use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::{Gpu, MigMode, NvmlError};
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 use inspect::{Difference, Machine};
 
 /// Why a node could not be set up.
@@ -107,7 +108,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
             prepare(node, gpu, device, &mut report)?;
         }
     }
-    let record = record(&machine)?;
+    let record = record(&machine, &session)?;
     // The record before the repair: that may take long, and prolog needs only the record.
     record.write(&run)?;
     report.done.push(format!(
@@ -190,7 +191,7 @@ fn prepare(
         Difference::Model(differences) => Finding::of_machine(
             format!(
                 "{gpu} ({}) is not what pool `{}` says: {}",
-                gpu.name,
+                gpu.name(),
                 device.pool.name,
                 differences.join("; ")
             ),
@@ -298,7 +299,7 @@ fn switch_mig_on(
     let stays = match mode {
         MigMode::On => return Ok(None),
         MigMode::Unsupported => Finding::of_machine(
-            format!("{gpu} ({}) has no MIG", gpu.name),
+            format!("{gpu} ({}) has no MIG", gpu.name()),
             format!(
                 "take GPU {} out of pool `{}` with its `gpus` list",
                 gpu.index, device.pool.name
@@ -307,7 +308,7 @@ fn switch_mig_on(
         MigMode::OnAfterReset => reset_needed(gpu),
         // Before Hopper, switching resets the GPU: that is the admin's decision.
         MigMode::Off if !gpu.mig_switches_without_reset()? => Finding::of_machine(
-            format!("{gpu} ({}) is not in MIG mode", gpu.name),
+            format!("{gpu} ({}) is not in MIG mode", gpu.name()),
             format!(
                 "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
                 gpu.index, gpu.index
@@ -327,7 +328,7 @@ fn switch_mig_on(
 
 fn reset_needed(gpu: &Gpu<'_>) -> Finding {
     Finding::of_machine(
-        format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name),
+        format!("{gpu} ({}) will be in MIG mode after a reset", gpu.name()),
         format!(
             "stop everything that uses it and run `nvidia-smi -i {} --gpu-reset`, or reboot",
             gpu.index
@@ -335,7 +336,7 @@ fn reset_needed(gpu: &Gpu<'_>) -> Finding {
     )
 }
 
-fn record(machine: &Machine<'_>) -> Result<NodeRecord, SetupError> {
+fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupError> {
     let node = machine.node;
     let caps: Caps = node.caps();
     // Where no pool needs MIG the driver need not know of it.
@@ -374,10 +375,29 @@ fn record(machine: &Machine<'_>) -> Result<NodeRecord, SetupError> {
             caps: ranges(minors),
         });
     }
+    let driver = match caps.driver() {
+        Some(driver) => driver,
+        None => session.driver_version()?,
+    };
+    let facts = machine.gpus.iter().map(|gpu| facts(machine, gpu));
+    let facts = facts.collect::<Result<_, NvmlError>>()?;
     let name = &node.name;
-    Ok(NodeRecord::new(
-        name, recorded, caps_major, general, imex_major,
-    )?)
+    let record = NodeRecord::new(name, recorded, caps_major, general, imex_major)?;
+    Ok(record.with_facts(&driver, facts))
+}
+
+/// What a prolog need not ask again. A GPU that is not as its pool needs it may change; so nothing is known of it.
+fn facts(machine: &Machine<'_>, gpu: &Gpu<'_>) -> Result<GpuFacts<Geometry>, NvmlError> {
+    let mut facts = GpuFacts::default();
+    match machine
+        .device(gpu)
+        .map(|device| device.pool.mechanism.uses_mig())
+    {
+        Some(true) if gpu.mig_mode()? == MigMode::On => facts.geometry = Some(gpu.geometry()?),
+        Some(false) => facts.memory = Some(gpu.memory()?),
+        _ => {}
+    }
+    Ok(facts)
 }
 
 fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupError> {

@@ -7,3 +7,4 @@ pub mod reconcile;
 pub mod release;
 pub mod remains;
 pub mod teardown;
+mod waiting;

@@ -1,6 +1,7 @@
 //! What the node remembers, in files of root: leases, locks, the record of its GPUs, the usage of slices, jobs without one.
 
 pub mod leases;
+pub mod line;
 pub mod locks;
 pub mod pools;
 pub mod record;

@@ -112,6 +112,7 @@ impl Scene {
             world.disturb(|d| {
                 d.rules = vec![Rule {
                     call: None,
+                    gpu: None,
                     first,
                     count: 0,
                     what: What::Fail(15),
@@ -188,7 +189,7 @@ fn any_call_of_two_slices_fails() {
             return;
         };
         match what {
-            "carving" => scene.every_call_of_carving(What::Fail(999), 30),
+            "carving" => scene.every_call_of_carving(What::Fail(999), 10),
             _ => scene.every_call_of_release(What::KillAfter, 10),
         }
     });
@@ -196,7 +197,7 @@ fn any_call_of_two_slices_fails() {
 
 fn every_call_of_carving(what: What) {
     let Some(scene) = mig() else { return };
-    scene.every_call_of_carving(what, 30);
+    scene.every_call_of_carving(what, 8);
 }
 
 fn every_call_of_release(what: What) {

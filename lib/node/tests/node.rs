@@ -655,7 +655,7 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
     world.configure("halves", "H100-80", "gpus = [3]");
     broken("not by the record of node-setup");
     world.configure("halves", "H100-80", "");
-    world.next_calls("nvmlDeviceGetMigMode", 0, What::Fail(15));
+    world.next_calls("nvmlDeviceGetHandleByIndex_v2", 0, What::Fail(15));
     broken("GPU is lost (15)");
     world.calm();
     world
@@ -711,7 +711,8 @@ fn a_passing_trouble_of_the_driver_is_sat_out() {
         ("nvmlInit_v2", 999),
         ("nvmlDeviceCreateGpuInstanceWithPlacement", 23),
         ("nvmlGpuInstanceCreateComputeInstance", 19),
-        ("nvmlDeviceGetGpuInstances", 10),
+        ("nvmlDeviceGetUUID", 10),
+        ("nvmlGpuInstanceGetInfo", 999),
     ] {
         world.next_calls(call, 2, What::Fail(code));
         world.prolog(job(1, 0, 25)).ok().says("waiting");

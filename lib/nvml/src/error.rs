@@ -34,6 +34,9 @@ pub(crate) mod codes {
     pub const UNKNOWN: u32 = 999;
 }
 
+/// The function that makes GPU instances.
+const CREATE_GPU_INSTANCE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
@@ -91,6 +94,18 @@ impl NvmlError {
     /// Whether something still runs on the instance.
     pub fn is_in_use(&self) -> bool {
         self.has_code(&[codes::IN_USE])
+    }
+
+    /// Whether the driver refused to make a GPU instance, as there is no room for it or MIG is off: then it made none.
+    pub fn is_refusal(&self) -> bool {
+        matches!(
+            self,
+            NvmlError::Call {
+                call: CREATE_GPU_INSTANCE,
+                code: codes::INSUFFICIENT_RESOURCES | codes::NOT_SUPPORTED,
+                ..
+            }
+        )
     }
 
     /// Whether waiting may help.
@@ -212,6 +227,19 @@ mod tests {
             source: WrapperError::FailedToLoadSymbol("x".into()),
         };
         assert_eq!(absent.class(), ErrorClass::Broken);
+    }
+
+    #[test]
+    fn a_refusal_is_of_a_gpu_instance() {
+        let made = |call: &'static str, code| NvmlError::Call {
+            call,
+            subject: "GPU 0".into(),
+            code,
+        };
+        assert!(made(CREATE_GPU_INSTANCE, 23).is_refusal());
+        assert!(made(CREATE_GPU_INSTANCE, 3).is_refusal());
+        assert!(!made(CREATE_GPU_INSTANCE, 999).is_refusal());
+        assert!(!made("nvmlGpuInstanceCreateComputeInstance", 23).is_refusal());
     }
 
     #[test]

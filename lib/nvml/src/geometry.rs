@@ -31,7 +31,7 @@ impl Gpu<'_> {
             .max();
         let compute_slices = profiles.iter().map(|profile| profile.compute_slices).max();
         Ok(Geometry {
-            model: self.name.clone(),
+            model: self.name(),
             memory_slices: memory_slices.unwrap_or(0),
             compute_slices: compute_slices.unwrap_or(0),
             profiles,

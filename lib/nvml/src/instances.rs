@@ -1,5 +1,6 @@
 //! What stands on a GPU, and how it is made and destroyed.
 
+use std::ffi::CString;
 use std::ptr::null_mut;
 
 use gpufrac_core::geometry::{Geometry, Placement};
@@ -11,6 +12,8 @@ use crate::{Gpu, NvmlError, call, ffi};
 
 /// A GPU instance holds at most this many compute instances.
 const COMPUTE_INSTANCES_MAX: u32 = 8;
+/// A GPU holds fewer GPU instances than this.
+const GPU_INSTANCES_MAX: usize = 64;
 /// A GPU instance that stands on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
@@ -31,35 +34,53 @@ pub struct ComputeInstance {
     pub mig_uuid: String,
 }
 
+/// A GPU instance that was just made, still empty.
+pub struct NewInstance<'g> {
+    gpu: &'g Gpu<'g>,
+    gi: ffi::nvmlGpuInstance_t,
+    /// Its id.
+    pub gi_id: u32,
+}
+
+/// A compute instance that stands, and the GPU instance that it is in. To be dropped before the GPU's lock is.
+pub struct Standing<'g> {
+    gpu: &'g Gpu<'g>,
+    gi: ffi::nvmlGpuInstance_t,
+    ci: ffi::nvmlComputeInstance_t,
+    gi_id: u32,
+    ci_id: u32,
+    /// `MIG-...`, never used twice.
+    pub mig_uuid: String,
+}
+
 impl Gpu<'_> {
     /// Every GPU instance, also those without a compute instance, which MIG enumeration does
     /// not show.
     pub fn instances(&self, geometry: &Geometry) -> Result<Vec<Instance>, NvmlError> {
         let mut found: Vec<Instance> = Vec::new();
         for profile in &geometry.profiles {
-            // NVML takes the array to be long enough for every instance of the profile.
-            let room = profile.max_instances.max(1) as usize;
-            let mut handles: Vec<ffi::nvmlGpuInstance_t> = vec![null_mut(); room];
-            let mut count = profile.max_instances;
-            call!(
-                self,
-                nvmlDeviceGetGpuInstances(
-                    self.handle(),
-                    profile.id,
-                    handles.as_mut_ptr(),
-                    &mut count
-                )
-            )?;
-            for &handle in handles.iter().take(count as usize) {
-                // One that went away between the two calls: nobody else changes instances under
-                // our lock, but an admin might.
-                if let Some(instance) = self.instance_of(handle)? {
-                    found.push(instance);
-                }
-            }
+            found.extend(self.instances_of(profile.id)?);
         }
         found.sort_by_key(|instance| instance.gi_id);
         found.dedup_by_key(|instance| instance.gi_id);
+        Ok(found)
+    }
+
+    /// The GPU instances of one profile, by its id.
+    pub fn instances_of(&self, profile_id: u32) -> Result<Vec<Instance>, NvmlError> {
+        // NVML takes the array to be long enough for every instance of the profile.
+        let mut handles: Vec<ffi::nvmlGpuInstance_t> = vec![null_mut(); GPU_INSTANCES_MAX];
+        let mut count = GPU_INSTANCES_MAX as u32;
+        call!(
+            self,
+            nvmlDeviceGetGpuInstances(self.handle(), profile_id, handles.as_mut_ptr(), &mut count)
+        )?;
+        let mut found = Vec::new();
+        for &handle in handles.iter().take(count as usize) {
+            // One that went away between the two calls: nobody else changes instances under
+            // our lock, but an admin might.
+            found.extend(self.instance_of(handle)?);
+        }
         Ok(found)
     }
 
@@ -126,9 +147,10 @@ impl Gpu<'_> {
         };
         for ci_id in 0..COMPUTE_INSTANCES_MAX {
             if let Some(ci) = self.ci_handle(gi, ci_id)? {
+                let info = self.ci_info(ci)?;
                 found.push(ComputeInstance {
                     ci_id,
-                    mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
+                    mig_uuid: self.mig_uuid(gi_id, &info)?,
                 });
             }
         }
@@ -140,16 +162,21 @@ impl Gpu<'_> {
         &self,
         gi_id: u32,
         ci_id: u32,
-    ) -> Result<Option<ComputeInstance>, NvmlError> {
+    ) -> Result<Option<Standing<'_>>, NvmlError> {
         let Some(gi) = self.gi_handle(gi_id)? else {
             return Ok(None);
         };
         let Some(ci) = self.ci_handle(gi, ci_id)? else {
             return Ok(None);
         };
-        Ok(Some(ComputeInstance {
+        let info = self.ci_info(ci)?;
+        Ok(Some(Standing {
+            gpu: self,
+            gi,
+            ci,
+            gi_id,
             ci_id,
-            mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
+            mig_uuid: self.mig_uuid(gi_id, &info)?,
         }))
     }
 
@@ -157,23 +184,54 @@ impl Gpu<'_> {
     fn mig_uuid(
         &self,
         gi_id: u32,
-        ci_id: u32,
-        ci: ffi::nvmlComputeInstance_t,
+        info: &ffi::nvmlComputeInstanceInfo_t,
     ) -> Result<String, NvmlError> {
-        // nvml.h calls `device` the parent, yet NVIDIA's own driver for Kubernetes long took
-        // it for the MIG device, and stopped. Where it is one, nothing more is to be asked.
-        let info = self.ci_info(ci)?;
-        // SAFETY: NVML gave the handle for this instance, and its library outlives the device.
-        let device = unsafe { Device::new(info.device, &self.session.nvml) };
-        let uuid = |device: &Device<'_>| {
-            device
-                .uuid()
-                .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))
-        };
-        let named = uuid(&device)?;
-        if named.starts_with("MIG-") {
-            return Ok(named);
+        // nvml.h calls `device` the parent, yet NVIDIA's own driver for Kubernetes takes it for the MIG device.
+        // Where it is one, nothing more is to be asked: other ways take seconds when many ask at once.
+        if !info.device.is_null() && info.device != self.handle() {
+            let named = self.uuid_of(info.device)?;
+            if named.starts_with("MIG-") {
+                return Ok(named);
+            }
         }
+        match self.mig_uuid_by_name(gi_id, info.id)? {
+            Some(uuid) => Ok(uuid),
+            None => self.mig_uuid_by_walk(gi_id, info.id),
+        }
+    }
+
+    fn uuid_of(&self, device: ffi::nvmlDevice_t) -> Result<String, NvmlError> {
+        // SAFETY: NVML gave the handle a moment ago, and its library outlives the device.
+        let device = unsafe { Device::new(device, &self.session.nvml) };
+        device
+            .uuid()
+            .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))
+    }
+
+    /// By the name that MIG devices had before they had UUIDs of their own; None where the driver knows none such.
+    fn mig_uuid_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<String>, NvmlError> {
+        let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
+            return Ok(None);
+        };
+        let mut device = null_mut();
+        match call!(self, nvmlDeviceGetHandleByUUID(name.as_ptr(), &mut device)) {
+            Ok(()) => {}
+            Err(error)
+                if error.has_code(&[
+                    codes::NOT_FOUND,
+                    codes::INVALID_ARGUMENT,
+                    codes::NOT_SUPPORTED,
+                ]) =>
+            {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        }
+        let uuid = self.uuid_of(device)?;
+        Ok(Some(uuid).filter(|uuid| uuid.starts_with("MIG-")))
+    }
+
+    fn mig_uuid_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<String, NvmlError> {
         let most = self
             .device
             .mig_device_count()
@@ -191,15 +249,18 @@ impl Gpu<'_> {
                 other => other?,
             }
             if (its_gi, its_ci) == (gi_id, ci_id) {
-                // SAFETY: as above.
-                return uuid(&unsafe { Device::new(mig, &self.session.nvml) });
+                return self.uuid_of(mig);
             }
         }
         Err(NvmlError::Call {
             call: "nvmlDeviceGetMigDeviceHandleByIndex",
-            subject: format!("{self}, GPU instance {gi_id}, compute instance {ci_id}"),
+            subject: self.of_instance(gi_id, ci_id),
             code: codes::NOT_FOUND,
         })
+    }
+
+    fn of_instance(&self, gi_id: u32, ci_id: u32) -> String {
+        format!("{self}, GPU instance {gi_id}, compute instance {ci_id}")
     }
 
     /// The MIG device in a slot; the slots are not filled from the first on.
@@ -230,12 +291,12 @@ impl Gpu<'_> {
         Ok(info)
     }
 
-    /// Makes a GPU instance at an exact place and gives its id.
+    /// Makes a GPU instance at an exact place.
     pub fn create_gpu_instance(
         &self,
         profile_id: u32,
         placement: Placement,
-    ) -> Result<u32, NvmlError> {
+    ) -> Result<NewInstance<'_>, NvmlError> {
         let place = ffi::nvmlGpuInstancePlacement_t {
             start: placement.start.into(),
             size: placement.size.into(),
@@ -246,7 +307,11 @@ impl Gpu<'_> {
             nvmlDeviceCreateGpuInstanceWithPlacement(self.handle(), profile_id, &place, &mut gi)
         )?;
         match self.instance_of(gi)? {
-            Some(instance) => Ok(instance.gi_id),
+            Some(instance) => Ok(NewInstance {
+                gpu: self,
+                gi,
+                gi_id: instance.gi_id,
+            }),
             None => Err(NvmlError::Call {
                 call: "nvmlGpuInstanceGetInfo",
                 subject: self.to_string(),
@@ -255,51 +320,7 @@ impl Gpu<'_> {
         }
     }
 
-    /// Makes the one compute instance that fills a GPU instance of `compute_slices`.
-    pub fn create_compute_instance(
-        &self,
-        gi_id: u32,
-        compute_slices: u8,
-    ) -> Result<ComputeInstance, NvmlError> {
-        let gone = || NvmlError::Call {
-            call: "nvmlDeviceGetGpuInstanceById",
-            subject: format!("{self}, GPU instance {gi_id}"),
-            code: codes::NOT_FOUND,
-        };
-        let gi = self.gi_handle(gi_id)?.ok_or_else(gone)?;
-        let mut profile = ffi::nvmlComputeInstanceProfileInfo_t {
-            id: 0,
-            sliceCount: 0,
-            instanceCount: 0,
-            multiprocessorCount: 0,
-            sharedCopyEngineCount: 0,
-            sharedDecoderCount: 0,
-            sharedEncoderCount: 0,
-            sharedJpegCount: 0,
-            sharedOfaCount: 0,
-        };
-        call!(
-            self,
-            nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                gi,
-                ci_profile_enum(compute_slices),
-                ffi::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-                &mut profile
-            )
-        )?;
-        let mut ci = null_mut();
-        call!(
-            self,
-            nvmlGpuInstanceCreateComputeInstance(gi, profile.id, &mut ci)
-        )?;
-        let ci_id = self.ci_info(ci)?.id;
-        Ok(ComputeInstance {
-            ci_id,
-            mig_uuid: self.mig_uuid(gi_id, ci_id, ci)?,
-        })
-    }
-
-    /// Destroys a compute instance; fine if it is gone. The caller has compared the UUID.
+    /// Destroys a compute instance; fine if it is gone. The caller knows that it may go, whoever's it is.
     pub fn destroy_compute_instance(&self, gi_id: u32, ci_id: u32) -> Result<(), NvmlError> {
         let Some(gi) = self.gi_handle(gi_id)? else {
             return Ok(());
@@ -315,6 +336,116 @@ impl Gpu<'_> {
         match self.gi_handle(gi_id)? {
             Some(gi) => gone_is_fine(call!(self, nvmlGpuInstanceDestroy(gi))),
             None => Ok(()),
+        }
+    }
+}
+
+impl NewInstance<'_> {
+    /// Makes the one compute instance that fills this GPU instance of `compute_slices`.
+    pub fn create_compute_instance(
+        &self,
+        compute_slices: u8,
+    ) -> Result<ComputeInstance, NvmlError> {
+        let gpu = self.gpu;
+        let kind = ci_profile_enum(compute_slices);
+        // The profile's id has been its number in all of NVIDIA's tables. Where it is another, the driver refuses, or
+        // what it made has another size.
+        let made = match self.try_profile(kind) {
+            Ok((ci, info)) if info.placement.size == u32::from(compute_slices) => Ok((ci, info)),
+            Ok((ci, info)) => match self.profile_id(kind)? {
+                id if id == kind => Ok((ci, info)),
+                id => {
+                    gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(ci)))?;
+                    self.try_profile(id)
+                }
+            },
+            Err(error) if error.has_code(&[codes::INVALID_ARGUMENT, codes::NOT_SUPPORTED]) => {
+                match self.profile_id(kind)? {
+                    id if id == kind => Err(error),
+                    id => self.try_profile(id),
+                }
+            }
+            Err(error) => Err(error),
+        };
+        let (_, info) = made?;
+        Ok(ComputeInstance {
+            ci_id: info.id,
+            mig_uuid: gpu.mig_uuid(self.gi_id, &info)?,
+        })
+    }
+
+    fn try_profile(
+        &self,
+        profile_id: u32,
+    ) -> Result<(ffi::nvmlComputeInstance_t, ffi::nvmlComputeInstanceInfo_t), NvmlError> {
+        let gpu = self.gpu;
+        let mut ci = null_mut();
+        call!(
+            gpu,
+            nvmlGpuInstanceCreateComputeInstance(self.gi, profile_id, &mut ci)
+        )?;
+        Ok((ci, gpu.ci_info(ci)?))
+    }
+
+    /// The id of a profile, by NVML's enumeration.
+    fn profile_id(&self, kind: u32) -> Result<u32, NvmlError> {
+        let mut profile = ffi::nvmlComputeInstanceProfileInfo_t {
+            id: 0,
+            sliceCount: 0,
+            instanceCount: 0,
+            multiprocessorCount: 0,
+            sharedCopyEngineCount: 0,
+            sharedDecoderCount: 0,
+            sharedEncoderCount: 0,
+            sharedJpegCount: 0,
+            sharedOfaCount: 0,
+        };
+        call!(
+            self.gpu,
+            nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                self.gi,
+                kind,
+                ffi::NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+                &mut profile
+            )
+        )?;
+        Ok(profile.id)
+    }
+}
+
+impl Standing<'_> {
+    /// Destroys the compute instance; fine if it is gone. The caller has compared the UUID.
+    pub fn destroy_compute_instance(&self) -> Result<(), NvmlError> {
+        let (gpu, ids) = (self.gpu, (self.gi_id, self.ci_id));
+        let done = gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(self.ci)));
+        let Err(error) = done else { return Ok(()) };
+        if !error.has_code(&[codes::INVALID_ARGUMENT]) {
+            return Err(error);
+        }
+        // So the driver answers, too, when the handle outlived the instance: somebody destroyed it by hand.
+        match gpu.compute_instance(ids.0, ids.1)? {
+            None => Ok(()),
+            Some(now) if now.mig_uuid == self.mig_uuid => Err(error),
+            // Another one has its ids by now: who called is to look again.
+            Some(_) => Err(NvmlError::Call {
+                call: "nvmlComputeInstanceDestroy",
+                subject: gpu.of_instance(ids.0, ids.1),
+                code: codes::NOT_FOUND,
+            }),
+        }
+    }
+
+    /// Destroys the GPU instance, whose compute instance is gone; fine if it is gone itself.
+    pub fn destroy_gpu_instance(&self) -> Result<(), NvmlError> {
+        let gpu = self.gpu;
+        match gone_is_fine(call!(gpu, nvmlGpuInstanceDestroy(self.gi))) {
+            Err(error) if error.has_code(&[codes::INVALID_ARGUMENT]) => {
+                match gpu.gi_handle(self.gi_id)? {
+                    None => Ok(()),
+                    Some(_) => Err(error),
+                }
+            }
+            other => other,
         }
     }
 }

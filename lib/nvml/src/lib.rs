@@ -20,7 +20,7 @@ use nvml_wrapper_sys::bindings as ffi;
 
 pub use error::{ErrorClass, NvmlError};
 use error::{code_of, codes};
-pub use instances::{ComputeInstance, Instance};
+pub use instances::{ComputeInstance, Instance, NewInstance, Standing};
 
 /// A loaded and initialised NVML. Keep it no longer than needed: an open session can make
 /// teardown fail on some drivers.
@@ -39,8 +39,6 @@ pub struct Gpu<'s> {
     pub uuid: String,
     /// N of `/dev/nvidiaN`; not always the index.
     pub minor: DeviceMinor,
-    /// What NVML calls it, e.g. `NVIDIA H100 80GB HBM3`.
-    pub name: String,
 }
 
 /// Whether a GPU is in MIG mode.
@@ -112,13 +110,59 @@ impl Session {
                 .minor_number()
                 .map(DeviceMinor)
                 .map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &subject, &e))?,
-            name: device
-                .name()
-                .map_err(|e| self.failed("nvmlDeviceGetName", &subject, &e))?,
             session: self,
             device,
             index,
         })
+    }
+
+    /// The GPU that has this index now, taken for the one with this UUID; None if no GPU has it. What is done to it must
+    /// depend on something that only the right GPU has, as the UUID of an instance, or on [`Gpu::is_itself`].
+    pub fn presumed_gpu(
+        &self,
+        index: GpuIndex,
+        uuid: &str,
+        minor: DeviceMinor,
+    ) -> Result<Option<Gpu<'_>>, NvmlError> {
+        let device = match self.nvml.device_by_index(index.0) {
+            // There are fewer GPUs now.
+            Err(nvml_wrapper::error::NvmlError::InvalidArg) => return Ok(None),
+            other => other.map_err(|e| {
+                self.failed("nvmlDeviceGetHandleByIndex_v2", &format!("GPU {index}"), &e)
+            })?,
+        };
+        Ok(Some(Gpu {
+            session: self,
+            device,
+            index,
+            uuid: uuid.to_owned(),
+            minor,
+        }))
+    }
+
+    /// The GPU of which index, UUID and minor are known already, in as few calls as can tell that it still has this
+    /// index; None if it has not.
+    pub fn known_gpu(
+        &self,
+        index: GpuIndex,
+        uuid: &str,
+        minor: DeviceMinor,
+    ) -> Result<Option<Gpu<'_>>, NvmlError> {
+        match self.presumed_gpu(index, uuid, minor)? {
+            Some(gpu) if gpu.is_itself()? => Ok(Some(gpu)),
+            _ => Ok(None),
+        }
+    }
+
+    /// The GPU with this UUID, whatever its index is now.
+    pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Option<Gpu<'_>>, NvmlError> {
+        for index in (0..self.gpu_count()?).map(GpuIndex) {
+            let gpu = self.gpu(index)?;
+            if gpu.uuid == uuid {
+                return Ok(Some(gpu));
+            }
+        }
+        Ok(None)
     }
 
     /// The driver's version, e.g. `550.163.01`.
@@ -155,8 +199,9 @@ macro_rules! call {
         match $gpu.session.nvml.lib().$name.as_ref() {
             Ok(function) => {
                 // SAFETY: the symbol comes from an initialised NVML (`Session` keeps it so), its
-                // type from NVML's header; handles were given by this library, in this
-                // function or for the life of `Gpu`; every out pointer is a live local.
+                // type from NVML's header; handles were given by this library in this session
+                // (one that outlived its instance is answered with an error); every out pointer
+                // is a live local.
                 let code = unsafe { function($($argument),*) };
                 $gpu.check(stringify!($name), code)
             }
@@ -168,6 +213,20 @@ macro_rules! call {
     }};
 }
 use call;
+
+impl<'s> Gpu<'s> {
+    /// Whether it is the GPU that it was taken for ([`Session::presumed_gpu`]).
+    pub fn is_itself(&self) -> Result<bool, NvmlError> {
+        let uuid = self.device.uuid();
+        let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
+        Ok(uuid == self.uuid)
+    }
+
+    /// The GPU that it was taken for, wherever that is now.
+    pub fn elsewhere(&self) -> Result<Option<Gpu<'s>>, NvmlError> {
+        self.session.gpu_with_uuid(&self.uuid)
+    }
+}
 
 impl Gpu<'_> {
     fn check(&self, call: &'static str, code: u32) -> Result<(), NvmlError> {
@@ -188,6 +247,13 @@ impl Gpu<'_> {
     fn handle(&self) -> ffi::nvmlDevice_t {
         // SAFETY: the handle is used only while `self.device` and its NVML live.
         unsafe { self.device.handle() }
+    }
+
+    /// What NVML calls it, e.g. `NVIDIA H100 80GB HBM3`, for messages: where it does not say, they do without.
+    pub fn name(&self) -> String {
+        self.device
+            .name()
+            .unwrap_or_else(|_| "of unknown model".to_owned())
     }
 
     /// Whether MIG is on.

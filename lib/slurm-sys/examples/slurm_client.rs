@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [word, job] = words.as_slice() else {
         eprintln!(
-            "usage: slurm_client show|comment|tell-script|tell-steps|notify|cancel|requeue JOB"
+            "usage: slurm_client limits|show|comment|tell-script|tell-steps|notify|cancel|requeue JOB"
         );
         return ExitCode::from(2);
     };
@@ -38,6 +38,14 @@ fn main() -> ExitCode {
 
 /// What Slurm answered, its refusals included.
 fn answer(client: &Client, word: &str, job_id: u32) -> Result<String, String> {
+    if word == "limits" {
+        // Of no job.
+        let limits = client.hook_limits().ok_or("no slurm_conf")?;
+        return Ok(format!(
+            "prolog={:?} epilog={:?}",
+            limits.prolog, limits.epilog
+        ));
+    }
     let job = match client.known_job(job_id) {
         Ok(job) => job,
         Err(error) => return Ok(format!("{error:?}")),

@@ -91,11 +91,12 @@ impl Slices for NodeSlices {
         of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
         for lease in of_gpus {
             let locks = node.locks()?;
+            // The driver takes its time to start: no job waits for that.
+            let session = node.nvml()?;
             let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => continue,
                 other => other?,
             };
-            let session = node.nvml()?;
             let store = node.leases()?;
             match teardown::gpu_of(&session, lease) {
                 Ok(gpu) => {
@@ -114,6 +115,7 @@ impl Slices for NodeSlices {
 
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError> {
         let locks = node.locks()?;
+        let session = node.nvml()?;
         let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
             Err(LockError::Timeout { .. }) => return Ok(true),
             other => other?,
@@ -124,7 +126,6 @@ impl Slices for NodeSlices {
         let Some(mut same) = now.filter(|now| Key::of(now) == Key::of(lease)) else {
             return Ok(false);
         };
-        let session = node.nvml()?;
         let gpu = teardown::gpu_of(&session, &same)?;
         let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
         reconcile::end_finished(&mut locked, &mut same);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nvidia_ml::code::Code;
 use nvidia_ml::model::{MODELS, Model};
-use nvidia_ml::node::{Gpu, GpuInstance, Node};
+use nvidia_ml::node::{Gpu, GpuInstance, MigDeviceBy, Node};
 use nvidia_ml::store::{Store, StoreError};
 
 /// What cannot be done to a node.
@@ -188,6 +188,18 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
         Ok(())
     };
     store.update(change).map_err(refused(doing))
+}
+
+/// Lets the driver lead from compute instances to MIG devices in another way.
+///
+/// # Errors
+/// What the file system answers.
+pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
+    let change = |node: &mut Node| {
+        node.mig_device_by = by;
+        Ok(())
+    };
+    store.update(change).map_err(refused("setting up"))
 }
 
 /// Resets a GPU.

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,6 +13,9 @@ use clap::{Parser, Subcommand};
 use gpusim::{admin, mps, program, show};
 use nvidia_ml::code::Code;
 use nvidia_ml::disturb::{self, Disturbances, Rule, What};
+use nvidia_ml::journal;
+use nvidia_ml::latency::{Change, Latency, TABLE};
+use nvidia_ml::node::MigDeviceBy;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::store::Store;
 use nvidia_ml::symbols::{self, FUNCTIONS};
@@ -40,6 +44,10 @@ enum Command {
         /// Driver version that NVML reports.
         #[arg(long, default_value = "570.172.08")]
         driver: String,
+        /// What leads from a compute instance to its MIG device: `info`, nvmlComputeInstanceGetInfo_v2; `name`, the
+        /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
+        #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
+        mig_device_by: String,
         /// The library to install [default: the one built beside this program].
         #[arg(long)]
         lib: Option<PathBuf>,
@@ -85,6 +93,14 @@ enum Command {
         /// How many calls are slow; 0: all that follow.
         #[arg(long, default_value_t = 0)]
         count: u64,
+        /// Those on this GPU alone, by its index.
+        #[arg(long)]
+        gpu: Option<usize>,
+    },
+    /// The model of how long the driver takes.
+    Latency {
+        #[command(subcommand)]
+        what: LatencyCommand,
     },
     /// Let GPM, utilisation rates and processes' utilisation tell of no activity.
     DeadTelemetry {
@@ -92,13 +108,19 @@ enum Command {
         #[arg(value_parser = ["on", "off"])]
         state: String,
     },
-    /// End all faults, delays, counting and dead telemetry.
+    /// End all faults, delays, counting and dead telemetry. Latencies stay: they are how the driver is.
     Clear,
     /// Print how often each function was called since counting began.
     Calls {
         /// Begin to count, from zero.
         #[arg(long)]
         start: bool,
+        /// Those of processes with this SLURM_JOB_ID, with the time that they took.
+        #[arg(long, conflicts_with = "start")]
+        job: Option<u32>,
+        /// Those of this process, with the time that they took.
+        #[arg(long, conflicts_with = "start")]
+        pid: Option<u32>,
     },
     /// Switch MIG mode, as a reset of the GPU would.
     Mig {
@@ -165,6 +187,36 @@ enum Command {
     },
 }
 
+#[derive(Subcommand)]
+enum LatencyCommand {
+    /// Switch it on.
+    On {
+        /// All times in percent of what they are.
+        #[arg(long, default_value_t = 100)]
+        percent: u64,
+    },
+    /// Switch it off, and forget other times than its own.
+    Off,
+    /// Give a step another time, and switch the model on.
+    Set {
+        /// The step, such as create-gpu-instance; `gpusim latency show` lists them.
+        step: String,
+        /// Milliseconds, alone on the node.
+        ms: u64,
+        /// Milliseconds more for each other session that is open.
+        #[arg(long, default_value_t = 0)]
+        session_ms: u64,
+        /// On this GPU alone, by its index.
+        #[arg(long)]
+        gpu: Option<usize>,
+        /// For GPU instances of this profile alone, such as 1g.10gb.
+        #[arg(long)]
+        profile: Option<String>,
+    },
+    /// Print the steps with their times and where these are from.
+    Show,
+}
+
 fn mebibytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.trim_end_matches(['i', 'B']).split_at_checked(
         text.find(|c: char| c.is_ascii_alphabetic())
@@ -211,12 +263,23 @@ fn function(name: &str) -> anyhow::Result<Option<String>> {
     Ok(Some(name.to_owned()))
 }
 
-fn add_rule(store: &Store, call: &str, nth: u64, count: u64, what: What) -> anyhow::Result<()> {
+fn add_rule(
+    store: &Store,
+    call: &str,
+    gpu: Option<usize>,
+    nth: u64,
+    count: u64,
+    what: What,
+) -> anyhow::Result<()> {
     let call = function(call)?;
+    if let Some(index) = gpu.filter(|index| store.node().is_ok_and(|n| n.gpus.len() <= *index)) {
+        bail!("there is no GPU {index} on this node");
+    }
     let counted = disturb::counted(&*store.counters()?, call.as_deref());
     store.disturb(|all| {
         all.rules.push(Rule {
             call,
+            gpu,
             first: counted + nth.max(1),
             count,
             what,
@@ -249,10 +312,81 @@ fn begin_to_count(store: &Store) -> anyhow::Result<()> {
             .word(position)
             .store(0, std::sync::atomic::Ordering::Relaxed);
     }
+    journal::forget(store.root())?;
     store.disturb(|all| {
         all.counting = true;
+        all.journal = true;
         all.rules.clear();
     })?;
+    Ok(())
+}
+
+/// How often a job or a process called each function, and how long that took.
+fn print_calls_of(
+    store: &Store,
+    job: Option<u32>,
+    pid: Option<u32>,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let mut entries = journal::read(store.root())?;
+    entries.retain(|entry| job.is_none_or(|job| entry.job == Some(job)));
+    entries.retain(|entry| pid.is_none_or(|pid| entry.pid == pid));
+    let took: Duration = entries.iter().map(|entry| entry.took).sum();
+    writeln!(out, "{} any {} ms", entries.len(), took.as_millis())?;
+    let mut of_names: BTreeMap<&str, (usize, Duration)> = BTreeMap::new();
+    for entry in &entries {
+        let (count, took) = of_names.entry(&entry.call).or_default();
+        *count += 1;
+        *took += entry.took;
+    }
+    for (name, (count, took)) in of_names {
+        writeln!(out, "{count} {name} {} ms", took.as_millis())?;
+    }
+    Ok(())
+}
+
+fn latency(store: &Store, what: LatencyCommand, out: &mut impl Write) -> anyhow::Result<()> {
+    match what {
+        LatencyCommand::On { percent } => store.disturb(|all| {
+            all.latencies.get_or_insert_default().percent = percent;
+        })?,
+        LatencyCommand::Off => store.disturb(|all| all.latencies = None)?,
+        LatencyCommand::Set {
+            step,
+            ms,
+            session_ms,
+            gpu,
+            profile,
+        } => {
+            let names: Vec<&str> = TABLE.iter().map(|latency| latency.name).collect();
+            let known = names.join(", ");
+            let found = Latency::named(&step);
+            let step =
+                found.with_context(|| format!("there is no step `{step}`; there are {known}"))?;
+            let change = Change {
+                step: step.step,
+                gpu,
+                profile,
+                alone_ms: ms,
+                session_ms,
+            };
+            store.disturb(|all| all.latencies.get_or_insert_default().changes.push(change))?;
+        }
+        LatencyCommand::Show => {
+            match &store.disturbances()?.latencies {
+                None => writeln!(out, "off")?,
+                Some(model) => {
+                    writeln!(out, "on, at {} %", model.percent)?;
+                    for change in &model.changes {
+                        writeln!(out, "changed: {change}")?;
+                    }
+                }
+            }
+            for latency in &TABLE {
+                writeln!(out, "{latency}")?;
+            }
+        }
+    }
     Ok(())
 }
 
@@ -278,6 +412,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         gpus,
         mig,
         driver,
+        mig_device_by,
         lib,
     } = &arguments.command
     {
@@ -289,7 +424,13 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Some(path) => path.clone(),
             None => admin::built_library()?,
         };
-        admin::init(&root, &parsed, *mig, driver, &library)?;
+        let store = admin::init(&root, &parsed, *mig, driver, &library)?;
+        let by = match mig_device_by.as_str() {
+            "walk" => MigDeviceBy::Walk,
+            "name" => MigDeviceBy::Name,
+            _ => MigDeviceBy::Info,
+        };
+        admin::mig_device_by(&store, by)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store =
@@ -312,22 +453,34 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             kill: _,
             after,
         } => {
-            add_rule(&store, &call, nth, count, fault(code.as_deref(), after)?)?;
+            add_rule(
+                &store,
+                &call,
+                None,
+                nth,
+                count,
+                fault(code.as_deref(), after)?,
+            )?;
         }
         Command::Delay {
             call,
             ms,
             nth,
             count,
-        } => add_rule(&store, &call, nth, count, What::Delay(ms))?,
-        Command::Clear => store.disturb(|all| *all = Disturbances::default())?,
-        Command::Calls { start } => {
-            if start {
-                begin_to_count(&store)?;
-            } else {
-                print_counts(&store, &mut out)?;
-            }
-        }
+            gpu,
+        } => add_rule(&store, &call, gpu, nth, count, What::Delay(ms))?,
+        Command::Latency { what } => latency(&store, what, &mut out)?,
+        Command::Clear => store.disturb(|all| {
+            *all = Disturbances {
+                latencies: all.latencies.take(),
+                ..Disturbances::default()
+            };
+        })?,
+        Command::Calls { start, job, pid } => match (start, job, pid) {
+            (true, ..) => begin_to_count(&store)?,
+            (false, None, None) => print_counts(&store, &mut out)?,
+            (false, job, pid) => print_calls_of(&store, job, pid, &mut out)?,
+        },
         Command::DeadTelemetry { state } => {
             store.disturb(|all| all.dead_telemetry = state == "on")?;
         }

@@ -86,7 +86,9 @@ fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
 fn nvidia_smi_manages(release: &str) {
     let (program, version) = or_skip!(nvidia_smi(release));
     println!("nvidia-smi {version}");
-    let node = SimNode::new(&["H100-80", "A100-40"], &["--mig", "--driver", &version]);
+    // `mig -lci` takes the index of a compute instance's `device` for that of its GPU.
+    let more = ["--mig", "--driver", &version, "--mig-device-by", "name"];
+    let node = SimNode::new(&["H100-80", "A100-40"], &more);
     let smi = |arguments: &[&str]| -> Output {
         let mut command = Command::new(&program);
         command.env("LD_LIBRARY_PATH", node.root().join("lib"));

@@ -16,6 +16,8 @@ pub struct LabBuilder {
     pub(crate) gpus: Vec<String>,
     pub(crate) mig: bool,
     pub(crate) driver: Option<String>,
+    /// Percent of the model's times.
+    pub(crate) latency: Option<u32>,
     pub(crate) pools: Option<String>,
     pub(crate) partitions: Vec<(String, String)>,
     pub(crate) gpufrac: bool,
@@ -57,6 +59,7 @@ impl Default for LabBuilder {
             gpus: vec!["H100-80:2".into()],
             mig: true,
             driver: None,
+            latency: None,
             pools: None,
             partitions: vec![("gpu".into(), String::new())],
             gpufrac: true,
@@ -136,6 +139,13 @@ impl LabBuilder {
     #[must_use]
     pub fn driver(mut self, version: &str) -> Self {
         self.driver = Some(version.into());
+        self
+    }
+
+    /// The driver takes its time, as docs/design/tests.md says: this many percent of it.
+    #[must_use]
+    pub fn latency(mut self, percent: u32) -> Self {
+        self.latency = Some(percent);
         self
     }
 

@@ -355,6 +355,10 @@ impl LabBuilder {
         for node in lab.nodes() {
             if let Some(config) = &config {
                 gpus::init(lab, node, &self.gpus, self.mig, self.driver.as_deref())?;
+                if let Some(percent) = self.latency {
+                    let percent = percent.to_string();
+                    lab.gpusim(node, &["latency", "on", "--percent", &percent])?;
+                }
                 if !config.pools_of_node(node).is_empty() && !self.powered_down {
                     gpus::node_setup(lab, node)?;
                 }

@@ -1,10 +1,11 @@
-//! Faults and delays on demand, and the counting of calls that they need.
+//! Faults, delays and latencies on demand, and the counting of calls that they need.
 
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
 use crate::code::Code;
+use crate::latency::{Latencies, Latency, Place};
 use crate::shared::Words;
 use crate::symbols;
 
@@ -17,6 +18,12 @@ pub struct Disturbances {
     /// GPM and utilisation tell of no activity, whatever there is.
     #[serde(default)]
     pub dead_telemetry: bool,
+    /// Each call is noted: by whom, on what, for how long.
+    #[serde(default)]
+    pub journal: bool,
+    /// The model of latencies, where it is on.
+    #[serde(default)]
+    pub latencies: Option<Latencies>,
     /// The rules; the first that fails a call decides, delays add up.
     pub rules: Vec<Rule>,
 }
@@ -27,6 +34,9 @@ pub struct Disturbances {
 pub struct Rule {
     /// The function; without one, any.
     pub call: Option<String>,
+    /// On this GPU alone; calls on others are counted all the same.
+    #[serde(default)]
+    pub gpu: Option<usize>,
     /// The first call that is met, as its counter will number it.
     pub first: u64,
     /// How many calls are met; 0: all that follow.
@@ -54,8 +64,12 @@ pub enum What {
 /// What happens to the one call at hand.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Milliseconds to wait.
-    pub delay_ms: u64,
+    /// Microseconds to wait.
+    pub delay_us: u64,
+    /// The GPU whose turn the call waits for first, and keeps until it is over.
+    pub turn: Option<usize>,
+    /// The call is noted when it is over, as one on this GPU.
+    pub note: Option<Option<usize>>,
     /// Answer this, and do nothing.
     pub fail: Option<Code>,
     /// Answer this after the work.
@@ -70,17 +84,38 @@ impl Disturbances {
     /// Whether calls need not be counted.
     #[must_use]
     pub fn is_calm(&self) -> bool {
-        !self.counting && self.rules.is_empty()
+        !self.counting && !self.journal && self.latencies.is_none() && self.rules.is_empty()
     }
 
-    /// Counts a call and finds what is to happen to it.
-    pub(crate) fn count(&self, counters: &Words, call: &str) -> Effect {
+    /// Whether it matters on which GPU a call works: to find that out takes time.
+    fn asks_where(&self, latency: Option<&Latency>) -> bool {
+        self.journal || latency.is_some() || self.rules.iter().any(|rule| rule.gpu.is_some())
+    }
+
+    /// Counts a call and finds what is to happen to it. `place`: where it works; `others`: how many other sessions are
+    /// open.
+    pub(crate) fn count(
+        &self,
+        counters: &Words,
+        call: &str,
+        place: impl FnOnce() -> Option<Place>,
+        others: impl FnOnce() -> u64,
+    ) -> Effect {
         let of_any = counters.word(0).fetch_add(1, Ordering::Relaxed) + 1;
         let of_name = match symbols::position(call) {
             Some(at) => counters.word(at + 1).fetch_add(1, Ordering::Relaxed) + 1,
             None => 0,
         };
         let mut effect = Effect::default();
+        let model = self.latencies.as_ref();
+        let latency = model.and_then(|_| Latency::of(call));
+        let place = self.asks_where(latency).then(place).flatten();
+        let gpu = place.map(|place| place.gpu);
+        if let (Some(model), Some(latency)) = (model, latency) {
+            effect.delay_us = model.micros(latency, place, others);
+            effect.turn = gpu.filter(|_| latency.changes);
+        }
+        effect.note = self.journal.then_some(gpu);
         for rule in &self.rules {
             let number = match rule.call.as_deref() {
                 None => of_any,
@@ -88,11 +123,12 @@ impl Disturbances {
                 Some(_) => continue,
             };
             let met = number >= rule.first && (rule.count == 0 || number - rule.first < rule.count);
-            if !met {
+            let here = rule.gpu.is_none_or(|wanted| gpu == Some(wanted));
+            if !met || !here {
                 continue;
             }
             match rule.what {
-                What::Delay(ms) => effect.delay_ms += ms,
+                What::Delay(ms) => effect.delay_us += ms.saturating_mul(1000),
                 What::Fail(code) => effect.fail = effect.fail.or(Some(Code(code))),
                 What::FailAfter(code) => {
                     effect.fail_after = effect.fail_after.or(Some(Code(code)));

@@ -21,8 +21,24 @@ pub struct Node {
     pub next_serial: u64,
     /// How often the node was rebooted.
     pub boots: u32,
+    /// How the MIG device of a compute instance is found.
+    #[serde(default)]
+    pub mig_device_by: MigDeviceBy,
     /// The GPUs in NVML's order.
     pub gpus: Vec<Gpu>,
+}
+
+/// How the driver tells which MIG device a compute instance is; sources differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MigDeviceBy {
+    /// `nvmlComputeInstanceGetInfo_v2` gives it as `device`: NVIDIA's driver for Kubernetes relies on this.
+    #[default]
+    Info,
+    /// `device` is the GPU, as nvml.h says; the MIG device has the name `MIG-GPU-UUID/GI/CI`.
+    Name,
+    /// `device` is the GPU, and nothing has such names: only a walk over all MIG devices finds it.
+    Walk,
 }
 
 /// `NVML_COMPUTEMODE_*`: who may use a whole GPU.
@@ -155,6 +171,7 @@ impl Node {
             driver: driver.to_owned(),
             next_serial: 1,
             boots: 0,
+            mig_device_by: MigDeviceBy::default(),
             gpus: gpus.collect(),
         }
     }

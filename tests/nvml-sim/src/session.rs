@@ -5,8 +5,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use crate::abi::Target;
 use crate::code::{Answer, Code};
+use crate::latency::Place;
 use crate::node::{ComputeInstance, Gpu, GpuInstance, Node};
+use crate::sessions::{self, Seat};
 use crate::store::Store;
 use crate::tree::{self, Access, Capability};
 
@@ -19,6 +22,8 @@ pub(crate) struct Session {
     pub visible: Vec<usize>,
     /// Differs from process to process, so that a handle means nothing in another one.
     key: u64,
+    /// By which other processes count it.
+    seat: Option<Seat>,
 }
 
 static SESSION: Mutex<(u32, Option<Arc<Session>>)> = Mutex::new((0, None));
@@ -84,10 +89,12 @@ pub(crate) fn start() -> Answer {
         let mut random = [0u8; 8];
         // SAFETY: the buffer is ours and 8 bytes long.
         unsafe { libc::getrandom(random.as_mut_ptr().cast(), random.len(), 0) };
+        let random = u64::from_ne_bytes(random);
         held.1 = Some(Arc::new(Session {
+            seat: Seat::take(&root, random),
             store,
             visible,
-            key: u64::from_ne_bytes(random) & 0x7fff_ffff_ff00,
+            key: random & 0x7fff_ffff_ff00,
         }));
     }
     held.0 += 1;
@@ -105,6 +112,36 @@ pub(crate) fn stop() -> Answer {
         held.1 = None;
     }
     Ok(())
+}
+
+/// How many other sessions are open on the node.
+pub(crate) fn others(root: &Path) -> u64 {
+    let own = locked(&SESSION).1.clone();
+    match own.as_ref().and_then(|session| session.seat.as_ref()) {
+        Some(seat) => seat.others(),
+        None => sessions::all(root),
+    }
+}
+
+/// Where a call works, as far as its arguments say; None without a session.
+pub(crate) fn place(name: &str, target: &Target) -> Option<Place> {
+    let call = Call::new().ok()?;
+    let gpu = |gpu| Some(Place { gpu, profile: None });
+    match (name, target) {
+        ("nvmlDeviceGetHandleByIndex_v2", Target { number, .. }) => {
+            let index = call.session.visible.get((*number)? as usize)?;
+            gpu(*index)
+        }
+        ("nvmlDeviceGetHandleByUUID", Target { text, .. }) => {
+            let text = text.as_ref()?.get().ok()?;
+            let named = |gpu: &Gpu| {
+                let mut devices = gpu.mig_devices();
+                text.contains(&gpu.uuid) || devices.any(|(_, ci)| ci.uuid == text)
+            };
+            gpu(call.node.gpus.iter().position(named)?)
+        }
+        (_, Target { handle, number, .. }) => call.place((*handle)?, *number),
+    }
 }
 
 /// What a handle stands for.
@@ -163,8 +200,41 @@ impl Call {
         std::ptr::without_provenance_mut(value as usize)
     }
 
+    /// Where a call on a handle works. `number`: the call's first number, the profile where it makes a GPU instance.
+    fn place(&self, handle: usize, number: Option<u32>) -> Option<Place> {
+        let of = |index: usize, gpu: &Gpu, profile: Option<u32>| {
+            let profile = profile.and_then(|id| gpu.model().geometry()?.profile(id));
+            let profile = profile.map(|profile| profile.name);
+            Some(Place {
+                gpu: index,
+                profile,
+            })
+        };
+        match self.decode_address(handle).ok()? {
+            Handle::Gpu(index) => of(index, self.node.gpus.get(index)?, number),
+            Handle::GpuInstance(serial) => {
+                let mut gpus = self.node.gpus.iter().enumerate();
+                gpus.find_map(|(index, gpu)| {
+                    let mut instances = gpu.instances.iter();
+                    let gi = instances.find(|gi| gi.serial == serial)?;
+                    of(index, gpu, Some(gi.profile))
+                })
+            }
+            Handle::ComputeInstance(serial) | Handle::MigDevice(serial) => {
+                self.mig_devices().find_map(|device| {
+                    let (gi, _) = device.mig.filter(|(_, ci)| ci.serial == serial)?;
+                    of(device.index, device.gpu, Some(gi.profile))
+                })
+            }
+        }
+    }
+
     fn decode<T>(&self, handle: *mut T) -> Answer<Handle> {
-        let value = handle.addr() as u64;
+        self.decode_address(handle.addr())
+    }
+
+    fn decode_address(&self, address: usize) -> Answer<Handle> {
+        let value = address as u64;
         let number = (value ^ self.session.key) >> 8;
         match value & 0xff {
             1 => Ok(Handle::Gpu(number as usize)),

@@ -14,8 +14,11 @@ use std::sync::{Arc, Mutex};
 
 use crate::code::{Answer, Code};
 use crate::disturb::{self, Disturbances};
+use crate::journal::JOURNAL;
+use crate::latency::Place;
 use crate::model::Model;
 use crate::node::Node;
+use crate::sessions::{SESSIONS, TURNS};
 use crate::shared::Words;
 use crate::symbols::FUNCTIONS;
 use crate::tree;
@@ -118,6 +121,9 @@ impl Store {
         file("words", WORDS, 0o644)?;
         // Everyone counts its calls here, whoever it is.
         file("counters", FUNCTIONS.len() + 1, 0o666)?;
+        for name in [SESSIONS, TURNS, JOURNAL] {
+            file(name, 0, 0o666)?;
+        }
         let store = Store::open(root)?;
         let lock = store.lock()?;
         tree::create(root, node)?;
@@ -310,12 +316,17 @@ impl Store {
     ///
     /// # Errors
     /// What the file system answers.
-    pub fn disturbance_of(&self, call: &str) -> Result<disturb::Effect, StoreError> {
+    pub(crate) fn disturbance_of(
+        &self,
+        call: &str,
+        place: impl FnOnce() -> Option<Place>,
+        others: impl FnOnce() -> u64,
+    ) -> Result<disturb::Effect, StoreError> {
         let disturbances = self.disturbances()?;
         if disturbances.is_calm() {
             return Ok(disturb::Effect::default());
         }
         let counters = self.counters()?;
-        Ok(disturbances.count(&counters, call))
+        Ok(disturbances.count(&counters, call, place, others))
     }
 }

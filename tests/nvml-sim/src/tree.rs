@@ -170,12 +170,6 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
          {IMEX_MAJOR} nvidia-caps-imex-channels\n\nBlock devices:\n259 blkext\n"
     );
     file(&root.join("proc/devices"), &devices, 0o444)?;
-    let version = format!(
-        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n\
-         GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
-        node.driver
-    );
-    file(&root.join("proc/driver/nvidia/version"), &version, 0o444)?;
     let mut minors = String::from("config 1\nmonitor 2\n");
     for gpu in 0..32 {
         for gi in 0..15 {
@@ -220,8 +214,23 @@ fn declare(root: &Path, capability: Capability) -> Result<(), StoreError> {
     file(&path, &text, mode)
 }
 
-/// Brings the capability entries in line with the instances that there are.
+/// Says which driver is loaded.
+fn follow_driver(root: &Path, node: &Node) -> Result<(), StoreError> {
+    let version = format!(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n\
+         GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n",
+        node.driver
+    );
+    let path = root.join("proc/driver/nvidia/version");
+    if fs::read(&path).is_ok_and(|text| text == version.as_bytes()) {
+        return Ok(());
+    }
+    file(&path, &version, 0o444)
+}
+
+/// Brings the driver's version and the capability entries in line with the node as it is.
 pub(crate) fn follow(root: &Path, node: &Node) -> Result<(), StoreError> {
+    follow_driver(root, node)?;
     for gpu in &node.gpus {
         follow_gpu(root, gpu)?;
     }

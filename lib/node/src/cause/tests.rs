@@ -92,6 +92,7 @@ fn lock() -> impl Strategy<Value = LockError> {
             gpu_index: GpuIndex(0),
             path: path(),
             waited: Duration::from_secs(20),
+            still: Duration::from_secs(20),
         },
     })
 }

@@ -1,5 +1,6 @@
 //! What the driver says of its device files: which capability files can exist, and their numbers.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::DeviceMinor;
@@ -102,6 +103,24 @@ impl Caps {
         })
     }
 
+    /// Which driver is loaded, in its own words; None where it does not say.
+    pub fn driver(&self) -> Option<String> {
+        let (_, text) = self.text("proc/driver/nvidia", "version").ok()?;
+        let line = text.lines().next()?.trim();
+        (!line.is_empty()).then(|| line.to_owned())
+    }
+
+    /// The ids of the GPU instances that stand on a GPU, whoever made them: the driver has a folder for each. None where it
+    /// does not say.
+    pub fn gpu_instances(&self, minor: DeviceMinor) -> Option<BTreeSet<u32>> {
+        let dir = self.dir(&format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"));
+        let names = dir.and_then(|dir| dir.names()).ok()?;
+        let ids = names
+            .iter()
+            .map(|name| name.strip_prefix("gi")?.parse().ok());
+        ids.collect()
+    }
+
     /// Whether the driver hands out new capability files as world-readable until gpufrac
     /// closes them. `NVreg_ModifyDeviceFiles=0` closes that window. None if the driver does
     /// not say.
@@ -164,6 +183,29 @@ mod tests {
         assert_eq!(major_of(devices, "nvidia-caps"), Some(234));
         assert_eq!(major_of(devices, "nvidia"), Some(195));
         assert_eq!(major_of(devices, "loop"), None);
+    }
+
+    #[test]
+    fn the_driver_says_who_it_is_and_what_stands() {
+        let keep = tempfile::tempdir().unwrap();
+        let root = keep.path().canonicalize().unwrap();
+        let caps = Caps::new(&root);
+        assert_eq!(caps.driver(), None);
+        assert_eq!(caps.gpu_instances(DeviceMinor(1)), None);
+        let nvidia = root.join("proc/driver/nvidia");
+        let mig = nvidia.join("capabilities/gpu1/mig");
+        std::fs::create_dir_all(&mig).unwrap();
+        std::fs::write(nvidia.join("version"), "NVRM version: 550.54.15\nGCC\n").unwrap();
+        assert_eq!(caps.driver().as_deref(), Some("NVRM version: 550.54.15"));
+        assert_eq!(caps.gpu_instances(DeviceMinor(1)), Some(BTreeSet::new()));
+        for id in [7, 12] {
+            std::fs::create_dir(mig.join(format!("gi{id}"))).unwrap();
+        }
+        let standing = caps.gpu_instances(DeviceMinor(1)).unwrap();
+        assert_eq!(standing, BTreeSet::from([7, 12]));
+        // What is not understood is no knowledge.
+        std::fs::create_dir(mig.join("xi3")).unwrap();
+        assert_eq!(caps.gpu_instances(DeviceMinor(1)), None);
     }
 
     #[test]

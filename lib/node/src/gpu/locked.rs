@@ -9,7 +9,8 @@ use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
 /// A GPU that nobody else carves on or releases from until this is dropped: what changes its leases, its compute mode,
-/// its capability files, its daemons and its instances takes one of these.
+/// its capability files, its daemons and its instances takes one of these. Each look at its leases, and each change of one,
+/// tells those in line that the work goes on.
 pub struct LockedGpu<'a> {
     /// The node.
     pub node: &'a Node,
@@ -50,6 +51,7 @@ impl<'a> LockedGpu<'a> {
     /// # Errors
     /// A lease of the node cannot be read.
     pub fn leases(&self) -> Result<Vec<Lease>, StoreError> {
+        self.lock.step();
         self.store.of_gpu(&self.gpu.uuid)
     }
 
@@ -58,6 +60,7 @@ impl<'a> LockedGpu<'a> {
     /// # Errors
     /// A file refuses.
     pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
+        self.lock.step();
         self.store.write(&self.lock, lease)
     }
 
@@ -66,6 +69,7 @@ impl<'a> LockedGpu<'a> {
     /// # Errors
     /// A file refuses.
     pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
+        self.lock.step();
         self.store.remove(&self.lock, lease)
     }
 }

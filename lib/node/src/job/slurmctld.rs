@@ -1,16 +1,22 @@
 //! slurmctld, as a prolog asks it: with a deadline. libslurm's own timeouts are long, so it runs
 //! on a thread of its own; an answer that comes too late is not waited for.
 
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
-use slurm_sys::client::{Client, ClientError, JobInfo};
+use slurm_sys::client::{Client, ClientError, HookLimits, JobInfo};
 use slurm_sys::release::{self, Release, Series};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a program that has done its work waits for what it explained to reach slurmctld.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// What a prolog's part of a job's `AdminComment` begins with. The reaper knows parts of gpufrac by the first word.
+const OURS: &str = "gpufrac: prolog: ";
+/// Between the parts.
+const PARTS: &str = " | ";
 
 /// Why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +73,12 @@ pub trait Slurm {
     fn cancel(&self, job_id: JobId) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError>;
+    /// How long slurmd lets a Prolog or an Epilog run; None while that is not known. It is not waited for.
+    fn hook_limits(&self) -> Option<HookLimits>;
+    /// Shows users why their job does not start yet; an empty text takes that back. It is not waited for.
+    fn explain(&self, job_id: JobId, why: &str);
+    /// Gives what was explained a moment to arrive.
+    fn part(&self);
     /// The time by which it is decided how long an answer is waited for.
     fn now(&self) -> Instant {
         Instant::now()
@@ -80,6 +92,16 @@ pub struct Controller {
     work: OnceLock<Sender<Work>>,
     /// What was asked and not answered yet.
     pending: Mutex<Option<(JobId, Receiver<JobAnswer>)>>,
+    limits: Mutex<Limits>,
+    /// What was explained last.
+    explained: Mutex<Option<Receiver<Result<(), SlurmError>>>>,
+}
+
+/// What is known of the time of prolog and epilog.
+enum Limits {
+    Unasked,
+    Asked(Receiver<Result<Option<HookLimits>, SlurmError>>),
+    Known(Option<HookLimits>),
 }
 
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
@@ -96,6 +118,8 @@ impl Controller {
         Controller {
             work: OnceLock::new(),
             pending: Mutex::new(None),
+            limits: Mutex::new(Limits::Unasked),
+            explained: Mutex::new(None),
         }
     }
 
@@ -199,5 +223,86 @@ impl Slurm for Controller {
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         let line = line.to_owned();
         self.tell(job_id, move |client, job| client.notify(job, &line))
+    }
+
+    fn hook_limits(&self) -> Option<HookLimits> {
+        let mut limits = self.limits.lock().ok()?;
+        if let Limits::Unasked = *limits {
+            *limits = Limits::Asked(self.send(|client| Ok(client.hook_limits())));
+        }
+        if let Limits::Asked(answer) = &*limits {
+            match answer.try_recv() {
+                Err(TryRecvError::Empty) => return None,
+                found => *limits = Limits::Known(found.ok().and_then(Result::ok).flatten()),
+            }
+        }
+        match *limits {
+            Limits::Known(limits) => limits,
+            Limits::Unasked | Limits::Asked(_) => None,
+        }
+    }
+
+    fn explain(&self, job_id: JobId, why: &str) {
+        let why = why.to_owned();
+        let answer = self.send(move |client| {
+            let job = client.known_job(job_id.0)?;
+            let comment = explained_in(&job.admin_comment, &why);
+            match comment == job.admin_comment {
+                true => Ok(()),
+                false => client.set_admin_comment(&job, &comment),
+            }
+        });
+        if let Ok(mut last) = self.explained.lock() {
+            *last = Some(answer);
+        }
+    }
+
+    fn part(&self) {
+        let explained = self.explained.lock().ok();
+        if let Some(answer) = explained.and_then(|mut explained| explained.take()) {
+            // It is a courtesy: nothing depends on it.
+            let _ = answer.recv_timeout(FAREWELL);
+        }
+    }
+}
+
+/// A comment with the reason in it, or without one; what others wrote there stays.
+fn explained_in(comment: &str, why: &str) -> String {
+    let parts = comment.split(PARTS).map(str::to_owned);
+    let mut parts: Vec<String> = parts
+        .filter(|part| !part.is_empty() && !part.starts_with(OURS))
+        .collect();
+    if !why.is_empty() {
+        parts.push(format!("{OURS}{}", why.replace(PARTS, ", ")));
+    }
+    parts.join(PARTS)
+}
+
+/// Whether a prolog explained something to this job's user.
+pub fn is_explained(job: &JobInfo) -> bool {
+    let mut parts = job.admin_comment.split(PARTS);
+    parts.any(|part| part.starts_with(OURS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_on_a_job_stays() {
+        for others in [
+            "",
+            "ticket 7",
+            "ticket 7: ask | first",
+            "gpufrac: job 7 is idle",
+        ] {
+            let first = explained_in(others, "the job waits");
+            assert!(first.starts_with(others), "{first}");
+            assert!(first.ends_with("gpufrac: prolog: the job waits"), "{first}");
+            let second = explained_in(&first, "it is | over");
+            assert!(second.ends_with("gpufrac: prolog: it is, over"), "{second}");
+            assert_eq!(second.matches(OURS).count(), 1);
+            assert_eq!(explained_in(&second, ""), others);
+        }
     }
 }

@@ -122,14 +122,15 @@ fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Finding>) -> Resu
     for difference in inspect::differences(gpu, device)? {
         match difference {
             Difference::MigMode(mode) => found.push(Finding::of_machine(
-                format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name),
+                format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name()),
                 "`gpufrac node-setup` switches it on, or says how",
             )),
             Difference::Model(differences) => {
                 found.extend(differences.iter().map(|difference| {
                     let what = format!(
                         "{gpu} ({}), pool `{}`: {difference}",
-                        gpu.name, device.pool.name
+                        gpu.name(),
+                        device.pool.name
                     );
                     Finding::of_machine(what, inspect::MODEL_FIX)
                 }));

@@ -107,7 +107,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     let pool = device.pool;
     if gpu.mig_mode()? == MigMode::On {
         found.push(Finding::of_machine(
-            format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name, pool.name, pool.mechanism),
+            format!("{gpu} ({}) is in MIG mode, and pool `{}` shares it by {}", gpu.name(), pool.name, pool.mechanism),
             format!("stop everything that uses it and run `nvidia-smi -i {} -mig 0`, or give the pool mechanism mig or mig+mps", gpu.index),
         ));
     }
@@ -116,7 +116,8 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
         found.push(Finding::of_machine(
             format!(
                 "{gpu} ({}) has {memory}, and pool `{}` expects {expected}",
-                gpu.name, pool.name
+                gpu.name(),
+                pool.name
             ),
             "set `gpu` of the pool to this model, or `memory` to what it has in MiB",
         ));
@@ -124,7 +125,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     let capability = gpu.compute_capability()?;
     if pool.mechanism.uses_mps() && capability < VOLTA {
         found.push(Finding::of_machine(
-            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name),
+            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name()),
             "share it with mechanism timeslice or hami",
         ));
     }

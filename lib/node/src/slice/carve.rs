@@ -6,17 +6,19 @@ mod order;
 mod times;
 
 use std::thread::sleep;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::Lease;
 
 pub use error::{CarveError, Reaction};
 
 use crate::job::environment::JobEnv;
-use crate::job::slurmctld::{Slurm, SlurmError};
+use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
 use crate::node::Node;
 use crate::slice::reconcile::place;
 use crate::slice::release;
+use crate::slice::waiting::{Hook, Waiting};
+use crate::state::locks::LockError;
 use crate::state::without;
 use attempt::Attempt;
 use gpufrac_host::exit::Exit;
@@ -47,6 +49,7 @@ pub fn carve(
     if !node.has_pools() {
         return Ok(Carved::NotConcerned);
     }
+    let waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
     let record = node.record()?;
     let gpu_count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, gpu_count);
@@ -71,6 +74,10 @@ pub fn carve(
         // What it held is told no more, which would look like an error. Its epilog takes what an earlier run left.
         log.info("the job is over already: nothing is carved");
         return Ok(Carved::NotConcerned);
+    }
+    if word.said.as_ref().is_some_and(is_explained) {
+        // Of an earlier start.
+        slurm.explain(job.job_id, "");
     }
     if !word.wants_gpu(node) {
         // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
@@ -118,42 +125,55 @@ pub fn carve(
         slurm,
         log,
     };
-    try_for_a_while(&attempt, session)
+    try_for_a_while(&attempt, session, waiting)
 }
 
 /// Tries until it works, something is wrong that does not heal, or [`PATIENCE`] is over. `session`: one that was opened
-/// already.
+/// already. An attempt that failed leaves the GPU to others until the next one, and keeps its place before who came later.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
     mut session: Option<Result<Session, NvmlError>>,
+    mut waiting: Waiting<'_>,
 ) -> Result<Carved, CarveError> {
-    let start = Instant::now();
+    let locks = attempt.node.locks()?;
+    let mut line = locks.line(attempt.device.gpu_index)?;
     let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut said = String::new();
     loop {
-        let left = PATIENCE.saturating_sub(start.elapsed());
         let session = session.take().unwrap_or_else(|| attempt.node.nvml());
         let carved = session
             .map_err(CarveError::from)
-            .and_then(|session| attempt.run(&session, left));
-        match carved {
-            Err(error) if error.reaction() == Reaction::Wait && !left.is_zero() => {
-                let why = error.to_string();
-                if why != said {
-                    attempt.log.info(format!("waiting: {why}"));
-                    said = why;
-                }
-                pause.sleep(left);
-            }
+            .and_then(|session| attempt.run(&session, &mut line, &mut waiting));
+        let error = match carved {
+            Err(error) if error.reaction() == Reaction::Wait => error,
             other => return other,
+        };
+        // A turn that did not come was waited for long enough.
+        let left = match error {
+            CarveError::Lock(LockError::Timeout { .. }) => Duration::ZERO,
+            _ => waiting.heals_within(PATIENCE),
+        };
+        if left.is_zero() {
+            waiting.give_up(&error);
+            return Err(error);
         }
+        let why = error.to_string();
+        if why != said {
+            attempt.log.info(format!("waiting: {why}"));
+            said = why;
+        }
+        pause.sleep(left);
     }
 }
 
 /// Carves and turns the result into what Slurm is told.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
-    let error = match carve(job, node, slurm, log) {
+    let carved = carve(job, node, slurm, log);
+    if carved.is_ok() {
+        slurm.part();
+    }
+    let error = match carved {
         Ok(Carved::NotConcerned) => return Exit::Done,
         Ok(Carved::Made(leases)) => return told("carved", &leases, log),
         Ok(Carved::Kept(leases)) => return told("kept", &leases, log),

@@ -1,26 +1,31 @@
 //! The epilog's work: the slices of a job go, whatever state they are in. Slurm may run an epilog
 //! twice, and for a job that the prolog gave back.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Duration;
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::cause::{Cause, Caused};
 use crate::gpu::locked::LockedGpu;
+use crate::job::slurmctld::Slurm;
 use crate::node::{Node, class_of_file};
 use crate::slice::failpoint::reached;
 use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
 use crate::slice::teardown::{self, Found, TeardownError};
+use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::{LeaseStore, StoreError};
-use crate::state::locks::LockError;
+use crate::state::line::Line;
+use crate::state::locks::{LockError, Locks};
 use crate::state::without;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
-use gpufrac_nvml::{ErrorClass, NvmlError};
+use gpufrac_nvml::{ErrorClass, NvmlError, Session};
 
 /// How long dying processes are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -90,6 +95,20 @@ impl Caused for ReleaseError {
 /// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
 /// for the most.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
+    release_in_time(
+        node,
+        job_id,
+        log,
+        Waiting::new(Hook::Epilog, job_id, node, None, log),
+    )
+}
+
+fn release_in_time(
+    node: &Node,
+    job_id: JobId,
+    log: &JobLog,
+    waiting: Waiting<'_>,
+) -> Result<(), ReleaseError> {
     let store = node.leases()?;
     without::forget(&node.run, job_id)?;
     let (leases, damaged) = store.readable_of_job(job_id)?;
@@ -100,10 +119,23 @@ pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseEr
         // They would keep an instance in use, and the search takes its time, which others are not to wait for.
         remains::end_holders(node, lease, Effort::Thorough, log);
     }
-    let start = Instant::now();
-    let released = leases.iter().rev();
-    let released = released.map(|lease| release_one(node, lease, start, log));
-    let failed = released.filter_map(Result::err);
+    let failed = match leases.is_empty() {
+        true => Vec::new(),
+        false => {
+            let locks = node.locks()?;
+            let mut release = Release {
+                node,
+                log,
+                store: &store,
+                locks: &locks,
+                lines: BTreeMap::new(),
+                waiting,
+                session: None,
+            };
+            let released = leases.iter().rev().map(|lease| release.one(lease));
+            released.filter_map(Result::err).collect()
+        }
+    };
     let errors = damaged.into_iter().map(ReleaseError::from).chain(failed);
     match errors.reduce(|first, next| worse(first, next, log)) {
         Some(error) => Err(error),
@@ -143,55 +175,82 @@ fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError 
     kept
 }
 
-fn release_one(
-    node: &Node,
-    lease: &Lease,
-    start: Instant,
-    log: &JobLog,
-) -> Result<(), ReleaseError> {
-    let store = node.leases()?;
-    let locks = node.locks()?;
-    let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
-    loop {
-        let left = PATIENCE.saturating_sub(start.elapsed());
-        let once = || -> Result<(), ReleaseError> {
-            // Held for one try only: others carve on this GPU while we wait.
-            let patience = node.lock_patience.saturating_sub(start.elapsed());
-            let lock = locks.gpu(lease.slice.gpu_index, patience)?;
-            reached("release.locked");
-            // A prolog's repair may have been here meanwhile.
-            let Some(mut lease) = store.again(lease)? else {
-                return Ok(());
+/// The slices of a job on their way out.
+struct Release<'a> {
+    node: &'a Node,
+    log: &'a JobLog,
+    store: &'a LeaseStore,
+    locks: &'a Locks,
+    /// The job's place in the line of each GPU: one for all of its slices there.
+    lines: BTreeMap<GpuIndex, Line<'a>>,
+    waiting: Waiting<'a>,
+    /// One for all slices, unless something fails.
+    session: Option<Session>,
+}
+
+impl Release<'_> {
+    fn one(&mut self, lease: &Lease) -> Result<(), ReleaseError> {
+        let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let error = match self.try_once(lease) {
+                Err(error) if error.class() == ErrorClass::Transient => error,
+                other => return other,
             };
-            let retried = teardown::begin(&store, &lock, &mut lease)?;
-            let session = node.nvml()?;
-            let gpu = teardown::gpu_of(&session, &lease)?;
-            let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
-            let found = teardown::end(&mut locked, &mut lease, retried)?;
-            let what = match found {
-                Found::Ours => "released",
-                Found::Nothing => "released; its instance was gone already:",
-                Found::Foreign => {
-                    "released; its instance was gone, another stands in its place and stays:"
-                }
+            let left = match error {
+                // It was waited for long enough.
+                ReleaseError::Lock(LockError::Timeout { .. }) => Duration::ZERO,
+                _ => self.waiting.heals_within(PATIENCE),
             };
-            log.info(format!("{what} {}", place(&lease)));
-            Ok(())
-        };
-        match once() {
-            // Waited for long enough.
-            Err(error @ ReleaseError::Lock(_)) => return Err(error),
-            Err(error) if error.class() == ErrorClass::Transient && !left.is_zero() => {
-                pause.sleep(left);
+            if left.is_zero() {
+                return Err(error);
             }
-            other => return other,
+            pause.sleep(left);
         }
+    }
+
+    /// Holds the GPU for one try only: others carve on it between two.
+    fn try_once(&mut self, lease: &Lease) -> Result<(), ReleaseError> {
+        // A prolog's repair may have been here.
+        if self.store.again(lease)?.is_none() {
+            return Ok(());
+        }
+        // The driver takes its time to start: nobody waits for that.
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => self.node.nvml()?,
+        };
+        let gpu_index = lease.slice.gpu_index;
+        let line = match self.lines.entry(gpu_index) {
+            Entry::Occupied(line) => line.into_mut(),
+            Entry::Vacant(place) => place.insert(self.locks.line(gpu_index)?),
+        };
+        let lock = self.waiting.turn(line)?;
+        reached("release.locked");
+        let Some(mut lease) = self.store.again(lease)? else {
+            return Ok(());
+        };
+        let retried = teardown::begin(self.store, &lock, &mut lease)?;
+        let gpu = teardown::gpu_of(&session, &lease)?;
+        let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
+        let found = teardown::end(&mut locked, &mut lease, retried)?;
+        drop(locked);
+        self.session = Some(session);
+        let what = match found {
+            Found::Ours => "released",
+            Found::Nothing => "released; its instance was gone already:",
+            Found::Foreign => {
+                "released; its instance was gone, another stands in its place and stays:"
+            }
+        };
+        self.log.info(format!("{what} {}", place(&lease)));
+        Ok(())
     }
 }
 
 /// Releases and turns the result into what Slurm is told.
-pub fn epilog(node: &Node, job_id: JobId, log: &JobLog) -> Exit {
-    match release(node, job_id, log) {
+pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Exit {
+    let waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
+    match release_in_time(node, job_id, log, waiting) {
         Ok(()) => Exit::Done,
         // Never set up: then nothing was carved here either.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
@@ -219,6 +278,7 @@ mod tests {
             gpu_index: GpuIndex(0),
             path: "gpu0".into(),
             waited: Duration::from_secs(20),
+            still: Duration::from_secs(20),
         })
     }
 

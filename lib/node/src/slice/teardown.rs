@@ -1,6 +1,5 @@
 //! Taking down what a lease stands for, and nothing else. Each step may have been done before by a run that died.
 
-use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
@@ -157,6 +156,9 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         let uuid = lease.slice.gpu_uuid.clone();
         return Err(TeardownError::NoGpu { uuid });
     }
+    if lease.slice.instance().is_none() {
+        make_sure(locked)?;
+    }
     if lease.slice.hami().is_some() {
         locked.node.remove_hami_cache(lease)?;
         reached("release.cache_removed");
@@ -189,7 +191,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
 
 /// Destroys an instance, if it stands. `others`: the other leases on the GPU.
 fn dismantle_instance(
-    locked: &LockedGpu<'_>,
+    locked: &mut LockedGpu<'_>,
     mig: &MigSlice,
     others: &[Lease],
 ) -> Result<Found, TeardownError> {
@@ -209,7 +211,7 @@ fn dismantle_instance(
 }
 
 fn dismantle_known(
-    locked: &LockedGpu<'_>,
+    locked: &mut LockedGpu<'_>,
     mig: &MigSlice,
     instance: &Instance,
 ) -> Result<Found, TeardownError> {
@@ -217,6 +219,12 @@ fn dismantle_known(
         gi: instance.gi_cap_minor,
         ci: instance.ci_cap_minor,
     };
+    if destroy_named(locked, instance, caps)? {
+        return Ok(Found::Ours);
+    }
+    if make_sure(locked)? == Sure::Elsewhere && destroy_named(locked, instance, caps)? {
+        return Ok(Found::Ours);
+    }
     let gpu = &locked.gpu;
     let Some(standing) = gpu.instance(instance.gi_id)? else {
         // Nobody has these files now; whoever gets the id next must not find them open.
@@ -244,6 +252,27 @@ fn dismantle_known(
     Ok(Found::Ours)
 }
 
+/// Destroys the instance with this MIG UUID, if it stands here. No other has that, so that it is ours and on the right
+/// GPU; and it fills its GPU instance, so that this is ours as well.
+fn destroy_named(
+    locked: &LockedGpu<'_>,
+    instance: &Instance,
+    caps: InstanceCaps,
+) -> Result<bool, TeardownError> {
+    let standing = locked
+        .gpu
+        .compute_instance(instance.gi_id, instance.ci_id)?;
+    let Some(ours) = standing.filter(|ci| ci.mig_uuid == instance.mig_uuid) else {
+        return Ok(false);
+    };
+    InstanceFiles::of(locked).revoke(caps)?;
+    reached("release.caps_revoked");
+    ours.destroy_compute_instance()?;
+    reached("release.compute_instance_gone");
+    ours.destroy_gpu_instance()?;
+    Ok(true)
+}
+
 /// A lease that names no instance: its carving died somewhere between the intent and the
 /// record. When the intent was written its place was empty, so what stands exactly there
 /// with this profile, and is in no other lease, was made for it.
@@ -257,7 +286,7 @@ fn dismantle_intended(
         let mut theirs = others.iter().filter_map(|other| other.slice.instance());
         theirs.any(|instance| instance.gi_id == gi_id)
     };
-    let standing = gpu.instances(&gpu.geometry()?)?;
+    let standing = gpu.instances_of(mig.profile_id)?;
     let Some(instance) = standing.iter().find(|instance| {
         (instance.profile_id, instance.placement) == (mig.profile_id, mig.placement)
             && !taken(instance.gi_id)
@@ -271,17 +300,35 @@ fn dismantle_intended(
     Ok(Found::Ours)
 }
 
-/// The GPU that a lease names, by its UUID.
+/// The GPU that a lease names. Most likely it still has its index; whether it has is asked where it matters
+/// ([`dismantle`]).
 pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, TeardownError> {
-    let uuid = &lease.slice.gpu_uuid;
-    let count = session.gpu_count()?;
-    // Most likely it still has its index.
-    let first = Some(lease.slice.gpu_index).filter(|index| index.0 < count);
-    for index in first.into_iter().chain((0..count).map(GpuIndex)) {
-        let gpu = session.gpu(index)?;
-        if gpu.uuid == *uuid {
-            return Ok(gpu);
-        }
+    let (slice, uuid) = (&lease.slice, &lease.slice.gpu_uuid);
+    let presumed = session.presumed_gpu(slice.gpu_index, uuid, slice.gpu_minor)?;
+    match presumed {
+        Some(gpu) => Ok(gpu),
+        None => session
+            .gpu_with_uuid(uuid)?
+            .ok_or_else(|| TeardownError::NoGpu { uuid: uuid.clone() }),
     }
-    Err(TeardownError::NoGpu { uuid: uuid.clone() })
+}
+
+/// Where the GPU of a lease was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sure {
+    /// At its index.
+    Here,
+    /// At another one.
+    Elsewhere,
+}
+
+/// Makes sure that the GPU is the one that its index was taken for, or finds that one.
+fn make_sure(locked: &mut LockedGpu<'_>) -> Result<Sure, TeardownError> {
+    if locked.gpu.is_itself()? {
+        return Ok(Sure::Here);
+    }
+    let uuid = locked.gpu.uuid.clone();
+    let found = locked.gpu.elsewhere()?;
+    locked.gpu = found.ok_or(TeardownError::NoGpu { uuid })?;
+    Ok(Sure::Elsewhere)
 }

@@ -1,20 +1,20 @@
 //! One lock per GPU, one for each slice of a job with several, and one for the daemon of the node.
 //!
-//! Whoever changes instances, capability files or leases of a GPU holds its lock.
+//! Whoever changes instances, capability files or leases of a GPU holds its lock. Who wants it stands in line ([`super::line`]).
 //! The kernel drops a lock when its holder dies, so a killed prolog never leaves it behind. All locks lie in one folder that
 //! root alone can enter: who can open a lock can hold it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, SystemTime};
 
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::Lease;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
+use super::line::Ticket;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_host::pause::Pause;
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
@@ -39,8 +39,13 @@ pub enum LockError {
         /// Why.
         source: Errno,
     },
-    /// Somebody else held it all the time.
-    #[error("GPU {gpu_index} stayed locked by another prolog or epilog for {:.1} s (`{}`)", waited.as_secs_f64(), path.display())]
+    /// The turn did not come in time.
+    #[error(
+        "GPU {gpu_index} stayed locked by another prolog or epilog for {:.1} s, the last {:.1} s without a step of theirs (`{}`)",
+        waited.as_secs_f64(),
+        still.as_secs_f64(),
+        path.display()
+    )]
     Timeout {
         /// NVML index of the GPU.
         gpu_index: GpuIndex,
@@ -48,6 +53,8 @@ pub enum LockError {
         path: PathBuf,
         /// How long was waited.
         waited: Duration,
+        /// How long nothing had moved.
+        still: Duration,
     },
 }
 
@@ -75,7 +82,9 @@ pub struct Locks {
 #[derive(Debug)]
 #[must_use = "the GPU is unlocked when this is dropped"]
 pub struct GpuLock {
-    _file: Flock<File>,
+    // Before the ticket: who is next in line finds the GPU free.
+    file: Flock<File>,
+    _ticket: Ticket,
     gpu_index: GpuIndex,
 }
 
@@ -94,6 +103,23 @@ pub struct DaemonLock {
 }
 
 impl GpuLock {
+    pub(super) fn new(file: Flock<File>, ticket: Ticket, gpu_index: GpuIndex) -> GpuLock {
+        let lock = GpuLock {
+            file,
+            _ticket: ticket,
+            gpu_index,
+        };
+        lock.step();
+        lock
+    }
+
+    /// Tells those who wait for the GPU that a step of the work on it is done.
+    pub fn step(&self) {
+        // They compare the time with the last one that they saw, and not with a clock. If it cannot be written they only
+        // wait less long.
+        let _ = self.file.set_modified(SystemTime::now());
+    }
+
     /// Which GPU.
     pub fn gpu_index(&self) -> GpuIndex {
         self.gpu_index
@@ -149,34 +175,20 @@ impl Locks {
         self.dir.remove(&slice_name(lease)).map(|_| ())
     }
 
-    /// Locks the GPU with this NVML index; waits at most `patience`.
+    /// Locks the GPU with this NVML index: stands in its line as long as that moves, and gives up when nothing has moved
+    /// for `patience`.
     pub fn gpu(&self, gpu_index: GpuIndex, patience: Duration) -> Result<GpuLock, LockError> {
+        self.line(gpu_index)?.turn(|wait| wait.still < patience)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The lock file of a GPU, and where it is.
+    pub(super) fn gate(&self, gpu_index: GpuIndex) -> Result<(File, PathBuf), FileError> {
         let name = format!("gpu{gpu_index}");
-        let path = self.dir.path().join(&name);
-        let mut file = self.dir.lock_file(&name)?;
-        let start = Instant::now();
-        let mut pause = Pause::new(Duration::from_millis(1), Duration::from_millis(16));
-        loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(locked) => {
-                    return Ok(GpuLock {
-                        _file: locked,
-                        gpu_index,
-                    });
-                }
-                Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => file = back,
-                Err((_, source)) => return Err(LockError::Flock { path, source }),
-            }
-            let waited = start.elapsed();
-            if waited >= patience {
-                return Err(LockError::Timeout {
-                    gpu_index,
-                    path,
-                    waited,
-                });
-            }
-            pause.sleep(patience - waited);
-        }
+        Ok((self.dir.lock_file(&name)?, self.dir.path().join(&name)))
     }
 }
 
@@ -207,7 +219,7 @@ mod tests {
             .gpu(GpuIndex(0), Duration::from_millis(30))
             .unwrap_err();
         assert!(
-            matches!(error, LockError::Timeout { gpu_index: GpuIndex(0), waited, .. } if waited >= Duration::from_millis(30))
+            matches!(error, LockError::Timeout { gpu_index: GpuIndex(0), still, .. } if still >= Duration::from_millis(30))
         );
         drop(held);
         assert_eq!(

@@ -1,10 +1,13 @@
 //! What `gpufrac node-setup` found on the node at boot, in `<run>/fence`: which GPU is which,
 //! and every device number that a job must not open unless it is its own. Prolog takes the
 //! order of the GPUs from here, so that a GPU that fell off the bus does not shift Slurm's
-//! indexes onto other GPUs; the SPANK plugin needs this one file to fence a job.
+//! indexes onto other GPUs; the SPANK plugin needs this one file to fence a job. What the driver says that never changes
+//! while it is loaded is here as well, so that a prolog need not ask for it.
 
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::geometry::Geometry;
 use gpufrac_core::ids::{DeviceMinor, GpuIndex};
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
@@ -98,9 +101,90 @@ pub struct NodeRecord {
     /// Major of `/dev/nvidia-caps-imex-channels/*`; 0 where the driver has none.
     #[serde(default)]
     pub imex_major: u32,
+    /// What the driver said that stays true as long as it is loaded. Records of earlier versions have none: then it is asked
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    driver: Option<DriverFacts>,
+}
+
+/// What a driver says of the GPUs, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct DriverFacts {
+    /// Which driver.
+    version: String,
+    /// Each geometry once: the SPANK plugin reads this file for every step.
+    geometries: Vec<Geometry>,
+    gpus: Vec<RecordedFacts>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct RecordedFacts {
+    /// Position in the list of geometries.
+    geometry: Option<usize>,
+    memory: Option<MemoryMib>,
+}
+
+/// What a driver says of a GPU that stays true as long as the driver is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuFacts<G> {
+    /// What it can be cut into; None where nobody asked, as MIG is off or no pool uses it.
+    pub geometry: Option<G>,
+    /// All of its memory; None where nobody asked.
+    pub memory: Option<MemoryMib>,
+}
+
+impl<G> Default for GpuFacts<G> {
+    fn default() -> GpuFacts<G> {
+        GpuFacts {
+            geometry: None,
+            memory: None,
+        }
+    }
 }
 
 impl NodeRecord {
+    /// With what a driver says of the GPUs, in their order.
+    #[must_use]
+    pub fn with_facts(mut self, version: &str, facts: Vec<GpuFacts<Geometry>>) -> NodeRecord {
+        let mut geometries: Vec<Geometry> = Vec::new();
+        let mut position = |geometry: Geometry| {
+            let known = geometries.iter().position(|known| *known == geometry);
+            known.unwrap_or_else(|| {
+                geometries.push(geometry);
+                geometries.len() - 1
+            })
+        };
+        let gpus = facts.into_iter().map(|facts| RecordedFacts {
+            geometry: facts.geometry.map(&mut position),
+            memory: facts.memory,
+        });
+        let gpus = gpus.collect();
+        self.driver = Some(DriverFacts {
+            version: version.to_owned(),
+            geometries,
+            gpus,
+        });
+        self
+    }
+
+    /// What is known of a GPU, if this driver said it. The caller has compared the GPU's UUID.
+    pub fn facts(&self, index: GpuIndex, driver: &str) -> GpuFacts<&Geometry> {
+        let known = self.driver.as_ref().filter(|known| known.version == driver);
+        let gpu = known.and_then(|known| Some((known, known.gpus.get(index.position())?)));
+        match gpu {
+            None => GpuFacts::default(),
+            Some((known, gpu)) => GpuFacts {
+                geometry: gpu.geometry.and_then(|at| known.geometries.get(at)),
+                memory: gpu.memory,
+            },
+        }
+    }
+
+    /// Whether a driver's word on the GPUs is here, whichever driver's.
+    pub fn has_facts(&self) -> bool {
+        self.driver.is_some()
+    }
+
     /// A record of this boot.
     pub fn new(
         node: &str,
@@ -117,6 +201,7 @@ impl NodeRecord {
             caps_major,
             general_caps,
             imex_major,
+            driver: None,
         })
     }
 
@@ -371,6 +456,48 @@ mod tests {
             NodeRecord::read(run.path()),
             Err(RecordError::Text { .. })
         ));
+    }
+
+    #[test]
+    fn what_a_driver_said_holds_for_that_driver() {
+        let keep = tempfile::tempdir().unwrap();
+        let run = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
+        let geometry = Geometry::unsliced("H100");
+        let memory = Some(MemoryMib(81559));
+        let facts = |geometry: Option<&Geometry>| GpuFacts {
+            geometry: geometry.cloned(),
+            memory,
+        };
+        let old = record([Some("p"), None]);
+        assert!(!old.has_facts());
+        let known = old
+            .clone()
+            .with_facts("550", vec![facts(Some(&geometry)), facts(None)]);
+        known.write(&run).unwrap();
+        let known = NodeRecord::read(run.path()).unwrap();
+        assert!(known.has_facts());
+        let first = known.facts(GpuIndex(0), "550");
+        assert_eq!((first.geometry, first.memory), (Some(&geometry), memory));
+        assert_eq!(known.facts(GpuIndex(1), "550").geometry, None);
+        // Another driver, a GPU that was not there, and a record of an earlier version.
+        let nothing = GpuFacts::default();
+        assert_eq!(known.facts(GpuIndex(0), "555"), nothing);
+        assert_eq!(known.facts(GpuIndex(2), "550"), nothing);
+        old.write(&run).unwrap();
+        let old = NodeRecord::read(run.path()).unwrap();
+        assert_eq!(old.facts(GpuIndex(0), "550"), nothing);
+    }
+
+    #[test]
+    fn equal_gpus_have_one_geometry() {
+        let geometry = Some(Geometry::unsliced("H100"));
+        let facts = GpuFacts {
+            geometry,
+            memory: None,
+        };
+        let known = record([Some("p"), None]).with_facts("550", vec![facts.clone(), facts]);
+        let text = serde_json::to_string(&known).unwrap();
+        assert_eq!(text.matches("H100").count(), 1);
     }
 
     #[test]

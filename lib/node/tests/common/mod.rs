@@ -29,13 +29,14 @@ use gpufrac_node::setup::{self, check};
 use gpufrac_node::slice::{carve, failpoint, release};
 use gpufrac_node::state::leases::LeaseStore;
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
+use nvidia_ml::journal;
 use nvidia_ml::model::Model;
 use nvidia_ml::node as sim;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
 use nvidia_ml::store::Store;
 use shares::{Control, Kind};
-use slurm_sys::client::{ClientError, JobInfo, JobState};
+use slurm_sys::client::{ClientError, HookLimits, JobInfo, JobState};
 
 pub const NODE: &str = "n1";
 const ACTION: &str = "GPUFRAC_TEST_ACTION";
@@ -395,6 +396,19 @@ impl World {
         });
     }
 
+    /// Forgets all calls, and notes those that follow.
+    pub fn note_calls(&self) {
+        journal::forget(self.sim.root()).unwrap();
+        self.disturb(|d| d.journal = true);
+    }
+
+    /// The calls that were noted of a job's programs.
+    pub fn calls_of(&self, job: Job) -> Vec<journal::Entry> {
+        let mut entries = journal::read(self.sim.root()).unwrap();
+        entries.retain(|entry| entry.job == Some(job.id));
+        entries
+    }
+
     /// The `nth` call from now on, of any function, is met.
     pub fn nth_call(&self, nth: u64, what: What) {
         let first = self.calls() + nth;
@@ -402,6 +416,7 @@ impl World {
             d.counting = true;
             d.rules = vec![Rule {
                 call: None,
+                gpu: None,
                 first,
                 count: 1,
                 what,
@@ -416,6 +431,7 @@ impl World {
             d.counting = true;
             d.rules = vec![Rule {
                 call: Some(call.into()),
+                gpu: None,
                 first,
                 count,
                 what,
@@ -556,7 +572,7 @@ pub fn child() {
             let log = JobLog::new(job.job_id);
             match action.as_str() {
                 "prolog" => carve::prolog(&job, &node, &slurm, &log),
-                "epilog" => release::epilog(&node, job.job_id, &log),
+                "epilog" => release::epilog(&node, job.job_id, &slurm, &log),
                 other => panic!("no action {other}"),
             }
         }
@@ -567,7 +583,8 @@ pub fn child() {
 /// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and with `TRES-PER-TASK GRES-HELD` after it what each task asks for
 /// (`-` for nothing) and what the job holds here, if that is not what its text says; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
 /// library can not be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
-/// many seconds, with `uncounted` it does not say what jobs hold. Each question takes its time by a clock of its own, and none of ours.
+/// many seconds, with `uncounted` it does not say what jobs hold. `limit` has the milliseconds that a prolog or an epilog
+/// may take, `<job>.explained` the lines that a user was shown. Each question takes its time by a clock of its own, and none of ours.
 struct Files {
     dir: PathBuf,
     began: Instant,
@@ -730,6 +747,23 @@ impl Slurm for Files {
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         self.tell(job_id, format!("notify {job_id} {line}"))
     }
+
+    fn hook_limits(&self) -> Option<HookLimits> {
+        let text = fs::read_to_string(self.dir.join("limit")).ok()?;
+        let limit = Some(Duration::from_millis(text.trim().parse().unwrap()));
+        Some(HookLimits {
+            prolog: limit,
+            epilog: limit,
+        })
+    }
+
+    fn explain(&self, job_id: JobId, why: &str) {
+        let path = self.dir.join(format!("{job_id}.explained"));
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(path, format!("{text}{why}\n")).unwrap();
+    }
+
+    fn part(&self) {}
 
     fn now(&self) -> Instant {
         Instant::now() + QUESTION * self.asked.get()

@@ -11,6 +11,8 @@ macro_rules! not_here {
 
 mod accounting;
 mod attack;
+mod burst;
+mod calls;
 mod check_slurm;
 mod counted;
 mod exclusive_and_partitions;

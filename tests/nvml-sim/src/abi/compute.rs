@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::{Out, nvml, tagged, text_field};
 use crate::code::{Answer, Code};
 use crate::geometry::{ComputeProfile, GpuProfile};
-use crate::node::{Gpu, GpuInstance};
+use crate::node::{Gpu, GpuInstance, MigDeviceBy};
 use crate::processes;
 use crate::session::{Call, Handle};
 
@@ -252,10 +252,12 @@ nvml! {
     ) {
         let call = Call::new()?;
         let (index, _, gi, ci) = call.compute_instance(compute)?;
+        let device = match call.node.mig_device_by {
+            MigDeviceBy::Info => Handle::MigDevice(ci.serial),
+            MigDeviceBy::Name | MigDeviceBy::Walk => Handle::Gpu(index),
+        };
         info.set(sys::nvmlComputeInstanceInfo_t {
-            // The GPU, as nvml.h says, and not the MIG device: `nvidia-smi mig -lci` prints
-            // this device's index as that of the GPU.
-            device: call.handle(Handle::Gpu(index)),
+            device: call.handle(device),
             gpuInstance: call.handle(Handle::GpuInstance(gi.serial)),
             id: ci.id,
             profileId: ci.profile,

@@ -7,7 +7,7 @@ use nvml_wrapper_sys::bindings as sys;
 use super::{Out, Text, nvml, text_field};
 use crate::code::{Answer, Code};
 use crate::model::Model;
-use crate::node::Gpu;
+use crate::node::{Gpu, MigDeviceBy};
 use crate::session::{Call, Device, Handle};
 
 type DeviceHandle = sys::nvmlDevice_t;
@@ -60,7 +60,10 @@ fn ids(uuid: &str) -> Option<(&str, u32, u32)> {
 }
 
 fn by_uuid(call: &Call, uuid: &str) -> Answer<DeviceHandle> {
-    let ids = ids(uuid);
+    let ids = match call.node.mig_device_by {
+        MigDeviceBy::Info | MigDeviceBy::Name => ids(uuid),
+        MigDeviceBy::Walk => None,
+    };
     for &index in &call.session.visible {
         let gpu = &call.node.gpus[index];
         if gpu.uuid == uuid {

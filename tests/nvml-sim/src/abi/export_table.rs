@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use nvml_wrapper_sys::bindings as sys;
 
 use super::clients::{self, List};
-use super::{Out, enter, nvml};
+use super::{Out, Target, enter, nvml};
 use crate::code::{Answer, Code};
 use crate::session::{Call, Handle};
 
@@ -37,7 +37,8 @@ struct Entry {
 type Slot = extern "C" fn(usize, usize, usize, usize) -> c_uint;
 
 extern "C" fn slot<const NUMBER: usize>(a: usize, b: usize, c: usize, _d: usize) -> c_uint {
-    enter(&format!("slot{NUMBER}"), || answer(NUMBER, a, b, c))
+    let target = Target::default();
+    enter(&format!("slot{NUMBER}"), target, || answer(NUMBER, a, b, c))
 }
 
 fn pointer<T>(address: usize) -> Out<T> {

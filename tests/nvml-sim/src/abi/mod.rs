@@ -23,9 +23,14 @@ mod system;
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use crate::code::{Answer, Code};
+use crate::disturb::Effect;
+use crate::journal;
 use crate::session;
+use crate::sessions::Turn;
+use crate::store::Store;
 
 /// A caller's pointer to where an answer goes, null if it has none.
 #[repr(transparent)]
@@ -124,7 +129,7 @@ impl Out<c_char> {
 pub struct Text(*const c_char);
 
 impl Text {
-    fn get(&self) -> Answer<&str> {
+    pub(crate) fn get(&self) -> Answer<&str> {
         if self.0.is_null() {
             return Err(Code::INVALID_ARGUMENT);
         }
@@ -148,21 +153,80 @@ fn kill_self() {
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
+/// What of a call's arguments says where it works.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Target {
+    /// The address of a handle; of several the first.
+    pub handle: Option<usize>,
+    /// A number; of several the first.
+    pub number: Option<c_uint>,
+    /// A text.
+    pub text: Option<Text>,
+}
+
+/// An argument of a function, as far as it says where the call works.
+pub(crate) trait Names {
+    /// Notes it.
+    fn note(&self, _target: &mut Target) {}
+}
+
+impl<T> Names for *mut T {
+    fn note(&self, target: &mut Target) {
+        target.handle = target.handle.or(Some(self.addr()));
+    }
+}
+
+impl Names for c_uint {
+    fn note(&self, target: &mut Target) {
+        target.number = target.number.or(Some(*self));
+    }
+}
+
+impl Names for Text {
+    fn note(&self, target: &mut Target) {
+        target.text = Some(*self);
+    }
+}
+
+impl<T> Names for Out<T> {}
+impl Names for std::ffi::c_int {}
+impl Names for u64 {}
+
 /// What every call goes through.
-fn enter(name: &str, call: impl FnOnce() -> Answer) -> c_uint {
-    let result = disturbed(name, call);
+fn enter(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
+    let result = disturbed(name, target, call);
     if std::env::var_os("NVML_SIM_TRACE").is_some() {
         eprintln!("nvml-sim: {name} = {result}");
     }
     result
 }
 
-fn disturbed(name: &str, call: impl FnOnce() -> Answer) -> c_uint {
-    let effect = session::store()
-        .and_then(|store| store.disturbance_of(name).ok())
+fn disturbed(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
+    let store = session::store();
+    let place = || session::place(name, &target);
+    let others = || {
+        store
+            .as_ref()
+            .map_or(0, |store| session::others(store.root()))
+    };
+    let effect = store
+        .as_ref()
+        .and_then(|store| store.disturbance_of(name, place, others).ok())
         .unwrap_or_default();
-    if effect.delay_ms > 0 {
-        std::thread::sleep(std::time::Duration::from_millis(effect.delay_ms));
+    let start = Instant::now();
+    let code = affected(effect, store.as_deref(), call);
+    if let (Some(store), Some(gpu)) = (store, effect.note) {
+        journal::note(store.root(), name, gpu, code, start.elapsed());
+    }
+    code
+}
+
+/// A call with what is to happen to it.
+fn affected(effect: Effect, store: Option<&Store>, call: impl FnOnce() -> Answer) -> c_uint {
+    let turn = |gpu| store.and_then(|store| Turn::wait(store.root(), gpu));
+    let _turn = effect.turn.and_then(turn);
+    if effect.delay_us > 0 {
+        std::thread::sleep(Duration::from_micros(effect.delay_us));
     }
     if effect.kill {
         kill_self();
@@ -186,7 +250,10 @@ macro_rules! nvml {
         $(
             #[unsafe(no_mangle)]
             pub extern "C" fn $name($($arg: $type),*) -> ::std::ffi::c_uint {
-                $crate::abi::enter(stringify!($name), move || -> $crate::code::Answer { $body })
+                #[allow(unused_mut, reason = "some functions take nothing")]
+                let mut target = $crate::abi::Target::default();
+                $($crate::abi::Names::note(&$arg, &mut target);)*
+                $crate::abi::enter(stringify!($name), target, move || -> $crate::code::Answer { $body })
             }
         )*
     };

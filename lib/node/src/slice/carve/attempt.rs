@@ -4,8 +4,6 @@ mod intent;
 mod make;
 mod place;
 
-use std::time::Duration;
-
 use gpufrac_core::config::Device;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
@@ -13,6 +11,7 @@ use gpufrac_core::layout::{MenuEntry, Occupied};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, Session};
+use place::Look;
 
 use super::{CarveError, Carved};
 use crate::gpu::holders::HeldCaps;
@@ -24,9 +23,11 @@ use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
+use crate::slice::waiting::Waiting;
 use crate::slice::{reconcile, teardown};
 use crate::state::leases::LeaseStore;
-use crate::state::record::NodeRecord;
+use crate::state::line::Line;
+use crate::state::record::{GpuFacts, NodeRecord};
 
 /// All that an attempt needs to know.
 pub(super) struct Attempt<'a> {
@@ -67,21 +68,27 @@ enum Cut {
 }
 
 impl Attempt<'_> {
-    /// Tries once; waits for the lock no longer than `patience`.
-    pub fn run(&self, session: &Session, patience: Duration) -> Result<Carved, CarveError> {
-        // What does not change is asked before the lock is taken.
+    /// Tries once, when the turn comes.
+    pub fn run(
+        &self,
+        session: &Session,
+        line: &mut Line<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Carved, CarveError> {
+        // What does not change is found out before the lock is taken.
         let gpu = self.gpu(session)?;
+        let facts = self.facts(session)?;
         let cut = match self.device.pool.mechanism.uses_mig() {
             true => Cut::Instances {
-                geometry: self.checked_geometry(&gpu)?,
+                geometry: self.checked_geometry(&gpu, facts.geometry)?,
                 held: self.held_caps(),
             },
             false => Cut::Shares {
-                memory: self.checked_memory(&gpu)?,
+                memory: self.checked_memory(&gpu, facts.memory)?,
                 group_limit: self.group_limit(session)?,
             },
         };
-        let lock = self.node.locks()?.gpu(self.device.gpu_index, patience)?;
+        let lock = waiting.turn(line)?;
         reached("carve.locked");
         let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
         let locked = &mut locked;
@@ -141,8 +148,27 @@ impl Attempt<'_> {
         cut: &Cut,
         avoided: &[Occupied],
     ) -> Result<Lease, CarveError> {
+        match self.slice_by(locked, cut, avoided, Look::Ids) {
+            // MIG was switched off, or something stands there that was not seen.
+            Err(error) if make::is_refused(&error) => {
+                check_mode(&locked.gpu)?;
+                self.slice_by(locked, cut, avoided, Look::Places)
+            }
+            other => other,
+        }
+    }
+
+    fn slice_by(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        cut: &Cut,
+        avoided: &[Occupied],
+        look: Look,
+    ) -> Result<Lease, CarveError> {
         let slice = match cut {
-            Cut::Instances { geometry, .. } => self.instance_slice(locked, geometry, avoided)?,
+            Cut::Instances { geometry, .. } => {
+                self.instance_slice(locked, geometry, avoided, look)?
+            }
             Cut::Shares {
                 memory,
                 group_limit,
@@ -202,54 +228,76 @@ impl Attempt<'_> {
 
     fn gpu<'s>(&self, session: &'s Session) -> Result<Gpu<'s>, CarveError> {
         let index = self.device.gpu_index;
-        let gpu = session.gpu(index)?;
         let expected = self.record.gpus.get(index.position());
-        match expected {
-            Some(expected) if expected.uuid == gpu.uuid => Ok(gpu),
-            _ => Err(CarveError::OtherGpu {
-                index,
-                expected: expected.map_or_else(String::new, |gpu| gpu.uuid.clone()),
-                found: gpu.uuid,
-            }),
+        if let Some(expected) = expected
+            && let Some(gpu) = session.known_gpu(index, &expected.uuid, expected.minor)?
+        {
+            return Ok(gpu);
         }
+        Err(CarveError::OtherGpu {
+            index,
+            expected: expected.map_or_else(String::new, |gpu| gpu.uuid.clone()),
+            found: session.gpu(index)?.uuid,
+        })
     }
 
-    fn checked_geometry(&self, gpu: &Gpu<'_>) -> Result<Geometry, CarveError> {
-        let mode = gpu.mig_mode()?;
-        if mode != MigMode::On {
-            return Err(CarveError::MigOff {
-                gpu: gpu.to_string(),
-                mode,
-            });
+    /// What is known of the GPU since node-setup, if the same driver is loaded still.
+    fn facts(&self, session: &Session) -> Result<GpuFacts<&Geometry>, CarveError> {
+        let driver = match self.node.caps().driver() {
+            Some(driver) => driver,
+            None if self.record.has_facts() => session.driver_version()?,
+            None => String::new(),
+        };
+        Ok(self.record.facts(self.device.gpu_index, &driver))
+    }
+
+    fn checked_geometry(
+        &self,
+        gpu: &Gpu<'_>,
+        known: Option<&Geometry>,
+    ) -> Result<Geometry, CarveError> {
+        let expected = &self.device.pool.geometry;
+        // Where MIG was switched off since, the driver makes no instance.
+        if let Some(known) = known.filter(|known| expected.differences(known).is_empty()) {
+            return Ok(known.clone());
         }
+        check_mode(gpu)?;
         let geometry = gpu.geometry()?;
-        let differences = self.device.pool.geometry.differences(&geometry);
+        let differences = expected.differences(&geometry);
         if differences.is_empty() {
             return Ok(geometry);
         }
         Err(CarveError::Geometry {
             gpu: gpu.to_string(),
-            model: gpu.name.clone(),
+            model: gpu.name(),
             pool: self.device.pool.name.clone(),
             differences,
         })
     }
 
     /// A GPU that is shared without MIG, with what the pool says it has.
-    fn checked_memory(&self, gpu: &Gpu<'_>) -> Result<MemoryMib, CarveError> {
+    fn checked_memory(
+        &self,
+        gpu: &Gpu<'_>,
+        known: Option<MemoryMib>,
+    ) -> Result<MemoryMib, CarveError> {
         if gpu.mig_mode()? == MigMode::On {
             return Err(CarveError::MigOn {
                 gpu: gpu.to_string(),
                 mechanism: self.device.pool.mechanism,
             });
         }
-        let (found, expected) = (gpu.memory()?, self.device.pool.gpu_memory);
+        let expected = self.device.pool.gpu_memory;
+        if let Some(known) = known.filter(|known| known.is_about(expected)) {
+            return Ok(known);
+        }
+        let found = gpu.memory()?;
         if found.is_about(expected) {
             return Ok(found);
         }
         Err(CarveError::Geometry {
             gpu: gpu.to_string(),
-            model: gpu.name.clone(),
+            model: gpu.name(),
             pool: self.device.pool.name.clone(),
             differences: vec![format!("memory: expected {expected}, the GPU has {found}")],
         })
@@ -305,5 +353,15 @@ impl Attempt<'_> {
             ));
         }
         Ok(missing.is_none())
+    }
+}
+
+fn check_mode(gpu: &Gpu<'_>) -> Result<(), CarveError> {
+    match gpu.mig_mode()? {
+        MigMode::On => Ok(()),
+        mode => Err(CarveError::MigOff {
+            gpu: gpu.to_string(),
+            mode,
+        }),
     }
 }

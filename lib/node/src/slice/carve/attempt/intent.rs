@@ -9,6 +9,7 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
 
 use super::Attempt;
+use super::place::Look;
 use crate::gpu::locked::LockedGpu;
 use crate::node::now_unix;
 use crate::slice::carve::CarveError;
@@ -20,6 +21,7 @@ impl Attempt<'_> {
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
         avoided: &[Occupied],
+        look: Look,
     ) -> Result<Slice, CarveError> {
         let shared = self.device.pool.mechanism == Mechanism::MigMps;
         let joined = if shared {
@@ -31,7 +33,7 @@ impl Attempt<'_> {
         let mig = match joined {
             Some(mig) => mig,
             None => {
-                let candidate = self.candidate(locked, geometry, avoided)?;
+                let candidate = self.candidate(locked, geometry, avoided, look)?;
                 let profile = geometry
                     .profile(candidate.profile_id)
                     .ok_or(CarveError::NoProfile(candidate.profile_id))?;

@@ -50,11 +50,11 @@ impl Attempt<'_> {
         let profile = geometry
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?;
-        let gi_id = locked.gpu.create_gpu_instance(profile.id, mig.placement)?;
+        let made = locked.gpu.create_gpu_instance(profile.id, mig.placement)?;
+        let gi_id = made.gi_id;
         reached("carve.gpu_instance_made");
-        let gpufrac_nvml::ComputeInstance { ci_id, mig_uuid } = locked
-            .gpu
-            .create_compute_instance(gi_id, profile.compute_slices)?;
+        let gpufrac_nvml::ComputeInstance { ci_id, mig_uuid } =
+            made.create_compute_instance(profile.compute_slices)?;
         reached("carve.compute_instance_made");
         let minors = InstanceFiles::of(locked).claim(gi_id, ci_id)?;
         if let Some(holder) = held.by_others([minors.gi, minors.ci], self.job.user_id)
@@ -177,8 +177,12 @@ impl Attempt<'_> {
         lease: &Lease,
         error: CarveError,
     ) -> CarveError {
-        let cleanup =
-            teardown::dismantle(locked, lease).and_then(|_| teardown::drop_lease(locked, lease));
+        let cleanup = match is_refused(&error) {
+            // Nothing was made. What stands at the place after all is somebody else's.
+            true => Ok(()),
+            false => teardown::dismantle(locked, lease).map(|_| ()),
+        };
+        let cleanup = cleanup.and_then(|()| teardown::drop_lease(locked, lease));
         match cleanup {
             Ok(()) => error,
             Err(cleanup) => CarveError::Unfinished {
@@ -187,4 +191,9 @@ impl Attempt<'_> {
             },
         }
     }
+}
+
+/// Whether the driver itself refused the instance.
+pub(super) fn is_refused(error: &CarveError) -> bool {
+    matches!(error, CarveError::Nvml(error) if error.is_refusal())
 }

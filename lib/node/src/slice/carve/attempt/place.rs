@@ -1,5 +1,7 @@
 //! Where a slice can be: what is taken on the GPU, and what can go.
 
+use std::collections::BTreeSet;
+
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Candidate, Occupied};
@@ -98,10 +100,11 @@ impl Attempt<'_> {
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
         avoided: &[Occupied],
+        look: Look,
     ) -> Result<Candidate, CarveError> {
         let layout = &self.device.pool.layout;
         let (side, units) = (self.device.side, self.menu.units);
-        let mut view = self.view(locked, geometry, avoided)?;
+        let mut view = self.view(locked, geometry, avoided, look)?;
         if let Some(candidate) = layout.place(side, units, &view.occupied) {
             return Ok(candidate);
         }
@@ -110,7 +113,7 @@ impl Attempt<'_> {
             _ => 0,
         };
         if evicted > 0 {
-            view = self.view(locked, geometry, avoided)?;
+            view = self.view(locked, geometry, avoided, look)?;
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
                 return Ok(candidate);
             }
@@ -124,16 +127,22 @@ impl Attempt<'_> {
     }
 
     /// What is taken on the GPU: the places of all leases, made or not, and every instance that
-    /// NVML shows, whoever made it.
+    /// the driver shows, whoever made it.
     fn view(
         &self,
         locked: &LockedGpu<'_>,
         geometry: &Geometry,
         avoided: &[Occupied],
+        look: Look,
     ) -> Result<View, CarveError> {
         let mut occupied = avoided.to_vec();
         let mut standing = Vec::new();
-        for lease in locked.leases()? {
+        let leases = locked.leases()?;
+        let instances = match look == Look::Ids && self.are_all_leased(locked, &leases) {
+            true => Vec::new(),
+            false => locked.gpu.instances(geometry)?,
+        };
+        for lease in leases {
             let Some(mig) = lease.slice.mig() else {
                 continue;
             };
@@ -148,7 +157,7 @@ impl Attempt<'_> {
             let place = reconcile::place(&lease);
             standing.push(format!("{place} of job {} ({})", lease.name(), lease.state));
         }
-        for instance in locked.gpu.instances(geometry)? {
+        for instance in instances {
             let found = Occupied {
                 profile_id: instance.profile_id,
                 placement: instance.placement,
@@ -167,6 +176,27 @@ impl Attempt<'_> {
         };
         Ok(View { occupied, standing })
     }
+}
+
+impl Attempt<'_> {
+    /// Whether the driver shows no GPU instance but those of leases. An id says where its instance stands, as the driver
+    /// numbers the places of a GPU.
+    fn are_all_leased(&self, locked: &LockedGpu<'_>, leases: &[Lease]) -> bool {
+        let named = leases.iter().filter_map(|lease| lease.slice.instance());
+        let named: BTreeSet<u32> = named.map(|instance| instance.gi_id).collect();
+        let standing = self.node.caps().gpu_instances(locked.gpu.minor);
+        standing.is_some_and(|standing| standing.is_subset(&named))
+    }
+}
+
+/// How the driver is asked what stands on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// By the folders of its instances in /proc; by NVML only where one is there that no lease names. Takes no call of
+    /// NVML, of which there is one for each profile and instance otherwise.
+    Ids,
+    /// By NVML.
+    Places,
 }
 
 struct View {

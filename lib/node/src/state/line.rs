@@ -1,0 +1,211 @@
+//! The line before the lock of a GPU: prologs and epilogs get it in the order in which they came.
+//!
+//! Who waits has a ticket, a file in `<run>/locks/gpuN.line`, and holds the kernel's lock on that file. Tickets are numbered by
+//! the time at which their owners came. A ticket that is seen was locked before: one whose lock is free is of a process that
+//! was killed, and whoever waits behind it removes it. The line only says whose turn it is. What is true is the lock of the GPU:
+//! where two should both see their turn, one of them gets it.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use gpufrac_core::ids::GpuIndex;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::time::{ClockId, clock_gettime};
+
+use super::locks::{GpuLock, LockError, Locks};
+use gpufrac_host::files::RootDir;
+use gpufrac_host::pause::Pause;
+
+/// Between two looks at the line. The longest is what a GPU may be idle between two turns.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+/// How often a ticket is tried to be made: another process may look at it in the moment before it is locked.
+const TRIES: u32 = 100;
+
+/// A place in the line of a GPU. It is kept between two turns: who comes back goes before all who came later. In between there
+/// is no ticket, so nobody waits for the owner.
+#[derive(Debug)]
+pub struct Line<'a> {
+    locks: &'a Locks,
+    tickets: Tickets,
+    gpu_index: GpuIndex,
+    number: u128,
+    turns: u32,
+}
+
+/// What who waits sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// How many are before it.
+    pub ahead: usize,
+    /// How long it has waited for this turn.
+    pub waited: Duration,
+    /// How long nothing has moved: nobody before it has left or come back, and no step of whoever has the GPU was seen.
+    pub still: Duration,
+}
+
+impl Line<'_> {
+    /// Of which GPU it is.
+    pub fn gpu_index(&self) -> GpuIndex {
+        self.gpu_index
+    }
+
+    /// Waits for the turn and locks the GPU. `goes_on` is asked again and again whether to wait on.
+    ///
+    /// # Errors
+    /// [`LockError::Timeout`] when `goes_on` says no; a file cannot be used.
+    pub fn turn(&mut self, mut goes_on: impl FnMut(&Wait) -> bool) -> Result<GpuLock, LockError> {
+        let ticket = self.ticket()?;
+        let (mut gate, path) = self.locks.gate(self.gpu_index)?;
+        let start = Instant::now();
+        let mut moved = start;
+        let mut seen = None;
+        let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            let ahead = self.tickets.before(&ticket.name)?;
+            if !self.tickets.is_any_held(&ahead)? {
+                gate = match Flock::lock(gate, FlockArg::LockExclusiveNonblock) {
+                    Ok(file) => return Ok(GpuLock::new(file, ticket, self.gpu_index)),
+                    Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => back,
+                    Err((_, source)) => return Err(LockError::Flock { path, source }),
+                };
+            }
+            let now = (ahead, last_step(&gate));
+            if seen.as_ref() != Some(&now) {
+                moved = Instant::now();
+            }
+            let wait = Wait {
+                ahead: now.0.len(),
+                waited: start.elapsed(),
+                still: moved.elapsed(),
+            };
+            seen = Some(now);
+            if !goes_on(&wait) {
+                return Err(LockError::Timeout {
+                    gpu_index: self.gpu_index,
+                    path,
+                    waited: wait.waited,
+                    still: wait.still,
+                });
+            }
+            pause.sleep(LONGEST_PAUSE);
+        }
+    }
+
+    /// Makes a ticket. It is locked before it has the name by which others see it, and no name is used twice: who removes one
+    /// of a killed process never removes another.
+    fn ticket(&mut self) -> Result<Ticket, LockError> {
+        let dir = &self.tickets.dir;
+        for _ in 0..TRIES {
+            self.turns += 1;
+            let name = format!("{:020}.{}.{}", self.number, std::process::id(), self.turns);
+            let hidden = format!(".{name}");
+            let file = dir.lock_file(&hidden)?;
+            // Who removes leftovers may have it for a moment.
+            if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+                && dir.rename(&hidden, &name)?
+            {
+                return Ok(Ticket {
+                    dir: Arc::clone(dir),
+                    name,
+                    _file: file,
+                });
+            }
+        }
+        Err(LockError::Flock {
+            path: dir.path().to_owned(),
+            source: Errno::EAGAIN,
+        })
+    }
+}
+
+impl Locks {
+    /// A place at the end of the line of a GPU.
+    pub fn line(&self, gpu_index: GpuIndex) -> Result<Line<'_>, LockError> {
+        let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_err(|source| LockError::Flock {
+            path: self.path().to_owned(),
+            source,
+        })?;
+        let path = self.path().join(format!("gpu{gpu_index}.line"));
+        let (dir, _) = RootDir::create(&path, 0o700)?;
+        Ok(Line {
+            locks: self,
+            tickets: Tickets { dir: Arc::new(dir) },
+            gpu_index,
+            number: Duration::from(now).as_nanos(),
+            turns: 0,
+        })
+    }
+}
+
+/// A ticket, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    dir: Arc<RootDir>,
+    name: String,
+    _file: Flock<File>,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        // One that stays is not held: the next one removes it.
+        let _ = self.dir.remove(&self.name);
+    }
+}
+
+/// The folder with the tickets of a GPU.
+#[derive(Debug)]
+struct Tickets {
+    dir: Arc<RootDir>,
+}
+
+impl Tickets {
+    /// The tickets before one, in order. Removes what was never finished.
+    fn before(&self, own: &str) -> Result<Vec<String>, LockError> {
+        let mut names = self.dir.names()?;
+        for unfinished in names.iter().filter(|name| name.starts_with('.')) {
+            self.is_held(unfinished)?;
+        }
+        names.retain(|name| !name.starts_with('.') && name.as_str() < own);
+        Ok(names)
+    }
+
+    /// Whether one of these is held. Those at the end are looked at first: mostly it is the last one.
+    fn is_any_held(&self, names: &[String]) -> Result<bool, LockError> {
+        for name in names.iter().rev() {
+            if self.is_held(name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether somebody holds a ticket; one that nobody holds is removed.
+    fn is_held(&self, name: &str) -> Result<bool, LockError> {
+        let Some(file) = self.dir.existing_lock_file(name)? else {
+            return Ok(false);
+        };
+        // Shared: two who look at once do not take each other for the owner.
+        match Flock::lock(file, FlockArg::LockSharedNonblock) {
+            Ok(_free) => {
+                self.dir.remove(name)?;
+                Ok(false)
+            }
+            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(true),
+            Err((_, source)) => Err(LockError::Flock {
+                path: self.dir.path().join(name),
+                source,
+            }),
+        }
+    }
+}
+
+/// When whoever has the GPU last said that a step is done.
+fn last_step(gate: &File) -> Option<SystemTime> {
+    gate.metadata().and_then(|data| data.modified()).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! The order of the line, and what those leave in it who do not come to their turn. With processes: `lib/node/tests/line.rs`.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::thread::{scope, sleep};
+
+use super::*;
+
+const GPU: GpuIndex = GpuIndex(0);
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+struct Folder {
+    _keep: tempfile::TempDir,
+    locks: Locks,
+    line: PathBuf,
+}
+
+fn folder() -> Folder {
+    let keep = tempfile::tempdir().unwrap();
+    let run = keep.path().canonicalize().unwrap();
+    RootDir::create(&run.join("locks"), 0o700).unwrap();
+    Folder {
+        _keep: keep,
+        locks: Locks::open(&run).unwrap(),
+        line: run.join("locks/gpu0.line"),
+    }
+}
+
+impl Folder {
+    fn tickets(&self) -> usize {
+        std::fs::read_dir(&self.line).map_or(0, Iterator::count)
+    }
+
+    /// Until as many stand there, whoever has the GPU included.
+    fn wait_for(&self, tickets: usize) {
+        let start = Instant::now();
+        while self.tickets() != tickets {
+            assert!(start.elapsed() < LONG, "{} tickets", self.tickets());
+            sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[test]
+fn who_comes_first_goes_first() {
+    let folder = folder();
+    let gone = Mutex::new(Vec::new());
+    let held = folder.locks.gpu(GPU, LONG).unwrap();
+    scope(|scope| {
+        for number in 0..8 {
+            let (folder, gone) = (&folder, &gone);
+            scope.spawn(move || {
+                let _lock = folder.locks.gpu(GPU, LONG).unwrap();
+                gone.lock().unwrap().push(number);
+            });
+            folder.wait_for(number + 2);
+        }
+        drop(held);
+    });
+    assert_eq!(*gone.lock().unwrap(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert_eq!(folder.tickets(), 0);
+}
+
+#[test]
+fn tickets_of_killed_processes_are_removed() {
+    let folder = folder();
+    let mut line = folder.locks.line(GPU).unwrap();
+    for left in [
+        "00000000000000000001.7.1",
+        "00000000000000000002.8.1",
+        ".00000000000000000003.9.1",
+    ] {
+        std::fs::write(folder.line.join(left), "").unwrap();
+    }
+    let lock = line.turn(|_| false).unwrap();
+    folder.wait_for(1);
+    drop(lock);
+    assert_eq!(folder.tickets(), 0);
+}
+
+#[test]
+fn who_pauses_stops_nobody_and_keeps_the_place() {
+    let folder = folder();
+    let mut first = folder.locks.line(GPU).unwrap();
+    drop(first.turn(|_| false).unwrap());
+    // The pause.
+    let second = folder.locks.gpu(GPU, Duration::ZERO).unwrap();
+    let gone = Mutex::new(Vec::new());
+    scope(|scope| {
+        scope.spawn(|| {
+            let _lock = folder.locks.gpu(GPU, LONG).unwrap();
+            gone.lock().unwrap().push("third");
+        });
+        folder.wait_for(2);
+        scope.spawn(|| {
+            let _lock = first.turn(|wait| wait.still < LONG).unwrap();
+            gone.lock().unwrap().push("first");
+        });
+        folder.wait_for(3);
+        drop(second);
+    });
+    assert_eq!(*gone.lock().unwrap(), ["first", "third"]);
+}
+
+#[test]
+fn a_line_that_moves_is_waited_for() {
+    let folder = folder();
+    let patience = Duration::from_millis(300);
+    let held = folder.locks.gpu(GPU, LONG).unwrap();
+    scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let start = Instant::now();
+            let lock = folder.locks.gpu(GPU, patience);
+            lock.map(|_| start.elapsed())
+        });
+        // Steps, several of them in the patience, and for longer than it.
+        let start = Instant::now();
+        while start.elapsed() < 3 * patience {
+            held.step();
+            sleep(patience / 30);
+        }
+        drop(held);
+        assert!(waiter.join().unwrap().unwrap() >= 2 * patience);
+    });
+    let held = folder.locks.gpu(GPU, LONG).unwrap();
+    let error = folder.locks.gpu(GPU, patience).unwrap_err();
+    assert!(matches!(error, LockError::Timeout { still, .. } if still >= patience));
+    drop(held);
+}
+
+#[test]
+fn what_a_waiter_sees_is_who_is_before_it() {
+    let folder = folder();
+    let held = folder.locks.gpu(GPU, LONG).unwrap();
+    let mut line = folder.locks.line(GPU).unwrap();
+    let mut seen = None;
+    let error = line.turn(|wait| {
+        seen = Some(*wait);
+        false
+    });
+    assert!(matches!(error, Err(LockError::Timeout { .. })));
+    assert_eq!(seen.unwrap().ahead, 1);
+    // It left the line.
+    assert_eq!(folder.tickets(), 1);
+    drop(held);
+    drop(line.turn(|_| false).unwrap());
+}
+
+#[test]
+fn only_root_can_reach_the_tickets() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let _lock = folder.locks.gpu(GPU, LONG).unwrap();
+    let mode = std::fs::metadata(&folder.line)
+        .unwrap()
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o700);
+}
