@@ -223,9 +223,10 @@ fn a_mig_device_from_creation_to_destruction() {
     };
     raw!(nvml, nvmlComputeInstanceGetInfo_v2(ci, &mut of_ci)).unwrap();
     assert_eq!((of_ci.id, of_ci.profileId, of_ci.placement.size), (0, 1, 2));
-    assert_eq!(of_ci.device, device, "the GPU, not the MIG device");
-
     let mig = gpu.mig_device_by_index(0).unwrap();
+    // SAFETY: the handle is compared.
+    let mig_handle = unsafe { mig.handle() };
+    assert_eq!(of_ci.device, mig_handle, "the MIG device, not the GPU");
     let uuid = mig.uuid().unwrap();
     assert!(uuid.starts_with("MIG-"));
     let by_ids = format!("MIG-{}/4/0", gpu.uuid().unwrap());
