@@ -373,6 +373,7 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
             major: number.major,
             pool: machine.device(gpu).map(|device| device.pool.name.clone()),
             caps: ranges(minors),
+            pci: caps.pci_of(&gpu.uuid),
         });
     }
     let driver = match caps.driver() {

@@ -203,7 +203,8 @@ const PROFILE: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
 
 #[test]
 fn what_the_record_does_not_know_is_asked() {
-    let changes: [(&str, fn(&World)); 4] = [
+    type Change = fn(&World);
+    let changes: [(&str, Change); 4] = [
         ("a record of an earlier version", |world| {
             change_record(world, |record| assert!(record.remove("driver").is_some()));
         }),
@@ -283,10 +284,23 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
         Ok(())
     };
     world.sim.update(swap).unwrap();
-    // No new job there, as Slurm means another GPU.
-    let ended = world.prolog(job(2, 0, 25)).says("at boot it was");
+    // The next job too, as the driver's files say where on the bus the GPU is that Slurm means.
+    let two = job(2, 0, 25);
+    world.prolog(two).ok().says("carved");
+    let uuids: Vec<_> = world
+        .leases()
+        .into_iter()
+        .map(|lease| lease.slice.gpu_uuid)
+        .collect();
+    assert_eq!(uuids[0], uuids[1]);
+    assert_eq!(world.instances(1).len(), 2);
+    // Where they say nothing, no job is started on another GPU.
+    fs::remove_dir_all(world.root().join("gpus/proc/driver/nvidia/gpus")).unwrap();
+    let ended = world.prolog(job(3, 1, 25)).says("at boot it was");
     assert_eq!(ended.code, Some(1));
-    world.epilog(one).ok().says("released");
+    for one in [one, two] {
+        world.epilog(one).ok().says("released");
+    }
     assert!(world.leases().is_empty() && world.instances(1).is_empty());
 }
 

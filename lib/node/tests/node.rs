@@ -655,7 +655,7 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
     world.configure("halves", "H100-80", "gpus = [3]");
     broken("not by the record of node-setup");
     world.configure("halves", "H100-80", "");
-    world.next_calls("nvmlDeviceGetHandleByIndex_v2", 0, What::Fail(15));
+    world.next_calls("nvmlDeviceGetHandleByPciBusId_v2", 0, What::Fail(15));
     broken("GPU is lost (15)");
     world.calm();
     world
@@ -674,6 +674,8 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
             Ok(())
         })
         .unwrap();
+    // As the driver says it then.
+    fs::remove_dir_all(world.root().join("gpus/proc/driver/nvidia/gpus")).unwrap();
     broken("at boot it was");
     let library = world.root().join("gpus/lib/libnvidia-ml.so.1");
     fs::remove_file(library).unwrap();

@@ -140,6 +140,28 @@ impl Session {
         }))
     }
 
+    /// The GPU at this address of the PCI bus, `0000:07:00.0`; the caller knows that it is the one with this UUID. None if
+    /// there is none.
+    pub fn gpu_at(
+        &self,
+        pci: &str,
+        index: GpuIndex,
+        uuid: &str,
+        minor: DeviceMinor,
+    ) -> Result<Option<Gpu<'_>>, NvmlError> {
+        let device = match self.nvml.device_by_pci_bus_id(pci) {
+            Err(nvml_wrapper::error::NvmlError::NotFound) => return Ok(None),
+            other => other.map_err(|e| self.failed("nvmlDeviceGetHandleByPciBusId_v2", pci, &e))?,
+        };
+        Ok(Some(Gpu {
+            session: self,
+            device,
+            index,
+            uuid: uuid.to_owned(),
+            minor,
+        }))
+    }
+
     /// The GPU of which index, UUID and minor are known already, in as few calls as can tell that it still has this
     /// index; None if it has not.
     pub fn known_gpu(

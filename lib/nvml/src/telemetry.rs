@@ -86,10 +86,17 @@ impl Session {
 }
 
 impl<'s> Gpu<'s> {
-    /// The processes with a compute context. On a GPU in MIG mode root sees those of all instances.
-    pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
+    /// The processes with a compute context, without clients of MPS: those have a server, which is among these. On a GPU
+    /// in MIG mode root sees those of all instances.
+    pub fn processes_but_clients(&self) -> Result<Vec<Process>, NvmlError> {
         let own = whole_list(|| self.device.running_compute_processes());
         let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
+        Ok(own.iter().map(|p| process(p, false)).collect())
+    }
+
+    /// The processes with a compute context, and the clients of MPS.
+    pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
+        let own = self.processes_but_clients()?;
         let clients = match whole_list(|| self.device.mps_running_compute_processes()) {
             // Nothing of MPS before Volta.
             Err(WrapperError::NotSupported) => Vec::new(),
@@ -98,7 +105,7 @@ impl<'s> Gpu<'s> {
             }
         };
         let mut processes: Vec<Process> = clients.iter().map(|p| process(p, true)).collect();
-        for other in own.iter().map(|p| process(p, false)) {
+        for other in own {
             // Drivers differ in whether clients are in both lists.
             if processes.iter().all(|known| known.pid != other.pid) {
                 processes.push(other);

@@ -86,7 +86,10 @@ pub static TABLE: [Latency; 11] = [
     Latency {
         step: Step::HandleByIndex,
         name: "handle-by-index",
-        calls: &["nvmlDeviceGetHandleByIndex_v2"],
+        calls: &[
+            "nvmlDeviceGetHandleByIndex_v2",
+            "nvmlDeviceGetHandleByPciBusId_v2",
+        ],
         alone_ms: 5,
         session_ms: 5,
         most_ms: 100,
@@ -350,12 +353,14 @@ mod tests {
             alone_ms,
             session_ms: 0,
         };
-        let mut model = Latencies::default();
-        model.changes = vec![
-            change(None, None, 200),
-            change(None, Some("4g.40gb"), 400),
-            change(Some(1), None, 3000),
-        ];
+        let mut model = Latencies {
+            changes: vec![
+                change(None, None, 200),
+                change(None, Some("4g.40gb"), 400),
+                change(Some(1), None, 3000),
+            ],
+            ..Latencies::default()
+        };
         let create = |place| ms(&model, "nvmlDeviceCreateGpuInstanceWithPlacement", place, 9);
         assert_eq!(create(on(0, "1g.10gb")), 200);
         assert_eq!(create(on(0, "4g.40gb")), 400);

@@ -9,6 +9,9 @@ use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
 
+/// A folder for each GPU, named as its address on the PCI bus.
+const GPUS: &str = "proc/driver/nvidia/gpus";
+
 /// Why capability files could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CapsError {
@@ -103,6 +106,19 @@ impl Caps {
         })
     }
 
+    /// The GPU at an address of the PCI bus, by its UUID; None where the driver does not say it.
+    pub fn uuid_at(&self, pci: &str) -> Option<String> {
+        let dir = format!("{GPUS}/{pci}");
+        let (_, text) = self.text(&dir, "information").ok()?;
+        uuid_in(&text).map(str::to_owned)
+    }
+
+    /// Where on the PCI bus a GPU is: `0000:07:00.0`, as the driver names its folder; None where it does not say it.
+    pub fn pci_of(&self, uuid: &str) -> Option<String> {
+        let mut names = self.dir(GPUS).and_then(|dir| dir.names()).ok()?.into_iter();
+        names.find(|pci| self.uuid_at(pci).is_some_and(|found| found == uuid))
+    }
+
     /// Which driver is loaded, in its own words; None where it does not say.
     pub fn driver(&self) -> Option<String> {
         let (_, text) = self.text("proc/driver/nvidia", "version").ok()?;
@@ -139,6 +155,15 @@ pub(super) fn field(text: &str, name: &str) -> Option<u32> {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().parse().ok())?
     })
+}
+
+/// `GPU UUID: GPU-...` of a GPU's `information`. Of a GPU that nobody opened since boot it is question marks.
+fn uuid_in(information: &str) -> Option<&str> {
+    let mut lines = information.lines();
+    let uuid = lines
+        .find_map(|line| line.strip_prefix("GPU UUID:"))?
+        .trim();
+    (!uuid.is_empty() && !uuid.contains('?')).then_some(uuid)
 }
 
 fn major_of(devices: &str, driver: &str) -> Option<u32> {
@@ -183,6 +208,21 @@ mod tests {
         assert_eq!(major_of(devices, "nvidia-caps"), Some(234));
         assert_eq!(major_of(devices, "nvidia"), Some(195));
         assert_eq!(major_of(devices, "loop"), None);
+    }
+
+    #[test]
+    fn a_gpu_is_known_where_the_driver_says_its_uuid() {
+        let text = |uuid| {
+            format!(
+                "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 18\nGPU UUID: \t {uuid}\nDevice Minor: \t 0\n"
+            )
+        };
+        let uuid = "GPU-0b8e6f7c-5a0e-6d0f-9b1f-7c6a6f3c2d11";
+        assert_eq!(uuid_in(&text(uuid)), Some(uuid));
+        for unknown in ["GPU-????????-????-????-????????????", ""] {
+            assert_eq!(uuid_in(&text(unknown)), None);
+        }
+        assert_eq!(uuid_in(""), None);
     }
 
     #[test]

@@ -82,6 +82,9 @@ pub struct RecordedGpu {
     pub pool: Option<String>,
     /// Minors of the capabilities that can exist on it, as ranges `first..=last`.
     pub caps: Vec<(u32, u32)>,
+    /// Its address on the PCI bus, where the driver names the GPUs by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pci: Option<String>,
 }
 
 /// The record of a node.
@@ -347,6 +350,7 @@ mod tests {
                 major: 195,
                 pool: pool.map(str::to_owned),
                 caps: vec![(3 + 135 * index, 137 + 135 * index)],
+                pci: None,
             })
             .collect();
         NodeRecord::new("n1", gpus, 234, vec![1, 2], 0).unwrap()

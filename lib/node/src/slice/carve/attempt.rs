@@ -229,10 +229,18 @@ impl Attempt<'_> {
     fn gpu<'s>(&self, session: &'s Session) -> Result<Gpu<'s>, CarveError> {
         let index = self.device.gpu_index;
         let expected = self.record.gpus.get(index.position());
-        if let Some(expected) = expected
-            && let Some(gpu) = session.known_gpu(index, &expected.uuid, expected.minor)?
-        {
-            return Ok(gpu);
+        if let Some(expected) = expected {
+            let (uuid, minor) = (&expected.uuid, expected.minor);
+            let at = expected.pci.as_deref();
+            // The driver's file tells without a call which GPU is at the address.
+            let at = at.filter(|pci| self.node.caps().uuid_at(pci).as_ref() == Some(uuid));
+            let gpu = match at {
+                Some(pci) => session.gpu_at(pci, index, uuid, minor)?,
+                None => session.known_gpu(index, uuid, minor)?,
+            };
+            if let Some(gpu) = gpu {
+                return Ok(gpu);
+            }
         }
         Err(CarveError::OtherGpu {
             index,

@@ -25,15 +25,17 @@ impl Attempt<'_> {
         cut: &Cut,
         lease: &mut Lease,
     ) -> Result<(), CarveError> {
+        let mut is_new = false;
         if let (Cut::Instances { geometry, held }, Some(mig)) = (cut, lease.slice.mig_mut())
             && mig.instance.is_none()
         {
+            is_new = true;
             mig.instance = Some(self.make_instance(locked, geometry, held, mig)?);
             locked.write(lease)?;
             reached("carve.instance_recorded");
         }
         self.equip(locked, lease)?;
-        self.expect_no_strangers(locked, lease)?;
+        self.expect_no_strangers(locked, lease, is_new)?;
         lease.advance(LeaseState::Active)?;
         locked.write(lease)?;
         reached("carve.active");
@@ -153,16 +155,27 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The driver shows no process on the job's instance but those of jobs that have it.
-    fn expect_no_strangers(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), CarveError> {
+    /// The driver shows no process on the job's instance but those of jobs that have it. `is_new`: it was made for this job,
+    /// so that no server of MPS for others can be on it.
+    fn expect_no_strangers(
+        &self,
+        locked: &LockedGpu<'_>,
+        lease: &Lease,
+        is_new: bool,
+    ) -> Result<(), CarveError> {
         let Some(instance) = lease.slice.instance() else {
             return Ok(());
         };
         let gi_id = Some(instance.gi_id);
-        let processes = locked.gpu.processes()?.into_iter();
+        let processes = match is_new {
+            true => locked.gpu.processes_but_clients()?,
+            false => locked.gpu.processes()?,
+        };
         let leases = locked.leases()?;
         let leases = strangers::leases_at(&leases, gi_id);
-        let mut on_it = processes.filter(|process| process.gi_id == gi_id);
+        let mut on_it = processes
+            .into_iter()
+            .filter(|process| process.gi_id == gi_id);
         match on_it.find(|process| strangers::is_stranger(process.pid, &leases)) {
             None => Ok(()),
             Some(process) => Err(CarveError::Stranger { pid: process.pid }),
