@@ -200,8 +200,11 @@ fn het_job() -> Result<(), LabError> {
         ),
     )?;
     let leader = lab.sbatch(&lab.users()[0], &[&script.display().to_string()])?;
-    lab.wait_for_state(leader, &["RUNNING"])?;
     let second = JobId(leader.0 + 1);
+    // Each component has a prolog of its own.
+    for component in [leader, second] {
+        lab.wait_for_state(component, &["RUNNING"])?;
+    }
     let mut sizes = Vec::new();
     let mut held = Vec::new();
     for component in [leader, second] {
