@@ -3,7 +3,7 @@
 //! Who waits has a ticket, a file in `<run>/locks/gpuN.line`, and holds the kernel's lock on that file. Tickets are numbered by
 //! the time at which their owners came. A ticket that is seen was locked before: one whose lock is free is of a process that
 //! was killed, and whoever waits behind it removes it. The line only says whose turn it is. What is true is the lock of the GPU:
-//! where two should both see their turn, one of them gets it.
+//! where two should both see their turn, one of them gets it, and looks again whether it is the first.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -67,7 +67,18 @@ impl Line<'_> {
             let ahead = self.tickets.before(&ticket.name)?;
             if !self.tickets.is_any_held(&ahead)? {
                 gate = match Flock::lock(gate, FlockArg::LockExclusiveNonblock) {
-                    Ok(file) => return Ok(GpuLock::new(file, ticket, self.gpu_index)),
+                    Ok(file) => {
+                        // Who has an earlier place may have come back since the line was looked at.
+                        let ahead = self.tickets.before(&ticket.name)?;
+                        if !self.tickets.is_any_held(&ahead)? {
+                            return Ok(GpuLock::new(file, ticket, self.gpu_index));
+                        }
+                        let unlocked = file.unlock();
+                        unlocked.map_err(|(_, source)| LockError::Flock {
+                            path: path.clone(),
+                            source,
+                        })?
+                    }
                     Err((back, Errno::EWOULDBLOCK | Errno::EINTR)) => back,
                     Err((_, source)) => return Err(LockError::Flock { path, source }),
                 };
