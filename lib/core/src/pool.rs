@@ -105,6 +105,17 @@ impl Pool {
         }
     }
 
+    /// Every name that [`Pool::type_name`] gives.
+    pub const TYPE_NAMES: [&'static str; 7] = [
+        "whole",
+        "slices",
+        "half",
+        "mpshalf",
+        "mps",
+        "timeslice",
+        "hami",
+    ];
+
     /// Whether a whole GPU of it can be lent, as one of Slurm's devices.
     pub fn lends_whole(&self) -> bool {
         self.layout.entry(Units::WHOLE).is_some()

@@ -14,6 +14,7 @@
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
 mod ambiguous;
+mod counted;
 mod error;
 mod item;
 mod value;
@@ -21,7 +22,7 @@ mod value;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use ambiguous::refuse_ambiguous;
+pub use ambiguous::{refuse_ambiguous, refuse_misread};
 pub use error::RequestError;
 pub use item::{Amount, Count, GresForm, Item, Kind};
 

@@ -60,7 +60,7 @@ pub fn decide(
     let texts = Texts::read(request, occasion)?;
     let destination = Destination::of(config, request, occasion);
     let fraction = requested::of(config, &destination, request, &texts, occasion)?;
-    texts.refuse_ambiguous()?;
+    texts.refuse_ambiguous(fraction.as_ref().map(|fraction| fraction.option))?;
     let Some(fraction) = fraction else {
         return Ok(Verdict::Untouched);
     };

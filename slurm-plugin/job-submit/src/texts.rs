@@ -48,6 +48,7 @@ impl Texts {
             default_partition,
             reserved: reservation.is_some_and(|name| !name.is_empty()),
             form: form(),
+            marked: true,
             updates_take_counts: slurm_sys::updates_take_counts(),
             tres_per_node: self.tres_per_node.as_deref(),
             tres_per_job: self.tres_per_job.as_deref(),

@@ -25,6 +25,8 @@ pub struct Figures {
     pub same: u64,
     /// Of these, gpufrac wrote the text that Slurm reads.
     pub rewritten: u64,
+    /// Both read an update alike, and Slurm counts what the job had before as well.
+    pub left: u64,
     /// Both take it, and count otherwise; or Slurm's parser ends its process.
     pub different: u64,
     /// Slurm's parser ended its process over a request that gpufrac refuses.
@@ -56,6 +58,7 @@ impl Figures {
                 self.same += 1;
                 self.rewritten += u64::from(*rewritten);
             }
+            Finding::Left => self.left += 1,
             Finding::Differs(_) => self.different += 1,
             Finding::CrashRefused(_) => self.crashes_refused += 1,
         }
@@ -88,13 +91,14 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests: {} different; the same counts in {} ({} as gpufrac wrote them), no GPU in {}; refused by gpufrac \
-             {}, by both {}, by Slurm {}; Slurm's parser crashed in {} that gpufrac refuses",
+            "{} requests: {} different; the same counts in {} ({} as gpufrac wrote them), no GPU in {}, with what an update \
+             leaves in {}; refused by gpufrac {}, by both {}, by Slurm {}; Slurm's parser crashed in {} that gpufrac refuses",
             self.requests,
             self.different,
             self.same,
             self.rewritten,
             self.without_gpu,
+            self.left,
             self.refused_by_gpufrac,
             self.refused_by_both,
             self.refused_by_slurm,

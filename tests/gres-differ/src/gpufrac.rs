@@ -59,6 +59,7 @@ impl Gpufrac {
         let request = JobRequest {
             partitions,
             form: self.form,
+            marked: true,
             updates_take_counts: self.form == GresForm::Slash,
             tres_per_node: node.as_deref(),
             tres_per_job: job.as_deref(),

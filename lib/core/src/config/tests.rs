@@ -48,6 +48,16 @@ fn values_are_read() {
 }
 
 #[test]
+fn every_type_of_a_pool_is_known() {
+    for pool in &full().pools {
+        assert!(Pool::TYPE_NAMES.contains(&pool.type_name()), "{pool}");
+    }
+    for mechanism in Mechanism::ALL {
+        assert!(Pool::TYPE_NAMES.contains(&mechanism.name()) || mechanism.uses_mig());
+    }
+}
+
+#[test]
 fn every_mechanism_has_its_options() {
     let config = full();
     let pool = |name: &str| config.pool(name).unwrap();

@@ -1,5 +1,8 @@
 //! Texts that Slurm reads otherwise than [`parse`](super::parse) does.
 //!
+//! A text as a user writes it is refused where it has two readings ([`refuse_ambiguous`]), one that slurmctld counts as it
+//! stands also where Slurm reads nothing or another number ([`refuse_misread`]).
+//!
 //! Up to 23.02 Slurm looks for `gres:` anywhere in what is left of a text, and takes what follows as the next item; from
 //! 23.11 on it looks for `gres`, and takes a `/` off what follows. What stands before is left out. Of two counts for one
 //! name and Type it takes the last (`_get_next_gres` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
@@ -7,7 +10,8 @@
 
 use super::error::RequestError;
 use super::item::{GresForm, Kind};
-use super::{item, names_fraction, quoted};
+use super::{counted, item, names_fraction, quoted};
+use crate::pool::Pool;
 
 /// Refuses a text about GPUs that Slurm of this form could read otherwise: an item with a mark inside or with several, one
 /// name and Type twice, a name that only contains that of the fraction, characters that no count has. Texts that do not
@@ -63,6 +67,70 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
         seen.push(key);
     }
     Ok(())
+}
+
+/// Refuses a text about GPUs that slurmctld counts as it stands, where it could count something else: everything that
+/// [`refuse_ambiguous`] refuses, an item about GPUs without this Slurm's mark or in capital letters, one about anything that
+/// ends Slurm's list, counts and Types that Slurm reads otherwise, and a Type that Slurm takes for another.
+///
+/// # Errors
+/// The item, and what is wrong with it.
+pub fn refuse_misread(list: &str, form: GresForm) -> Result<(), RequestError> {
+    refuse_ambiguous(list, form)?;
+    if !is_about_gpus(list) {
+        return Ok(());
+    }
+    let mut seen: Vec<(&str, u32)> = Vec::new();
+    for text in list.split(',') {
+        let refused = |why| {
+            let item = quoted(text);
+            Err(RequestError::Ambiguous { item, why })
+        };
+        let body = text.strip_prefix(form.prefix());
+        if text.contains("gres") && !body.is_some_and(begins_with_letter) {
+            return refused("Slurm reads no further where no name follows its mark");
+        }
+        let name = match item(text)?.kind {
+            Kind::Gpufrac { .. } => "gpufrac",
+            Kind::Gpu(_) => "gpu",
+            Kind::Shard(_) => "shard",
+            Kind::None | Kind::Other => continue,
+        };
+        let Some(body) = body else {
+            return refused(match form {
+                GresForm::Colon => "the mark of this Slurm is `gres:`",
+                GresForm::Slash => "the mark of this Slurm is `gres/`",
+            });
+        };
+        let Some(rest) = body.strip_prefix(name) else {
+            return refused("names of GRES are in small letters");
+        };
+        let Some(counted) = counted::read(rest, form) else {
+            return refused("Slurm reads its Type or its count in another way");
+        };
+        if counted.count == 0 {
+            continue;
+        }
+        if name == "gpufrac" && counted.type_name.is_some() {
+            return refused("gpufrac has no Types");
+        }
+        let number = counted.type_name.map_or(0, counted::number);
+        if let Some(type_name) = counted.type_name {
+            let is_other = |known: &&str| *known != type_name && counted::number(known) == number;
+            if number == 0 || Pool::TYPE_NAMES.iter().any(is_other) {
+                return refused("Slurm takes its Type for another one");
+            }
+        }
+        if seen.contains(&(name, number)) {
+            return refused("the same name stands twice");
+        }
+        seen.push((name, number));
+    }
+    Ok(())
+}
+
+fn begins_with_letter(body: &str) -> bool {
+    body.starts_with(|first: char| first.is_ascii_alphabetic())
 }
 
 /// Whether a text names GPUs or shares in any spelling.
@@ -122,6 +190,73 @@ mod tests {
             }
         }
         assert!(refuse_ambiguous("gres/shard:50", GresForm::Colon).is_err());
+    }
+
+    #[test]
+    fn what_slurm_counts_otherwise_is_refused_where_it_is_counted() {
+        for text in [
+            // No mark, that of another Slurm, capital letters: nothing is counted.
+            "gpu:1",
+            "gres:gpu:1,shard:5",
+            "gres:GPU:1",
+            // What ends the list.
+            "gres:shard:3,gres:5,gres:gpufrac:13",
+            "gres:shard:3,gres:,gres:gpufrac:13",
+            // Numbers of Types: of `half`, and none.
+            "gres:shard:x063x063x:25,gres:gpufrac:25",
+            // Counts and Types.
+            "gres:shard:5x",
+            "gres:shard:1b",
+            "gres:gpu:::1",
+            "gres:gpu::1",
+            "gres:gpu:a:b:1",
+            "gres:gpu:",
+            "gres:gpu:1k:1",
+            "gres:shard:18446744073709551615",
+            "gres:shard:99999999999999999999",
+            "gres:shard:18014398509481984p",
+            "gres:gpu:k:1",
+            "gres:shard:1,gres:gpufrac:mig:5",
+        ] {
+            let later = text.replace("gres:", "gres/");
+            assert!(refuse_misread(text, GresForm::Colon).is_err(), "{text}");
+            assert!(refuse_misread(&later, GresForm::Slash).is_err(), "{later}");
+        }
+        for (text, form) in [
+            ("gres/gpu:1", GresForm::Colon),
+            ("gres:gpu:1", GresForm::Slash),
+            ("gres:gpu=1", GresForm::Colon),
+            ("gres/gpu=1=2", GresForm::Slash),
+            ("gres/gpu=a:2", GresForm::Slash),
+        ] {
+            assert!(refuse_misread(text, form).is_err(), "{text}");
+        }
+        let types = ["half", "x063x063x"].map(counted::number);
+        assert_eq!(types[0], types[1]);
+    }
+
+    #[test]
+    fn what_slurm_counts_as_it_stands_is_taken() {
+        for text in [
+            "",
+            "gres:tmpdisk:5",
+            "gres:5",
+            "gres:none",
+            "gres:gpu",
+            "gres:gpu:1",
+            "gres:gpu:h100",
+            "gres:gpu:a100_3g.20gb:2",
+            "gres:gpu:whole:1,gres:gpufrac:100",
+            "gres:shard:half:25,gres:gpufrac:25,gres:tmpdisk:1k",
+            "gres:shard:0,gres:shard:2k",
+            "gres:gpu:a:1,gres:gpu:b:1",
+            "license:mygpu:1",
+        ] {
+            let later = text.replace("gres:", "gres/");
+            assert_eq!(refuse_misread(text, GresForm::Colon), Ok(()), "{text}");
+            assert_eq!(refuse_misread(&later, GresForm::Slash), Ok(()), "{later}");
+        }
+        assert_eq!(refuse_misread("gres/gpu:a=1", GresForm::Slash), Ok(()));
     }
 
     #[test]

@@ -28,6 +28,9 @@ pub struct JobRequest<'a> {
     pub reserved: bool,
     /// How this Slurm marks a GRES; used for what is added and for items without a mark.
     pub form: GresForm,
+    /// Whether the texts are those that slurmctld counts, with a mark before each GRES. In the options of a command they are
+    /// as the user wrote them, and Slurm marks them later.
+    pub marked: bool,
     /// Whether an update takes the counts of a job away with the texts that name them.
     pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.
@@ -67,12 +70,13 @@ impl JobRequest<'_> {
 
     /// The texts in which GRES can be named.
     pub(super) fn tres(&self) -> impl Iterator<Item = &str> {
-        let parts = [
-            self.tres_per_node,
-            self.tres_per_job,
-            self.tres_per_socket,
-            self.tres_per_task,
-        ];
+        let parts = [self.tres_per_node, self.tres_per_task];
+        parts.into_iter().flatten().chain(self.tres_of_gpus())
+    }
+
+    /// Those of them that gpufrac never writes.
+    pub(super) fn tres_of_gpus(&self) -> impl Iterator<Item = &str> {
+        let parts = [self.tres_per_job, self.tres_per_socket];
         parts.into_iter().flatten()
     }
 }

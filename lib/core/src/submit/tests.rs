@@ -95,15 +95,15 @@ fn untouched(request: &JobRequest<'_>, occasion: Occasion) {
 fn fractions_become_counts() {
     for (tres, rewritten, units) in [
         ("gres/gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gres:gpufrac:.5", "gres:gpufrac:50,gres:shard:50", 50),
+        ("gres:gpufrac:.5", "gres/gpufrac:50,gres/shard:50", 50),
         ("gres/gpufrac=0.125", "gres/gpufrac:13,gres/shard:13", 13),
         ("gpufrac:mig:0.25", "gres/gpufrac:25,gres/shard:25", 25),
         ("gres/gpu:gpufrac:0.25", "gres/gpufrac:25,gres/shard:25", 25),
-        ("gres:gpu:0.25", "gres:gpufrac:25,gres:shard:25", 25),
+        ("gres:gpu:0.25", "gres/gpufrac:25,gres/shard:25", 25),
         ("gpu:mig:.5", "gres/gpufrac:50,gres/shard:50", 50),
         (
             "gres:tmpdisk:10,gres:gpufrac:0.5,gres:x=1",
-            "gres:tmpdisk:10,gres:gpufrac:50,gres:shard:50,gres:x=1",
+            "gres:tmpdisk:10,gres/gpufrac:50,gres/shard:50,gres:x=1",
             50,
         ),
     ] {

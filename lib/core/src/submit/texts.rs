@@ -32,13 +32,32 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Refuses texts that Slurm reads otherwise. Asked last, as what else is wrong is said in words of its own.
+    /// Refuses texts that Slurm reads otherwise. Asked last, as what else is wrong is said in words of its own. `rewritten`:
+    /// the option whose text gpufrac will write.
     ///
     /// # Errors
     /// The first of them.
-    pub(super) fn refuse_ambiguous(&self) -> Result<(), Refusal> {
+    pub(super) fn refuse_ambiguous(
+        &self,
+        rewritten: Option<FractionOption>,
+    ) -> Result<(), Refusal> {
+        let JobRequest { form, marked, .. } = self.request;
         for text in self.request.tres() {
-            request::refuse_ambiguous(text, self.request.form)?;
+            request::refuse_ambiguous(text, form)?;
+        }
+        let kept = |option, text: Option<&'a str>| text.filter(|_| rewritten != Some(option));
+        let kept = [
+            kept(FractionOption::Gres, self.request.tres_per_node),
+            kept(FractionOption::TresPerTask, self.request.tres_per_task),
+        ];
+        if marked {
+            for text in kept
+                .into_iter()
+                .flatten()
+                .chain(self.request.tres_of_gpus())
+            {
+                request::refuse_misread(text, form)?;
+            }
         }
         Ok(())
     }
@@ -88,7 +107,7 @@ fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
     if request.updates_take_counts {
         return Ok(());
     }
-    if request.tres().any(counts_nothing) {
+    if request.tres().any(|text| counts_nothing(text, request)) {
         return Err(Refusal::CountsStay);
     }
     // `gres_job_state_validate` of 22.05 sets the totals of all GRES of the job to zero, and afterwards only those that
@@ -108,9 +127,14 @@ fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether no item of a text has a count over zero.
-fn counts_nothing(text: &str) -> bool {
+/// Whether no item of a text has a count over zero that this Slurm sees.
+fn counts_nothing(text: &str, request: &JobRequest<'_>) -> bool {
     let nothing = |item: &str| {
+        // A fraction is written with the mark.
+        let is_read = item.starts_with(request.form.prefix()) || request::names_fraction(item);
+        if request.marked && !is_read {
+            return true;
+        }
         let last = item.rsplit([':', '=']).next().unwrap_or(item);
         let zero = !last.is_empty() && last.bytes().all(|byte| byte == b'0');
         let body = request::without_mark(item);
@@ -159,6 +183,17 @@ mod tests {
                 ..JobRequest::default()
             };
             assert_eq!(modify(&counted), Ok(()));
+            let unmarked = JobRequest {
+                tres_per_node: Some("tmpdisk:10"),
+                marked: true,
+                ..counted
+            };
+            assert_eq!(modify(&unmarked), Err(Refusal::CountsStay));
+            let fraction = JobRequest {
+                tres_per_node: Some("gpufrac:0.25"),
+                ..unmarked
+            };
+            assert_eq!(modify(&fraction), Ok(()));
             assert_eq!(
                 modify(&JobRequest {
                     form,

@@ -36,6 +36,9 @@ pub(super) fn verdict(
         ),
     };
     request::refuse_ambiguous(&text, request.form)?;
+    if request.marked {
+        request::refuse_misread(&text, request.form)?;
+    }
     let entry = Entry {
         per_task: requested.option == FractionOption::TresPerTask,
         ..granted.grant.entry
@@ -52,7 +55,6 @@ fn rewritten(
     granted: &Granted<'_>,
 ) -> String {
     let texts = items.iter().enumerate().map(|(at, item)| {
-        let form = item.form.unwrap_or(form);
         match (demand, &item.kind, granted.shard_type) {
             // What was rewritten before stays as it is; only a client that did not know the
             // partition could not know the Type either.

@@ -49,7 +49,7 @@ impl Asked {
         any(&self.per_node) || any(&self.elsewhere)
     }
 
-    /// As [`request::refuse_ambiguous`], for what says how much the job holds here.
+    /// As [`request::refuse_misread`], for what says how much the job holds here.
     ///
     /// # Errors
     /// The item that Slurm could read otherwise.
@@ -61,7 +61,8 @@ impl Asked {
                 true => GresForm::Colon,
                 false => GresForm::Slash,
             };
-            request::refuse_ambiguous(text, form)
+            request::refuse_ambiguous(text, form)?;
+            request::refuse_misread(text, form)
         })
     }
 

@@ -6,7 +6,6 @@ use gpufrac_lab::Slurm;
 const REQUESTS: u64 = 50_000;
 
 #[test]
-#[ignore = "full: texts of GPUs that only one of the two refuses or reads are told as differences"]
 fn random_texts_are_read_as_this_slurm_reads_them_or_refused()
 -> Result<(), Box<dyn std::error::Error>> {
     let slurm = Slurm::of_environment()?;

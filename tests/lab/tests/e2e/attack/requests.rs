@@ -6,7 +6,7 @@ use super::Attack;
 use crate::HOLD;
 
 /// Texts behind which more could be had than Slurm counts; `@` stands for the mark of the series.
-const TEXTS: [&str; 12] = [
+const TEXTS: [&str; 15] = [
     "@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
     "@gpufrac:50,@shard:50,@shard:1,@gpufrac:1",
     "@gpufrac:50,@shard:50,@shard:1",
@@ -19,6 +19,11 @@ const TEXTS: [&str; 12] = [
     "@gpufrac:0x32,@shard:50",
     "@gpufrac:+50,@shard:+50,@shard:1",
     "@shard:1",
+    // Slurm compares Types by a number, and this one has that of `half`.
+    "@gpufrac:25,@shard:x063x063x:25",
+    // Where one of them ends Slurm's list.
+    "@gpufrac:50,@shard:50,@5,@shard:1",
+    "@shard:3,@5,@gpufrac:50",
 ];
 
 #[test]

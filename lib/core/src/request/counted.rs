@@ -1,0 +1,87 @@
+//! Type and count of an item, as Slurm reads them where no other reading is possible.
+//!
+//! `_get_next_gres` and `_is_valid_number` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
+//! src/common/slurm_protocol_defs.c of 24.11, `suffix_mult` in src/common/read_config.c.
+
+use super::item::GresForm;
+
+/// What an item counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counted<'a> {
+    pub(super) type_name: Option<&'a str>,
+    pub(super) count: u64,
+}
+
+/// Reads `[:TYPE][:COUNT]`, what follows the name. None where versions of Slurm differ, or a word could be either.
+pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
+    // From 23.11 on a `=` may stand before the count.
+    let (rest, last) = match rest.split_once('=') {
+        Some((head, last)) if form == GresForm::Slash => (head, Some(last)),
+        Some(_) => return None,
+        None => (rest, None),
+    };
+    let words: Vec<&str> = match rest {
+        "" => Vec::new(),
+        rest => rest.strip_prefix(':')?.split(':').collect(),
+    };
+    let (type_name, count) = match (words.as_slice(), last) {
+        ([], None) => (None, 1),
+        ([], Some(last)) => (None, number_of(last)?),
+        ([word], None) => match number_of(word) {
+            Some(count) => (None, count),
+            None => (Some(*word), 1),
+        },
+        ([type_name], Some(last)) => (Some(*type_name), number_of(last)?),
+        ([type_name, last], None) => (Some(*type_name), number_of(last)?),
+        _ => return None,
+    };
+    match type_name.is_none_or(is_type) {
+        true => Some(Counted { type_name, count }),
+        false => None,
+    }
+}
+
+/// The number by which Slurm compares names of Types (`gres_build_id` in src/common/gres.c): each byte is added at the next
+/// of four places. Only for names of ASCII characters: others have a sign.
+pub(super) fn number(name: &str) -> u32 {
+    let bytes = name.bytes().enumerate();
+    bytes.fold(0, |sum: u32, (place, byte)| {
+        sum.wrapping_add(u32::from(byte) << (8 * (place % 4)))
+    })
+}
+
+/// A number with one of Slurm's suffixes: powers of 1024. Slurm takes the greatest number for an error, and multiplies
+/// without a look at what it loses.
+fn number_of(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let power = match text.strip_prefix(digits)?.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        _ => return None,
+    };
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    let count = number.checked_mul(1 << (10 * power))?;
+    // NO_VAL64 and INFINITE64 mean something else to Slurm.
+    (count < u64::MAX - 1).then_some(count)
+}
+
+/// Whether no Slurm takes it for a count.
+fn is_type(name: &str) -> bool {
+    let first = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let units = ["", "b", "ib"];
+    let lower = name.to_ascii_lowercase();
+    let suffix = lower
+        .chars()
+        .next()
+        .is_some_and(|first| "kmgtp".contains(first))
+        && lower.get(1..).is_some_and(|rest| units.contains(&rest));
+    name.starts_with(first) && name.bytes().all(plain) && !suffix
+}
