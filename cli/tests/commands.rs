@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use gpufrac_core::config::NODES;
 use nvidia_ml::model::Model;
 use nvidia_ml::node::Node;
 use nvidia_ml::store::Store;
@@ -25,7 +26,7 @@ mechanism = "mig"
 layout = "halves"
 gpu = "H100-80"
 partitions = ["gpu"]
-nodes = "gn[01-04]"
+nodes = "gpufrac-test[01-04]"
 "#;
 
 impl World {
@@ -60,7 +61,7 @@ impl World {
         let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
             .args(args)
             .env("GPUFRAC_CONFIG", self.config())
-            .env("SLURMD_NODENAME", "gn02")
+            .env("SLURMD_NODENAME", "gpufrac-test02")
             // Not the Slurm of this machine.
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .env_remove("NVML_SIM_ROOT")
@@ -78,13 +79,20 @@ impl World {
     }
 }
 
+impl Drop for World {
+    fn drop(&mut self) {
+        // Of `gpufrac node-setup`, in the one folder that no configuration names.
+        let _ = fs::remove_file(Path::new(NODES).join("gpufrac-test02"));
+    }
+}
+
 #[test]
 fn check_prints_every_mistake_with_file_line_and_key() {
     let world = World::new(true);
     world.configure(
         &POOL
             .replace("H100-80", "H100-90")
-            .replace("\"gn[01-04]\"", "\"gn[01\"")
+            .replace("\"gpufrac-test[01-04]\"", "\"gpufrac-test[01\"")
             .replace("mig\"", "mig\"\nlayuot = \"x\""),
     );
     let said = world.run(&["check", "--file-only"]);
@@ -107,7 +115,7 @@ fn check_shows_the_menus() {
     let said = World::new(true).run(&["check", "--file-only"]);
     assert_eq!(
         said.out,
-        "pool h100: mig on H100-80, halves for partition gpu on gn[01-04]\n  \
+        "pool h100: mig on H100-80, halves for partition gpu on gpufrac-test[01-04]\n  \
          FRACTION  UNITS  PROFILE  MEMORY\n  \
          0.125     13     1g.10gb  9.7 GiB\n  \
          0.25      25     2g.20gb  19.6 GiB\n  \
@@ -135,10 +143,10 @@ fn check_compares_the_machine_before_and_after_node_setup() {
             .out
             .contains("made `DIR/dev/half3` for the right half of GPU 1")
     );
-    assert!(setup.out.ends_with("node gn02 is ready\n"));
+    assert!(setup.out.ends_with("node gpufrac-test02 is ready\n"));
     let after = world.run(&["check"]);
     assert_eq!((after.code, after.err.as_str()), (Some(0), ""));
-    assert!(after.out.ends_with("ok; node gn02: ok\n"));
+    assert!(after.out.ends_with("ok; node gpufrac-test02: ok\n"));
     // What node-setup made and somebody broke.
     fs::remove_file(world.folder.path().join("dev/half1")).unwrap();
     let broken = world.run(&["check"]);
@@ -184,17 +192,17 @@ fn status_draws_what_stands() {
 #[test]
 fn conf_prints_the_lines_of_several_nodes_at_once() {
     let world = World::new(true);
-    let said = world.run(&["conf", "--node", "gn[01-04]"]);
+    let said = world.run(&["conf", "--node", "gpufrac-test[01-04]"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
     for line in [
-        "NodeName=gn[01-04] Name=gpu Type=half File=DIR/dev/half[0-3]",
-        "NodeName=gn[01-04] Name=shard Type=half Count=200 File=DIR/dev/half[0-3]",
-        "NodeName=gn[01-04] Name=gpufrac Count=200",
-        "NodeName=gn[01-04] Gres=gpu:half:4,shard:half:200,gpufrac:200",
+        "NodeName=gpufrac-test[01-04] Name=gpu Type=half File=DIR/dev/half[0-3]",
+        "NodeName=gpufrac-test[01-04] Name=shard Type=half Count=200 File=DIR/dev/half[0-3]",
+        "NodeName=gpufrac-test[01-04] Name=gpufrac Count=200",
+        "NodeName=gpufrac-test[01-04] Gres=gpu:half:4,shard:half:200,gpufrac:200",
     ] {
         assert!(said.out.lines().any(|l| l == line), "{}", said.out);
     }
-    let eight = world.run(&["conf", "--node", "gn03", "--gpus", "8"]);
+    let eight = world.run(&["conf", "--node", "gpufrac-test03", "--gpus", "8"]);
     assert!(
         eight
             .out
