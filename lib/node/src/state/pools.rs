@@ -14,10 +14,8 @@ use gpufrac_host::files::{FileError, RootDir};
 /// A file refuses.
 pub fn remember(folder: &Path, node: &str) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(folder, 0o755)?;
-    match dir.exists(node)? {
-        true => Ok(()),
-        false => dir.write(node, "", 0o644),
-    }
+    // Empty, so that it need not be written aside: several set-ups of a node may do it at once.
+    dir.append(node).map(drop)
 }
 
 /// Notes that a node has none any more.
@@ -49,6 +47,21 @@ pub fn has_pools(folder: &Path, node: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_is_noted_by_several_at_once() {
+        let keep = tempfile::tempdir().unwrap();
+        let folder = keep.path().canonicalize().unwrap().join("nodes");
+        for _ in 0..50 {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| remember(&folder, "n1").unwrap());
+                }
+            });
+            assert!(has_pools(&folder, Some("n1")));
+            forget(&folder, "n1").unwrap();
+        }
+    }
 
     #[test]
     fn a_node_with_pools_is_known_until_it_has_none() {
