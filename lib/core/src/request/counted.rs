@@ -4,6 +4,7 @@
 //! src/common/slurm_protocol_defs.c of 24.11, `suffix_mult` in src/common/read_config.c.
 
 use super::item::GresForm;
+use super::value;
 
 /// What an item counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,26 +51,9 @@ pub(super) fn number(name: &str) -> u32 {
     })
 }
 
-/// A number with one of Slurm's suffixes: powers of 1024. Slurm takes the greatest number for an error, and multiplies
-/// without a look at what it loses.
+/// A number with one of Slurm's suffixes. The two greatest mean something else to Slurm (NO_VAL64, INFINITE64).
 fn number_of(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
-    let power = match text.strip_prefix(digits)?.to_ascii_lowercase().as_str() {
-        "" => 0,
-        "k" => 1,
-        "m" => 2,
-        "g" => 3,
-        "t" => 4,
-        "p" => 5,
-        _ => return None,
-    };
-    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let number: u64 = digits.parse().ok()?;
-    let count = number.checked_mul(1 << (10 * power))?;
-    // NO_VAL64 and INFINITE64 mean something else to Slurm.
-    (count < u64::MAX - 1).then_some(count)
+    value::number_of(text).filter(|count| *count < u64::MAX - 1)
 }
 
 /// Whether no Slurm takes it for a count.

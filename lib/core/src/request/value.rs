@@ -75,7 +75,7 @@ pub(super) fn count<'a>(parts: &[&'a str]) -> Count<'a> {
 }
 
 /// A number with Slurm's suffixes k, m, g, t, p: powers of 1024.
-fn number_of(text: &str) -> Option<u64> {
+pub(super) fn number_of(text: &str) -> Option<u64> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
