@@ -35,9 +35,9 @@ pub(super) fn verdict(
             )),
         ),
     };
-    request::refuse_ambiguous(&text, request.form)?;
-    if request.marked {
-        request::refuse_misread(&text, request.form)?;
+    match request.marked {
+        true => request::refuse_misread(&text, request.form)?,
+        false => request::refuse_ambiguous(&text, request.form)?,
     }
     let entry = Entry {
         per_task: requested.option == FractionOption::TresPerTask,

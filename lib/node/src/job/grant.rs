@@ -61,7 +61,6 @@ impl Asked {
                 true => GresForm::Colon,
                 false => GresForm::Slash,
             };
-            request::refuse_ambiguous(text, form)?;
             request::refuse_misread(text, form)
         })
     }
