@@ -12,6 +12,8 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::release::{Release, Series};
 use crate::{raw, text};
 
@@ -83,7 +85,7 @@ impl ClientError {
 }
 
 /// The state of a job, as far as a node needs to know it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
     /// Waits in the queue (also after a requeue).
     Pending,
@@ -98,7 +100,7 @@ pub enum JobState {
 }
 
 /// What slurmctld says of a job. A text that there is not is empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobInfo {
     /// The job.
     pub job_id: u32,
@@ -145,7 +147,7 @@ pub struct JobInfo {
     pub end_unix: u64,
     /// When it was last suspended or resumed; 0 if never.
     pub suspend_unix: u64,
-    /// Whether its user lets it be requeued.
+    /// Whether it is a batch job and its user lets it be requeued.
     pub can_requeue: bool,
     /// Whom Slurm writes to. Where the user names nobody slurmctld puts the user's name there, with
     /// `MailDomain`; it may be empty all the same.
@@ -155,6 +157,12 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
+    /// Whether it is a component of a het job.
+    #[must_use]
+    pub fn is_component(&self) -> bool {
+        self.het_job_id != 0
+    }
+
     /// What slurmctld takes for this job alone.
     ///
     /// The last task of an array that starts has the array's own number, and that number alone
@@ -516,7 +524,7 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
         start_unix: time(job.start_time),
         end_unix: time(job.end_time),
         suspend_unix: time(job.suspend_time),
-        can_requeue: job.requeue != 0,
+        can_requeue: job.batch_flag != 0 && job.requeue != 0,
         mail_user: text(job.mail_user),
         admin_comment: text(job.admin_comment),
     }

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::node::Node;
+use slurm_sys::client::{JobInfo, JobState};
 
 use crate::act::slices::SliceError;
-use crate::act::slurm::{Job, SlurmError};
+use crate::act::slurm::SlurmError;
 use crate::measure::sample::Sampler;
 use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
@@ -154,7 +155,9 @@ fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32,
     // Asked without the lock: an answer can take long.
     let job = outside.slurm.job(first.job_id)?;
     let is_over = |lease: &Lease| {
-        let over = |job: &Job| job.over || job.restart_count > lease.restart_count;
+        let over = |job: &JobInfo| {
+            job.state == JobState::Finished || job.restart_count > lease.restart_count
+        };
         job.as_ref().is_none_or(over)
     };
     let (mut over, mut outcome) = (0, Ok(()));

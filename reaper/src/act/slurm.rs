@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpufrac_core::ids::JobId;
 use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
-use slurm_sys::client::{Client, ClientError, JobInfo, JobState};
+use slurm_sys::client::{Client, ClientError, JobInfo};
 
 /// The argument that makes the daemon's program that process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
@@ -37,43 +37,6 @@ pub enum SlurmError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{0}")]
 pub struct ActionError(pub String);
-
-/// A job as far as it matters here; texts that there are not are empty.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Job {
-    /// Whether its processes run: not pending, suspended or over.
-    pub running: bool,
-    /// Whether it is over on every node.
-    pub over: bool,
-    /// How often it was requeued.
-    pub restart_count: u32,
-    /// Whether it has a batch script.
-    pub batch: bool,
-    /// Whether it can be requeued.
-    pub can_requeue: bool,
-    /// Its name.
-    pub name: String,
-    /// Its quality of service.
-    pub qos: String,
-    /// Its account.
-    pub account: String,
-    /// Its reservation.
-    pub reservation: String,
-    /// Its nodes, as Slurm's hostlist.
-    pub nodes: String,
-    /// How many.
-    pub node_count: u32,
-    /// Whether it is a component of a het job.
-    pub het: bool,
-    /// When its time limit ends it: seconds since 1970, 0 for never.
-    pub end_unix: u64,
-    /// When it was last suspended or resumed; 0 for never.
-    pub suspend_unix: u64,
-    /// Whom Slurm writes to; empty for its user.
-    pub mail_user: String,
-    /// What admins wrote on it.
-    pub admin_comment: String,
-}
 
 /// Something to be done to a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,7 +66,7 @@ struct Call {
 
 #[derive(Serialize, Deserialize)]
 struct Reply {
-    job: Option<Job>,
+    job: Option<JobInfo>,
     /// Of the actions, in their order.
     results: Vec<Result<(), ActionError>>,
 }
@@ -111,7 +74,7 @@ struct Reply {
 /// Slurm, as the daemon knows it.
 pub trait JobControl {
     /// A job; None if Slurm knows none of this id.
-    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError>;
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
     /// Does something to a run of a job; what came of each.
     fn act(
         &self,
@@ -149,7 +112,7 @@ impl SlurmProcess {
 }
 
 impl JobControl for SlurmProcess {
-    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError> {
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
         let call = Call {
             job_id,
             restart_count: None,
@@ -188,7 +151,7 @@ pub fn serve() -> std::io::Result<()> {
 
 fn reply(call: Call) -> Result<Reply, ClientError> {
     let client = Client::connect()?;
-    let none = |job: Option<Job>, why: &str| Reply {
+    let none = |job: Option<JobInfo>, why: &str| Reply {
         job,
         results: vec![Err(ActionError(why.to_owned())); call.actions.len()],
     };
@@ -197,7 +160,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
     };
     let mut runs = call.restart_count.into_iter();
     if runs.any(|run| run != info.restart_count) {
-        return Ok(none(Some(job(info)), "it was requeued meanwhile"));
+        return Ok(none(Some(info), "it was requeued meanwhile"));
     }
     let results = call.actions.into_iter().map(|action| {
         let done = perform(&client, &info, action);
@@ -205,7 +168,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
     });
     Ok(Reply {
         results: results.collect(),
-        job: Some(job(info)),
+        job: Some(info),
     })
 }
 
@@ -216,26 +179,5 @@ fn perform(client: &Client, job: &JobInfo, action: SlurmAction) -> Result<(), Cl
         SlurmAction::Signal(signal) => client.signal(job, signal, job.batch),
         SlurmAction::Requeue { hold } => client.requeue(job, hold),
         SlurmAction::Cancel => client.cancel(job),
-    }
-}
-
-fn job(info: JobInfo) -> Job {
-    Job {
-        running: info.state == JobState::Running,
-        over: info.state == JobState::Finished,
-        restart_count: info.restart_count,
-        batch: info.batch,
-        can_requeue: info.batch && info.can_requeue,
-        name: info.name,
-        qos: info.qos,
-        account: info.account,
-        reservation: info.reservation,
-        nodes: info.nodes,
-        node_count: info.node_count,
-        het: info.het_job_id != 0,
-        end_unix: info.end_unix,
-        suspend_unix: info.suspend_unix,
-        mail_user: info.mail_user,
-        admin_comment: info.admin_comment,
     }
 }

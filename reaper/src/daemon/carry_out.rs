@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Mode;
+use slurm_sys::client::{JobInfo, JobState};
 
 use super::Daemon;
 use super::reap::Due;
 use super::watched::WatchedJob;
 use crate::act::refusal::Refusal;
-use crate::act::slurm::{Job, SlurmError};
+use crate::act::slurm::SlurmError;
 use crate::clock::BootTime;
 use crate::judge::escalation::Step;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
@@ -34,7 +35,7 @@ impl Daemon {
         if !self.is_this_run(&due, &job, now) || !self.is_still_due(&due) {
             return Ok(());
         }
-        if job.het {
+        if job.is_component() {
             self.refuse(due.job, &due.stalled, &due.policy, Refusal::HetJob);
             return Ok(());
         }
@@ -56,13 +57,13 @@ impl Daemon {
 
     /// Whether the run of the job that was judged runs; else its slice counts as active. What Slurm says of a
     /// suspension moves the last activity.
-    fn is_this_run(&mut self, due: &Due, job: &Job, now: BootTime) -> bool {
+    fn is_this_run(&mut self, due: &Due, job: &JobInfo, now: BootTime) -> bool {
         let now_unix = self.outside.clock.unix_now();
         let Some(watched) = self.watched.get_mut(&due.job) else {
             return false;
         };
         let same = job.restart_count == watched.lease.restart_count;
-        if !same || !job.running {
+        if !same || job.state != JobState::Running {
             // That is not the user's idleness.
             let reason = "it is suspended, or on its way out";
             watched.watch.mark_active(now, reason);
@@ -114,7 +115,7 @@ impl Daemon {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;
         };
-        let is_het = watched.job.as_ref().is_some_and(|job| job.het);
+        let is_het = watched.job.as_ref().is_some_and(JobInfo::is_component);
         watched.refused.is_some() && (is_het || self.is_over_limit(due))
     }
 

@@ -2,9 +2,9 @@
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Mode;
+use slurm_sys::client::JobInfo;
 
 use super::Daemon;
-use crate::act::slurm::Job;
 use crate::clock::BootTime;
 use crate::report::errors::Topic;
 
@@ -37,7 +37,7 @@ impl Daemon {
     }
 
     /// What Slurm says of a job now; None where it does not answer, or knows no such job.
-    pub(super) fn ask_about(&mut self, job: JobId) -> Option<Job> {
+    pub(super) fn ask_about(&mut self, job: JobId) -> Option<JobInfo> {
         let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;
         watched.next_question = self.round + ROUNDS_BETWEEN_QUESTIONS;

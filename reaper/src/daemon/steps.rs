@@ -1,12 +1,13 @@
 //! The steps of an escalation: a warning, the signal for a checkpoint, the end.
 
 use gpufrac_core::policy::{Action, Mode, Policy};
+use slurm_sys::client::JobInfo;
 
 use super::Daemon;
 use super::reap::Due;
 use super::tell::comment;
 use crate::act::refusal::Refusal;
-use crate::act::slurm::{ActionError, Job, SlurmAction, SlurmError};
+use crate::act::slurm::{ActionError, SlurmAction, SlurmError};
 use crate::clock::BootTime;
 use crate::keep::evidence::Decision;
 use crate::report::words;
@@ -18,7 +19,7 @@ impl Daemon {
     pub(super) fn warn(
         &mut self,
         due: &Due,
-        job: &Job,
+        job: &JobInfo,
         end: BootTime,
         now: BootTime,
     ) -> Result<(), SlurmError> {
@@ -66,7 +67,7 @@ impl Daemon {
     pub(super) fn signal(
         &mut self,
         due: &Due,
-        job: &Job,
+        job: &JobInfo,
         end: BootTime,
         now: BootTime,
     ) -> Result<(), SlurmError> {
@@ -109,7 +110,12 @@ impl Daemon {
         Ok(())
     }
 
-    pub(super) fn end(&mut self, due: &Due, job: &Job, now: BootTime) -> Result<(), SlurmError> {
+    pub(super) fn end(
+        &mut self,
+        due: &Due,
+        job: &JobInfo,
+        now: BootTime,
+    ) -> Result<(), SlurmError> {
         let action = action(&due.policy, job);
         if due.policy.mode != Mode::On {
             self.state.totals.dry_run += 1;
@@ -145,7 +151,7 @@ impl Daemon {
     fn end_in_slurm(
         &mut self,
         due: &Due,
-        job: &Job,
+        job: &JobInfo,
         action: Action,
         now: BootTime,
     ) -> Result<bool, SlurmError> {
@@ -214,7 +220,7 @@ impl Daemon {
 }
 
 /// What can be done to this job: one without a script cannot be requeued.
-fn action(policy: &Policy, job: &Job) -> Action {
+fn action(policy: &Policy, job: &JobInfo) -> Action {
     match job.can_requeue {
         true => policy.action,
         false => Action::Cancel,

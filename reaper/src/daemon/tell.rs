@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use gpufrac_core::policy::{Action, Stall};
+use slurm_sys::client::JobInfo;
 
 use super::Daemon;
 use super::reap::Due;
 use crate::act::mail::{self, Notice};
-use crate::act::slurm::Job;
 use crate::keep::evidence::Event;
 use crate::report::words;
 
@@ -32,7 +32,7 @@ impl Daemon {
     }
 
     /// Whom to write to; None where there is no mail.
-    pub(super) fn recipient(&self, due: &Due, job: &Job) -> Option<String> {
+    pub(super) fn recipient(&self, due: &Due, job: &JobInfo) -> Option<String> {
         let mail = &self.node.config.reaper.mail;
         mail.sendmail.as_ref().or(mail.program.as_ref())?;
         let user = &self.watched.get(&due.job)?.lease.user;
@@ -42,7 +42,7 @@ impl Daemon {
     pub(super) fn write_to_user(
         &self,
         due: &Due,
-        job: &Job,
+        job: &JobInfo,
         event: &Event,
         action: Action,
         ends_in: Duration,
@@ -64,7 +64,7 @@ impl Daemon {
 }
 
 /// The admin comment with what is said, after what others wrote there.
-pub(super) fn comment(job: &Job, text: &str) -> String {
+pub(super) fn comment(job: &JobInfo, text: &str) -> String {
     let others = job
         .admin_comment
         .split(" | ")

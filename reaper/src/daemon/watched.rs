@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{Facts, Policy, Reaper};
+use slurm_sys::client::JobInfo;
 
 use crate::act::refusal::Refusal;
-use crate::act::slurm::Job;
 use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
@@ -27,7 +27,7 @@ pub(super) struct WatchedJob {
     samples: Vec<Sample>,
     pub(super) last: Option<Sample>,
     /// What Slurm said of the job when it was last asked.
-    pub(super) job: Option<Job>,
+    pub(super) job: Option<JobInfo>,
     /// The round in which Slurm is asked at the earliest.
     pub(super) next_question: u64,
     /// Why nothing was done although it was due; said once.
@@ -167,7 +167,7 @@ impl WatchedJob {
 }
 
 /// What is known of a job for the choice of its rule.
-fn facts<'a>(lease: &'a Lease, job: Option<&'a Job>) -> Facts<'a> {
+fn facts<'a>(lease: &'a Lease, job: Option<&'a JobInfo>) -> Facts<'a> {
     Facts {
         pool: Some(&lease.pool),
         partition: Some(&lease.partition),

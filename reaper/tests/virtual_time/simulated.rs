@@ -15,7 +15,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_reaper::act::slices::{SliceError, Slices};
-use gpufrac_reaper::act::slurm::{ActionError, Job, JobControl, SlurmAction, SlurmError};
+use gpufrac_reaper::act::slurm::{ActionError, JobControl, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
 use gpufrac_reaper::keep::evidence::Record;
@@ -24,6 +24,7 @@ use gpufrac_reaper::key::{Key, SliceId};
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
+use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};
 
@@ -250,7 +251,7 @@ impl Simulated {
 }
 
 impl JobControl for Simulated {
-    fn job(&self, job_id: JobId) -> Result<Option<Job>, SlurmError> {
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
         self.reach_slurm()?;
         self.end_of_patience()?;
         Ok(self.0.borrow().slurm_job(job_id.0))

@@ -12,10 +12,10 @@ use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, User
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice, Slice, VERSION};
 use gpufrac_core::policy::IdleWish;
-use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::State;
 use gpufrac_reaper::rhythm::LookScope;
+use slurm_sys::client::{JobInfo, JobState};
 
 use crate::plans::{Part, Timeline, between};
 use crate::site::{Class, NODE, Site};
@@ -495,7 +495,7 @@ impl World {
 /// Slurm.
 impl World {
     /// What Slurm knows of a job.
-    pub fn slurm_job(&self, id: u32) -> Option<slurm::Job> {
+    pub fn slurm_job(&self, id: u32) -> Option<JobInfo> {
         let job = self.job(id)?;
         let is_forgotten = |over: Duration| self.now > over + FORGOTTEN;
         let run = job.runs.last()?;
@@ -507,9 +507,20 @@ impl World {
         let was_requeued =
             run.end.is_some_and(|(_, how)| how == How::Requeued) && (run.is_lost || !run.is_held);
         let text = |own: Class| if class == own { class.name() } else { "normal" }.to_owned();
-        Some(slurm::Job {
-            running: run.end.is_none(),
-            over: job.is_over.is_some(),
+        let state = match (run.end, job.is_over) {
+            (_, Some(_)) => JobState::Finished,
+            (Some(_), None) => JobState::Completing,
+            (None, None) => JobState::Running,
+        };
+        Some(JobInfo {
+            job_id: id,
+            user_id: 0,
+            state,
+            partition: String::new(),
+            tres_per_node: None,
+            tres_elsewhere: Vec::new(),
+            tres_per_task: None,
+            gres_of_nodes: Vec::new(),
             restart_count: job.runs.len() as u32 - u32::from(!was_requeued),
             batch: job.submission.batch,
             can_requeue: job.submission.batch,
@@ -519,7 +530,9 @@ impl World {
             reservation: String::new(),
             nodes: NODE.to_owned(),
             node_count: 1,
-            het: false,
+            array: None,
+            het_job_id: 0,
+            start_unix: 0,
             end_unix: 0,
             suspend_unix: 0,
             mail_user: String::new(),
