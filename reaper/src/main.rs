@@ -2,7 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -108,8 +109,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     let _alone = alone(&node)?;
     let mut waiter = Waiter::new(signals, &node.run.join("leases"))?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
-    let mut server = serve(&node, &snapshot, log);
-    let mut address = node.config.reaper.metrics;
+    let mut endpoint = Endpoint::open(&node, &snapshot, log);
     let name = node.name.clone();
     let run = node.run.clone();
     set_watchdog(node.config.reaper.interval);
@@ -127,22 +127,15 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
             Wake::End => break,
             Wake::Reload => {
                 notify(&[sd_notify::NotifyState::Reloading]);
-                match args.load() {
-                    Ok(node) if node.run != run => log.error(
-                        "goes on with the configuration of before: `[paths] run` is another, which needs a restart",
-                    ),
+                match reloaded(args, &run) {
                     Ok(node) => {
-                        if node.config.reaper.metrics != address || server.is_none() {
-                            address = node.config.reaper.metrics;
-                            drop(server);
-                            server = serve(&node, &snapshot, log);
-                        }
+                        endpoint = endpoint.follow(&node, &snapshot, log);
                         set_watchdog(node.config.reaper.interval);
                         daemon.reload(node);
                         log.info("read its configuration again");
                     }
-                    Err(error) => {
-                        log.error(format!("goes on with the configuration of before: {error}"))
+                    Err(why) => {
+                        log.error(format!("goes on with the configuration of before: {why}"))
                     }
                 }
                 notify(&[sd_notify::NotifyState::Ready]);
@@ -151,7 +144,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     }
     notify(&[sd_notify::NotifyState::Stopping]);
     daemon.stop();
-    drop(server);
+    drop(endpoint);
     log.info("ends");
     Ok(())
 }
@@ -175,18 +168,50 @@ fn alone(node: &Node) -> Result<DaemonLock, StartError> {
     }
 }
 
+/// The configuration as it is now, or why the daemon cannot go on with it.
+fn reloaded(args: &Args, run: &Path) -> Result<Node, String> {
+    let node = args.load().map_err(|error| error.to_string())?;
+    match node.run == run {
+        true => Ok(node),
+        false => Err("`[paths] run` is another, which needs a restart".to_owned()),
+    }
+}
+
 /// Prometheus' endpoint; without it the daemon does its work all the same.
-fn serve(node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Option<Server> {
-    let address = node.config.reaper.metrics?;
-    match Server::start(address, node.name.clone(), Arc::clone(snapshot)) {
-        Ok(server) => {
-            log.info(format!("metrics at http://{}/metrics", server.address()));
-            Some(server)
+struct Endpoint {
+    /// As the configuration has it.
+    address: Option<SocketAddr>,
+    server: Option<Server>,
+}
+
+impl Endpoint {
+    fn open(node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Endpoint {
+        let address = node.config.reaper.metrics;
+        let start = |address| match Server::start(address, node.name.clone(), Arc::clone(snapshot))
+        {
+            Ok(server) => {
+                log.info(format!("metrics at http://{}/metrics", server.address()));
+                Some(server)
+            }
+            Err(error) => {
+                log.error(format!("no metrics at {address}: {error}"));
+                None
+            }
+        };
+        Endpoint {
+            address,
+            server: address.and_then(start),
         }
-        Err(error) => {
-            log.error(format!("no metrics at {address}: {error}"));
-            None
+    }
+
+    /// At the address of another configuration.
+    fn follow(self, node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Endpoint {
+        if node.config.reaper.metrics == self.address && self.server.is_some() {
+            return self;
         }
+        // The old one may hold the port.
+        drop(self);
+        Endpoint::open(node, snapshot, log)
     }
 }
 

@@ -3,7 +3,6 @@
 mod fault;
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt::Display;
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
@@ -227,88 +226,110 @@ fn devices(
     let printed = super::conf::read_conf(&file.path, &|_| Ok(text.clone()));
     let Ok(printed) = printed else { return };
     let right = NodeLines::of(&printed, node);
-    let place = match (&lines.place, file.exists) {
-        (Some(place), _) => place.to_string(),
-        (None, true) => file.path.display().to_string(),
-        (None, false) => format!("{} (missing)", file.path.display()),
-    };
-    let error = Severity::Error;
     let detect = lines.detect.as_ref();
     if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
         found.push(Fault {
-            severity: error,
+            severity: Severity::Error,
             place: place.to_string(),
             wrong: Wrong::AutoDetect {
                 how: how.to_owned(),
             },
         });
     }
-    let mut add = |severity, place: &dyn Display, why| {
-        found.push(Fault {
-            severity,
-            place: place.to_string(),
-            wrong: Wrong::Lines {
-                why,
-                right: wanted.clone(),
-            },
-        });
+    let place = match (&lines.place, file.exists) {
+        (Some(place), _) => place.to_string(),
+        (None, true) => file.path.display().to_string(),
+        (None, false) => format!("{} (missing)", file.path.display()),
     };
-    if let Some((place, cores)) = lines.cores.first() {
-        let severity = match release {
-            Some(release) if release >= CORES_ARE_SAFE => Severity::Note,
-            Some(_) => error,
-            None => Severity::Warning,
-        };
-        add(severity, place, WrongLine::Cores(cores.clone()));
-    }
-    let devices = right.gpus.iter().enumerate();
-    let wrong = devices
-        .map(|(at, gpu)| (gpu, lines.gpus.get(at)))
-        .find(|(gpu, is)| Some(*gpu) != *is);
-    if let Some((gpu, is)) = wrong {
-        let why = match is {
+    let on_lines = |why| (Severity::Error, place.clone(), why);
+    let wrong = [
+        wrong_cores(lines, release),
+        wrong_gpu(lines, &right).map(on_lines),
+        vague_shards(lines, &right),
+        wrong_shards(lines, &right).map(on_lines),
+        wrong_fractions(lines, &right).map(on_lines),
+    ];
+    let wrong = wrong.into_iter().flatten();
+    found.extend(wrong.map(|(severity, place, why)| Fault {
+        severity,
+        place,
+        wrong: Wrong::Lines {
+            why,
+            right: wanted.clone(),
+        },
+    }));
+}
+
+fn wrong_cores(
+    lines: &NodeLines,
+    release: Option<SlurmRelease>,
+) -> Option<(Severity, String, WrongLine)> {
+    let (place, cores) = lines.cores.first()?;
+    let severity = match release {
+        Some(release) if release >= CORES_ARE_SAFE => Severity::Note,
+        Some(_) => Severity::Error,
+        None => Severity::Warning,
+    };
+    Some((severity, place.to_string(), WrongLine::Cores(cores.clone())))
+}
+
+/// The first device of ours that is missing or another one, else one that is there once more.
+fn wrong_gpu(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
+    let mut ours = right.gpus.iter().enumerate();
+    let wrong = ours.find(|(at, gpu)| lines.gpus.get(*at) != Some(gpu));
+    if let Some((at, gpu)) = wrong {
+        return Some(match lines.gpus.get(at) {
             None => WrongLine::Missing(gpu.clone()),
             Some(is) => WrongLine::Other {
                 is: is.clone(),
                 right: gpu.clone(),
             },
-        };
-        add(error, &place, why);
-    } else if lines.gpus.len() > right.gpus.len()
-        && let Some(more) = lines.gpus[right.gpus.len()..].iter().find(|gpu| {
-            right
-                .gpus
-                .iter()
-                .any(|ours| ours.type_name == gpu.type_name || ours.file == gpu.file)
-        })
-    {
-        add(error, &place, WrongLine::TooMany(more.clone()));
+        });
     }
-    let vague = lines
-        .vague
-        .as_ref()
-        .filter(|_| lines.shard_count == right.shard_count);
-    if let Some(place) = vague {
-        let same_files = lines.shards == right.shards;
-        let same = |count: &u64| right.shards.values().all(|other| other == count);
-        let all_share = right.shards.len() == right.gpus.len() && right.shards.values().all(same);
-        let severity = match same_files || (lines.shards.is_empty() && all_share) {
-            true => Severity::Warning,
-            false => error,
-        };
-        add(severity, place, WrongLine::Vague);
-    } else if lines.shards != right.shards || lines.shard_count != right.shard_count {
-        let shards = |of: &NodeLines| Shards {
-            count: of.shard_count,
-            devices: of.shards.len(),
-        };
-        let (is, right) = (shards(lines), shards(&right));
-        add(error, &place, WrongLine::Shards { is, right });
+    let is_like =
+        |ours: &Gpu, more: &Gpu| ours.type_name == more.type_name || ours.file == more.file;
+    let mut further = lines.gpus.iter().skip(right.gpus.len());
+    let more = further.find(|more| right.gpus.iter().any(|ours| is_like(ours, more)))?;
+    Some(WrongLine::TooMany(more.clone()))
+}
+
+/// Shards whose line names no file of ours, though their number is right.
+fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, String, WrongLine)> {
+    let place = lines.vague.as_ref()?;
+    if lines.shard_count != right.shard_count {
+        return None;
     }
-    if lines.fractions != right.fractions {
-        let (is, right) = (lines.fractions, right.fractions);
-        add(error, &place, WrongLine::Fractions { is, right });
+    let same_files = lines.shards == right.shards;
+    let same = |count: &u64| right.shards.values().all(|other| other == count);
+    let all_share = right.shards.len() == right.gpus.len() && right.shards.values().all(same);
+    let severity = match same_files || (lines.shards.is_empty() && all_share) {
+        true => Severity::Warning,
+        false => Severity::Error,
+    };
+    Some((severity, place.to_string(), WrongLine::Vague))
+}
+
+/// Shards that are not those of our devices. Of vague ones that are right in number [`vague_shards`] tells.
+fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
+    let same_count = lines.shard_count == right.shard_count;
+    if same_count && (lines.vague.is_some() || lines.shards == right.shards) {
+        return None;
     }
+    let shards = |of: &NodeLines| Shards {
+        count: of.shard_count,
+        devices: of.shards.len(),
+    };
+    Some(WrongLine::Shards {
+        is: shards(lines),
+        right: shards(right),
+    })
+}
+
+fn wrong_fractions(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
+    (lines.fractions != right.fractions).then_some(WrongLine::Fractions {
+        is: lines.fractions,
+        right: right.fractions,
+    })
 }
 
 /// Counts by name and Type.

@@ -13,7 +13,7 @@ use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::ids::GpuIndex;
-use crate::layout::{Layout, LayoutKind};
+use crate::layout::{Layout, LayoutError, LayoutKind};
 use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
 use crate::pool::Pool;
@@ -227,29 +227,30 @@ fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String>
     Some(name.to_owned())
 }
 
+const POOL_KEYS: [&str; 15] = [
+    "mechanism",
+    "layout",
+    "gpu",
+    "memory",
+    "menu",
+    "equal_halves",
+    "tenancy",
+    "sm_chunks",
+    "memory_limits",
+    "timeslice",
+    "framework_hints",
+    "library",
+    "partitions",
+    "nodes",
+    "gpus",
+];
+
 fn pool(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
     geometries: &[(String, Option<Geometry>)],
 ) -> Option<Pool> {
-    let known = [
-        "mechanism",
-        "layout",
-        "gpu",
-        "memory",
-        "menu",
-        "equal_halves",
-        "tenancy",
-        "sm_chunks",
-        "memory_limits",
-        "timeslice",
-        "framework_hints",
-        "library",
-        "partitions",
-        "nodes",
-        "gpus",
-    ];
-    section.only(source, &known);
+    section.only(source, &POOL_KEYS);
     let before = source.errors.len();
     let name = name_of(source, section);
     let mechanism = mechanism(source, section);
@@ -285,16 +286,7 @@ fn pool(
                 (Mechanism::Mig, kind) => Layout::solve(geometry, kind, menu, equal_halves),
                 (_, _) => Layout::whole_gpu(&geometry.model, *memory, menu),
             };
-            let keys = ["menu", "layout", "mechanism"];
-            let place = keys.iter().find_map(|key| section.get(key));
-            match (solved, place) {
-                (Ok(layout), _) => Some(layout),
-                (Err(error), Some(item)) => {
-                    item.wrong(source, error.into());
-                    None
-                }
-                (Err(_), None) => None,
-            }
+            solved_or_why(source, section, solved)
         }
         _ => None,
     };
@@ -313,6 +305,24 @@ fn pool(
         gpu_memory,
         options: options?,
     })
+}
+
+/// The layout, or an error at the key that it comes from.
+fn solved_or_why(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    solved: Result<Layout, LayoutError>,
+) -> Option<Layout> {
+    let keys = ["menu", "layout", "mechanism"];
+    let place = keys.iter().find_map(|key| section.get(key));
+    match (solved, place) {
+        (Ok(layout), _) => Some(layout),
+        (Err(error), Some(item)) => {
+            item.wrong(source, error.into());
+            None
+        }
+        (Err(_), None) => None,
+    }
 }
 
 fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mechanism> {

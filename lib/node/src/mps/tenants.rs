@@ -112,35 +112,49 @@ impl<'a> Tenants<'a> {
             self.note_left(self.daemon.end()?);
             return Ok(());
         }
-        match health {
-            Health::Good(_) => {
-                if let Some(name) = &self.mps.sm_partition
-                    && let Err(error) = self.daemon.remove_partition(name)
-                {
-                    self.log.error(error);
-                }
-                // This job goes all the same; the next one sets the limits again.
-                match self.daemon.limit(ceiling(self.others.iter())) {
-                    Ok(warning) => {
-                        if let Some(warning) = warning {
-                            self.log.warning(warning);
-                        }
-                        return Ok(self.daemon.admit(&self.users(false))?);
-                    }
-                    Err(error) => self.log.error(error),
-                }
-            }
+        let is_limited = match health {
+            Health::Good(_) => self.give_back(),
             // The next job replaces it.
-            Health::Absent => self.log.error(format!(
-                "the control daemon of `{}` died; it is replaced with the next job",
-                self.mps.folder
-            )),
-            Health::Hung(error) => self
-                .log
-                .error(format!("{error}; it is replaced with the next job")),
+            Health::Absent => {
+                self.log.error(format!(
+                    "the control daemon of `{}` died; it is replaced with the next job",
+                    self.mps.folder
+                ));
+                false
+            }
+            Health::Hung(error) => {
+                self.log
+                    .error(format!("{error}; it is replaced with the next job"));
+                false
+            }
+        };
+        let others = self.users(false);
+        Ok(match is_limited {
+            true => self.daemon.admit(&others)?,
+            false => self.daemon.keep(&others)?,
+        })
+    }
+
+    /// Gives what the job had of the daemon to the others. Whether the daemon keeps their limits now; this job goes all the
+    /// same, as the next one sets the limits again.
+    fn give_back(&self) -> bool {
+        if let Some(name) = &self.mps.sm_partition
+            && let Err(error) = self.daemon.remove_partition(name)
+        {
+            self.log.error(error);
         }
-        self.daemon.keep(&self.users(false))?;
-        Ok(())
+        match self.daemon.limit(ceiling(self.others.iter())) {
+            Ok(warning) => {
+                if let Some(warning) = warning {
+                    self.log.warning(warning);
+                }
+                true
+            }
+            Err(error) => {
+                self.log.error(error);
+                false
+            }
+        }
     }
 
     fn start(&self, start: Start<'_>) -> Result<(), MpsError> {

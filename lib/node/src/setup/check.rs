@@ -1,12 +1,13 @@
 //! `gpufrac check` on a node: does the machine look as the configuration says? Nothing is
 //! changed.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::layout::LayoutKind;
-use gpufrac_core::lease::LeaseState;
+use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::memory_limit;
@@ -151,57 +152,8 @@ fn daemons(
     let shares = |device: &&Device<'_>| device.pool.layout.kind != LayoutKind::Whole;
     let uses_mps = |device: &Device<'_>| device.pool.mechanism.uses_mps();
     if devices.iter().filter(shares).any(uses_mps) {
-        match version::of_program(&node.mps_control) {
-            Ok(version) => {
-                let wanted = devices.iter().any(|d| d.pool.options.sm_chunks.is_some());
-                if wanted && !version.has_partitions() {
-                    let what = format!(
-                        "`{}` has no static partitions of multiprocessors (they came with CUDA 13.1)",
-                        node.mps_control.display()
-                    );
-                    found.push(Finding::of_machine(
-                        what,
-                        "leave `sm_chunks` out of the pools, or update the driver",
-                    ));
-                }
-            }
-            Err(error) => found.push(Finding::of_machine(error, inspect::MPS_FIX)),
-        }
-        // Only root can see whose daemon a process is.
-        let leases = match nix::unistd::geteuid().is_root() {
-            true => node.leases().and_then(|store| store.list()),
-            false => Ok(Vec::new()),
-        };
-        let mut asked: Vec<String> = Vec::new();
-        // Leases that cannot be read were reported above.
-        for lease in leases.unwrap_or_default() {
-            let Some(mps) = lease.slice.mps() else {
-                continue;
-            };
-            // While a lease is made or ended its daemon comes and goes.
-            if lease.state != LeaseState::Active || asked.contains(&mps.folder) {
-                continue;
-            }
-            asked.push(mps.folder.clone());
-            let daemon = tenants::daemon_of(node, lease.user_id, mps);
-            let wrong = match daemon.health() {
-                Ok(Health::Good(servers)) => {
-                    let faulty = servers.into_iter().find(Server::is_faulty);
-                    faulty.map(|server| {
-                        format!("MPS server {} of `{}` is in FAULT", server.pid, mps.folder)
-                    })
-                }
-                Ok(Health::Absent) => Some(format!("the control daemon of `{}` died", mps.folder)),
-                Ok(Health::Hung(error)) | Err(error) => Some(error.to_string()),
-            };
-            let known = |what: &String| found.iter().any(|problem| problem.what == *what);
-            if let Some(what) = wrong.filter(|what| !known(what)) {
-                found.push(Finding::of_machine(
-                    what,
-                    "it is replaced with the next job on this GPU",
-                ));
-            }
-        }
+        control_program(node, devices, found);
+        running_daemons(node, found);
     }
     if devices
         .iter()
@@ -216,6 +168,60 @@ fn daemons(
         }));
     }
     Ok(())
+}
+
+fn control_program(node: &Node, devices: &[Device<'_>], found: &mut Vec<Finding>) {
+    let wants_partitions = devices.iter().any(|d| d.pool.options.sm_chunks.is_some());
+    match version::of_program(&node.mps_control) {
+        Ok(version) if wants_partitions && !version.has_partitions() => {
+            let what = format!(
+                "`{}` has no static partitions of multiprocessors (they came with CUDA 13.1)",
+                node.mps_control.display()
+            );
+            found.push(Finding::of_machine(
+                what,
+                "leave `sm_chunks` out of the pools, or update the driver",
+            ));
+        }
+        Ok(_) => {}
+        Err(error) => found.push(Finding::of_machine(error, inspect::MPS_FIX)),
+    }
+}
+
+/// The control daemons of active leases: while a lease is made or ended its daemon comes and goes.
+fn running_daemons(node: &Node, found: &mut Vec<Finding>) {
+    // Only root can see whose daemon a process is.
+    let leases = match nix::unistd::geteuid().is_root() {
+        true => node.leases().and_then(|store| store.list()),
+        false => Ok(Vec::new()),
+    };
+    // Leases that cannot be read were reported above.
+    let leases = leases.unwrap_or_default();
+    let active = leases.iter().filter(|it| it.state == LeaseState::Active);
+    let daemons: BTreeMap<&str, (&Lease, &MpsSlice)> = active
+        .filter_map(|lease| {
+            let mps = lease.slice.mps()?;
+            Some((mps.folder.as_str(), (lease, mps)))
+        })
+        .collect();
+    for (folder, (lease, mps)) in daemons {
+        let daemon = tenants::daemon_of(node, lease.user_id, mps);
+        let wrong = match daemon.health() {
+            Ok(Health::Good(servers)) => {
+                let faulty = servers.into_iter().find(Server::is_faulty);
+                faulty.map(|server| format!("MPS server {} of `{folder}` is in FAULT", server.pid))
+            }
+            Ok(Health::Absent) => Some(format!("the control daemon of `{folder}` died")),
+            Ok(Health::Hung(error)) | Err(error) => Some(error.to_string()),
+        };
+        let known = |what: &String| found.iter().any(|problem| problem.what == *what);
+        if let Some(what) = wrong.filter(|what| !known(what)) {
+            found.push(Finding::of_machine(
+                what,
+                "it is replaced with the next job on this GPU",
+            ));
+        }
+    }
 }
 
 fn recorded(

@@ -18,6 +18,7 @@ use crate::node::Node;
 use crate::slice::reconcile::place;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
+use crate::state::leases::LeaseStore;
 use crate::state::locks::LockError;
 use crate::state::without;
 use attempt::Attempt;
@@ -80,18 +81,7 @@ pub fn carve(
         slurm.explain(job.job_id, "");
     }
     if !word.wants_gpu(node) {
-        // Without a slice the job reaches no GPU: the SPANK plugin closes them all. So it must
-        // not find the lease of another run, or of another job of this number.
-        let old = store.of_job(job.job_id)?;
-        let is_foreign = |old: &Lease| word.asked.is_some() || !job.is_run_of(old);
-        if old.iter().any(is_foreign) {
-            release::release(node, job.job_id, log)?;
-        }
-        word.check_no_shares(job)?;
-        // Only on Slurm's word: of all others with a device no task starts.
-        if held && word.asked.is_some() {
-            without::note(&node.run, job.job_id, job.user_id)?;
-        }
+        go_without(job, node, &store, &word, held, log)?;
         return Ok(Carved::NotConcerned);
     }
     without::forget(&node.run, job.job_id)?;
@@ -126,6 +116,29 @@ pub fn carve(
         log,
     };
     try_for_a_while(&attempt, session, waiting)
+}
+
+/// Leaves the job without a slice: it reaches no GPU, as the SPANK plugin closes them all. So it must not find the lease of
+/// another run, or of another job of this number.
+fn go_without(
+    job: &JobEnv,
+    node: &Node,
+    store: &LeaseStore,
+    word: &Word,
+    held: bool,
+    log: &JobLog,
+) -> Result<(), CarveError> {
+    let old = store.of_job(job.job_id)?;
+    let is_foreign = |old: &Lease| word.asked.is_some() || !job.is_run_of(old);
+    if old.iter().any(is_foreign) {
+        release::release(node, job.job_id, log)?;
+    }
+    word.check_no_shares(job)?;
+    // Only on Slurm's word: of all others with a device no task starts.
+    if held && word.asked.is_some() {
+        without::note(&node.run, job.job_id, job.user_id)?;
+    }
+    Ok(())
 }
 
 /// Tries until it works, something is wrong that does not heal, or [`PATIENCE`] is over. `session`: one that was opened

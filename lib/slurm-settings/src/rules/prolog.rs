@@ -113,74 +113,72 @@ pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
     }
 }
 
+/// Whether `key`, a Prolog or an Epilog, runs our `program` on the nodes.
 pub(super) fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding>) {
-    let running = settings.running.as_ref();
     let lines: Vec<_> = settings
         .files
         .iter()
         .flat_map(|files| files.slurm.all(key))
         .collect();
-    let mut values: Vec<&str> = lines.iter().map(|(_, value)| *value).collect();
-    values.extend(running.into_iter().flat_map(|running| running.all(key)));
-    let file = settings
-        .files
-        .as_ref()
-        .map(|files| files.slurm.path.display().to_string());
-    let place = match lines.last() {
-        Some((place, _)) => place.to_string(),
-        None => file.unwrap_or("scontrol show config".into()),
+    let running = settings.running.as_ref();
+    let running: Option<Vec<&str>> = running.map(|running| running.all(key));
+    let place = match (lines.last(), &settings.files) {
+        (Some((place, _)), _) => place.to_string(),
+        (None, Some(files)) => files.slurm.path.display().to_string(),
+        (None, None) => "scontrol show config".to_owned(),
+    };
+    let error = |place: String, what: String, fix: String| Finding {
+        severity: Severity::Error,
+        place: Some(place),
+        what,
+        fix,
     };
     let right = format!("/usr/sbin/{program}");
-    let named_so = |value: &&str| value.rsplit('/').next() == Some(program);
-    let running_has = running.is_none_or(|running| !running.all(key).is_empty());
-    if values.is_empty() {
-        found.push(Finding {
-            severity: Severity::Error,
-            place: Some(place),
-            what: format!("{key} is not set: no slice is made and unmade without it"),
-            fix: format!("add the line: {key}={right}"),
-        });
+    let unset = format!("{key} is not set: no slice is made and unmade without it");
+    if lines.is_empty() && running.as_ref().is_none_or(Vec::is_empty) {
+        found.push(error(place, unset, format!("add the line: {key}={right}")));
         return;
     }
-    if !running_has {
-        found.push(Finding {
-            severity: Severity::Error,
-            place: Some("scontrol show config".into()),
-            what: format!("{key} is not set: no slice is made and unmade without it"),
-            fix: format!("{place} has it: `scontrol reconfigure`"),
-        });
+    if running.as_ref().is_some_and(Vec::is_empty) {
+        let fix = format!("{place} has it: `scontrol reconfigure`");
+        found.push(error("scontrol show config".into(), unset, fix));
         return;
     }
     // Tried with 24.11: it is sent as text, which ends at its first zero byte, the eighth of a program.
     let parameters = words(settings.value("SlurmctldParameters"));
     let configless = has(&parameters, "enable_configless");
-    let sent = lines
-        .iter()
-        .find(|(_, value)| *value == program && configless);
-    if let Some((place, value)) = sent {
-        found.push(Finding {
-            severity: Severity::Error,
-            place: Some(place.to_string()),
-            what: format!(
-                "{key}={value}: a path that is not absolute is of a file that nodes without slurm.conf get from \
-                 slurmctld, and Slurm sends scripts alone: they would have no program to run"
-            ),
-            fix: format!("write instead: {key}={right}"),
-        });
+    let sent = lines.iter().find(|(_, value)| *value == program);
+    if let Some((place, value)) = sent.filter(|_| configless) {
+        let what = format!(
+            "{key}={value}: a path that is not absolute is of a file that nodes without slurm.conf get from \
+             slurmctld, and Slurm sends scripts alone: they would have no program to run"
+        );
+        let fix = format!("write instead: {key}={right}");
+        found.push(error(place.to_string(), what, fix));
         return;
     }
-    if values.iter().any(named_so) {
-        return;
-    }
-    let seen = |value: &&str| {
+    let mut values: Vec<&str> = lines.iter().map(|(_, value)| *value).collect();
+    values.extend(running.unwrap_or_default());
+    found.extend(runs(settings, key, program, &values, place));
+}
+
+/// Whether one of the values of `key` is `program`, or a script that names it.
+fn runs(
+    settings: &Settings,
+    key: &str,
+    program: &str,
+    values: &[&str],
+    place: String,
+) -> Option<Finding> {
+    let is_program = |value: &&str| value.rsplit('/').next() == Some(program);
+    let names_program = |value: &&str| {
         let mut scripts = settings.scripts.iter();
         scripts.find(|script| script.path == **value)?.names_ours
     };
-    let seen: Vec<Option<bool>> = values.iter().map(seen).collect();
-    if seen.contains(&Some(true)) {
-        return;
+    let seen: Vec<Option<bool>> = values.iter().map(names_program).collect();
+    if values.iter().any(is_program) || seen.contains(&Some(true)) {
+        return None;
     }
-    let value = values.last().copied().unwrap_or_default();
     let (severity, what) = match seen.contains(&None) {
         true => (
             Severity::Note,
@@ -191,12 +189,14 @@ pub(super) fn script(settings: &Settings, key: &str, program: &str, found: &mut 
             format!("it does not name {program}, which makes and unmakes slices"),
         ),
     };
-    found.push(Finding {
+    let value = values.last().copied().unwrap_or_default();
+    let right = format!("/usr/sbin/{program}");
+    Some(Finding {
         severity,
         place: Some(place),
         what: format!("{key}={value}: {what}"),
         fix: format!(
             "let it run {right} and end with its exit status, or write instead: {key}={right}"
         ),
-    });
+    })
 }
