@@ -15,6 +15,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Ended, Job, World, job, may_run};
+use gpufrac_core::ids::GpuIndex;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
 
@@ -143,6 +144,35 @@ fn an_open_capability_file_does_not_outlive_its_job() {
     });
     ended.ok();
     assert_eq!(capability(&world, third).1, minor);
+    world.check(&[]);
+}
+
+#[test]
+fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
+    let Some(world) = ready(GPU + 4) else { return };
+    let first = job_of(61_031, 1);
+    world.prolog(first).ok();
+    let (file, minor) = capability(&world, first);
+    world.epilog(first).ok();
+    let gpu = world.node().locks().unwrap();
+    let gpu = gpu.gpu(GpuIndex(GPU + 4), Duration::from_secs(60)).unwrap();
+    let second = job_of(61_032, 2);
+    let mut prolog = world.job_command("prolog", second);
+    let prolog = prolog.stderr(Stdio::piped()).spawn().unwrap();
+    let line = world.root().join(format!("run/locks/gpu{}.line", GPU + 4));
+    let start = Instant::now();
+    while fs::read_dir(&line).unwrap().count() < 2 {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "it stands in line"
+        );
+    }
+    let mut others = Running::holding(61_033, &file);
+    drop(gpu);
+    let ended = Ended::of(prolog.wait_with_output().unwrap());
+    ended.ok().says("another instance is granted");
+    assert_ne!(capability(&world, second).1, minor);
+    assert!(others.lives());
     world.check(&[]);
 }
 

@@ -107,11 +107,19 @@ impl HeldCaps {
         }
     }
 
+    /// Looks again, for what was opened or handed on since then: briefly, as others wait for the GPU meanwhile.
+    pub fn look_again(&mut self, major: u32) {
+        let since = search(|_| true, |device| device.major == major, FEW);
+        self.holders.extend(since.holders);
+    }
+
     /// A process of anybody but `user` that holds one of these files. What the user's own hold is the user's own matter.
     #[must_use]
     pub fn by_others(&self, minors: [u32; 2], user: UserId) -> Option<&Holder> {
         let mut holders = self.holders.iter();
-        holders.find(|holder| holder.user != user && minors.contains(&holder.device.minor))
+        holders.find(|holder| {
+            holder.user != user && minors.contains(&holder.device.minor) && holder.still_holds()
+        })
     }
 }
 

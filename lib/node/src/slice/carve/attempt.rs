@@ -78,7 +78,7 @@ impl Attempt<'_> {
         // What does not change is found out before the lock is taken.
         let gpu = self.gpu(session)?;
         let facts = self.facts(session)?;
-        let cut = match self.device.pool.mechanism.uses_mig() {
+        let mut cut = match self.device.pool.mechanism.uses_mig() {
             true => Cut::Instances {
                 geometry: self.checked_geometry(&gpu, facts.geometry)?,
                 held: self.held_caps(),
@@ -90,6 +90,9 @@ impl Attempt<'_> {
         };
         let lock = waiting.turn(line)?;
         reached("carve.locked");
+        if let Cut::Instances { held, .. } = &mut cut {
+            held.look_again(self.record.caps_major);
+        }
         let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
         let locked = &mut locked;
         if let Some(kept) = self.own_leases(locked)? {
@@ -213,7 +216,7 @@ impl Attempt<'_> {
         error
     }
 
-    /// Looked at before the lock is taken. Processes that hide behind the number of their files are an admin's matter: if
+    /// Looked at before the lock is taken, which can take long. Processes that hide behind the number of their files are an admin's matter: if
     /// they stopped the job, anybody could stop all jobs.
     fn held_caps(&self) -> HeldCaps {
         let held = HeldCaps::search(self.record.caps_major);

@@ -59,9 +59,7 @@ impl Attempt<'_> {
             made.create_compute_instance(profile.compute_slices)?;
         reached("carve.compute_instance_made");
         let minors = InstanceFiles::of(locked).claim(gi_id, ci_id)?;
-        if let Some(holder) = held.by_others([minors.gi, minors.ci], self.job.user_id)
-            && holder.still_holds()
-        {
+        if let Some(holder) = held.by_others([minors.gi, minors.ci], self.job.user_id) {
             return Err(CarveError::Held {
                 holder: holder.to_string(),
                 place: Occupied {
