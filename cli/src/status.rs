@@ -2,7 +2,7 @@
 
 use gpufrac_core::config::Device;
 use gpufrac_core::ids::GpuIndex;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, LeaseState};
 
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
@@ -142,6 +142,9 @@ impl Status {
                 (_, mps) => segments.push(Segment {
                     placement: mig.placement,
                     label: match mps {
+                        None if lease.state == LeaseState::Kept => {
+                            format!("kept for {} {}", lease.user, short(&mig.profile_name))
+                        }
                         Some(_) => format!("job {} {}", lease.name(), lease.fraction),
                         None => format!("job {} {}", lease.name(), short(&mig.profile_name)),
                     },

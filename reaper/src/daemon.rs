@@ -143,6 +143,7 @@ impl Daemon {
         let now = self.outside.clock.now();
         self.ask_about_suspects(now);
         self.reap(now);
+        self.end_kept();
         if self.round % ROUNDS_BETWEEN_CLEANUPS == 1 {
             self.cleanup.run(
                 &self.outside,
@@ -164,6 +165,12 @@ impl Daemon {
         }
         self.publish();
         self.save();
+    }
+
+    fn end_kept(&mut self) {
+        let Outside { slices, log, .. } = &self.outside;
+        let ended = slices.end_kept(&self.node, &self.leases, log);
+        self.reports.report_once(log, Topic::Kept, ended.err());
     }
 
     /// Keeps everything: the daemon ends.

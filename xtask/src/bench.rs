@@ -70,6 +70,12 @@ pub(crate) struct BenchArguments {
     /// How often each cluster has its bursts
     #[arg(long, default_value_t = 1)]
     burst_rounds: usize,
+    /// How long the simulated driver takes there
+    #[arg(long, value_enum, default_value_t = burst::DriverTimes::Seen)]
+    burst_driver: burst::DriverTimes,
+    /// Let users submit there in turns, not each all of theirs at once
+    #[arg(long)]
+    burst_in_turns: bool,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]

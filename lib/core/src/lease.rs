@@ -80,6 +80,8 @@ pub struct Lease {
     pub idle_wish: IdleWish,
     /// When the lease was first written: seconds since 1970.
     pub created_unix: u64,
+    /// Since when the instance is kept, in seconds since 1970: its job's usage was recorded then.
+    pub kept_unix: Option<u64>,
     /// Where the slice is.
     pub slice: Slice,
 }
@@ -171,6 +173,21 @@ impl Lease {
             });
         }
         self.state = to;
+        Ok(())
+    }
+
+    /// Goes to [`LeaseState::Kept`].
+    ///
+    /// # Errors
+    /// As of [`Lease::advance`], and when there is no instance that is the job's alone; it is unchanged then.
+    pub fn keep(&mut self, now_unix: u64) -> Result<(), LeaseError> {
+        if self.mechanism() != Mechanism::Mig || self.slice.instance().is_none() {
+            return Err(LeaseError::NoInstance {
+                job_id: self.job_id,
+            });
+        }
+        self.advance(LeaseState::Kept)?;
+        self.kept_unix = Some(now_unix);
         Ok(())
     }
 }

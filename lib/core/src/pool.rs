@@ -1,6 +1,7 @@
 //! Pools: GPUs that are shared in one way, and the devices that Slurm sees of them.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::fraction::{MemoryMib, Units};
 use crate::geometry::Geometry;
@@ -47,6 +48,8 @@ pub struct PoolOptions {
     pub timeslice: Option<TimesliceLength>,
     /// `framework_hints`, for all but mig.
     pub framework_hints: bool,
+    /// `reuse`, for mig: how long an instance stands after its job for the next job of the same user.
+    pub reuse: Option<Duration>,
     /// `library`, for hami: the path of HAMi-core's `libvgpu.so`.
     pub library: Option<String>,
 }

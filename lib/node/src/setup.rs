@@ -21,7 +21,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
-use crate::slice::reconcile;
+use crate::slice::{keep, reconcile};
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
 use crate::state::pools;
@@ -452,11 +452,16 @@ fn repair(machine: Machine<'_>) -> Result<(), SetupError> {
     } = machine;
     let (store, locks) = (node.leases()?, node.locks()?);
     let log = JobLog::setup();
+    let leases = store.list()?;
     for gpu in gpus {
-        if devices.iter().any(|device| device.gpu_index == gpu.index) {
+        let is_of_pool = devices.iter().any(|device| device.gpu_index == gpu.index);
+        // Of an earlier configuration.
+        let has_lease = leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid);
+        if is_of_pool || has_lease {
             let lock = locks.gpu(gpu.index, node.lock_patience)?;
             let mut locked = LockedGpu::new(lock, node, &store, gpu, &log);
             reconcile::repair(&mut locked, None)?;
+            keep::end_due(&mut locked)?;
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 pub mod carve;
 pub mod failpoint;
 pub mod fit;
+pub mod keep;
 pub mod reconcile;
 pub mod release;
 pub mod remains;

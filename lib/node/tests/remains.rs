@@ -177,6 +177,27 @@ fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
 }
 
 #[test]
+fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
+    let gpu = GPU + 5;
+    let Some(world) = ready(gpu) else { return };
+    let keeps = format!("gpus = [{gpu}]\nreuse = \"1h\"");
+    world.configure("halves", "H100-80", &keeps);
+    let first = job_of(61_041, 1);
+    world.prolog(first).ok();
+    let (file, minor) = capability(&world, first);
+    let mut own = Running::holding(first.uid, &file);
+    world.epilog(first).ok().says("keeps").says("it is killed");
+    own.was_killed();
+    let mut others = Running::holding(61_042, &file);
+    let second = Job { id: 2, ..first };
+    let ended = world.prolog(second).ok();
+    ended.says("another instance is granted");
+    assert_ne!(capability(&world, second).1, minor);
+    assert!(others.lives());
+    world.check(&[]);
+}
+
+#[test]
 fn what_the_jobs_own_user_holds_is_no_obstacle() {
     let Some(world) = ready(GPU + 1) else { return };
     let first = job_of(61_011, 1);

@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::ptr::null_mut;
 
+use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::{Geometry, Placement};
 use nvml_wrapper::Device;
 
@@ -49,8 +50,15 @@ pub struct Standing<'g> {
     ci: ffi::nvmlComputeInstance_t,
     gi_id: u32,
     ci_id: u32,
+    mig: ffi::nvmlDevice_t,
     /// `MIG-...`, never used twice.
     pub mig_uuid: String,
+}
+
+/// A MIG device, which is a compute instance as CUDA sees it.
+struct MigHandle {
+    handle: ffi::nvmlDevice_t,
+    uuid: String,
 }
 
 impl Gpu<'_> {
@@ -150,7 +158,7 @@ impl Gpu<'_> {
                 let info = self.ci_info(ci)?;
                 found.push(ComputeInstance {
                     ci_id,
-                    mig_uuid: self.mig_uuid(gi_id, &info)?,
+                    mig_uuid: self.mig_of(gi_id, &info)?.uuid,
                 });
             }
         }
@@ -170,46 +178,48 @@ impl Gpu<'_> {
             return Ok(None);
         };
         let info = self.ci_info(ci)?;
+        let MigHandle { handle, uuid } = self.mig_of(gi_id, &info)?;
         Ok(Some(Standing {
             gpu: self,
             gi,
             ci,
             gi_id,
             ci_id,
-            mig_uuid: self.mig_uuid(gi_id, &info)?,
+            mig: handle,
+            mig_uuid: uuid,
         }))
     }
 
-    /// The UUID of the MIG device that is this compute instance.
-    fn mig_uuid(
+    /// The MIG device that is this compute instance.
+    fn mig_of(
         &self,
         gi_id: u32,
         info: &ffi::nvmlComputeInstanceInfo_t,
-    ) -> Result<String, NvmlError> {
+    ) -> Result<MigHandle, NvmlError> {
         // nvml.h calls `device` the parent, yet NVIDIA's own driver for Kubernetes takes it for the MIG device.
         // Where it is one, nothing more is to be asked: other ways take seconds when many ask at once.
         if !info.device.is_null() && info.device != self.handle() {
-            let named = self.uuid_of(info.device)?;
-            if named.starts_with("MIG-") {
+            let named = self.mig_behind(info.device)?;
+            if named.uuid.starts_with("MIG-") {
                 return Ok(named);
             }
         }
-        match self.mig_uuid_by_name(gi_id, info.id)? {
-            Some(uuid) => Ok(uuid),
-            None => self.mig_uuid_by_walk(gi_id, info.id),
+        match self.mig_by_name(gi_id, info.id)? {
+            Some(device) => Ok(device),
+            None => self.mig_by_walk(gi_id, info.id),
         }
     }
 
-    fn uuid_of(&self, device: ffi::nvmlDevice_t) -> Result<String, NvmlError> {
+    fn mig_behind(&self, handle: ffi::nvmlDevice_t) -> Result<MigHandle, NvmlError> {
         // SAFETY: NVML gave the handle a moment ago, and its library outlives the device.
-        let device = unsafe { Device::new(device, &self.session.nvml) };
-        device
-            .uuid()
-            .map_err(|e| self.failed("nvmlDeviceGetUUID", &e))
+        let device = unsafe { Device::new(handle, &self.session.nvml) };
+        let uuid = device.uuid();
+        let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
+        Ok(MigHandle { handle, uuid })
     }
 
     /// By the name that MIG devices had before they had UUIDs of their own; None where the driver knows none such.
-    fn mig_uuid_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<String>, NvmlError> {
+    fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle>, NvmlError> {
         let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
             return Ok(None);
         };
@@ -227,11 +237,11 @@ impl Gpu<'_> {
             }
             Err(error) => return Err(error),
         }
-        let uuid = self.uuid_of(device)?;
-        Ok(Some(uuid).filter(|uuid| uuid.starts_with("MIG-")))
+        let device = self.mig_behind(device)?;
+        Ok(Some(device).filter(|device| device.uuid.starts_with("MIG-")))
     }
 
-    fn mig_uuid_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<String, NvmlError> {
+    fn mig_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<MigHandle, NvmlError> {
         let most = self
             .device
             .mig_device_count()
@@ -249,7 +259,7 @@ impl Gpu<'_> {
                 other => other?,
             }
             if (its_gi, its_ci) == (gi_id, ci_id) {
-                return self.uuid_of(mig);
+                return self.mig_behind(mig);
             }
         }
         Err(NvmlError::Call {
@@ -370,7 +380,7 @@ impl NewInstance<'_> {
         let (_, info) = made?;
         Ok(ComputeInstance {
             ci_id: info.id,
-            mig_uuid: gpu.mig_uuid(self.gi_id, &info)?,
+            mig_uuid: gpu.mig_of(self.gi_id, &info)?.uuid,
         })
     }
 
@@ -414,6 +424,19 @@ impl NewInstance<'_> {
 }
 
 impl Standing<'_> {
+    /// Device memory in use on the instance.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
+        let gpu = self.gpu;
+        // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.
+        let device = unsafe { Device::new(self.mig, &gpu.session.nvml) };
+        let memory = device.memory_info();
+        let memory = memory.map_err(|e| gpu.failed("nvmlDeviceGetMemoryInfo", &e))?;
+        Ok(MemoryMib(memory.used >> 20))
+    }
+
     /// Destroys the compute instance; fine if it is gone. The caller has compared the UUID.
     pub fn destroy_compute_instance(&self) -> Result<(), NvmlError> {
         let (gpu, ids) = (self.gpu, (self.gi_id, self.ci_id));

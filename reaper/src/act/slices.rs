@@ -9,8 +9,8 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::gpu::strangers;
 use gpufrac_node::node::Node;
-use gpufrac_node::slice::reconcile;
 use gpufrac_node::slice::teardown::{self, TeardownError};
+use gpufrac_node::slice::{keep, reconcile};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::{MigMode, NvmlError};
@@ -54,6 +54,12 @@ pub trait Slices {
     /// The driver or a file refuses.
     fn repair(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
 
+    /// Destroys those instances of `leases` that were kept for long enough.
+    ///
+    /// # Errors
+    /// The driver or a file refuses.
+    fn end_kept(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
+
     /// Ends an active lease, if it is still there. Says whether it was.
     ///
     /// # Errors
@@ -77,6 +83,37 @@ pub trait Slices {
 /// The slices that stand on the node's GPUs.
 pub struct NodeSlices;
 
+/// Works on each GPU of these leases that nobody else is at work on.
+fn on_gpus<'a>(
+    node: &Node,
+    leases: impl Iterator<Item = &'a Lease>,
+    log: &JobLog,
+    work: impl Fn(&mut LockedGpu<'_>) -> Result<(), StoreError>,
+) -> Result<(), SliceError> {
+    let mut of_gpus: Vec<&Lease> = leases.collect();
+    of_gpus.sort_unstable_by_key(|lease| &lease.slice.gpu_uuid);
+    of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
+    for lease in of_gpus {
+        let locks = node.locks()?;
+        // The driver takes its time to start: no job waits for that.
+        let session = node.nvml()?;
+        let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
+            Err(LockError::Timeout { .. }) => continue,
+            other => other?,
+        };
+        let store = node.leases()?;
+        match teardown::gpu_of(&session, lease) {
+            Ok(gpu) => work(&mut LockedGpu::new(lock, node, &store, gpu, log))?,
+            // The other GPUs can be repaired all the same.
+            Err(error) => log.warning(format!(
+                "the lease of job {}, left {}, cannot be ended yet: {error}",
+                lease.job_id, lease.state
+            )),
+        }
+    }
+    Ok(())
+}
+
 impl Slices for NodeSlices {
     fn list(&self, node: &Node) -> Result<Vec<Lease>, SliceError> {
         Ok(node.leases()?.list()?)
@@ -85,32 +122,22 @@ impl Slices for NodeSlices {
     fn repair(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError> {
         let unfinished = leases
             .iter()
-            .filter(|lease| lease.state != LeaseState::Active);
-        let mut of_gpus: Vec<&Lease> = unfinished.collect();
-        of_gpus.sort_unstable_by_key(|lease| &lease.slice.gpu_uuid);
-        of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
-        for lease in of_gpus {
-            let locks = node.locks()?;
-            // The driver takes its time to start: no job waits for that.
-            let session = node.nvml()?;
-            let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
-                Err(LockError::Timeout { .. }) => continue,
-                other => other?,
-            };
-            let store = node.leases()?;
-            match teardown::gpu_of(&session, lease) {
-                Ok(gpu) => {
-                    let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
-                    reconcile::repair(&mut locked, None)?;
-                }
-                // The other GPUs can be repaired all the same.
-                Err(error) => log.warning(format!(
-                    "the lease of job {}, left {}, cannot be ended yet: {error}",
-                    lease.job_id, lease.state
-                )),
-            }
-        }
-        Ok(())
+            .filter(|lease| matches!(lease.state, LeaseState::Carving | LeaseState::Releasing));
+        on_gpus(node, unfinished, log, |locked| {
+            reconcile::repair(locked, None).map(|_| ())
+        })
+    }
+
+    fn end_kept(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError> {
+        let kept = leases
+            .iter()
+            .filter(|lease| lease.state == LeaseState::Kept);
+        on_gpus(
+            node,
+            kept.filter(|lease| keep::is_due(node, lease)),
+            log,
+            keep::end_due,
+        )
     }
 
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError> {

@@ -26,6 +26,8 @@ pub(crate) enum Topic {
     State,
     /// Leases that other runs left in carving or releasing.
     Overdue,
+    /// Instances that were kept for the next job of their user.
+    Kept,
     /// Leases of jobs that seem to be over.
     OverJobs,
     /// Instances that no lease names.
@@ -47,6 +49,7 @@ impl Topic {
             Topic::Purge => "purge",
             Topic::State => "state",
             Topic::Overdue => "overdue",
+            Topic::Kept => "kept instances",
             Topic::OverJobs => "jobs that seem to be over",
             Topic::Unleased => "unleased",
             Topic::Strangers => "strangers",

@@ -206,6 +206,10 @@ impl Slices for Simulated {
         Ok(())
     }
 
+    fn end_kept(&self, _: &Node, _: &[Lease], _: &JobLog) -> Result<(), SliceError> {
+        Ok(())
+    }
+
     fn end(&self, _: &Node, lease: &Lease, _: &JobLog) -> Result<bool, SliceError> {
         Ok(self.0.borrow_mut().end_lease(lease))
     }

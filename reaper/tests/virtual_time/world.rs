@@ -645,6 +645,7 @@ fn lease(submission: &Submission, id: u32, run: u32, number: u32, gpu: usize, un
         whole_device: false,
         idle_wish: submission.wish,
         created_unix: unix,
+        kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(gpu as u32),
             side: Side::Whole,

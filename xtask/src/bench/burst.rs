@@ -1,8 +1,8 @@
-//! Many jobs at once: gpufrac, which makes each slice when its job comes, beside a plain Slurm that lends MIG instances which an
-//! admin has made for good.
+//! Many jobs at once: gpufrac, which makes each slice when its job comes, with `reuse` and without, beside a plain Slurm that
+//! lends MIG instances which an admin has made for good.
 //!
-//! The simulated driver takes the times that real GPUs were seen to take ([`DRIVER`]); the plain cluster never asks it. Both
-//! have eight GPUs with seven places each.
+//! The simulated driver takes its time ([`DriverTimes`]); the plain cluster never asks it. All have eight GPUs with seven places
+//! each.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use gpufrac_lab::Lab;
 
 use super::plain::{self, Plain, PlainLab};
@@ -29,7 +30,19 @@ layout = \"slices\"
 gpu = \"H100-80\"
 partitions = [\"gpu\"]
 nodes = \"@NODES@\"
+@REUSE@
 ";
+
+/// How long the simulated driver takes for a call.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DriverTimes {
+    /// Milliseconds that issues about real GPUs tell of: 300 to start, 1500 to make an instance, 1000 to destroy one
+    Seen,
+    /// The simulator's model, in which calls take longer the more sessions there are (docs/design/tests.md)
+    Model,
+    /// 0 to 3 s for every call on a GPU, each GPU its own
+    Uneven,
+}
 
 /// Functions of the driver and their milliseconds.
 const DRIVER: [(&str, &str); 5] = [
@@ -49,6 +62,9 @@ echo $(($(/bin/date +%s%N) - began)) >>@TIMES@
 exit $status
 "#;
 
+/// What `reuse` is measured with: longer than a place is free.
+const REUSE: &str = "reuse = \"30s\"";
+
 /// Notes when the job began.
 const JOB: &str = "date +%s%N >began.$SLURM_JOB_ID; sleep 1";
 
@@ -63,27 +79,24 @@ struct Burst {
     drained: usize,
 }
 
-/// One of the two clusters.
+/// One of the clusters.
 struct Side<'a> {
     lab: &'a Lab,
     /// Requests, which the jobs have in turns.
     requests: &'a [&'a str],
+    /// Whether users submit in turns; else each all of theirs at once, as arrays are.
+    in_turns: bool,
 }
 
+/// The clusters, in the order of [`NAMES`].
+const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
+
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
-    println!("starting two clusters with {GPUS} GPUs of {PLACES} places ...");
-    let ours = Lab::builder()
-        .quiet()
-        .gpus("H100-80", GPUS)
-        .pools(POOL)
-        .run_on_tmpfs(true)
-        .build_folder(build)
-        .start()?;
-    time_prologs(&ours)?;
-    for (call, milliseconds) in DRIVER {
-        let delay = ["delay", "--call", call, "--ms", milliseconds];
-        ours.gpusim(&ours.nodes()[0], &delay)?;
-    }
+    println!("starting three clusters with {GPUS} GPUs of {PLACES} places ...");
+    let ours = [
+        cluster(arguments, build, "")?,
+        cluster(arguments, build, REUSE)?,
+    ];
     let places = GPUS * PLACES;
     let plain = Plain {
         build,
@@ -94,63 +107,109 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         slurm_conf: "GresTypes=gpu\n",
     };
     let PlainLab { lab, folder } = plain.start(&plain::folder("burst")?)?;
+    let fractions: &[&str] = &["--gres=gpufrac:0.125", "--gres=gpufrac:0.14"];
+    let side = |lab, requests| Side {
+        lab,
+        requests,
+        in_turns: arguments.burst_in_turns,
+    };
     let sides = [
-        Side {
-            lab: &ours,
-            requests: &["--gres=gpufrac:0.125", "--gres=gpufrac:0.14"],
-        },
-        Side {
-            lab: &lab,
-            requests: &["--gres=gpu:1"],
-        },
+        side(&ours[0], fractions),
+        side(&ours[1], fractions),
+        side(&lab, &["--gres=gpu:1"]),
     ];
-    let bursts = [
-        (places as usize, 1),
-        (arguments.burst_jobs, 3.min(ours.users().len())),
-    ];
-    for (jobs, users) in bursts {
-        let mut results: [Vec<Burst>; 2] = [Vec::new(), Vec::new()];
+    let users = 3.min(sides[0].lab.users().len());
+    for (jobs, users) in [(places as usize, 1), (arguments.burst_jobs, users)] {
+        let mut results: [Vec<Burst>; 3] = Default::default();
         for round in 0..arguments.burst_rounds.max(1) {
-            for turn in 0..2 {
-                let which = (round + turn) % 2;
-                println!("{jobs} jobs of {users} users, {} ...", name_of(which));
+            for turn in 0..sides.len() {
+                let which = (round + turn) % sides.len();
+                println!("{jobs} jobs of {users} users, {} ...", NAMES[which]);
                 results[which].push(sides[which].burst(jobs, users)?);
             }
         }
         report(table, jobs, users, &results);
     }
-    ours.stop()?;
+    for lab in ours {
+        lab.stop()?;
+    }
     lab.stop()?;
     Ok(fs::remove_dir_all(folder)?)
 }
 
-fn name_of(side: usize) -> &'static str {
-    ["gpufrac", "plain Slurm"][side]
+fn cluster(arguments: &BenchArguments, build: &Path, reuse: &str) -> Result<Lab> {
+    let lab = Lab::builder()
+        .quiet()
+        .gpus("H100-80", GPUS)
+        .pools(&POOL.replace("@REUSE@", reuse))
+        .run_on_tmpfs(true)
+        .build_folder(build)
+        .start()?;
+    time_prologs(&lab)?;
+    let tell = |words: &[&str]| lab.gpusim(&lab.nodes()[0], words);
+    match arguments.burst_driver {
+        DriverTimes::Seen => {
+            for (call, milliseconds) in DRIVER {
+                tell(&["delay", "--call", call, "--ms", milliseconds])?;
+            }
+        }
+        DriverTimes::Model => drop(tell(&["latency", "on"])?),
+        DriverTimes::Uneven => {
+            for gpu in 1..GPUS {
+                let milliseconds = (3000 * gpu / (GPUS - 1)).to_string();
+                let gpu = gpu.to_string();
+                tell(&[
+                    "delay",
+                    "--call",
+                    "any",
+                    "--ms",
+                    &milliseconds,
+                    "--gpu",
+                    &gpu,
+                ])?;
+            }
+        }
+    }
+    Ok(lab)
 }
 
-fn report(table: &mut Table, jobs: usize, users: usize, [ours, theirs]: &[Vec<Burst>; 2]) {
-    let pair = |time: fn(&Burst) -> Duration| Pair {
-        ours: ours.iter().map(time).collect(),
-        theirs: theirs.iter().map(time).collect(),
-    };
-    let against = "static MIG instances, plain Slurm";
-    table.add(
-        &format!("{jobs} jobs of 1 s, {users} users: all run"),
-        against,
-        &pair(|burst| burst.all_run),
-        Goal::None,
-    );
-    table.add(
-        &format!("{jobs} jobs of 1 s, {users} users: all over"),
-        against,
-        &pair(|burst| burst.all_over),
-        Goal::None,
-    );
-    for (which, bursts) in [ours, theirs].into_iter().enumerate() {
+fn report(table: &mut Table, jobs: usize, users: usize, results: &[Vec<Burst>; 3]) {
+    let [ours, reused, plain] = results;
+    for (what, ours, against, theirs) in [
+        (
+            "without reuse",
+            ours,
+            "static MIG instances, plain Slurm",
+            plain,
+        ),
+        (
+            "with reuse",
+            reused,
+            "static MIG instances, plain Slurm",
+            plain,
+        ),
+        ("with reuse", reused, "without reuse", ours),
+    ] {
+        for (moment, time) in [
+            ("all run", (|burst| burst.all_run) as fn(&Burst) -> Duration),
+            ("all over", |burst| burst.all_over),
+        ] {
+            let pair = Pair {
+                ours: ours.iter().map(time).collect(),
+                theirs: theirs.iter().map(time).collect(),
+            };
+            table.add(
+                &format!("{jobs} jobs of 1 s, {users} users, {what}: {moment}"),
+                against,
+                &pair,
+                Goal::None,
+            );
+        }
+    }
+    for (name, bursts) in NAMES.iter().zip(results) {
         for burst in bursts {
             table.note(format!(
-                "{jobs} jobs of 1 s, {users} users, {}: {}",
-                name_of(which),
+                "{jobs} jobs of 1 s, {users} users, {name}: {}",
                 burst.summary(jobs)
             ));
         }
@@ -166,7 +225,11 @@ impl Side<'_> {
         let start = Instant::now();
         let mut ids = Vec::new();
         for number in 0..jobs {
-            let user = &lab.users()[number % users];
+            let user = match self.in_turns {
+                true => number % users,
+                false => number * users / jobs,
+            };
+            let user = &lab.users()[user];
             let request = self.requests[number % self.requests.len()];
             ids.push(lab.sbatch(user, &[request, "--output=/dev/null", "--wrap", JOB])?);
         }

@@ -265,6 +265,14 @@ pub enum Problem {
         /// Whether there may be none.
         or_off: bool,
     },
+    /// An instance cannot be kept for so long.
+    #[error(
+        "an instance cannot be kept for {value}; write a time from \"1s\" to \"1h\", or leave the key out"
+    )]
+    Reuse {
+        /// The time.
+        value: String,
+    },
     /// Not a percentage.
     #[error("{value} is no percentage; write a number from 0 to 100")]
     Percentage {

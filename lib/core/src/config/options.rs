@@ -1,5 +1,8 @@
 //! The keys of a pool that only some mechanisms and layouts have.
 
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
 use super::error::Problem;
 use super::read::{Field, Section, Source};
 use crate::fraction::Units;
@@ -12,6 +15,9 @@ use crate::pool::{PoolOptions, Tenancy, TimesliceLength};
 /// three slices in seven 20.
 const MAX_CLIENTS_PER_GPU: u32 = 48;
 const MAX_CLIENTS_PER_HALF: u32 = MAX_CLIENTS_PER_GPU * 3 / 7;
+
+/// `reuse`: shorter than a second nothing is, and an instance that stands idle for longer than an hour is forgotten.
+const REUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 /// The least share for which every job that Slurm's counting admits has room for a client at
 /// the daemon that it shares with others.
@@ -29,8 +35,8 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
 }
 
 /// The keys, and the mechanisms and layouts for which each means something.
-const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 8] = {
-    use LayoutKind::{Halves, Shares, Whole};
+const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 9] = {
+    use LayoutKind::{Halves, Shares, Slices, Whole};
     use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
     [
         ("memory", &[Mps, Timeslice, Hami], &[Shares, Whole]),
@@ -45,6 +51,7 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 8] = {
             &[Shares, Halves],
         ),
         ("library", &[Hami], &[Shares]),
+        ("reuse", &[Mig], &[Halves, Slices, Whole]),
     ]
 };
 
@@ -106,11 +113,24 @@ pub(super) fn read(
         ];
         options.timeslice = one_of(source, &item, &words);
     }
+    if let Some(item) = section.get("reuse") {
+        options.reuse = reuse(source, &item);
+    }
     if mechanism == Mechanism::Hami && !whole {
         let item = section.need(source, "library", "library = \"/opt/hami/libvgpu.so\"");
         options.library = item.and_then(|item| library(source, &item));
     }
     (source.errors.len() == before).then_some(options)
+}
+
+fn reuse(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Duration> {
+    let length = item.duration(source)?;
+    if REUSE.contains(&length) {
+        return Some(length);
+    }
+    let value = humantime::format_duration(length).to_string();
+    item.wrong(source, Problem::Reuse { value });
+    None
 }
 
 pub(super) fn one_of<T: Copy>(

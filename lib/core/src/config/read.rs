@@ -1,6 +1,7 @@
 //! Reading TOML with the place of everything, so that every mistake can be reported with its line.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -255,5 +256,30 @@ impl<'a, 'i> Field<'a, 'i> {
             }
         }
         Some(found)
+    }
+
+    /// A length of time with its unit.
+    pub(super) fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
+        self.length(source, false)
+    }
+
+    /// As `duration`; the inner None is `"off"`.
+    pub(super) fn duration_or_off(&self, source: &mut Source<'_>) -> Option<Option<Duration>> {
+        if self.value.get_ref().as_str() == Some("off") {
+            return Some(None);
+        }
+        self.length(source, true).map(Some)
+    }
+
+    fn length(&self, source: &mut Source<'_>, or_off: bool) -> Option<Duration> {
+        let value = match self.value.get_ref() {
+            DeValue::Integer(number) => number.to_string(),
+            _ => self.text(source)?.to_owned(),
+        };
+        let parsed = humantime::parse_duration(&value).ok();
+        if parsed.is_none() {
+            self.wrong(source, Problem::Duration { value, or_off });
+        }
+        parsed
     }
 }

@@ -433,31 +433,6 @@ fn consistent(
 }
 
 impl Field<'_, '_> {
-    /// A length of time with its unit.
-    fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
-        self.length(source, false)
-    }
-
-    /// As `duration`; the inner None is `"off"`.
-    fn duration_or_off(&self, source: &mut Source<'_>) -> Option<Option<Duration>> {
-        if self.value.get_ref().as_str() == Some("off") {
-            return Some(None);
-        }
-        self.length(source, true).map(Some)
-    }
-
-    fn length(&self, source: &mut Source<'_>, or_off: bool) -> Option<Duration> {
-        let value = match self.value.get_ref() {
-            DeValue::Integer(number) => number.to_string(),
-            _ => self.text(source)?.to_owned(),
-        };
-        let parsed = humantime::parse_duration(&value).ok();
-        if parsed.is_none() {
-            self.wrong(source, Problem::Duration { value, or_off });
-        }
-        parsed
-    }
-
     fn percent(&self, source: &mut Source<'_>) -> Option<f64> {
         let text = match self.value.get_ref() {
             DeValue::Integer(number) => number.to_string(),

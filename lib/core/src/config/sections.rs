@@ -227,7 +227,7 @@ fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String>
     Some(name.to_owned())
 }
 
-const POOL_KEYS: [&str; 15] = [
+const POOL_KEYS: [&str; 16] = [
     "mechanism",
     "layout",
     "gpu",
@@ -240,6 +240,7 @@ const POOL_KEYS: [&str; 15] = [
     "timeslice",
     "framework_hints",
     "library",
+    "reuse",
     "partitions",
     "nodes",
     "gpus",

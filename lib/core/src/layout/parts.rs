@@ -195,6 +195,12 @@ impl Layout {
             .find(|candidate| self.fits(shape, *candidate, occupied))
     }
 
+    /// Whether an instance has room at a position, given every instance on the whole GPU.
+    pub fn has_room(&self, side: Side, candidate: Candidate, occupied: &[Occupied]) -> bool {
+        let shape = self.shape(side);
+        shape.is_some_and(|shape| self.fits(shape, candidate, occupied))
+    }
+
     pub(super) fn shape(&self, side: Side) -> Option<&Shape> {
         self.shapes.iter().find(|shape| shape.side == side)
     }

@@ -12,6 +12,8 @@ pub enum LeaseState {
     Active,
     /// The job is over; the instance may or may not be gone already.
     Releasing,
+    /// The job is over, and its instance stands for the next job of its user (`reuse` of the pool).
+    Kept,
 }
 
 impl LeaseState {
@@ -22,7 +24,8 @@ impl LeaseState {
             (
                 LeaseState::Carving,
                 LeaseState::Active | LeaseState::Releasing
-            ) | (LeaseState::Active, LeaseState::Releasing)
+            ) | (LeaseState::Active | LeaseState::Kept, LeaseState::Releasing)
+                | (LeaseState::Releasing, LeaseState::Kept)
         )
     }
 }
@@ -33,6 +36,7 @@ impl std::fmt::Display for LeaseState {
             LeaseState::Carving => "carving",
             LeaseState::Active => "active",
             LeaseState::Releasing => "releasing",
+            LeaseState::Kept => "kept",
         })
     }
 }

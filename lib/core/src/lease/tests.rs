@@ -29,6 +29,7 @@ fn lease() -> Lease {
         whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_795_000_000,
+        kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(3),
             side: Side::Right,
@@ -114,9 +115,15 @@ fn instance() -> Instance {
 #[test]
 fn only_forward() {
     use LeaseState::*;
-    let allowed = [(Carving, Active), (Carving, Releasing), (Active, Releasing)];
-    for from in [Carving, Active, Releasing] {
-        for to in [Carving, Active, Releasing] {
+    let allowed = [
+        (Carving, Active),
+        (Carving, Releasing),
+        (Active, Releasing),
+        (Releasing, Kept),
+        (Kept, Releasing),
+    ];
+    for from in [Carving, Active, Releasing, Kept] {
+        for to in [Carving, Active, Releasing, Kept] {
             let mut lease = lease();
             lease.slice.held = Held::Mig(mig(Some(instance())));
             lease.state = from;
@@ -124,6 +131,38 @@ fn only_forward() {
             assert_eq!(moved.is_ok(), allowed.contains(&(from, to)), "{from} {to}");
             assert_eq!(lease.state, if moved.is_ok() { to } else { from });
         }
+    }
+}
+
+#[test]
+fn only_an_instance_that_was_the_jobs_alone_is_kept() {
+    let mut kept = lease();
+    kept.slice.held = Held::Mig(mig(Some(instance())));
+    // Not while the job may run.
+    kept.state = LeaseState::Active;
+    assert!(matches!(kept.keep(7), Err(LeaseError::Transition { .. })));
+    kept.state = LeaseState::Releasing;
+    kept.keep(7).unwrap();
+    assert_eq!((kept.state, kept.kept_unix), (LeaseState::Kept, Some(7)));
+    let text = kept.to_text().unwrap();
+    assert!(text.contains("state = \"kept\"") && text.contains("kept_unix = 7"));
+    assert_eq!(Lease::parse(&text).unwrap(), kept);
+    for held in [
+        Held::Mig(mig(None)),
+        Held::MigMps {
+            mig: mig(Some(instance())),
+            mps: mps(false, None),
+        },
+        Held::Timeslice,
+    ] {
+        let mut other = lease();
+        other.state = LeaseState::Releasing;
+        other.slice.held = held;
+        assert!(matches!(other.keep(7), Err(LeaseError::NoInstance { .. })));
+        assert_eq!(
+            (other.state, other.kept_unix),
+            (LeaseState::Releasing, None)
+        );
     }
 }
 

@@ -47,6 +47,8 @@ struct LeaseText {
     #[serde(default, skip_serializing_if = "is_default")]
     idle_wish: IdleWish,
     created_unix: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_unix: Option<u64>,
     slice: SliceText,
 }
 
@@ -98,6 +100,7 @@ impl LeaseText {
             whole_device: lease.whole_device,
             idle_wish: lease.idle_wish,
             created_unix: lease.created_unix,
+            kept_unix: lease.kept_unix,
             mechanism: lease.mechanism(),
             slice: SliceText::of(&lease.slice),
         }
@@ -126,6 +129,7 @@ impl LeaseText {
             whole_device: self.whole_device,
             idle_wish: self.idle_wish,
             created_unix: self.created_unix,
+            kept_unix: self.kept_unix,
             slice: slice.ok_or(LeaseError::Sections { job_id, mechanism })?,
         })
     }
@@ -201,7 +205,8 @@ impl Lease {
             });
         }
         let lease = toml::from_str::<LeaseText>(body).map_err(wrong)?.lease()?;
-        if lease.state == LeaseState::Active && lease.slice.cuda_device().is_none() {
+        let needs_device = matches!(lease.state, LeaseState::Active | LeaseState::Kept);
+        if needs_device && lease.slice.cuda_device().is_none() {
             return Err(LeaseError::NoInstance {
                 job_id: lease.job_id,
             });

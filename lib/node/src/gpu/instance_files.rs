@@ -4,11 +4,14 @@
 //! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
 //! file of the GPU instance and that of the compute instance.
 
-use gpufrac_core::ids::UserId;
+use gpufrac_core::ids::{DeviceMinor, UserId};
+use gpufrac_core::lease::{Instance, Lease};
 use gpufrac_host::files::{DeviceNumber, FileError, Made, RootDir};
 
 use crate::gpu::capability_files::{Caps, CapsError, field};
 use crate::gpu::locked::LockedGpu;
+use crate::node::Node;
+use crate::state::locks::GpuLock;
 
 /// Mode of a capability file: its owner may open it, nobody else.
 const MODE: u32 = 0o400;
@@ -22,10 +25,21 @@ pub struct InstanceCaps {
     pub ci: u32,
 }
 
+impl InstanceCaps {
+    /// Those that a lease names.
+    pub fn of(instance: &Instance) -> InstanceCaps {
+        InstanceCaps {
+            gi: instance.gi_cap_minor,
+            ci: instance.ci_cap_minor,
+        }
+    }
+}
+
 /// The files of instances on a GPU that is locked.
 pub struct InstanceFiles<'a> {
     caps: Caps,
-    locked: &'a LockedGpu<'a>,
+    gpu_minor: DeviceMinor,
+    _lock: &'a GpuLock,
 }
 
 impl<'a> InstanceFiles<'a> {
@@ -33,7 +47,17 @@ impl<'a> InstanceFiles<'a> {
     pub fn of(locked: &'a LockedGpu<'_>) -> InstanceFiles<'a> {
         InstanceFiles {
             caps: locked.node.caps(),
-            locked,
+            gpu_minor: locked.gpu.minor,
+            _lock: locked.lock(),
+        }
+    }
+
+    /// Those of the GPU of a lease, without the driver. `lock`: that of this GPU.
+    pub fn beside(lease: &Lease, node: &Node, lock: &'a GpuLock) -> InstanceFiles<'a> {
+        InstanceFiles {
+            caps: node.caps(),
+            gpu_minor: lease.slice.gpu_minor,
+            _lock: lock,
         }
     }
 
@@ -58,7 +82,7 @@ impl<'a> InstanceFiles<'a> {
     /// Takes the files of an instance out of the driver's hands: from now on nobody but root
     /// changes them. Their owners stay as they are until [`InstanceFiles::grant`].
     pub fn claim(&self, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
-        let gpu_minor = self.locked.gpu.minor;
+        let gpu_minor = self.gpu_minor;
         let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
         Ok(InstanceCaps {
             gi: self.claim_one(&gi_dir)?,

@@ -1,7 +1,7 @@
 //! Processes that compute where no lease lets them: with files that a job handed to them, say.
 
 use gpufrac_core::ids::UserId;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::mps::process;
 
@@ -23,6 +23,7 @@ pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
     let of_a_job = match &group {
         Some(group) => leases
             .iter()
+            .filter(|lease| lease.state != LeaseState::Kept)
             .any(|lease| lease.owns_group(group, leases) != Some(false)),
         None => leases.iter().any(|lease| is_server(pid, lease)),
     };

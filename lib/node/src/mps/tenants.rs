@@ -129,10 +129,11 @@ impl<'a> Tenants<'a> {
             }
         };
         let others = self.users(false);
-        Ok(match is_limited {
+        match is_limited {
             true => self.daemon.admit(&others)?,
             false => self.daemon.keep(&others)?,
-        })
+        }
+        Ok(())
     }
 
     /// Gives what the job had of the daemon to the others. Whether the daemon keeps their limits now; this job goes all the

@@ -37,13 +37,38 @@ pub const RELEASE_SHARED: &[&str] = &[
     "release.mode_restored",
 ];
 
+/// The points of carving over an instance that was kept, in order.
+pub const CARVE_KEPT: &[&str] = &[
+    "carve.locked",
+    "carve.lease_written",
+    "carve.taken_over",
+    "carve.caps_granted",
+    "carve.active",
+];
+
+/// The points of keeping an instance, in order.
+pub const KEEP: &[&str] = &[
+    "release.releasing_written",
+    "release.locked",
+    "release.caps_revoked",
+    "release.usage_written",
+    "release.kept",
+];
+
 /// The variable that names the point to die at; `NAME@2` when it is reached for the second time.
 pub const ENV: &str = "GPUFRAC_FAILPOINT";
 
 /// Dies by SIGKILL if this is the point that the environment names.
 #[cfg(feature = "failpoints")]
 pub(crate) fn reached(name: &str) {
-    let all = [CARVE, RELEASE, CARVE_SHARED, RELEASE_SHARED];
+    let all = [
+        CARVE,
+        RELEASE,
+        CARVE_SHARED,
+        RELEASE_SHARED,
+        CARVE_KEPT,
+        KEEP,
+    ];
     debug_assert!(all.iter().any(|points| points.contains(&name)), "{name}");
     let Ok(wanted) = std::env::var(ENV) else {
         return;

@@ -10,16 +10,23 @@ use slurm_sys::client::JobState;
 
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
+use crate::slice::keep;
 use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::StoreError;
 
 /// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
-/// `except`. What cannot be ended now stays, with its place taken. Gives the leases left.
+/// `except`, and instances that were kept and are of no pool now. What cannot be ended stays, with its place taken. Gives the
+/// leases left.
 pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<Lease>, StoreError> {
     let log = locked.log;
     let mut left = Vec::new();
     for mut lease in locked.leases()? {
-        if lease.state == LeaseState::Active || Some(lease.job_id) == except {
+        let stays = match lease.state {
+            LeaseState::Active => true,
+            LeaseState::Kept => keep::is_of_pool(locked.node, &lease),
+            LeaseState::Carving | LeaseState::Releasing => false,
+        };
+        if stays || Some(lease.job_id) == except {
             left.push(lease);
             continue;
         }

@@ -13,6 +13,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
 use crate::node::{Node, class_of_file};
 use crate::slice::failpoint::reached;
+use crate::slice::keep;
 use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
 use crate::slice::teardown::{self, Found, TeardownError};
@@ -91,6 +92,15 @@ impl Caused for ReleaseError {
     }
 }
 
+/// What becomes of instances whose pool keeps them for the next job of the same user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reuse {
+    /// They stand.
+    Keep,
+    /// They go, as all others: another run of the job begins.
+    End,
+}
+
 /// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One
 /// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
 /// for the most.
@@ -99,6 +109,7 @@ pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseEr
         node,
         job_id,
         log,
+        Reuse::End,
         Waiting::new(Hook::Epilog, job_id, node, None, log),
     )
 }
@@ -107,11 +118,14 @@ fn release_in_time(
     node: &Node,
     job_id: JobId,
     log: &JobLog,
+    reuse: Reuse,
     waiting: Waiting<'_>,
 ) -> Result<(), ReleaseError> {
     let store = node.leases()?;
     without::forget(&node.run, job_id)?;
-    let (leases, damaged) = store.readable_of_job(job_id)?;
+    let (mut leases, damaged) = store.readable_of_job(job_id)?;
+    // By an epilog before this one.
+    leases.retain(|lease| reuse == Reuse::End || lease.state != LeaseState::Kept);
     // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed.
     mark(&store, &leases, log);
     remains::end_group(node, job_id, log);
@@ -129,6 +143,7 @@ fn release_in_time(
                 store: &store,
                 locks: &locks,
                 lines: BTreeMap::new(),
+                reuse,
                 waiting,
                 session: None,
             };
@@ -183,6 +198,7 @@ struct Release<'a> {
     locks: &'a Locks,
     /// The job's place in the line of each GPU: one for all of its slices there.
     lines: BTreeMap<GpuIndex, Line<'a>>,
+    reuse: Reuse,
     waiting: Waiting<'a>,
     /// One for all slices, unless something fails.
     session: Option<Session>,
@@ -214,11 +230,11 @@ impl Release<'_> {
         if self.store.again(lease)?.is_none() {
             return Ok(());
         }
-        // The driver takes its time to start: nobody waits for that.
-        let session = match self.session.take() {
-            Some(session) => session,
-            None => self.node.nvml()?,
-        };
+        // The driver takes its time to start: nobody waits for that, and what is kept needs none.
+        let keeps = self.reuse == Reuse::Keep && keep::is_of_pool(self.node, lease);
+        if !keeps && self.session.is_none() {
+            self.session = Some(self.node.nvml()?);
+        }
         let gpu_index = lease.slice.gpu_index;
         let line = match self.lines.entry(gpu_index) {
             Entry::Occupied(line) => line.into_mut(),
@@ -228,6 +244,15 @@ impl Release<'_> {
         reached("release.locked");
         let Some(mut lease) = self.store.again(lease)? else {
             return Ok(());
+        };
+        if keeps && keep::keep(self.node, self.store, &lock, &lease, self.log) {
+            self.log
+                .info(format!("keeps {} for user {}", place(&lease), lease.user));
+            return Ok(());
+        }
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => self.node.nvml()?,
         };
         let retried = teardown::begin(self.store, &lock, &mut lease)?;
         let gpu = teardown::gpu_of(&session, &lease)?;
@@ -250,7 +275,7 @@ impl Release<'_> {
 /// Releases and turns the result into what Slurm is told.
 pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
-    match release_in_time(node, job_id, log, waiting) {
+    match release_in_time(node, job_id, log, Reuse::Keep, waiting) {
         Ok(()) => Exit::Done,
         // Never set up: then nothing was carved here either.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::cgroup::{MOUNTS, Mount, has_devices};
 use gpufrac_host::files::{DeviceNumber, FileError, RootDir};
 use gpufrac_host::log::JobLog;
@@ -106,7 +106,8 @@ impl Rights {
         let mut others = node.leases()?.list()?;
         others.retain(|other| {
             let theirs = record.devices(other);
-            other.job_id != lease.job_id && devices.iter().any(|device| theirs.contains(device))
+            let is_running = other.job_id != lease.job_id && other.state != LeaseState::Kept;
+            is_running && devices.iter().any(|device| theirs.contains(device))
         });
         Ok(Rights {
             record,

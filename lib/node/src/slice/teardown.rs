@@ -9,13 +9,15 @@ use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::mps::tenants::{self, ShareError, Tenants};
-use crate::node::{class_of_file, now_unix};
+use crate::node::{Node, class_of_file, now_unix};
 use crate::slice::failpoint::reached;
+use crate::slice::keep;
 use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 use crate::state::usage::{self, UsageRecord};
 use gpufrac_host::files::FileError;
+use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
 
 /// Why a slice could not be taken down.
@@ -124,22 +126,32 @@ pub fn end(
 ) -> Result<Found, TeardownError> {
     let found = dismantle(locked, lease)?;
     reached("release.gpu_instance_gone");
-    // An instance that was never made is no usage; a share is the job's from the intent on.
-    if lease.slice.cuda_device().is_some() {
-        let record = UsageRecord::of(lease, now_unix());
-        if let Err(error) = usage::append(&locked.node.state, &record, retried) {
-            // The slice must go back to the pool all the same; the line says what was lost.
-            locked.log.error(format!(
-                "no usage record ({} s of {} lost): {error}",
-                record.seconds, record.profile
-            ));
-        }
+    // What was kept since was nobody's.
+    if lease.kept_unix.is_none() {
+        record_usage(locked.node, lease, retried, locked.log);
     }
     reached("release.usage_written");
     // Nobody can open the files of an instance any more. A GPU that is shared without MIG is for the fence to close.
     remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
+    keep::forget(locked, lease)?;
     drop_lease(locked, lease)?;
     Ok(found)
+}
+
+/// Writes down what the job had, until now. `retried`: a run that died may have done so.
+pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobLog) {
+    // An instance that was never made is no usage; a share is the job's from the intent on.
+    if lease.slice.cuda_device().is_none() {
+        return;
+    }
+    let record = UsageRecord::of(lease, now_unix());
+    if let Err(error) = usage::append(&node.state, &record, retried) {
+        // The slice must go back to the pool all the same; the line says what was lost.
+        log.error(format!(
+            "no usage record ({} s of {} lost): {error}",
+            record.seconds, record.profile
+        ));
+    }
 }
 
 /// Drops the lease of a slice that is gone.
@@ -202,10 +214,7 @@ fn dismantle_instance(
     if users.is_empty() {
         return dismantle_known(locked, mig, instance);
     }
-    let caps = InstanceCaps {
-        gi: instance.gi_cap_minor,
-        ci: instance.ci_cap_minor,
-    };
+    let caps = InstanceCaps::of(instance);
     InstanceFiles::of(locked).share(caps, &users)?;
     Ok(Found::Ours)
 }
@@ -215,10 +224,7 @@ fn dismantle_known(
     mig: &MigSlice,
     instance: &Instance,
 ) -> Result<Found, TeardownError> {
-    let caps = InstanceCaps {
-        gi: instance.gi_cap_minor,
-        ci: instance.ci_cap_minor,
-    };
+    let caps = InstanceCaps::of(instance);
     if destroy_named(locked, instance, caps)? {
         return Ok(Found::Ours);
     }

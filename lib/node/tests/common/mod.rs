@@ -344,6 +344,16 @@ impl World {
         self.sim.node().unwrap().gpus[gpu].instances.clone()
     }
 
+    /// Changes the first GPU behind everybody's back.
+    pub fn on_gpu(&self, change: impl Fn(&mut sim::Gpu)) {
+        self.sim
+            .update(|node| {
+                change(&mut node.gpus[0]);
+                Ok(())
+            })
+            .unwrap();
+    }
+
     /// Makes an instance that gpufrac knows nothing of.
     pub fn foreign(&self, profile: u32, start: u32, size: u32, compute: Option<u32>) -> u32 {
         self.sim
@@ -443,8 +453,8 @@ impl World {
         self.disturb(|d| d.rules.clear());
     }
 
-    /// The invariants: the active leases are the instances, but those in `foreign`, which all
-    /// stand; nothing overlaps; each active slice's files are its user's alone. Without MIG, or with MPS
+    /// The invariants: the active and kept leases are the instances, but those in `foreign`, which all
+    /// stand; nothing overlaps; each active slice's files are its user's alone, those of a kept one root's. Without MIG, or with MPS
     /// inside it: [`World::check_shares`].
     #[track_caller]
     pub fn check(&self, foreign: &[u32]) {
@@ -463,7 +473,11 @@ impl World {
                 assert!(gpu.instance(*id).is_some(), "foreign instance {id} is gone");
             }
             for lease in leases.iter().filter(|l| l.slice.gpu_uuid == gpu.uuid) {
-                assert_eq!(lease.state, LeaseState::Active, "{lease:?}");
+                let owner = match lease.state {
+                    LeaseState::Active => lease.user_id.0,
+                    LeaseState::Kept => 0,
+                    _ => panic!("{lease:?}"),
+                };
                 let instance = lease.slice.instance().unwrap();
                 let gi = gpu.instance(instance.gi_id).expect("the instance stands");
                 let placement = lease.slice.mig().unwrap().placement;
@@ -478,7 +492,7 @@ impl World {
                 assert_eq!(gi.compute[0].uuid, instance.mig_uuid);
                 assert!(known.insert(instance.gi_id), "two leases of one instance");
                 for cap in [instance.gi_cap_minor, instance.ci_cap_minor] {
-                    assert_eq!(self.cap(cap), (lease.user_id.0, 0o400), "cap {cap}");
+                    assert_eq!(self.cap(cap), (owner, 0o400), "cap {cap}");
                 }
             }
             let standing: BTreeSet<u32> = gpu.instances.iter().map(|i| i.id).collect();

@@ -1,7 +1,10 @@
 //! Many jobs at once, on a driver that takes as long as real ones were seen to take. `GPUFRAC_BURST_JOBS` sets how many.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::time::Duration;
 
+use gpufrac_core::lease::LeaseState;
 use gpufrac_lab::{Lab, LabError};
 
 use crate::since;
@@ -61,5 +64,54 @@ fn jobs_that_start_together_wait_in_line() -> Result<(), LabError> {
     }
     assert!(!shown()?.contains("gpufrac: prolog"));
     assert_eq!(lab.drained_nodes()?, [""; 0]);
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(), LabError> {
+    let pools = "[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\nreuse = \"8s\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
+    let lab = Lab::builder()
+        .gpus("H100-80", 1)
+        .pools(pools)
+        .reaper("[reaper]\ninterval = \"5s\"\n")
+        .start()?;
+    let (one, two) = (&lab.users()[0], &lab.users()[1]);
+    let node = &lab.nodes()[0];
+    let devices = |prefix: &str| -> BTreeSet<String> {
+        let entries = fs::read_dir(lab.folder().work()).expect("it is there");
+        let names = entries.flatten().map(|entry| entry.path());
+        let ours = names.filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(prefix))
+        });
+        ours.map(|path| fs::read_to_string(path).expect("it is a text"))
+            .collect()
+    };
+    let half = "--gres=gpufrac:0.5";
+    let wrap = |prefix: &str| format!("--wrap=echo $CUDA_VISIBLE_DEVICES > {prefix}.$SLURM_JOB_ID");
+    let array = lab.sbatch(one, &["--array=1-12", half, &wrap("one")])?;
+    lab.wait_for_end(array)?;
+    lab.wait_until_empty(Duration::from_secs(120))?;
+    let made = devices("one.");
+    assert!(matches!(made.len(), 1 | 2), "{made:?}");
+    assert!(
+        lab.leases(node)?
+            .iter()
+            .all(|it| it.state == LeaseState::Kept)
+    );
+    // The other user's jobs take both halves at the same time.
+    let long = format!("{}; sleep 1", wrap("two"));
+    for _ in 0..2 {
+        lab.sbatch(two, &[half, &long])?;
+    }
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    let others = devices("two.");
+    assert_eq!(others.len(), 2);
+    assert_eq!(made.intersection(&others).next(), None);
+    // The reaper destroys them when their time is over.
+    lab.wait("nothing is kept any more", Duration::from_secs(60), || {
+        let left = lab.leases(node)?.len() + lab.instances(node)?.len();
+        Ok((left == 0).then_some(()))
+    })?;
     lab.expect_nothing_left()
 }

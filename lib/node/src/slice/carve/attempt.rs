@@ -168,22 +168,32 @@ impl Attempt<'_> {
         avoided: &[Occupied],
         look: Look,
     ) -> Result<Lease, CarveError> {
-        let slice = match cut {
-            Cut::Instances { geometry, .. } => {
-                self.instance_slice(locked, geometry, avoided, look)?
+        let (slice, kept) = match cut {
+            Cut::Instances { geometry, held } => {
+                self.instance_slice(locked, geometry, held, avoided, look)?
             }
             Cut::Shares {
                 memory,
                 group_limit,
             } => {
                 self.make_room(locked)?;
-                self.share_slice(&locked.gpu, *memory, *group_limit)
+                let slice = self.share_slice(&locked.gpu, *memory, *group_limit);
+                (slice, None)
             }
         };
         let mut lease = self.intent(slice);
         locked.write(&lease)?;
         reached("carve.lease_written");
-        match self.make(locked, cut, &mut lease) {
+        // Before this lease is active: what a running job has no other lease names.
+        let alone = kept.map_or(Ok(()), |kept| {
+            teardown::drop_lease(locked, &kept)?;
+            reached("carve.taken_over");
+            Ok(())
+        });
+        match alone
+            .map_err(CarveError::Old)
+            .and_then(|()| self.make(locked, cut, &mut lease))
+        {
             Ok(()) => Ok(lease),
             Err(error) => {
                 let error = self.unmake(locked, &lease, error);

@@ -9,20 +9,23 @@ use gpufrac_core::mechanism::Mechanism;
 use gpufrac_nvml::Gpu;
 
 use super::Attempt;
-use super::place::Look;
+use super::place::{Look, Place};
+use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::node::now_unix;
 use crate::slice::carve::CarveError;
 
 impl Attempt<'_> {
-    /// An instance of the job's own, or, with MPS inside it, a part of one. `avoided`: places where it is not to be.
+    /// An instance of the job's own, or, with MPS inside it, a part of one; and the lease of the kept instance that it is, if it
+    /// is one. `avoided`: places where it is not to be.
     pub(super) fn instance_slice(
         &self,
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
+        held: &HeldCaps,
         avoided: &[Occupied],
         look: Look,
-    ) -> Result<Slice, CarveError> {
+    ) -> Result<(Slice, Option<Lease>), CarveError> {
         let shared = self.device.pool.mechanism == Mechanism::MigMps;
         let joined = if shared {
             self.make_room(locked)?;
@@ -30,10 +33,17 @@ impl Attempt<'_> {
         } else {
             None
         };
+        let mut taken_over = None;
         let mig = match joined {
             Some(mig) => mig,
             None => {
-                let candidate = self.candidate(locked, geometry, avoided, look)?;
+                let Place { candidate, kept } =
+                    self.candidate(locked, geometry, held, avoided, look)?;
+                let instance = kept
+                    .as_ref()
+                    .and_then(|kept| kept.slice.instance())
+                    .cloned();
+                taken_over = kept;
                 let profile = geometry
                     .profile(candidate.profile_id)
                     .ok_or(CarveError::NoProfile(candidate.profile_id))?;
@@ -41,7 +51,7 @@ impl Attempt<'_> {
                     profile_id: profile.id,
                     profile_name: profile.name.clone(),
                     placement: candidate.placement,
-                    instance: None,
+                    instance,
                 }
             }
         };
@@ -49,7 +59,7 @@ impl Attempt<'_> {
             .profile(mig.profile_id)
             .ok_or(CarveError::NoProfile(mig.profile_id))?
             .memory;
-        let (memory, held) = match shared {
+        let (memory, parts) = match shared {
             true => {
                 let (percentage, memory) = self.share_of(memory);
                 let side = match self.device.side {
@@ -63,7 +73,7 @@ impl Attempt<'_> {
             }
             false => (memory, Held::Mig(mig)),
         };
-        Ok(self.slice_of(&locked.gpu, memory, held))
+        Ok((self.slice_of(&locked.gpu, memory, parts), taken_over))
     }
 
     /// A share of a GPU without MIG, or all of it.
@@ -163,6 +173,7 @@ impl Attempt<'_> {
             whole_device: self.whole_device,
             idle_wish: self.job.idle_wish(),
             created_unix: now_unix(),
+            kept_unix: None,
             slice,
         }
     }

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Candidate, Occupied};
-use gpufrac_core::lease::{Lease, MigSlice};
+use gpufrac_core::lease::{Lease, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
 
 use super::Attempt;
+use crate::gpu::holders::HeldCaps;
+use crate::gpu::instance_files::InstanceCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::slice::carve::CarveError;
-use crate::slice::reconcile;
+use crate::slice::{keep, reconcile};
 
 impl Attempt<'_> {
     /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
@@ -28,10 +30,13 @@ impl Attempt<'_> {
         Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
     }
 
-    /// The other leases on the GPU: those of other jobs, and of the job's other slices.
+    /// The leases of others on the GPU: of jobs that run, and of the job's other slices.
     pub(super) fn others(&self, locked: &LockedGpu<'_>) -> Result<Vec<Lease>, CarveError> {
         let mut leases = locked.leases()?;
-        leases.retain(|lease| (lease.job_id, lease.number) != (self.job.job_id, self.number));
+        leases.retain(|lease| {
+            let is_own = (lease.job_id, lease.number) == (self.job.job_id, self.number);
+            !is_own && lease.state != LeaseState::Kept
+        });
         Ok(leases)
     }
 
@@ -99,35 +104,99 @@ impl Attempt<'_> {
         &self,
         locked: &mut LockedGpu<'_>,
         geometry: &Geometry,
+        held: &HeldCaps,
         avoided: &[Occupied],
         look: Look,
-    ) -> Result<Candidate, CarveError> {
+    ) -> Result<Place, CarveError> {
         let layout = &self.device.pool.layout;
         let (side, units) = (self.device.side, self.menu.units);
         let mut view = self.view(locked, geometry, avoided, look)?;
-        if let Some(candidate) = layout.place(side, units, &view.occupied) {
-            return Ok(candidate);
-        }
-        let evicted = match avoided {
-            [] => self.evict(locked)?,
-            _ => 0,
-        };
-        if evicted > 0 {
-            view = self.view(locked, geometry, avoided, look)?;
+        let mut may_evict = avoided.is_empty();
+        loop {
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
-                return Ok(candidate);
+                match self.clear(locked, candidate, held, &mut view) {
+                    Some(place) => return Ok(place),
+                    // What cannot go is in the view now.
+                    None => continue,
+                }
+            }
+            if !may_evict || self.evict(locked)? == 0 {
+                return Err(CarveError::NoPlace {
+                    profile: self.menu.profile_name.clone(),
+                    side,
+                    gpu_index: self.device.gpu_index,
+                    standing: view.standing,
+                });
+            }
+            may_evict = false;
+            view = self.view(locked, geometry, avoided, look)?;
+        }
+    }
+
+    /// Makes room at a place for which only kept instances are in the way: the user's own is taken over, others go. None
+    /// where one does not go; then it is among what is taken. Places are chosen as if nothing were kept: what follows is
+    /// proven for such states alone.
+    fn clear(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        candidate: Candidate,
+        held: &HeldCaps,
+        view: &mut View,
+    ) -> Option<Place> {
+        let is_here = |kept: &Occupied| {
+            (kept.profile_id, kept.placement) == (candidate.profile_id, candidate.placement)
+        };
+        let mut kept = std::mem::take(&mut view.kept);
+        // What is at the place itself first: with it gone there may be room.
+        kept.sort_by_key(|(place, _)| !place.placement.overlaps(candidate.placement));
+        if let Some((place, lease)) = kept.first()
+            && is_here(place)
+            && self.may_take_over(locked, lease, held)
+        {
+            let kept = Some(lease.clone());
+            return Some(Place { candidate, kept });
+        }
+        let layout = &self.device.pool.layout;
+        let mut kept = kept.into_iter();
+        loop {
+            let beside = kept.as_slice().iter().map(|(place, _)| *place);
+            let occupied: Vec<Occupied> = view.occupied.iter().copied().chain(beside).collect();
+            if layout.has_room(self.device.side, candidate, &occupied) {
+                let kept = None;
+                return Some(Place { candidate, kept });
+            }
+            let (place, mut lease) = kept.next()?;
+            if !keep::end(locked, &mut lease) {
+                let name = reconcile::place(&lease);
+                view.standing = format!("{}, {name} (kept)", view.standing);
+                view.occupied.push(place);
             }
         }
-        Err(CarveError::NoPlace {
-            profile: self.menu.profile_name.clone(),
-            side,
-            gpu_index: self.device.gpu_index,
-            standing: view.standing,
-        })
+    }
+
+    /// Whether a kept instance at the place is the job's user's, of the same size, in time and clean, and nobody else holds
+    /// its files. An error is no permission.
+    fn may_take_over(&self, locked: &LockedGpu<'_>, kept: &Lease, held: &HeldCaps) -> bool {
+        let is_same = kept.user_id == self.job.user_id && kept.units == self.menu.units;
+        let Some(caps) = kept.slice.instance().map(InstanceCaps::of) else {
+            return false;
+        };
+        is_same
+            && !keep::is_due(self.node, kept)
+            && held
+                .by_others([caps.gi, caps.ci], self.job.user_id)
+                .is_none()
+            && keep::is_clean(locked, kept).unwrap_or_else(|error| {
+                self.log.warning(format!(
+                    "{} is not taken over: {error}",
+                    reconcile::place(kept)
+                ));
+                false
+            })
     }
 
     /// What is taken on the GPU: the places of all leases, made or not, and every instance that
-    /// the driver shows, whoever made it.
+    /// the driver shows, whoever made it. Kept ones are apart.
     fn view(
         &self,
         locked: &LockedGpu<'_>,
@@ -142,6 +211,7 @@ impl Attempt<'_> {
             true => Vec::new(),
             false => locked.gpu.instances(geometry)?,
         };
+        let mut kept = Vec::new();
         for lease in leases {
             let Some(mig) = lease.slice.mig() else {
                 continue;
@@ -150,6 +220,10 @@ impl Attempt<'_> {
                 profile_id: mig.profile_id,
                 placement: mig.placement,
             };
+            if lease.state == LeaseState::Kept {
+                kept.push((place, lease));
+                continue;
+            }
             // Jobs may share an instance.
             if !occupied.contains(&place) {
                 occupied.push(place);
@@ -162,7 +236,8 @@ impl Attempt<'_> {
                 profile_id: instance.profile_id,
                 placement: instance.placement,
             };
-            if !occupied.contains(&found) {
+            let is_kept = kept.iter().any(|(place, _)| *place == found);
+            if !occupied.contains(&found) && !is_kept {
                 occupied.push(found);
                 standing.push(format!(
                     "GPU instance {} at {}:{} that gpufrac did not make",
@@ -174,7 +249,11 @@ impl Attempt<'_> {
             true => "nothing stands there".to_owned(),
             false => standing.join(", "),
         };
-        Ok(View { occupied, standing })
+        Ok(View {
+            occupied,
+            kept,
+            standing,
+        })
     }
 }
 
@@ -199,7 +278,16 @@ pub(super) enum Look {
     Places,
 }
 
+/// A place for a slice.
+pub(super) struct Place {
+    pub(super) candidate: Candidate,
+    /// The lease of the instance that stands there and becomes the job's.
+    pub(super) kept: Option<Lease>,
+}
+
 struct View {
     occupied: Vec<Occupied>,
+    /// The instances that were kept: none is in the way for long.
+    kept: Vec<(Occupied, Lease)>,
     standing: String,
 }

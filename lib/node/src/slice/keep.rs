@@ -1,0 +1,170 @@
+//! Instances that stand after their job for the next job of the same user: `reuse` of a pool. Nothing counts on them: who
+//! needs their place destroys them, and one that is not clean is never taken over.
+
+use std::time::Duration;
+
+use gpufrac_core::config::Pool;
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::mechanism::Mechanism;
+use gpufrac_host::log::JobLog;
+use gpufrac_nvml::NvmlError;
+
+use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
+use crate::gpu::locked::LockedGpu;
+use crate::node::{Node, now_unix};
+use crate::slice::failpoint::reached;
+use crate::slice::reconcile::place;
+use crate::slice::remains::{self, Effort};
+use crate::slice::teardown::{self, TeardownError};
+use crate::state::leases::{LeaseStore, StoreError};
+use crate::state::locks::GpuLock;
+
+/// What a driver may count as used on an instance that nobody uses: assumed. An instance of which a job left more is
+/// destroyed.
+const EMPTY: MemoryMib = MemoryMib(64);
+
+/// The pool of a lease, if it keeps instances on this GPU, and for how long.
+fn limit(node: &Node, lease: &Lease) -> Option<Duration> {
+    let pools = node.config.pools_of_node(&node.name);
+    let has_gpu = |pool: &Pool| {
+        let gpus = pool.gpus.as_ref();
+        gpus.is_none_or(|gpus| gpus.contains(&lease.slice.gpu_index))
+    };
+    let same = |pool: &&&Pool| pool.name == lease.pool && pool.mechanism == Mechanism::Mig;
+    let pool = pools.iter().find(same).filter(|pool| has_gpu(pool))?;
+    pool.options.reuse
+}
+
+/// Whether the pool of a kept lease still keeps instances, for however long.
+pub(super) fn is_of_pool(node: &Node, lease: &Lease) -> bool {
+    limit(node, lease).is_some()
+}
+
+/// Whether the time of a kept lease is over, or its pool keeps no instances any more.
+pub fn is_due(node: &Node, lease: &Lease) -> bool {
+    let (Some(limit), Some(since)) = (limit(node, lease), lease.kept_unix) else {
+        return true;
+    };
+    // A clock that was set back keeps nothing for longer.
+    let kept = now_unix().checked_sub(since);
+    kept.is_none_or(|kept| kept >= limit.as_secs())
+}
+
+/// Keeps the instance of a job that is over, if its pool says so: root's alone from now on. Says whether it is kept; where
+/// anything fails it is not, and goes. Takes no call of NVML: whether it is as it should be is asked when it is taken over.
+/// `lock`: that of its GPU.
+pub(super) fn keep(
+    node: &Node,
+    store: &LeaseStore,
+    lock: &GpuLock,
+    lease: &Lease,
+    log: &JobLog,
+) -> bool {
+    // Marked when its job ended. One that is in another state was never the job's, or is no longer.
+    if lease.state != LeaseState::Releasing || limit(node, lease).is_none() {
+        return false;
+    }
+    match try_to_keep(node, store, lock, lease, log) {
+        Ok(()) => true,
+        Err(error) => {
+            log.warning(format!("{} is not kept: {error}", place(lease)));
+            false
+        }
+    }
+}
+
+fn try_to_keep(
+    node: &Node,
+    store: &LeaseStore,
+    lock: &GpuLock,
+    lease: &Lease,
+    log: &JobLog,
+) -> Result<(), TeardownError> {
+    let mut kept = lease.clone();
+    kept.keep(now_unix())?;
+    if let Some(instance) = lease.slice.instance() {
+        InstanceFiles::beside(lease, node, lock).revoke(InstanceCaps::of(instance))?;
+    }
+    reached("release.caps_revoked");
+    remains::end_holders(node, lease, Effort::Quick, log);
+    teardown::record_usage(node, lease, true, log);
+    reached("release.usage_written");
+    store.write(lock, &kept)?;
+    reached("release.kept");
+    Ok(())
+}
+
+/// Whether a kept instance is there, with nothing on it. What a job of its user finds of the files is for the caller to judge.
+pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, NvmlError> {
+    let Some(instance) = kept.slice.instance() else {
+        return Ok(false);
+    };
+    let standing = locked
+        .gpu
+        .compute_instance(instance.gi_id, instance.ci_id)?;
+    let Some(ours) = standing.filter(|ci| ci.mig_uuid == instance.mig_uuid) else {
+        return Ok(false);
+    };
+    if ours.memory_used()? > EMPTY {
+        return Ok(false);
+    }
+    let processes = locked.gpu.processes()?;
+    Ok(!processes.iter().any(|it| it.gi_id == Some(instance.gi_id)))
+}
+
+/// Destroys a kept instance; its lease goes. Says whether it went.
+pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
+    let ended = teardown::begin(locked.store, locked.lock(), kept)
+        .and_then(|retried| teardown::end(locked, kept, retried));
+    match &ended {
+        Ok(_) => locked.log.info(format!(
+            "destroyed {}, which was kept for user {} after job {}",
+            place(kept),
+            kept.user,
+            kept.job_id
+        )),
+        Err(error) => locked.log.warning(format!(
+            "{}, which was kept after job {}, cannot be destroyed yet: {error}",
+            place(kept),
+            kept.job_id
+        )),
+    }
+    ended.is_ok()
+}
+
+/// Drops the kept lease of an instance that is gone with another lease: who took it over died before this one went.
+pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), TeardownError> {
+    let Some(instance) = gone.slice.instance() else {
+        return Ok(());
+    };
+    if limit(locked.node, gone).is_none() {
+        return Ok(());
+    }
+    // A lease that cannot be read keeps no other one from going.
+    for other in locked.leases().unwrap_or_default() {
+        let named = other.slice.instance().map(|it| &it.mig_uuid);
+        let is_it = !other.is_same(gone) && named == Some(&instance.mig_uuid);
+        if is_it && other.state == LeaseState::Kept {
+            teardown::drop_lease(locked, &other)?;
+        }
+    }
+    Ok(())
+}
+
+/// Destroys the instances of a GPU whose time is over.
+///
+/// # Errors
+/// The leases cannot be read.
+pub fn end_due(locked: &mut LockedGpu<'_>) -> Result<(), StoreError> {
+    let leases = locked.leases()?;
+    let kept = leases
+        .into_iter()
+        .filter(|lease| lease.state == LeaseState::Kept);
+    for mut lease in kept {
+        if is_due(locked.node, &lease) {
+            end(locked, &mut lease);
+        }
+    }
+    Ok(())
+}
