@@ -12,7 +12,11 @@ pub struct Scene {
     /// Instances that nobody of gpufrac made.
     pub foreign: Vec<u32>,
     pub victim: Job,
+    /// Whether instances are kept for the next job of their user.
+    pub keeps: bool,
 }
+
+const KEEPS: &str = "reuse = \"1h\"";
 
 /// A GPU in halves, with a foreign instance.
 pub fn mig() -> Option<Scene> {
@@ -25,6 +29,23 @@ pub fn mig() -> Option<Scene> {
             world,
             foreign,
             victim: job(VICTIM, 0, 25),
+            keeps: false,
+        }
+    })
+}
+
+/// The victim's user had an instance of the same size before, which was kept.
+pub fn kept() -> Option<Scene> {
+    may_run().then(|| {
+        let world = World::new();
+        world.configure("halves", "H100-80", KEEPS);
+        world.setup().ok();
+        world.prolog(job(1, 1, 25)).ok();
+        Scene {
+            world,
+            foreign: Vec::new(),
+            victim: job(VICTIM, 0, 25),
+            keeps: true,
         }
     })
 }
@@ -45,6 +66,7 @@ pub fn tasks(kind: Kind) -> Option<Scene> {
         world,
         foreign: Vec::new(),
         victim,
+        keeps: false,
     })
 }
 
@@ -58,6 +80,7 @@ pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
         world,
         foreign: Vec::new(),
         victim: job(VICTIM, 0, 25),
+        keeps: false,
     })
 }
 
@@ -85,6 +108,13 @@ pub const NEXT: [Next; 5] = [
 ];
 
 impl Scene {
+    /// A job of the victim's user, whose instance is kept.
+    pub fn run_one_before(&self, id: u32) {
+        let before = Job { id, ..self.victim };
+        self.world.prolog(before).ok();
+        self.world.epilog(before).ok();
+    }
+
     /// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
     #[track_caller]
     pub fn recover(&self, victim: Job, next: Next) {
@@ -112,6 +142,12 @@ impl Scene {
         }
         world.epilog(victim).ok();
         world.check(foreign);
+        if self.keeps {
+            world.configure("halves", "H100-80", "");
+            world.setup().ok();
+            world.check(foreign);
+            world.configure("halves", "H100-80", KEEPS);
+        }
         assert_eq!(world.leases().len(), 1, "only the running job is left");
         assert!(world.slurm_was_told().is_empty());
     }
