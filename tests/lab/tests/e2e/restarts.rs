@@ -120,6 +120,9 @@ const LASTING: [&str; 18] = [
     "GPU_NOT_FOUND",
 ];
 
+/// By which of them a driver refuses to make an instance.
+const REFUSALS: [&str; 2] = ["INSUFFICIENT_RESOURCES", "NOT_SUPPORTED"];
+
 /// What is done to the driver of a node.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
@@ -134,6 +137,9 @@ impl Fault {
     fn all() -> Vec<Fault> {
         let codes = PASSING.iter().chain(&LASTING);
         let codes = codes.flat_map(|code| [false, true].map(|after| Fault::Code { code, after }));
+        // By these a driver says that it made no instance (`NvmlError::is_refusal`): they are never the answer to one that it made.
+        let is_lie = |fault: &Fault| matches!(fault, Fault::Code { code, after: true } if REFUSALS.contains(code));
+        let codes = codes.filter(|fault| !is_lie(fault));
         let kills = [false, true].map(|after| Fault::Kill { after });
         let others = [Fault::Delay, Fault::DeadTelemetry];
         codes.chain(kills).chain(others).collect()
