@@ -308,8 +308,12 @@ fn killed_at_every_step_with_an_instance_that_is_kept() {
                     usage.iter().filter(|it| it["job"] == job.id).count()
                 };
                 assert_eq!(of(before), 1, "{point} {next}");
-                let had_lease = *point != "carve.locked" || next == "again";
-                assert_eq!(of(victim), usize::from(had_lease), "{point} {next}");
+                // A prolog that comes again makes the slice anew; what the one before it held is a record of its own.
+                let expected = match what {
+                    "carving" => 0..=2,
+                    _ => 1..=1,
+                };
+                assert!(expected.contains(&of(victim)), "{point} {next}");
             }
         }
     });

@@ -30,6 +30,7 @@ use gpufrac_node::slice::{carve, failpoint, release};
 use gpufrac_node::state::leases::LeaseStore;
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
 use nvidia_ml::journal;
+use nvidia_ml::latency::Latencies;
 use nvidia_ml::model::Model;
 use nvidia_ml::node as sim;
 use nvidia_ml::pattern::Pattern;
@@ -153,6 +154,12 @@ impl World {
         let models: Vec<&Model> = names.iter().map(|m| Model::find(m).unwrap()).collect();
         let node = sim::Node::new("550.54.15", &models, mig);
         let sim = Store::create(&root.join("gpus"), &node).unwrap();
+        // The order of things is that of a driver that takes its time; the hundredth part of it is enough for that.
+        let latencies = Latencies {
+            percent: 1,
+            ..Latencies::default()
+        };
+        sim.disturb(|d| d.latencies = Some(latencies)).unwrap();
         // The library that cargo built beside this test.
         let built = std::env::current_exe()
             .unwrap()

@@ -154,7 +154,7 @@ impl Look {
 fn soak_of_random_jobs() -> Result<(), LabError> {
     let count = number("GPUFRAC_SOAK_JOBS", 200);
     let seed = test_seed::seed();
-    let lab = Lab::builder().gpus("H100-80", 2).start()?;
+    let lab = Lab::builder().gpus("H100-80", 2).latency(10).start()?;
     let node = &lab.nodes()[0];
     let done = AtomicBool::new(false);
 

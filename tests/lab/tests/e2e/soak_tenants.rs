@@ -184,6 +184,7 @@ fn soak_of_random_tenants() -> Result<(), LabError> {
         .partition("halves", "Nodes=@NODE1@")
         .partition("any", "Nodes=@NODE1@")
         .partition("private", "Nodes=@NODE2@")
+        .latency(10)
         .mps_control(&control)
         .pools(POOLS)
         .start()?;
