@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Job, LOCK_PATIENCE, World, at_once, job, may_run};
 use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::lease::LeaseState;
 use gpufrac_host::files::RootDir;
 use gpufrac_node::state::locks::Locks;
 use nvidia_ml::disturb::{Rule, What, counted};
@@ -395,6 +396,42 @@ fn the_driver_is_started_before_the_turn() {
         assert_eq!(starts(), before + 1);
         world.check(&[]);
     });
+}
+
+#[test]
+fn the_slice_of_a_job_whose_epilog_waits_is_left_to_it() {
+    let Some(world) = ready() else { return };
+    let (ended, next) = (job(1, 0, 25), job(2, 0, 25));
+    world.prolog(ended).ok();
+    let held = world.node().locks().unwrap().gpu(GPU, LONG).unwrap();
+    let line = world.root().join("run/locks/gpu0.line");
+    let in_line = || {
+        let names = fs::read_dir(&line).unwrap().flatten();
+        let tickets = names.map(|entry| entry.file_name().into_string().unwrap());
+        tickets.filter(|name| name.starts_with('0')).count()
+    };
+    // The prolog stands before the epilog, which has marked its lease.
+    let prolog = Running::start(&world, "prolog", next, &[]);
+    eventually("the prolog stands in line", || in_line() == 2);
+    let epilog = Running::start(&world, "epilog", ended, &[]);
+    eventually("the epilog stands in line", || in_line() == 3);
+    assert_eq!(world.lease(ended).unwrap().state, LeaseState::Releasing);
+    drop(held);
+    let prolog = prolog.end().ok();
+    assert!(!prolog.stderr.contains("ended the lease"), "{prolog:?}");
+    epilog.end().ok().says("released");
+    world.check(&[]);
+    // One that was killed is repaired.
+    let held = world.node().locks().unwrap().gpu(GPU, LONG).unwrap();
+    let mut epilog = Running::start(&world, "epilog", next, &[]);
+    eventually("the epilog stands in line", || in_line() == 2);
+    epilog.0.kill().unwrap();
+    epilog.0.wait().unwrap();
+    drop(held);
+    let third = world.prolog(job(3, 0, 50)).ok();
+    third.says("ended the lease of job 2");
+    world.check(&[]);
+    assert_eq!(fs::read_dir(&line).unwrap().count(), 0);
 }
 
 #[test]

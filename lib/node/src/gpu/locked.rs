@@ -1,5 +1,8 @@
 //! A GPU whose lock is held.
 
+use std::collections::BTreeSet;
+
+use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::Gpu;
@@ -53,6 +56,13 @@ impl<'a> LockedGpu<'a> {
     pub fn leases(&self) -> Result<Vec<Lease>, StoreError> {
         self.lock.step();
         self.store.of_gpu(&self.gpu.uuid)
+    }
+
+    /// The jobs whose epilogs wait for it. None where that cannot be read: then their leases are repaired as others are.
+    pub fn epilogs(&self) -> BTreeSet<JobId> {
+        let locks = self.node.locks().ok();
+        let epilogs = locks.and_then(|locks| locks.epilogs(self.gpu.index).ok());
+        epilogs.unwrap_or_default()
     }
 
     /// Writes a lease whole.

@@ -14,17 +14,20 @@ use crate::slice::keep;
 use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::StoreError;
 
-/// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but that of
-/// `except`, and instances that were kept and are of no pool now. What cannot be ended stays, with its place taken. Gives the
+/// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but those of `except` and of epilogs at
+/// work, and instances that were kept and are of no pool now. What cannot be ended stays, with its place taken. Gives the
 /// leases left.
 pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<Lease>, StoreError> {
     let log = locked.log;
+    let epilogs = locked.epilogs();
     let mut left = Vec::new();
     for mut lease in locked.leases()? {
         let stays = match lease.state {
             LeaseState::Active => true,
             LeaseState::Kept => keep::is_of_pool(locked.node, &lease),
-            LeaseState::Carving | LeaseState::Releasing => false,
+            // Its epilog has its own turn; until then Slurm counts it too.
+            LeaseState::Releasing => epilogs.contains(&lease.job_id),
+            LeaseState::Carving => false,
         };
         if stays || Some(lease.job_id) == except {
             left.push(lease);

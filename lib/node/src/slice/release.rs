@@ -1,8 +1,8 @@
 //! The epilog's work: the slices of a job go, whatever state they are in. Slurm may run an epilog
 //! twice, and for a job that the prolog gave back.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use gpufrac_core::ids::{GpuIndex, JobId};
@@ -19,7 +19,7 @@ use crate::slice::remains::{self, Effort};
 use crate::slice::teardown::{self, Found, TeardownError};
 use crate::slice::waiting::{Hook, Waiting};
 use crate::state::leases::{LeaseStore, StoreError};
-use crate::state::line::Line;
+use crate::state::line::{Epilog, Line};
 use crate::state::locks::{LockError, Locks};
 use crate::state::without;
 use gpufrac_host::exit::Exit;
@@ -126,6 +126,7 @@ fn release_in_time(
     let (mut leases, damaged) = store.readable_of_job(job_id)?;
     // By an epilog before this one.
     leases.retain(|lease| reuse == Reuse::End || lease.state != LeaseState::Kept);
+    let _at_work = note(node, &leases, log);
     // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed.
     mark(&store, &leases, log);
     remains::end_group(node, job_id, log);
@@ -156,6 +157,21 @@ fn release_in_time(
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// Keeps others from repairing what is released here in its turn. Without a note they do, and this one finds it done.
+fn note(node: &Node, leases: &[Lease], log: &JobLog) -> Vec<Epilog> {
+    let gpu = |lease: &Lease| (lease.slice.gpu_index, lease.job_id);
+    let gpus: BTreeSet<(GpuIndex, JobId)> = leases.iter().map(gpu).collect();
+    let note = |(gpu, job)| Ok::<_, ReleaseError>(node.locks()?.note_epilog(gpu, job)?);
+    let mut notes = Vec::new();
+    for gpu in gpus {
+        match note(gpu) {
+            Ok(note) => notes.push(note),
+            Err(error) => log.warning(format!("others do not see this epilog: {error}")),
+        }
+    }
+    notes
 }
 
 /// Marks the slices of a job that must not run, and waits for nothing: its epilog releases them.

@@ -4,12 +4,15 @@
 //! the time at which their owners came. A ticket that is seen was locked before: one whose lock is free is of a process that
 //! was killed, and whoever waits behind it removes it. The line only says whose turn it is. What is true is the lock of the GPU:
 //! where two should both see their turn, one of them gets it, and looks again whether it is the first.
+//!
+//! Beside the tickets stand notes of epilogs at work, by which nobody waits: what they are about to release nobody else repairs.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
@@ -21,6 +24,8 @@ use gpufrac_host::pause::Pause;
 /// Between two looks at the line. The longest is what a GPU may be idle between two turns.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+/// How the note of an epilog begins.
+const EPILOG: &str = "epilog";
 /// How often a ticket is tried to be made: another process may look at it in the moment before it is locked.
 const TRIES: u32 = 100;
 
@@ -105,30 +110,9 @@ impl Line<'_> {
         }
     }
 
-    /// Makes a ticket. It is locked before it has the name by which others see it, and no name is used twice: who removes one
-    /// of a killed process never removes another.
     fn ticket(&mut self) -> Result<Ticket, LockError> {
-        let dir = &self.tickets.dir;
-        for _ in 0..TRIES {
-            self.turns += 1;
-            let name = format!("{:020}.{}.{}", self.number, std::process::id(), self.turns);
-            let hidden = format!(".{name}");
-            let file = dir.lock_file(&hidden)?;
-            // Who removes leftovers may have it for a moment.
-            if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-                && dir.rename(&hidden, &name)?
-            {
-                return Ok(Ticket {
-                    dir: Arc::clone(dir),
-                    name,
-                    _file: file,
-                });
-            }
-        }
-        Err(LockError::Flock {
-            path: dir.path().to_owned(),
-            source: Errno::EAGAIN,
-        })
+        let number = format!("{:020}", self.number);
+        self.tickets.make(&number, &mut self.turns)
     }
 }
 
@@ -139,15 +123,42 @@ impl Locks {
             path: self.path().to_owned(),
             source,
         })?;
-        let path = self.path().join(format!("gpu{gpu_index}.line"));
-        let (dir, _) = RootDir::create(&path, 0o700)?;
         Ok(Line {
             locks: self,
-            tickets: Tickets { dir: Arc::new(dir) },
+            tickets: self.tickets(gpu_index)?,
             gpu_index,
             number: Duration::from(now).as_nanos(),
             turns: 0,
         })
+    }
+
+    /// Notes that the epilog of a job is about to release what the job has on a GPU.
+    pub fn note_epilog(&self, gpu_index: GpuIndex, job_id: JobId) -> Result<Epilog, LockError> {
+        let note = self.tickets(gpu_index)?;
+        let note = note.make(&format!("{EPILOG}{job_id}"), &mut 0)?;
+        Ok(Epilog { _note: note })
+    }
+
+    /// The jobs whose epilogs are at work on a GPU, or wait for it.
+    pub fn epilogs(&self, gpu_index: GpuIndex) -> Result<BTreeSet<JobId>, LockError> {
+        let tickets = self.tickets(gpu_index)?;
+        let mut jobs = BTreeSet::new();
+        for name in tickets.dir.names()? {
+            let job = name.strip_prefix(EPILOG);
+            let job = job.and_then(|rest| rest.split('.').next()?.parse().ok());
+            if let Some(job) = job
+                && tickets.is_held(&name)?
+            {
+                jobs.insert(job);
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn tickets(&self, gpu_index: GpuIndex) -> Result<Tickets, LockError> {
+        let path = self.path().join(format!("gpu{gpu_index}.line"));
+        let (dir, _) = RootDir::create(&path, 0o700)?;
+        Ok(Tickets { dir: Arc::new(dir) })
     }
 }
 
@@ -166,6 +177,12 @@ impl Drop for Ticket {
     }
 }
 
+/// The note of an epilog at work, until it is dropped.
+#[derive(Debug)]
+pub struct Epilog {
+    _note: Ticket,
+}
+
 /// The folder with the tickets of a GPU.
 #[derive(Debug)]
 struct Tickets {
@@ -173,13 +190,40 @@ struct Tickets {
 }
 
 impl Tickets {
+    /// Makes a ticket. It is locked before it has the name by which others see it, and no name is used twice: who removes one
+    /// of a killed process never removes another.
+    fn make(&self, title: &str, turns: &mut u32) -> Result<Ticket, LockError> {
+        let dir = &self.dir;
+        for _ in 0..TRIES {
+            *turns += 1;
+            let name = format!("{title}.{}.{turns}", std::process::id());
+            let hidden = format!(".{name}");
+            let file = dir.lock_file(&hidden)?;
+            // Who removes leftovers may have it for a moment.
+            if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+                && dir.rename(&hidden, &name)?
+            {
+                return Ok(Ticket {
+                    dir: Arc::clone(dir),
+                    name,
+                    _file: file,
+                });
+            }
+        }
+        Err(LockError::Flock {
+            path: dir.path().to_owned(),
+            source: Errno::EAGAIN,
+        })
+    }
+
     /// The tickets before one, in order. Removes what was never finished.
     fn before(&self, own: &str) -> Result<Vec<String>, LockError> {
         let mut names = self.dir.names()?;
         for unfinished in names.iter().filter(|name| name.starts_with('.')) {
             self.is_held(unfinished)?;
         }
-        names.retain(|name| !name.starts_with('.') && name.as_str() < own);
+        let is_number = |name: &str| name.starts_with(|c: char| c.is_ascii_digit());
+        names.retain(|name| is_number(name) && name.as_str() < own);
         Ok(names)
     }
 

@@ -80,6 +80,27 @@ fn tickets_of_killed_processes_are_removed() {
 }
 
 #[test]
+fn an_epilog_is_seen_while_it_is_at_work_and_nobody_waits_for_its_note() {
+    let folder = folder();
+    let seen = || -> Vec<u32> {
+        let jobs = folder.locks.epilogs(GPU).unwrap();
+        jobs.into_iter().map(|job| job.0).collect()
+    };
+    assert_eq!(seen(), [0; 0]);
+    let first = folder.locks.note_epilog(GPU, JobId(7)).unwrap();
+    let second = folder.locks.note_epilog(GPU, JobId(4711)).unwrap();
+    assert_eq!(seen(), [7, 4711]);
+    drop(folder.locks.gpu(GPU, Duration::ZERO).unwrap());
+    drop(first);
+    assert_eq!(seen(), [4711]);
+    drop(second);
+    // Of a process that was killed.
+    std::fs::write(folder.line.join("epilog8.1.1"), "").unwrap();
+    assert_eq!(seen(), [0; 0]);
+    assert_eq!(folder.tickets(), 0);
+}
+
+#[test]
 fn who_pauses_stops_nobody_and_keeps_the_place() {
     let folder = folder();
     let mut first = folder.locks.line(GPU).unwrap();
