@@ -119,16 +119,24 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         side(&lab, &["--gres=gpu:1"]),
     ];
     let users = 3.min(sides[0].lab.users().len());
-    for (jobs, users) in [(places as usize, 1), (arguments.burst_jobs, users)] {
-        let mut results: [Vec<Burst>; 3] = Default::default();
-        for round in 0..arguments.burst_rounds.max(1) {
-            for turn in 0..sides.len() {
-                let which = (round + turn) % sides.len();
+    // One after the other on each cluster: what the first one left the next one finds.
+    let kinds = [
+        (places as usize, 1),
+        (arguments.burst_jobs, 1),
+        (arguments.burst_jobs, users),
+    ];
+    let mut results: [[Vec<Burst>; 3]; 3] = Default::default();
+    for round in 0..arguments.burst_rounds.max(1) {
+        for turn in 0..sides.len() {
+            let which = (round + turn) % sides.len();
+            for ((jobs, users), results) in kinds.iter().zip(&mut results) {
                 println!("{jobs} jobs of {users} users, {} ...", NAMES[which]);
-                results[which].push(sides[which].burst(jobs, users)?);
+                results[which].push(sides[which].burst(*jobs, *users)?);
             }
         }
-        report(table, jobs, users, &results);
+    }
+    for ((jobs, users), results) in kinds.iter().zip(&results) {
+        report(table, *jobs, *users, results);
     }
     for lab in ours {
         lab.stop()?;
