@@ -38,13 +38,15 @@ nodes = \"@NODES@\"
 pub(super) enum DriverTimes {
     /// Milliseconds that issues about real GPUs tell of: 300 to start, 1500 to make an instance, 1000 to destroy one
     Seen,
+    /// The same without the 300 to start: the most that one long-lived session for all programs could save
+    Started,
     /// The simulator's model, in which calls take longer the more sessions there are (docs/design/tests.md)
     Model,
     /// 0 to 3 s for every call on a GPU, each GPU its own
     Uneven,
 }
 
-/// Functions of the driver and their milliseconds.
+/// Functions of the driver and their milliseconds, the start first.
 const DRIVER: [(&str, &str); 5] = [
     ("nvmlInit_v2", "300"),
     ("nvmlDeviceCreateGpuInstanceWithPlacement", "1000"),
@@ -156,8 +158,9 @@ fn cluster(arguments: &BenchArguments, build: &Path, reuse: &str) -> Result<Lab>
     time_prologs(&lab)?;
     let tell = |words: &[&str]| lab.gpusim(&lab.nodes()[0], words);
     match arguments.burst_driver {
-        DriverTimes::Seen => {
-            for (call, milliseconds) in DRIVER {
+        times @ (DriverTimes::Seen | DriverTimes::Started) => {
+            let skipped = usize::from(times == DriverTimes::Started);
+            for (call, milliseconds) in &DRIVER[skipped..] {
                 tell(&["delay", "--call", call, "--ms", milliseconds])?;
             }
         }

@@ -43,7 +43,7 @@ fn devices_that_stay_open() -> Result<(), LabError> {
     let (one, two) = (&lab.users()[0], &lab.users()[1]);
     lab.write_work("hold.pl", HOLD_FILES)?;
     let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
-    let job = lab.sbatch(one, &["--gres=gpufrac:0.25", script])?;
+    let job = lab.sbatch(one, &["--gres=gpufrac:0.125", script])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let devices = lab.folder().gpus(node).join("dev");
     let own = own_devices(&lab, job)?;
@@ -68,7 +68,7 @@ fn devices_that_stay_open() -> Result<(), LabError> {
     }
     // That of the other user may have been tricked into holding them.
     assert_eq!(lab.job(other_user)?.state(), "RUNNING");
-    let next = lab.sbatch(one, &["--gres=gpufrac:0.25", &format!("--wrap={HOLD}")])?;
+    let next = lab.sbatch(one, &["--gres=gpufrac:0.125", &format!("--wrap={HOLD}")])?;
     lab.wait_for_state(next, &["RUNNING"])?;
     let nexts = own_devices(&lab, next)?;
     for file in own.intersection(&nexts).filter(|name| name.contains("cap")) {
