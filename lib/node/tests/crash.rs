@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::scene::{NEXT, Next, Scene, VICTIM, mig, shared, tasks};
+use common::scene::{NEXT, Next, Scene, VICTIM, kept, mig, shared, tasks};
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
@@ -25,7 +25,8 @@ fn child() {
 impl Scene {
     fn carving_killed_at(&self, points: &[&str]) {
         for point in points {
-            for next in NEXT {
+            for (turn, next) in NEXT.into_iter().enumerate() {
+                self.keep_one(turn as u64);
                 self.world.killed_at(point, "prolog", self.victim);
                 self.recover(self.victim, next);
             }
@@ -63,6 +64,13 @@ impl Scene {
         }
     }
 
+    /// Leaves the victim an instance to take over, where instances are kept.
+    fn keep_one(&self, turn: u64) {
+        if self.keeps {
+            self.run_one_before(1_000_000 + turn as u32);
+        }
+    }
+
     /// How many calls a run makes.
     fn calls_of(&self, run: impl FnOnce()) -> u64 {
         self.world.count_calls();
@@ -72,6 +80,7 @@ impl Scene {
     }
 
     fn calls_of_carving(&self) -> u64 {
+        self.keep_one(0);
         let calls = self.calls_of(|| drop(self.world.prolog(self.victim).ok()));
         self.world.epilog(self.victim).ok();
         calls
@@ -81,6 +90,7 @@ impl Scene {
         let calls = self.calls_of_carving();
         assert!(calls > least, "{calls}");
         for nth in 1..=calls {
+            self.keep_one(nth);
             self.world.nth_call(nth, what);
             self.world.prolog(self.victim);
             self.world.calm();
@@ -138,6 +148,25 @@ fn prolog_killed_at_every_step() {
 fn epilog_killed_at_every_step() {
     let Some(scene) = mig() else { return };
     scene.release_killed_at(failpoint::RELEASE);
+}
+
+#[test]
+fn killed_at_every_step_with_an_instance_that_is_kept() {
+    at_once(["carving", "keeping"], |what| {
+        let Some(scene) = kept() else { return };
+        match what {
+            "carving" => scene.carving_killed_at(failpoint::CARVE_KEPT),
+            _ => scene.release_killed_at(failpoint::KEEP),
+        }
+    });
+}
+
+#[test]
+fn any_call_fails_with_an_instance_that_is_kept() {
+    at_once([FAILS, FAILS_AFTER, What::KillAfter], |what| {
+        let Some(scene) = kept() else { return };
+        scene.every_call_of_carving(what, 8);
+    });
 }
 
 /// At the first slice's step, and at the second's.

@@ -1,5 +1,4 @@
-//! Instances that are kept for the next job of the same user (`reuse` of a pool): who gets one, who never does, and what is
-//! left when a program dies meanwhile.
+//! Instances that are kept for the next job of the same user (`reuse` of a pool): who gets one, and who never does.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -9,7 +8,6 @@ use std::time::Duration;
 
 use common::{Job, World, at_once, job, may_run};
 use gpufrac_core::lease::{Lease, LeaseState};
-use gpufrac_node::slice::failpoint;
 use nvidia_ml::disturb::What;
 use nvidia_ml::node::MigDeviceBy;
 use test_seed::Dice;
@@ -240,107 +238,4 @@ fn whatever_is_kept_each_job_has_a_place() {
     }
     assert_eq!(world.usage().len(), ended);
     assert_eq!(world.slurm_was_told(), [""; 0]);
-}
-
-/// The ways in which life goes on after a program died.
-const NEXT: [&str; 5] = ["epilog", "again", "same user", "another", "setup"];
-
-/// Whatever died, all is well again, and without `reuse` nothing is left but the job that runs.
-fn recover(world: &World, victim: Job, next: &str) {
-    let other = |id, uid| Job {
-        uid,
-        ..victim_of(id)
-    };
-    match next {
-        "epilog" => drop(world.epilog(victim).ok()),
-        "again" => drop(world.prolog(victim).ok()),
-        "setup" => drop(world.setup().ok()),
-        _ => {
-            let uid = if next == "another" { 1003 } else { victim.uid };
-            let job = other(victim.id + 1, uid);
-            world.prolog(job).ok();
-            world.check(&[]);
-            world.epilog(job).ok();
-        }
-    }
-    world.check(&[]);
-    world.epilog(victim).ok();
-    world.check(&[]);
-    world.configure("halves", "H100-80", "");
-    world.setup().ok();
-    world.check(&[]);
-    assert_eq!(world.leases().len(), 1, "only the running job is left");
-    assert_eq!(world.slurm_was_told(), [""; 0]);
-    world.configure("halves", "H100-80", KEEPS);
-}
-
-fn victim_of(id: u32) -> Job {
-    job_of(id, 1002)
-}
-
-#[test]
-fn killed_at_every_step_with_an_instance_that_is_kept() {
-    at_once(["carving", "keeping"], |what| {
-        let Some(world) = ready(KEEPS) else { return };
-        world.prolog(job(1, 1, 25)).ok();
-        let points = match what {
-            "carving" => failpoint::CARVE_KEPT,
-            _ => failpoint::KEEP,
-        };
-        let mut id = 10;
-        for point in points {
-            for next in NEXT {
-                id += 10;
-                let (before, victim) = (victim_of(id), victim_of(id + 1));
-                run(&world, before);
-                match what {
-                    "carving" => world.killed_at(point, "prolog", victim),
-                    // Slurm never runs a prolog after the epilog.
-                    _ if next == "again" => continue,
-                    _ => {
-                        world.prolog(victim).ok();
-                        world.killed_at(point, "epilog", victim);
-                    }
-                }
-                recover(&world, victim, next);
-                let of = |job: Job| {
-                    let usage = world.usage();
-                    usage.iter().filter(|it| it["job"] == job.id).count()
-                };
-                assert_eq!(of(before), 1, "{point} {next}");
-                // A prolog that comes again makes the slice anew; what the one before it held is a record of its own.
-                let expected = match what {
-                    "carving" => 0..=2,
-                    _ => 1..=1,
-                };
-                assert!(expected.contains(&of(victim)), "{point} {next}");
-            }
-        }
-    });
-}
-
-#[test]
-fn any_call_fails_with_an_instance_that_is_kept() {
-    at_once(
-        [What::Fail(999), What::FailAfter(999), What::KillAfter],
-        |what| {
-            let Some(world) = ready(KEEPS) else { return };
-            world.prolog(job(1, 1, 25)).ok();
-            run(&world, victim_of(10));
-            world.count_calls();
-            let before = world.calls();
-            run(&world, victim_of(11));
-            let calls = world.calls() - before;
-            assert!(calls > 8, "{calls}");
-            for nth in 1..=calls {
-                let id = 10 + 10 * nth as u32;
-                run(&world, victim_of(id));
-                let victim = victim_of(id + 1);
-                world.nth_call(nth, what);
-                world.prolog(victim);
-                world.calm();
-                recover(&world, victim, NEXT[(nth % 5) as usize]);
-            }
-        },
-    );
 }
