@@ -168,6 +168,8 @@ fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
         );
     }
     let mut others = Running::holding(61_033, &file);
+    // What it has found would be as good as new for a moment.
+    std::thread::sleep(Duration::from_millis(100));
     drop(gpu);
     let ended = Ended::of(prolog.wait_with_output().unwrap());
     ended.ok().says("another instance is granted");

@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::UserId;
 use gpufrac_host::files::DeviceNumber;
@@ -85,10 +86,15 @@ pub fn search(
     search
 }
 
+/// For how long a search is as good as another one: a descriptor that comes later could as well come after that.
+const FRESH: Duration = Duration::from_millis(50);
+
 /// The capability files that users' processes hold open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct HeldCaps {
     holders: Vec<Holder>,
+    /// When they were looked for.
+    begun: Instant,
     /// Processes that could not be looked at.
     pub unsearched: Vec<i32>,
 }
@@ -97,18 +103,23 @@ impl HeldCaps {
     /// Looks for them. `major`: that of capability files.
     #[must_use]
     pub fn search(major: u32) -> HeldCaps {
+        let begun = Instant::now();
         let Search {
             holders,
             unsearched,
         } = search(|_| true, |device| device.major == major, SOME);
         HeldCaps {
             holders,
+            begun,
             unsearched,
         }
     }
 
-    /// Looks again, for what was opened or handed on since then: briefly, as others wait for the GPU meanwhile.
+    /// Looks again, where that was a while ago, for what was opened or handed on since then: briefly, as others wait for the GPU.
     pub fn look_again(&mut self, major: u32) {
+        if self.begun.elapsed() < FRESH {
+            return;
+        }
         let since = search(|_| true, |device| device.major == major, FEW);
         self.holders.extend(since.holders);
     }
