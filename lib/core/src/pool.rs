@@ -140,17 +140,6 @@ pub struct Device<'a> {
     pub type_name: &'static str,
 }
 
-/// Every [`Pool::type_name`].
-const TYPES: [&str; 7] = [
-    "whole",
-    "slices",
-    "half",
-    "mpshalf",
-    "mps",
-    "timeslice",
-    "hami",
-];
-
 impl Device<'_> {
     /// The placeholder's file name: `half3`.
     pub fn file_name(&self) -> String {
@@ -160,6 +149,6 @@ impl Device<'_> {
     /// Whether a file has a name that a placeholder can have, of this configuration or another.
     pub fn is_file_name(name: &str) -> bool {
         let type_name = name.trim_end_matches(|c: char| c.is_ascii_digit());
-        type_name.len() < name.len() && TYPES.contains(&type_name)
+        type_name.len() < name.len() && Pool::TYPE_NAMES.contains(&type_name)
     }
 }
