@@ -157,12 +157,6 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
-    /// Whether it is a component of a het job.
-    #[must_use]
-    pub fn is_component(&self) -> bool {
-        self.het_job_id != 0
-    }
-
     /// What slurmctld takes for this job alone.
     ///
     /// The last task of an array that starts has the array's own number, and that number alone

@@ -35,7 +35,7 @@ impl Daemon {
         if !self.is_this_run(&due, &job, now) || !self.is_still_due(&due) {
             return Ok(());
         }
-        if job.is_component() {
+        if job.het_job_id != 0 {
             self.refuse(due.job, &due.stalled, &due.policy, Refusal::HetJob);
             return Ok(());
         }
@@ -115,7 +115,7 @@ impl Daemon {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;
         };
-        let is_het = watched.job.as_ref().is_some_and(JobInfo::is_component);
+        let is_het = watched.job.as_ref().is_some_and(|job| job.het_job_id != 0);
         watched.refused.is_some() && (is_het || self.is_over_limit(due))
     }
 
