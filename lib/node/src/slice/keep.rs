@@ -61,8 +61,9 @@ pub(super) fn keep(
     lease: &Lease,
     log: &JobLog,
 ) -> bool {
-    // Marked when its job ended. One that is in another state was never the job's, or is no longer.
-    if lease.state != LeaseState::Releasing || limit(node, lease).is_none() {
+    // Marked when its job ended, and not because its time as a kept one is over.
+    let has_just_ended = lease.state == LeaseState::Releasing && lease.kept_unix.is_none();
+    if !has_just_ended || limit(node, lease).is_none() {
         return false;
     }
     match try_to_keep(node, store, lock, lease, log) {
