@@ -199,3 +199,22 @@ fn what_a_program_cannot_do_and_where_it_hangs() {
     hung.kill().unwrap();
     hung.wait().unwrap();
 }
+
+#[test]
+fn servers_that_several_daemons_start_at_once_live() {
+    for _ in 0..5 {
+        let first = Mps::standin("{}");
+        let all: Vec<Mps> = (0..8).map(|_| first.beside()).collect();
+        for mps in &all {
+            mps.start(&["-d"]);
+        }
+        let servers: Vec<u32> = std::thread::scope(|scope| {
+            let started: Vec<_> = all.iter().map(|mps| scope.spawn(|| mps.server())).collect();
+            started.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        for (mps, server) in all.iter().zip(servers) {
+            assert_eq!(mps.tell("get_server_list"), format!("{server}\n"));
+        }
+    }
+}

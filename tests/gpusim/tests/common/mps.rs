@@ -30,6 +30,11 @@ impl Mps {
         Mps::with(folder, program)
     }
 
+    /// Another daemon of the same program, with its own pipe directory.
+    pub fn beside(&self) -> Mps {
+        Mps::with(tempfile::tempdir().unwrap(), self.program.clone())
+    }
+
     pub fn with(folder: TempDir, program: PathBuf) -> Mps {
         for name in ["pipe", "log"] {
             fs::create_dir(folder.path().join(name)).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::{BufRead, BufReader, ErrorKind, Write as _};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -428,10 +428,12 @@ impl Daemon {
             return Ok(None);
         }
         let program = self.place.server();
-        if !program.exists() {
-            let partial = program.with_extension(std::process::id().to_string());
-            fs::copy(std::env::current_exe()?, &partial)?;
-            fs::rename(&partial, &program)?;
+        // A link, which no other daemon of the folder replaces: a server finds out by its program's name what it is.
+        match fs::hard_link(std::env::current_exe()?, &program) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).context(program.display().to_string());
+            }
+            _ => {}
         }
         let own = fs::metadata("/proc/self")?.uid();
         let child = spawn(&program, id.filter(|user| *user != own))?;
