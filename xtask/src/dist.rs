@@ -1,7 +1,6 @@
 //! `cargo xtask dist`: a release build for one Slurm, installed in a tree.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -145,10 +144,8 @@ impl Tree<'_> {
             fs::create_dir_all(folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
-        fs::copy(from, &to)
-            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
-        fs::set_permissions(&to, fs::Permissions::from_mode(mode))
-            .with_context(|| format!("cannot set the mode of {}", to.display()))
+        // The tree may be that of a running Slurm.
+        Ok(gpufrac_lab::install(from, &to, mode)?)
     }
 }
 

@@ -1,7 +1,6 @@
 //! gpufrac's programs and plugins as cargo built them.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::folder::write;
@@ -132,7 +131,5 @@ fn place(from: &Path, to: &Path) -> Result<(), LabError> {
         return Ok(());
     }
     // Another file system.
-    fs::copy(&from, to).map_err(LabError::file("cannot copy", from))?;
-    fs::set_permissions(to, fs::Permissions::from_mode(0o755))
-        .map_err(LabError::file("cannot set the mode of", to))
+    crate::install::install(&from, to, 0o755)
 }

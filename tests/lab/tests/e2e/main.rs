@@ -42,6 +42,7 @@ mod soak;
 mod soak_tenants;
 mod submission;
 mod timeslice_and_hami;
+mod upgrade;
 
 use std::io::Write;
 use std::time::Duration;

@@ -39,9 +39,8 @@ pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     variant
 }
 
-/// Puts a library in a place as a package manager does, with a new file under the old name: the old one may be in use.
+/// Puts a library in a place; the old one may be in use.
 pub(crate) fn replace(library: &Path, place: &Path) {
-    let new = place.with_extension("new");
-    fs::copy(library, &new).expect("a library");
-    fs::rename(new, place).expect("a folder that can be written");
+    gpufrac_lab::install(library, place, 0o644)
+        .expect("a library, and a folder that can be written");
 }
