@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+use gpufrac_node::version;
 
 /// Fractional GPUs for Slurm.
 #[derive(Debug, Parser)]
-#[command(name = "gpufrac", version, about = "Fractional GPUs for Slurm")]
+#[command(name = "gpufrac", version = version::TEXT.as_str(), about = "Fractional GPUs for Slurm")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -28,6 +30,11 @@ pub enum Command {
     Leases(ConfigArgs),
     /// Tell why a job was warned or ended for an idle slice
     Why(WhyArgs),
+    /// Print what a shell needs to complete this command line
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 /// Which configuration, which node.

@@ -14,7 +14,8 @@ mod why;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
 use gpufrac_core::config::Config;
 use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
         Command::Why(why) => why::run(&why),
+        Command::Completions { shell } => Ok(completions(shell)),
     };
     match done {
         Ok(exit) => exit.into(),
@@ -67,6 +69,16 @@ impl ConfigArgs {
         })?;
         Config::parse(&text, &path.to_string_lossy()).map_err(CliError::Config)
     }
+}
+
+fn completions(shell: Shell) -> Exit {
+    clap_complete::generate(
+        shell,
+        &mut Args::command(),
+        "gpufrac",
+        &mut std::io::stdout(),
+    );
+    Exit::Done
 }
 
 fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {

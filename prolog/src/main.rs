@@ -9,8 +9,12 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::job::slurmctld::Controller;
 use gpufrac_node::job::start::start;
 use gpufrac_node::slice::carve;
+use gpufrac_node::version;
 
 fn main() -> ExitCode {
+    if let Some(answered) = version::answer("gpufrac-prolog") {
+        return answered;
+    }
     match start() {
         Ok((job, node)) => {
             let log = JobLog::new(job.job_id);

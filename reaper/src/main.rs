@@ -16,6 +16,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::state::locks::{DaemonLock, LockError, Locks};
+use gpufrac_node::version;
 use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
@@ -24,7 +25,7 @@ use gpufrac_reaper::wait::{self, Waiter, Wake};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
 #[derive(Debug, Parser)]
-#[command(name = "gpufrac-reaperd", version)]
+#[command(name = "gpufrac-reaperd", version = version::TEXT.as_str())]
 struct Args {
     /// The configuration [default: $GPUFRAC_CONFIG, else /etc/gpufrac/gpufrac.toml]
     #[arg(long, value_name = "FILE")]

@@ -9,6 +9,7 @@ use gpufrac_lab::Release;
 
 use crate::DistArguments;
 use crate::cargo::{cargo, root, run as run_command};
+use crate::version;
 
 const PACKAGES: [&str; 7] = [
     "job_submit_gpufrac",
@@ -21,28 +22,50 @@ const PACKAGES: [&str; 7] = [
 ];
 
 /// Cargo's names and Slurm's.
-const PLUGINS: [(&str, &str); 3] = [
+pub(crate) const PLUGINS: [(&str, &str); 3] = [
     ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
     ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
     ("libspank_gpufrac.so", "spank_gpufrac.so"),
 ];
 
-pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
-    let release = Release::read(&arguments.slurm_include)
-        .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?
-        .to_string();
+pub(crate) const PROGRAMS: [&str; 4] = [
+    "gpufrac-prolog",
+    "gpufrac-epilog",
+    "gpufrac-reaperd",
+    "gpufrac",
+];
+
+/// A release build for one Slurm.
+pub(crate) struct Build {
+    pub release: Release,
+    /// Where the plugins, by Cargo's names, and the programs are.
+    pub folder: PathBuf,
+}
+
+/// Builds for the Slurm with these headers.
+pub(crate) fn build(slurm_include: &Path) -> Result<Build> {
+    let release = Release::read(slurm_include)
+        .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?;
     // A folder of its own for each Slurm: bindings of one must not be taken for another's.
-    let target = root().join("target/dist").join(&release);
+    let target = root().join("target/dist").join(release.to_string());
     let mut build = cargo(&["build", "--release", "--locked", "--target-dir"]);
     build
         .arg(&target)
-        .env("GPUFRAC_SLURM_INCLUDE", &arguments.slurm_include);
+        .env("GPUFRAC_SLURM_INCLUDE", slurm_include)
+        .env("GPUFRAC_BUILD", version::of_tree());
     for package in PACKAGES {
         build.args(["-p", package]);
     }
     run_command(&mut build)?;
+    let folder = target.join("release");
+    Ok(Build { release, folder })
+}
 
-    let built = target.join("release");
+pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
+    let Build {
+        release,
+        folder: built,
+    } = build(&arguments.slurm_include)?;
     let tree = Tree(&arguments.destdir);
     let plugins = plugin_folder(arguments)?;
     for (name, installed) in PLUGINS {
@@ -150,7 +173,7 @@ impl Tree<'_> {
 }
 
 /// All files below a folder; none where there is no such folder.
-fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     if !folder.exists() {
         return Ok(files);

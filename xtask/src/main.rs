@@ -12,9 +12,11 @@ mod dist;
 mod fuzz;
 mod lab;
 mod map;
+mod package;
 mod series;
 mod setup;
 mod suite;
+mod version;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,6 +57,8 @@ enum Task {
     Differ(differ::DifferArguments),
     /// Builds for one Slurm and installs everything in a tree
     Dist(DistArguments),
+    /// Makes packages for Debian and Red Hat, of all series of Slurm
+    Package(package::PackageArguments),
     /// Checks licences, bans and sources of all dependencies
     Deny,
 }
@@ -88,6 +92,7 @@ fn main() -> ExitCode {
         Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
         Task::Differ(arguments) => differ::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
+        Task::Package(arguments) => package::run(&arguments),
         Task::Deny => deny::run_check(),
     };
     match done {

@@ -11,5 +11,6 @@ pub mod node;
 pub mod setup;
 pub mod slice;
 pub mod state;
+pub mod version;
 
 pub use state::leases::LeaseStore;

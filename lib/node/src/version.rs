@@ -1,0 +1,42 @@
+//! What `--version` of each program says: the build, and the series of Slurm that it is for.
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use gpufrac_host::exit::Exit;
+use slurm_sys::release::Release;
+
+/// `cargo xtask package` and `cargo xtask dist` set it to the version and the commit.
+const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
+    Some(build) => build,
+    None => concat!(env!("CARGO_PKG_VERSION"), "-untracked"),
+};
+
+/// `0.1.0~dev512.gd9538f4 for Slurm 24.11`.
+pub static TEXT: LazyLock<String> =
+    LazyLock::new(|| format!("{BUILD} for Slurm {}", Release::BUILT_FOR.series()));
+
+/// Answers `--version`; None where something else was asked. For programs that take no other argument: reading a
+/// command line properly would cost each job of the node.
+#[must_use]
+pub fn answer(program: &str) -> Option<ExitCode> {
+    let asked = std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "--version");
+    asked.then(|| {
+        println!("{program} {}", *TEXT);
+        Exit::Done.into()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_and_the_series_are_named() {
+        let (build, series) = TEXT.split_once(" for Slurm ").unwrap();
+        assert!(build.starts_with(env!("CARGO_PKG_VERSION")), "{build}");
+        assert_eq!(series, Release::BUILT_FOR.series().to_string());
+    }
+}
