@@ -66,14 +66,14 @@ impl Daemon {
         let name = scope.name();
         let Some(count) = too_many.map(UserCounts::total) else {
             self.outside.log.warning(format!(
-                "the breaker of the {name} is closed again: jobs are warned and ended by what is measured from now on"
+                "circuit breaker closed on the {name}: warnings and ends go on, by samples from now on"
             ));
             return;
         };
         let share = breaker::share(&limits, scope);
         self.outside.log.error(format!(
-            "THE BREAKER OF THE {} IS OPEN: {} of {} slices look stalled, more than {share} %; rather the telemetry is wrong than all of these jobs. Nobody is warned and nothing is ended until that changes; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
-            name.to_uppercase(), count.stalled, count.leases
+            "circuit breaker open on the {name}: {} of {} slices look idle (limit {share} %); the telemetry is probably faulty. Warnings and ends are suspended until fewer slices look idle; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
+            count.stalled, count.leases
         ));
         let breach = Breach {
             node: self.node.name.clone(),

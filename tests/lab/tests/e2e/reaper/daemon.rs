@@ -191,8 +191,8 @@ fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
     let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], script));
     let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
     let (open, closed) = (
-        "THE BREAKER OF THE NODE IS OPEN",
-        "the breaker of the node is closed again",
+        "circuit breaker open on the node",
+        "circuit breaker closed on the node",
     );
     wait_for_count(&lab, node, open, 1)?;
     wait_for_gauge(&lab, node, 1)?;
@@ -227,7 +227,7 @@ fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabE
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], "sleep 1000"));
     let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
-    wait_for_log(&lab, node, "THE BREAKER OF THE NODE IS OPEN")?;
+    wait_for_log(&lab, node, "circuit breaker open on the node")?;
     for job in &jobs {
         wait_for_decision(&lab, node, *job, "refuse")?;
     }

@@ -203,7 +203,7 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
         })
         .collect::<Result<_, _>>()?;
     for node in lab.nodes() {
-        wait_for_log(&lab, node, "THE BREAKER OF THE CLUSTER IS OPEN")?;
+        wait_for_log(&lab, node, "circuit breaker open on the cluster")?;
     }
     std::thread::sleep(6 * SECOND);
     expect_no_end(&lab, &jobs)?;
@@ -211,7 +211,7 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     let (shared, away) = (lab.folder().shared(), lab.folder().root().join("away"));
     let closed = |node: &String| {
         let log = lab.reaper_log(node)?;
-        Ok::<_, LabError>(log.matches("is closed again").count())
+        Ok::<_, LabError>(log.matches("circuit breaker closed").count())
     };
     fs::rename(&shared, &away).map_err(failed(&shared))?;
     for node in lab.nodes() {
@@ -226,7 +226,7 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     fs::rename(&away, &shared).map_err(failed(&shared))?;
     lab.write_work("use", "")?;
     for node in lab.nodes() {
-        wait_for_log(&lab, node, "the breaker of the cluster is closed again")?;
+        wait_for_log(&lab, node, "circuit breaker closed on the cluster")?;
     }
     expect_no_end(&lab, &jobs)?;
     for job in jobs {
@@ -255,7 +255,10 @@ fn one_user_does_not_open_the_breaker_of_the_cluster() -> Result<(), LabError> {
     }
     for node in lab.nodes() {
         let log = lab.reaper_log(node)?;
-        assert!(!log.contains("THE BREAKER OF THE CLUSTER IS OPEN"), "{log}");
+        assert!(
+            !log.contains("circuit breaker open on the cluster"),
+            "{log}"
+        );
     }
     expect_spared(&lab, &lab.nodes()[1], busy)?;
     lab.expect_nothing_left()
@@ -273,7 +276,7 @@ fn a_breaker_counts_each_part_of_a_job_on_several_nodes() -> Result<(), LabError
     let jobs: Vec<JobId> = jobs.collect::<Result<_, _>>()?;
     // The second node decides about none of them.
     for node in lab.nodes() {
-        wait_for_log(&lab, node, "THE BREAKER OF THE NODE IS OPEN")?;
+        wait_for_log(&lab, node, "circuit breaker open on the node")?;
     }
     std::thread::sleep(8 * SECOND);
     expect_no_end(&lab, &jobs)?;
@@ -305,7 +308,7 @@ fn a_node_that_nothing_was_due_on_knows_of_the_breaker_too() -> Result<(), LabEr
     };
     let late = on(1, "early")?;
     let many: Vec<JobId> = (0..4).map(|_| on(0, "gpu")).collect::<Result<_, _>>()?;
-    wait_for_log(&lab, &nodes[0], "THE BREAKER OF THE CLUSTER IS OPEN")?;
+    wait_for_log(&lab, &nodes[0], "circuit breaker open on the cluster")?;
     let ended = many.iter().map(ToString::to_string);
     lab.command("scancel").args(ended).stdout()?;
     let open = lab.reaper_log(&nodes[1])?;
