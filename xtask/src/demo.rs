@@ -1,13 +1,23 @@
 //! `cargo xtask demo`: a fraction's life on a real cluster, in plain words.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use gpufrac_lab::{JobId, Lab, User, stop_folder};
 
-use crate::map::draw;
-use crate::{cargo, setup};
+use crate::map::{Stand, draw};
+use crate::{cargo, picture, setup};
+
+/// Memory slices of the demo's GPUs.
+const SLICES: u32 = 8;
+
+#[derive(clap::Args)]
+pub(crate) struct DemoArguments {
+    /// Write the picture of README.md, the four jobs on their GPUs, into this folder
+    #[arg(long, value_name = "FOLDER")]
+    picture: Option<PathBuf>,
+}
 
 /// Runs until the story has shown what the job holds: a busy machine takes its time for that.
 const JOB: &str = "\
@@ -18,7 +28,7 @@ while [ ! -e go ]; do sleep 0.1; done
 ";
 
 /// Runs the story.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     setup::run()?;
     println!("building gpufrac ...");
     cargo::build()?;
@@ -36,6 +46,7 @@ pub(crate) fn run() -> Result<()> {
         node: lab.nodes()[0].clone(),
         user,
         lab,
+        picture: arguments.picture,
     };
     story.tell()?;
     let Story { lab, .. } = story;
@@ -66,6 +77,7 @@ struct Story {
     lab: Lab,
     node: String,
     user: User,
+    picture: Option<PathBuf>,
 }
 
 impl Story {
@@ -145,6 +157,9 @@ impl Story {
             "The half and the two quarters fill the first GPU side by side. An eighth more would be 1.125 GPUs: it goes to the second.",
         );
         self.draw(&jobs)?;
+        if let Some(folder) = &self.picture {
+            picture::write(folder, SLICES, &self.gpus(&jobs)?)?;
+        }
         let ids: Vec<_> = jobs.iter().map(|(job, _)| job.to_string()).collect();
         println!("    $ scancel {}", ids.join(" "));
         self.lab
@@ -203,41 +218,42 @@ impl Story {
         Ok(())
     }
 
-    /// The simulator's instances, each with the job whose lease is there.
     fn draw(&self, jobs: &[(JobId, &str)]) -> Result<()> {
-        let instances = self.lab.instances(&self.node)?;
-        let leases = self.lab.leases(&self.node)?;
         println!();
-        for gpu in 0..2 {
-            let mut stands = Vec::new();
-            for instance in instances.iter().filter(|instance| instance.gpu == gpu) {
-                let lease = leases.iter().find(|lease| {
-                    lease.slice.gpu_index.position() == gpu
-                        && lease
-                            .slice
-                            .mig()
-                            .is_some_and(|mig| u32::from(mig.placement.start) == instance.start)
-                });
-                let words = match lease {
-                    Some(lease) => {
-                        let job = lease.job_id;
-                        let size = jobs
-                            .iter()
-                            .find(|(id, _)| *id == job)
-                            .map_or("", |(_, size)| size);
-                        let profile = lease.kind();
-                        vec![
-                            format!("job {job}: {size} {profile}"),
-                            format!("{job}: {size}"),
-                        ]
-                    }
-                    None => vec!["nobody's".to_owned()],
-                };
-                stands.push((instance.start, instance.size, words));
-            }
-            println!("{}", draw(&format!("GPU {gpu}"), 8, &stands));
+        for (gpu, stands) in self.gpus(jobs)?.iter().enumerate() {
+            println!("{}", draw(&format!("GPU {gpu}"), SLICES, stands));
         }
         Ok(())
+    }
+
+    /// For each GPU the simulator's instances, each with the job whose lease is there.
+    fn gpus(&self, jobs: &[(JobId, &str)]) -> Result<Vec<Vec<Stand>>> {
+        let instances = self.lab.instances(&self.node)?;
+        let leases = self.lab.leases(&self.node)?;
+        let stand = |gpu, start, size| {
+            let lease = leases.iter().find(|lease| {
+                let mig = lease.slice.mig();
+                lease.slice.gpu_index.position() == gpu
+                    && mig.is_some_and(|mig| u32::from(mig.placement.start) == start)
+            });
+            let Some(lease) = lease else {
+                return (start, size, vec!["nobody's".to_owned()]);
+            };
+            let job = lease.job_id;
+            let fraction = jobs.iter().find(|(id, _)| *id == job);
+            let fraction = fraction.map_or("", |(_, fraction)| fraction);
+            let labels = vec![
+                format!("job {job}: {fraction} {}", lease.kind()),
+                format!("{job}: {fraction}"),
+            ];
+            (start, size, labels)
+        };
+        let of_gpu = |gpu| {
+            let own = instances.iter().filter(|instance| instance.gpu == gpu);
+            own.map(|instance| stand(gpu, instance.start, instance.size))
+                .collect()
+        };
+        Ok((0..2).map(of_gpu).collect())
     }
 }
 

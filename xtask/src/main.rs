@@ -10,9 +10,11 @@ mod deny;
 mod differ;
 mod dist;
 mod fuzz;
+mod hook;
 mod lab;
 mod map;
 mod package;
+mod picture;
 mod series;
 mod setup;
 mod suite;
@@ -37,7 +39,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Installs the Debian packages that building and testing need, if any is missing
-    Setup,
+    Setup {
+        /// Install a git hook as well, which checks the subjects of commits
+        #[arg(long)]
+        hook: bool,
+    },
     /// Format, clippy and unit tests: two minutes
     Check,
     /// Everything that a change must pass: format, clippy, all tests, on real Slurm too, documentation
@@ -46,7 +52,7 @@ enum Task {
     #[command(subcommand)]
     Lab(lab::LabTask),
     /// Shows a fraction's life on a real cluster, from sbatch to the MIG slice and back
-    Demo,
+    Demo(demo::DemoArguments),
     /// What a hostile user tries, on real Slurm: a table of what was reached, drained and lost
     Attack(attack::AttackArguments),
     /// Measures gpufrac against what it adds to and what it replaces
@@ -82,11 +88,14 @@ pub(crate) struct DistArguments {
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
-        Task::Setup => setup::run(),
+        Task::Setup { hook } => setup::run().and_then(|()| match hook {
+            true => hook::install(),
+            false => Ok(()),
+        }),
         Task::Check => suite::check(),
         Task::Test(wanted) => suite::test(&wanted),
         Task::Lab(task) => lab::run(&task),
-        Task::Demo => demo::run(),
+        Task::Demo(arguments) => demo::run(arguments),
         Task::Attack(arguments) => attack::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
