@@ -85,19 +85,13 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         let name = sample.strip_prefix(root().join("etc"))?;
         tree.install(&sample, &doc.join("examples").join(name), 0o644)?;
     }
-    for page in [
-        "README.md",
-        "LICENSE",
-        "CHANGELOG.md",
-        "docs/accounting.md",
-        "docs/isolation.md",
-        "docs/preemption.md",
-        "docs/scale.md",
-        "docs/slurm-settings.md",
-    ] {
-        let path = root().join(page);
-        if let Some(name) = path.file_name().filter(|_| path.exists()) {
-            tree.install(&path, &doc.join(name), 0o644)?;
+    for page in ["README.md", "LICENSE", "CHANGELOG.md"] {
+        tree.install(&root().join(page), &doc.join(page), 0o644)?;
+    }
+    for folder in ["user", "admin"] {
+        for page in files_below(&root().join("docs").join(folder))? {
+            let name = page.file_name().unwrap_or_default();
+            tree.install(&page, &doc.join(folder).join(name), 0o644)?;
         }
     }
     for page in files_below(&root().join("docs/man"))? {

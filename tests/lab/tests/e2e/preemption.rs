@@ -1,4 +1,4 @@
-//! Jobs that take the place of others. docs/preemption.md says with which settings.
+//! Jobs that take the place of others. docs/admin/preemption.md says with which settings.
 
 use std::fs;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Fractions under the settings of Slurm that sites have: docs/slurm-settings.md says which work.
+//! Fractions under the settings of Slurm that sites have: docs/admin/slurm-settings.md says which work.
 
 use std::time::Duration;
 

@@ -1,16 +1,16 @@
-//! The tables of README.md, row by row: what a user writes, and what comes of it with the sample configuration.
+//! The tables of docs/user/requests.md, row by row: what a user writes, and what comes of it with the sample configuration.
 
 use gpufrac_core::config::Config;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 
-const README: &str = include_str!("../../../README.md");
+const PAGE: &str = include_str!("../../../docs/user/requests.md");
 const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
 
 /// The cells of the table under a heading, without its two lines of titles.
 fn table(heading: &str) -> Vec<Vec<String>> {
-    let (_, after) = README
+    let (_, after) = PAGE
         .split_once(&format!("\n### {heading}\n"))
-        .unwrap_or_else(|| panic!("README.md has no heading {heading:?}"));
+        .unwrap_or_else(|| panic!("docs/user/requests.md has no heading {heading:?}"));
     let rows = after.lines().skip_while(|line| !line.starts_with('|'));
     let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
     let cell = |cell: &str| cell.trim().trim_matches('`').to_owned();
@@ -44,7 +44,7 @@ fn outcome(option: &str) -> Result<(String, String), String> {
 }
 
 #[test]
-fn what_users_write_becomes_what_the_readme_says() {
+fn what_users_write_becomes_what_the_page_says() {
     let rows = table("What you write");
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {
@@ -56,7 +56,7 @@ fn what_users_write_becomes_what_the_readme_says() {
 }
 
 #[test]
-fn refusals_are_worded_as_the_readme_says() {
+fn refusals_are_worded_as_the_page_says() {
     let rows = table("What is refused");
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {

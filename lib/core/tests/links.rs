@@ -1,0 +1,64 @@
+//! Every file that a page of the project links to exists.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Pages of the project; what was built or fetched is none of it.
+fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("the folder can be read") {
+        let path = entry.expect("the entry can be read").path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.unwrap_or_default();
+        if path.is_dir() && name != "target" && !name.starts_with('.') {
+            pages(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+/// Targets of the links and pictures of a page, without those of other sites and of the page itself.
+fn links(page: &str) -> Vec<String> {
+    let mut code = false;
+    let text: Vec<&str> = page
+        .lines()
+        .filter(|line| {
+            let fence = line.trim_start().starts_with("```");
+            code ^= fence;
+            !code && !fence
+        })
+        .collect();
+    let text = text.join("\n");
+    let ends = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')];
+    let all = ends.iter().flat_map(|(open, close)| {
+        let rest = text.split(open).skip(1);
+        rest.filter_map(|rest| Some(rest.split_once(*close)?.0.to_owned()))
+    });
+    let relative = all.filter(|link| !link.contains("://") && !link.starts_with('#'));
+    relative
+        .map(|link| link.split('#').next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut all = Vec::new();
+    pages(&root, &mut all);
+    let mut checked = 0;
+    for page in &all {
+        let text = fs::read_to_string(page).expect("the page can be read");
+        for link in links(&text) {
+            let target = page.parent().unwrap_or(&root).join(&link);
+            assert!(target.exists(), "{}: {link} is missing", page.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 50, "{checked} links were found");
+}
+
+#[test]
+fn links_in_code_and_to_other_sites_are_left_out() {
+    let page = "[a](b.md#c) [d](https://e) [f](#g)\n```\n[h](i)\n```\n<img src=\"j.svg\">";
+    assert_eq!(links(page), ["b.md", "j.svg"]);
+}
