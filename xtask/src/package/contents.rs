@@ -116,6 +116,7 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
     for (path, folder) in [
         (root().join("etc"), "examples"),
         (documents.join("admin"), "admin"),
+        (documents.join("user"), "user"),
     ] {
         for file in files_below(&path)? {
             // Units are installed where systemd reads them.
