@@ -30,6 +30,8 @@ pub enum Command {
     Leases(ConfigArgs),
     /// Tell why a job was warned or ended for an idle slice
     Why(WhyArgs),
+    /// Recommend a mechanism, a layout and a menu for a pool
+    Advise(AdviseArgs),
     /// Print what a shell needs to complete this command line
     Completions {
         /// The shell
@@ -88,4 +90,42 @@ pub struct WhyArgs {
     /// Write a chart of the last record; `-` for stdout, then without the text
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+}
+
+/// A pool that is planned.
+#[derive(Debug, clap::Args)]
+pub struct AdviseArgs {
+    /// What most jobs of the pool do
+    #[arg(long)]
+    pub workload: AdvisedWorkload,
+    /// The model of the GPUs, as gpufrac.toml(5) lists it
+    #[arg(long, value_name = "MODEL")]
+    pub gpu: String,
+    /// The major version of the driver, such as 580 [default: before 555]
+    #[arg(long, value_name = "VERSION")]
+    pub driver: Option<u32>,
+    /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Users may try to get round limits
+    #[arg(long)]
+    pub untrusted: bool,
+    /// The GPU is a vGPU in a virtual machine
+    #[arg(long)]
+    pub vgpu: bool,
+}
+
+/// What most jobs of a pool do.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum AdvisedWorkload {
+    /// Interactive sessions, idle most of the time
+    Notebooks,
+    /// Training that fits in a part of a GPU
+    Training,
+    /// Servers with a goal for their latency
+    Inference,
+    /// Many small jobs that end by themselves
+    Batch,
+    /// Courses: many users with the same small size
+    Teaching,
 }

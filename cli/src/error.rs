@@ -29,6 +29,9 @@ pub enum CliError {
     /// As above, in root's programs.
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// There is no advice.
+    #[error("advice failed: {0}")]
+    Advise(#[from] gpufrac_core::advise::AdviseError),
     /// Setting up failed.
     #[error(transparent)]
     Setup(#[from] SetupError),

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advise;
 mod args;
 mod check;
 mod conf;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
         Command::Why(why) => why::run(&why),
+        Command::Advise(advise) => advise::run(&advise),
         Command::Completions { shell } => Ok(completions(shell)),
     };
     match done {

@@ -212,6 +212,22 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
 }
 
 #[test]
+fn advise_prints_a_file_that_check_takes() {
+    let world = World::new(true);
+    let advice = world.run(&["advise", "--workload", "notebooks", "--gpu", "H100-80"]);
+    let text = advice.out;
+    assert!(text.starts_with("mechanism: mig\n"), "{text}");
+    let file = &text[text.find("version = 1").unwrap()..];
+    fs::write(world.config(), file).unwrap();
+    let check = world.run(&["check", "--file-only"]);
+    assert_eq!(check.code, Some(0), "{}", check.err);
+    let refused = world.run(&["advise", "--workload", "batch", "--gpu", "GTX-1080"]);
+    assert_eq!(refused.code, Some(1));
+    let said = refused.err;
+    assert!(said.contains("give its memory with --memory MIB"), "{said}");
+}
+
+#[test]
 fn a_wrong_command_line_is_usage() {
     let world = World::new(true);
     assert_eq!(world.run(&["chekc"]).code, Some(2));

@@ -13,6 +13,7 @@
 //! instead. Nothing here panics on any input.
 #![forbid(unsafe_code)]
 
+pub mod advise;
 pub mod config;
 mod device_type;
 pub mod entry;

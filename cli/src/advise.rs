@@ -1,0 +1,44 @@
+//! `gpufrac advise`
+
+use gpufrac_core::advise::{self, NOT_LIMITED, Plan, Workload};
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_host::exit::Exit;
+
+use crate::args::{AdviseArgs, AdvisedWorkload};
+use crate::error::CliError;
+
+/// Prints the advice; stdout has the file last, so that it can be copied.
+pub fn run(args: &AdviseArgs) -> Result<Exit, CliError> {
+    let advice = advise::advise(&Plan {
+        workload: workload(args.workload),
+        gpu: &args.gpu,
+        memory: args.memory.map(MemoryMib),
+        driver: args.driver,
+        untrusted: args.untrusted,
+        vgpu: args.vgpu,
+    })?;
+    println!("mechanism: {}", advice.mechanism);
+    println!("\nwhy:");
+    for reason in &advice.reasons {
+        println!("  - {reason}");
+    }
+    println!("\nnot limited by any mechanism:");
+    for text in NOT_LIMITED {
+        println!("  - {text}");
+    }
+    println!("\na gpufrac.toml to start from (`gpufrac check --file-only` prints its sizes):\n");
+    for line in advice.file.lines() {
+        println!("{line}");
+    }
+    Ok(Exit::Done)
+}
+
+fn workload(named: AdvisedWorkload) -> Workload {
+    match named {
+        AdvisedWorkload::Notebooks => Workload::Notebooks,
+        AdvisedWorkload::Training => Workload::Training,
+        AdvisedWorkload::Inference => Workload::Inference,
+        AdvisedWorkload::Batch => Workload::Batch,
+        AdvisedWorkload::Teaching => Workload::Teaching,
+    }
+}

@@ -1,0 +1,266 @@
+//! Which mechanism, layout and menu fit a workload on a GPU model: what `gpufrac advise` prints. docs/admin/choose.md has the
+//! reasons at length, and a test compares its table with this module.
+
+use crate::config::Config;
+use crate::fraction::MemoryMib;
+use crate::geometry::Geometry;
+use crate::mechanism::Mechanism;
+
+#[cfg(test)]
+mod tests;
+
+/// The first driver whose MPS control daemon serves several users (Debian's 555.58 takes `-multiuser-server`, 550.163
+/// refuses the option).
+const SHARED_MPS_DRIVER: u32 = 555;
+
+/// What no mechanism limits, on any GPU that jobs share (NVIDIA's guides for MIG and MPS).
+pub const NOT_LIMITED: [&str; 4] = [
+    "managed memory beyond the share (cudaMallocManaged): without MIG it counts against no limit",
+    "copy engines, without MIG",
+    "PCIe and NVLink bandwidth",
+    "power and clocks: one job can slow all jobs of the GPU",
+];
+
+/// What most jobs of a pool do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workload {
+    /// Interactive sessions, idle most of the time.
+    Notebooks,
+    /// Training that fits in a part of a GPU.
+    Training,
+    /// Servers with a goal for their latency.
+    Inference,
+    /// Many small jobs that end by themselves.
+    Batch,
+    /// Courses: many users with the same small size.
+    Teaching,
+}
+
+/// A pool that an admin plans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan<'a> {
+    /// What its jobs do.
+    pub workload: Workload,
+    /// The model, as gpufrac.toml(5) lists it, or another name.
+    pub gpu: &'a str,
+    /// Memory of one GPU, for a model that gpufrac does not know.
+    pub memory: Option<MemoryMib>,
+    /// The major number of the driver; unknown if None.
+    pub driver: Option<u32>,
+    /// Whether users may try to get round limits.
+    pub untrusted: bool,
+    /// Whether the GPU is a vGPU in a virtual machine.
+    pub vgpu: bool,
+}
+
+/// What fits.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// The mechanism.
+    pub mechanism: Mechanism,
+    /// Why, a sentence each.
+    pub reasons: Vec<&'static str>,
+    /// A gpufrac.toml to start from, with the partition and the nodes to be replaced.
+    pub file: String,
+    /// [`Advice::file`], read.
+    pub config: Config,
+}
+
+/// Why there is no advice.
+#[derive(Debug, thiserror::Error)]
+pub enum AdviseError {
+    /// A model without a table.
+    #[error(
+        "GPU model `{name}` is unknown; give its memory with --memory MIB, or write one of {}",
+        known().join(", ")
+    )]
+    UnknownModel {
+        /// As written.
+        name: String,
+    },
+    /// The memory of a vGPU depends on its profile.
+    #[error(
+        "the memory of a vGPU depends on its profile; give what nvidia-smi prints in the guest with --memory MIB"
+    )]
+    VgpuMemory,
+    /// A name or a memory that gpufrac.toml does not take.
+    #[error("no pool can be made of these GPUs: {0}")]
+    Refused(crate::config::ConfigErrors),
+}
+
+fn known() -> Vec<&'static str> {
+    let with_mig = Geometry::builtin_names().iter().copied();
+    with_mig.chain(Geometry::names_without_mig()).collect()
+}
+
+/// What kind of GPU a plan has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mig,
+    /// Volta or later, as are all models that gpufrac knows: MPS limits clients.
+    Mps,
+    /// A vGPU, or a model of which only the memory is known.
+    Slices,
+}
+
+struct Choice {
+    mechanism: Mechanism,
+    keys: &'static str,
+    reasons: Vec<&'static str>,
+}
+
+/// Chooses for a plan.
+///
+/// # Errors
+/// An unknown model without its memory, or a vGPU without its memory.
+pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
+    let choice = choose(plan, kind(plan)?);
+    let mut file = String::from("version = 1\n\n[pool.shared]\n");
+    file += &format!("mechanism = \"{}\"\n", choice.mechanism);
+    file += choice.keys;
+    file += &format!("gpu = {:?}\n", plan.gpu);
+    if let Some(memory) = plan.memory
+        && !choice.mechanism.uses_mig()
+    {
+        file += &format!("memory = {}\n", memory.0);
+    }
+    file += "partitions = [\"gpu\"]      # partitions of the site\n";
+    file += "nodes = \"gn[01-04]\"       # nodes of the site\n";
+    let config = Config::parse(&file, "gpufrac.toml").map_err(AdviseError::Refused)?;
+    Ok(Advice {
+        mechanism: choice.mechanism,
+        reasons: choice.reasons,
+        file,
+        config,
+    })
+}
+
+fn kind(plan: &Plan<'_>) -> Result<Kind, AdviseError> {
+    if plan.vgpu {
+        return match plan.memory {
+            Some(_) => Ok(Kind::Slices),
+            None => Err(AdviseError::VgpuMemory),
+        };
+    }
+    if Geometry::builtin(plan.gpu).is_some() {
+        return Ok(Kind::Mig);
+    }
+    match (Geometry::without_mig(plan.gpu), plan.memory) {
+        (Some(_), _) => Ok(Kind::Mps),
+        (None, Some(_)) => Ok(Kind::Slices),
+        (None, None) => Err(AdviseError::UnknownModel {
+            name: plan.gpu.to_owned(),
+        }),
+    }
+}
+
+fn choose(plan: &Plan<'_>, kind: Kind) -> Choice {
+    let shared_mps = plan
+        .driver
+        .is_some_and(|driver| driver >= SHARED_MPS_DRIVER);
+    match kind {
+        Kind::Mig => on_mig(plan, shared_mps),
+        _ if plan.untrusted => Choice {
+            mechanism: Mechanism::Timeslice,
+            keys: "layout = \"whole\"\n",
+            reasons: vec![
+                "Without MIG only a whole GPU holds against users who try to get round limits.",
+                "Each job gets a whole GPU with gpufrac:1.",
+            ],
+        },
+        Kind::Mps => on_mps(plan.workload, shared_mps),
+        Kind::Slices => slices(plan.vgpu),
+    }
+}
+
+fn on_mig(plan: &Plan<'_>, shared_mps: bool) -> Choice {
+    let mut reasons =
+        vec!["An instance has its own memory, multiprocessors and cache, and a fault stays in it."];
+    let keys = match plan.workload {
+        Workload::Notebooks => {
+            reasons.push("Notebooks crash often and are idle most of the time: a crash ends no other job, and the reaper sees idle instances.");
+            "layout = \"halves\"\n"
+        }
+        Workload::Training => {
+            reasons.push("Training wants memory: halves and quarters, none smaller.");
+            "layout = \"halves\"\nmenu = [\"1/2\", \"1/4\"]\n"
+        }
+        Workload::Inference => {
+            reasons.push("Cache and memory bandwidth of an instance are its own, so other jobs change the latency little.");
+            "layout = \"halves\"\n"
+        }
+        Workload::Teaching => {
+            reasons.push("All users get the same size: slices give the most of them on a GPU.");
+            "layout = \"slices\"\n"
+        }
+        Workload::Batch if shared_mps && !plan.untrusted => {
+            return Choice {
+                mechanism: Mechanism::MigMps,
+                keys: "layout = \"halves\"\n",
+                reasons: vec![
+                    "More small jobs fit on a GPU than MIG has instances: each half is one instance, which jobs share by MPS.",
+                    "A fault ends the GPU work of the jobs on the same half only.",
+                ],
+            };
+        }
+        Workload::Batch => {
+            reasons.push("Short jobs of one user take over the instance of the job before (reuse), and wait for no driver.");
+            "layout = \"halves\"\nreuse = \"30s\"\n"
+        }
+    };
+    if plan.untrusted {
+        reasons.push("Users cannot get round the limits of an instance.");
+    }
+    Choice {
+        mechanism: Mechanism::Mig,
+        keys,
+        reasons,
+    }
+}
+
+fn on_mps(workload: Workload, shared_mps: bool) -> Choice {
+    let side_by_side = matches!(workload, Workload::Inference | Workload::Batch);
+    if side_by_side && shared_mps {
+        return Choice {
+            mechanism: Mechanism::Mps,
+            keys: "tenancy = \"shared\"\n",
+            reasons: vec![
+                "Kernels of several jobs run side by side: no job waits for a turn.",
+                "A fault of one job ends the GPU work of all jobs of the GPU: choose tenancy = \"private\" where that is too much.",
+            ],
+        };
+    }
+    let mut reasons = vec![
+        "Each job has its own MPS server with a memory limit for each process; jobs take turns, and a fault ends one job only.",
+    ];
+    let keys = match workload {
+        Workload::Training => "tenancy = \"private\"\nmenu = [\"1/2\"]\n",
+        Workload::Teaching => "tenancy = \"private\"\nmenu = [\"1/4\", \"1/8\"]\n",
+        _ => "tenancy = \"private\"\n",
+    };
+    if side_by_side {
+        reasons.push("With a driver from 555 on, tenancy = \"shared\" runs kernels of several jobs side by side.");
+    }
+    Choice {
+        mechanism: Mechanism::Mps,
+        keys,
+        reasons,
+    }
+}
+
+fn slices(vgpu: bool) -> Choice {
+    let what = match vgpu {
+        true => "A vGPU has neither MIG nor MPS for its guest: timeslice and hami work there.",
+        false => {
+            "Only the memory of this model is known: MPS limits clients from Volta on, so time slices are the safe choice."
+        }
+    };
+    Choice {
+        mechanism: Mechanism::Timeslice,
+        keys: "menu = [\"1/2\", \"1/4\"]\n",
+        reasons: vec![
+            what,
+            "Time slices limit nothing. For memory limits that programs keep to, install HAMi-core and choose hami.",
+        ],
+    }
+}
