@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ended, World, at_once, job, job_of_tasks, may_run};
+use common::{Ended, at_once, job, job_of_tasks, ready};
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_node::state::without;
 use proptest::prelude::*;
@@ -14,14 +14,6 @@ use proptest::test_runner::TestRunner;
 #[test]
 fn child() {
     common::child();
-}
-
-fn ready() -> Option<World> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        world
-    })
 }
 
 /// Whatever way was found to let Slurm read another count than gpufrac.

@@ -10,13 +10,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
+use common::program::{Program, eventually, lives};
 use common::shares::{Control, Kind};
 use common::{World, at_once, job, job_of_tasks, may_run};
 use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getsid};
 
 #[test]
 fn child() {
@@ -34,49 +34,6 @@ fn ready(kind: Kind, control: Control) -> Option<World> {
     fs::set_permissions(world.root(), fs::Permissions::from_mode(0o711)).unwrap();
     world.setup().ok();
     Some(world)
-}
-
-fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    state.is_some_and(|state| !state.starts_with('Z'))
-}
-
-#[track_caller]
-fn eventually(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A process, ended when dropped.
-struct Program(Child);
-
-impl Program {
-    fn start(command: &mut Command) -> Program {
-        Program(command.stdin(Stdio::piped()).spawn().unwrap())
-    }
-
-    fn of(user: u32) -> Program {
-        Program::start(Command::new("sleep").arg("100").uid(user))
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    fn lives(&self) -> bool {
-        lives(self.pid())
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A program of this name and mode below the folder of a node.
@@ -123,7 +80,11 @@ fn a_set_uid_program_under_the_daemons_name_is_none() {
     let mut command = Command::new(&control);
     let pipe = world.root().join("run/mps/gpu0/pipe");
     command.env("CUDA_MPS_PIPE_DIRECTORY", &pipe);
-    let fake = Program::start(command.args(["-c", "read line", "-d"]));
+    let fake = Program::start(
+        command
+            .args(["-c", "read line", "-d"])
+            .stdin(Stdio::piped()),
+    );
     eventually(|| !world.mps().is_empty());
     world.prolog(one).ok();
     world.prolog(two).ok();
@@ -174,6 +135,39 @@ fn a_private_server_ends_with_its_job_though_its_daemon_died() {
     assert!(lives(running[1].0) && lives(running[2].0));
     world.epilog(two).ok();
     world.epilog(same).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_private_server_that_leaves_its_session_ends_with_its_job() {
+    let Some(world) = ready(
+        Kind::MpsPrivate,
+        Control::Standin(r#"{"servers_leave": true}"#),
+    ) else {
+        return;
+    };
+    let one = job(1, 0, 20);
+    let same = common::Job {
+        uid: one.uid,
+        ..job(2, 0, 20)
+    };
+    let mut running = Vec::new();
+    for each in [one, same] {
+        world.prolog(each).ok();
+        let client = Program::of(each.uid);
+        let (server, stream) = served(&world, &world.pipe(each), &client);
+        eventually(|| getsid(Some(Pid::from_raw(server))) == Ok(Pid::from_raw(server)));
+        running.push((server, stream, client));
+    }
+    // Nothing else tells whose it is: its daemon is gone, and so is its session.
+    let daemon = world.daemon(one);
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
+    eventually(|| !lives(daemon));
+    world.epilog(one).ok();
+    eventually(|| !lives(running[0].0));
+    assert!(lives(running[1].0), "that of another job of the user");
+    world.epilog(same).ok();
+    eventually(|| !lives(running[1].0));
     world.check(&[]);
 }
 

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{Ended, Job, LOCK_PATIENCE, World, at_once, job, may_run};
+use common::{Ended, Job, LOCK_PATIENCE, World, at_once, job, ready};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::LeaseState;
 use gpufrac_host::files::RootDir;
@@ -201,15 +201,6 @@ fn a_crowd_that_comes_goes_and_is_killed_never_shares_a_gpu_nor_stands_still() {
 }
 
 /// A node that is set up; None where it cannot be had.
-fn ready() -> Option<World> {
-    if !may_run() {
-        return None;
-    }
-    let world = World::new();
-    world.setup().ok();
-    Some(world)
-}
-
 /// Functions of the driver take longer, by so many milliseconds.
 fn delay(world: &World, delays: &[(&str, u64)]) {
     world.disturb(|disturbances| {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, Job, World, at_once, job, may_run};
+use common::{Ended, Job, World, at_once, job, may_run, ready};
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::state::locks::Locks;
@@ -23,14 +23,6 @@ use nvidia_ml::processes::{Process, now_us, start_ticks};
 #[test]
 fn child() {
     common::child();
-}
-
-fn ready() -> Option<World> {
-    may_run().then(|| {
-        let world = World::new();
-        world.setup().ok();
-        world
-    })
 }
 
 fn mig_uuid(world: &World, job: Job) -> String {

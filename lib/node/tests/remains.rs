@@ -9,12 +9,13 @@ mod common;
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Ended, Job, World, job, may_run};
+use common::program::Program;
+use common::{Ended, Job, World, job};
 use gpufrac_core::ids::GpuIndex;
 use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
@@ -29,13 +30,8 @@ const GPU: u32 = 20;
 
 /// A node with one pool of one GPU.
 fn ready(gpu: u32) -> Option<World> {
-    may_run().then(|| {
-        let names = vec!["H100-80"; gpu as usize + 1];
-        let world = World::with(&names, "halves", true);
-        world.configure("halves", "H100-80", &format!("gpus = [{gpu}]"));
-        world.setup().ok();
-        world
-    })
+    let names = vec!["H100-80"; gpu as usize + 1];
+    common::ready_with(&names, &format!("gpus = [{gpu}]"))
 }
 
 /// A job of a user of its own.
@@ -46,46 +42,12 @@ fn job_of(uid: u32, id: u32) -> Job {
     }
 }
 
-/// A process that ends with the test.
-struct Running(Child);
-
-impl Running {
-    fn start(command: &mut Command) -> Running {
-        Running(command.spawn().unwrap())
-    }
-
-    /// One of a user that holds a device. Without a driver behind it a device cannot be opened but as a path.
-    fn holding(user: u32, device: &Path) -> Running {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).custom_flags(nix::libc::O_PATH);
-        let file: File = file.open(device).unwrap();
-        Running::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn lives(&mut self) -> bool {
-        self.0.try_wait().unwrap().is_none()
-    }
-
-    fn end(&mut self) -> ExitStatus {
-        let _ = self.0.kill();
-        self.0.wait().unwrap()
-    }
-
-    #[track_caller]
-    fn was_killed(&mut self) {
-        let status = self.0.try_wait().unwrap().expect("it ended");
-        assert_eq!(status.signal(), Some(9));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
-    }
+/// A process of a user that holds a device. Without a driver behind it a device cannot be opened but as a path.
+fn holding(user: u32, device: &Path) -> Program {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(nix::libc::O_PATH);
+    let file: File = file.open(device).unwrap();
+    Program::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
 }
 
 /// The capability file of a job's GPU instance, and its minor.
@@ -122,11 +84,11 @@ fn an_open_capability_file_does_not_outlive_its_job() {
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
     let gpu = world.root().join(format!("gpus/dev/nvidia{GPU}"));
-    let mut own = [&file, &gpu].map(|device| Running::holding(first.uid, device));
+    let mut own = [&file, &gpu].map(|device| holding(first.uid, device));
     // Anybody can hand a descriptor to a process of another user.
-    let mut others = Running::holding(61_002, &file);
+    let mut others = holding(61_002, &file);
     world.epilog(first).ok().says("it is killed");
-    own.iter_mut().for_each(Running::was_killed);
+    own.iter_mut().for_each(Program::was_killed);
     assert!(others.lives());
     // The driver would give the next one the same files: it gets those of the place beside it.
     let second = job_of(61_003, 2);
@@ -167,7 +129,7 @@ fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
             "it stands in line"
         );
     }
-    let mut others = Running::holding(61_033, &file);
+    let others = holding(61_033, &file);
     // What it has found would be as good as new for a moment.
     std::thread::sleep(Duration::from_millis(100));
     drop(gpu);
@@ -187,10 +149,10 @@ fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
     let first = job_of(61_041, 1);
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
-    let mut own = Running::holding(first.uid, &file);
+    let mut own = holding(first.uid, &file);
     world.epilog(first).ok().says("keeps").says("it is killed");
     own.was_killed();
-    let mut others = Running::holding(61_042, &file);
+    let others = holding(61_042, &file);
     let second = Job { id: 2, ..first };
     let ended = world.prolog(second).ok();
     ended.says("another instance is granted");
@@ -206,7 +168,7 @@ fn what_the_jobs_own_user_holds_is_no_obstacle() {
     world.prolog(first).ok();
     let (file, minor) = capability(&world, first);
     world.epilog(first).ok();
-    let mut own = Running::holding(61_012, &file);
+    let mut own = holding(61_012, &file);
     let second = job_of(61_012, 2);
     world.prolog(second).ok();
     assert_eq!(capability(&world, second).1, minor);
@@ -220,8 +182,8 @@ fn what_the_jobs_own_user_holds_is_no_obstacle() {
 fn a_slice_with_a_strangers_process_on_it_is_not_granted() {
     let Some(world) = ready(GPU + 2) else { return };
     let node = world.sim.node().unwrap();
-    let mut stranger = Running::start(Command::new("sleep").arg("1000").uid(61_021));
-    let pid = stranger.pid();
+    let mut stranger = Program::of(61_021);
+    let pid = stranger.pid() as u32;
     let process = Process {
         pid,
         start_ticks: start_ticks(pid).unwrap(),
@@ -260,7 +222,7 @@ impl Group {
         }
     }
 
-    fn put(&self, below: &str, process: &Running) {
+    fn put(&self, below: &str, process: &Program) {
         let folder = self.0.join(below);
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("cgroup.procs"), process.pid().to_string()).unwrap();
@@ -291,12 +253,12 @@ fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
     let Some(group) = Group::new(one) else { return };
     world.prolog(one).ok();
     // A process of the user's other job, in a group that the user made below that of a task.
-    let mut moved = Running::start(Command::new("sleep").arg("1000").uid(one.uid));
+    let mut moved = Program::of(one.uid);
     group.put("step_0/task_0/mine", &moved);
     // Slurm's own, which takes its time to leave.
     let device = world.root().join(format!("gpus/dev/nvidia{}", GPU + 3));
     let script = format!("read go; cat {}; true", device.display());
-    let mut slurmstepd = Running::start(
+    let mut slurmstepd = Program::start(
         Command::new("sh")
             .args(["-c", &script])
             .stdin(Stdio::piped())
@@ -308,13 +270,13 @@ fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
     moved.was_killed();
     assert!(!group.0.join("step_0/task_0").exists());
     assert!(slurmstepd.lives());
-    let mut pipe = slurmstepd.0.stdin.take().unwrap();
+    let mut pipe = slurmstepd.child().stdin.take().unwrap();
     pipe.write_all(b"go\n").unwrap();
     let mut said = String::new();
-    let mut stderr = slurmstepd.0.stderr.take().unwrap();
+    let mut stderr = slurmstepd.child().stderr.take().unwrap();
     stderr.read_to_string(&mut said).unwrap();
     assert!(said.contains("Operation not permitted"), "{said}");
-    slurmstepd.0.wait().unwrap();
+    slurmstepd.child().wait().unwrap();
     // Nothing is in it now: the epilog takes it away.
     let start = Instant::now();
     while group.0.exists() {

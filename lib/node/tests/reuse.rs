@@ -6,7 +6,7 @@ mod common;
 use std::thread::sleep;
 use std::time::Duration;
 
-use common::{Job, World, at_once, job, may_run};
+use common::{Job, World, at_once, job};
 use gpufrac_core::lease::{Lease, LeaseState};
 use nvidia_ml::disturb::What;
 use nvidia_ml::node::MigDeviceBy;
@@ -20,12 +20,7 @@ fn child() {
 const KEEPS: &str = "reuse = \"1h\"";
 
 fn ready(more: &str) -> Option<World> {
-    may_run().then(|| {
-        let world = World::with(&["H100-80", "H100-80"], "halves", true);
-        world.configure("halves", "H100-80", more);
-        world.setup().ok();
-        world
-    })
+    common::ready_with(&["H100-80", "H100-80"], more)
 }
 
 /// A quarter on the first half, for a user.

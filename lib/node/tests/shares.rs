@@ -9,9 +9,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use common::program::{Program, eventually, lives};
 use common::shares::{Control, Kind, access};
 use common::{Ended, Job, LOCK_PATIENCE, World, at_once, job, job_of_tasks};
 use gpufrac_core::ids::DeviceIndex;
@@ -41,53 +42,12 @@ fn signal(pid: i32, what: Signal) {
     kill(Pid::from_raw(pid), what).unwrap();
 }
 
-fn lives(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
-    state.is_some_and(|state| !state.starts_with('Z'))
-}
-
-#[track_caller]
-fn eventually(what: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !what() {
-        assert!(start.elapsed() < Duration::from_secs(60));
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A process of a user, ended when dropped.
-struct Program(Child);
-
-impl Program {
-    fn of(user: u32) -> Program {
-        let mut command = Command::new("sleep");
-        command.arg("100").uid(user).stdin(Stdio::null());
-        Program(command.spawn().unwrap())
-    }
-
-    /// One that calls itself a server of the daemon of `pipe`.
-    fn impostor(user: u32, pipe: &Path, program: &Path) -> Program {
-        let mut command = Command::new(program);
-        command.arg("100").uid(user).stdin(Stdio::null());
-        command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
-        Program(command.spawn().unwrap())
-    }
-
-    fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    fn lives(&self) -> bool {
-        lives(self.pid())
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A process that calls itself a server of the daemon of `pipe`.
+fn impostor(user: u32, pipe: &Path, program: &Path) -> Program {
+    let mut command = Command::new(program);
+    command.arg("100").uid(user).stdin(Stdio::null());
+    command.env("CUDA_MPS_PIPE_DIRECTORY", pipe);
+    Program::start(&mut command)
 }
 
 /// A server with these clients.
@@ -1011,16 +971,16 @@ fn a_users_program_that_calls_itself_a_server_is_none() {
         fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
         let (one, two) = (job(1, 0, 20), job(2, 0, 10));
         world.prolog(one).ok();
-        let impostor = Program::impostor(one.uid, &world.pipe(one), &program);
-        eventually(|| world.mps().iter().any(|p| p.pid == impostor.pid()));
+        let fake = impostor(one.uid, &world.pipe(one), &program);
+        eventually(|| world.mps().iter().any(|p| p.pid == fake.pid()));
         let daemon = world.daemon(one);
         signal(daemon, Signal::SIGKILL);
         eventually(|| !lives(daemon));
         world.prolog(two).ok().says("died; it is replaced");
         world.epilog(two).ok();
         world.epilog(one).ok();
-        assert!(impostor.lives());
-        drop(impostor);
+        assert!(fake.lives());
+        drop(fake);
         world.check(&[]);
     }
 }

@@ -17,7 +17,7 @@ use gpufrac_core::ids::{GroupId, UserId};
 
 use crate::mps::answer;
 use crate::mps::error::MpsError;
-use crate::mps::process::{self, Family, MpsProcess, Role};
+use crate::mps::process::{self, AuditSession, Family, MpsProcess, Role};
 use crate::mps::visit::{ANSWER_LIMIT, Silences, Visit};
 use gpufrac_host::files::RootDir;
 use gpufrac_host::subprocess::{self, Outcome, run};
@@ -30,6 +30,8 @@ const LOG_SPACE: u64 = 8 << 20;
 const LOG_BYTES: u64 = 2 << 20;
 /// In the daemon's folder: its pid.
 const PID: &str = "pid";
+/// In the daemon's folder, if it is one job's alone: its session of audit; empty where the kernel has none.
+const SESSION: &str = "session";
 /// The environment of a daemon holds these and nothing of ours.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
@@ -117,12 +119,18 @@ impl ControlDaemon {
     }
 
     fn family<'a>(&self, pipe: &'a Path) -> Family<'a> {
-        let noted = RootDir::open(&self.folder).and_then(|folder| folder.read(PID));
-        let noted = noted.ok().flatten();
+        let folder = RootDir::open(&self.folder).ok();
+        let noted = |name| {
+            let text = folder.as_ref()?.read(name).ok()??;
+            Some(text.trim().to_owned())
+        };
         Family {
             pipe,
             server_user: self.server_user,
-            last: noted.and_then(|text| text.trim().parse().ok()),
+            last: noted(PID).and_then(|pid| pid.parse().ok()),
+            audit: noted(SESSION)
+                .and_then(|number| number.parse().ok())
+                .map(AuditSession),
         }
     }
 
@@ -211,6 +219,10 @@ impl ControlDaemon {
         if let Some(group) = start.group {
             // A server sets its user alone. With root's group and a user who may trace it, the user would have that group.
             command.uid(UserId::ROOT.0).gid(group.0);
+            // Before it starts: whatever becomes of this program, its servers are known.
+            let session = AuditSession::begin(self.server_user);
+            let number = session.map_or(String::new(), |AuditSession(number)| number.to_string());
+            folder.write(SESSION, &number, 0o644)?;
         }
         let outcome = run(&mut command, b"", ANSWER_LIMIT).map_err(|e| self.cannot_run(e))?;
         match outcome {

@@ -4,8 +4,10 @@
 //! thousands. The pid file that the daemon writes is writable by everybody who reaches it. Reading the memory of a process
 //! (arguments, environment) takes as long as its user likes. So what the kernel says is believed first: ids, the program's
 //! file, session, control group. A daemon and a server of root are programs of root that root runs. A server that runs
-//! as a job's user is in the session of such a daemon, into which nobody gets who was not started by it.
+//! as a job's user is in the session of such a daemon, into which nobody gets who was not started by it; and in a session of
+//! the kernel's audit, which root began for the daemon and which nobody but root can leave.
 
+use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,8 @@ const SERVER: &str = "nvidia-cuda-mps-server";
 const SET_ID_BITS: u32 = 0o6000;
 /// How long killed processes of a user are waited for when root's are gone: they may be many, and keep nothing up.
 const USERS_LIMIT: Duration = Duration::from_millis(500);
+/// How often in a row nothing is found where nothing is left.
+const EMPTY_LOOKS: u32 = 2;
 /// How often, and how long apart, a thread is found waiting that is stuck.
 const STUCK_LOOKS: u32 = 20;
 const STUCK_PAUSE: Duration = Duration::from_millis(25);
@@ -65,6 +69,32 @@ pub struct Family<'a> {
     pub server_user: UserId,
     /// The daemon that was last started, which is the number of its session, as root wrote it down.
     pub last: Option<i32>,
+    /// The session of audit that was begun for it, as root wrote it down.
+    pub audit: Option<AuditSession>,
+}
+
+/// The number of a session of the kernel's audit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditSession(pub u32);
+
+impl AuditSession {
+    /// Begins one for what this thread starts from now on, on behalf of a user. None where the kernel has no audit.
+    pub fn begin(user: UserId) -> Option<Self> {
+        // This thread's alone: nobody may write it for another one.
+        fs::write("/proc/thread-self/loginuid", user.to_string()).ok()?;
+        Self::read(Path::new("/proc/thread-self"))
+    }
+
+    fn of(pid: i32) -> Option<Self> {
+        Self::read(&proc(pid))
+    }
+
+    fn read(process: &Path) -> Option<Self> {
+        let text = fs::read_to_string(process.join("sessionid")).ok()?;
+        let number = text.trim().parse().ok();
+        // What nobody has begun one for.
+        number.filter(|number| *number != u32::MAX).map(Self)
+    }
 }
 
 impl Family<'_> {
@@ -91,7 +121,9 @@ impl Family<'_> {
         let is_last =
             |session| self.last == Some(session) && !running.iter().any(|(pid, _)| *pid == session);
         let inside = |stat: &Stat| sessions.contains(&stat.session) || is_last(stat.session);
-        let servers = running.iter().filter(|(_, stat)| inside(stat));
+        let servers = running
+            .iter()
+            .filter(|(pid, stat)| inside(stat) || self.is_audited(*pid));
         let servers = servers.filter(|(pid, _)| self.is_users(*pid));
         found.extend(servers.map(|(pid, _)| MpsProcess {
             pid: *pid,
@@ -111,6 +143,11 @@ impl Family<'_> {
         (pipe == self.pipe).then_some(MpsProcess { pid, role })
     }
 
+    /// Whether it descends from the daemon, wherever it went.
+    fn is_audited(&self, pid: i32) -> bool {
+        self.audit.is_some() && AuditSession::of(pid) == self.audit
+    }
+
     /// What is in a job's control group is for Slurm to end.
     fn is_users(&self, pid: i32) -> bool {
         owner(pid) == Some(self.server_user) && job_group(pid).is_none()
@@ -118,39 +155,56 @@ impl Family<'_> {
 
     /// Kills them all and waits until they are gone; gives those that stay.
     pub fn kill(&self, limit: Duration) -> Left {
-        let start = Instant::now();
-        let mut sessions = Vec::new();
-        loop {
-            let mut found = self.members_in(&mut sessions);
-            let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
-            let of_user = found.iter().filter(is_users).count();
-            let limit = match of_user == found.len() {
-                true => USERS_LIMIT,
-                false => limit,
+        let sessions = RefCell::new(Vec::new());
+        let look = || self.members_in(&mut sessions.borrow_mut());
+        let still = |process: &MpsProcess| match process.role {
+            Role::UsersServer => {
+                let session = Stat::of(process.pid).map(|stat| stat.session);
+                let inside = session.is_some_and(|own| sessions.borrow().contains(&own))
+                    || session == self.last
+                    || self.is_audited(process.pid);
+                inside && self.is_users(process.pid)
+            }
+            Role::Control | Role::Server => self.of_root(process.pid).is_some(),
+        };
+        kill_all(limit, look, |process| {
+            signal(process.pid, |_| still(process));
+        })
+    }
+}
+
+/// Kills what `look` finds until it finds nothing, twice: a look at /proc misses a process that was just started with a
+/// number that it passed already, or that is between two programs and has no environment.
+fn kill_all(
+    limit: Duration,
+    mut look: impl FnMut() -> Vec<MpsProcess>,
+    kill: impl Fn(&MpsProcess),
+) -> Left {
+    let start = Instant::now();
+    let mut empty_looks = 0;
+    loop {
+        let mut found = look();
+        let is_users = |process: &&MpsProcess| process.role == Role::UsersServer;
+        let of_user = found.iter().filter(is_users).count();
+        let limit = match of_user == found.len() {
+            true => USERS_LIMIT,
+            false => limit,
+        };
+        empty_looks = match found.is_empty() {
+            true => empty_looks + 1,
+            false => 0,
+        };
+        if empty_looks == EMPTY_LOOKS || !found.is_empty() && start.elapsed() > limit {
+            found.retain(|process| !is_users(&process));
+            return Left {
+                of_root: found.into_iter().map(|process| process.pid).collect(),
+                of_user,
             };
-            if found.is_empty() || start.elapsed() > limit {
-                found.retain(|process| !is_users(&process));
-                return Left {
-                    of_root: found.into_iter().map(|process| process.pid).collect(),
-                    of_user,
-                };
-            }
-            // The daemon first: it would start a server again.
-            found.sort_by_key(|process| process.role != Role::Control);
-            for process in found {
-                let still = |pid| match process.role {
-                    Role::UsersServer => {
-                        let session = Stat::of(pid).map(|stat| stat.session);
-                        let inside = session.is_some_and(|own| sessions.contains(&own))
-                            || session == self.last;
-                        inside && self.is_users(pid)
-                    }
-                    Role::Control | Role::Server => self.of_root(pid).is_some(),
-                };
-                signal(process.pid, still);
-            }
-            std::thread::sleep(Duration::from_millis(5));
         }
+        // The daemon first: it would start a server again.
+        found.sort_by_key(|process| process.role != Role::Control);
+        found.iter().for_each(&kill);
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -332,6 +386,41 @@ mod tests {
         let own = std::process::id() as i32;
         assert!(is_alive(own) && !is_stuck(own));
         assert_eq!(owner(own), user_ids(own).map(|[real, ..]| real));
+    }
+
+    /// What was killed, and what is left, where each look finds the next of these; the last one again and again.
+    fn killed(looks: &[&[MpsProcess]]) -> (Vec<i32>, Left) {
+        let killed = RefCell::new(Vec::new());
+        let mut looks = looks.iter().copied();
+        let mut last: &[MpsProcess] = &[];
+        let left = kill_all(
+            Duration::from_millis(50),
+            || {
+                last = looks.next().unwrap_or(last);
+                last.to_vec()
+            },
+            |process| killed.borrow_mut().push(process.pid),
+        );
+        (killed.into_inner(), left)
+    }
+
+    #[test]
+    fn one_look_that_finds_nothing_is_not_the_end() {
+        let process = |pid, role| MpsProcess { pid, role };
+        let (server, control) = (process(8, Role::Server), process(9, Role::Control));
+        let nothing = Left::default();
+        assert_eq!(killed(&[&[]]), (vec![], nothing.clone()));
+        assert_eq!(
+            killed(&[&[server, control], &[], &[server], &[]]),
+            (vec![9, 8, 8], nothing)
+        );
+        let stays = Left {
+            of_root: vec![8],
+            of_user: 0,
+        };
+        assert_eq!(killed(&[&[server]]).1, stays);
+        let users = process(7, Role::UsersServer);
+        assert_eq!(killed(&[&[users]]).1.of_user, 1);
     }
 
     #[test]

@@ -25,6 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The same where others wait.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long devices are denied in a group: with many groups below it each rule takes its time.
+const DENIAL: Duration = Duration::from_secs(10);
+/// How many groups below that of a job are looked at.
+const MOST_GROUPS: usize = 10_000;
 
 /// How thoroughly processes are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,18 +166,26 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
         .flat_map(|mount| groups_of(&mount.point, &node.name, job_id))
         .collect();
     for group in groups {
+        let start = Instant::now();
         match node.record() {
             Ok(record) => {
-                if let Err(error) = deny(&group, &record) {
+                if let Err(error) = deny(&group, &record, start + DENIAL) {
                     log.error(format!("`{}`: {error}", group.display()));
                 }
             }
             Err(error) => log.error(error),
         }
         let start = Instant::now();
-        while !remove(&group) && start.elapsed() < PATIENCE {
+        while !remove(&group, MOST_GROUPS) {
             let left = kill(&group, log);
-            if left == 0 {
+            if start.elapsed() > PATIENCE {
+                log.error(format!(
+                    "`{}` is not removed: its user made too much of it",
+                    group.display()
+                ));
+                break;
+            }
+            if left == 0 && folders(&group, MOST_GROUPS).len() < MOST_GROUPS {
                 // Slurm's own: slurmstepd leaves the group when its step is over.
                 break;
             }
@@ -194,10 +206,24 @@ fn groups_of(mount: &Path, node: &str, job_id: JobId) -> Vec<PathBuf> {
     groups.filter(|group| group.is_dir()).collect()
 }
 
-/// Denies every device of the pools in a group and in those below it.
-fn deny(group: &Path, record: &NodeRecord) -> Result<(), FileError> {
+/// Why devices stay open in what is left of a group.
+#[derive(Debug, thiserror::Error)]
+enum DenyError {
+    /// A file of the group.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The kernel goes through all groups below with each rule.
+    #[error("not all devices are denied: its user made too many groups; remove them")]
+    TooLong,
+}
+
+/// Denies every device of the pools in a group and in those below it; GPUs first.
+fn deny(group: &Path, record: &NodeRecord, until: Instant) -> Result<(), DenyError> {
     let folder = RootDir::open(group)?;
     for rule in record.rules(&[]) {
+        if Instant::now() > until {
+            return Err(DenyError::TooLong);
+        }
         // The kernel takes one rule per write.
         folder.tell("devices.deny", &rule.to_string())?;
     }
@@ -207,7 +233,7 @@ fn deny(group: &Path, record: &NodeRecord) -> Result<(), FileError> {
 /// Kills the users' processes in a group and in those below; says how many there were.
 fn kill(group: &Path, log: &JobLog) -> usize {
     let mut count = 0;
-    for folder in folders(group) {
+    for folder in folders(group, MOST_GROUPS) {
         let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         for pid in text.lines().filter_map(|line| line.parse().ok()) {
             let is_users = |pid| process::owner(pid).is_some_and(|owner| owner != UserId::ROOT);
@@ -234,21 +260,49 @@ fn is_in(pid: i32, group: &Path) -> bool {
 }
 
 /// Removes a group with those below it; says whether it is gone. The kernel keeps one with processes in it.
-fn remove(group: &Path) -> bool {
-    for folder in folders(group) {
+fn remove(group: &Path, most: usize) -> bool {
+    for folder in folders(group, most) {
         let _ = fs::remove_dir(folder);
     }
     !group.exists()
 }
 
-/// A group and those below it, the lowest first.
-fn folders(group: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            found.extend(folders(&entry.path()));
-        }
+/// A group and those below it, each after those below it; no more than can be looked at in a moment, as users make as
+/// many as they like.
+fn folders(group: &Path, most: usize) -> Vec<PathBuf> {
+    let mut found = vec![group.to_owned()];
+    let mut read = 0;
+    while read < found.len() && found.len() < most {
+        let entries = fs::read_dir(&found[read]).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let room = most - found.len();
+        found.extend(below.map(|entry| entry.path()).take(room));
+        read += 1;
     }
-    found.push(group.to_owned());
+    found.reverse();
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_without_end_are_removed_bit_by_bit() {
+        let place = tempfile::tempdir().unwrap();
+        let group = place.path().join("job_7");
+        let deep = group.join("step_0/".to_owned() + &"a/".repeat(50));
+        fs::create_dir_all(deep).unwrap();
+        for number in 0..100 {
+            fs::create_dir(group.join("step_0").join(number.to_string())).unwrap();
+        }
+        let found = folders(&group, 100);
+        assert_eq!((found.len(), found.last()), (100, Some(&group)));
+        for (position, folder) in found.iter().enumerate() {
+            let mut later = found.iter().skip(position + 1);
+            assert!(!later.any(|later| later.starts_with(folder)));
+        }
+        let rounds = (1..10).find(|_| remove(&group, 100));
+        assert!(rounds.is_some_and(|rounds| rounds > 1), "{rounds:?}");
+    }
 }

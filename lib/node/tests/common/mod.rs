@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
+pub mod program;
 pub mod scene;
 pub mod shares;
 
@@ -54,6 +55,25 @@ pub fn may_run() -> bool {
         eprintln!("skipped: device nodes can only be made by root");
     }
     root
+}
+
+/// A node with two MIG GPUs in halves, set up.
+pub fn ready() -> Option<World> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        world
+    })
+}
+
+/// One with these GPUs, in a pool with these keys more.
+pub fn ready_with(gpus: &[&str], more: &str) -> Option<World> {
+    may_run().then(|| {
+        let world = World::with(gpus, "halves", true);
+        world.configure("halves", "H100-80", more);
+        world.setup().ok();
+        world
+    })
 }
 
 /// A node in a folder.

@@ -46,6 +46,8 @@ struct Options {
     hang: Vec<String>,
     /// Whether servers end at once, as without a GPU.
     servers_end: bool,
+    /// Whether servers leave the session of their daemon, as a user may have them do who traces them.
+    servers_leave: bool,
 }
 
 impl Default for Options {
@@ -57,6 +59,7 @@ impl Default for Options {
             chunks: 15,
             hang: Vec::new(),
             servers_end: false,
+            servers_leave: false,
         }
     }
 }
@@ -69,6 +72,14 @@ struct Place {
 }
 
 impl Place {
+    fn of(program: &Path) -> Place {
+        Place {
+            folder: program.parent().unwrap_or(Path::new("/")).to_owned(),
+            pipe: std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
+                .map_or("/tmp/nvidia-mps".into(), PathBuf::from),
+        }
+    }
+
     fn options(&self) -> anyhow::Result<Options> {
         let path = self.folder.join("standin.json");
         match fs::read(&path) {
@@ -107,6 +118,10 @@ fn main() -> ExitCode {
 fn run() -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe()?;
     if program.ends_with(SERVER) {
+        let place = Place::of(&program);
+        if place.options()?.servers_leave {
+            nix::unistd::setsid()?;
+        }
         // Ended by signals.
         loop {
             std::thread::park();
@@ -118,11 +133,7 @@ fn run() -> anyhow::Result<ExitCode> {
             program.display()
         );
     }
-    let place = Place {
-        folder: program.parent().unwrap_or(Path::new("/")).to_owned(),
-        pipe: std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
-            .map_or("/tmp/nvidia-mps".into(), PathBuf::from),
-    };
+    let place = Place::of(&program);
     let options = place.options()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
