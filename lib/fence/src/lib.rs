@@ -56,23 +56,39 @@ pub enum DevCgroupError {
 /// The caller's own folder in /proc.
 pub const OWN: &str = "self";
 
-/// Closes the devices of `rules` to the job of a process: to all of it in version 1, to this step of it in version 2, where
-/// each step is to be fenced. Gives the group that is closed. `process` is a folder in /proc, [`OWN`] for the caller's. It
+/// What is to be closed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Closed {
+    /// To the whole job. Version 2 has no group for that: there each step is to be fenced.
+    pub to_job: Vec<DeviceRule>,
+    /// To the step: at least what is closed to the job.
+    pub to_step: Vec<DeviceRule>,
+}
+
+impl Closed {
+    /// The same to both.
+    #[must_use]
+    pub fn alike(rules: Vec<DeviceRule>) -> Self {
+        Self {
+            to_job: rules.clone(),
+            to_step: rules,
+        }
+    }
+}
+
+/// Closes devices to a process, with its step and its job. Gives the group that is closed: the job's in version 1, the
+/// step's in version 2. `process` is a folder in /proc, [`OWN`] for the caller's. It
 /// must be the step's slurmstepd: this is root's, so that nobody else can move it to another group, as the job's user can do
 /// with the tasks.
 ///
 /// # Errors
 /// Also where the process is in no group of the job ([`DevCgroupError::NotConstrained`]): then nothing is closed.
-pub fn fence(
-    process: &str,
-    job_id: JobId,
-    rules: &[DeviceRule],
-) -> Result<PathBuf, DevCgroupError> {
+pub fn fence(process: &str, job_id: JobId, closed: &Closed) -> Result<PathBuf, DevCgroupError> {
     let memberships = read(&format!("/proc/{process}/cgroup"))?;
     let mounts = read(MOUNTS)?;
-    let closed = match version1::fence(&memberships, &mounts, job_id, rules)? {
-        Some(closed) => Some(closed),
-        None => version2::fence(&memberships, &mounts, job_id, rules)?,
+    let closed = match version1::fence(&memberships, &mounts, job_id, closed)? {
+        Some(group) => Some(group),
+        None => version2::fence(&memberships, &mounts, job_id, &closed.to_step)?,
     };
     closed.ok_or(DevCgroupError::NotConstrained(job_id))
 }

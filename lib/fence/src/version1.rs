@@ -2,7 +2,8 @@
 //!
 //! They are added to the job's own group, not to that of a task: Slurm 22.05 gives step and
 //! task folders to the job's user, who could make a group beside the task's and move there.
-//! A denial in the job's group holds for every group below it at once.
+//! A denial in the job's group holds for every group below it at once. What one step alone must not have is denied
+//! in the step's own, which holds for the groups below that one, the user's too.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -12,14 +13,14 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::DeviceRule;
 
-use super::{DevCgroupError, Mount, has_devices};
+use super::{Closed, DevCgroupError, Mount, has_devices};
 
 /// As [`super::fence`], in the hierarchy of the controller `devices`; None where the process is in no group of the job.
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
     job_id: JobId,
-    rules: &[DeviceRule],
+    closed: &Closed,
 ) -> Result<Option<PathBuf>, DevCgroupError> {
     let Some(group) = group(memberships) else {
         return Ok(None);
@@ -27,10 +28,18 @@ pub fn fence(
     let Some(mount) = Mount::of(Path::new(group), mountinfo, has_devices) else {
         return Ok(None);
     };
-    let Some(group) = job_group(group, job_id) else {
+    let Some(groups) = Groups::of(group, job_id) else {
         return Ok(None);
     };
-    let cgroup = mount.folder(Path::new(&group));
+    let job = mount.folder(&groups.job);
+    if closed.to_step != closed.to_job {
+        deny(&mount.folder(&groups.step), &closed.to_step)?;
+    }
+    deny(&job, &closed.to_job)?;
+    Ok(Some(job))
+}
+
+fn deny(cgroup: &Path, rules: &[DeviceRule]) -> Result<(), DevCgroupError> {
     let path = cgroup.join("devices.deny");
     let mut file = OpenOptions::new()
         .write(true)
@@ -49,7 +58,7 @@ pub fn fence(
                 source,
             })?;
     }
-    Ok(Some(cgroup))
+    Ok(())
 }
 
 /// The path of the `devices` hierarchy in the text of /proc/PID/cgroup.
@@ -64,19 +73,31 @@ fn group(memberships: &str) -> Option<&str> {
     })
 }
 
-/// The part of a cgroup path that ends with `job_<id>`; None if the path is not in this job,
-/// so that a wrong pid can never close devices to slurmd or to the machine.
-fn job_group(path: &str, job_id: JobId) -> Option<String> {
-    let wanted = format!("job_{job_id}");
-    let mut group = String::new();
-    for part in path.split('/').filter(|part| !part.is_empty()) {
-        group.push('/');
-        group.push_str(part);
-        if part == wanted {
-            return Some(group);
-        }
+/// Where a process of a job is, as paths of the hierarchy.
+#[derive(Debug, PartialEq, Eq)]
+struct Groups {
+    /// The job's.
+    job: PathBuf,
+    /// The step's; the job's where the process is in no step.
+    step: PathBuf,
+}
+
+impl Groups {
+    /// The parts of a path that end with `job_<id>` and with the name below it; None if the path is not in this job,
+    /// so that a wrong pid can never close devices to slurmd or to the machine.
+    fn of(path: &str, job_id: JobId) -> Option<Self> {
+        let wanted = format!("job_{job_id}");
+        let mut job = PathBuf::from("/");
+        let mut parts = path.split('/').filter(|part| !part.is_empty());
+        parts.by_ref().find(|part| {
+            job.push(part);
+            *part == wanted
+        })?;
+        let step = parts
+            .next()
+            .map_or_else(|| job.clone(), |step| job.join(step));
+        Some(Self { job, step })
     }
-    None
 }
 
 #[cfg(test)]
@@ -93,14 +114,22 @@ mod tests {
     }
 
     #[test]
-    fn only_the_jobs_own_group_is_ever_written_to() {
-        let path = "/slurm_n1/uid_1000/job_12/step_0/task_0";
+    fn only_groups_of_the_job_are_ever_written_to() {
+        let found = |path: &str, job_id| {
+            let groups = Groups::of(path, JobId(job_id))?;
+            let text = |path: PathBuf| path.to_string_lossy().into_owned();
+            Some([text(groups.job), text(groups.step)])
+        };
+        let job = "/slurm_n1/uid_1000/job_12";
+        let own = |step: &str| Some([job.to_owned(), format!("{job}{step}")]);
+        assert_eq!(found(&format!("{job}/step_0/task_0"), 12), own("/step_0"));
         assert_eq!(
-            job_group(path, JobId(12)).as_deref(),
-            Some("/slurm_n1/uid_1000/job_12")
+            found(&format!("{job}/step_extern"), 12),
+            own("/step_extern")
         );
-        assert_eq!(job_group(path, JobId(1)), None);
-        assert_eq!(job_group("/system.slice/slurmd.service", JobId(12)), None);
-        assert_eq!(job_group("/", JobId(12)), None);
+        assert_eq!(found(job, 12), own(""));
+        assert_eq!(found(&format!("{job}/step_0/task_0"), 1), None);
+        assert_eq!(found("/system.slice/slurmd.service", 12), None);
+        assert_eq!(found("/", 12), None);
     }
 }

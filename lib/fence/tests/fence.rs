@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_fence::{DevCgroupError, fence};
+use gpufrac_fence::{Closed, DevCgroupError, fence};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
 
 /// A cgroup that goes with the test.
@@ -51,7 +51,7 @@ impl Drop for Group {
 fn opens(
     group: &Path,
     job_id: JobId,
-    rules: &[DeviceRule],
+    closed: &Closed,
     devices: &[&str],
 ) -> (Result<PathBuf, DevCgroupError>, Vec<bool>) {
     let script = format!("read go; for d in {}; do cat $d; done", devices.join(" "));
@@ -63,7 +63,7 @@ fn opens(
         .spawn()
         .unwrap();
     fs::write(group.join("cgroup.procs"), child.id().to_string()).unwrap();
-    let fenced = fence(&child.id().to_string(), job_id, rules);
+    let fenced = fence(&child.id().to_string(), job_id, closed);
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -102,24 +102,43 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
         .collect();
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     let task = group.below("uid_0/job_7/step_0/task_0");
-    let rules = [DeviceRule::Device(number(0)), DeviceRule::Device(number(2))];
-    let (fenced, reached) = opens(&task, JobId(7), &rules, &paths);
+    let closed = |minors: &[u32]| {
+        let rules = minors
+            .iter()
+            .map(|minor| DeviceRule::Device(number(*minor)));
+        Closed::alike(rules.collect())
+    };
+    let (fenced, reached) = opens(&task, JobId(7), &closed(&[0, 2]), &paths);
     assert_eq!(reached, [false, true, false]);
     let job = group.below("uid_0/job_7");
     assert_eq!(fenced.unwrap(), job);
     // A group beside the task's, as the job's user could make with Slurm 22.05.
     let beside = group.below("uid_0/job_7/step_0/mine");
     assert_eq!(
-        opens(&beside, JobId(7), &[], &paths).1,
+        opens(&beside, JobId(7), &closed(&[]), &paths).1,
         [false, true, false]
     );
     // Another job is not concerned.
     let other = group.below("uid_0/job_8/step_0/task_0");
-    assert_eq!(opens(&other, JobId(8), &[], &paths).1, [true, true, true]);
     assert_eq!(
-        opens(&other, JobId(8), &[DeviceRule::Major(60)], &paths).1,
-        [false, false, false]
+        opens(&other, JobId(8), &closed(&[]), &paths).1,
+        [true, true, true]
     );
+    // What is closed to one step alone is so in all of its groups, and in no other step.
+    let one_step = Closed {
+        to_job: closed(&[0]).to_job,
+        to_step: vec![DeviceRule::Major(60)],
+    };
+    let ssh = group.below("uid_0/job_8/step_extern/task_0");
+    let (fenced, reached) = opens(&ssh, JobId(8), &one_step, &paths);
+    assert_eq!(reached, [false, false, false]);
+    assert_eq!(fenced.unwrap(), group.below("uid_0/job_8"));
+    let mine = group.below("uid_0/job_8/step_extern/mine");
+    for (place, expected) in [(&mine, [false; 3]), (&other, [false, true, true])] {
+        assert_eq!(opens(place, JobId(8), &closed(&[]), &paths).1, expected);
+    }
+    let all = Closed::alike(vec![DeviceRule::Major(60)]);
+    assert_eq!(opens(&other, JobId(8), &all, &paths).1, [false; 3]);
 }
 
 #[test]
@@ -128,7 +147,8 @@ fn a_process_outside_of_the_job_is_never_fenced() {
         return;
     };
     let slurmd = group.below("slurmd");
-    let (fenced, _) = opens(&slurmd, JobId(7), &[DeviceRule::Major(60)], &[]);
+    let all = Closed::alike(vec![DeviceRule::Major(60)]);
+    let (fenced, _) = opens(&slurmd, JobId(7), &all, &[]);
     assert!(matches!(
         fenced,
         Err(DevCgroupError::NotConstrained(JobId(7)))

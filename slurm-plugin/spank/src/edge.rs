@@ -14,7 +14,7 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
-use gpufrac_fence::{self as fence, DevCgroupError};
+use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::fit::Unfit;
 use gpufrac_node::state::record::NodeRecord;
@@ -258,7 +258,7 @@ fn refuse_unfenced(spank: Spank, reason: Arc<ReadError>) -> Result<(), HookError
     }
     let record = RECORD.lock().unwrap_or_else(PoisonError::into_inner);
     if let (Some(record), Some(job_id)) = (record.as_ref(), spank.job_id().map(JobId)) {
-        fence::fence(fence::OWN, job_id, &record.rules(&[]))?;
+        fence::fence(fence::OWN, job_id, &Closed::alike(record.rules(&[])))?;
     }
     Err(HookError::NoSlice(reason))
 }

@@ -6,7 +6,7 @@ use gpufrac_core::config::NODES;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
-use gpufrac_fence::{self as fence, DevCgroupError};
+use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_host::files::FileError;
 use gpufrac_node::gpu::memory_limit::{self, LimitError};
 use gpufrac_node::node::{Node, NodeError};
@@ -200,8 +200,22 @@ impl JobSlice {
         let Some(record) = &self.record else {
             return Ok(());
         };
-        let rules = record.rules(self.leases_inside());
-        fence::fence(fence::OWN, self.step.job_id, &rules).map(drop)
+        let closed = Closed {
+            to_job: record.rules(self.leases_inside()),
+            to_step: record.rules(self.leases_of_step()),
+        };
+        fence::fence(fence::OWN, self.step.job_id, &closed).map(drop)
+    }
+
+    /// What stays open to this step: nothing of a lease that nobody confirmed, until a step was told that Slurm counted as
+    /// much.
+    fn leases_of_step(&self) -> &[Lease] {
+        let is_confirmed = self.leases.iter().all(|lease| lease.confirmed);
+        let is_compared = self.step.given.is_some() && self.unfit.is_none();
+        match is_confirmed || is_compared {
+            true => self.leases_inside(),
+            false => &[],
+        }
     }
 
     /// What stays open inside of the fence. On version 1 of control groups the fence is the whole job's, so that a step with

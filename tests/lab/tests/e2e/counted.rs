@@ -1,15 +1,17 @@
 //! What Slurm counted is what a job has: without a lease, or with one of another size, no task starts. And a slurmctld that
 //! is silent while a job has to be given back is no fault of the node.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use gpufrac_core::fraction::Units;
 use gpufrac_core::lease::Lease;
-use gpufrac_lab::{Lab, LabError};
+use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
 use nix::sys::signal::Signal;
 
+use crate::fence::{LOOK, answers, own_devices, reached, reached_by_ssh};
 use crate::wait_until_put_back;
 
 /// Halves, and a GPU that is lent whole.
@@ -139,6 +141,100 @@ fn a_slice_that_is_not_what_slurm_counted_is_not_used() -> Result<(), LabError> 
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.command("scancel").args([job.to_string()]).stdout()?;
     lab.expect_nothing_left()
+}
+
+/// A job of salloc without a shell, whose lease says that Slurm confirmed nothing, and these units.
+fn unconfirmed(lab: &Lab, user: &User, units: u32) -> Result<JobId, LabError> {
+    let node = &lab.nodes()[0];
+    let work = lab.folder().work();
+    let _ = (
+        fs::remove_file(work.join("made")),
+        fs::remove_file(work.join("checked")),
+    );
+    let salloc = ["--gres=gpufrac:0.25", "--no-shell", "--job-name=salloc"];
+    let salloc = lab.command("salloc").user(user).args(salloc).spawn()?;
+    lab.wait("the slice is made", Duration::from_secs(60), || {
+        Ok(work.join("made").exists().then_some(()))
+    })?;
+    let job = lab
+        .command("squeue")
+        .args(["-h", "-o", "%A", "-n", "salloc"]);
+    let job: JobId = job.stdout()?.trim().parse().expect("one job");
+    let lease = Lease {
+        confirmed: false,
+        units: Units(units),
+        ..lab.lease(node, job)?.expect("a lease")
+    };
+    let text = lease.to_text().expect("a lease");
+    fs::write(lab.lease_path(node, job), text).expect("root may");
+    lab.write_work("checked", "")?;
+    salloc.wait()?.success()?;
+    Ok(job)
+}
+
+/// The extern step is told nothing of what Slurm counted.
+fn who_comes_in_by_ssh(version: CgroupVersion) -> Result<(), LabError> {
+    if !version.is_mounted() {
+        eprintln!("left out: the machine has no control groups {version:?}");
+        return Ok(());
+    }
+    let lab = Lab::builder().cgroup(version).gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    lab.write_work("look.sh", LOOK)?;
+    let devices = lab.folder().gpus(node).join("dev").display().to_string();
+    replace_prolog(
+        &lab,
+        "#!/bin/sh\n@REAL@ \"$@\" || exit 1\n: > @WORK@/made\n\
+         while [ ! -e @WORK@/checked ]; do /bin/sleep 0.05; done\n",
+    );
+    let step = |job: JobId, option: &str| {
+        let id = format!("--jobid={job}");
+        let srun = lab
+            .command("srun")
+            .user(user)
+            .current_dir(lab.folder().work());
+        srun.args([&id, option, "bash", "look.sh", &devices, "step"])
+            .run()
+    };
+    // More than Slurm counted: nobody reaches it, whatever steps come and go.
+    let job = unconfirmed(&lab, user, 50)?;
+    let nothing = BTreeSet::new();
+    assert_eq!(reached_by_ssh(&lab, (job, user), &devices)?, nothing);
+    let refused = step(job, "--label")?;
+    assert!(!refused.status.success(), "{refused:?}");
+    let without = step(job, "--gres=none")?.success()?.stdout;
+    assert_eq!(
+        reached(&answers(&without, "step"), "a step without"),
+        nothing
+    );
+    assert_eq!(reached_by_ssh(&lab, (job, user), &devices)?, nothing);
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
+    // As much as Slurm counted, which the first step finds out.
+    let job = unconfirmed(&lab, user, 25)?;
+    let own = own_devices(&lab, job)?;
+    assert_eq!(reached_by_ssh(&lab, (job, user), &devices)?, nothing);
+    let with = step(job, "--ntasks=1")?.success()?.stdout;
+    assert_eq!(reached(&answers(&with, "step"), "a step"), own);
+    let later = match version {
+        CgroupVersion::V1 => nothing,
+        CgroupVersion::V2 => own,
+    };
+    assert_eq!(reached_by_ssh(&lab, (job, user), &devices)?, later);
+    lab.command("scancel").args([job.to_string()]).stdout()?;
+    lab.wait_for_end(job)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn who_comes_in_by_ssh_reaches_no_more_than_slurm_counted() -> Result<(), LabError> {
+    who_comes_in_by_ssh(CgroupVersion::V1)
+}
+
+#[test]
+fn who_comes_in_by_ssh_reaches_no_more_than_slurm_counted_on_version_2() -> Result<(), LabError> {
+    who_comes_in_by_ssh(CgroupVersion::V2)
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
 
 /// Opens every GPU, capability node and channel of IMEX, and says how it went: `nvidia0 Operation not permitted`.
-const LOOK: &str = r#"#!/bin/bash
+pub(crate) const LOOK: &str = r#"#!/bin/bash
 for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/* "$1"/nvidia-caps-imex-channels/*; do
     answer=$( (exec 3<"$file") 2>&1 )
     echo "$2 ${file##*/} ${answer##*: }"
@@ -47,7 +47,7 @@ impl Probe {
 }
 
 /// What was said in one place, by the names of the nodes.
-fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
+pub(crate) fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix(place));
     let seen: BTreeMap<_, _> = lines
         .filter_map(|line| line.trim().split_once(' '))
@@ -59,7 +59,7 @@ fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
 
 /// The nodes that answered as a device does (no driver is behind them: ENXIO), which all others must
 /// not even as an accident.
-fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet<String> {
+pub(crate) fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     for (file, answer) in answers {
         match answer.as_str() {
@@ -74,11 +74,14 @@ fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet<String> {
 }
 
 /// The nodes that a process of a job's user reaches that pam_slurm_adopt put into the job.
-fn reached_by_ssh(
+pub(crate) fn reached_by_ssh(
     lab: &Lab,
     (job, user): (JobId, &User),
     devices: &str,
 ) -> Result<BTreeSet<String>, LabError> {
+    let sign = format!("adopted.{job}");
+    // Of an earlier one.
+    let _ = std::fs::remove_file(lab.folder().work().join(&sign));
     let mut login = lab
         .command("bash")
         .user(user)
@@ -87,11 +90,11 @@ fn reached_by_ssh(
             "-c",
             "while [ ! -e $0 ]; do sleep 0.05; done; bash look.sh $1 ssh",
         ])
-        .args([format!("adopted.{job}"), devices.to_owned()])
+        .args([&sign, devices])
         .spawn()?;
     assert!(!login.ended());
     lab.put_in_extern_step(&lab.nodes()[0], job, login.pid())?;
-    lab.write_work(&format!("adopted.{job}"), "")?;
+    lab.write_work(&sign, "")?;
     let output = login.wait()?.success()?.stdout;
     Ok(reached(
         &answers(&output, "ssh"),
