@@ -14,6 +14,8 @@ pub(super) struct Destination<'a> {
     pub(super) named: bool,
     /// Whether one of these has no pool, or the job may go to one that has none: a reservation's own.
     pub(super) others: bool,
+    /// Whether a reservation may have a partition that comes before the default one.
+    pub(super) by_reservation: bool,
 }
 
 impl<'a> Destination<'a> {
@@ -52,6 +54,7 @@ impl<'a> Destination<'a> {
             partitions,
             named: names.is_some(),
             others,
+            by_reservation: request.reserved && given.is_none() && occasion == Occasion::Submit,
         }
     }
 

@@ -15,13 +15,23 @@ pub(super) fn needed(
     occasion: Occasion,
     by_mechanism: bool,
 ) -> Result<Option<&'static str>, Refusal> {
+    let found = among_partitions(config, destination, grant, occasion, by_mechanism)?;
+    match by_mechanism && destination.by_reservation {
+        true => keeping_mechanism(config, destination, grant, found),
+        false => Ok(found),
+    }
+}
+
+/// The Type that keeps a job to the pools of its partitions.
+fn among_partitions(
+    config: &Config,
+    destination: &Destination<'_>,
+    grant: &Grant<'_>,
+    occasion: Occasion,
+    by_mechanism: bool,
+) -> Result<Option<&'static str>, Refusal> {
     let undecided = !destination.named && occasion == Occasion::Submit;
-    // The Type for which all pools are of the mechanism asked for.
-    let same = |name: &str| {
-        let mut alike = config.pools.iter().filter(|pool| pool.type_name() == name);
-        alike.all(|pool| Some(pool.mechanism) == grant.entry.mechanism)
-    };
-    let of_mechanism = only_type(&grant.pools).filter(|name| same(name));
+    let of_mechanism = only_type(&grant.pools).filter(|name| is_of_mechanism(config, grant, name));
     // Who names several partitions will have a GPU of any of them, wherever the job starts.
     let any = destination.named;
     match device_type::of_pools(
@@ -55,4 +65,31 @@ pub(super) fn needed(
             },
         }),
     }
+}
+
+/// The Type that keeps a job to the mechanism that it names in whatever partition its reservation has.
+fn keeping_mechanism(
+    config: &Config,
+    destination: &Destination<'_>,
+    grant: &Grant<'_>,
+    found: Option<&'static str>,
+) -> Result<Option<&'static str>, Refusal> {
+    let mut others = config.pools.iter();
+    let other = others.find(|pool| Some(pool.mechanism) != grant.entry.mechanism);
+    let kept = found.or_else(|| only_type(&grant.pools));
+    match (other, grant.whole.or(kept)) {
+        (None, _) => Ok(found),
+        (Some(_), Some(name)) if is_of_mechanism(config, grant, name) => Ok(kept),
+        (Some(other), _) => Err(Refusal::WhichType {
+            destination: destination.title(),
+            other: other.name.clone(),
+            way: "name the job's partition in the same request",
+        }),
+    }
+}
+
+/// Whether all pools of a Type are of the mechanism of what is given.
+fn is_of_mechanism(config: &Config, grant: &Grant<'_>, name: &str) -> bool {
+    let mut alike = config.pools.iter().filter(|pool| pool.type_name() == name);
+    alike.all(|pool| Some(pool.mechanism) == grant.entry.mechanism)
 }

@@ -2,14 +2,17 @@
 //! found.
 
 mod fence;
+mod jobs;
 mod limits;
 mod login;
+mod mechanism;
 mod mps;
 mod requests;
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use gpufrac_core::hostlist::Hostlist;
 use gpufrac_lab::{JobId, Lab, LabError};
 
 use crate::{HOLD, go};
@@ -44,13 +47,17 @@ impl<'a> Attack<'a> {
         self.reached.push(what.into());
     }
 
-    /// Notes more units in a lease than Slurm counts for the job on its node.
+    /// Notes more units in the leases of a job than Slurm counts for it, on each node.
     fn compare(&mut self, job: JobId) -> Result<(), LabError> {
-        let node = &self.lab.nodes()[0];
-        let leased = self.lab.lease(node, job)?.map_or(0, |lease| lease.units.0);
-        let counted = counted(self.lab, job)?;
-        if leased > counted {
-            self.reached(format!("{leased} units, Slurm counts {counted}"));
+        for node in self.lab.nodes() {
+            let leases = self.lab.leases_of(node, job)?;
+            let leased: u32 = leases.iter().map(|lease| lease.units.0).sum();
+            let counted = counted(self.lab, job, node)?;
+            if leased > counted {
+                self.reached(format!(
+                    "job {job} has {leased} units on {node}, Slurm counts {counted}"
+                ));
+            }
         }
         Ok(())
     }
@@ -94,16 +101,20 @@ impl<'a> Attack<'a> {
     }
 }
 
-/// The units of `gpufrac` that Slurm allocated to a job on its only node.
-fn counted(lab: &Lab, job: JobId) -> Result<u32, LabError> {
+/// The units of `gpufrac` that Slurm allocated to a job on a node.
+fn counted(lab: &Lab, job: JobId, node: &str) -> Result<u32, LabError> {
     let shown = lab
         .command("scontrol")
         .args(["-d", "show", "job", &job.to_string()])
         .stdout()?;
-    let gres = shown
-        .split_whitespace()
-        .find_map(|word| word.strip_prefix("GRES="))
-        .unwrap_or_default();
+    // A line for nodes that have the same of all: `Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpufrac(CNT:50),shard:50(...)`.
+    let gres = shown.lines().find_map(|line| {
+        let (nodes, rest) = line.trim().strip_prefix("Nodes=")?.split_once(' ')?;
+        let nodes = Hostlist::parse(nodes).ok()?;
+        let (_, gres) = rest.split_once("GRES=")?;
+        nodes.contains(node).then(|| gres.to_owned())
+    });
+    let gres = gres.unwrap_or_default();
     // `gpufrac(CNT:50)`, as no file belongs to it.
     let units = gres.split(',').find_map(|item| {
         let count = item.strip_prefix("gpufrac(CNT:")?;

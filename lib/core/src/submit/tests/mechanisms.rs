@@ -396,6 +396,46 @@ fn the_controller_adds_the_type_that_the_client_could_not_know() {
     assert!(no("t4", "gpufrac:30,shard:mps:30").contains("do not belong together"));
 }
 
+/// Slurm alone knows whether the reservation has a partition, which comes before the default one.
+#[test]
+fn a_mechanism_is_kept_where_a_reservation_chooses_the_partition() {
+    let whole = "version = 1\n[pool.one]\nmechanism = \"mig\"\nlayout = \"whole\"\ngpu = \"H100-80\"\n\
+        partitions = [\"one\"]\nnodes = \"n1\"\n[pool.other]\nmechanism = \"mps\"\nlayout = \"whole\"\n\
+        gpu = \"H100-80\"\npartitions = [\"other\"]\nnodes = \"n2\"\n";
+    let whole = Config::parse(whole, "gpufrac.toml").unwrap();
+    let decided = |config, partitions, default, reserved, tres| {
+        let request = JobRequest {
+            partitions,
+            default_partition: Some(default),
+            reserved,
+            ..job("", tres)
+        };
+        match decide(config, &request, Occasion::Submit) {
+            Ok(Verdict::Rewritten { text, .. }) => text.replace("gres/", ""),
+            Err(refusal) => refusal.to_string(),
+            Ok(Verdict::Untouched) => panic!("{tres}"),
+        }
+    };
+    let on_cluster = |reserved, tres| decided(cluster(), None, "a100", reserved, tres);
+    let (plain, typed) = ("gpufrac:13,shard:13", "gpufrac:13,shard:half:13");
+    assert_eq!(on_cluster(false, "gpufrac:mig:0.125"), plain);
+    assert_eq!(on_cluster(true, "gpufrac:mig:0.125"), typed);
+    // Who names the partition, or no mechanism, will have what is there.
+    assert_eq!(on_cluster(true, "gpufrac:0.125"), plain);
+    let named = decided(cluster(), Some("a100"), "t4", true, "gpufrac:mig:0.125");
+    assert_eq!(named, plain);
+    // No Type tells whole GPUs of one mechanism from those of another.
+    let of = |partitions, reserved| decided(&whole, partitions, "one", reserved, "gpufrac:mig:1");
+    let given = "gpu:whole:1,gpufrac:100";
+    assert_eq!(of(None, false), given);
+    assert_eq!(of(Some("one"), true), given);
+    assert_eq!(
+        of(None, true),
+        "gpufrac: Slurm could give a job of partition one GPUs of pool other that are not for it; \
+         name the job's partition in the same request"
+    );
+}
+
 #[test]
 fn a_change_that_names_no_partition() {
     assert_eq!(
