@@ -3,8 +3,11 @@
 mod contents;
 mod deb;
 mod elf;
+mod page;
 mod redhat;
+mod site;
 mod source;
+mod trial;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,6 +29,12 @@ pub(crate) struct PackageArguments {
     /// Where the packages go [default: target/packages]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Try them instead, on small clusters of each series: docs/admin is followed word by word
+    #[arg(long = "try", conflicts_with = "output")]
+    try_out: bool,
+    /// Package a build for tests, which takes less time
+    #[arg(long)]
+    debug: bool,
 }
 
 /// The plugins' folders of Slurm's packages: Debian's own, and those of SchedMD for Debian.
@@ -36,12 +45,6 @@ fn debian_folders() -> [String; 2] {
 
 /// That of SchedMD's packages for Red Hat, and of EPEL's.
 const REDHAT_FOLDER: &str = "/usr/lib64/slurm";
-
-/// Packages of both kinds, in a folder.
-pub(crate) struct Made {
-    pub debs: Vec<PathBuf>,
-    pub rpms: Vec<PathBuf>,
-}
 
 pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
     let names: Vec<&str> = match arguments.series.is_empty() {
@@ -54,63 +57,82 @@ pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
     };
     let builds = names
         .into_iter()
-        .map(build_series)
+        .map(|name| build_series(name, arguments.debug))
         .collect::<Result<Vec<_>>>()?;
-    let made = make(&builds, &version::of_tree(), &output)?;
-    for path in made.debs.iter().chain(&made.rpms) {
+    let version = version::of_tree();
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let tarball = stage("source", || source::tarball(work.path(), &version))?;
+    if arguments.try_out {
+        return trial::run(&builds, &tarball, &version);
+    }
+    let mut made = debs(&builds, &tarball, &version, &output)?;
+    made.extend(rpms(&builds, &tarball, &version, &output)?);
+    for path in made {
         println!("{}", path.display());
     }
     Ok(())
 }
 
 /// Builds for a series of Slurm.
-pub(crate) fn build_series(name: &str) -> Result<Build> {
+fn build_series(name: &str, debug: bool) -> Result<Build> {
     let series = Series::prepare(name)?;
     stage(&format!("build for Slurm {name}"), || {
+        if debug {
+            series.build_for_packages()?;
+            return Ok(Build {
+                release: series.slurm()?.release(),
+                folder: series.build_folder(),
+            });
+        }
         build(&series.slurm()?.include())
     })
 }
 
-/// Writes all packages of these builds.
-pub(crate) fn make(builds: &[Build], version: &str, output: &Path) -> Result<Made> {
+/// Writes the packages of these builds for Debian.
+fn debs(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Result<Vec<PathBuf>> {
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let folders = debian_folders();
+    stage("packages for Debian", || {
+        let packages = packages(
+            builds,
+            tarball,
+            &folders.each_ref().map(String::as_str),
+            output,
+        )?;
+        let write = |package| deb::write(package, version, work.path(), output);
+        packages.iter().map(write).collect()
+    })
+}
+
+/// The same for Red Hat.
+fn rpms(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Result<Vec<PathBuf>> {
+    stage("packages for Red Hat", || {
+        let packages = packages(builds, tarball, &[REDHAT_FOLDER], output)?;
+        let write = |package| redhat::write(package, version, output);
+        packages.iter().map(write).collect()
+    })
+}
+
+/// All packages of these builds, whose plugins Slurm finds in `folders`. Makes the folder that they are written to.
+fn packages(
+    builds: &[Build],
+    tarball: &Path,
+    folders: &[&str],
+    output: &Path,
+) -> Result<Vec<Package>> {
     let Some(first) = builds.first() else {
         bail!("no series of Slurm is named; write for example `--slurm 24.11`");
     };
     fs::create_dir_all(output).with_context(|| format!("making {} failed", output.display()))?;
-    let work = tempfile::tempdir().context("making a temporary folder failed")?;
-    let tarball = stage("source", || source::tarball(work.path(), version))?;
-    let completions = completions(first)?;
-    let mut made = Made {
-        debs: Vec::new(),
-        rpms: Vec::new(),
-    };
-    stage("packages", || {
-        let mut debian = vec![
-            contents::common(completions.clone())?,
-            contents::node()?,
-            contents::source(tarball.clone())?,
-        ];
-        let mut redhat = vec![
-            contents::common(completions)?,
-            contents::node()?,
-            contents::source(tarball)?,
-        ];
-        let folders = debian_folders();
-        for build in builds {
-            let folders: Vec<&str> = folders.iter().map(String::as_str).collect();
-            debian.push(contents::series(build, &folders)?);
-            redhat.push(contents::series(build, &[REDHAT_FOLDER])?);
-        }
-        for package in &debian {
-            made.debs
-                .push(deb::write(package, version, work.path(), output)?);
-        }
-        for package in &redhat {
-            made.rpms.push(redhat::write(package, version, output)?);
-        }
-        Ok(())
-    })?;
-    Ok(made)
+    let mut packages = vec![
+        contents::common(completions(first)?)?,
+        contents::node()?,
+        contents::source(tarball)?,
+    ];
+    for build in builds {
+        packages.push(contents::series(build, folders)?);
+    }
+    Ok(packages)
 }
 
 /// What shells read to complete the command, as the command prints it.

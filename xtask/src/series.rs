@@ -78,6 +78,14 @@ impl Series {
         Ok(Self { name, root })
     }
 
+    /// The folder of a clean Debian that has this series, whatever the machine has.
+    pub fn debian(name: &str) -> Result<PathBuf> {
+        let found = SERIES.into_iter().find(|(known, _)| *known == name);
+        let (_, release) =
+            found.with_context(|| format!("no Debian is known with Slurm {name}"))?;
+        folder(release)
+    }
+
     /// The machine's own series.
     pub fn own() -> Result<Self> {
         Self::prepare(Self::own_name()?)
@@ -118,6 +126,15 @@ impl Series {
             None => Ok(()),
             Some(_) => self.build_in(&self.target(), &PACKAGES_OF_SERIES),
         }
+    }
+
+    /// The same, on the machine's own series too.
+    pub fn build_for_packages(&self) -> Result<()> {
+        if self.root.is_some() {
+            return self.build();
+        }
+        let names = PACKAGES_OF_SERIES.iter().flat_map(|name| ["-p", name]);
+        run(cargo(&["build", "--quiet"]).args(names))
     }
 
     /// Builds the plugins in the folder in which tests build plugins otherwise (with a feature, for other headers):

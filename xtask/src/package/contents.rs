@@ -155,7 +155,8 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
         provides: None,
         entries,
         installed: None,
-        removing: None,
+        // With it goes what depends on it.
+        removing: script("plugins.removing")?,
     })
 }
 
@@ -249,7 +250,7 @@ pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
 }
 
 /// The source, and what builds it on a host.
-pub(super) fn source(tarball: PathBuf) -> Result<Package> {
+pub(super) fn source(tarball: &Path) -> Result<Package> {
     Ok(Package {
         name: format!("{SERIES}-source"),
         native: false,
@@ -267,7 +268,7 @@ pub(super) fn source(tarball: PathBuf) -> Result<Package> {
             ),
             entry(
                 "/usr/share/gpufrac/source.tar.xz",
-                What::Copy(tarball, 0o644),
+                What::Copy(tarball.to_owned(), 0o644),
             ),
         ],
         installed: None,

@@ -63,7 +63,7 @@ pub(super) fn write(
     }
     let path = output.join(format!("{}_{version}_{architecture}.deb", package.name));
     run(Command::new("dpkg-deb")
-        .args(["--root-owner-group", "--build"])
+        .args(["-Zzstd", "--root-owner-group", "--build"])
         .arg(&tree)
         .arg(&path)
         .stdout(std::process::Stdio::null()))?;

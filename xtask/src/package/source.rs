@@ -101,6 +101,15 @@ fn change(path: &Path, how: impl FnOnce(&mut Table)) -> Result<()> {
     Ok(fs::write(path, toml::to_string(&manifest)?)?)
 }
 
+/// Where cargo finds crates in the tree, and nowhere else.
+const SOURCES: &str = "\
+[source.crates-io]
+replace-with = \"vendored-sources\"
+
+[source.vendored-sources]
+directory = \"vendor\"
+";
+
 /// Puts all crates into the tree, and leaves of those for other systems no more than their names.
 fn vendor(tree: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -115,7 +124,7 @@ fn vendor(tree: &Path) -> Result<()> {
     }
     let settings = tree.join(".cargo");
     fs::create_dir_all(&settings)?;
-    fs::write(settings.join("config.toml"), &output.stdout)?;
+    fs::write(settings.join("config.toml"), SOURCES)?;
     let used = used(tree, &cargo)?;
     for entry in fs::read_dir(tree.join("vendor"))? {
         let path = entry?.path();
@@ -124,7 +133,14 @@ fn vendor(tree: &Path) -> Result<()> {
             empty(&path)?;
         }
     }
-    Ok(())
+    // A host without a network, and without anything from before.
+    let empty_home = tempfile::tempdir().context("making a temporary folder failed")?;
+    run(Command::new(&cargo)
+        .args(["metadata", "--frozen", "--quiet", "--format-version=1"])
+        .current_dir(tree)
+        .env("CARGO_HOME", empty_home.path())
+        .stdout(std::process::Stdio::null()))
+    .context("the source is not complete")
 }
 
 /// `NAME-VERSION` of each crate that is built for one of our systems.

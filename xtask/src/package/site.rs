@@ -1,0 +1,297 @@
+//! A small cluster as sites have it, on clean Debian: slurmctld's host, a node with simulated GPUs, a login host. Each is a root of its
+//! own over a Debian with Slurm, with its own processes, devices, control groups and name; nothing of it is the machine's.
+
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::page::Place;
+use crate::cargo::root;
+
+/// How a host begins, and what it has in place of systemctl; what makes the cluster in it.
+const HOST: &str = include_str!("host.sh");
+const SYSTEMCTL: &str = include_str!("systemctl.sh");
+const CLUSTER: &str = include_str!("site.sh");
+
+pub(super) const HOSTS: [&str; 3] = ["ctl", "gn01", "login"];
+/// The host with GPUs.
+const NODE: &str = "gn01";
+/// A command of a page waits for jobs at most.
+const LIMIT: Duration = Duration::from_secs(300);
+const START: Duration = Duration::from_secs(60);
+
+/// The cluster; it goes when this is dropped.
+pub(super) struct Site {
+    hosts: Vec<Host>,
+    /// Folders of the hosts, and what commands print.
+    folder: tempfile::TempDir,
+}
+
+struct Host {
+    name: &'static str,
+    folder: PathBuf,
+    /// What started it.
+    starter: Child,
+    /// Its first process.
+    first: i32,
+}
+
+impl Site {
+    /// Starts a cluster over this Debian, with these packages, and others to upgrade to, on each host.
+    pub fn start(debian: &Path, packages: &[PathBuf], newer: &[PathBuf]) -> Result<Site> {
+        let folder = tempfile::Builder::new()
+            .prefix("gpufrac-site-")
+            .tempdir()
+            .context("making a temporary folder failed")?;
+        let mut site = Site {
+            hosts: Vec::new(),
+            folder,
+        };
+        let key = site.folder.path().join("key");
+        let mut random = vec![0; 128];
+        std::io::Read::read_exact(&mut File::open("/dev/urandom")?, &mut random)?;
+        fs::write(&key, random)?;
+        for name in HOSTS {
+            site.add(name, debian, &key, packages, newer)?;
+        }
+        for name in HOSTS {
+            let place = Place {
+                user: None,
+                host: name.to_owned(),
+            };
+            let said = site.run(&place, name, "bash /root/site.sh /root/key")?;
+            if !said.success {
+                bail!("starting Slurm on {name} failed:\n{}", said.text);
+            }
+        }
+        Ok(site)
+    }
+
+    fn add(
+        &mut self,
+        name: &'static str,
+        debian: &Path,
+        key: &Path,
+        packages: &[PathBuf],
+        newer: &[PathBuf],
+    ) -> Result<()> {
+        let folder = self.folder.path().join(name);
+        let upper = folder.join("upper");
+        for part in ["packages/new", "upper/usr/local/bin", "upper/root"] {
+            fs::create_dir_all(folder.join(part))?;
+        }
+        let systemctl = upper.join("usr/local/bin/systemctl");
+        fs::write(&systemctl, SYSTEMCTL)?;
+        fs::set_permissions(
+            &systemctl,
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )?;
+        fs::write(upper.join("root/site.sh"), CLUSTER)?;
+        fs::copy(key, upper.join("root/key"))?;
+        for (place, files) in [("packages", packages), ("packages/new", newer)] {
+            for file in files {
+                fs::copy(
+                    file,
+                    folder
+                        .join(place)
+                        .join(file.file_name().unwrap_or_default()),
+                )?;
+            }
+        }
+        let script = self.folder.path().join("host.sh");
+        fs::write(&script, HOST)?;
+        let network = self
+            .hosts
+            .first()
+            .map_or("new".to_owned(), |host| host.first.to_string());
+        let built = root().join("target/debug");
+        let gpusim = if name == NODE {
+            built.join("gpusim")
+        } else {
+            "-".into()
+        };
+        let log = File::create(folder.join("log"))?;
+        let starter = Command::new("bash")
+            .arg(&script)
+            .arg(name)
+            .arg(debian)
+            .arg(&folder)
+            .arg(network)
+            .arg(gpusim)
+            .arg(built.join("libnvidia_ml.so"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()
+            .context("starting bash failed")?;
+        let mut host = Host {
+            name,
+            folder,
+            starter,
+            first: 0,
+        };
+        let begun = wait_for_host(&mut host);
+        self.hosts.push(host);
+        begun
+    }
+
+    /// Runs a command on a host, as root or as a user.
+    pub fn run(&self, place: &Place, host: &str, command: &str) -> Result<Said> {
+        let Some(host) = self.hosts.iter().find(|known| known.name == host) else {
+            bail!("no host is called {host}; there are {}", HOSTS.join(", "));
+        };
+        let path = self.folder.path().join("printed");
+        let printed = File::create(&path)?;
+        let user = place.user.as_deref();
+        let mut run = Command::new("nsenter");
+        run.arg(format!("--target={}", host.first))
+            .args(["--all", "--root", "--wdns=/root"])
+            .args([
+                "env",
+                "-i",
+                "LC_ALL=C.UTF-8",
+                "DEBIAN_FRONTEND=noninteractive",
+            ])
+            .arg("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+        match user {
+            Some(user) => run.args([
+                "runuser",
+                "-u",
+                user,
+                "--",
+                "env",
+                &format!("HOME=/home/{user}"),
+                "bash",
+            ]),
+            None => run.args(["env", "HOME=/root", "bash"]),
+        };
+        run.args(["-c", &format!("cd; set -e\n{command}")])
+            .stdin(Stdio::null())
+            .stdout(printed.try_clone()?)
+            .stderr(printed)
+            .process_group(0);
+        let mut child = run.spawn().context("starting nsenter failed")?;
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break Some(status);
+            }
+            if begun.elapsed() > LIMIT {
+                // Its own group, and nothing else.
+                let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
+                child.wait()?;
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let text = String::from_utf8_lossy(&fs::read(&path)?).into_owned();
+        Ok(match status {
+            Some(status) => Said {
+                success: status.success(),
+                text,
+            },
+            None => Said {
+                success: false,
+                text: format!("{text}(not done after {} s)", LIMIT.as_secs()),
+            },
+        })
+    }
+
+    /// The last lines of a host's logs of Slurm.
+    pub fn logs(&self) -> String {
+        let tails = self.hosts.iter().map(|host| {
+            let place = Place {
+                user: None,
+                host: host.name.to_owned(),
+            };
+            let said = self.run(&place, host.name, "tail -n 15 /var/log/slurm/*.log");
+            format!(
+                "-- {}\n{}",
+                host.name,
+                said.map_or_else(|e| e.to_string(), |said| said.text)
+            )
+        });
+        tails.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// What a command said, on both ways out.
+pub(super) struct Said {
+    pub success: bool,
+    pub text: String,
+}
+
+/// Waits until a host has its root, and finds its first process.
+fn wait_for_host(host: &mut Host) -> Result<()> {
+    let begun = Instant::now();
+    let log = |host: &Host| fs::read_to_string(host.folder.join("log")).unwrap_or_default();
+    while begun.elapsed() < START {
+        if host.starter.try_wait()?.is_some() {
+            bail!("the host {} did not start:\n{}", host.name, log(host));
+        }
+        if host.folder.join("ready").exists()
+            && let Some(first) = first_process(host)?
+        {
+            host.first = first;
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    bail!(
+        "the host {} did not start in time:\n{}",
+        host.name,
+        log(host)
+    );
+}
+
+/// The child of what started it, once that has entered its root.
+fn first_process(host: &Host) -> Result<Option<i32>> {
+    let starter = host.starter.id();
+    let path = format!("/proc/{starter}/task/{starter}/children");
+    let children = fs::read_to_string(&path).with_context(|| format!("reading {path} failed"))?;
+    let root = host.folder.join("root");
+    let inside = |pid: &i32| fs::read_link(format!("/proc/{pid}/root")).is_ok_and(|at| at == root);
+    let mut children = children
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok());
+    Ok(children.find(inside))
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // With its first process all others of it go, and with them its mounts.
+        if self.first != 0 {
+            let _ = kill(Pid::from_raw(self.first), Signal::SIGKILL);
+        } else {
+            let _ = self.starter.kill();
+        }
+        let _ = self.starter.wait();
+        let groups = fs::read_to_string(self.folder.join("groups")).unwrap_or_default();
+        for group in groups.lines() {
+            remove_group(Path::new(group));
+        }
+    }
+}
+
+/// Removes a control group with those below it; a group is gone once its processes are.
+fn remove_group(group: &Path) {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_group(&entry.path());
+        }
+    }
+    let begun = Instant::now();
+    while fs::remove_dir(group).is_err()
+        && group.exists()
+        && begun.elapsed() < Duration::from_secs(5)
+    {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,212 @@
+//! `cargo xtask package --try`: the pages of docs/admin are followed word by word on small clusters of clean Debian.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use super::debs;
+use super::page::{self, Step};
+use super::site::{HOSTS, Site};
+use crate::cargo::{cargo, root, run as run_command, stage};
+use crate::dist::{Build, PLUGINS, PROGRAMS};
+use crate::series::Series;
+use crate::setup;
+
+/// The pages, in the order in which an admin needs them.
+const PAGES: [&str; 3] = ["install.md", "going-live.md", "upgrade.md"];
+
+/// Tries packages of these builds on clusters of their series, and prints a table.
+pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
+    setup::run()?;
+    run_command(
+        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
+    )?;
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
+    let newer_builds = newer(builds, work.path())?;
+    let newer = debs(
+        &newer_builds,
+        tarball,
+        &format!("{version}.1"),
+        &work.path().join("newer"),
+    )?;
+    let mut rows = Vec::new();
+    for build in builds {
+        let series = build.release.series();
+        let row = stage(&format!("Slurm {series}"), || {
+            let debian = Series::debian(&series)?;
+            let site = Site::start(
+                &debian,
+                &of_series(&made, &series),
+                &of_series(&newer, &series),
+            )?;
+            Ok(follow_pages(&site))
+        })?;
+        rows.push((series, row));
+    }
+    table(&rows)
+}
+
+/// The same builds with other bytes behind, which no program reads: as files, a newer version.
+fn newer(builds: &[Build], work: &Path) -> Result<Vec<Build>> {
+    let copy = |build: &Build| {
+        let folder = work.join("newer-build").join(build.release.to_string());
+        fs::create_dir_all(&folder)?;
+        for name in PLUGINS.map(|(built, _)| built).into_iter().chain(PROGRAMS) {
+            let mut bytes = fs::read(build.folder.join(name))?;
+            bytes.extend(b"newer");
+            let path = folder.join(name);
+            fs::write(&path, bytes)?;
+            fs::set_permissions(&path, fs::metadata(build.folder.join(name))?.permissions())?;
+        }
+        Ok(Build {
+            release: build.release,
+            folder,
+        })
+    };
+    builds.iter().map(copy).collect()
+}
+
+/// The packages of one series, and those of all.
+fn of_series(debs: &[PathBuf], series: &str) -> Vec<PathBuf> {
+    let is_wanted = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let other = name.strip_prefix("gpufrac-plugins-");
+        other.is_none_or(|rest| rest.starts_with(&format!("{series}_")))
+    };
+    debs.iter().filter(is_wanted).cloned().collect()
+}
+
+/// A section of a page, and whether it went as the page says: the failure, if not.
+type Outcome = (String, Option<String>);
+
+/// Follows the pages until a step fails.
+fn follow_pages(site: &Site) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut settings = BTreeMap::new();
+    for name in PAGES {
+        let path = root().join("docs/admin").join(name);
+        let steps = fs::read_to_string(&path)
+            .map_err(anyhow::Error::from)
+            .and_then(|text| page::steps(&text));
+        let steps = match steps {
+            Ok(steps) => steps,
+            Err(error) => {
+                outcomes.push((
+                    name.to_owned(),
+                    Some(format!("{}: {error}", path.display())),
+                ));
+                return outcomes;
+            }
+        };
+        for step in steps {
+            if outcomes
+                .last()
+                .is_none_or(|(section, _)| *section != step.section)
+            {
+                outcomes.push((step.section.clone(), None));
+            }
+            if let Err(error) = follow(site, &step, &mut settings) {
+                if let Some((_, failure)) = outcomes.last_mut() {
+                    *failure = Some(format!("{name}: {error:#}\n{}", site.logs()));
+                }
+                return outcomes;
+            }
+        }
+    }
+    outcomes
+}
+
+/// Runs one step on its hosts. Variables that a page sets on a host hold for the page's later commands there, as in a shell.
+fn follow(site: &Site, step: &Step, settings: &mut BTreeMap<String, String>) -> Result<()> {
+    let hosts: Vec<&str> = match step.place.host.as_str() {
+        "all" => HOSTS.to_vec(),
+        host => vec![host],
+    };
+    for host in hosts {
+        let before = settings.entry(host.to_owned()).or_default();
+        let said = site.run(&step.place, host, &format!("{before}{}", step.command))?;
+        let first = step.command.lines().next().unwrap_or_default();
+        if !said.success {
+            bail!("`{first}` on {host} failed:\n{}", said.text);
+        }
+        if !page::is_printed(&step.printed, &said.text) {
+            bail!(
+                "`{first}` on {host} prints something else than the page says:\n{}",
+                said.text
+            );
+        }
+        if is_setting(&step.command) {
+            before.push_str(&step.command);
+            before.push('\n');
+        }
+    }
+    Ok(())
+}
+
+/// `name=...`
+fn is_setting(command: &str) -> bool {
+    let name = command.split_once('=').map_or("", |(name, _)| name);
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase())
+}
+
+/// Prints what became of each section on each series.
+fn table(rows: &[(String, Vec<Outcome>)]) -> Result<()> {
+    println!();
+    let mut failed = 0;
+    for (series, outcomes) in rows {
+        for (section, failure) in outcomes {
+            let word = if failure.is_some() { "FAILED" } else { "ok" };
+            println!("Slurm {series:<6} {word:<7} {section}");
+        }
+    }
+    for (series, outcomes) in rows {
+        for (section, failure) in outcomes {
+            if let Some(text) = failure {
+                failed += 1;
+                println!("\nSlurm {series}, {section}:\n{text}");
+            }
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} series failed", rows.len());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_have_commands_and_name_known_hosts() {
+        for name in PAGES {
+            let text = fs::read_to_string(root().join("docs/admin").join(name)).unwrap();
+            for step in page::steps(&text).unwrap() {
+                let host = step.place.host.as_str();
+                assert!(host == "all" || HOSTS.contains(&host), "{name}: {step:?}");
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "builds for each series and starts clusters: ten minutes"]
+    fn the_pages_for_admins_hold_on_all_series() {
+        crate::package::run(&crate::package::PackageArguments {
+            series: Vec::new(),
+            output: None,
+            try_out: true,
+            debug: true,
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn a_variable_is_set_by_a_command_that_is_nothing_else() {
+        assert!(is_setting("series=$(sinfo -V)"));
+        assert!(!is_setting("scontrol update NodeName=gn01"));
+        assert!(!is_setting("[ a = b ]"));
+    }
+}
