@@ -28,14 +28,18 @@ const HOST_FUNCTIONS: &[&str] = &[
 const CLIENT_FUNCTIONS: &[&str] = &[
     "slurm_free_job_array_resp",
     "slurm_free_job_info_msg",
+    "slurm_free_node_info_msg",
     "slurm_init",
     "slurm_init_job_desc_msg",
+    "slurm_init_update_node_msg",
     "slurm_kill_job2",
     "slurm_load_job",
+    "slurm_load_node_single",
     "slurm_notify_job",
     "slurm_requeue2",
     "slurm_strerror",
     "slurm_update_job2",
+    "slurm_update_node",
 ];
 
 const TYPES: &[&str] = &[
@@ -43,6 +47,7 @@ const TYPES: &[&str] = &[
     "job_desc_msg_t",
     "job_info_msg_t",
     "job_states",
+    "node_info_msg_t",
     "partition_info_msg_t",
     "slurm_conf_t",
     "slurm_err_t",
@@ -53,6 +58,7 @@ const TYPES: &[&str] = &[
     "spank_item",
     "spank_option",
     "spank_t",
+    "update_node_msg_t",
 ];
 
 const CONSTANTS: &[&str] = &[

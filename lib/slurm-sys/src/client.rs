@@ -10,12 +10,17 @@ use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 use std::path::Path;
 use std::ptr;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::release::{Release, Series};
 use crate::{raw, text};
+
+mod conf;
+mod node;
+
+pub use conf::{HookLimits, SpankFiles};
+pub use node::Drained;
 
 #[allow(
     dead_code,
@@ -186,15 +191,6 @@ impl JobInfo {
             first => first.to_string(),
         }
     }
-}
-
-/// How long slurmd lets a Prolog or an Epilog run before it kills it and drains the node; None for as long as it takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HookLimits {
-    /// Of a Prolog.
-    pub prolog: Option<Duration>,
-    /// Of an Epilog.
-    pub epilog: Option<Duration>,
 }
 
 /// A connection to the API of libslurm. One per process.
@@ -449,18 +445,6 @@ impl Client {
         }
     }
 
-    /// What this host's slurm.conf says about the time of Prolog and Epilog, as libslurm read it: slurmctld is not asked.
-    /// None where this release does not export its configuration.
-    #[must_use]
-    pub fn hook_limits(&self) -> Option<HookLimits> {
-        // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded; libslurm is, for all to see.
-        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"slurm_conf".as_ptr()) };
-        // SAFETY: it is NULL or libslurm's `slurm_conf_t`, which lives as long as the library and which nobody changes after
-        // `slurm_init`; its type comes from the headers of the same release.
-        let slurm_conf = unsafe { found.cast::<raw::slurm_conf_t>().as_ref() }?;
-        Some(limits_of(slurm_conf))
-    }
-
     /// Writes a line to the terminal of an interactive job, or to the output of a batch job.
     ///
     /// # Errors
@@ -524,29 +508,6 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
     }
 }
 
-#[cfg(not(limits_by_hook))]
-fn limits_of(slurm_conf: &raw::slurm_conf_t) -> HookLimits {
-    let limit = time_limit(slurm_conf.prolog_epilog_timeout);
-    HookLimits {
-        prolog: limit,
-        epilog: limit,
-    }
-}
-
-#[cfg(limits_by_hook)]
-fn limits_of(slurm_conf: &raw::slurm_conf_t) -> HookLimits {
-    HookLimits {
-        prolog: time_limit(slurm_conf.prolog_timeout),
-        epilog: time_limit(slurm_conf.epilog_timeout),
-    }
-}
-
-/// Slurm waits for ever by 0 too (`run_command` of `src/common/run_command.c`).
-fn time_limit(seconds: u16) -> Option<Duration> {
-    let none = seconds == 0 || seconds == raw::GPUFRAC_NO_VAL16;
-    (!none).then(|| Duration::from_secs(seconds.into()))
-}
-
 #[cfg(not(calls_by_step_id))]
 fn job_argument(job_id: u32) -> u32 {
     job_id
@@ -582,17 +543,5 @@ fn state_of(word: u32) -> JobState {
         raw::JOB_RUNNING => JobState::Running,
         raw::JOB_SUSPENDED => JobState::Suspended,
         _ => JobState::Finished,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_limit_of_a_hook_has_two_forms() {
-        assert_eq!(time_limit(0), None);
-        assert_eq!(time_limit(raw::GPUFRAC_NO_VAL16), None);
-        assert_eq!(time_limit(70), Some(Duration::from_secs(70)));
     }
 }

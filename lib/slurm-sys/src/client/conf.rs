@@ -1,0 +1,94 @@
+//! What this host's slurm.conf says, as libslurm has read it: slurmctld is not asked.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Client;
+use crate::{raw, text};
+
+/// How long slurmd lets a Prolog or an Epilog run before it kills it and drains the node; None for as long as it takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HookLimits {
+    /// Of a Prolog.
+    pub prolog: Option<Duration>,
+    /// Of an Epilog.
+    pub epilog: Option<Duration>,
+}
+
+/// Where slurmstepd looks for SPANK plugins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpankFiles {
+    /// `PlugStackConfig`, or plugstack.conf beside slurm.conf.
+    pub plugstack: PathBuf,
+    /// The folders of `PluginDir`.
+    pub folders: Vec<PathBuf>,
+}
+
+impl Client {
+    /// How long Prolog and Epilog may take. None where this release does not export its configuration.
+    #[must_use]
+    pub fn hook_limits(&self) -> Option<HookLimits> {
+        self.slurm_conf().map(limits_of)
+    }
+
+    /// Where SPANK plugins are. None where this release does not say.
+    #[must_use]
+    pub fn spank_files(&self) -> Option<SpankFiles> {
+        let slurm_conf = self.slurm_conf()?;
+        // SAFETY: texts of libslurm's configuration are NULL or NUL-terminated.
+        let read = |value| unsafe { text::read(value) };
+        let folders = read(slurm_conf.plugindir)?;
+        let plugstack = match read(slurm_conf.plugstack).filter(|path| !path.is_empty()) {
+            Some(path) => PathBuf::from(path),
+            // As `get_extra_conf_path` of slurmd, from which the path of slurm.conf is.
+            None => PathBuf::from(read(slurm_conf.slurm_conf)?).with_file_name("plugstack.conf"),
+        };
+        Some(SpankFiles {
+            plugstack,
+            folders: folders.split(':').map(PathBuf::from).collect(),
+        })
+    }
+
+    fn slurm_conf(&self) -> Option<&raw::slurm_conf_t> {
+        // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded; libslurm is, for all to see.
+        let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"slurm_conf".as_ptr()) };
+        // SAFETY: it is NULL or libslurm's `slurm_conf_t`, which lives as long as the library and which nobody changes after
+        // `slurm_init`; its type comes from the headers of the same release.
+        unsafe { found.cast::<raw::slurm_conf_t>().as_ref() }
+    }
+}
+
+#[cfg(not(limits_by_hook))]
+fn limits_of(slurm_conf: &raw::slurm_conf_t) -> HookLimits {
+    let limit = time_limit(slurm_conf.prolog_epilog_timeout);
+    HookLimits {
+        prolog: limit,
+        epilog: limit,
+    }
+}
+
+#[cfg(limits_by_hook)]
+fn limits_of(slurm_conf: &raw::slurm_conf_t) -> HookLimits {
+    HookLimits {
+        prolog: time_limit(slurm_conf.prolog_timeout),
+        epilog: time_limit(slurm_conf.epilog_timeout),
+    }
+}
+
+/// Slurm waits for ever by 0 too (`run_command` of `src/common/run_command.c`).
+fn time_limit(seconds: u16) -> Option<Duration> {
+    let none = seconds == 0 || seconds == raw::GPUFRAC_NO_VAL16;
+    (!none).then(|| Duration::from_secs(seconds.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_limit_of_a_hook_has_two_forms() {
+        assert_eq!(time_limit(0), None);
+        assert_eq!(time_limit(raw::GPUFRAC_NO_VAL16), None);
+        assert_eq!(time_limit(70), Some(Duration::from_secs(70)));
+    }
+}
