@@ -17,7 +17,7 @@ mod state;
 mod tests;
 mod text;
 
-pub use error::{LeaseError, VERSION};
+pub use error::{LeaseError, OLDEST, VERSION};
 pub use slice::{HamiSlice, Held, Instance, MigSlice, MpsSlice, Slice};
 pub use state::LeaseState;
 

@@ -15,6 +15,7 @@
 
 pub mod advise;
 pub mod config;
+mod crc64;
 mod device_type;
 pub mod entry;
 pub mod finding;

@@ -1,39 +1,9 @@
 //! The last line of a lease: `# crc64 0123456789abcdef`, over all bytes before it.
 
 use super::error::LeaseError;
+use crate::crc64::crc64;
 
 const LABEL: &str = "# crc64 ";
-
-/// ECMA-182's polynomial, most significant bit first.
-const POLYNOMIAL: u64 = 0x42f0_e1eb_a9ea_3693;
-
-const TABLE: [u64; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut rest = (byte as u64) << 56;
-        let mut bit = 0;
-        while bit < 8 {
-            let carry = rest >> 63 == 1;
-            rest <<= 1;
-            if carry {
-                rest ^= POLYNOMIAL;
-            }
-            bit += 1;
-        }
-        table[byte] = rest;
-        byte += 1;
-    }
-    table
-};
-
-/// Starts from all ones, so that zero bytes put in front are noticed.
-fn crc64(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(u64::MAX, |crc, byte| {
-        let [top, ..] = crc.to_be_bytes();
-        (crc << 8) ^ TABLE[usize::from(top ^ byte)]
-    })
-}
 
 /// The body with its checksum line.
 pub(super) fn seal(mut body: String) -> String {

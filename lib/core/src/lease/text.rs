@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{LeaseError, VERSION};
+use super::error::{LeaseError, OLDEST, VERSION};
 use super::slice::{HamiSlice, Held, MigSlice, MpsSlice, Slice};
 use super::state::LeaseState;
 use super::{Lease, checksum};
@@ -110,7 +110,8 @@ impl LeaseText {
         let (job_id, mechanism) = (self.job_id, self.mechanism);
         let slice = self.slice.slice(mechanism);
         Ok(Lease {
-            version: self.version,
+            // Whoever writes it again writes all that this version has.
+            version: VERSION,
             state: self.state,
             job_id: self.job_id,
             number: self.number,
@@ -192,14 +193,14 @@ impl Lease {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// When it is not, to the last byte, what [`Lease::to_text`] of this version wrote.
+    /// When it is not, to the last byte, what [`Lease::to_text`] of this version or the one before wrote.
     pub fn parse(text: &str) -> Result<Lease, LeaseError> {
         let body = checksum::open(text)?;
         let wrong = |source| LeaseError::Text {
             source: Box::new(source),
         };
         let header: Header = toml::from_str(body).map_err(wrong)?;
-        if header.version != i64::from(VERSION) {
+        if !(i64::from(OLDEST)..=i64::from(VERSION)).contains(&header.version) {
             return Err(LeaseError::Version {
                 found: header.version,
             });
