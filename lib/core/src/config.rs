@@ -14,6 +14,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use crate::crc64::crc64;
 pub use crate::mechanism::Mechanism;
 pub use crate::pool::{Device, Pool, PoolOptions, Tenancy, TimesliceLength};
 pub use error::{ConfigError, ConfigErrors, Problem};
@@ -26,3 +27,11 @@ pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";
 pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
 /// Where node-setup notes which nodes of the machine have pools, for whoever cannot read the configuration.
 pub const NODES: &str = "/run/gpufrac/nodes";
+/// Where a machine keeps, for each of its nodes, the last configuration without a mistake: for prolog, epilog and steps, while
+/// the file has one.
+pub const LAST_GOOD: &str = "/run/gpufrac/last-good";
+
+/// The name of a node's copy there. Another file of configuration has another copy.
+pub fn last_good_name(node: &str, path: &str) -> String {
+    format!("{node}-{:016x}", crc64(path.as_bytes()))
+}

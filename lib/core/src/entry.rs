@@ -19,6 +19,10 @@ pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 /// groups. job_submit writes it for jobs of partitions without a pool.
 pub const LOGIN_NAME: &str = "SPANK_GPUFRAC_LOGIN";
 
+/// The variable in which Prolog finds the [`PoolsSum`](crate::pools_sum::PoolsSum) of the pools by which the entry was
+/// written. It has its own, as a build that knows no sum reads the entry strictly; one without a sum is of such a build.
+pub const POOLS_NAME: &str = "SPANK_GPUFRAC_POOLS";
+
 /// The word for no mechanism in particular.
 const ANY: &str = "any";
 

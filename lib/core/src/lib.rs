@@ -29,6 +29,7 @@ pub mod lease;
 pub mod mechanism;
 pub mod policy;
 mod pool;
+pub mod pools_sum;
 pub mod request;
 mod rounding;
 pub mod slurm_release;

@@ -5,7 +5,6 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gpufrac_core::entry::Entry;
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
 use gpufrac_core::submit::idle::{self, IdleRefusal};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, may_reach_pools};
@@ -13,6 +12,7 @@ use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, memory, raw, text};
 
 use crate::error::SubmitError;
+use crate::job_environment::Word;
 use crate::texts::Texts;
 use crate::{job_environment, limits, login_environment, settings};
 
@@ -216,7 +216,7 @@ unsafe fn handle(
         _ => Verdict::Untouched,
     };
 
-    let (entry, note) = match verdict {
+    let (word, note) = match verdict {
         Verdict::Untouched => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
         Verdict::Rewritten {
             text,
@@ -234,7 +234,7 @@ unsafe fn handle(
             };
             // SAFETY: by the contract of this function.
             unsafe { memory::replace(field, Some(&text)) };
-            (Some(entry), note)
+            (config.map(|config| (entry, config.pools_sum())), note)
         }
     };
 
@@ -249,7 +249,7 @@ unsafe fn handle(
         Some(_) => Login::Loaded,
     };
     // SAFETY: by the contract of this function.
-    unsafe { mark(job, environment, entry.as_ref(), login == Login::Loaded) };
+    unsafe { mark(job, environment, word.as_ref(), login == Login::Loaded) };
     Ok(match (note, login) {
         (Some(note), Login::Withdrawn) => Some(format!("{note}\n{}", login_environment::NOTE)),
         (None, Login::Withdrawn) => Some(login_environment::NOTE.to_owned()),
@@ -272,16 +272,16 @@ enum Login {
 unsafe fn mark(
     job: &mut raw::job_desc_msg_t,
     environment: Vec<String>,
-    entry: Option<&Entry>,
+    word: Option<&Word>,
     login: bool,
 ) {
     let forged = environment
         .iter()
         .any(|variable| job_environment::is_own(variable));
-    if !forged && !login && entry.is_none() {
+    if !forged && !login && word.is_none() {
         return;
     }
-    let environment = job_environment::rewritten(environment, entry, login);
+    let environment = job_environment::rewritten(environment, word, login);
     // SAFETY: by the contract of this function.
     unsafe {
         memory::replace_list(

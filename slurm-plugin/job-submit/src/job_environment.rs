@@ -4,20 +4,27 @@
 //! too (`spank_job_control_setenv`, REST), so every name that could be taken for ours is
 //! removed before ours is written.
 
-use gpufrac_core::entry::{ENV_NAME, Entry, LOGIN_NAME};
+use gpufrac_core::entry::{ENV_NAME, Entry, LOGIN_NAME, POOLS_NAME};
+use gpufrac_core::pools_sum::PoolsSum;
 
 /// Names that begin so are ours, with or without the prefix that Slurm adds.
 const OWN: &[u8] = b"GPUFRAC";
 const SPANK_PREFIX: &[u8] = b"SPANK_";
 
-/// The environment without anything that looks like ours, then with `entry`, and with a word of the login environment
-/// where the job has it loaded outside of its control groups.
-pub fn rewritten(environment: Vec<String>, entry: Option<&Entry>, login: bool) -> Vec<String> {
+/// What job_submit decided about a job.
+pub type Word = (Entry, PoolsSum);
+
+/// The environment without anything that looks like ours, then with the entry and the sum of the pools that it was written by,
+/// and with a word of the login environment where the job has it loaded outside of its control groups.
+pub fn rewritten(environment: Vec<String>, word: Option<&Word>, login: bool) -> Vec<String> {
     let mut kept: Vec<String> = environment
         .into_iter()
         .filter(|variable| !is_own(variable))
         .collect();
-    kept.extend(entry.map(|entry| format!("{ENV_NAME}={entry}")));
+    if let Some((entry, pools)) = word {
+        kept.push(format!("{ENV_NAME}={entry}"));
+        kept.push(format!("{POOLS_NAME}={pools}"));
+    }
     kept.extend(login.then(|| format!("{LOGIN_NAME}=1")));
     kept
 }

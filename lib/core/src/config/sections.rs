@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 use super::checks::{self, Places};
-use super::error::{ConfigErrors, Problem};
+use super::error::{ConfigError, ConfigErrors, Problem};
 use super::options;
 use super::read::{Field, Section, Source};
 use super::reaper;
@@ -24,11 +24,26 @@ impl Config {
     /// # Errors
     /// Every mistake of the file, in the order of its lines.
     pub fn parse(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+        match config(text, path)? {
+            (config, None) => Ok(config),
+            (_, Some(errors)) => Err(errors),
+        }
+    }
+
+    /// Reads all but `[reaper]`, for those who make slices: what is wrong there is no reason to make none. With the mistakes
+    /// of `[reaper]`; where there are some, it says nothing.
+    ///
+    /// # Errors
+    /// Every other mistake of the file, and those of `[reaper]`, in the order of its lines.
+    pub fn parse_pools(
+        text: &str,
+        path: &str,
+    ) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
         config(text, path)
     }
 }
 
-fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
+fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
     let mut source = Source {
         path,
         text,
@@ -81,25 +96,41 @@ fn config(text: &str, path: &str) -> Result<Config, ConfigErrors> {
             partitions.push(rules);
         }
     }
+    let elsewhere = std::mem::take(&mut source.errors);
     let reaper = match root.get("reaper").and_then(|item| item.table(&mut source)) {
         Some(section) => reaper::read(&mut source, &section),
         None => Reaper::default(),
     };
+    let of_reaper = std::mem::replace(&mut source.errors, elsewhere);
     let config = Config {
         paths,
         pools,
         partitions,
-        reaper,
+        reaper: match of_reaper.is_empty() {
+            true => reaper,
+            false => Reaper::default(),
+        },
     };
     // Contradictions between tables are only looked for among tables that could all be read:
     // else a mistake in a pool would be reported again at its partitions.
     if config.pools.len() == pool_count {
         checks::check(&mut source, &config, &places);
     }
-    if source.errors.is_empty() {
-        Ok(config)
-    } else {
-        Err(by_line(source))
+    judged(source, of_reaper, config)
+}
+
+/// The configuration, if nothing is wrong outside of `[reaper]`.
+fn judged(
+    mut source: Source<'_>,
+    of_reaper: Vec<ConfigError>,
+    config: Config,
+) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
+    let is_right = source.errors.is_empty();
+    source.errors.extend(of_reaper);
+    match (is_right, source.errors.is_empty()) {
+        (true, true) => Ok((config, None)),
+        (true, false) => Ok((config, Some(by_line(source)))),
+        (false, _) => Err(by_line(source)),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::MenuEntry;
 use crate::policy::Reaper;
 use crate::pool::{Device, Pool};
+use crate::pools_sum::PoolsSum;
 
 /// The version of the file that this build reads.
 pub const VERSION: u32 = 1;
@@ -103,6 +104,21 @@ impl PartitionRules {
 }
 
 impl Config {
+    /// One that says nothing: no pool, and all paths as they are where a file names none.
+    pub fn empty() -> Config {
+        Config {
+            paths: Paths::default(),
+            pools: Vec::new(),
+            partitions: Vec::new(),
+            reaper: Reaper::default(),
+        }
+    }
+
+    /// What the pools come to, to be compared with those of another host.
+    pub fn pools_sum(&self) -> PoolsSum {
+        PoolsSum::of(&self.pools)
+    }
+
     /// The pool of that name.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
