@@ -12,16 +12,17 @@ mod finding;
 mod status;
 mod why;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{Config, LAST_GOOD};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
 use gpufrac_node::setup;
+use gpufrac_node::state::last_good;
 
 use args::{Args, Command, ConfigArgs};
 use error::CliError;
@@ -69,7 +70,23 @@ impl ConfigArgs {
             path: path.clone(),
             source,
         })?;
-        Config::parse(&text, &path.to_string_lossy()).map_err(CliError::Config)
+        match Config::parse_pools(&text, &path.to_string_lossy()) {
+            Ok((config, None)) => Ok(config),
+            // What is asked here has nothing to do with `[reaper]`.
+            Ok((config, Some(errors))) => {
+                eprintln!("gpufrac: {errors}");
+                Ok(config)
+            }
+            Err(errors) => self.last_good(&path).ok_or(CliError::Config(errors)),
+        }
+    }
+
+    /// What the node goes on with; root alone may read it.
+    fn last_good(&self, path: &Path) -> Option<Config> {
+        let name = self.node_name();
+        let served = Node::load_to_serve(path, &name, Path::new(LAST_GOOD)).ok()?;
+        eprintln!("gpufrac: {}", served.complaint?);
+        Some(served.node.config)
     }
 }
 
@@ -85,7 +102,8 @@ fn completions(shell: Shell) -> Exit {
 
 fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
     // Root's work: only a file that only root can change.
-    let node = Node::load(&args.path(), &args.node_name())?;
+    let (node, text) = Node::read(&args.path(), &args.node_name())?;
+    keep_copy(args, &node, &text);
     let report = setup::setup(&node)?;
     for line in &report.done {
         println!("{line}");
@@ -99,6 +117,21 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
     }
     println!("node {} is ready", node.name);
     Ok(Exit::Done)
+}
+
+/// Keeps the configuration for prolog, epilog and steps, while the file has a mistake.
+fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
+    let (path, folder) = (args.path(), Path::new(LAST_GOOD));
+    let done = match node.has_pools() {
+        true => last_good::keep(folder, &path, &node.name, text),
+        false => last_good::forget(folder, &path, &node.name),
+    };
+    if let Err(error) = done {
+        eprintln!(
+            "gpufrac: keeping a copy of {} failed: {error}",
+            path.display()
+        );
+    }
 }
 
 fn show_status(args: &ConfigArgs) -> Result<Exit, CliError> {

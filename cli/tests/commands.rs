@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use gpufrac_core::config::NODES;
+use gpufrac_core::config::{LAST_GOOD, NODES, last_good_name};
 use nvidia_ml::model::Model;
 use nvidia_ml::node::Node;
 use nvidia_ml::store::Store;
@@ -83,6 +83,8 @@ impl Drop for World {
     fn drop(&mut self) {
         // Of `gpufrac node-setup`, in the one folder that no configuration names.
         let _ = fs::remove_file(Path::new(NODES).join("gpufrac-test02"));
+        let copy = last_good_name("gpufrac-test02", &self.config().to_string_lossy());
+        let _ = fs::remove_file(Path::new(LAST_GOOD).join(copy));
     }
 }
 

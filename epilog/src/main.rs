@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use gpufrac_host::log::JobLog;
 use gpufrac_node::job::slurmctld::Controller;
-use gpufrac_node::job::start::start;
+use gpufrac_node::job::start;
 use gpufrac_node::slice::release;
 use gpufrac_node::version;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     if let Some(answered) = version::answer("gpufrac-epilog") {
         return answered;
     }
-    match start() {
+    match start::epilog() {
         Ok((job, node)) => {
             let log = JobLog::new(job.job_id);
             release::epilog(&node, job.job_id, &Controller::new(), &log).into()

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use gpufrac_host::log::JobLog;
 use gpufrac_node::job::slurmctld::Controller;
-use gpufrac_node::job::start::start;
+use gpufrac_node::job::start;
 use gpufrac_node::slice::carve;
 use gpufrac_node::version;
 
@@ -15,11 +15,13 @@ fn main() -> ExitCode {
     if let Some(answered) = version::answer("gpufrac-prolog") {
         return answered;
     }
-    match start() {
-        Ok((job, node)) => {
-            let log = JobLog::new(job.job_id);
-            carve::prolog(&job, &node, &Controller::new(), &log).into()
-        }
-        Err(exit) => exit.into(),
+    let (job, node) = match start::prolog() {
+        Ok(begun) => begun,
+        Err(exit) => return exit.into(),
+    };
+    let (slurm, log) = (Controller::new(), JobLog::new(job.job_id));
+    match node {
+        Ok(node) => carve::prolog(&job, &node, &slurm, &log).into(),
+        Err(error) => carve::give_back(&job, error, &slurm, &log).into(),
     }
 }

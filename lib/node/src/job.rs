@@ -3,5 +3,6 @@
 pub mod allocated;
 pub mod environment;
 pub mod grant;
+pub mod plugstack;
 pub mod slurmctld;
 pub mod start;

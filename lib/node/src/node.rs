@@ -9,6 +9,7 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::capability_files::Caps;
 use crate::mps::visit::Silences;
+use crate::state::last_good;
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
@@ -30,6 +31,32 @@ pub enum NodeError {
     /// The configuration is wrong.
     #[error("{0}")]
     Config(ConfigErrors),
+}
+
+/// A node for those who serve jobs.
+#[derive(Debug)]
+pub struct Served {
+    /// The node.
+    pub node: Node,
+    /// What is wrong with the configuration all the same.
+    pub complaint: Option<Complaint>,
+    /// The text of the file, where that was used.
+    pub text: Option<String>,
+}
+
+/// What is wrong with a configuration that serves jobs all the same.
+#[derive(Debug, thiserror::Error)]
+pub enum Complaint {
+    /// `[reaper]` has mistakes.
+    #[error(
+        "{0}; slices are made all the same; correct the file and run `gpufrac check --file-only`"
+    )]
+    Reaper(ConfigErrors),
+    /// The copy is used.
+    #[error(
+        "{0}; the node goes on with its last good configuration; correct the file and run `gpufrac check --file-only`"
+    )]
+    LastGood(NodeError),
 }
 
 /// How long one step of whoever has a GPU may take before those in line give up: longer than any that ends. A handle by UUID
@@ -77,22 +104,47 @@ pub struct Node {
 impl Node {
     /// With the configuration file of root's programs, which only root may be able to change.
     pub fn load(config: &Path, name: &str) -> Result<Node, NodeError> {
-        let absent = || NodeError::NoConfig {
-            path: config.to_owned(),
-        };
-        let (Some(folder), Some(file)) = (
-            config.parent(),
-            config.file_name().and_then(|name| name.to_str()),
-        ) else {
-            return Err(absent());
-        };
-        let dir = match RootDir::open(folder) {
-            Err(error) if error.is_not_found() => return Err(absent()),
-            other => other?,
-        };
-        let text = dir.read(file)?.ok_or_else(absent)?;
+        Self::read(config, name).map(|(node, _)| node)
+    }
+
+    /// As [`Node::load`], with the text of the file.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub fn read(config: &Path, name: &str) -> Result<(Node, String), NodeError> {
+        let text = read_text(config)?;
         let config = Config::parse(&text, &config.to_string_lossy()).map_err(NodeError::Config)?;
-        Ok(Node::new(config, name))
+        Ok((Node::new(config, name), text))
+    }
+
+    /// As [`Node::load`], for who serves jobs while an admin mends the file: a mistake in `[reaper]` does not matter, and where
+    /// the file cannot be used its last good copy is.
+    ///
+    /// # Errors
+    /// Neither can be used.
+    pub fn load_to_serve(config: &Path, name: &str, last_good: &Path) -> Result<Served, NodeError> {
+        let parse = |text: &str| Config::parse_pools(text, &config.to_string_lossy());
+        let read = read_text(config);
+        let error = match read.map(|text| (parse(&text), text)) {
+            Ok((Ok((config, of_reaper)), text)) => {
+                return Ok(Served {
+                    node: Node::new(config, name),
+                    complaint: of_reaper.map(Complaint::Reaper),
+                    text: Some(text),
+                });
+            }
+            Ok((Err(errors), _)) => NodeError::Config(errors),
+            Err(error) => error,
+        };
+        let copy = last_good::read(last_good, config, name).ok().flatten();
+        match copy.and_then(|text| parse(&text).ok()) {
+            Some((config, _)) => Ok(Served {
+                node: Node::new(config, name),
+                complaint: Some(Complaint::LastGood(error)),
+                text: None,
+            }),
+            None => Err(error),
+        }
     }
 
     /// With a configuration that was read already.
@@ -185,6 +237,23 @@ impl Node {
     pub fn nvml(&self) -> Result<Session, NvmlError> {
         Session::open(&self.nvml)
     }
+}
+
+fn read_text(config: &Path) -> Result<String, NodeError> {
+    let absent = || NodeError::NoConfig {
+        path: config.to_owned(),
+    };
+    let (Some(folder), Some(file)) = (
+        config.parent(),
+        config.file_name().and_then(|name| name.to_str()),
+    ) else {
+        return Err(absent());
+    };
+    let dir = match RootDir::open(folder) {
+        Err(error) if error.is_not_found() => return Err(absent()),
+        other => other?,
+    };
+    dir.read(file)?.ok_or_else(absent)
 }
 
 /// Whether waiting may help with a file: users can take the space that root needs, and give it back.

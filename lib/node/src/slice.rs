@@ -1,6 +1,7 @@
 //! The life of a slice: carved by the prolog, released by the epilog, repaired by whoever comes next.
 
 pub mod carve;
+mod drain;
 pub mod failpoint;
 pub mod fit;
 pub mod keep;

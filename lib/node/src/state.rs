@@ -1,5 +1,6 @@
 //! What the node remembers, in files of root: leases, locks, the record of its GPUs, the usage of slices, jobs without one.
 
+pub mod last_good;
 pub mod leases;
 pub mod line;
 pub mod locks;

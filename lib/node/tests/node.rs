@@ -228,10 +228,11 @@ fn slurms_word_goes_before_a_stale_entry() {
         world.lease(one).unwrap().slice.mig().unwrap().profile_name,
         "1g.10gb"
     );
-    // Not on the menu: the next smaller, never a larger.
+    // Not on the menu: neither a larger size nor less than was counted.
     world.slurm_says(8, "running gres:gpufrac:49,gres:shard:49 0");
-    world.prolog(job(8, 1, 50)).ok();
-    assert_eq!(world.lease(job(8, 1, 50)).unwrap().units.0, 25);
+    let ended = world.prolog(job(8, 1, 50)).ok();
+    ended.says("Slurm counted 49 units for job 8, and pool `p` of n1 gives 13, 25, 50");
+    assert_eq!(world.slurm_was_told(), ["requeuehold 8"]);
 }
 
 #[test]
@@ -378,8 +379,9 @@ fn what_can_never_work_ends_the_job_not_the_node() {
     };
     world.slurm_knows(job(9, 0, 25));
     two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
-    world.slurm_knows(job(9, 0, 5));
-    two("SPANK_GPUFRAC", "v1:units=5:mech=mig")
+    // Shares that no fraction stands for.
+    world.slurm_says(9, "running gres:shard:5 0");
+    two("SPANK_GPUFRAC", "v1:units=25:mech=mig")
         .ok()
         .says("smallest slice");
     world.slurm_knows(job(9, 0, 25));
@@ -642,11 +644,6 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
         assert!(world.leases().is_empty() && world.slurm_was_told().is_empty());
         world.check(&[]);
     };
-    world.configure("halves", "H200-141", "");
-    broken("hint: set `gpu` of the pool to this model");
-    world.configure("halves", "H100-80", "gpus = [3]");
-    broken("not by the record of node-setup");
-    world.configure("halves", "H100-80", "");
     world.next_calls("nvmlDeviceGetHandleByPciBusId_v2", 0, What::Fail(15));
     broken("GPU is lost (15)");
     world.calm();

@@ -10,11 +10,14 @@ use std::ffi::{c_char, c_int};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpufrac_core::config::LAST_GOOD;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::Refusal;
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
+use gpufrac_node::job::allocated::Allocated;
+use gpufrac_node::job::slurmctld::{explained_in, is_explained};
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::fit::Unfit;
 use gpufrac_node::state::record::NodeRecord;
@@ -153,16 +156,23 @@ unsafe fn slurm_spank_init_post_opt(
             .iter()
             .find_map(|argument| argument.strip_prefix(ARGUMENT))
             .unwrap_or(gpufrac_core::config::PATH);
-        let slice = match (std::env::var(NODE_NAME), step_of(spank)) {
-            (Ok(node), Some(step)) => JobSlice::read(Path::new(config), &node, step),
+        let node = std::env::var(NODE_NAME).unwrap_or_default();
+        let mut slice = match (node.as_str(), step_of(spank)) {
+            (node, Some(step)) if !node.is_empty() => JobSlice::read(Path::new(config), node, step),
             _ => Err(ReadError::NotTold),
         };
+        if let Ok(slice) = &mut slice
+            && slice.has_shares_of_no_pool()
+            && let Some(unfit) = counted_in_no_pool(spank, &node)
+        {
+            slice.refuse(unfit);
+        }
         match &slice {
             Err(reason) => {
                 log::error(&format!("gpufrac: {reason}"));
-                let node = std::env::var(NODE_NAME).unwrap_or_default();
-                let record = Node::load(Path::new(config), &node).ok();
-                let record = record.and_then(|node| node.record().ok());
+                let served =
+                    Node::load_to_serve(Path::new(config), &node, Path::new(LAST_GOOD)).ok();
+                let record = served.and_then(|served| served.node.record().ok());
                 *RECORD.lock().unwrap_or_else(PoisonError::into_inner) = record;
             }
             Ok(slice) => {
@@ -336,15 +346,42 @@ fn step_of(spank: Spank) -> Option<StepOf> {
     })
 }
 
-/// Puts a job whose script must not run back in the queue; held, if the next run would not have more than this one.
-/// Other steps are told by their srun.
+/// Says on the job why its tasks must not run, and puts one with a script back in the queue; held, if the next run would not
+/// have more than this one. Other steps are told by their srun.
 fn give_back(spank: Spank, unfit: Unfit) {
-    let (Some(Step::Batch), Some(job_id)) = (spank.step(), spank.job_id()) else {
+    let (Some(step), Some(job_id)) = (spank.step(), spank.job_id()) else {
         return;
     };
-    let requeue = |client: Client| client.requeue(&client.known_job(job_id)?, !unfit.passes());
-    match Client::of_host().and_then(requeue) {
-        Ok(()) => log::info(&format!("gpufrac: job {job_id}: requeued")),
+    let tell = |client: &Client| {
+        let job = client.known_job(job_id)?;
+        // What a prolog said of this run stays; a prolog takes back what was said of an earlier one.
+        let is_said = is_explained(&job);
+        if !is_said {
+            let comment = explained_in(&job.admin_comment, &unfit.to_string());
+            // What it is for comes next.
+            let _ = client.set_admin_comment(&job, &comment);
+        }
+        if step != Step::Batch {
+            return Ok(false);
+        }
+        // What passes, as with a slurmctld that lost its last seconds, is over by the next run. On a node without a prolog the job
+        // would come back for ever.
+        let hold = !unfit.passes() || is_said;
+        client.requeue(&job, hold).map(|()| true)
+    };
+    match Client::of_host().and_then(|client| tell(&client)) {
+        Ok(true) => log::info(&format!("gpufrac: job {job_id}: requeued")),
+        Ok(false) => {}
         Err(refused) => log::error(&format!("gpufrac: job {job_id} ends: {refused}")),
     }
+}
+
+/// Whether slurmctld counts gpufrac for a job on this node, where no pool is: its prolog did not run, or was not heard. Shares
+/// alone may be of a site's own devices, and without an answer they are.
+fn counted_in_no_pool(spank: Spank, node: &str) -> Option<Unfit> {
+    let job_id = spank.job_id()?;
+    let info = Client::of_host().and_then(|client| client.known_job(job_id));
+    let held = Allocated::on(&info.ok()?, node)?;
+    let job_id = JobId(job_id);
+    (held.gpufrac() > 0).then_some(Unfit::NoPool { job_id })
 }

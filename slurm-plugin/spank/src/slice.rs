@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::config::NODES;
+use gpufrac_core::config::{LAST_GOOD, NODES};
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
@@ -102,7 +102,8 @@ pub struct NoMemoryLimit {
 impl JobSlice {
     /// Reads configuration, lease and record, all of which only root can write.
     pub fn read(config: &Path, node_name: &str, step: StepOf) -> Result<Self, ReadError> {
-        let node = Node::load(config, node_name)?;
+        // The prolog complains.
+        let node = Node::load_to_serve(config, node_name, Path::new(LAST_GOOD))?.node;
         let pools = node.config.pools.iter();
         let libraries = pools.filter_map(|pool| pool.options.library.clone());
         let libraries = libraries.collect();
@@ -149,6 +150,23 @@ impl JobSlice {
     /// Why no task of this step may start.
     pub fn unfit(&self) -> Option<Unfit> {
         self.unfit
+    }
+
+    /// Whether the node has no pool, and slurmstepd tells of shares of one of its devices.
+    pub fn has_shares_of_no_pool(&self) -> bool {
+        let has_shares = matches!(
+            self.step.given,
+            Given::Devices {
+                shards: Some(_),
+                ..
+            }
+        );
+        self.record.is_none() && has_shares
+    }
+
+    /// No task of this step may start.
+    pub fn refuse(&mut self, unfit: Unfit) {
+        self.unfit = Some(unfit);
     }
 
     /// The slices that a task is told about; none where Slurm gave the step no device.

@@ -472,6 +472,9 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     for node in &record.nodes {
         // Of `gpufrac node-setup`, in a folder that all labs have.
         let _ = fs::remove_file(Path::new(config::NODES).join(node));
+        let path = folder.gpufrac_conf().to_string_lossy().into_owned();
+        let copy = config::last_good_name(node, &path);
+        let _ = fs::remove_file(Path::new(config::LAST_GOOD).join(copy));
     }
     record
         .nodes

@@ -17,8 +17,10 @@ use proptest::prelude::*;
 use slurm_sys::client::ClientError;
 
 use super::*;
+use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
-use crate::slice::carve::{CarveError, Reaction};
+use crate::node::NodeError;
+use crate::slice::carve::{CarveError, OtherPools, Reaction};
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 
@@ -192,6 +194,17 @@ fn plain() -> Vec<CarveError> {
     let devices = || vec![DeviceIndex(5)];
     let job_id = JobId(7);
     vec![
+        CarveError::Config(NodeError::NoConfig { path: path() }),
+        CarveError::NoPool { node: "n1".into() },
+        CarveError::NoSpank(NoSpank::Unnamed { path: path() }),
+        CarveError::OtherPools(OtherPools {
+            job_id: JobId(7),
+            node: "n1".into(),
+            pool: "p".into(),
+            units: Units(25),
+            sizes: vec![Units(13), Units(50)],
+            pools: None,
+        }),
         CarveError::Entry(EntryError::Form { text: "x".into() }),
         CarveError::Foreign(SlurmError::NotLoaded(Arc::new(ClientError::Call {
             call: "slurm_init",
@@ -339,7 +352,11 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::Unfinished { .. }
         | CarveError::Mode(_)
         | CarveError::Share(_) => false,
-        CarveError::Entry(_)
+        CarveError::Config(_)
+        | CarveError::NoPool { .. }
+        | CarveError::NoSpank(_)
+        | CarveError::OtherPools(_)
+        | CarveError::Entry(_)
         | CarveError::Foreign(_)
         | CarveError::SeveralDevices { .. }
         | CarveError::NoDevice
@@ -372,14 +389,14 @@ fn every_variant_is_tried() {
     let all = plain();
     let kinds: std::collections::HashSet<_> = all.iter().map(std::mem::discriminant).collect();
     assert!(all.iter().all(is_plain));
-    assert_eq!((kinds.len(), all.len()), (25, 25));
+    assert_eq!((kinds.len(), all.len()), (29, 29));
     let drains = |error: &&CarveError| error.reaction() == Reaction::Drain;
     let drained: Vec<String> = all
         .iter()
         .filter(drains)
         .map(|e| format!("{e:?}"))
         .collect();
-    assert_eq!(drained.len(), 7, "{drained:#?}");
+    assert_eq!(drained.len(), 5, "{drained:#?}");
 }
 
 #[test]

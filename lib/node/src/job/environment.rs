@@ -10,6 +10,7 @@ use gpufrac_core::entry::{self, Entry, EntryError};
 use gpufrac_core::ids::{DeviceIndex, GroupId, JobId, UserId};
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
+use gpufrac_core::pools_sum::PoolsSum;
 use slurm_sys::client::{JobInfo, JobState};
 
 /// A variable that is missing or makes no sense.
@@ -52,6 +53,8 @@ pub struct JobEnv {
     /// What job_submit granted. An entry that cannot be read is no reason to fail where no
     /// pool is concerned.
     pub entry: Result<Option<Entry>, EntryError>,
+    /// By which pools; None by a build that does not say it.
+    pub pools: Option<PoolsSum>,
     /// How many times it was requeued.
     pub restart_count: u32,
     /// What Slurm calls this run of it, from 26.05 on.
@@ -133,6 +136,8 @@ impl JobEnv {
             node: node_name(&lookup),
             devices,
             entry: text(entry::ENV_NAME).map(|text| text.parse()).transpose(),
+            // It grants nothing: what cannot be read is not compared.
+            pools: text(entry::POOLS_NAME).and_then(|text| text.parse().ok()),
             // Absent in some versions until the first requeue.
             restart_count: number("SLURM_JOB_RESTART_COUNT").unwrap_or(0),
             sluid: text("SLURM_JOB_SLUID").filter(|text| lease::is_sluid(text)),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
-use slurm_sys::client::{Client, ClientError, HookLimits, JobInfo};
+use slurm_sys::client::{Client, ClientError, Drained, HookLimits, JobInfo, SpankFiles};
 use slurm_sys::release::{self, Release, Series};
 
 /// How long an answer may take.
@@ -75,6 +75,10 @@ pub trait Slurm {
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError>;
     /// How long slurmd lets a Prolog or an Epilog run; None while that is not known. It is not waited for.
     fn hook_limits(&self) -> Option<HookLimits>;
+    /// Drains a node for a reason, unless it has one of an admin's.
+    fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError>;
+    /// Where slurmstepd finds its SPANK plugins; None where libslurm does not say.
+    fn spank_files(&self) -> Option<SpankFiles>;
     /// Shows users why their job does not start yet; an empty text takes that back. It is not waited for.
     fn explain(&self, job_id: JobId, why: &str);
     /// Gives what was explained a moment to arrive.
@@ -93,6 +97,8 @@ pub struct Controller {
     /// What was asked and not answered yet.
     pending: Mutex<Option<(JobId, Receiver<JobAnswer>)>>,
     limits: Mutex<Limits>,
+    /// Asked before the job, as an answer needs no slurmctld.
+    spank: Mutex<Option<Receiver<SpankAnswer>>>,
     /// What was explained last.
     explained: Mutex<Option<Receiver<Result<(), SlurmError>>>>,
 }
@@ -105,6 +111,7 @@ enum Limits {
 }
 
 type JobAnswer = Result<Option<JobInfo>, SlurmError>;
+type SpankAnswer = Result<Option<SpankFiles>, SlurmError>;
 
 impl Default for Controller {
     fn default() -> Self {
@@ -119,6 +126,7 @@ impl Controller {
             work: OnceLock::new(),
             pending: Mutex::new(None),
             limits: Mutex::new(Limits::Unasked),
+            spank: Mutex::new(None),
             explained: Mutex::new(None),
         }
     }
@@ -186,6 +194,10 @@ fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
 
 impl Slurm for Controller {
     fn expect(&self, job_id: JobId) {
+        let files = self.send(|client| Ok(client.spank_files()));
+        if let Ok(mut spank) = self.spank.lock() {
+            *spank = Some(files);
+        }
         let answer = self.send(move |client| client.job(job_id.0));
         if let Ok(mut pending) = self.pending.lock() {
             *pending = Some((job_id, answer));
@@ -223,6 +235,17 @@ impl Slurm for Controller {
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError> {
         let line = line.to_owned();
         self.tell(job_id, move |client, job| client.notify(job, &line))
+    }
+
+    fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError> {
+        let (node, reason) = (node.to_owned(), reason.to_owned());
+        Self::wait(&self.send(move |client| client.drain(&node, &reason)))
+    }
+
+    fn spank_files(&self) -> Option<SpankFiles> {
+        let asked = self.spank.lock().ok().and_then(|mut spank| spank.take());
+        let answer = asked.unwrap_or_else(|| self.send(|client| Ok(client.spank_files())));
+        Self::wait(&answer).ok().flatten()
     }
 
     fn hook_limits(&self) -> Option<HookLimits> {
@@ -267,7 +290,8 @@ impl Slurm for Controller {
 }
 
 /// A comment with the reason in it, or without one; what others wrote there stays.
-fn explained_in(comment: &str, why: &str) -> String {
+#[must_use]
+pub fn explained_in(comment: &str, why: &str) -> String {
     let parts = comment.split(PARTS).map(str::to_owned);
     let mut parts: Vec<String> = parts
         .filter(|part| !part.is_empty() && !part.starts_with(OURS))

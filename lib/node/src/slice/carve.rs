@@ -8,13 +8,16 @@ mod times;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use gpufrac_core::config::Config;
 use gpufrac_core::lease::Lease;
 
-pub use error::{CarveError, Reaction};
+pub use error::{CarveError, OtherPools, Reaction};
 
 use crate::job::environment::JobEnv;
+use crate::job::plugstack;
 use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
-use crate::node::Node;
+use crate::node::{Node, NodeError};
+use crate::slice::drain::drain;
 use crate::slice::reconcile::place;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
@@ -48,7 +51,7 @@ pub fn carve(
     log: &JobLog,
 ) -> Result<Carved, CarveError> {
     if !node.has_pools() {
-        return Ok(Carved::NotConcerned);
+        return order::without_pools(job, slurm);
     }
     let waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
     let record = node.record()?;
@@ -90,6 +93,9 @@ pub fn carve(
             job_id: job.job_id,
             partition: job.partition.clone(),
         });
+    }
+    if let Some(files) = slurm.spank_files() {
+        plugstack::check(&files)?;
     }
     let order = word.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
@@ -179,6 +185,21 @@ fn try_for_a_while(
     }
 }
 
+/// Gives a job back that was granted a fraction, on a node whose configuration cannot be used.
+pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog) -> Exit {
+    let node = Node::new(Config::empty(), &job.node);
+    let (error, start) = (CarveError::Config(error), slurm.now());
+    GivingBack {
+        job,
+        node: &node,
+        slurm,
+        log,
+        error: &error,
+        start,
+    }
+    .react()
+}
+
 /// Carves and turns the result into what Slurm is told.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
@@ -192,34 +213,15 @@ pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exi
         Ok(Carved::Kept(leases)) => return told("kept", &leases, log),
         Err(error) => error,
     };
-    let giving_back = GivingBack {
+    GivingBack {
         job,
         node,
         slurm,
         log,
         error: &error,
         start,
-    };
-    match error.reaction() {
-        Reaction::Drain => {
-            log.error(format!("cannot carve on this node: {error}"));
-            if let Some(hint) = error.hint() {
-                log.error(format!("hint: {hint}"));
-            }
-            Exit::Broken
-        }
-        Reaction::Wait => giving_back.requeue(false),
-        Reaction::Hold => {
-            if let Some(hint) = error.hint() {
-                log.error(format!("hint: {hint}"));
-            }
-            giving_back.requeue(true)
-        }
-        Reaction::Refuse => {
-            log.warning(format!("the job is refused: {error}"));
-            giving_back.end()
-        }
     }
+    .react()
 }
 
 fn told(what: &str, leases: &[Lease], log: &JobLog) -> Exit {
@@ -251,6 +253,53 @@ struct GivingBack<'a> {
 }
 
 impl GivingBack<'_> {
+    fn react(&self) -> Exit {
+        let (log, error) = (self.log, self.error);
+        match error.reaction() {
+            Reaction::Drain => {
+                log.error(format!("cannot carve on this node: {error}"));
+                self.hint();
+                self.explain();
+                drain(self.node, self.slurm, &self.reason(), log);
+                Exit::Broken
+            }
+            Reaction::Wait => self.requeue(false),
+            Reaction::Hold => {
+                self.hint();
+                self.explain();
+                self.requeue(true)
+            }
+            Reaction::Refuse => {
+                log.warning(format!("the job is refused: {error}"));
+                self.end()
+            }
+        }
+    }
+
+    /// What went wrong, and what an admin can do about it.
+    fn reason(&self) -> String {
+        match self.error.hint() {
+            Some(hint) => format!("{}; {hint}", self.error),
+            None => self.error.to_string(),
+        }
+    }
+
+    fn hint(&self) {
+        if let Some(hint) = self.error.hint() {
+            self.log.error(format!("hint: {hint}"));
+        }
+    }
+
+    /// Slurm's own words on a job that is held, or whose prolog failed, say nothing of the cause.
+    fn explain(&self) {
+        let why = format!(
+            "the job did not start on {}: {}",
+            self.job.node,
+            self.reason()
+        );
+        self.slurm.explain(self.job.job_id, &why);
+    }
+
     /// Back to the queue; held, if not before somebody changes it.
     fn requeue(&self, hold: bool) -> Exit {
         let (job_id, log, error) = (self.job.job_id, self.log, self.error);

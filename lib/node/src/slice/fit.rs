@@ -50,6 +50,14 @@ pub enum Unfit {
         /// The job.
         job_id: JobId,
     },
+    /// Slurm counts gpufrac on a node on which no pool is.
+    #[error(
+        "job {job_id}: Slurm gave it a part of a GPU, and no pool of gpufrac.toml is on this node; add the node to a pool"
+    )]
+    NoPool {
+        /// The job.
+        job_id: JobId,
+    },
     /// The slice is of a device that Slurm did not give to the step.
     #[error(
         "job {job_id}: its slice is of device {device}, which Slurm did not give to it; submit it again"
@@ -144,7 +152,9 @@ impl Comparison<'_> {
             false => shards.unwrap_or(capacity),
         };
         let due = match leases.len() {
-            // As the prolog rounds what is not on the menu, of a configuration that may be another by now.
+            // Whatever the pool's sizes are by now.
+            1 if slice == allocated => allocated,
+            // As the prolog rounds what is not on the menu.
             1 if lease.pool == device.pool.name => {
                 grant::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
             }

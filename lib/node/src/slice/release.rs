@@ -12,6 +12,7 @@ use crate::cause::{Cause, Caused};
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
 use crate::node::{Node, class_of_file};
+use crate::slice::drain::drain;
 use crate::slice::failpoint::reached;
 use crate::slice::keep;
 use crate::slice::reconcile::place;
@@ -290,6 +291,9 @@ impl Release<'_> {
 
 /// Releases and turns the result into what Slurm is told.
 pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Exit {
+    if !node.has_pools() && has_no_lease(node, job_id) {
+        return Exit::Done;
+    }
     let waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
     match release_in_time(node, job_id, log, Reuse::Keep, waiting) {
         Ok(()) => Exit::Done,
@@ -303,9 +307,22 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
         }
         Err(error) => {
             log.error(format!("the slice cannot be released: {error}"));
+            let reason = format!("the slice of job {job_id} cannot be released: {error}");
+            drain(node, slurm, &reason, log);
             Exit::Broken
         }
     }
+}
+
+/// Whether the job has none on a node of no pool: it may be of a pool that was on the node when the job started.
+fn has_no_lease(node: &Node, job_id: JobId) -> bool {
+    let leases = node
+        .leases()
+        .and_then(|store| store.readable_of_job(job_id));
+    leases.map_or_else(
+        |error| matches!(error, StoreError::Absent { .. }),
+        |(leases, damaged)| leases.is_empty() && damaged.is_empty(),
+    )
 }
 
 #[cfg(test)]

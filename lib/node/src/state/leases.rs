@@ -47,6 +47,8 @@ impl StoreError {
     pub fn class(&self) -> ErrorClass {
         match self {
             StoreError::File(error) => class_of_file(error),
+            // The node is well: an older build runs on it for a while.
+            StoreError::Lease { source, .. } if source.is_of_newer_build() => ErrorClass::Transient,
             StoreError::Absent { .. } | StoreError::Lease { .. } | StoreError::WrongJob { .. } => {
                 ErrorClass::Broken
             }

@@ -38,7 +38,7 @@ use nvidia_ml::pattern::Pattern;
 use nvidia_ml::processes::{Process, now_us, start_ticks};
 use nvidia_ml::store::Store;
 use shares::{Control, Kind};
-use slurm_sys::client::{ClientError, HookLimits, JobInfo, JobState};
+use slurm_sys::client::{ClientError, Drained, HookLimits, JobInfo, JobState, SpankFiles};
 
 pub const NODE: &str = "n1";
 const ACTION: &str = "GPUFRAC_TEST_ACTION";
@@ -625,7 +625,7 @@ pub fn child() {
 /// (`-` for nothing) and what the job holds here, if that is not what its text says; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
 /// library can not be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
 /// many seconds, with `uncounted` it does not say what jobs hold. `limit` has the milliseconds that a prolog or an epilog
-/// may take, `<job>.explained` the lines that a user was shown. Each question takes its time by a clock of its own, and none of ours.
+/// may take, `plugstack.conf` is what slurmstepd reads, `reason` is that of the node, `<job>.explained` the lines that a user was shown. Each question takes its time by a clock of its own, and none of ours.
 struct Files {
     dir: PathBuf,
     began: Instant,
@@ -795,6 +795,25 @@ impl Slurm for Files {
         Some(HookLimits {
             prolog: limit,
             epilog: limit,
+        })
+    }
+
+    fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError> {
+        self.library()?;
+        self.answers()?;
+        let path = self.dir.join("reason");
+        if let Ok(reason) = fs::read_to_string(&path) {
+            return Ok(Drained::Reasoned(reason));
+        }
+        fs::write(path, format!("{node}: {reason}")).unwrap();
+        Ok(Drained::Done)
+    }
+
+    fn spank_files(&self) -> Option<SpankFiles> {
+        let plugstack = self.dir.join("plugstack.conf");
+        plugstack.exists().then(|| SpankFiles {
+            plugstack,
+            folders: vec![self.dir.clone()],
         })
     }
 

@@ -43,6 +43,7 @@ mod soak_tenants;
 mod submission;
 mod timeslice_and_hami;
 mod upgrade;
+mod without_slice;
 
 use std::io::Write;
 use std::time::Duration;

@@ -6,15 +6,17 @@ use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
 use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::lease::LeaseError;
 use gpufrac_core::mechanism::Mechanism;
+use gpufrac_core::pools_sum::PoolsSum;
 use gpufrac_core::request::RequestError;
 
 use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
+use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
-use crate::node::class_of_file;
+use crate::node::{NodeError, class_of_file};
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;
@@ -36,9 +38,64 @@ pub enum Reaction {
     Drain,
 }
 
+/// A size that slurmctld's gpufrac.toml has, and the node's has not.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "Slurm counted {units} units for job {job_id}, and pool `{pool}` of {node} gives {sizes}{difference}; copy gpufrac.toml from slurmctld's host to {node}, or, if the pools were changed since the job was submitted, change it with `scontrol update jobid={job_id} gres=gpufrac:FRACTION`; then release it",
+    sizes = list(sizes),
+    difference = difference(*pools)
+)]
+pub struct OtherPools {
+    /// The job.
+    pub job_id: JobId,
+    /// The node.
+    pub node: String,
+    /// Its pool.
+    pub pool: String,
+    /// What was counted.
+    pub units: Units,
+    /// What the pool has.
+    pub sizes: Vec<Units>,
+    /// By which pools it was counted, and those of the node; None where that is not known.
+    pub pools: Option<(PoolsSum, PoolsSum)>,
+}
+
+fn list(sizes: &[Units]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(Units::to_string).collect();
+    match sizes.len() {
+        // Percents.
+        11.. => format!("{} to {}", sizes[0], sizes[sizes.len() - 1]),
+        _ => sizes.join(", "),
+    }
+}
+
+fn difference(pools: Option<(PoolsSum, PoolsSum)>) -> String {
+    match pools {
+        Some((there, here)) if there != here => {
+            format!(" (sum of the pools: {there} where it was counted, {here} here)")
+        }
+        _ => String::new(),
+    }
+}
+
 /// Why a slice could not be carved.
 #[derive(Debug, thiserror::Error)]
 pub enum CarveError {
+    /// The configuration cannot be used, and there is no good copy of it.
+    #[error("the node has no configuration: {0}")]
+    Config(NodeError),
+    /// Slurm counts gpufrac on the node, and no pool has GPUs there.
+    #[error("Slurm counts gpufrac on {node}, and no pool of its gpufrac.toml is on that node")]
+    NoPool {
+        /// The node.
+        node: String,
+    },
+    /// slurmstepd would start the job without fence and environment.
+    #[error("slurmstepd would start the job without its slice: {0}")]
+    NoSpank(#[from] NoSpank),
+    /// What was counted is no size of this node.
+    #[error("{0}")]
+    OtherPools(OtherPools),
     /// The record of node-setup cannot be used.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -340,7 +397,14 @@ impl CarveError {
             | CarveError::Stranger { .. }
             | CarveError::Uncounted { .. }
             | CarveError::Earlier { .. } => Reaction::Wait,
-            CarveError::Rule { .. }
+            // The file was changed since node-setup.
+            CarveError::Config(_)
+            | CarveError::ConfigChanged { .. }
+            | CarveError::Geometry { .. }
+            | CarveError::NoPool { .. }
+            | CarveError::NoSpank(_)
+            | CarveError::OtherPools(_)
+            | CarveError::Rule { .. }
             | CarveError::Login { .. }
             | CarveError::Ambiguous { .. }
             | CarveError::Allocated { .. }
@@ -354,11 +418,9 @@ impl CarveError {
             | CarveError::TooSmall { .. } => Reaction::Refuse,
             CarveError::Lease(_)
             | CarveError::Foreign(_)
-            | CarveError::ConfigChanged { .. }
             | CarveError::OtherGpu { .. }
             | CarveError::MigOff { .. }
             | CarveError::MigOn { .. }
-            | CarveError::Geometry { .. }
             | CarveError::NoProfile(_) => Reaction::Drain,
         }
     }
@@ -377,10 +439,20 @@ impl CarveError {
             CarveError::Foreign(_) => Some(
                 "rebuild gpufrac for the series of this Slurm with `cargo xtask dist --slurm-include FOLDER`; where Slurm is not in the system's folders, let ldconfig know its libslurm",
             ),
+            CarveError::NoPool { .. } => Some(
+                "add the node to `nodes` of its pool in gpufrac.toml, or take gpufrac and shard out of its Gres= in slurm.conf; then release the job",
+            ),
+            CarveError::Config(_) => Some(
+                "correct the file (`gpufrac check --file-only`), run `gpufrac node-setup`, then release the job",
+            ),
+            CarveError::NoSpank(_) => Some("then release the job"),
             CarveError::UnknownDevice { .. } => {
                 Some("gres.conf and gpufrac.toml do not agree: compare with `gpufrac conf`")
             }
-            CarveError::ConfigChanged { .. } | CarveError::OtherGpu { .. } => {
+            CarveError::ConfigChanged { .. } => Some(
+                "correct gpufrac.toml, or drain the node and run `gpufrac node-setup` again; then release the job",
+            ),
+            CarveError::OtherGpu { .. } => {
                 Some("drain the node and run `gpufrac node-setup` again")
             }
             CarveError::MigOn { .. } => Some(
@@ -393,7 +465,7 @@ impl CarveError {
             }
             CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
             CarveError::Geometry { .. } => Some(
-                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table",
+                "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
             ),
             _ => None,
         }
@@ -433,7 +505,11 @@ impl Caused for CarveError {
             | CarveError::NoRoom { .. }
             | CarveError::Held { .. }
             | CarveError::Stranger { .. } => Cause::User,
-            CarveError::Foreign(_)
+            CarveError::Config(_)
+            | CarveError::NoPool { .. }
+            | CarveError::NoSpank(_)
+            | CarveError::OtherPools(_)
+            | CarveError::Foreign(_)
             | CarveError::ConfigChanged { .. }
             | CarveError::MigOff { .. }
             | CarveError::MigOn { .. }

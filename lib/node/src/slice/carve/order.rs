@@ -10,7 +10,8 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::{JobInfo, JobState};
 
-use super::error::CarveError;
+use super::Carved;
+use super::error::{CarveError, OtherPools};
 use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
 use crate::job::allocated::Allocated;
 use crate::job::environment::JobEnv;
@@ -131,7 +132,9 @@ impl Word {
         let device = device_of(job, devices)?;
         check_record(record, &device)?;
         let units = granted_units(asked, self.entry, &device, log)?;
-        let menu = grant::menu_entry(&device, units).ok_or_else(|| CarveError::TooSmall {
+        let menu = grant::menu_entry(&device, units);
+        self.compare_pools(job, node, &device, units, menu, log)?;
+        let menu = menu.ok_or_else(|| CarveError::TooSmall {
             pool: device.pool.name.clone(),
             units,
         })?;
@@ -152,6 +155,43 @@ impl Word {
             count: counted.slices,
             whole_device: counted.whole_device,
         })
+    }
+
+    /// What job_submit counted is exactly a size of the node's pool, or the two go by different pools: the job would get less
+    /// than was counted for it. Shares that somebody asked for without a fraction are rounded down, as they always were. Pools
+    /// that differ elsewhere are no reason to give a job back: it gets what was counted.
+    fn compare_pools(
+        &self,
+        job: &JobEnv,
+        node: &Node,
+        device: &Device<'_>,
+        units: Units,
+        menu: Option<&MenuEntry>,
+        log: &JobLog,
+    ) -> Result<(), CarveError> {
+        let Some(entry) = self.entry else {
+            return Ok(());
+        };
+        let here = node.config.pools_sum();
+        let is_fraction = self.asked.as_ref().is_none_or(Asked::names_fraction);
+        if (entry.units == units || is_fraction) && menu.is_none_or(|menu| menu.units != units) {
+            let sizes = device.pool.layout.menu.iter();
+            return Err(CarveError::OtherPools(OtherPools {
+                job_id: job.job_id,
+                node: node.name.clone(),
+                pool: device.pool.name.clone(),
+                units,
+                sizes: sizes.map(|size| size.units).collect(),
+                pools: job.pools.map(|there| (there, here)),
+            }));
+        }
+        if let Some(there) = job.pools.filter(|there| *there != here) {
+            log.warning(format!(
+                "gpufrac.toml of {} is not the one by which slurmctld counted the job, which gets its {units} units all the same (sum of the pools: {there} there, {here} here); if the pools were not just changed, copy the file from slurmctld's host",
+                node.name
+            ));
+        }
+        Ok(())
     }
 
     /// How many slices of these units the job holds here. What slurmctld allocated is the truth: the job must hold as much
@@ -208,6 +248,32 @@ impl Word {
             whole_device: held.is_device(device),
         })
     }
+}
+
+/// A job with a granted fraction and a device, on a node of no pool: one that was moved there keeps what it was granted before,
+/// and has what Slurm counts on that node. If that is gpufrac, no slice can be made of it.
+pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, CarveError> {
+    if job.devices.is_empty() || !matches!(job.entry, Ok(Some(_))) {
+        return Ok(Carved::NotConcerned);
+    }
+    let start = slurm.now();
+    loop {
+        match slurm.job(job.job_id) {
+            Ok(None) => return Ok(Carved::NotConcerned),
+            Ok(Some(info)) if job.is_over_by(&info) => return Ok(Carved::NotConcerned),
+            Ok(Some(info)) => match Allocated::on(&info, &job.node) {
+                Some(held) if held.gpufrac() == 0 => return Ok(Carved::NotConcerned),
+                _ => break,
+            },
+            // Then no entry is believed: it may be as its user wrote it.
+            Err(error) if error.is_of_other_series() => return Ok(Carved::NotConcerned),
+            Err(_) if slurm.now().duration_since(start) < QUESTIONS => sleep(LONGEST_PAUSE),
+            Err(_) => break,
+        }
+    }
+    Err(CarveError::NoPool {
+        node: job.node.clone(),
+    })
 }
 
 /// Limits and bills are by `gres/gpufrac`: it must count what the job gets, at least.

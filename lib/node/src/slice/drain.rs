@@ -1,0 +1,19 @@
+//! The reason of a drained node. Slurm's own says "Prolog error"; what happened would be in the node's log alone.
+
+use gpufrac_host::log::JobLog;
+use slurm_sys::client::Drained;
+
+use crate::job::slurmctld::Slurm;
+use crate::node::Node;
+
+/// Drains the node with its reason, before prolog or epilog fail: Slurm then drains it too, and keeps a reason that is
+/// there. Waits for slurmctld no longer than for an answer.
+pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) {
+    match slurm.drain(&node.name, reason) {
+        Ok(Drained::Done) => {}
+        Ok(Drained::Reasoned(reason)) => {
+            log.info(format!("the node keeps the reason that it has: {reason}"));
+        }
+        Err(error) => log.warning(format!("the node's reason does not say why: {error}")),
+    }
+}

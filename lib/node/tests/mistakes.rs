@@ -1,0 +1,319 @@
+//! What an admin gets wrong once: another gpufrac.toml than slurmctld's, a node in no pool, no SPANK plugin, another build's leases.
+#![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
+
+mod common;
+
+use std::fs;
+use std::path::PathBuf;
+
+use common::{Ended, Job, World, job, may_run};
+use gpufrac_core::lease::{LeaseState, VERSION};
+
+#[test]
+fn child() {
+    common::child();
+}
+
+fn ready() -> Option<World> {
+    may_run().then(|| {
+        let world = World::new();
+        world.setup().ok();
+        world
+    })
+}
+
+/// A prolog whose job was counted by pools of this sum.
+fn prolog_of(world: &World, job: Job, pools: Option<&str>) -> Ended {
+    let mut command = world.job_command("prolog", job);
+    command.envs(pools.map(|pools| ("SPANK_GPUFRAC_POOLS", pools)));
+    Ended::of(command.output().unwrap())
+}
+
+fn explained(world: &World, job: Job) -> String {
+    let path = world.root().join(format!("slurm/{}.explained", job.id));
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn reason(world: &World) -> Option<String> {
+    fs::read_to_string(world.root().join("slurm/reason")).ok()
+}
+
+fn lease_file(world: &World, name: &str) -> PathBuf {
+    world.root().join("run/leases").join(name)
+}
+
+/// ECMA-182's, bit by bit.
+fn crc64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(u64::MAX, |crc, byte| {
+        (0..8).fold(crc ^ (u64::from(*byte) << 56), |crc, _| {
+            let carry = crc >> 63 == 1;
+            (crc << 1) ^ (if carry { 0x42f0_e1eb_a9ea_3693 } else { 0 })
+        })
+    })
+}
+
+/// Writes a lease with another body, as another build would.
+fn rewrite(world: &World, name: &str, change: impl Fn(&str) -> String) {
+    let path = lease_file(world, name);
+    let text = fs::read_to_string(&path).unwrap();
+    let body = change(&text[..text.rfind("# crc64 ").unwrap()]);
+    fs::write(
+        &path,
+        format!("{body}# crc64 {:016x}\n", crc64(body.as_bytes())),
+    )
+    .unwrap();
+}
+
+#[test]
+fn a_size_that_only_slurmctlds_file_has_is_given_back() {
+    let Some(world) = ready() else { return };
+    let own = world.node().config.pools_sum().to_string();
+    let other = "0123456789abcdef";
+    world.configure("halves", "H100-80", "menu = [\"1/2\", \"1/8\"]");
+    // Between two sizes, and smaller than all.
+    for (id, pools) in [(1, None), (2, Some(own.as_str())), (3, Some("no sum"))] {
+        let one = job(id, 0, 25);
+        world.slurm_knows(one);
+        let ended = prolog_of(&world, one, pools).ok();
+        let ended = ended.says("Slurm counted 25 units for job");
+        assert_eq!(
+            ended
+                .stderr
+                .contains(&format!("sum of the pools: {own} where")),
+            id == 2,
+            "{}",
+            ended.stderr
+        );
+        assert!(explained(&world, one).contains("copy gpufrac.toml from slurmctld's host to n1"));
+    }
+    world.configure("halves", "H100-80", "menu = [\"1/2\"]");
+    let small = job(4, 0, 13);
+    world.slurm_knows(small);
+    prolog_of(&world, small, Some(other))
+        .ok()
+        .says("gives 50 (sum of the pools: 0123456789abcdef");
+    assert_eq!(
+        world.slurm_was_told(),
+        [1, 2, 3, 4].map(|id| format!("requeuehold {id}"))
+    );
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+    // Slurm is silent: the entry alone says as much.
+    let silent = job(5, 0, 25);
+    prolog_of(&world, silent, Some(other))
+        .ok()
+        .says("Slurm counted 25 units");
+    assert!(world.leases().is_empty());
+}
+
+#[test]
+fn a_size_that_both_files_have_is_given_and_the_difference_is_logged() {
+    let Some(world) = ready() else { return };
+    let (one, two, three) = (job(1, 0, 25), job(2, 0, 25), job(3, 1, 50));
+    for job in [one, two, three] {
+        world.slurm_knows(job);
+    }
+    let warning = "is not the one by which slurmctld counted the job";
+    prolog_of(&world, one, Some("0123456789abcdef"))
+        .ok()
+        .says(warning);
+    // The same pools, and a build that does not say which.
+    let own = world.node().config.pools_sum().to_string();
+    for (job, pools) in [(two, Some(own.as_str())), (three, None)] {
+        let ended = prolog_of(&world, job, pools).ok();
+        assert!(!ended.stderr.contains(warning), "{}", ended.stderr);
+    }
+    assert_eq!(world.leases().len(), 3);
+    world.check(&[]);
+}
+
+#[test]
+fn a_fraction_on_a_node_of_no_pool_is_given_back() {
+    let Some(world) = ready() else { return };
+    let text = fs::read_to_string(world.config()).unwrap();
+    fs::write(
+        world.config(),
+        text.replace("nodes = \"n1\"", "nodes = \"n2\""),
+    )
+    .unwrap();
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world
+        .prolog(one)
+        .ok()
+        .says("no pool of its gpufrac.toml is on that node");
+    assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
+    assert!(explained(&world, one).contains("add the node to `nodes` of its pool"));
+    // Moved there with what was granted before: it has ordinary GPUs, or shares of a site's own.
+    for (id, held) in [(2, "gpu:a100:1(IDX:0)"), (3, "shard:a100:5(5/10)")] {
+        world.slurm_says(id, &format!("running gres/gpu:a100:1 0 - {held}"));
+        let ended = world.prolog(job(id, 0, 25)).ok();
+        assert_eq!(ended.stderr, "");
+    }
+    // Over already, or not known.
+    for (id, says) in [
+        (4, "finished gres/gpufrac:25,gres/shard:25 0"),
+        (5, "unknown"),
+    ] {
+        world.slurm_says(id, says);
+        world.prolog(job(id, 0, 25)).ok();
+    }
+    assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+}
+
+#[test]
+fn a_file_that_was_changed_since_node_setup_drains_nothing() {
+    let Some(world) = ready() else { return };
+    let text = fs::read_to_string(world.config()).unwrap();
+    for (id, from, to, words) in [
+        (
+            1,
+            "H100-80",
+            "H200-141",
+            "set `gpu` of the pool to this model",
+        ),
+        (
+            2,
+            "nodes = \"n1\"",
+            "nodes = \"n1\"\ngpus = [3]",
+            "not by the record of node-setup",
+        ),
+        (3, "pool.p", "pool.q", "not by the record of node-setup"),
+    ] {
+        fs::write(world.config(), text.replace(from, to)).unwrap();
+        let one = job(id, 0, 25);
+        world.slurm_knows(one);
+        world.prolog(one).ok().says(words).says("requeued and held");
+        assert!(explained(&world, one).contains(words));
+    }
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+    fs::write(world.config(), text).unwrap();
+    world.prolog(job(1, 0, 25)).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_job_that_began_when_the_node_was_in_a_pool_ends_without_one() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world.prolog(one).ok();
+    let text = fs::read_to_string(world.config()).unwrap();
+    fs::write(
+        world.config(),
+        text.replace("nodes = \"n1\"", "nodes = \"n2\""),
+    )
+    .unwrap();
+    world.epilog(one).ok().says("released");
+    assert!(!lease_file(&world, "1").exists());
+    assert!(world.instances(0).is_empty());
+    // A job that never had one costs nothing.
+    assert_eq!(world.epilog(job(2, 0, 25)).ok().stderr, "");
+}
+
+#[test]
+fn without_the_spank_plugin_no_job_starts() {
+    let Some(world) = ready() else { return };
+    let plugstack = world.root().join("slurm/plugstack.conf");
+    fs::write(&plugstack, "optional lua.so\n").unwrap();
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world
+        .prolog(one)
+        .ok()
+        .says("does not name spank_gpufrac.so");
+    assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
+    assert!(explained(&world, one).contains("add the line `required spank_gpufrac.so`"));
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+    fs::write(&plugstack, "required spank_gpufrac.so\n").unwrap();
+    fs::write(world.root().join("slurm/spank_gpufrac.so"), "").unwrap();
+    world.prolog(one).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_lease_of_the_build_before_is_released() {
+    let Some(world) = ready() else { return };
+    let (one, two) = (job(1, 0, 25), job(2, 0, 25));
+    for job in [one, two] {
+        world.slurm_knows(job);
+        world.prolog(job).ok();
+        let ours = format!("version = {VERSION}\n");
+        let before = format!("version = {}\n", VERSION - 1);
+        rewrite(&world, &job.id.to_string(), |body| {
+            body.replace(&ours, &before)
+        });
+    }
+    // A prolog on the same half, and node-setup, know its place.
+    let three = job(3, 1, 25);
+    world.slurm_knows(three);
+    world.prolog(three).ok();
+    world.setup().ok();
+    assert_eq!(world.leases().len(), 3);
+    for job in [one, two, three] {
+        world.epilog(job).ok().says("released");
+    }
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn a_lease_of_a_newer_build_drains_nothing() {
+    let Some(world) = ready() else { return };
+    let (one, two) = (job(1, 0, 25), job(2, 0, 25));
+    world.slurm_knows(one);
+    world.prolog(one).ok();
+    let kept = fs::read_to_string(lease_file(&world, "1")).unwrap();
+    let ours = format!("version = {VERSION}\n");
+    for newer in [
+        format!("version = {}\nof_tomorrow = 1\n", VERSION + 1),
+        format!("version = {VERSION}\nof_tomorrow = 1\n"),
+    ] {
+        rewrite(&world, "1", |body| body.replace(&ours, &newer));
+        // Its place is not known: another job waits elsewhere.
+        world.slurm_knows(two);
+        world.prolog(two).ok().says("requeued");
+        // Its own epilog leaves it to the build that can read it.
+        world
+            .epilog(one)
+            .ok()
+            .says("a newer gpufrac wrote this lease")
+            .says("the slice cannot be released yet");
+        assert!(lease_file(&world, "1").exists());
+        assert!(reason(&world).is_none());
+        fs::write(lease_file(&world, "1"), &kept).unwrap();
+    }
+    assert_eq!(world.instances(0).len(), 1);
+    // That build comes back.
+    world.epilog(one).ok().says("released");
+    assert!(world.leases().is_empty() && world.instances(0).is_empty());
+}
+
+#[test]
+fn a_node_that_prolog_or_epilog_drains_says_why() {
+    let Some(world) = ready() else { return };
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world.prolog(one).ok();
+    assert_eq!(world.leases()[0].state, LeaseState::Active);
+    fs::write(lease_file(&world, "1"), "half of a lease").unwrap();
+    assert_eq!(world.epilog(one).code, Some(1));
+    let said = reason(&world).unwrap();
+    assert!(
+        said.starts_with("n1: the slice of job 1 cannot be released: "),
+        "{said}"
+    );
+    // What stands there stays, whoever it is of.
+    let two = job(2, 1, 25);
+    world.slurm_knows(two);
+    let ended = world
+        .prolog(two)
+        .says("the node keeps the reason that it has");
+    assert_eq!(ended.code, Some(1));
+    assert_eq!(reason(&world).unwrap(), said);
+    assert!(explained(&world, two).contains("the job did not start on n1: "));
+    // slurmctld is silent: it ends all the same, and soon.
+    fs::remove_file(world.root().join("slurm/reason")).unwrap();
+    world.slurm_is_silent_for(1000);
+    let ended = world.epilog(one).says("the node's reason does not say why");
+    assert_eq!(ended.code, Some(1));
+}

@@ -1,0 +1,327 @@
+//! Mistakes after which a job would run without its slice, or with less than was counted for it. It does not: it goes back, and says
+//! why. No node is drained for a mistake in a file.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpufrac_core::config;
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use crate::{HOLD, go};
+
+const QUARTER: &str = "--gres=gpufrac:0.25";
+
+/// What a job would leave if it ran.
+const TRACE: &str = "--wrap=echo ran >> ran";
+
+/// A file of the lab, changed; [`Changed::back`] puts it as it was.
+struct Changed {
+    path: PathBuf,
+    text: String,
+    mode: fs::Permissions,
+}
+
+impl Changed {
+    fn of(path: PathBuf) -> Changed {
+        let text = fs::read_to_string(&path).expect("a file of the lab");
+        let mode = fs::metadata(&path)
+            .expect("a file of the lab")
+            .permissions();
+        Changed { path, text, mode }
+    }
+
+    fn write(&self, text: &str) {
+        let _ = fs::remove_file(&self.path);
+        fs::write(&self.path, text).expect("root may");
+        fs::set_permissions(&self.path, self.mode.clone()).expect("root may");
+    }
+
+    fn replace(&self, from: &str, to: &str) {
+        assert!(self.text.contains(from), "no {from:?} in {}", self.text);
+        self.write(&self.text.replace(from, to));
+    }
+
+    fn back(&self) {
+        self.write(&self.text);
+    }
+}
+
+fn show(lab: &Lab, job: JobId) -> Result<String, LabError> {
+    let shown = lab
+        .command("scontrol")
+        .args(["show", "job", &job.to_string()]);
+    shown.stdout()
+}
+
+/// Waits until a job is held, and its comment says why.
+fn wait_until_held(lab: &Lab, job: JobId, words: &str) -> Result<(), LabError> {
+    let what = format!("job {job} is held: {words}");
+    lab.wait(&what, Duration::from_secs(60), || {
+        let shown = show(lab, job)?;
+        let held = shown.contains("JobState=PENDING") && shown.contains("Priority=0");
+        Ok((held && shown.contains(words)).then_some(()))
+    })
+}
+
+/// Has prologs write to a file what they write to syslog.
+fn log_of_prologs(lab: &Lab) -> PathBuf {
+    let log = lab.folder().log().join("prolog");
+    let prolog = Changed::of(lab.folder().bin().join("prolog"));
+    prolog.replace("\"$@\"", &format!("\"$@\" 2>>{}", log.display()));
+    log
+}
+
+fn prolog_said(log: &Path) -> String {
+    fs::read_to_string(log).unwrap_or_default()
+}
+
+fn never_ran(lab: &Lab) {
+    assert!(!lab.folder().work().join("ran").exists(), "the job ran");
+}
+
+/// The way out: what was wrong is right, and the job runs.
+fn release_and_run(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    let release = lab.command("scontrol").args(["release", &job.to_string()]);
+    release.stdout()?;
+    assert_eq!(
+        lab.wait_for_end(job)?.state(),
+        "COMPLETED",
+        "{}",
+        show(lab, job)?
+    );
+    let trace = lab.folder().work().join("ran");
+    fs::remove_file(trace).expect("it ran");
+    Ok(())
+}
+
+/// What an admin does with a node that was drained because MIG was off.
+fn mend(lab: &Lab, node: &str) -> Result<(), LabError> {
+    lab.gpusim(node, &["mig", "0", "on"])?;
+    let resume = ["update", &format!("NodeName={node}"), "State=RESUME"];
+    lab.command("scontrol").args(resume).stdout().map(drop)
+}
+
+#[test]
+fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
+    let lab = Lab::builder().nodes(2).gpus("H100-80", 1).start()?;
+    let user = &lab.users()[0];
+    let (first, second) = (lab.nodes()[0].clone(), lab.nodes()[1].clone());
+    let on = |node: &str, more: &[&str]| {
+        let node = format!("--nodelist={node}");
+        lab.sbatch(user, &[&[QUARTER, TRACE, node.as_str()], more].concat())
+    };
+
+    // The node has Gres lines, and no pool names it.
+    let config = Changed::of(lab.folder().gpufrac_conf());
+    config.replace(&format!("{first},{second}"), &first);
+    let job = on(&second, &[])?;
+    wait_until_held(&lab, job, "no pool of its gpufrac.toml is on that node")?;
+    config.back();
+    never_ran(&lab);
+    release_and_run(&lab, job)?;
+
+    // slurmstepd has no SPANK plugin: no line, none that is there, no file.
+    let plugstack = Changed::of(lab.folder().etc().join("plugstack.conf"));
+    plugstack.write("# nothing\n");
+    let unnamed = on(&first, &[])?;
+    wait_until_held(&lab, unnamed, "does not name spank_gpufrac.so")?;
+    plugstack.write("optional /nowhere/spank_gpufrac.so\n");
+    let missing = on(&first, &[])?;
+    wait_until_held(
+        &lab,
+        missing,
+        "names `/nowhere/spank_gpufrac.so`, which is not there",
+    )?;
+    fs::remove_file(&plugstack.path).expect("root may");
+    let absent = on(&first, &[])?;
+    wait_until_held(&lab, absent, "plugstack.conf` failed: No such file")?;
+    let srun = lab
+        .command("srun")
+        .user(user)
+        .args([QUARTER, "true"])
+        .run()?;
+    assert!(!srun.status.success(), "{srun:?}");
+    plugstack.back();
+    never_ran(&lab);
+    for job in [unnamed, missing, absent] {
+        release_and_run(&lab, job)?;
+    }
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+
+    // No prolog of gpufrac: a site's own that calls none.
+    let prolog = Changed::of(lab.folder().bin().join("prolog"));
+    prolog.write("#!/bin/sh\nexit 0\n");
+    let uncalled = on(&first, &[])?;
+    wait_until_held(&lab, uncalled, "it has no slice: no prolog made one")?;
+    let srun = lab
+        .command("srun")
+        .user(user)
+        .args([QUARTER, "true"])
+        .run()?;
+    assert!(!srun.status.success(), "{srun:?}");
+    prolog.back();
+    never_ran(&lab);
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    release_and_run(&lab, uncalled)?;
+
+    // One that swallows the status: the node is drained all the same, and says why.
+    lab.gpusim(&first, &["mig", "0", "off"])?;
+    prolog.replace("exec ", "");
+    prolog.write(&format!(
+        "{}exit 0\n",
+        fs::read_to_string(&prolog.path).expect("a file of the lab")
+    ));
+    let swallowed = on(&first, &[])?;
+    lab.wait("the node is drained", Duration::from_secs(60), || {
+        Ok(lab.node(&first)?.is_drained().then_some(()))
+    })?;
+    prolog.back();
+    let said = lab
+        .command("scontrol")
+        .args(["show", "node", &first])
+        .stdout()?;
+    assert!(said.contains("Reason=gpufrac: "), "{said}");
+    assert!(said.contains("is not in MIG mode"), "{said}");
+    wait_until_held(&lab, swallowed, "is not in MIG mode")?;
+    never_ran(&lab);
+    lab.command("scancel")
+        .args([swallowed.to_string()])
+        .stdout()?;
+    mend(&lab, &first)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    lab.gpusim(node, &["mig", "0", "off"])?;
+    let job = lab.sbatch(user, &[QUARTER, TRACE])?;
+    lab.wait("the node is drained", Duration::from_secs(60), || {
+        Ok(lab.node(node)?.is_drained().then_some(()))
+    })?;
+    lab.wait("the job is back", Duration::from_secs(60), || {
+        let shown = show(&lab, job)?;
+        Ok(
+            (shown.contains("JobState=PENDING") && shown.contains("is not in MIG mode"))
+                .then_some(()),
+        )
+    })?;
+    let said = lab
+        .command("scontrol")
+        .args(["show", "node", node])
+        .stdout()?;
+    assert!(said.contains("Reason=gpufrac: "), "{said}");
+    assert!(
+        said.contains("`gpufrac node-setup` switches MIG on"),
+        "{said}"
+    );
+    never_ran(&lab);
+    mend(&lab, node)?;
+    // Slurm holds what a failed prolog gave back.
+    release_and_run(&lab, job)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let user = &lab.users()[0];
+    let config = Changed::of(lab.folder().gpufrac_conf());
+    let log = log_of_prologs(&lab);
+    // slurmctld goes on with what it read; the node's copy is another.
+    config.replace("gpu = ", "menu = [\"1/2\", \"1/8\"]\ngpu = ");
+    // Nor does the client see the node's.
+    let sbatch = |gres: &str| -> Result<JobId, LabError> {
+        let sbatch = lab.command("sbatch").user(user);
+        let sbatch = sbatch.env("GPUFRAC_CONFIG", "/nowhere/gpufrac.toml");
+        let id = sbatch.args(["--parsable", gres, TRACE]).stdout()?;
+        Ok(JobId(id.trim().parse().expect("a number")))
+    };
+    let job = sbatch(QUARTER)?;
+    wait_until_held(&lab, job, "Slurm counted 25 units for job")?;
+    let said = show(&lab, job)?;
+    for words in [
+        "gives 13, 50",
+        "where it was counted",
+        "copy gpufrac.toml from slurmctld",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    never_ran(&lab);
+    // Half a GPU is what both say.
+    let half = sbatch("--gres=gpufrac:0.5")?;
+    assert_eq!(lab.wait_for_end(half)?.state(), "COMPLETED");
+    fs::remove_file(lab.folder().work().join("ran")).expect("it ran");
+    let said = prolog_said(&log);
+    let words = "is not the one by which slurmctld counted the job";
+    assert!(said.contains(words), "{said}");
+    config.back();
+    release_and_run(&lab, job)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn a_mistake_in_gpufrac_toml_stops_no_job_and_drains_no_node() -> Result<(), LabError> {
+    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let file = Changed::of(lab.folder().gpufrac_conf());
+    let log = log_of_prologs(&lab);
+    let complains = |words: &str| {
+        let said = prolog_said(&log);
+        assert!(said.contains(words), "{words}: {said}");
+    };
+    // One that began before ends with the file as it is at its end.
+    let script = format!("--wrap=srun --gres=gpufrac:0.25 sh -c '{HOLD}'; srun true");
+    let before = lab.sbatch(user, &[QUARTER, &script])?;
+    lab.wait_for_state(before, &["RUNNING"])?;
+    lab.slice(node, before)?;
+    let spoilt: [(&str, &dyn Fn()); 6] = [
+        ("reaper.moed: unknown key", &|| {
+            file.write(&format!("{}\n[reaper]\nmoed = \"on\"\n", file.text));
+        }),
+        ("pool.halves.layuot: unknown key", &|| {
+            file.replace("layout", "layuot")
+        }),
+        ("gpufrac.toml:1: version: missing", &|| file.write("")),
+        ("gpufrac.toml` does not exist", &|| {
+            fs::remove_file(&file.path).expect("root may");
+        }),
+        ("only root may be able to change it", &|| {
+            file.back();
+            let open = fs::Permissions::from_mode(0o666);
+            fs::set_permissions(&file.path, open).expect("root may");
+        }),
+        ("pool.halves.nodes: missing", &|| {
+            let at = file.text.find("nodes = ").expect("the pool's nodes");
+            file.write(&file.text[..at]);
+        }),
+    ];
+    for (words, spoil) in spoilt {
+        spoil();
+        let job = lab.sbatch(
+            user,
+            &[QUARTER, "--wrap=srun printenv CUDA_VISIBLE_DEVICES"],
+        )?;
+        assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED", "{words}");
+        assert!(lab.output(job)?.starts_with("MIG-"), "{words}");
+        complains(words);
+        assert_eq!(lab.drained_nodes()?, Vec::<String>::new(), "{words}");
+    }
+    go(&lab)?;
+    assert_eq!(lab.wait_for_end(before)?.state(), "COMPLETED");
+    // Without a good copy a job goes back.
+    let name = config::last_good_name(node, &file.path.to_string_lossy());
+    fs::remove_file(Path::new(config::LAST_GOOD).join(name)).expect("a copy");
+    file.write("version = 1\n[pool.halves]\n");
+    let held = lab.sbatch(user, &[QUARTER, TRACE])?;
+    wait_until_held(&lab, held, "the node has no configuration")?;
+    never_ran(&lab);
+    file.back();
+    release_and_run(&lab, held)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
