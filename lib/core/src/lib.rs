@@ -21,6 +21,7 @@ pub mod entry;
 pub mod finding;
 pub mod fraction;
 pub mod geometry;
+pub mod gpu_types;
 pub mod gres;
 pub mod hostlist;
 pub mod ids;

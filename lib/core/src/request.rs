@@ -17,6 +17,7 @@ mod ambiguous;
 mod counted;
 mod error;
 mod item;
+mod misspelt;
 mod value;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub(crate) mod tests;
 pub use ambiguous::{refuse_ambiguous, refuse_misread};
 pub use error::RequestError;
 pub use item::{Amount, Count, GresForm, Item, Kind};
+pub use misspelt::refuse_misspelt;
 
 /// The GRES that users ask for.
 const NAME: &str = "gpufrac";
@@ -36,6 +38,12 @@ pub fn names_fraction(list: &str) -> bool {
     let named = |part: &[u8]| part.eq_ignore_ascii_case(NAME.as_bytes());
     list.as_bytes().windows(NAME.len()).any(named)
         || list.split(',').any(|item| part_of_gpu(item).is_some())
+}
+
+/// Whether a tres string can only be meant for a fraction: it names one, or misspells it.
+#[must_use]
+pub fn means_fraction(list: &str) -> bool {
+    names_fraction(list) || refuse_misspelt(list).is_err()
 }
 
 /// A list in which each fraction is written as one of `gpufrac`: `gpu:0.25` -> `gpufrac:0.25`, without marks. Slurm's
@@ -157,6 +165,9 @@ fn gpufrac<'a>(text: &str, name: &str, parts: &[&str]) -> Result<Kind<'a>, Reque
     let mechanism = match mechanism.map(str::parse::<Mechanism>).transpose() {
         Ok(mechanism) => mechanism,
         Err(UnknownMechanism(word)) => {
+            if let Some(error) = misspelt::swapped(text, &word, amount) {
+                return Err(error);
+            }
             let source = UnknownMechanism(quoted(&word));
             return Err(RequestError::Mechanism { item, source });
         }

@@ -13,6 +13,7 @@ mod destination;
 mod granted;
 pub mod idle;
 mod job;
+mod offered;
 mod refusal;
 mod requested;
 mod tasks;

@@ -1,6 +1,6 @@
 //! What a plugin reads from the process that loaded it.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;
 use std::path::PathBuf;
 use std::ptr;
@@ -28,6 +28,17 @@ pub fn slurm_conf_read_at() -> Option<i64> {
     // SAFETY: `slurm_conf` is a `slurm_conf_t` that lives as long as the process. Another
     // thread may write the aligned word meanwhile; a volatile read gets the old or the new value.
     Some(unsafe { ptr::read_volatile(&raw const (*slurm_conf).last_update) })
+}
+
+/// The file that this process read its slurm.conf from.
+///
+/// # Safety
+/// Nobody reads slurm.conf at this time: to be called while Slurm loads the plugin.
+#[must_use]
+pub unsafe fn slurm_conf_path() -> Option<PathBuf> {
+    let slurm_conf = slurm_conf()?;
+    // SAFETY: by the contract of this function the text stays as it is.
+    unsafe { text::read((*slurm_conf).slurm_conf) }.map(PathBuf::from)
 }
 
 /// Whether a job may keep cores for the system (`AllowSpecResourcesUsage`): one that does has its nodes alone.
@@ -64,9 +75,39 @@ pub unsafe fn controller_default_partition() -> Option<String> {
     unsafe { text::read(*name) }
 }
 
-/// Asks slurmctld for the default partition, from inside a client command (one RPC).
+/// Whether slurmctld has a partition of this name, from its own memory. Outside of slurmctld, and of a release without this
+/// function, nothing is known against it.
+///
+/// # Safety
+/// The caller holds slurmctld's partition lock, as it does in job_submit.
 #[must_use]
-pub fn ask_default_partition() -> Option<String> {
+pub unsafe fn controller_has_partition(name: &str) -> bool {
+    let find = variable(c"find_part_record");
+    let Ok(name) = CString::new(name) else {
+        return false;
+    };
+    if find.is_null() {
+        return true;
+    }
+    // SAFETY: `part_record_t *find_part_record(char *name)` of slurmctld.h, the same from 22.05 to 26.05; it only compares names.
+    unsafe {
+        let find: unsafe extern "C" fn(*const c_char) -> *const c_void = std::mem::transmute(find);
+        !find(name.as_ptr()).is_null()
+    }
+}
+
+/// The partitions of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Partitions {
+    /// All of them.
+    pub names: Vec<String>,
+    /// The default one.
+    pub default: Option<String>,
+}
+
+/// Asks slurmctld for its partitions, from inside a client command (one RPC).
+#[must_use]
+pub fn ask_partitions() -> Option<Partitions> {
     let mut answer: *mut raw::partition_info_msg_t = ptr::null_mut();
     // SAFETY: `answer` receives a message, read and freed below; clients are single-threaded here.
     unsafe {
@@ -74,27 +115,36 @@ pub fn ask_default_partition() -> Option<String> {
         if code != raw::SLURM_SUCCESS as i32 || answer.is_null() {
             return None;
         }
-        let found = default_of(&*answer);
+        let found = partitions_of(&*answer);
         raw::slurm_free_partition_info_msg(answer);
-        found
+        Some(found)
     }
 }
 
-/// The default partition in an answer of `slurm_load_partitions`.
+/// The partitions in an answer of `slurm_load_partitions`.
 ///
 /// # Safety
 /// `message` holds `record_count` valid records.
-unsafe fn default_of(message: &raw::partition_info_msg_t) -> Option<String> {
+unsafe fn partitions_of(message: &raw::partition_info_msg_t) -> Partitions {
+    let mut found = Partitions::default();
     if message.partition_array.is_null() {
-        return None;
+        return found;
     }
     // SAFETY: by the contract of this function.
-    unsafe {
+    let partitions = unsafe {
         std::slice::from_raw_parts(message.partition_array, message.record_count as usize)
-            .iter()
-            .find(|partition| u32::from(partition.flags) & raw::GPUFRAC_PART_FLAG_DEFAULT != 0)
-            .and_then(|partition| text::read(partition.name))
+    };
+    for partition in partitions {
+        // SAFETY: by the contract of this function.
+        let Some(name) = (unsafe { text::read(partition.name) }) else {
+            continue;
+        };
+        if u32::from(partition.flags) & raw::GPUFRAC_PART_FLAG_DEFAULT != 0 {
+            found.default = Some(name.clone());
+        }
+        found.names.push(name);
     }
+    found
 }
 
 /// Why a plugin has no configuration. `E`: what its parser says.

@@ -7,12 +7,14 @@ use std::path::PathBuf;
 
 use gpufrac_core::config::{self, Config};
 use gpufrac_core::request::{
-    GresForm, Item, Kind, names_fraction, parse, spelled_out, without_mark,
+    GresForm, Item, Kind, means_fraction, names_fraction, parse, refuse_misspelt, spelled_out,
+    without_mark,
 };
 use gpufrac_core::submit::{JobRequest, Occasion, Refusal, Verdict, beyond_job, decide};
 use slurm_sys::release::{self, Release};
 use slurm_sys::{boundary, host, log, raw};
 
+use crate::beside::Beside;
 use crate::error::FilterError;
 use crate::options::{Options, SlurmOptions};
 
@@ -97,7 +99,7 @@ fn per_node(options: &Options) -> Option<String> {
     let gpus = options.get(PER_NODE).map(|gpus| format!("gpu:{gpus}"));
     let texts = [options.get(c"gres"), gpus].into_iter().flatten();
     let list = texts.collect::<Vec<_>>().join(",");
-    names_fraction(&list).then_some(list)
+    means_fraction(&list).then_some(list)
 }
 
 /// Variables from which the commands take `--gpus-per-node`, and the one to set instead.
@@ -154,7 +156,7 @@ fn filter(options: &Options) -> Result<(), FilterError> {
     for (option, refusal) in without_fraction() {
         // As Slurm writes it: a bare number is one of GPUs.
         let named =
-            |value: String| names_fraction(&value) || names_fraction(&format!("gpu:{value}"));
+            |value: String| means_fraction(&value) || means_fraction(&format!("gpu:{value}"));
         if options.get(option).is_some_and(named) {
             return Err(Box::new(refusal).into());
         }
@@ -163,7 +165,7 @@ fn filter(options: &Options) -> Result<(), FilterError> {
     if let Some(list) = per_node(options) {
         rewrite(options, &Text::PerNode(list))?;
     }
-    match options.get(PER_TASK).filter(|list| names_fraction(list)) {
+    match options.get(PER_TASK).filter(|list| means_fraction(list)) {
         Some(list) => rewrite(options, &Text::PerTask(list)),
         None => Ok(()),
     }
@@ -198,6 +200,8 @@ impl Text {
 }
 
 fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
+    let (Text::PerNode(list) | Text::PerTask(list)) = asked;
+    refuse_misspelt(list).map_err(|error| Box::new(Refusal::from(error)))?;
     let step = is_step(options);
     let config = match host::read_configuration(config::PATH_ENV, config::PATH, Config::parse) {
         Ok(config) => config,
@@ -220,6 +224,10 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         step.then(|| std::env::var("SLURM_JOB_PARTITION").ok())
             .flatten()
     });
+    let beside = match step {
+        true => Beside::default(),
+        false => Beside::read(options),
+    };
     let mut request = JobRequest {
         partitions: partitions.as_deref(),
         reserved: options.get(c"reservation").is_some(),
@@ -233,22 +241,22 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
             Text::PerTask(_) => None,
         },
         tres_per_task: match asked {
-            Text::PerNode(_) => None,
+            Text::PerNode(_) => beside.per_task(),
             Text::PerTask(list) => Some(list),
         },
-        ..JobRequest::default()
+        ..beside.request()
     };
     let occasion = if step {
         Occasion::Step
     } else {
         Occasion::Submit
     };
-    let default_partition;
+    let known;
     if partitions.is_none() && !step && partitions_differ(&config, &request) {
-        default_partition = host::ask_default_partition();
-        request.default_partition = default_partition.as_deref();
+        known = host::ask_partitions();
+        request.default_partition = known.as_ref().and_then(|known| known.default.as_deref());
     }
-    let verdict = decide(&config, &request, occasion).map_err(Box::new)?;
+    let verdict = decide(&config, &request, occasion).map_err(recommendable)?;
     let (text, entry, note) = match verdict {
         Verdict::Untouched => return Ok(()),
         Verdict::Rewritten { text, entry, note } => (text, entry, note),
@@ -260,6 +268,16 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
         log::info(&hint);
     }
     asked.set(options, &text)
+}
+
+/// A refusal that recommends only partitions that Slurm has. One RPC, in the way of nothing: no job is submitted.
+fn recommendable(mut refusal: Refusal) -> Box<Refusal> {
+    refusal.recommend_only(|names| {
+        if let Some(known) = host::ask_partitions() {
+            names.retain(|name| known.names.contains(name));
+        }
+    });
+    Box::new(refusal)
 }
 
 /// The fraction of the job that a step belongs to, where this runs inside of it.

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+mod beside;
 mod edge;
 mod error;
 mod options;

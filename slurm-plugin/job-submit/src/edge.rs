@@ -185,7 +185,7 @@ fn give(answer: Answer, tell: impl FnOnce(&str)) -> c_int {
 /// Decides on one job description and changes it. `Ok`: a note for the user; `Err`: the refusal.
 ///
 /// # Safety
-/// The strings and lists in `job` are NULL or Slurm's.
+/// The strings and lists in `job` are NULL or Slurm's, and slurmctld holds its partition lock.
 unsafe fn handle(
     job: &mut raw::job_desc_msg_t,
     default_partition: Option<&str>,
@@ -197,7 +197,11 @@ unsafe fn handle(
     let environment = unsafe { text::read_list(job.spank_job_env, job.spank_job_env_size) };
     // SAFETY: by the contract of this function.
     let texts = unsafe { Texts::read(job) };
-    let request = texts.request(job, default_partition);
+    let settings = settings::current();
+    let known = settings.as_deref().and_then(|read| read.as_ref().ok());
+    let config = known.map(|known| &known.config);
+    let gpu_types = known.and_then(|known| known.gpu_types.as_deref());
+    let request = texts.request(job, default_partition, gpu_types);
 
     // What is there was said at submission; an update does not touch it.
     let asked = match occasion {
@@ -205,10 +209,14 @@ unsafe fn handle(
         Occasion::Modify | Occasion::Step => None,
     };
 
-    let settings = settings::current();
-    let config = settings.as_deref().and_then(|read| read.as_ref().ok());
     let verdict = match settings.as_deref() {
-        Some(Ok(config)) => decide(config, &request, occasion).map_err(Box::new)?,
+        Some(Ok(known)) => decide(&known.config, &request, occasion).map_err(|mut refusal| {
+            refusal.recommend_only(|names| {
+                // SAFETY: by the contract of this function.
+                names.retain(|name| unsafe { host::controller_has_partition(name) });
+            });
+            Box::new(refusal)
+        })?,
         Some(Err(error)) if request.names_fraction() => {
             return Err(SubmitError::NoConfig(Arc::clone(error)));
         }

@@ -1,13 +1,15 @@
 //! The configuration as slurmctld uses it: read at start and on reconfigure by a thread of
 //! our own, swapped in whole, and read by job_submit without waiting.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use gpufrac_core::config::{self, Config, ConfigErrors};
+use gpufrac_core::gpu_types;
 use slurm_sys::{host, log};
 
 /// How often the watcher compares slurmctld's own time of reading slurm.conf.
@@ -16,11 +18,21 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 /// Why there is no configuration.
 pub type NoConfig = host::ConfigurationError<ConfigErrors>;
 
-/// The configuration, or why there is none.
-pub type Settings = Result<Config, Arc<NoConfig>>;
+/// What is decided by.
+pub struct Known {
+    /// gpufrac.toml.
+    pub config: Config,
+    /// The Types of GPUs of slurm.conf, where it says all of them.
+    pub gpu_types: Option<Vec<String>>,
+}
+
+/// What is known, or why nothing is.
+pub type Settings = Result<Known, Arc<NoConfig>>;
 
 static CURRENT: LazyLock<ArcSwapOption<Settings>> = LazyLock::new(ArcSwapOption::empty);
 static WATCHER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
+/// Its text is slurmctld's, and only at the start nobody else writes there.
+static SLURM_CONF: OnceLock<Option<PathBuf>> = OnceLock::new();
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// The settings in force; `None` before [`start`].
@@ -33,6 +45,8 @@ pub fn current() -> Option<Arc<Settings>> {
 /// A bad file does not keep slurmctld from starting: jobs that ask for a fraction are then
 /// refused with the file's error, all others are served. Whether it is a good one is the answer.
 pub fn start() -> bool {
+    // SAFETY: slurmctld loads its plugins before it reads slurm.conf again.
+    SLURM_CONF.get_or_init(|| unsafe { host::slurm_conf_path() });
     let settings = read();
     let good = settings.is_ok();
     if let Err(error) = &settings {
@@ -80,8 +94,8 @@ fn watch() {
         }
         seen = now;
         match read() {
-            Ok(config) => {
-                CURRENT.store(Some(Arc::new(Ok(config))));
+            Ok(known) => {
+                CURRENT.store(Some(Arc::new(Ok(known))));
                 log::info("gpufrac: configuration read again");
             }
             // The old one stays in force: a typo must not stop a running cluster.
@@ -102,5 +116,17 @@ fn in_force() -> bool {
 }
 
 fn read() -> Settings {
-    host::read_configuration(config::PATH_ENV, config::PATH, Config::parse).map_err(Arc::new)
+    let config = host::read_configuration(config::PATH_ENV, config::PATH, Config::parse)?;
+    Ok(Known {
+        config,
+        gpu_types: gpu_types(),
+    })
+}
+
+fn gpu_types() -> Option<Vec<String>> {
+    let slurm_conf = SLURM_CONF.get()?.as_ref()?;
+    let text = std::fs::read_to_string(slurm_conf).ok()?;
+    gpu_types::of_slurm_conf(&text, &|name| {
+        std::fs::read_to_string(slurm_conf.parent()?.join(name)).ok()
+    })
 }

@@ -41,6 +41,7 @@ impl Texts {
         &'a self,
         job: &raw::job_desc_msg_t,
         default_partition: Option<&'a str>,
+        gpu_types: Option<&'a [String]>,
     ) -> JobRequest<'a> {
         let reservation = self.reservation.as_ref();
         JobRequest {
@@ -49,6 +50,7 @@ impl Texts {
             reserved: reservation.is_some_and(|name| !name.is_empty()),
             form: form(),
             marked: true,
+            gpu_types,
             updates_take_counts: slurm_sys::updates_take_counts(),
             tres_per_node: self.tres_per_node.as_deref(),
             tres_per_job: self.tres_per_job.as_deref(),

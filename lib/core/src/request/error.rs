@@ -28,6 +28,16 @@ pub enum RequestError {
         /// What to write.
         decimal: Fraction,
     },
+    /// What can only be meant in one way.
+    #[error("{item:?}: {why}; write {write}")]
+    Instead {
+        /// The item.
+        item: String,
+        /// What is wrong with it.
+        why: &'static str,
+        /// What to write.
+        write: String,
+    },
     /// Memory that is no whole number, or too much of it.
     #[error(
         "{item:?} is not an amount of memory; write a whole number with K, M, G or T, such as gpufrac:10G"

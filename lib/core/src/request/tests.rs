@@ -68,6 +68,7 @@ fn memory_is_binary() {
         ("10g", 10 * 1024),
         ("10GB", 10 * 1024),
         ("10GiB", 10 * 1024),
+        ("10Gi", 10 * 1024),
         ("512M", 512),
         ("1T", 1024 * 1024),
         ("2048K", 2),
@@ -244,6 +245,26 @@ fn refusals_say_what_to_write() {
         (
             "gpufrac:h100:0.25",
             "\"gpufrac:h100:0.25\": unknown mechanism `h100`; the mechanisms are mig, mps, mig+mps, timeslice, hami; write gpufrac:0.25 or gpufrac:mig:0.25",
+        ),
+        (
+            "gpufrac:0.25:2",
+            "\"gpufrac:0.25:2\": a job gets one slice on each node, or one for each task (--tres-per-task), and no number of them; write gpufrac:0.25",
+        ),
+        (
+            "gpufrac:0.25:mig",
+            "\"gpufrac:0.25:mig\": the mechanism comes first; write gpufrac:mig:0.25",
+        ),
+        (
+            "gpufrac:10G:mps",
+            "\"gpufrac:10G:mps\": the mechanism comes first; write gpufrac:mps:10G",
+        ),
+        (
+            "gpufrac:MIG:0.25",
+            "\"gpufrac:MIG:0.25\": names of mechanisms are in small letters; write gpufrac:mig:0.25",
+        ),
+        (
+            "gpufrac::0.25",
+            "\"gpufrac::0.25\": a word is missing between the colons; write gpufrac:0.25",
         ),
         (
             "gpufrac:mig:0.25:1",

@@ -29,6 +29,11 @@ pub(super) fn is_decimal(text: &str) -> bool {
     text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
+/// Whether this is meant as an amount of memory.
+pub(super) fn is_memory(text: &str) -> bool {
+    memory(text).is_some()
+}
+
 /// `1/4` and `25%`, for which we know what is meant.
 fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {
@@ -44,10 +49,10 @@ fn memory(text: &str) -> Option<Option<MemoryMib>> {
     let number_end = lower.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
     let (number, unit) = lower.split_at_checked(number_end)?;
     let kib: u64 = match unit {
-        "k" | "kb" | "kib" => 1,
-        "m" | "mb" | "mib" => 1 << 10,
-        "g" | "gb" | "gib" => 1 << 20,
-        "t" | "tb" | "tib" => 1 << 30,
+        "k" | "kb" | "ki" | "kib" => 1,
+        "m" | "mb" | "mi" | "mib" => 1 << 10,
+        "g" | "gb" | "gi" | "gib" => 1 << 20,
+        "t" | "tb" | "ti" | "tib" => 1 << 30,
         _ => return None,
     };
     if number.is_empty() {

@@ -2,6 +2,7 @@
 
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
+use super::offered::instead_of_gpus;
 use super::refusal::{RawReason, Refusal};
 use super::requested::is_of_no_pool;
 use crate::config::Config;
@@ -109,12 +110,54 @@ pub(super) fn refuse_raw(
         None => Ok(()),
         Some(_) if occasion == Occasion::Step || undecided => Ok(()),
         Some(_) if !destination.named => Err(Refusal::RawUnknownPartition { name }),
-        Some(partition) => Err(Refusal::Raw {
-            name,
-            partition: (*partition).to_owned(),
-            reason,
-        }),
+        Some(partition) => {
+            let (sizes, elsewhere) = instead_of_gpus(config, destination);
+            Err(Refusal::Raw {
+                name,
+                partition: (*partition).to_owned(),
+                reason,
+                sizes,
+                elsewhere,
+            })
+        }
     }
+}
+
+/// Refuses GPUs of a Type that nothing in the cluster has, where GPUs are shared: that of before, or a profile of MIG. Slurm
+/// says no more of it than that the node configuration is not available.
+pub(super) fn refuse_unknown_type<'i, 't: 'i>(
+    config: &Config,
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+    mut items: impl Iterator<Item = &'i Item<'t>>,
+) -> Result<(), Refusal> {
+    let (Some(types), Occasion::Submit, true) = (request.gpu_types, occasion, destination.named)
+    else {
+        return Ok(());
+    };
+    let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
+    let Some(partition) = destination.partitions.iter().find(|name| !allowed(name)) else {
+        return Ok(());
+    };
+    let unknown = items.find_map(|item| match &item.kind {
+        Kind::Gpu(count) if count.count != Some(0) && is_of_no_pool(count, config) => {
+            let name = count.type_name?;
+            let known = types.iter().any(|known| known.eq_ignore_ascii_case(name));
+            (!known).then_some(name)
+        }
+        _ => None,
+    });
+    let Some(type_name) = unknown else {
+        return Ok(());
+    };
+    let (sizes, elsewhere) = instead_of_gpus(config, destination);
+    Err(Refusal::NoSuchType {
+        type_name: request::quoted(type_name),
+        partition: (*partition).to_owned(),
+        sizes,
+        elsewhere,
+    })
 }
 
 /// A fraction is asked for where no pool is.

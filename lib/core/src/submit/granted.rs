@@ -2,12 +2,12 @@
 
 use super::destination::Destination;
 use super::job::Occasion;
+use super::offered::{allowed, broken_rule, fractions, partitions_with};
 use super::refusal::{FractionOption, Refusal};
 use super::requested::RequestedFraction;
 use super::types;
 use crate::config::Config;
 use crate::fraction::Fraction;
-use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
 use crate::request;
@@ -81,24 +81,6 @@ fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
     found
 }
 
-/// The sizes that a user may have, for messages.
-fn allowed(config: &Config, destination: &Destination<'_>, pools: &[&Pool]) -> Vec<MenuEntry> {
-    let mut sizes = rounding::sizes(pools);
-    sizes.retain(|size| broken_rule(config, destination, size).is_none());
-    sizes
-}
-
-fn broken_rule<'a>(
-    config: &Config,
-    destination: &Destination<'a>,
-    size: &MenuEntry,
-) -> Option<&'a str> {
-    destination.partitions.iter().copied().find(|partition| {
-        let rules = config.rules(partition);
-        rules.is_some_and(|rules| !rules.allow(size))
-    })
-}
-
 fn within_rules(
     config: &Config,
     destination: &Destination<'_>,
@@ -116,10 +98,6 @@ fn within_rules(
         sizes: fractions(&allowed(config, destination, pools)),
         named: destination.named,
     })
-}
-
-fn fractions(sizes: &[MenuEntry]) -> Vec<Fraction> {
-    sizes.iter().map(|size| size.fraction).collect()
 }
 
 fn no_grant(
@@ -193,19 +171,5 @@ fn single_mechanisms(
         };
         grant(config, destination, &requested, occasion).is_ok()
     });
-    found
-}
-
-/// The partitions that give as much.
-fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
-        let rules = config.rules(name);
-        let allowed = |grant: &Grant<'_>| rules.is_none_or(|rules| rules.allow(&grant.size));
-        let granted = rounding::grant(&config.pools_of_partition(name), demand);
-        if !found.contains(name) && granted.is_ok_and(|grant| allowed(&grant)) {
-            found.push(name.clone());
-        }
-    }
     found
 }

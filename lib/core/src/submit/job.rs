@@ -35,6 +35,8 @@ pub struct JobRequest<'a> {
     pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.
     pub tres_per_node: Option<&'a str>,
+    /// The Types of GPUs that Slurm counts on any node, where all of them are known.
+    pub gpu_types: Option<&'a [String]>,
     /// `--gpus`.
     pub tres_per_job: Option<&'a str>,
     /// `--gpus-per-socket`.
@@ -65,7 +67,7 @@ impl JobRequest<'_> {
     /// Whether any part of it speaks of fractions, well-formed or not.
     #[must_use]
     pub fn names_fraction(&self) -> bool {
-        self.tres().any(request::names_fraction)
+        self.tres().any(request::means_fraction)
     }
 
     /// The texts in which GRES can be named.

@@ -49,9 +49,14 @@ pub enum Refusal {
     },
     /// A fraction together with `gpu`.
     #[error(
-        "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1"
+        "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25"
     )]
     WithGpu,
+    /// A fraction together with `none`.
+    #[error(
+        "gpufrac: a fraction and none can not be in one request; leave none out, and write only --gres=gpufrac:0.25"
+    )]
+    WithNone,
     /// A fraction together with `shard`.
     #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25")]
     WithShard,
@@ -134,7 +139,10 @@ pub enum Refusal {
         option: &'static str,
     },
     /// No pool in the partition.
-    #[error("gpufrac: partition {partition:?} has no fractions of GPUs; use --partition={}", served.join(" or --partition="))]
+    #[error(
+        "gpufrac: partition {partition:?} has no fractions of GPUs; {}",
+        served_by(served)
+    )]
     NotServed {
         /// The partitions of the request.
         partition: String,
@@ -272,7 +280,8 @@ pub enum Refusal {
     },
     /// `shard` or `gpu` in a partition with pools.
     #[error(
-        "gpufrac: GPUs of partition {partition} are shared, and {name} can not be asked for by itself{reason}; write --gres=gpufrac:0.25 (a whole GPU: gpufrac:1)"
+        "gpufrac: GPUs of partition {partition} are shared, and {name} can not be asked for by itself{reason}; {}",
+        ways(FractionOption::Gres, sizes, elsewhere)
     )]
     Raw {
         /// `shard` or `gpu`.
@@ -281,6 +290,25 @@ pub enum Refusal {
         partition: String,
         /// What more there is to say.
         reason: RawReason,
+        /// The sizes where the job may run.
+        sizes: Vec<Fraction>,
+        /// Partitions that lend whole GPUs, where this one does not.
+        elsewhere: Vec<String>,
+    },
+    /// A Type of GPU that neither Slurm nor a pool has.
+    #[error(
+        "gpufrac: no GPU of this cluster has the Type {type_name:?}, and those of partition {partition} are shared; {}",
+        ways(FractionOption::Gres, sizes, elsewhere)
+    )]
+    NoSuchType {
+        /// As written.
+        type_name: String,
+        /// The partition.
+        partition: String,
+        /// The sizes where the job may run.
+        sizes: Vec<Fraction>,
+        /// Partitions that lend whole GPUs, where this one does not.
+        elsewhere: Vec<String>,
     },
     /// As [`Refusal::Raw`], and the partition is not known.
     #[error(
@@ -290,6 +318,39 @@ pub enum Refusal {
         /// `shard` or `gpu`.
         name: &'static str,
     },
+}
+
+impl Refusal {
+    /// The partitions that it recommends.
+    fn partitions(&mut self) -> Option<&mut Vec<String>> {
+        match self {
+            Refusal::NotServed { served: names, .. }
+            | Refusal::Raw {
+                elsewhere: names, ..
+            }
+            | Refusal::NoSuchType {
+                elsewhere: names, ..
+            }
+            | Refusal::NoWhole {
+                elsewhere: names, ..
+            }
+            | Refusal::TooLarge {
+                elsewhere: names, ..
+            }
+            | Refusal::TooMuchMemory {
+                elsewhere: names, ..
+            } => Some(names),
+            _ => None,
+        }
+    }
+
+    /// Recommends only those partitions that `existing` leaves: gpufrac.toml may name others than Slurm has. It is not
+    /// asked where none is recommended.
+    pub fn recommend_only(&mut self, existing: impl FnOnce(&mut Vec<String>)) {
+        if let Some(names) = self.partitions().filter(|names| !names.is_empty()) {
+            existing(names);
+        }
+    }
 }
 
 /// Why a request counts as one for `shard` or `gpu`.
@@ -341,6 +402,13 @@ fn ways(option: FractionOption, sizes: &[Fraction], elsewhere: &[String]) -> Str
         ));
     }
     text
+}
+
+fn served_by(partitions: &[String]) -> String {
+    match partitions {
+        [] => "no other partition of this cluster has any: ask the admin for the pools of gpufrac.toml".to_owned(),
+        names => format!("use --partition={}", names.join(" or --partition=")),
+    }
 }
 
 fn partitions(elsewhere: &[String]) -> String {

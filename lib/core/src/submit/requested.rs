@@ -88,6 +88,10 @@ pub(super) fn of<'a>(
                 conflicts::refuse_raw(config, destination, occasion, name, RawReason::Plain)?;
                 return Ok(None);
             }
+            let named = items
+                .iter()
+                .chain(texts.beside(option).map(|(_, item)| item));
+            conflicts::refuse_unknown_type(config, destination, request, occasion, named)?;
             let silent = !none && is_silent(request, &elsewhere);
             // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
             let sure = occasion == Occasion::Submit && destination.named && !destination.others;
@@ -148,6 +152,9 @@ pub(super) fn read<'a>(
         [one] => *one,
         [_, _, ..] => return Err(Refusal::TwoFractions),
     };
+    if items.iter().any(|item| item.kind == Kind::None) {
+        return Err(Refusal::WithNone);
+    }
     let text = items.get(position).map_or("", |item| item.text);
     let mut counts = shards.iter().chain(&gpus);
     let mut requested = |demand| {
@@ -250,9 +257,11 @@ fn raw_or_nothing(
     }
 }
 
-/// Slurm takes `gpu:0.25` for a type named 0.25.
+/// Slurm takes `gpu:0.25` for a type named 0.25. `2g.20gb` is one.
 fn is_number(type_name: &str) -> bool {
-    type_name.starts_with(|c: char| c.is_ascii_digit() || c == '.')
+    type_name
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || b".%/".contains(&byte))
 }
 
 /// Whether GPUs of a Type are asked for that no pool has. Slurm gives devices of that Type alone, which are

@@ -275,8 +275,9 @@ fn pairs_are_left_as_they_are() {
         assert_eq!(
             refusal("gpu", pair),
             "gpufrac: GPUs of partition gpu are shared, and shard can not be asked for by itself \
-             (the counts of gpufrac and shard do not belong together); write --gres=gpufrac:0.25 \
-             (a whole GPU: gpufrac:1)",
+             (the counts of gpufrac and shard do not belong together); write --gres=gpufrac:0.125 or \
+             --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or \
+             --partition=full",
             "{pair}"
         );
     }
@@ -291,11 +292,11 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:0.25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1",
+            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:25,shard:25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; write either --gres=gpufrac:0.25 or --gres=gpufrac:1",
+            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:0.25,shard:25",
@@ -506,7 +507,7 @@ fn raw_requests_in_partitions_with_pools() {
     ] {
         assert!(refused(&options, Occasion::Submit).contains("can not be asked for by itself"));
     }
-    for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1", "gpu:t4:0.25"] {
+    for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1"] {
         let message = refusal("gpu", tres);
         assert!(
             message.contains("(a fraction of gpu is not a thing of Slurm's)"),
@@ -514,6 +515,88 @@ fn raw_requests_in_partitions_with_pools() {
         );
     }
     untouched(&job("raw", "gpufrac:25,shard:50"), Occasion::Submit);
+}
+
+#[test]
+fn advice_is_what_can_be_had_there() {
+    let small = Config::parse(
+        "version = 1\n[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
+         partitions = [\"gpu\", \"gpuu\"]\nnodes = \"n1\"\n[partition.gpu]\nmax = 0.125\n",
+        "gpufrac.toml",
+    );
+    let small = small.unwrap();
+    let refusal_of = |request: &JobRequest<'_>| decide(&small, request, Occasion::Submit);
+    let message = |request: &JobRequest<'_>| refusal_of(request).unwrap_err().to_string();
+    // No pool lends a whole GPU, and not all sizes of the menu may be had.
+    assert_eq!(
+        message(&job("gpu", "gpu:1")),
+        "gpufrac: GPUs of partition gpu are shared, and gpu can not be asked for by itself; write --gres=gpufrac:0.125"
+    );
+    assert!(!refusal("gpu", "gpufrac:0.25,gpu:1").contains("gpufrac:1"));
+    // One that lends them says so itself.
+    let message_of_big = refusal("big", "gpu:1");
+    assert!(
+        message_of_big.ends_with("or --gres=gpufrac:0.5 or --gres=gpufrac:1"),
+        "{message_of_big}"
+    );
+
+    // A partition that Slurm does not have is not recommended.
+    let mut refusal = refusal_of(&job("cpu", "gpufrac:0.25")).unwrap_err();
+    refusal.recommend_only(|names| names.retain(|name| name != "gpuu"));
+    assert_eq!(
+        refusal.to_string(),
+        "gpufrac: partition \"cpu\" has no fractions of GPUs; use --partition=gpu"
+    );
+    refusal.recommend_only(Vec::clear);
+    assert_eq!(
+        refusal.to_string(),
+        "gpufrac: partition \"cpu\" has no fractions of GPUs; no other partition of this cluster has any: \
+         ask the admin for the pools of gpufrac.toml"
+    );
+    let with_none = message(&job("gpu", "gpufrac:0.125,none"));
+    assert!(with_none.contains("leave none out"), "{with_none}");
+}
+
+#[test]
+fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
+    let types = ["half", "slices", "whole", "t4"].map(str::to_owned);
+    let with = |request: JobRequest<'static>, types: &[String]| {
+        let request = JobRequest {
+            gpu_types: Some(types),
+            ..request
+        };
+        decide(shared_config(), &request, Occasion::Submit).map_err(|refusal| refusal.to_string())
+    };
+    let option = JobRequest {
+        tres_per_job: Some("gres/gpu:h100:1"),
+        ..job("gpu", "")
+    };
+    for request in [
+        job("gpu", "gpu:h100:1"),
+        job("gpu", "gres:tmpdisk:1,gres:gpu:h100"),
+        job("gpu", "gpu:2g.20gb:1"),
+        option,
+    ] {
+        assert_eq!(
+            with(request, &types)
+                .unwrap_err()
+                .replace("2g.20gb", "h100"),
+            "gpufrac: no GPU of this cluster has the Type \"h100\", and those of partition gpu are shared; \
+             write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; \
+             for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full"
+        );
+    }
+    for request in [
+        // Slurm lends it itself, in whatever letters.
+        job("gpu", "gpu:t4:1"),
+        job("gpu", "gpu:T4:1"),
+        job("gpu", "gpu:h100:0"),
+        // It is no business of gpufrac's what happens there.
+        job("cpu", "gpu:h100:1"),
+        job("raw", "gpu:h100:1"),
+    ] {
+        assert_eq!(with(request, &types), Ok(Verdict::Untouched), "{request:?}");
+    }
 }
 
 #[test]

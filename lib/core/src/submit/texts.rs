@@ -22,7 +22,11 @@ impl<'a> Texts<'a> {
         if occasion == Occasion::Modify {
             refuse_what_leaves_counts(request)?;
         }
-        let items = |text: Option<&'a str>| request::parse(text.unwrap_or(""));
+        let items = |text: Option<&'a str>| {
+            let text = text.unwrap_or("");
+            request::refuse_misspelt(text)?;
+            request::parse(text)
+        };
         Ok(Self {
             request: *request,
             per_node: items(request.tres_per_node)?,

@@ -1,6 +1,7 @@
 //! Every way to ask Slurm for something asks for a fraction as well.
 
 mod arrays_and_het_jobs;
+mod newcomers;
 mod options;
 mod scontrol;
 mod scrontab;

@@ -1,0 +1,63 @@
+//! What could be asked for instead, for messages.
+
+use super::destination::Destination;
+use crate::config::Config;
+use crate::fraction::Fraction;
+use crate::layout::MenuEntry;
+use crate::pool::Pool;
+use crate::rounding::{self, Demand, Grant};
+
+/// The sizes that a user may have of these pools.
+pub(super) fn allowed(
+    config: &Config,
+    destination: &Destination<'_>,
+    pools: &[&Pool],
+) -> Vec<MenuEntry> {
+    let mut sizes = rounding::sizes(pools);
+    sizes.retain(|size| broken_rule(config, destination, size).is_none());
+    sizes
+}
+
+/// The partition whose rules do not allow a size.
+pub(super) fn broken_rule<'a>(
+    config: &Config,
+    destination: &Destination<'a>,
+    size: &MenuEntry,
+) -> Option<&'a str> {
+    destination.partitions.iter().copied().find(|partition| {
+        let rules = config.rules(partition);
+        rules.is_some_and(|rules| !rules.allow(size))
+    })
+}
+
+pub(super) fn fractions(sizes: &[MenuEntry]) -> Vec<Fraction> {
+    sizes.iter().map(|size| size.fraction).collect()
+}
+
+/// The partitions that give as much.
+pub(super) fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
+        let rules = config.rules(name);
+        let allowed = |grant: &Grant<'_>| rules.is_none_or(|rules| rules.allow(&grant.size));
+        let granted = rounding::grant(&config.pools_of_partition(name), demand);
+        if !found.contains(name) && granted.is_ok_and(|grant| allowed(&grant)) {
+            found.push(name.clone());
+        }
+    }
+    found
+}
+
+/// What a job may write for GPUs as they are: the sizes where it may run, and the partitions that lend whole GPUs where
+/// these do not.
+pub(super) fn instead_of_gpus(
+    config: &Config,
+    destination: &Destination<'_>,
+) -> (Vec<Fraction>, Vec<String>) {
+    let sizes = fractions(&allowed(config, destination, &destination.pools));
+    let elsewhere = match sizes.last() {
+        Some(&Fraction::ONE) => Vec::new(),
+        _ => partitions_with(config, Demand::Fraction(Fraction::ONE)),
+    };
+    (sizes, elsewhere)
+}

@@ -1,0 +1,65 @@
+//! The options that stand beside a fraction, as slurmctld will see them.
+
+use std::ffi::CStr;
+
+use gpufrac_core::submit::JobRequest;
+use slurm_sys::host;
+
+use crate::options::Options;
+
+/// Options that do not go with a fraction. slurmctld's plugin refuses them too, but some of them Slurm's commands refuse before,
+/// without a word about what to write.
+#[derive(Default)]
+pub struct Beside {
+    per_job: Option<String>,
+    per_socket: Option<String>,
+    per_task: Option<String>,
+    cpus_per_gpu: Option<String>,
+    mem_per_gpu: Option<String>,
+    gpu_freq: Option<String>,
+    tasks_per_gpu: bool,
+    exclusive: bool,
+    core_spec: bool,
+}
+
+impl Beside {
+    /// Reads the options of a command that submits a job.
+    pub fn read(options: &Options) -> Self {
+        let gpus = |name: &CStr| options.get(name).map(|value| format!("gpu:{value}"));
+        let is_set = |name: &CStr| options.get(name).is_some();
+        // srun of 26.05 calls that of the job `allocation`.
+        let exclusive = options.get(c"exclusive");
+        let alone = |value: &str| ["exclusive", "allocation"].contains(&value);
+        Self {
+            per_job: gpus(c"gpus"),
+            per_socket: gpus(c"gpus-per-socket"),
+            per_task: gpus(c"gpus-per-task").or_else(|| options.get(c"tres-per-task")),
+            cpus_per_gpu: gpus(c"cpus-per-gpu"),
+            mem_per_gpu: gpus(c"mem-per-gpu"),
+            gpu_freq: gpus(c"gpu-freq"),
+            tasks_per_gpu: is_set(c"ntasks-per-gpu"),
+            exclusive: exclusive.as_deref().is_some_and(alone),
+            core_spec: host::takes_core_spec() && (is_set(c"core-spec") || is_set(c"thread-spec")),
+        }
+    }
+
+    /// GPUs for each task.
+    pub fn per_task(&self) -> Option<&str> {
+        self.per_task.as_deref()
+    }
+
+    /// A request with these, and nothing else.
+    pub fn request(&self) -> JobRequest<'_> {
+        JobRequest {
+            tres_per_job: self.per_job.as_deref(),
+            tres_per_socket: self.per_socket.as_deref(),
+            cpus_per_tres: self.cpus_per_gpu.as_deref(),
+            mem_per_tres: self.mem_per_gpu.as_deref(),
+            tres_freq: self.gpu_freq.as_deref(),
+            tasks_per_gpu: self.tasks_per_gpu,
+            exclusive: self.exclusive,
+            core_spec: self.core_spec,
+            ..JobRequest::default()
+        }
+    }
+}
