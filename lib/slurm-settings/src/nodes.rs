@@ -196,6 +196,16 @@ fn gpus(
         );
     }
     guesses.retain(|count| *count > 0);
+    if guesses.is_empty() {
+        // As before gpufrac: GPUs of another Type, each of them whole.
+        let of_gpus = texts.iter().flatten().map(|text| sum(&counts(text), "gpu"));
+        let files = lines.map_or(0, |lines| lines.gpus.len());
+        guesses.extend(
+            of_gpus
+                .chain(u64::try_from(files).ok())
+                .filter(|count| *count > 0),
+        );
+    }
     let mut votes: BTreeMap<u64, usize> = BTreeMap::new();
     for guess in guesses {
         *votes.entry(guess).or_default() += 1;
@@ -249,8 +259,15 @@ fn devices(
         wrong_shards(lines, &right).map(on_lines),
         wrong_fractions(lines, &right).map(on_lines),
     ];
-    let wrong = wrong.into_iter().flatten();
-    found.extend(wrong.map(|(severity, place, why)| Fault {
+    // The lines to write are the same for all that is wrong in one place.
+    let mut places: Vec<(Severity, String, Vec<WrongLine>)> = Vec::new();
+    for (severity, place, why) in wrong.into_iter().flatten() {
+        match places.last_mut() {
+            Some((same, known, whys)) if *same == severity && *known == place => whys.push(why),
+            _ => places.push((severity, place, vec![why])),
+        }
+    }
+    found.extend(places.into_iter().map(|(severity, place, why)| Fault {
         severity,
         place,
         wrong: Wrong::Lines {

@@ -94,6 +94,7 @@ fn gpus(
     let machine = Machine::of(node, &session)?;
     placeholders(&machine, found);
     let mut checked = Vec::new();
+    let mut others = OtherModels::default();
     daemons(node, &machine.devices, &session, found)?;
     for device in &machine.devices {
         if checked.contains(&device.gpu_index) {
@@ -110,15 +111,47 @@ fn gpus(
             found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;
         };
-        one_gpu(gpu, device, found)?;
+        one_gpu(gpu, device, &mut others, found)?;
         if let Some(record) = record {
             recorded(node, record, gpu, device, found);
         }
     }
+    found.extend(others.findings());
     Ok(())
 }
 
-fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Finding>) -> Result<(), NvmlError> {
+/// GPUs that are not the model of their pool: those that differ alike have one finding together.
+#[derive(Default)]
+struct OtherModels(Vec<(String, Vec<String>)>);
+
+impl OtherModels {
+    fn add(&mut self, gpu: &Gpu<'_>, pool: &Pool, differences: &[String]) {
+        let what = format!(
+            "({}), pool `{}`: {}",
+            gpu.name(),
+            pool.name,
+            differences.join("; ")
+        );
+        match self.0.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, indexes)) => indexes.push(gpu.index.to_string()),
+            None => self.0.push((what, vec![gpu.index.to_string()])),
+        }
+    }
+
+    fn findings(self) -> impl Iterator<Item = Finding> {
+        self.0.into_iter().map(|(what, indexes)| {
+            let what = format!("GPU {} {what}", indexes.join(", "));
+            Finding::of_machine(what, inspect::MODEL_FIX)
+        })
+    }
+}
+
+fn one_gpu(
+    gpu: &Gpu<'_>,
+    device: &Device<'_>,
+    others: &mut OtherModels,
+    found: &mut Vec<Finding>,
+) -> Result<(), NvmlError> {
     found.extend(inspect::library(device));
     for difference in inspect::differences(gpu, device)? {
         match difference {
@@ -126,16 +159,7 @@ fn one_gpu(gpu: &Gpu<'_>, device: &Device<'_>, found: &mut Vec<Finding>) -> Resu
                 format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name()),
                 "`gpufrac node-setup` switches it on, or says how",
             )),
-            Difference::Model(differences) => {
-                found.extend(differences.iter().map(|difference| {
-                    let what = format!(
-                        "{gpu} ({}), pool `{}`: {difference}",
-                        gpu.name(),
-                        device.pool.name
-                    );
-                    Finding::of_machine(what, inspect::MODEL_FIX)
-                }));
-            }
+            Difference::Model(differences) => others.add(gpu, device.pool, &differences),
             Difference::Unfit(finding) => found.push(finding),
         }
     }

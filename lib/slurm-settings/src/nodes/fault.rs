@@ -37,7 +37,10 @@ pub(super) enum Wrong {
     /// `AutoDetect=` of gres.conf.
     AutoDetect { how: String },
     /// Its devices and shares in gres.conf.
-    Lines { why: WrongLine, right: GresLines },
+    Lines {
+        why: Vec<WrongLine>,
+        right: GresLines,
+    },
 }
 
 /// What is wrong with the lines of a node in gres.conf.
@@ -138,7 +141,10 @@ impl Wrong {
                 format!("add the line: NodeName={nodes} AutoDetect=off"),
             ),
             Wrong::Lines { why, right } => (
-                why.text(nodes),
+                why.iter()
+                    .map(|why| why.text(nodes))
+                    .collect::<Vec<_>>()
+                    .join("; "),
                 format!("write for {nodes}:\n{}", right.gres_conf(nodes).join("\n")),
             ),
         }
