@@ -94,6 +94,14 @@ const CGROUP_CONF: &[(&str, Judge)] = &[
     ("CgroupPlugin", fence::cgroup_plugin),
 ];
 
+/// Settings that are empty in every release where no line sets them: what runs may be that of a line that is gone.
+const WITHOUT_DEFAULT: &[&str] = &[
+    "GresTypes",
+    "PrologFlags",
+    "JobSubmitPlugins",
+    "CliFilterPlugins",
+];
+
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let context = Context::of(settings, config);
     let running = settings.running.as_ref();
@@ -128,9 +136,10 @@ fn one(
     let written = match line {
         Some((_, value)) => judge(context, Some(value)),
         // What is not written has its default, which the running one shows.
-        None if running.is_some() => None,
+        None if running.is_some() && !WITHOUT_DEFAULT.contains(&key) => None,
         None => file.and_then(|_| judge(context, None)),
     };
+    let now_is_wrong = now.is_some();
     let place = match (line, file) {
         (Some((place, _)), _) => place.to_string(),
         (None, Some(file)) => file.path.display().to_string(),
@@ -153,7 +162,7 @@ fn one(
     };
     let value = line
         .map(|(_, value)| value)
-        .or_else(|| running.and_then(|running| running.get(key)));
+        .or_else(|| running.filter(|_| now_is_wrong)?.get(key));
     let fix = match (fault.fix, line) {
         (Fix::Value(value), Some(_)) => format!("write instead: {key}={value}"),
         (Fix::Value(value), None) => format!("add the line: {key}={value}"),

@@ -123,6 +123,32 @@ fn what_is_right_is_not_named() {
 }
 
 #[test]
+fn a_line_that_was_lost_is_named_while_slurm_still_runs_with_it() {
+    for key in ["GresTypes", "PrologFlags", "JobSubmitPlugins"] {
+        let mut world = World::right();
+        world.change("slurm.conf", &format!("{key}="), &format!("#{key}="));
+        let settings = Settings {
+            files: Some(world.files()),
+            running: Some(recorded("24.11", &PLUGINS)),
+            ..Settings::default()
+        };
+        let found = judge(&settings, &pools(POOLS));
+        let [lost] = found.as_slice() else {
+            panic!("{key}: {found:?}");
+        };
+        assert_eq!(lost.severity, Severity::Error);
+        assert!(
+            lost.what.starts_with(&format!("{key} is not set")),
+            "{lost:?}"
+        );
+        assert!(
+            lost.fix.starts_with(&format!("add the line: {key}=")),
+            "{lost:?}"
+        );
+    }
+}
+
+#[test]
 fn lines_are_found_in_included_files_and_the_last_one_counts() {
     let mut world = World::right();
     world.change(
