@@ -130,6 +130,8 @@ impl FromStr for IdleWish {
 /// The whole of `[reaper]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reaper {
+    /// Whether the file has `[reaper]`: nobody misses the daemon where it has not.
+    pub is_written: bool,
     /// From the beginning of one sample to that of the next.
     pub interval: Duration,
     /// Where Prometheus reads; None for nowhere.
@@ -268,6 +270,7 @@ impl Default for Policy {
 impl Default for Reaper {
     fn default() -> Self {
         Reaper {
+            is_written: false,
             interval: Duration::from_secs(10),
             metrics: Some(SocketAddr::from(([127, 0, 0, 1], 9835))),
             dcgm_exporter: None,

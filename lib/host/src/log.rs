@@ -28,6 +28,11 @@ impl JobLog {
         Self::about("node-setup".into())
     }
 
+    /// For a command by which an admin changes something.
+    pub fn command(name: &str) -> JobLog {
+        Self::about(name.to_owned())
+    }
+
     /// For `gpufrac-reaperd`.
     pub fn reaper() -> JobLog {
         Self::about("reaper".into())

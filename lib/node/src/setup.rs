@@ -21,6 +21,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
+use crate::slice::unleased::{self, CleanError};
 use crate::slice::{keep, reconcile};
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
@@ -102,6 +103,11 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
             count: machine.gpus.len(),
         });
     }
+    report.problems = inspect::lost(&machine);
+    if !report.problems.is_empty() {
+        // What was made for all of them stays as it is.
+        return Ok(report);
+    }
     let devices = &machine.devices;
     for gpu in &mut machine.gpus {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
@@ -123,8 +129,30 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
                 .into(),
         );
     }
-    repair(machine)?;
+    report.hints.extend(unleased(node, &session)?);
+    match repair(machine) {
+        // What is not leased is not known, so that nothing is repaired.
+        Err(SetupError::Store(error)) if error.path().is_some() => {
+            report
+                .problems
+                .push(Finding::of_machine(&error, error.fix()));
+        }
+        other => other?,
+    }
     Ok(report)
+}
+
+/// Instances that no lease names, for an admin to destroy.
+fn unleased(node: &Node, session: &Session) -> Result<Vec<String>, SetupError> {
+    match unleased::of_node(node, session) {
+        Ok(found) => Ok(found
+            .iter()
+            .map(|it| format!("{it}: {}", unleased::FIX))
+            .collect()),
+        Err(CleanError::Nvml(error)) => Err(error.into()),
+        // Of leases that cannot be read `repair` tells.
+        Err(_) => Ok(Vec::new()),
+    }
 }
 
 /// The folders below `<run>`; the locks are root's alone, as whoever can open a file can lock it.
@@ -155,7 +183,19 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     compute_mode::forget(node)?;
     without::forget_all(&node.run)?;
     let store = node.leases()?;
-    for lease in store.list()? {
+    let (leases, damaged) = store.readable()?;
+    for error in damaged {
+        let Some(path) = error.path() else {
+            return Err(error.into());
+        };
+        let name = path.file_name().and_then(|name| name.to_str());
+        if store.drop_unreadable(name.unwrap_or_default())?.is_some() {
+            report
+                .done
+                .push(format!("dropped a lease from before the reboot: {error}"));
+        }
+    }
+    for lease in leases {
         let lock = node
             .locks()?
             .gpu(lease.slice.gpu_index, node.lock_patience)?;
@@ -305,7 +345,7 @@ fn switch_mig_on(
                 gpu.index, device.pool.name
             ),
         ),
-        MigMode::OnAfterReset => reset_needed(gpu),
+        MigMode::OnAfterReset if !gpu.mig_switches_without_reset()? => reset_needed(gpu),
         // Before Hopper, switching resets the GPU: that is the admin's decision.
         MigMode::Off if !gpu.mig_switches_without_reset()? => Finding::of_machine(
             format!("{gpu} ({}) is not in MIG mode", gpu.name()),
@@ -314,9 +354,10 @@ fn switch_mig_on(
                 gpu.index, gpu.index
             ),
         ),
-        MigMode::Off => match gpu.switch_mig_on() {
+        // Asked for and not done, as something used the GPU then: it may be idle now.
+        MigMode::Off | MigMode::OnAfterReset => match gpu.switch_mig_on() {
             Ok(MigMode::On) => return Ok(None),
-            Ok(_) => reset_needed(gpu),
+            Ok(_) => still_in_use(gpu)?,
             Err(error) => Finding::of_machine(
                 format!("MIG cannot be switched on: {error}"),
                 "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again",
@@ -324,6 +365,26 @@ fn switch_mig_on(
         },
     };
     Ok(Some(stays))
+}
+
+/// MIG waits for the end of what uses the GPU.
+fn still_in_use(gpu: &Gpu<'_>) -> Result<Finding, NvmlError> {
+    let pids: Vec<String> = gpu
+        .processes()?
+        .iter()
+        .map(|it| it.pid.to_string())
+        .collect();
+    let by = match pids.is_empty() {
+        true => "something".to_owned(),
+        false => format!("process {}", pids.join(", ")),
+    };
+    Ok(Finding::of_machine(
+        format!(
+            "{gpu} ({}) is not in MIG mode yet: {by} uses it",
+            gpu.name()
+        ),
+        "end that (DCGM, nvidia-persistenced, a display, a job) and run `gpufrac node-setup` again, which switches MIG on",
+    ))
 }
 
 fn reset_needed(gpu: &Gpu<'_>) -> Finding {

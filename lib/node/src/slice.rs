@@ -9,4 +9,5 @@ pub mod reconcile;
 pub mod release;
 pub mod remains;
 pub mod teardown;
+pub mod unleased;
 mod waiting;

@@ -444,12 +444,15 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
         [Slurm::Requeues, Slurm::CannotRequeue, Slurm::IsSilent],
         |slurm| {
             let Some(world) = ready() else { return };
-            let foreign = world.foreign(9, 4, 4, Some(2));
+            // More than Slurm counted is there already.
+            let other = job(2, 1, 50);
+            world.slurm_knows(other);
+            world.prolog(other).ok();
             let one = job(1, 1, 25);
             world.slurm_knows(one);
             match slurm {
                 Slurm::Requeues => {
-                    world.prolog(one).ok().says("that gpufrac did not make");
+                    world.prolog(one).ok().says("no position is free");
                     assert_eq!(world.slurm_was_told(), ["requeue 1"]);
                 }
                 // It is told, and ends.
@@ -469,10 +472,25 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
                     world.prolog(one).ok().says("its tasks are refused");
                 }
             }
-            world.check(&[foreign]);
-            assert!(world.leases().is_empty());
+            world.check(&[]);
+            assert!(world.lease(one).is_none());
         },
     );
+}
+
+#[test]
+fn a_job_whose_place_a_foreign_instance_has_drains_the_node() {
+    let Some(world) = ready() else { return };
+    let foreign = world.foreign(9, 4, 4, Some(2));
+    let one = job(1, 1, 25);
+    world.slurm_knows(one);
+    let ended = world.prolog(one).says("that gpufrac did not make");
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert_eq!(world.slurm_was_told(), [""; 0]);
+    // There is a place on the other half.
+    world.prolog(job(2, 0, 25)).ok();
+    world.check(&[foreign]);
+    assert!(world.lease(one).is_none());
 }
 
 #[test]

@@ -87,8 +87,8 @@ fn a_second_slice_that_fails_takes_the_first_with_it() {
     // The half is taken by somebody who is not in Slurm's count.
     world.foreign(14, 0, 2, Some(1));
     let before = world.instances(0);
-    world.prolog(job).ok().says("no position is free");
-    assert_eq!(world.slurm_was_told(), ["requeue 7"]);
+    let ended = world.prolog(job).says("no position is free");
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(world.leases().is_empty());
     assert_eq!(world.instances(0), before);
     assert!(world.usage().is_empty(), "nobody had a slice");

@@ -67,7 +67,10 @@ const MIN_SAMPLES_PER_WINDOW: u32 = 3;
 
 pub(super) fn read(source: &mut Source<'_>, section: &Section<'_, '_>) -> Reaper {
     section.only(source, &[OWN_KEYS.as_slice(), &POLICY_KEYS].concat());
-    let mut reaper = Reaper::default();
+    let mut reaper = Reaper {
+        is_written: true,
+        ..Reaper::default()
+    };
     if let Some(item) = section.get("interval") {
         let range = SHORTEST_INTERVAL..=LONGEST_INTERVAL;
         match item.duration(source) {

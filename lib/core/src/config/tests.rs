@@ -277,6 +277,7 @@ fn the_sample_of_the_reaper_shows_the_defaults() {
     let shown = Config::parse(&format!("{pools}{shown}"), "shown").unwrap();
     let default = Reaper::default();
     let reaper = Reaper {
+        is_written: false,
         dcgm_exporter: default.dcgm_exporter.clone(),
         mail: default.mail.clone(),
         rules: Vec::new(),

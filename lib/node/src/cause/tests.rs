@@ -287,6 +287,12 @@ fn plain() -> Vec<CarveError> {
             gpu_index: GpuIndex(0),
             standing: String::new(),
         },
+        CarveError::NotOurs {
+            profile: String::new(),
+            side: Side::Left,
+            gpu_index: GpuIndex(0),
+            standing: String::new(),
+        },
         CarveError::MigOn {
             gpu: gpu(),
             mechanism: Mechanism::Mps,
@@ -377,6 +383,7 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::MigOff { .. }
         | CarveError::Geometry { .. }
         | CarveError::NoPlace { .. }
+        | CarveError::NotOurs { .. }
         | CarveError::MigOn { .. }
         | CarveError::NoRoom { .. }
         | CarveError::Earlier { .. }
@@ -389,14 +396,14 @@ fn every_variant_is_tried() {
     let all = plain();
     let kinds: std::collections::HashSet<_> = all.iter().map(std::mem::discriminant).collect();
     assert!(all.iter().all(is_plain));
-    assert_eq!((kinds.len(), all.len()), (29, 29));
+    assert_eq!((kinds.len(), all.len()), (30, 30));
     let drains = |error: &&CarveError| error.reaction() == Reaction::Drain;
     let drained: Vec<String> = all
         .iter()
         .filter(drains)
         .map(|e| format!("{e:?}"))
         .collect();
-    assert_eq!(drained.len(), 5, "{drained:#?}");
+    assert_eq!(drained.len(), 6, "{drained:#?}");
 }
 
 #[test]

@@ -80,6 +80,11 @@ pub fn node_name(lookup: impl Fn(&str) -> Option<OsString>) -> String {
     if let Some(name) = lookup("SLURMD_NODENAME").and_then(|name| name.into_string().ok()) {
         return name;
     }
+    host_name()
+}
+
+/// The host's short name.
+pub fn host_name() -> String {
     let host = nix::unistd::gethostname().unwrap_or_default();
     let host = host.to_string_lossy();
     host.split('.').next().unwrap_or_default().to_owned()

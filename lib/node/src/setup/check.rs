@@ -8,6 +8,7 @@ use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
 use gpufrac_core::layout::LayoutKind;
 use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
+use gpufrac_core::policy::Mode;
 
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::memory_limit;
@@ -16,6 +17,8 @@ use crate::mps::tenants;
 use crate::mps::version;
 use crate::node::Node;
 use crate::setup::inspect::{self, Difference, Machine};
+use crate::slice::unleased::{self, CleanError};
+use crate::state::locks::LockError;
 use crate::state::record::NodeRecord;
 use gpufrac_host::files::RootDir;
 use gpufrac_nvml::{Gpu, NvmlError, Session};
@@ -72,17 +75,42 @@ pub fn check(node: &Node) -> Vec<Finding> {
             None
         }
     };
-    if let Err(error) = node
-        .leases()
-        .map(|store| store.list())
-        .and_then(|list| list)
-    {
-        found.push(Finding::of_machine(error, SETUP));
+    match node.leases().and_then(|store| store.readable()) {
+        Ok((_, errors)) => {
+            let damaged = errors.into_iter();
+            found.extend(damaged.map(|error| Finding::of_machine(&error, error.fix())));
+        }
+        Err(error) => found.push(Finding::of_machine(&error, error.fix())),
     }
+    found.extend(no_reaper(node));
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
         found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
     }
     found
+}
+
+/// A daemon that the configuration asks for and that does not run. Only root can see that.
+fn no_reaper(node: &Node) -> Option<Finding> {
+    let reaper = &node.config.reaper;
+    let rules = reaper.rules.iter().map(|rule| &rule.policy);
+    let mut policies = rules.chain([&reaper.general]);
+    let is_asked = reaper.is_written && policies.any(|policy| policy.mode != Mode::Off);
+    if !is_asked || !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let runs = node
+        .locks()
+        .map_err(LockError::from)
+        .and_then(|locks| locks.daemon_runs());
+    let what = match runs {
+        Ok(true) => return None,
+        Ok(false) => "gpufrac-reaperd does not run, and gpufrac.toml has [reaper]: nobody looks for idle slices here".to_owned(),
+        Err(error) => format!("whether gpufrac-reaperd runs cannot be seen: {error}"),
+    };
+    Some(Finding::of_machine(
+        what,
+        "`systemctl enable --now gpufrac-reaperd`, and `journalctl -u gpufrac-reaperd` says why it ended; a site that does not want it sets mode = \"off\" in [reaper]",
+    ))
 }
 
 fn gpus(
@@ -92,6 +120,7 @@ fn gpus(
 ) -> Result<(), NvmlError> {
     let session = node.nvml()?;
     let machine = Machine::of(node, &session)?;
+    found.extend(inspect::lost(&machine));
     placeholders(&machine, found);
     let mut checked = Vec::new();
     let mut others = OtherModels::default();
@@ -111,7 +140,7 @@ fn gpus(
             found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;
         };
-        one_gpu(gpu, device, &mut others, found)?;
+        one_gpu(node, gpu, device, &mut others, found)?;
         if let Some(record) = record {
             recorded(node, record, gpu, device, found);
         }
@@ -147,13 +176,18 @@ impl OtherModels {
 }
 
 fn one_gpu(
+    node: &Node,
     gpu: &Gpu<'_>,
     device: &Device<'_>,
     others: &mut OtherModels,
     found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     found.extend(inspect::library(device));
-    for difference in inspect::differences(gpu, device)? {
+    let differences = inspect::differences(gpu, device)?;
+    if device.pool.mechanism.uses_mig() && differences.is_empty() {
+        found.extend(unleased(node, gpu)?);
+    }
+    for difference in differences {
         match difference {
             Difference::MigMode(mode) => found.push(Finding::of_machine(
                 format!("{gpu} ({}) is not in MIG mode ({mode:?})", gpu.name()),
@@ -164,6 +198,21 @@ fn one_gpu(
         }
     }
     Ok(())
+}
+
+/// The instances that no lease names. Where a lease cannot be read that is not known, and was said.
+fn unleased(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
+    let Ok(store) = node.leases() else {
+        return Ok(Vec::new());
+    };
+    match unleased::find(gpu, &gpu.geometry()?, &store) {
+        Ok(found) => Ok(found
+            .iter()
+            .map(|it| Finding::of_machine(it, unleased::FIX))
+            .collect()),
+        Err(CleanError::Nvml(error)) => Err(error),
+        Err(_) => Ok(Vec::new()),
+    }
 }
 
 /// The program of the control daemon, what it must be able to do, and the daemons that should run.

@@ -8,6 +8,7 @@ use gpufrac_core::finding::Finding;
 
 use crate::gpu::capability_files::CapsError;
 use crate::node::Node;
+use crate::state::record::{NodeRecord, RecordedGpu};
 use gpufrac_host::files::{DeviceNumber, RootDir};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
@@ -71,6 +72,31 @@ impl<'a> Machine<'a> {
             }),
         }
     }
+}
+
+/// The GPUs of pools that node-setup found at this boot and that the driver does not show now. Those behind one have other
+/// numbers since, so that nothing may be made by them.
+pub(super) fn lost(machine: &Machine<'_>) -> Vec<Finding> {
+    let record = NodeRecord::read(&machine.node.run);
+    let recorded = record.map(|record| record.gpus).unwrap_or_default();
+    let is_lost = |known: &&RecordedGpu| {
+        let shown = machine.gpus.iter().any(|gpu| gpu.uuid == known.uuid);
+        known.pool.is_some() && !shown
+    };
+    let lost = recorded.iter().filter(is_lost);
+    let told = lost.map(|gpu| {
+        Finding::of_machine(
+            format!(
+                "GPU {} ({}) of pool `{}` was there at the last node-setup, and the driver does not show it now",
+                gpu.index,
+                gpu.uuid,
+                gpu.pool.as_deref().unwrap_or_default()
+            ),
+            "drain the node, look for `Xid` in the kernel's log (79: it fell off the bus), and reboot; a node that goes on \
+             without this GPU needs another Gres= too, which `gpufrac conf` prints after the reboot",
+        )
+    });
+    told.collect()
 }
 
 /// Where a GPU is not what its pool needs.

@@ -117,7 +117,10 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
 }
 
 /// Ends a lease in whatever state it is.
-fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
+///
+/// # Errors
+/// What stands for it cannot be taken down; then it stays.
+pub fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
     let retried = teardown::begin(locked.store, locked.lock(), lease)?;
     teardown::end(locked, lease, retried)?;
     Ok(())

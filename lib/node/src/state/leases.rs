@@ -43,6 +43,25 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The file of a lease that cannot be read.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            StoreError::Lease { path, .. } | StoreError::WrongJob { path, .. } => Some(path),
+            StoreError::File(_) | StoreError::Absent { .. } => None,
+        }
+    }
+
+    /// What an admin does about it.
+    #[must_use]
+    pub fn fix(&self) -> String {
+        let Some(path) = self.path() else {
+            return "run `gpufrac node-setup`, before slurmd starts".into();
+        };
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        format!("`gpufrac lease drop {name}`, which looks whether the job is over and asks")
+    }
+
     /// Whether waiting may help.
     pub fn class(&self) -> ErrorClass {
         match self {
@@ -86,15 +105,52 @@ impl LeaseStore {
         job_id: JobId,
     ) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
         let own = |name: &String| lease::read_name(name).is_some_and(|(job, _)| job == job_id);
+        self.readable_of(self.dir.names()?.into_iter().filter(own))
+    }
+
+    /// Every lease that can be read, by job id and number, and what is wrong with the others. For people: who decides by
+    /// what is not leased takes [`LeaseStore::list`].
+    pub fn readable(&self) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
+        let ours = |name: &String| lease::read_name(name).is_some();
+        self.readable_of(self.dir.names()?.into_iter().filter(ours))
+    }
+
+    fn readable_of(
+        &self,
+        names: impl Iterator<Item = String>,
+    ) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
         let (mut leases, mut errors) = (Vec::new(), Vec::new());
-        for name in self.dir.names()?.into_iter().filter(own) {
+        for name in names {
             match self.read(&name) {
                 Ok(lease) => leases.extend(lease),
                 Err(error) => errors.push(error),
             }
         }
-        leases.sort_by_key(|lease| lease.number);
+        leases.sort_by_key(|lease| (lease.job_id, lease.number));
         Ok((leases, errors))
+    }
+
+    /// The lease of this name; None if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn one(&self, name: &str) -> Result<Option<Lease>, StoreError> {
+        self.read(name)
+    }
+
+    /// Removes the file of a lease that cannot be read, and gives its text, if it has one. It needs no lock: nobody
+    /// changes such a file. None where it can be read, or is gone.
+    ///
+    /// # Errors
+    /// The file refuses.
+    pub fn drop_unreadable(&self, name: &str) -> Result<Option<String>, StoreError> {
+        if lease::read_name(name).is_none() || self.read(name).is_ok() {
+            return Ok(None);
+        }
+        let text = self.dir.read(name).ok().flatten().unwrap_or_default();
+        self.dir.remove(name)?;
+        self.dir.sync()?;
+        Ok(Some(text))
     }
 
     /// The same lease as it is now; None if it is gone.
@@ -271,6 +327,21 @@ mod tests {
         let (readable, errors) = store.readable_of_job(JobId(7)).unwrap();
         assert_eq!(readable, all[1..]);
         assert!(matches!(errors[..], [StoreError::WrongJob { .. }]));
+        let (readable, errors) = store.readable().unwrap();
+        assert_eq!((readable.len(), errors.len()), (3, 1));
+        assert!(errors[0].fix().contains("`gpufrac lease drop 7.2`"));
+    }
+
+    #[test]
+    fn only_a_lease_that_cannot_be_read_is_dropped_without_a_lock() {
+        let (_keep, store, lock) = store();
+        store.write(&lock, &lease(7)).unwrap();
+        assert_eq!(store.drop_unreadable("7").unwrap(), None);
+        std::fs::write(store.dir.path().join("8"), "half of").unwrap();
+        assert_eq!(store.drop_unreadable("8").unwrap(), Some("half of".into()));
+        assert_eq!(store.drop_unreadable("8").unwrap(), None);
+        assert_eq!(store.drop_unreadable("../8").unwrap(), None);
+        assert_eq!(store.list().unwrap(), [lease(7)]);
     }
 
     #[test]

@@ -152,6 +152,24 @@ impl Locks {
         Ok(locked.map(|file| DaemonLock { _file: file }))
     }
 
+    /// Whether the node's daemon runs.
+    ///
+    /// # Errors
+    /// The lock cannot be looked at.
+    pub fn daemon_runs(&self) -> Result<bool, LockError> {
+        let Some(file) = self.dir.existing_lock_file(DAEMON)? else {
+            return Ok(false);
+        };
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(_) => Ok(false),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+            Err((_, source)) => Err(LockError::Flock {
+                path: self.daemon_path(),
+                source,
+            }),
+        }
+    }
+
     /// Where the lock of the daemon lies.
     pub fn daemon_path(&self) -> PathBuf {
         self.dir.path().join(DAEMON)

@@ -299,6 +299,18 @@ pub enum CarveError {
         /// What stands there.
         standing: String,
     },
+    /// No position is free, as an instance stands there that no lease names. Jobs would come back here for ever.
+    #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
+    NotOurs {
+        /// The menu entry's profile.
+        profile: String,
+        /// Where.
+        side: Side,
+        /// NVML's index.
+        gpu_index: GpuIndex,
+        /// The instances without a lease.
+        standing: String,
+    },
     /// The GPU is in MIG mode, and its pool shares it in another way.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
     MigOn {
@@ -418,6 +430,7 @@ impl CarveError {
             | CarveError::TooSmall { .. } => Reaction::Refuse,
             CarveError::Lease(_)
             | CarveError::Foreign(_)
+            | CarveError::NotOurs { .. }
             | CarveError::OtherGpu { .. }
             | CarveError::MigOff { .. }
             | CarveError::MigOn { .. }
@@ -463,6 +476,9 @@ impl CarveError {
                     "install the driver's nvidia-cuda-mps-control (a multi-user server needs driver 555 or later; older ones can do tenancy \"private\"), or set mps_control in [paths]",
                 )
             }
+            CarveError::NotOurs { .. } => Some(
+                "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
+            ),
             CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
             CarveError::Geometry { .. } => Some(
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
@@ -511,6 +527,7 @@ impl Caused for CarveError {
             | CarveError::OtherPools(_)
             | CarveError::Foreign(_)
             | CarveError::ConfigChanged { .. }
+            | CarveError::NotOurs { .. }
             | CarveError::MigOff { .. }
             | CarveError::MigOn { .. }
             | CarveError::Geometry { .. }

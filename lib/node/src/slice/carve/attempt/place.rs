@@ -121,6 +121,9 @@ impl Attempt<'_> {
                 }
             }
             if !may_evict || self.evict(locked)? == 0 {
+                if let Some(not_ours) = self.blocked(&view, avoided) {
+                    return Err(not_ours);
+                }
                 return Err(CarveError::NoPlace {
                     profile: self.menu.profile_name.clone(),
                     side,
@@ -131,6 +134,28 @@ impl Attempt<'_> {
             may_evict = false;
             view = self.view(locked, geometry, avoided, look)?;
         }
+    }
+
+    /// Whether there were a place but for instances that no lease names. Only root makes such, and they do not go by
+    /// themselves.
+    fn blocked(&self, view: &View, avoided: &[Occupied]) -> Option<CarveError> {
+        let leased: Vec<Occupied> = view.occupied[..view.leased].to_vec();
+        let (side, units) = (self.device.side, self.menu.units);
+        let would_fit = self
+            .device
+            .pool
+            .layout
+            .place(side, units, &leased)
+            .is_some();
+        if !avoided.is_empty() || view.not_ours.is_empty() || !would_fit {
+            return None;
+        }
+        Some(CarveError::NotOurs {
+            profile: self.menu.profile_name.clone(),
+            side,
+            gpu_index: self.device.gpu_index,
+            standing: view.not_ours.join(", "),
+        })
     }
 
     /// Makes room at a place for which only kept instances are in the way: the user's own is taken over, others go. None
@@ -231,6 +256,8 @@ impl Attempt<'_> {
             let place = reconcile::place(&lease);
             standing.push(format!("{place} of job {} ({})", lease.name(), lease.state));
         }
+        let leased = occupied.len();
+        let mut not_ours = Vec::new();
         for instance in instances {
             let found = Occupied {
                 profile_id: instance.profile_id,
@@ -239,20 +266,23 @@ impl Attempt<'_> {
             let is_kept = kept.iter().any(|(place, _)| *place == found);
             if !occupied.contains(&found) && !is_kept {
                 occupied.push(found);
-                standing.push(format!(
+                not_ours.push(format!(
                     "GPU instance {} at {}:{} that gpufrac did not make",
                     instance.gi_id, instance.placement.start, instance.placement.size
                 ));
             }
         }
+        standing.extend_from_slice(&not_ours);
         let standing = match standing.is_empty() {
             true => "nothing stands there".to_owned(),
             false => standing.join(", "),
         };
         Ok(View {
             occupied,
+            leased,
             kept,
             standing,
+            not_ours,
         })
     }
 }
@@ -287,7 +317,11 @@ pub(super) struct Place {
 
 struct View {
     occupied: Vec<Occupied>,
+    /// How many of these are of leases; they are the first.
+    leased: usize,
     /// The instances that were kept: none is in the way for long.
     kept: Vec<(Occupied, Lease)>,
     standing: String,
+    /// Those instances of it that no lease names.
+    not_ours: Vec<String>,
 }

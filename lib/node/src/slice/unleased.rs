@@ -1,0 +1,171 @@
+//! MIG instances that no lease names: made by hand or by another program, or left where `<run>` was removed. Nothing of
+//! gpufrac destroys one by itself, and no slice is made in its place.
+
+use std::fmt;
+
+use gpufrac_core::geometry::Geometry;
+use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::lease::Lease;
+use gpufrac_nvml::{Gpu, Instance, MigMode, NvmlError, Session};
+
+use crate::gpu::capability_files::CapsError;
+use crate::gpu::instance_files::InstanceFiles;
+use crate::gpu::locked::LockedGpu;
+use crate::node::Node;
+use crate::state::leases::{LeaseStore, StoreError};
+
+/// What an admin does about one.
+pub const FIX: &str = "`gpufrac clean` shows it and destroys it if nothing uses it; no slice is made in its place until then";
+
+/// An instance that no lease names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unleased {
+    /// NVML index of its GPU.
+    pub gpu_index: GpuIndex,
+    /// The instance.
+    pub instance: Instance,
+    /// The name of its profile, such as `3g.40gb`.
+    pub profile: String,
+    /// The processes that run on it, as far as this user sees them.
+    pub pids: Vec<u32>,
+}
+
+impl fmt::Display for Unleased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unleased {
+            gpu_index,
+            instance,
+            profile,
+            pids,
+        } = self;
+        write!(
+            f,
+            "GPU {gpu_index}: MIG instance {} ({profile} at {}:{}) has no lease",
+            instance.gi_id, instance.placement.start, instance.placement.size
+        )?;
+        if !pids.is_empty() {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            write!(f, ", and process {} runs on it", pids.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+/// Why an instance was not destroyed, or was not looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanError {
+    /// The driver refuses.
+    #[error(transparent)]
+    Nvml(#[from] NvmlError),
+    /// Which instances have leases is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The instance's files.
+    #[error(transparent)]
+    Caps(#[from] CapsError),
+    /// Something runs on it.
+    #[error("{0}: end it first")]
+    InUse(Unleased),
+}
+
+/// Those of all GPUs of the node's pools.
+///
+/// # Errors
+/// As [`find`].
+pub fn of_node(node: &Node, session: &Session) -> Result<Vec<Unleased>, CleanError> {
+    let gpus = session.gpus()?;
+    let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+    let devices = node.config.devices_of_node(&node.name, count);
+    let store = node.leases()?;
+    let mut found = Vec::new();
+    for gpu in &gpus {
+        let uses_mig = devices
+            .iter()
+            .any(|it| it.gpu_index == gpu.index && it.pool.mechanism.uses_mig());
+        if uses_mig && gpu.mig_mode()? == MigMode::On {
+            found.extend(find(gpu, &gpu.geometry()?, &store)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The instances of a GPU that no lease names. It need not be locked: what a prolog or an epilog is at work on is seen to
+/// come and go.
+///
+/// # Errors
+/// The driver does not say, or a lease cannot be read.
+pub fn find(
+    gpu: &Gpu<'_>,
+    geometry: &Geometry,
+    store: &LeaseStore,
+) -> Result<Vec<Unleased>, CleanError> {
+    let seen = without_lease(gpu, gpu.instances(geometry)?, store)?;
+    if seen.is_empty() {
+        return Ok(Vec::new());
+    }
+    // One whose lease went just now was being released.
+    let still = gpu.instances(geometry)?;
+    let both = seen.into_iter().filter(|it| still.contains(it)).collect();
+    let left = without_lease(gpu, both, store)?;
+    let processes = gpu.processes()?;
+    let described = left.into_iter().map(|instance| {
+        let profile = geometry
+            .profiles
+            .iter()
+            .find(|it| it.id == instance.profile_id);
+        let on_it = processes
+            .iter()
+            .filter(|it| it.gi_id == Some(instance.gi_id));
+        Unleased {
+            gpu_index: gpu.index,
+            profile: profile.map_or_else(|| "unknown".into(), |it| it.name.clone()),
+            pids: on_it.map(|process| process.pid).collect(),
+            instance,
+        }
+    });
+    Ok(described.collect())
+}
+
+fn without_lease(
+    gpu: &Gpu<'_>,
+    mut instances: Vec<Instance>,
+    store: &LeaseStore,
+) -> Result<Vec<Instance>, StoreError> {
+    let leases = store.of_gpu(&gpu.uuid)?;
+    instances.retain(|instance| !leases.iter().any(|lease| names(lease, instance)));
+    Ok(instances)
+}
+
+/// Whether an instance is that of a lease, or stands where one is about to be made.
+fn names(lease: &Lease, instance: &Instance) -> bool {
+    lease.slice.mig().is_some_and(|mig| {
+        let same_place =
+            (mig.profile_id, mig.placement) == (instance.profile_id, instance.placement);
+        let known = mig.instance.as_ref();
+        same_place && known.is_none_or(|known| known.gi_id == instance.gi_id)
+    })
+}
+
+/// Destroys an instance that no lease names and nothing runs on. Says whether it was still there.
+///
+/// # Errors
+/// It is in use, or a lease cannot be read, or the driver refuses: then it stands.
+pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanError> {
+    let gpu = &locked.gpu;
+    let mut standing = find(gpu, &gpu.geometry()?, locked.store)?.into_iter();
+    let Some(found) = standing.find(|it| it.instance == wanted.instance) else {
+        return Ok(false);
+    };
+    if !found.pids.is_empty() {
+        return Err(CleanError::InUse(found));
+    }
+    let gi_id = found.instance.gi_id;
+    for inside in gpu.compute_instances(gi_id)? {
+        // Whoever gets these files next must not find them open.
+        let files = InstanceFiles::of(locked);
+        files.revoke(files.claim(gi_id, inside.ci_id)?)?;
+        gpu.destroy_compute_instance(gi_id, inside.ci_id)?;
+    }
+    gpu.destroy_gpu_instance(gi_id)?;
+    Ok(true)
+}
