@@ -32,11 +32,61 @@ pub enum Command {
     Why(WhyArgs),
     /// Recommend a mechanism, a layout and a menu for a pool
     Advise(AdviseArgs),
+    /// Collect what Slurm, this node and the records know of a job
+    Doctor(DoctorArgs),
+    /// Destroy MIG instances that no lease names; root, asks first
+    Clean(CleanArgs),
+    /// Work on one lease
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// Print what a shell needs to complete this command line
     Completions {
         /// The shell
         shell: Shell,
     },
+}
+
+/// What to do with a lease.
+#[derive(Debug, Subcommand)]
+pub enum LeaseCommand {
+    /// End the lease of a job that is over, also one that cannot be read; root, asks first
+    Drop(LeaseDropArgs),
+}
+
+/// Which lease.
+#[derive(Debug, clap::Args)]
+pub struct LeaseDropArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The name of its file: the job's id, or `JOBID.N`
+    #[arg(value_name = "LEASE")]
+    pub name: String,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// What to clean.
+#[derive(Debug, clap::Args)]
+pub struct CleanArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Do not ask
+    #[arg(long)]
+    pub yes: bool,
+}
+
+/// Which job.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The job, as `squeue -o %A` and `sacct -o JobIDRaw` print it
+    #[arg(value_name = "JOBID")]
+    pub job: String,
 }
 
 /// Which configuration, which node.
@@ -65,6 +115,12 @@ pub struct CheckArgs {
     /// Check this slurm.conf and the files beside it, not those of the running Slurm; implies `--slurm`
     #[arg(long, value_name = "FILE", conflicts_with = "file_only")]
     pub slurm_conf: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
+    /// For health checks: print errors alone, a line each, and let warnings not count
+    #[arg(long, conflicts_with = "json")]
+    pub quiet: bool,
 }
 
 /// Whose lines to print.

@@ -1,75 +1,100 @@
-//! `gpufrac check`
+//! `gpufrac check`: looks at the configuration, the machine and Slurm. How it is told is in [`report`].
+
+mod report;
+
+use std::path::Path;
 
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist;
 use gpufrac_core::layout::MenuEntry;
-use gpufrac_host::exit::Exit;
+use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::node::Node;
 use gpufrac_node::setup::check;
-use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
+use gpufrac_slurm_settings::{self as settings, Here, Sources};
 
 use crate::args::CheckArgs;
-use crate::error::CliError;
-use crate::finding;
 use crate::status;
+use report::{Form, Report, Verdict};
 
-pub fn run(args: &CheckArgs) -> Result<Exit, CliError> {
+pub fn run(args: &CheckArgs) -> Verdict {
+    let form = Form::of(args);
     let path = args.config.path();
-    let config = match args.config.read() {
-        Err(CliError::Config(errors)) => {
-            // Errors of the file are what this command is for: they go out as they are, one
-            // line each, for editors.
-            eprintln!("{errors}");
-            return Ok(Exit::Broken);
+    match args.config.read_strictly() {
+        Ok(config) => {
+            let report = look(args, config);
+            report.print(form);
+            report.verdict(form)
         }
-        other => other?,
-    };
-    summary(&config);
+        Err(error) => {
+            report::refused(&path, &error, form);
+            Verdict::Errors
+        }
+    }
+}
+
+/// All that is found.
+fn look(args: &CheckArgs, config: Config) -> Report {
+    let path = args.config.path();
+    let mut report = Report::of(&path);
+    report.lines = summary(&config);
     let node = Node::new(config, &args.config.node_name());
     let slurm_alone = args.slurm || args.slurm_conf.is_some();
     let on_node = !args.file_only && !slurm_alone && node.has_pools();
-    let mut wrong = false;
     if on_node {
-        for note in check::notes(&node) {
-            println!("{note}");
+        report.node = Some(node.name.clone());
+        report.lines.extend(check::notes(&node));
+        report.findings.extend(check::check(&node));
+        report.findings.extend(no_fence());
+    }
+    let in_use = args.config.config.is_none() && args.slurm_conf.is_none();
+    if on_node && in_use {
+        report.findings.extend(refused_by_root(&path));
+    }
+    if args.file_only {
+        return report;
+    }
+    let sources = Sources {
+        slurm_conf: args.slurm_conf.clone(),
+        config: in_use.then_some(path),
+        host: !slurm_alone,
+        this_node_alone: args.quiet,
+        here: on_node.then(|| here(&node)),
+    };
+    let settings = settings::gather(&sources);
+    let unknown = settings.unknown.iter();
+    let unknown = unknown.map(|unknown| format!("Slurm: {unknown}"));
+    report.lines.extend(unknown);
+    report.slurm_is_known = !settings.is_empty();
+    report.of_slurm = settings::judge(&settings, &node.config);
+    // What was asked for by name must be there.
+    if slurm_alone && !report.slurm_is_known {
+        report.findings.push(Finding::of_machine(
+            "nothing is known of Slurm",
+            "name its slurm.conf with `--slurm-conf FILE`",
+        ));
+    }
+    report
+}
+
+/// The configuration where root's programs do not take it, as others could change it.
+fn refused_by_root(path: &Path) -> Option<Finding> {
+    let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let error = RootDir::open(folder)
+        .and_then(|dir| dir.has_file(name))
+        .err()?;
+    let fix = match &error {
+        FileError::Untrusted { path, .. } => {
+            format!("`chown root:root {0}; chmod go-w {0}`", path.display())
         }
-        let mut problems = check::check(&node);
-        problems.extend(no_fence());
-        problems.iter().for_each(finding::print);
-        wrong = !problems.is_empty();
-    }
-    let mut judged = false;
-    if !args.file_only {
-        let in_use = args.config.config.is_none() && args.slurm_conf.is_none();
-        let sources = Sources {
-            slurm_conf: args.slurm_conf.clone(),
-            config: in_use.then(|| path.clone()),
-            here: on_node.then(|| here(&node)),
-        };
-        let settings = settings::gather(&sources);
-        judged = !settings.is_empty();
-        wrong |= slurm(&settings, &node.config);
-        // What was asked for by name must be there.
-        if slurm_alone && !judged {
-            eprintln!(
-                "gpufrac: nothing is known of Slurm\nhint: name its slurm.conf with `--slurm-conf FILE`"
-            );
-            wrong = true;
-        }
-    }
-    if wrong {
-        return Ok(Exit::Broken);
-    }
-    let mut ok = format!("{}: ok", path.display());
-    if on_node {
-        ok.push_str(&format!("; node {}: ok", node.name));
-    }
-    if judged {
-        ok.push_str("; Slurm: ok");
-    }
-    println!("{ok}");
-    Ok(Exit::Done)
+        _ => "put the file itself there, root's, in folders that only root can change".to_owned(),
+    };
+    Some(Finding {
+        severity: Severity::Error,
+        place: Some(path.display().to_string()),
+        what: format!("prolog, epilog and node-setup refuse this file: {error}"),
+        fix,
+    })
 }
 
 /// Whether jobs could not be fenced here.
@@ -94,27 +119,11 @@ fn here(node: &Node) -> Here<'_> {
     }
 }
 
-/// Tells what is wrong with Slurm's settings. Gives whether anything must be changed.
-fn slurm(settings: &Settings, config: &Config) -> bool {
-    for unknown in &settings.unknown {
-        println!("Slurm: {unknown}");
-    }
-    let found = settings::judge(settings, config);
-    found.iter().for_each(finding::print);
-    let wrong = found
-        .iter()
-        .any(|finding| finding.severity == Severity::Error);
-    if wrong {
-        eprintln!(
-            "hint: after a change of Slurm's files: restart slurmctld, then slurmd on every node"
-        );
-    }
-    wrong
-}
-
-fn summary(config: &Config) {
+/// The pools and what they offer.
+fn summary(config: &Config) -> Vec<String> {
+    let mut lines = Vec::new();
     for pool in &config.pools {
-        println!(
+        lines.push(format!(
             "pool {}: {} on {}, {} for partition {} on {}",
             pool.name,
             pool.mechanism,
@@ -122,15 +131,15 @@ fn summary(config: &Config) {
             pool.layout.kind,
             pool.partitions.join(","),
             nodes(pool)
-        );
-        for line in status::columns(&menu(pool)) {
-            println!("  {line}");
-        }
+        ));
+        let columns = status::columns(&menu(pool));
+        lines.extend(columns.into_iter().map(|line| format!("  {line}")));
         let count = pool.layout.menu.len();
         if count > MAX_LISTED_SIZES {
-            println!("  {count} sizes in all");
+            lines.push(format!("  {count} sizes in all"));
         }
     }
+    lines
 }
 
 fn nodes(pool: &Pool) -> String {

@@ -50,7 +50,7 @@ pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
 fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines, CliError> {
     let node = Node::new(config.clone(), name);
     if !node.has_pools() {
-        return Err(CliError::NoPool { node: name.into() });
+        return Err(CliError::no_pool(&node));
     }
     let every_gpu_named = config
         .pools_of_node(name)

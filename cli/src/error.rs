@@ -4,13 +4,19 @@ use std::path::PathBuf;
 
 use crate::status::StatusError;
 use gpufrac_core::config::ConfigErrors;
-use gpufrac_core::hostlist::HostlistError;
+use gpufrac_core::hostlist::{self, HostlistError};
 use gpufrac_core::ids::JobId;
-use gpufrac_node::node::NodeError;
+use gpufrac_host::files::FileError;
+use gpufrac_node::job::environment;
+use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::setup::SetupError;
+use gpufrac_node::slice::teardown::TeardownError;
+use gpufrac_node::slice::unleased::CleanError;
 use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::locks::LockError;
 use gpufrac_nvml::NvmlError;
 use gpufrac_reaper::report::why::WhyError;
+use gpufrac_slurm_settings::AskError;
 
 /// What ends a command.
 #[derive(Debug, thiserror::Error)]
@@ -42,11 +48,71 @@ pub enum CliError {
     #[error(transparent)]
     Status(#[from] StatusError),
     /// No pool has GPUs on the node.
-    #[error("no pool has GPUs on node `{node}`")]
+    #[error(
+        "no pool has GPUs on node `{node}`, so that it has no leases; the nodes of the pools are {nodes}"
+    )]
     NoPool {
         /// The node.
         node: String,
+        /// Those that have GPUs of pools, as Slurm writes them.
+        nodes: String,
+        /// One of them.
+        one: String,
     },
+    /// Leases and records are on their node.
+    #[error("what node `{node}` has is known on `{node}` itself, and this is `{host}`")]
+    Elsewhere {
+        /// The node.
+        node: String,
+        /// This host.
+        host: String,
+    },
+    /// Root's work.
+    #[error("only root may do this")]
+    NotRoot,
+    /// Nobody can answer.
+    #[error("stdin is no terminal, and nothing is destroyed without a yes")]
+    NobodyToAsk,
+    /// No such lease.
+    #[error("no lease `{name}` on this node")]
+    NoLease {
+        /// As written.
+        name: String,
+    },
+    /// The job may use it.
+    #[error("job {job} is {state} on this node: its lease stays")]
+    JobIsThere {
+        /// The job.
+        job: JobId,
+        /// Its state.
+        state: String,
+    },
+    /// Jobs whose instances are not known.
+    #[error("nothing is destroyed: of {} on node {node} no lease is known, so that one of these instances may be theirs", in_words(.jobs))]
+    JobsWithoutLease {
+        /// The node.
+        node: String,
+        /// The jobs.
+        jobs: Vec<JobId>,
+    },
+    /// Nothing to destroy.
+    #[error("nothing is destroyed: something runs on each of these")]
+    AllInUse,
+    /// Whether jobs are over is not known.
+    #[error("nothing is destroyed: Slurm does not say which jobs are over: {0}")]
+    SlurmIsSilent(AskError),
+    /// A file of root's.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A GPU is locked.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// An instance stays.
+    #[error(transparent)]
+    Clean(#[from] CleanError),
+    /// A slice stays.
+    #[error("it cannot be taken down yet: {0}")]
+    Teardown(#[from] TeardownError),
     /// A list of nodes that is none.
     #[error("`{text}`: {source}")]
     Nodes {
@@ -81,28 +147,109 @@ pub enum CliError {
         job: JobId,
         /// The node that was asked about.
         node: String,
+        /// Where the job runs or ran by Slurm, if that is elsewhere.
+        nodes: Vec<String>,
         /// The folders, as a list.
         places: String,
     },
 }
 
 impl CliError {
-    /// What to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            CliError::Read { .. } | CliError::Node(NodeError::NoConfig { .. }) => {
-                Some("name the file with `--config FILE` or `GPUFRAC_CONFIG`")
-            }
-            CliError::NoPool { .. } => {
-                Some("the `nodes` of the pools decide; name another node with `--node NAME`")
-            }
-            CliError::GpuCount { .. } => Some("say it with `--gpus N`"),
-            CliError::NoRecord { .. } => Some(
-                "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
-                 without `shared` in `[paths]` records are only on the node where the job ran",
-            ),
-            CliError::Setup(SetupError::Nvml(_)) => Some("is the NVIDIA driver loaded?"),
-            _ => None,
+    /// Says it on stderr.
+    pub fn print(&self) {
+        eprintln!("gpufrac: {self}");
+        if let Some(hint) = self.hint() {
+            eprintln!("hint: {hint}");
         }
+    }
+
+    /// For a node without pools.
+    pub fn no_pool(node: &Node) -> CliError {
+        let pools = node.config.pools.iter();
+        let mut names: Vec<&str> = pools
+            .flat_map(|pool| pool.nodes.names())
+            .map(String::as_str)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        CliError::NoPool {
+            node: node.name.clone(),
+            nodes: hostlist::short(&names),
+            one: names.first().copied().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// For another host's node.
+    pub fn elsewhere(node: &Node) -> CliError {
+        CliError::Elsewhere {
+            node: node.name.clone(),
+            host: environment::host_name(),
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let there = |node: &str| {
+            format!(
+                "run it there: `ssh {node} gpufrac ...`, or in a job: `srun -w {node} gpufrac ...`"
+            )
+        };
+        let text = match self {
+            CliError::Read { .. } | CliError::Node(NodeError::NoConfig { .. }) => {
+                "name the file with `--config FILE` or `GPUFRAC_CONFIG`"
+            }
+            CliError::NoPool { one, .. } => return Some(there(one)),
+            CliError::Elsewhere { node, .. } => return Some(there(node)),
+            CliError::GpuCount { .. } => "say it with `--gpus N`",
+            CliError::NotRoot => "run it with sudo, on the node",
+            CliError::NobodyToAsk => "run it in a terminal, or with `--yes`",
+            CliError::NoLease { .. } => {
+                "`gpufrac leases` lists them, on the node where the job ran"
+            }
+            CliError::JobIsThere { job, .. } => {
+                return Some(format!(
+                    "`scancel {job}`: its epilog ends the lease. A node that does not answer: wait until Slurm has ended the job"
+                ));
+            }
+            CliError::JobsWithoutLease { jobs, .. } => {
+                return Some(format!(
+                    "cancel them with `scancel {}` or wait for their end, and try again",
+                    jobs.iter()
+                        .map(JobId::to_string)
+                        .collect::<Vec<_>>()
+                        .join(" ")
+                ));
+            }
+            CliError::AllInUse => "end these processes, and try again",
+            CliError::SlurmIsSilent(_) => {
+                "try again when slurmctld answers; by hand and at your own risk: `nvidia-smi mig -i GPU -dci -gi ID`, then `-dgi`"
+            }
+            CliError::Clean(CleanError::Store(error)) | CliError::Store(error) => {
+                return Some(error.fix());
+            }
+            CliError::NoRecord { nodes, job, .. } => match nodes.first() {
+                Some(node) => {
+                    return Some(format!(
+                        "Slurm says that it is of {}: `ssh {node} gpufrac why {job}`; with `shared` in `[paths]` every host has the records",
+                        nodes.join(", ")
+                    ));
+                }
+                None => {
+                    "nothing was decided about it, or its record is older than `keep` of `[reaper]`, or it ran elsewhere: \
+                     without `shared` in `[paths]` records are only on the node where the job ran"
+                }
+            },
+            CliError::Setup(SetupError::Nvml(_)) => "is the NVIDIA driver loaded?",
+            _ => return None,
+        };
+        Some(text.to_owned())
+    }
+}
+
+fn in_words(jobs: &[JobId]) -> String {
+    let ids: Vec<String> = jobs.iter().map(JobId::to_string).collect();
+    match ids.len() {
+        1 => format!("job {}", ids.join("")),
+        _ => format!("jobs {}", ids.join(", ")),
     }
 }

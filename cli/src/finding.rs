@@ -2,19 +2,21 @@
 
 use gpufrac_core::finding::{Finding, Severity};
 
+/// A finding without its fix, on one line.
+pub fn line(finding: &Finding) -> String {
+    let Finding { place, what, .. } = finding;
+    match place {
+        Some(place) => format!("{place}: {what}"),
+        None => what.clone(),
+    }
+}
+
 /// Prints a finding: a note to stdout, what must be changed to stderr with its `hint:` line.
 pub fn print(finding: &Finding) {
-    let Finding {
-        severity,
-        place,
-        what,
-        fix,
-    } = finding;
-    let place = place.as_ref().map(|place| format!("{place}: "));
-    let place = place.unwrap_or_default();
-    match severity {
-        Severity::Error => eprintln!("gpufrac: {place}{what}\nhint: {fix}"),
-        Severity::Warning => eprintln!("gpufrac: warning: {place}{what}\nhint: {fix}"),
-        Severity::Note => println!("note: {place}{what}; {fix}"),
+    let (line, fix) = (line(finding), &finding.fix);
+    match finding.severity {
+        Severity::Error => eprintln!("gpufrac: {line}\nhint: {fix}"),
+        Severity::Warning => eprintln!("gpufrac: warning: {line}\nhint: {fix}"),
+        Severity::Note => println!("note: {line}; {fix}"),
     }
 }

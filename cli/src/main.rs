@@ -3,12 +3,17 @@
 
 #![forbid(unsafe_code)]
 
+mod admin;
 mod advise;
 mod args;
 mod check;
+mod clean;
 mod conf;
+mod doctor;
 mod error;
 mod finding;
+mod lease;
+mod slurm;
 mod status;
 mod why;
 
@@ -23,8 +28,9 @@ use gpufrac_node::job::environment;
 use gpufrac_node::node::Node;
 use gpufrac_node::setup;
 use gpufrac_node::state::last_good;
+use gpufrac_node::state::leases::StoreError;
 
-use args::{Args, Command, ConfigArgs};
+use args::{Args, Command, ConfigArgs, LeaseCommand};
 use error::CliError;
 
 fn main() -> ExitCode {
@@ -32,21 +38,21 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
         Command::NodeSetup(config) => node_setup(&config),
-        Command::Check(check) => check::run(&check),
+        Command::Check(check) => return check::run(&check).into(),
         Command::Conf(conf) => conf::run(&conf),
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
         Command::Why(why) => why::run(&why),
         Command::Advise(advise) => advise::run(&advise),
         Command::Completions { shell } => Ok(completions(shell)),
+        Command::Doctor(doctor) => doctor::run(&doctor),
+        Command::Clean(clean) => clean::run(&clean),
+        Command::Lease(LeaseCommand::Drop(drop)) => lease::drop(&drop),
     };
     match done {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("gpufrac: {error}");
-            if let Some(hint) = error.hint() {
-                eprintln!("hint: {hint}");
-            }
+            error.print();
             Exit::Broken.into()
         }
     }
@@ -63,13 +69,21 @@ impl ConfigArgs {
         self.node.clone().unwrap_or_else(default)
     }
 
-    /// The configuration as anyone may read it.
-    fn read(&self) -> Result<Config, CliError> {
+    /// The text of the configuration, as anyone may read it.
+    fn text(&self) -> Result<String, CliError> {
         let path = self.path();
-        let text = std::fs::read_to_string(&path).map_err(|source| CliError::Read {
-            path: path.clone(),
-            source,
-        })?;
+        std::fs::read_to_string(&path).map_err(|source| CliError::Read { path, source })
+    }
+
+    /// The configuration of the file, with every mistake in it an error.
+    fn read_strictly(&self) -> Result<Config, CliError> {
+        let text = self.text()?;
+        Config::parse(&text, &self.path().to_string_lossy()).map_err(CliError::Config)
+    }
+
+    /// What the node goes by: a mistake in the file is told, and need not matter.
+    fn read(&self) -> Result<Config, CliError> {
+        let (path, text) = (self.path(), self.text()?);
         match Config::parse_pools(&text, &path.to_string_lossy()) {
             Ok((config, None)) => Ok(config),
             // What is asked here has nothing to do with `[reaper]`.
@@ -134,11 +148,21 @@ fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
     }
 }
 
-fn show_status(args: &ConfigArgs) -> Result<Exit, CliError> {
+/// This host's node, where it is one that has leases.
+fn local(args: &ConfigArgs) -> Result<Node, CliError> {
     let node = Node::new(args.read()?, &args.node_name());
     if !node.has_pools() {
-        return Err(CliError::NoPool { node: node.name });
+        return Err(CliError::no_pool(&node));
     }
+    // `--node` says which of several on this host; it leads to no other host.
+    if args.node.is_some() && !node.run.exists() && node.name != environment::host_name() {
+        return Err(CliError::elsewhere(&node));
+    }
+    Ok(node)
+}
+
+fn show_status(args: &ConfigArgs) -> Result<Exit, CliError> {
+    let node = local(args)?;
     let status = status::status(&node)?;
     for line in status.map() {
         println!("{line}");
@@ -149,16 +173,24 @@ fn show_status(args: &ConfigArgs) -> Result<Exit, CliError> {
             println!("{line}");
         }
     }
-    Ok(Exit::Done)
+    Ok(told(&status.damaged))
 }
 
 fn show_leases(args: &ConfigArgs) -> Result<Exit, CliError> {
-    let node = Node::new(args.read()?, &args.node_name());
-    if !node.has_pools() {
-        return Err(CliError::NoPool { node: node.name });
-    }
-    for line in status::table(&node.leases()?.list()?) {
+    let (leases, damaged) = local(args)?.leases()?.readable()?;
+    for line in status::table(&leases) {
         println!("{line}");
     }
-    Ok(Exit::Done)
+    Ok(told(&damaged))
+}
+
+/// Names the leases that cannot be read.
+fn told(damaged: &[StoreError]) -> Exit {
+    for error in damaged {
+        eprintln!("gpufrac: {error}\nhint: {}", error.fix());
+    }
+    match damaged.is_empty() {
+        true => Exit::Done,
+        false => Exit::Broken,
+    }
 }

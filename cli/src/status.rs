@@ -46,6 +46,8 @@ pub struct Status {
     pub gpus: Vec<GpuStatus>,
     /// Leases, by job.
     pub leases: Vec<Lease>,
+    /// Those that cannot be read.
+    pub damaged: Vec<StoreError>,
 }
 
 /// Looks at a node; anyone may.
@@ -74,9 +76,11 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
             },
         });
     }
+    let (leases, damaged) = node.leases()?.readable()?;
     Ok(Status {
         gpus,
-        leases: node.leases()?.list()?,
+        leases,
+        damaged,
     })
 }
 
@@ -250,6 +254,7 @@ mod tests {
                 ]),
             }],
             leases: vec![lease(12)],
+            damaged: Vec::new(),
         };
         assert_eq!(
             status.map(),

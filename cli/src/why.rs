@@ -4,12 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
+use gpufrac_core::ids::JobId;
 use gpufrac_host::exit::Exit;
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::report::{chart, why};
 
 use crate::args::WhyArgs;
 use crate::error::CliError;
+use crate::slurm;
 
 /// Characters of a line.
 const WIDTH: usize = 80;
@@ -28,6 +30,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     let Some(last) = found.records.last() else {
         return Err(CliError::NoRecord {
             job,
+            nodes: elsewhere(job, &node),
             node,
             places: list(&places),
         });
@@ -54,7 +57,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
 }
 
 /// Where records are: of jobs that run on this node, of those that ran, and of all nodes.
-fn places(config: &Config, node: &str) -> Vec<PathBuf> {
+pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     let paths = config.paths.for_node(node);
     let own = [
         PathBuf::from(paths.run).join("reaper/jobs"),
@@ -64,6 +67,16 @@ fn places(config: &Config, node: &str) -> Vec<PathBuf> {
         .shared
         .map(|shared| PathBuf::from(shared).join("records"));
     own.into_iter().chain(shared).collect()
+}
+
+/// The nodes of the job, where this is none of them. It is a hint: no answer says nothing.
+fn elsewhere(job: JobId, node: &str) -> Vec<String> {
+    let found = slurm::job(job).ok().flatten();
+    let nodes = found.map_or_else(Vec::new, |job| job.nodes);
+    match nodes.iter().any(|known| known == node) {
+        true => Vec::new(),
+        false => nodes,
+    }
 }
 
 fn list(places: &[PathBuf]) -> String {

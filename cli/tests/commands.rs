@@ -57,6 +57,37 @@ impl World {
         fs::write(self.config(), text).unwrap();
     }
 
+    /// Programs of the test go before those of the machine.
+    fn path(&self) -> String {
+        let path = std::env::var("PATH").unwrap();
+        format!("{}:{path}", self.folder.path().join("bin").display())
+    }
+
+    /// A program of Slurm's that prints this and ends so.
+    fn slurm_says(&self, program: &str, text: &str, status: u8) {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.folder.path().join("bin").join(program);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let code = format!("#!/bin/sh\ncat <<'END'\n{text}\nEND\necho bad >&2\nexit {status}\n");
+        fs::write(&path, code).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Makes an instance behind gpufrac's back.
+    fn foreign(&self) -> u32 {
+        let make = |node: &mut Node| {
+            let id = node.create_gpu_instance(1, 9, Some((4, 4)))?.id;
+            node.create_compute_instance(1, id, 2, None)?;
+            Ok(id)
+        };
+        self.sim.update(make).unwrap()
+    }
+
+    fn instances(&self) -> usize {
+        let node = self.sim.node().unwrap();
+        node.gpus.iter().map(|gpu| gpu.instances.len()).sum()
+    }
+
     fn run(&self, args: &[&str]) -> Said {
         let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
             .args(args)
@@ -65,6 +96,7 @@ impl World {
             // Not the Slurm of this machine.
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .env_remove("NVML_SIM_ROOT")
+            .env("PATH", self.path())
             .output()
             .unwrap();
         let text = |bytes: &[u8]| {
@@ -98,7 +130,7 @@ fn check_prints_every_mistake_with_file_line_and_key() {
             .replace("mig\"", "mig\"\nlayuot = \"x\""),
     );
     let said = world.run(&["check", "--file-only"]);
-    assert_eq!((said.code, said.out.as_str()), (Some(1), ""));
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
     for start in [
         "DIR/gpufrac.toml:10: pool.h100.layuot: ",
         "DIR/gpufrac.toml:12: pool.h100.gpu: ",
@@ -134,7 +166,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
     }
     let world = World::new(false);
     let before = world.run(&["check"]);
-    assert_eq!(before.code, Some(1));
+    assert_eq!(before.code, Some(2));
     for wrong in ["not in MIG mode", "run `gpufrac node-setup`", "DIR/dev"] {
         assert!(before.err.contains(wrong), "no `{wrong}`:\n{}", before.err);
     }
@@ -160,7 +192,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
     world.run(&["node-setup"]);
     world.configure(&POOL.replace("H100-80", "H200-141"));
     let other = world.run(&["check"]);
-    assert_eq!(other.code, Some(1));
+    assert_eq!(other.code, Some(2));
     assert!(other.err.contains("pool `h100`"), "{}", other.err);
 }
 
@@ -188,7 +220,7 @@ fn status_draws_what_stands() {
     assert_eq!(world.run(&["leases"]).code, Some(0));
     let elsewhere = world.run(&["status", "--node", "login"]);
     assert_eq!(elsewhere.code, Some(1));
-    assert!(elsewhere.err.contains("hint: "));
+    assert!(elsewhere.err.contains("hint: run it there"));
 }
 
 #[test]
@@ -235,8 +267,336 @@ fn a_wrong_command_line_is_usage() {
     assert_eq!(world.run(&["chekc"]).code, Some(2));
     assert_eq!(world.run(&["check", "--config"]).code, Some(2));
     let absent = world.run(&["check", "--config", "/nowhere/gpufrac.toml"]);
-    assert_eq!(absent.code, Some(1));
+    assert_eq!(absent.code, Some(2));
     assert!(absent.err.contains("hint: name the file"));
+}
+
+#[test]
+fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    let id = world.foreign();
+    let named = format!("GPU 1: MIG instance {id} (3g.40gb at 4:4) has no lease");
+    let said = world.run(&["check"]);
+    assert_eq!(said.code, Some(2));
+    assert!(
+        said.err
+            .contains(&format!("{named}\nhint: `gpufrac clean`")),
+        "{}",
+        said.err
+    );
+    let said = world.run(&["node-setup"]);
+    assert!(
+        said.err
+            .contains(&format!("hint: {named}: `gpufrac clean`")),
+        "{}",
+        said.err
+    );
+    // Slurm does not say that nobody has it.
+    world.slurm_says("squeue", "", 1);
+    let said = world.run(&["clean", "--yes"]);
+    assert_eq!((said.code, world.instances()), (Some(1), 1));
+    assert!(
+        said.err.contains("squeue does not answer (bad)"),
+        "{}",
+        said.err
+    );
+    // A job whose lease is lost may have it.
+    world.slurm_says("squeue", "12|RUNNING|gpufrac-test02", 0);
+    world.slurm_says("scontrol", "TresPerNode=gres:gpufrac:25,gres:shard:25", 0);
+    let said = world.run(&["clean", "--yes"]);
+    assert_eq!((said.code, world.instances()), (Some(1), 1));
+    assert!(
+        said.err
+            .contains("of job 12 on node gpufrac-test02 no lease is known"),
+        "{}",
+        said.err
+    );
+    assert!(
+        said.err.contains("hint: cancel them with `scancel 12`"),
+        "{}",
+        said.err
+    );
+    // Another job has no part in it. Nobody is there to be asked.
+    world.slurm_says("scontrol", "JobId=12 TRES=cpu=1", 0);
+    let said = world.run(&["clean"]);
+    assert_eq!((said.code, world.instances()), (Some(1), 1));
+    assert!(
+        said.out.contains(&named) && said.err.contains("with `--yes`"),
+        "{}",
+        said.err
+    );
+    let said = world.run(&["clean", "--yes"]);
+    assert_eq!((said.code, world.instances()), (Some(0), 0), "{}", said.err);
+    assert!(
+        said.out
+            .contains(&format!("destroyed MIG instance {id} of GPU 1")),
+        "{}",
+        said.out
+    );
+    assert_eq!(
+        world.run(&["clean", "--yes"]).out,
+        "each MIG instance of the pools on node gpufrac-test02 has a lease\n"
+    );
+    assert_eq!(world.run(&["check"]).code, Some(0));
+}
+
+#[test]
+fn an_instance_that_a_program_uses_is_not_destroyed() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    world.slurm_says("squeue", "", 0);
+    let id = world.foreign();
+    let node = world.sim.node().unwrap();
+    let instance = node.gpus[1].instance(id).unwrap();
+    let pid = std::process::id();
+    nvidia_ml::processes::Process {
+        pid,
+        start_ticks: nvidia_ml::processes::start_ticks(pid).unwrap(),
+        name: "train".into(),
+        gpu_uuid: node.gpus[1].uuid.clone(),
+        instance: Some((instance.serial, instance.compute[0].serial)),
+        memory_mib: 100,
+        pattern: nvidia_ml::pattern::Pattern::Busy,
+        began_us: 0,
+    }
+    .register(world.sim.root())
+    .unwrap();
+    let said = world.run(&["clean", "--yes"]);
+    assert_eq!((said.code, world.instances()), (Some(1), 1));
+    assert!(
+        said.out.contains(&format!("and process {pid} runs on it")),
+        "{}",
+        said.out
+    );
+}
+
+#[test]
+fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    let path = world.folder.path().join("run/leases/12");
+    fs::write(&path, "half of a lease").unwrap();
+    let cure = "hint: `gpufrac lease drop 12`";
+    for (command, code) in [
+        ("check", 2),
+        ("node-setup", 1),
+        ("status", 1),
+        ("leases", 1),
+    ] {
+        let said = world.run(&[command]);
+        assert_eq!(said.code, Some(code), "{command}: {}", said.out);
+        assert!(said.err.contains(cure), "{command}: {}", said.err);
+    }
+    let refused = |why: &str| {
+        let said = world.run(&["lease", "drop", "12", "--yes"]);
+        assert_eq!(said.code, Some(1), "{}", said.out);
+        assert!(said.err.contains(why) && path.exists(), "{}", said.err);
+    };
+    world.slurm_says("squeue", "", 1);
+    refused("squeue does not answer");
+    for state in ["RUNNING", "COMPLETING", "SUSPENDED"] {
+        world.slurm_says("squeue", &format!("12|{state}|gpufrac-test02"), 0);
+        refused(&format!(
+            "job 12 is {state} on this node: its lease stays\nhint: `scancel 12`"
+        ));
+    }
+    // It runs again, elsewhere.
+    world.slurm_says("squeue", "12|RUNNING|gpufrac-test03", 0);
+    let said = world.run(&["lease", "drop", "12", "--yes"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(
+        said.out.ends_with("dropped the lease 12\n") && !path.exists(),
+        "{}",
+        said.out
+    );
+    let mut kept = fs::read_dir(world.folder.path().join("state/dropped")).unwrap();
+    assert_eq!(
+        fs::read_to_string(kept.next().unwrap().unwrap().path()).unwrap(),
+        "half of a lease"
+    );
+    assert_eq!(world.run(&["check"]).code, Some(0));
+    for name in ["12", "../12", "x"] {
+        let said = world.run(&["lease", "drop", name, "--yes"]);
+        assert!(
+            said.err.contains(&format!("no lease `{name}`")),
+            "{}",
+            said.err
+        );
+    }
+}
+
+#[test]
+fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    assert_eq!(world.run(&["node-setup"]).code, Some(0));
+    world.sim.update(|node| Ok(node.gpus.remove(0))).unwrap();
+    let before = fs::read_to_string(world.folder.path().join("run/fence")).unwrap();
+    for (command, code) in [("node-setup", 1), ("check", 2)] {
+        let said = world.run(&[command]);
+        assert_eq!(said.code, Some(code), "{}", said.out);
+        assert!(
+            said.err
+                .contains("of pool `h100` was there at the last node-setup")
+                && said.err.contains("`Xid`"),
+            "{}",
+            said.err
+        );
+        assert!(!said.out.contains("is ready"), "{}", said.out);
+    }
+    for half in 0..4 {
+        assert!(world.folder.path().join(format!("dev/half{half}")).exists());
+    }
+    assert_eq!(
+        fs::read_to_string(world.folder.path().join("run/fence")).unwrap(),
+        before
+    );
+}
+
+#[test]
+fn mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(false);
+    let pending = |node: &mut Node| {
+        node.gpus[0].mig_pending = true;
+        Ok(())
+    };
+    world.sim.update(pending).unwrap();
+    let said = world.run(&["node-setup"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    assert!(world.sim.node().unwrap().gpus[0].mig);
+}
+
+#[test]
+fn check_tells_monitoring_by_its_status_and_as_json() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    let said = world.run(&["check", "--quiet"]);
+    assert_eq!(
+        (said.code, said.out.as_str(), said.err.as_str()),
+        (Some(0), "", "")
+    );
+    let json = |args: &[&str]| -> serde_json::Value {
+        let said = world.run(args);
+        serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {}", said.out))
+    };
+    let good = json(&["check", "--json"]);
+    assert_eq!(
+        (&good["status"], &good["node"]),
+        (&"ok".into(), &"gpufrac-test02".into())
+    );
+    fs::remove_file(world.folder.path().join("dev/half1")).unwrap();
+    let bad = json(&["check", "--json"]);
+    assert_eq!(bad["status"], "error");
+    let first = &bad["findings"][0];
+    assert_eq!(first["severity"], "error");
+    assert!(
+        first["fix"]
+            .as_str()
+            .unwrap()
+            .contains("gpufrac node-setup"),
+        "{bad}"
+    );
+    let said = world.run(&["check", "--quiet"]);
+    assert_eq!((said.code, said.out.as_str()), (Some(2), ""));
+    assert_eq!(
+        said.err,
+        "gpufrac: `DIR/dev/half1` is missing, not device 60:1\n"
+    );
+    world.configure(&POOL.replace("halves", "havles"));
+    let wrong = json(&["check", "--json"]);
+    assert_eq!(wrong["status"], "error");
+    assert!(
+        wrong["findings"][0]["place"]
+            .as_str()
+            .unwrap()
+            .ends_with("gpufrac.toml:10"),
+        "{wrong}"
+    );
+}
+
+#[test]
+fn elsewhere_it_is_said_where_a_command_works() {
+    let world = World::new(true);
+    for command in ["status", "leases"] {
+        let said = world.run(&[command, "--node", "login"]);
+        assert_eq!(said.code, Some(1));
+        assert!(
+            said.err
+                .contains("the nodes of the pools are gpufrac-test[01-04]")
+                && said
+                    .err
+                    .contains("hint: run it there: `ssh gpufrac-test01 gpufrac ...`"),
+            "{}",
+            said.err
+        );
+        // A node of a pool, which this host is not.
+        let said = world.run(&[command, "--node", "gpufrac-test03"]);
+        assert_eq!(said.code, Some(1));
+        assert!(
+            said.err.contains("`ssh gpufrac-test03 gpufrac ...`"),
+            "{}",
+            said.err
+        );
+    }
+    world.slurm_says("squeue", "12|RUNNING|gpufrac-test03", 0);
+    let said = world.run(&["why", "12"]);
+    assert!(
+        said.err.contains("`ssh gpufrac-test03 gpufrac why 12`"),
+        "{}",
+        said.err
+    );
+}
+
+#[test]
+fn doctor_collects_what_is_known_of_a_job() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    world.run(&["node-setup"]);
+    fs::write(world.folder.path().join("run/leases/12"), "half of a lease").unwrap();
+    let usage =
+        "{\"version\":1,\"job\":12,\"seconds\":7}\n{\"version\":1,\"job\":112,\"seconds\":8}\n";
+    fs::write(world.folder.path().join("state/usage.jsonl"), usage).unwrap();
+    world.slurm_says("squeue", "12|PENDING|gpufrac-test02", 0);
+    world.slurm_says(
+        "scontrol",
+        "   JobState=PENDING Reason=launch_failed_requeued_held\n   AdminComment=gpufrac: prolog: no GPU\n   Reason=gpufrac: GPU 0 is gone\n   WorkDir=/x",
+        0,
+    );
+    let said = world.run(&["doctor", "12"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for text in [
+        "job 12 by Slurm:\n  JobState=PENDING Reason=launch_failed_requeued_held\n  AdminComment=gpufrac: prolog: no GPU\n",
+        "node gpufrac-test02 by Slurm:\n  Reason=gpufrac: GPU 0 is gone\n",
+        "lease on gpufrac-test02:\n  `DIR/run/leases/12`",
+        "`gpufrac lease drop 12`",
+        "usage records of gpufrac-test02:\n  {\"version\":1,\"job\":12,\"seconds\":7}\n\n",
+        "records of gpufrac-reaperd:\n  none here",
+        "log of this host:\n",
+    ] {
+        assert!(said.out.contains(text), "no {text:?} in {}", said.out);
+    }
+    assert!(!said.out.contains("WorkDir"), "{}", said.out);
+    assert_eq!(world.run(&["doctor", "x"]).code, Some(1));
 }
 
 fn is_root() -> bool {

@@ -86,7 +86,7 @@ fn the_samples_of_slurms_files_pass_the_check() {
     )
     .unwrap();
     let (code, _, err) = check();
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     let hint = "hint: write instead: TaskPlugin=task/cgroup,task/affinity\n";
     assert!(err.contains(hint), "{err}");
 }

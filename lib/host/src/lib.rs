@@ -11,3 +11,4 @@ pub mod pause;
 pub mod shortage;
 pub mod subprocess;
 pub mod syscalls;
+pub mod trust;

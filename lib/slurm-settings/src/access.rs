@@ -131,7 +131,7 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
 }
 
 /// Whether slurmctld is to run on this host.
-fn controls(settings: &Settings) -> bool {
+pub(super) fn controls(settings: &Settings) -> bool {
     let short = |name: &str| name.split(['(', '.']).next().unwrap_or_default().to_owned();
     let Ok(own) = gethostname() else {
         return false;

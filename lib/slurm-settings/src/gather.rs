@@ -15,6 +15,9 @@ use super::{Script, Settings};
 const LIMIT: Duration = Duration::from_secs(15);
 /// Where slurm.conf is where nobody says so; the second on nodes that get it from slurmctld.
 const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
+/// What slurmd runs on a node, and our program for it.
+pub(super) const HOOKS: [(&str, &str); 2] =
+    [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")];
 /// Longer files are no scripts.
 const MANY_BYTES: u64 = 1 << 20;
 
@@ -25,6 +28,10 @@ pub struct Sources<'a> {
     pub slurm_conf: Option<PathBuf>,
     /// gpufrac.toml where it is in use, to see who can read it; none for one that is only tried.
     pub config: Option<PathBuf>,
+    /// Whether to look at what this host has of gpufrac, too.
+    pub host: bool,
+    /// Whether no other node is asked about: what thousands of nodes ask every few minutes must cost slurmctld little.
+    pub this_node_alone: bool,
     /// The node that this host is, so that its own settings count.
     pub here: Option<Here<'a>>,
 }
@@ -43,6 +50,8 @@ pub struct Here<'a> {
 /// Reads whatever can be read. What could not be is in [`Settings::unknown`].
 pub fn gather(sources: &Sources<'_>) -> Settings {
     let mut settings = Settings::default();
+    let here = sources.here.as_ref().filter(|_| sources.this_node_alone);
+    settings.only = here.map(|here| here.node.to_owned());
     let from_environment = std::env::var_os("SLURM_CONF").map(PathBuf::from);
     // scontrol would wait for the file to appear.
     let absent = from_environment.as_ref().filter(|path| !path.exists());
@@ -54,9 +63,12 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
                 "$SLURM_CONF names `{path}`, which is not there: the running Slurm is not judged"
             ));
         }
-        (None, None) => match running() {
+        (None, None) => match running(settings.only.as_deref()) {
             Ok(running) => settings.running = Some(running),
-            Err(error) => settings.unknown.push(error.to_string()),
+            Err(error) => {
+                let why = format!("{error}: the running Slurm is not judged");
+                settings.unknown.push(why);
+            }
         },
     }
     let told = settings
@@ -94,48 +106,66 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         settings.kill_mode = if here.uses_mps { kill_mode() } else { None };
         settings.gpus = here.gpus.map(|count| (here.node.to_owned(), count));
     }
+    if sources.host {
+        let (role, troubles) = super::host::look(&settings, sources.here.is_some());
+        (settings.role, settings.troubles) = (Some(role), troubles);
+    }
     settings
 }
 
-/// Why scontrol says nothing of the running Slurm.
+/// Why a program of Slurm's says nothing.
 #[derive(Debug, thiserror::Error)]
-enum ScontrolError {
-    #[error("there is no scontrol here: the running Slurm is not judged")]
-    Absent,
-    #[error("cannot run scontrol: {0}")]
-    Run(std::io::Error),
-    /// With the last line that it printed.
-    #[error("scontrol does not answer ({0}): the running Slurm is not judged")]
-    Refused(String),
-    #[error("scontrol did not answer within {} s: the running Slurm is not judged", LIMIT.as_secs())]
-    Silent,
+pub enum AskError {
+    /// Not installed.
+    #[error("there is no {0} here")]
+    Absent(&'static str),
+    /// Not started.
+    #[error("cannot run {0}: {1}")]
+    Run(&'static str, std::io::Error),
+    /// It failed; with the last line that it printed.
+    #[error("{0} does not answer ({1})")]
+    Refused(&'static str, String),
+    /// It did not end.
+    #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
+    Silent(&'static str),
 }
 
-fn running() -> Result<Running, ScontrolError> {
+/// Of all nodes and partitions, or of one node alone.
+fn running(only: Option<&str>) -> Result<Running, AskError> {
+    let scontrol = |arguments: &[&str]| ask_slurm("scontrol", arguments);
     let config = scontrol(&["show", "config"])?;
+    if let Some(node) = only {
+        let node = scontrol(&["-o", "show", "node", node])?;
+        return Ok(Running::parse(&config, &node, ""));
+    }
     let nodes = scontrol(&["-o", "show", "node"])?;
     let partitions = scontrol(&["-o", "show", "partition"])?;
     Ok(Running::parse(&config, &nodes, &partitions))
 }
 
 /// A file of the Slurm that this was built for, where that has a prefix of its own and `PATH` may not know it.
-fn of_prefix(name: &str) -> Option<PathBuf> {
+pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
     Some(slurm_sys::client::prefix()?.join(name))
 }
 
-/// What scontrol prints. Without slurmctld it says so on stderr.
-fn scontrol(arguments: &[&str]) -> Result<String, ScontrolError> {
-    let programs = [Some("scontrol".into()), of_prefix("bin/scontrol")];
+/// What a program of Slurm's prints. Without slurmctld it says so on stderr.
+///
+/// # Errors
+/// It is not here, or ends badly, or not in time.
+pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
+    let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
     let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
     match first(&programs, arguments) {
         Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended.stdout),
         Ok(Outcome::Ended(ended)) => {
             let last = ended.stderr.lines().last().unwrap_or("no reason");
-            Err(ScontrolError::Refused(last.trim().to_owned()))
+            Err(AskError::Refused(program, last.trim().to_owned()))
         }
-        Ok(Outcome::Silent) => Err(ScontrolError::Silent),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(ScontrolError::Absent),
-        Err(error) => Err(ScontrolError::Run(error)),
+        Ok(Outcome::Silent) => Err(AskError::Silent(program)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(AskError::Absent(program))
+        }
+        Err(error) => Err(AskError::Run(program, error)),
     }
 }
 
@@ -156,19 +186,34 @@ fn ask(program: &Path, arguments: &[&str]) -> std::io::Result<Outcome> {
     subprocess::run(command.env("LC_ALL", "C").args(arguments), b"", LIMIT)
 }
 
+/// The values of `Prolog` or `Epilog`, each with the line or the command that shows it.
+pub(super) fn hooks<'a>(settings: &'a Settings, key: &'a str) -> Vec<(String, &'a str)> {
+    let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
+    let mut found: Vec<_> = files
+        .map(|(place, value)| (place.to_string(), value))
+        .collect();
+    let running = settings.running.iter().flat_map(|running| running.all(key));
+    for value in running {
+        if !found.iter().any(|(_, known)| *known == value) {
+            found.push(("scontrol show config".into(), value));
+        }
+    }
+    found
+}
+
+/// One that is not absolute is beside slurm.conf (24.11; 22.05 takes none).
+pub(super) fn beside_slurm_conf(settings: &Settings, path: &str) -> PathBuf {
+    let files = settings.files.as_ref();
+    let folder = files.and_then(|files| files.slurm.path.parent());
+    folder.unwrap_or(Path::new("/")).join(path)
+}
+
 /// The prologs and epilogs that are named, and whether they name ours.
 fn scripts(settings: &Settings) -> Vec<Script> {
     let mut scripts = Vec::new();
-    for (key, program) in [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")] {
-        let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
-        let running = settings.running.iter().flat_map(|running| running.all(key));
-        for path in files.map(|(_, value)| value).chain(running) {
-            // One that is not absolute is beside slurm.conf (24.11; 22.05 takes none).
-            let folder = settings
-                .files
-                .as_ref()
-                .and_then(|files| files.slurm.path.parent());
-            let names = glob(&folder.unwrap_or(Path::new("/")).join(path));
+    for (key, program) in HOOKS {
+        for (_, path) in hooks(settings, key) {
+            let names = glob(&beside_slurm_conf(settings, path));
             let texts: Vec<Option<bool>> =
                 names.iter().map(|path| names_it(path, program)).collect();
             let names_ours = match (
@@ -199,11 +244,15 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     // A program that is no script can call anything.
     let text = fs::read(path).ok()?;
     let text = String::from_utf8(text).ok()?;
-    Some(text.contains(program))
+    // What is only spoken of is not run.
+    let mut code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'));
+    Some(code.any(|line| line.contains(program)))
 }
 
 /// Files that a path with `*` in its last part names; in order.
-fn glob(path: &Path) -> Vec<PathBuf> {
+pub(super) fn glob(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some((start, end)) = name.split_once('*') else {
         return vec![path.to_owned()];

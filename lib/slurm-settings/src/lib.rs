@@ -8,6 +8,7 @@ mod access;
 pub mod conf;
 mod gather;
 mod gres_lines;
+mod host;
 mod nodes;
 mod partitions;
 mod rules;
@@ -20,7 +21,8 @@ use gpufrac_core::finding::Finding;
 
 pub use access::Closed;
 pub use conf::{Files, Place};
-pub use gather::{Here, Sources, gather};
+pub use gather::{AskError, Here, Sources, ask_slurm, gather};
+pub use host::{Role, Trouble};
 pub use running::Running;
 
 /// A program that Slurm runs as Prolog or Epilog, seen from here.
@@ -48,6 +50,12 @@ pub struct Settings {
     pub gpus: Option<(String, u32)>,
     /// What keeps slurmctld or users from reading gpufrac.toml.
     pub closed: Option<Closed>,
+    /// The one node that was asked about, and is judged.
+    pub only: Option<String>,
+    /// Whom this host serves; None where it was not looked at.
+    pub role: Option<Role>,
+    /// What this host lacks.
+    pub troubles: Vec<Trouble>,
     /// What could not be asked or read, and why.
     pub unknown: Vec<String>,
 }
@@ -80,8 +88,11 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     }
     rules::judge(settings, config, &mut found);
     found.extend(settings.closed.as_ref().map(Closed::finding));
+    found.extend(settings.troubles.iter().map(Trouble::finding));
     nodes::judge(settings, config, &mut found);
-    partitions::judge(settings, config, &mut found);
+    if settings.only.is_none() {
+        partitions::judge(settings, config, &mut found);
+    }
     found.sort_by_key(|finding| finding.severity);
     found
 }

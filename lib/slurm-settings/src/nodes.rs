@@ -1,6 +1,7 @@
 //! The devices and counts of each node of a pool: gres.conf, `Gres=` in slurm.conf, and what slurmctld has.
 
 mod fault;
+mod without_pool;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
     let nodes: Vec<&str> = names
         .map(String::as_str)
+        .filter(|name| settings.only.as_deref().is_none_or(|only| only == *name))
         .filter(|name| seen.insert(*name))
         .collect();
     let mut groups: Vec<(Fault, Vec<&str>)> = Vec::new();
@@ -40,6 +42,9 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     }
     let findings = groups.into_iter();
     found.extend(findings.map(|(fault, nodes)| fault.finding(&hostlist::short(&nodes))));
+    if settings.only.is_none() {
+        without_pool::judge(settings, config, found);
+    }
 }
 
 /// A node's line of slurm.conf.
@@ -75,8 +80,13 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         .and_then(|running| running.nodes.get(node));
     let lines = files.map(|files| NodeLines::of(&files.gres, node));
     if line.is_none() && record.is_none() {
+        // Nodes that register by themselves (`slurmd -Z`) come and go.
+        let comes_and_goes = settings.value("MaxNodeCount").is_some();
         found.push(Fault {
-            severity: Severity::Warning,
+            severity: match comes_and_goes {
+                true => Severity::Warning,
+                false => Severity::Error,
+            },
             place: settings.slurm_conf(),
             wrong: Wrong::Unknown,
         });

@@ -107,7 +107,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
         .and_then(|running| running.partitions.get(name));
     if line.is_none() && record.is_none() {
         found.push(Finding {
-            severity: Severity::Warning,
+            severity: Severity::Error,
             place: Some(settings.slurm_conf()),
             what: format!(
                 "gpufrac.toml has a pool for partition {name}, which Slurm does not have"

@@ -16,6 +16,11 @@ use super::{Running, Settings};
 pub(super) use gpu_use::{SUSPENDED, suspends};
 pub(super) use words::is;
 
+/// The names in a list of plugins of this kind.
+pub(super) fn plugins_of<'a>(value: &'a str, kind: &str) -> Vec<&'a str> {
+    words::plugins(Some(value), kind)
+}
+
 /// What is wrong with a value.
 struct Fault {
     severity: Severity,

@@ -19,6 +19,7 @@ use std::fmt;
 pub use daemon::release_of_parent;
 #[cfg(feature = "plugin")]
 pub use host::{adopt, foreign, host, refusal};
+pub use stock::{beside, of_file};
 
 /// A release as `slurm_version.h` counts it: 0xMMmmuu, each byte one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -51,15 +51,30 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
     };
     let ours = |line: &&PluginLine| line.plugin.rsplit('/').next() == Some("spank_gpufrac.so");
     let line = files.plugins.iter().flatten().find(ours);
+    let role = settings.role;
     match line {
         None => found.push(Finding {
-            severity: Severity::Error,
+            severity: match role {
+                None => Severity::Error,
+                Some(role) if role.is_node => Severity::Error,
+                Some(role) if role.has_commands => Severity::Warning,
+                // slurmctld loads none.
+                Some(_) => Severity::Note,
+            },
             place: Some(files.plugstack.display().to_string()),
             what: "spank_gpufrac.so is not there: jobs get no slice into their environment and no fence".into(),
-            fix: "add the line: required spank_gpufrac.so".into(),
+            fix: match role.is_none_or(|role| role.is_node) {
+                true => "add the line: required spank_gpufrac.so",
+                false => "add the line on the nodes: required spank_gpufrac.so; and here, where jobs are submitted: optional spank_gpufrac.so",
+            }.into(),
         }),
-        Some(line) if !line.required => found.push(Finding {
-            severity: Severity::Warning,
+        // On a host where jobs are only submitted it is right: with `required` and a plugin that cannot be loaded every
+        // sbatch fails.
+        Some(line) if !line.required && role.is_none_or(|role| role.is_node) => found.push(Finding {
+            severity: match role {
+                Some(_) => Severity::Error,
+                None => Severity::Warning,
+            },
             place: Some(line.place.to_string()),
             what: "optional spank_gpufrac.so: a job whose fence can not be set up runs without one".into(),
             fix: format!("write instead: required {}", line.plugin),

@@ -20,12 +20,24 @@ const NAMES: [&str; 4] = [
     "select_linear.so",
 ];
 
+/// Larger files are no plugins.
+const MANY_BYTES: u64 = 64 << 20;
+
 /// The release of the stock plugins in a folder.
-pub(super) fn beside(folder: &Path) -> Option<Release> {
-    NAMES
-        .iter()
-        .find_map(|name| version(&std::fs::read(folder.join(name)).ok()?))
-        .map(Release)
+#[must_use]
+pub fn beside(folder: &Path) -> Option<Release> {
+    NAMES.iter().find_map(|name| of_file(&folder.join(name)))
+}
+
+/// The release that a plugin's file was built for.
+#[must_use]
+pub fn of_file(path: &Path) -> Option<Release> {
+    // A pipe would never end.
+    let file = std::fs::metadata(path).ok()?;
+    if !file.is_file() || file.len() > MANY_BYTES {
+        return None;
+    }
+    version(&std::fs::read(path).ok()?).map(Release)
 }
 
 /// The number that a plugin's file has under `plugin_version`.

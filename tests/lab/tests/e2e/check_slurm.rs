@@ -104,7 +104,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
             "gpufrac: {}:{line}: ",
             lab.folder().etc().join(file).display()
         );
-        assert_eq!(code, 1, "{to}: {out}");
+        assert_eq!(code, 2, "{to}: {out}");
         assert!(
             err.starts_with(&place) && err.contains(fix),
             "{to}: no {place:?} with {fix:?}: {err}"
@@ -115,7 +115,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
     // What is not there.
     let (before, _) = change(&lab, "plugstack.conf", "required", "#");
     let (code, _, err) = check(&lab, &["--slurm"], "login")?;
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(
         err.contains("hint: add the line: required spank_gpufrac.so\n"),
         "{err}"
@@ -142,7 +142,7 @@ fn what_runs_and_what_is_written_are_told_apart() -> Result<(), LabError> {
     let node = lab.nodes()[0].clone();
     // The last of two lines counts, for Slurm and for check.
     let (code, _, err) = check(&lab, &[], &node)?;
-    assert_eq!(code, 0, "{err}");
+    assert_eq!(code, 1, "{err}");
     for fix in [
         "PrologFlags=Alloc,Contain,DeferBatch\n",
         "PrologEpilogTimeout=60\n",
@@ -184,7 +184,7 @@ fn without_slurmctld_the_files_are_judged() -> Result<(), LabError> {
         "ConstrainDevices=no",
     );
     let (code, _, err) = check(&lab, &["--slurm"], "login")?;
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(
         err.contains("cgroup.conf:3: ConstrainDevices=no: "),
         "{err}"
@@ -200,7 +200,7 @@ fn without_slurmctld_the_files_are_judged() -> Result<(), LabError> {
     let program = bare.join("gpufrac").display().to_string();
     let command = lab.command("env").args(variables);
     let said = command.args([&program, "check", "--slurm"]).run()?;
-    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert_eq!(said.status.code(), Some(2), "{said:?}");
     assert!(said.stdout.contains("which is not there"), "{said:?}");
     Ok(())
 }

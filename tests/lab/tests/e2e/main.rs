@@ -13,6 +13,7 @@ mod accounting;
 mod attack;
 mod burst;
 mod calls;
+mod check_host;
 mod check_slurm;
 mod counted;
 mod exclusive_and_partitions;

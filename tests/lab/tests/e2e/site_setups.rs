@@ -178,7 +178,7 @@ fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
     give(&lab, None, 0o600, 0);
     let said = check(&lab)?;
     let why = format!("gpufrac.toml: slurmctld runs as {}, ", owner.name);
-    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert_eq!(said.status.code(), Some(2), "{said:?}");
     assert!(said.stderr.contains(&why), "{said:?}");
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;
@@ -244,8 +244,14 @@ fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), Lab
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let files = on_node(&lab, &["ls", &lab.folder().etc().display().to_string()]).stdout()?;
     assert_eq!(files, "gpufrac.toml\n", "Slurm does not carry it");
+    // As systemd starts it, it knows no place of slurm.conf.
+    let reaper = on_node(&lab, &["gpufrac-reaperd", "--node", node]).spawn()?;
     works(&lab)?;
 
+    lab.wait("the reaper runs", Duration::from_secs(60), || {
+        let said = on_node(&lab, &["gpufrac", "check", "--quiet"]).run()?;
+        Ok((!said.stderr.contains("gpufrac-reaperd does not run")).then_some(()))
+    })?;
     let said = on_node(&lab, &["gpufrac", "check"]).run()?.success()?;
     assert_eq!(said.stderr, "");
     assert!(
@@ -290,8 +296,6 @@ fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), Lab
         carries_prologs_that_are_beside_slurm_conf(&lab)?;
     }
 
-    // As systemd starts it, it knows no place of slurm.conf.
-    let reaper = on_node(&lab, &["gpufrac-reaperd", "--node", node]).spawn()?;
     let idle = lab.sbatch(user, &[QUARTER, "--wrap=sleep 1000"])?;
     let ended = lab.wait_for_end(idle);
     let pid = i32::try_from(reaper.pid()).expect("a pid");

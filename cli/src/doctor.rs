@@ -1,0 +1,257 @@
+//! `gpufrac doctor`: what Slurm, this node and the records know of a job, in one place.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use gpufrac_core::ids::JobId;
+use gpufrac_core::lease::read_name;
+use gpufrac_host::exit::Exit;
+use gpufrac_host::subprocess::{self, Outcome};
+use gpufrac_node::node::Node;
+use gpufrac_node::state::usage;
+use gpufrac_reaper::report::why;
+use gpufrac_slurm_settings::ask_slurm;
+
+use crate::args::DoctorArgs;
+use crate::error::CliError;
+use crate::{slurm, status, why as records};
+
+/// Lines of `scontrol show job` that say what becomes of a job.
+const OF_JOB: [&str; 15] = [
+    "JobId",
+    "UserId",
+    "Priority",
+    "JobState",
+    "Requeue",
+    "RunTime",
+    "StartTime",
+    "Partition",
+    "ReqNodeList",
+    "NodeList",
+    "TresPerNode",
+    "Comment",
+    "AdminComment",
+    "SystemComment",
+    "GRES",
+];
+/// Words of `scontrol show node`.
+const OF_NODE: [&str; 5] = ["State", "Reason", "Gres", "GresUsed", "Comment"];
+/// The end of a file that is looked through.
+const TAIL_BYTES: u64 = 4 << 20;
+/// Lines of a log that are shown, the last ones.
+const MOST_LINES: usize = 20;
+/// How long journalctl may take.
+const JOURNAL_LIMIT: Duration = Duration::from_secs(10);
+/// Where syslog daemons write.
+const LOGS: [&str; 3] = [
+    "/var/log/syslog",
+    "/var/log/messages",
+    "/var/log/daemon.log",
+];
+const WIDTH: usize = 100;
+
+pub fn run(args: &DoctorArgs) -> Result<Exit, CliError> {
+    let job = why::job_id(&args.job)?;
+    let config = args.config.read()?;
+    let node = Node::new(config, &args.config.node_name());
+    let nodes = by_slurm(job);
+    of_nodes(&nodes);
+    let is_here = nodes.contains(&node.name);
+    if !nodes.is_empty() && !is_here {
+        println!();
+        println!(
+            "its lease, usage and log lines are on its node: `ssh {} gpufrac doctor {job}`",
+            nodes[0]
+        );
+    }
+    if node.has_pools() {
+        head(&format!("lease on {}", node.name));
+        lease(job, &node);
+        head(&format!("usage records of {}", node.name));
+        used(job, &node);
+    }
+    head("records of gpufrac-reaperd");
+    reaped(job, &node);
+    head("log of this host");
+    logged(job);
+    Ok(Exit::Done)
+}
+
+fn head(title: &str) {
+    println!("\n{title}:");
+}
+
+/// Each line, on a line: users choose names and comments.
+fn say<'a>(lines: impl IntoIterator<Item = &'a str>, if_none: &str) {
+    let mut none = true;
+    for line in lines {
+        println!("  {}", line.trim().replace(char::is_control, " "));
+        none = false;
+    }
+    if none {
+        println!("  {if_none}");
+    }
+}
+
+/// The job by slurmctld, or by its accounting. Gives its nodes.
+fn by_slurm(job: JobId) -> Vec<String> {
+    println!("job {job} by Slurm:");
+    let number = job.to_string();
+    match ask_slurm("scontrol", &["-d", "show", "job", &number]) {
+        Ok(text) => {
+            let lines = text.lines().filter(|line| {
+                let key = line.trim().split('=').next().unwrap_or_default();
+                OF_JOB.contains(&key) || line.contains("GRES=") || line.contains("gpufrac")
+            });
+            say(lines, "nothing");
+        }
+        Err(error) => {
+            println!("  {error}");
+            let fields = "JobIDRaw,User,State,ExitCode,Start,End,NodeList,AdminComment,Comment";
+            let asked = ask_slurm("sacct", &["-n", "-P", "-X", "-j", &number, "-o", fields]);
+            match asked {
+                Ok(text) => say(text.lines(), "sacct knows nothing of it"),
+                Err(error) => println!("  {error}"),
+            }
+        }
+    }
+    slurm::job(job)
+        .ok()
+        .flatten()
+        .map_or_else(Vec::new, |job| job.nodes)
+}
+
+/// Why the job's nodes may be drained.
+fn of_nodes(nodes: &[String]) {
+    for node in nodes {
+        head(&format!("node {node} by Slurm"));
+        match ask_slurm("scontrol", &["show", "node", node]) {
+            Ok(text) => {
+                let lines = text.lines().filter(|line| {
+                    let key = line.trim().split('=').next().unwrap_or_default();
+                    OF_NODE.contains(&key)
+                });
+                say(lines, "nothing");
+            }
+            Err(error) => println!("  {error}"),
+        }
+    }
+}
+
+fn lease(job: JobId, node: &Node) {
+    let (leases, damaged) = match node.leases().and_then(|store| store.readable()) {
+        Ok(found) => found,
+        Err(error) => {
+            println!("  {error}");
+            return;
+        }
+    };
+    let own: Vec<_> = leases
+        .into_iter()
+        .filter(|lease| lease.job_id == job)
+        .collect();
+    for error in damaged {
+        let name = error.path().and_then(|path| path.file_name()?.to_str());
+        if name.and_then(read_name).is_some_and(|(id, _)| id == job) {
+            println!("  {error}; {}", error.fix());
+        }
+    }
+    match own.is_empty() {
+        true => println!("  none: the job holds nothing here"),
+        false => status::table(&own)
+            .iter()
+            .for_each(|line| println!("  {line}")),
+    }
+}
+
+fn used(job: JobId, node: &Node) {
+    let path = node.state.join(usage::FILE);
+    match tail(&path) {
+        Ok(text) => {
+            let wanted = format!("\"job\":{job},");
+            say(
+                text.lines().filter(|line| line.contains(&wanted)),
+                "none yet: one is written when a slice ends",
+            );
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("  none: no slice ended on this node yet")
+        }
+        Err(error) => println!("  `{}` cannot be read: {error}", path.display()),
+    }
+}
+
+fn reaped(job: JobId, node: &Node) {
+    let found = why::find(job, &records::places(&node.config, &node.name));
+    for problem in &found.problems {
+        println!("  {problem}");
+    }
+    for record in &found.records {
+        why::explain(record, WIDTH)
+            .iter()
+            .for_each(|line| println!("  {line}"));
+    }
+    if found.records.is_empty() {
+        println!("  none here: nothing was decided about it, or it ran elsewhere");
+    }
+}
+
+/// What gpufrac's programs wrote of the job, by the journal, else by the files of syslog.
+fn logged(job: JobId) {
+    let marks = [
+        format!("gpufrac: job {job}:"),
+        format!("]: job {job}:"),
+        format!("reaper: job {job}:"),
+    ];
+    let of_job = |line: &&str| {
+        line.contains("gpufrac") && marks.iter().any(|mark| line.contains(mark.as_str()))
+    };
+    let mut texts = Vec::new();
+    let mut refused = Vec::new();
+    let mut journal = Command::new("journalctl");
+    journal.args([
+        "-q",
+        "--no-pager",
+        "-o",
+        "short-iso",
+        "-t",
+        "gpufrac",
+        "-n",
+        "5000",
+    ]);
+    if let Ok(Outcome::Ended(ended)) = subprocess::run(&mut journal, b"", JOURNAL_LIMIT) {
+        texts.push(ended.stdout);
+    }
+    for path in LOGS {
+        match tail(Path::new(path)) {
+            Ok(text) => texts.push(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => refused.push(format!("`{path}`: {error}")),
+        }
+    }
+    let mut lines: Vec<&str> = texts
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(of_job)
+        .collect();
+    lines.dedup();
+    let last = lines.len().saturating_sub(MOST_LINES);
+    let none = match refused.is_empty() {
+        true => "no line of gpufrac about it".to_owned(),
+        false => format!("cannot be read ({}); root can", refused.join("; ")),
+    };
+    say(lines.split_off(last), &none);
+}
+
+/// The end of a file.
+fn tail(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

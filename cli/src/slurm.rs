@@ -1,0 +1,106 @@
+//! What commands ask of Slurm, by Slurm's own programs: nothing of a user's is in what they read.
+
+use gpufrac_core::hostlist::Hostlist;
+use gpufrac_core::ids::JobId;
+use gpufrac_slurm_settings::{AskError, ask_slurm};
+
+/// What Slurm says of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Its id.
+    pub id: JobId,
+    /// As squeue writes it: `RUNNING`.
+    pub state: String,
+    /// Where it runs, or ran.
+    pub nodes: Vec<String>,
+}
+
+/// States of jobs that hold nothing, as squeue writes them.
+const HOLDS_NOTHING: [&str; 15] = [
+    "PENDING",
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+    "REVOKED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "SPECIAL_EXIT",
+];
+
+impl Job {
+    /// Whether it may hold something on a node. An epilog may still be at work.
+    pub fn is_on(&self, node: &str) -> bool {
+        let holds = !HOLDS_NOTHING.contains(&self.state.as_str());
+        holds && (self.nodes.is_empty() || self.nodes.iter().any(|known| known == node))
+    }
+}
+
+/// The fields of [`parse`].
+const FORMAT: &str = "%A|%T|%N";
+
+/// A job; None where slurmctld knows none of this id.
+pub fn job(id: JobId) -> Result<Option<Job>, AskError> {
+    let number = id.to_string();
+    let said = ask_slurm("squeue", &["-h", "-t", "all", "-j", &number, "-o", FORMAT]);
+    match said {
+        Ok(text) => Ok(parse(&text).into_iter().find(|job| job.id == id)),
+        Err(AskError::Refused(_, why)) if why.contains("Invalid job id") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The jobs that may hold something on a node.
+pub fn jobs_on(node: &str) -> Result<Vec<Job>, AskError> {
+    let text = ask_slurm("squeue", &["-h", "-w", node, "-o", FORMAT])?;
+    let jobs = parse(&text).into_iter();
+    Ok(jobs.filter(|job| job.is_on(node)).collect())
+}
+
+/// Whether a job has fractions, as far as it can be seen; in doubt it has.
+pub fn has_fractions(id: JobId) -> Result<bool, AskError> {
+    let text = ask_slurm("scontrol", &["-d", "show", "job", &id.to_string()])?;
+    Ok(text.contains("gpufrac") || text.contains("shard"))
+}
+
+fn parse(text: &str) -> Vec<Job> {
+    let jobs = text.lines().filter_map(|line| {
+        let mut fields = line.split('|').map(str::trim);
+        let id = fields.next()?.parse().ok()?;
+        let state = fields.next()?.to_owned();
+        let nodes = Hostlist::parse(fields.next()?).ok();
+        Some(Job {
+            id,
+            state,
+            nodes: nodes.map_or_else(Vec::new, |list| list.names().to_vec()),
+        })
+    });
+    jobs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_holds_something_until_its_epilogs_are_over() {
+        let jobs =
+            parse("12|RUNNING|gn[01-02]\n13|COMPLETING|gn02\n14|PENDING|\n15|FAILED|gn01\nx\n");
+        assert_eq!(jobs.len(), 4);
+        let on = |node: &str| -> Vec<u32> {
+            jobs.iter()
+                .filter(|job| job.is_on(node))
+                .map(|job| job.id.0)
+                .collect()
+        };
+        assert_eq!(on("gn01"), [12]);
+        assert_eq!(on("gn02"), [12, 13]);
+        assert!(on("gn03").is_empty());
+    }
+}

@@ -1,0 +1,67 @@
+//! Nodes whose fractions Slurm counts, and that no pool has: Slurm starts jobs there, and nothing makes their slices.
+
+use std::collections::BTreeMap;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::hostlist::{self, Hostlist};
+
+use super::super::Settings;
+use super::super::gres_lines::counts;
+use super::NODE_RECORD;
+
+pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
+    let has_pool = |node: &str| config.pools.iter().any(|pool| pool.nodes.contains(node));
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut default = None;
+    let files = settings.files.iter();
+    for line in files.flat_map(|files| files.slurm.starting("NodeName")) {
+        let names = line.get("NodeName").unwrap_or_default();
+        let gres = line.get("Gres");
+        if names.eq_ignore_ascii_case("DEFAULT") {
+            default = gres.or(default);
+            continue;
+        }
+        if !counts_fractions(gres.or(default)) {
+            continue;
+        }
+        let nodes = Hostlist::parse(names);
+        let lost = nodes.iter().flat_map(Hostlist::names);
+        let lost: Vec<String> = lost.filter(|node| !has_pool(node)).cloned().collect();
+        if !lost.is_empty() {
+            places
+                .entry(line.place.to_string())
+                .or_default()
+                .extend(lost);
+        }
+    }
+    let records = settings.running.iter().flat_map(|running| &running.nodes);
+    for (node, record) in records {
+        let known = places.values().flatten().any(|known| known == node);
+        if !known && !has_pool(node) && counts_fractions(record.get("Gres")) {
+            places
+                .entry(NODE_RECORD.into())
+                .or_default()
+                .push(node.clone());
+        }
+    }
+    found.extend(places.into_iter().map(|(place, nodes)| {
+        let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let names = hostlist::short(&names);
+        Finding {
+            severity: Severity::Error,
+            place: Some(place),
+            what: format!(
+                "{names} counts gpufrac and is in no pool of gpufrac.toml: jobs that Slurm starts there get no slice"
+            ),
+            fix: format!(
+                "add {names} to the `nodes` of its pool, on all hosts, or take gpufrac and shard out of its Gres="
+            ),
+        }
+    }));
+}
+
+fn counts_fractions(gres: Option<&str>) -> bool {
+    let counts = counts(gres.unwrap_or_default());
+    counts.keys().any(|(name, _)| name == "gpufrac")
+}
