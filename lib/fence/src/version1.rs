@@ -4,6 +4,9 @@
 //! task folders to the job's user, who could make a group beside the task's and move there.
 //! A denial in the job's group holds for every group below it at once. What one step alone must not have is denied
 //! in the step's own, which holds for the groups below that one, the user's too.
+//!
+//! The kernel has a list of them for each group, looks through it with each that is added and when a device is opened, and copies it
+//! into each group that is made below. So a device that is of no use behind a closed one gets no rule.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -49,7 +52,7 @@ fn deny(cgroup: &Path, rules: &[DeviceRule]) -> Result<(), DevCgroupError> {
             path: path.clone(),
             source,
         })?;
-    for rule in rules {
+    for rule in rules.iter().filter(|rule| rule.is_alone()) {
         // The kernel takes one rule per write.
         file.write_all(rule.to_string().as_bytes())
             .map_err(|source| DevCgroupError::Deny {

@@ -198,7 +198,9 @@ fn ranges(rules: &[DeviceRule]) -> Vec<(u32, (u32, u32))> {
     let mut minors: Vec<(u32, (u32, u32))> = rules
         .iter()
         .map(|rule| match rule {
-            DeviceRule::Device(number) => (number.major, (number.minor, number.minor)),
+            DeviceRule::Device(number) | DeviceRule::Behind(number) => {
+                (number.major, (number.minor, number.minor))
+            }
             DeviceRule::Major(major) => (*major, (0, LAST_MINOR)),
         })
         .collect();

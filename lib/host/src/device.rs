@@ -36,14 +36,27 @@ impl std::fmt::Display for DeviceNumber {
 pub enum DeviceRule {
     /// One device.
     Device(DeviceNumber),
+    /// One device that is of no use to who cannot open another one that is closed too. Version 2 of control groups closes it, as a row
+    /// of minors costs as much there as one; version 1 need not.
+    Behind(DeviceNumber),
     /// All devices of a major. The kernel cannot except single minors from it later.
     Major(u32),
+}
+
+impl DeviceRule {
+    /// Whether it is to be written where each rule is one more that the kernel looks through.
+    #[must_use]
+    pub fn is_alone(self) -> bool {
+        !matches!(self, DeviceRule::Behind(_))
+    }
 }
 
 impl std::fmt::Display for DeviceRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            DeviceRule::Device(number) => write!(f, "c {number} rwm"),
+            DeviceRule::Device(number) | DeviceRule::Behind(number) => {
+                write!(f, "c {number} rwm")
+            }
             DeviceRule::Major(major) => write!(f, "c {major}:* rwm"),
         }
     }

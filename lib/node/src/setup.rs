@@ -15,7 +15,7 @@ use gpufrac_core::ids::{GpuIndex, UserId};
 use gpufrac_core::layout::{LayoutKind, Side};
 use gpufrac_core::lease::LeaseError;
 
-use crate::gpu::capability_files::{Caps, CapsError};
+use crate::gpu::capability_files::{CapMinor, Caps, CapsError};
 use crate::gpu::compute_mode;
 use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
@@ -26,7 +26,9 @@ use crate::slice::{keep, reconcile};
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
 use crate::state::pools;
-use crate::state::record::{GpuFacts, NodeRecord, RecordError, RecordedGpu, boot_id, ranges};
+use crate::state::record::{
+    GpuFacts, NodeRecord, RecordError, RecordedGpu, boot_id, further, ranges,
+};
 use crate::state::without;
 use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
@@ -422,18 +424,16 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
     let mut recorded = Vec::new();
     for gpu in &machine.gpus {
         let number = caps.gpu_device(gpu.minor)?;
-        let minors = of_gpus
-            .iter()
-            .filter(|cap| cap.gpu_minor == gpu.minor)
-            .map(|cap| cap.minor)
-            .collect();
+        let own = of_gpus.iter().filter(|cap| cap.gpu_minor == gpu.minor);
+        let own: Vec<&CapMinor> = own.collect();
         recorded.push(RecordedGpu {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
             minor: gpu.minor,
             major: number.major,
             pool: machine.device(gpu).map(|device| device.pool.name.clone()),
-            caps: ranges(minors),
+            caps: ranges(own.iter().map(|cap| cap.minor).collect()),
+            further: further(&own),
             pci: caps.pci_of(&gpu.uuid),
         });
     }

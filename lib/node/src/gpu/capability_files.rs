@@ -45,6 +45,30 @@ pub struct CapMinor {
     pub gpu_minor: DeviceMinor,
     /// Minor of the capability.
     pub minor: u32,
+    /// What it opens, where its name says so.
+    pub opens: Option<Opens>,
+}
+
+/// What a capability opens. A compute instance is reached through its GPU instance alone, so who has it needs both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opens {
+    /// A GPU instance.
+    GpuInstance(u32),
+    /// A compute instance of a GPU instance.
+    ComputeInstance(u32, u32),
+}
+
+impl Opens {
+    /// `giI/access`, `giI/ciC/access`
+    fn parse(name: &str) -> Option<Opens> {
+        let mut parts = name.strip_suffix("/access")?.split('/');
+        let gi = parts.next()?.strip_prefix("gi")?.parse().ok()?;
+        let opens = match parts.next() {
+            Some(ci) => Opens::ComputeInstance(gi, ci.strip_prefix("ci")?.parse().ok()?),
+            None => Opens::GpuInstance(gi),
+        };
+        parts.next().is_none().then_some(opens)
+    }
 }
 
 /// The driver's files below `driver_root`.
@@ -184,10 +208,14 @@ fn parse_minors(text: &str) -> Option<(Vec<u32>, Vec<CapMinor>)> {
         let (name, minor) = line.trim().rsplit_once(' ')?;
         let minor = minor.parse().ok()?;
         match name.strip_prefix("gpu") {
-            Some(rest) => of_gpus.push(CapMinor {
-                gpu_minor: rest.split('/').next()?.parse().ok()?,
-                minor,
-            }),
+            Some(rest) => {
+                let (gpu_minor, rest) = rest.split_once('/')?;
+                of_gpus.push(CapMinor {
+                    gpu_minor: gpu_minor.parse().ok()?,
+                    minor,
+                    opens: Opens::parse(rest),
+                });
+            }
             None => general.push(minor),
         }
     }
@@ -250,15 +278,22 @@ mod tests {
 
     #[test]
     fn minors_are_read_from_the_file_not_computed() {
-        let text = "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu12/gi1/access 1632\n";
+        let text = "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu12/gi1/access 1632\ngpu12/gi1/ci7/access 1640\ngpu12/new/access 1641\n";
         let (general, gpus) = parse_minors(text).unwrap();
         assert_eq!(general, [1, 2]);
+        let on_12 = |minor, opens| CapMinor {
+            gpu_minor: DeviceMinor(12),
+            minor,
+            opens,
+        };
+        assert_eq!(gpus[1].opens, Some(Opens::ComputeInstance(0, 0)));
         assert_eq!(
-            gpus[2],
-            CapMinor {
-                gpu_minor: DeviceMinor(12),
-                minor: 1632
-            }
+            gpus[2..],
+            [
+                on_12(1632, Some(Opens::GpuInstance(1))),
+                on_12(1640, Some(Opens::ComputeInstance(1, 7))),
+                on_12(1641, None),
+            ]
         );
         assert_eq!(parse_minors("gpuX/gi0/access 3\n"), None);
     }

@@ -220,7 +220,8 @@ enum DenyError {
 /// Denies every device of the pools in a group and in those below it; GPUs first.
 fn deny(group: &Path, record: &NodeRecord, until: Instant) -> Result<(), DenyError> {
     let folder = RootDir::open(group)?;
-    for rule in record.rules(&[]) {
+    let rules = record.rules(&[]).into_iter();
+    for rule in rules.filter(|rule| rule.is_alone()) {
         if Instant::now() > until {
             return Err(DenyError::TooLong);
         }

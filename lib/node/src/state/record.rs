@@ -4,6 +4,7 @@
 //! indexes onto other GPUs; the SPANK plugin needs this one file to fence a job. What the driver says that never changes
 //! while it is loaded is here as well, so that a prolog need not ask for it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::fraction::MemoryMib;
@@ -16,6 +17,7 @@ use gpufrac_host::files::{DeviceNumber, DeviceRule, FileError, RootDir};
 use gpufrac_host::shortage::is_shortage;
 use gpufrac_nvml::ErrorClass;
 
+use crate::gpu::capability_files::{CapMinor, Opens};
 use crate::node::class_of_file;
 
 /// The file in the run folder.
@@ -82,6 +84,10 @@ pub struct RecordedGpu {
     pub pool: Option<String>,
     /// Minors of the capabilities that can exist on it, as ranges `first..=last`.
     pub caps: Vec<(u32, u32)>,
+    /// Of these, those of compute instances but the first of each GPU instance, behind the minor of that one. Records of earlier
+    /// versions have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further: Vec<(u32, Vec<(u32, u32)>)>,
     /// Its address on the PCI bus, where the driver names the GPUs by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
@@ -303,14 +309,46 @@ impl NodeRecord {
             .flat_map(|&(first, last)| first..=last)
             .chain(self.general_caps.iter().copied())
             .filter(|minor| !own_caps.contains(minor));
+        // A compute instance is reached through its GPU instance, so the capability of that one closes those behind it. That
+        // of the first has a rule all the same: it is what an instance of a job has.
+        let behind = pool().flat_map(|gpu| &gpu.further);
+        let behind = behind.filter(|(gpu_instance, _)| !own_caps.contains(gpu_instance));
+        let behind: BTreeSet<u32> = behind
+            .flat_map(|(_, further)| further)
+            .flat_map(|&(first, last)| first..=last)
+            .collect();
         rules.extend(minors.map(|minor| {
-            DeviceRule::Device(DeviceNumber {
+            let number = DeviceNumber {
                 major: self.caps_major,
                 minor,
-            })
+            };
+            match behind.contains(&minor) {
+                true => DeviceRule::Behind(number),
+                false => DeviceRule::Device(number),
+            }
         }));
         rules
     }
+}
+
+/// The capabilities of compute instances but the first of each GPU instance, behind the minor of that one.
+pub fn further(caps: &[&CapMinor]) -> Vec<(u32, Vec<(u32, u32)>)> {
+    let of = |cap: &&CapMinor| match cap.opens {
+        Some(Opens::GpuInstance(gi)) => Some((gi, cap.minor)),
+        _ => None,
+    };
+    let further = |gi: u32| {
+        let minors = caps.iter().filter_map(|cap| match cap.opens {
+            Some(Opens::ComputeInstance(of, 1..)) if of == gi => Some(cap.minor),
+            _ => None,
+        });
+        ranges(minors.collect())
+    };
+    let instances = caps.iter().filter_map(of);
+    instances
+        .map(|(gi, minor)| (minor, further(gi)))
+        .filter(|(_, further)| !further.is_empty())
+        .collect()
 }
 
 /// The kernel's name of this boot.
@@ -350,6 +388,7 @@ mod tests {
                 major: 195,
                 pool: pool.map(str::to_owned),
                 caps: vec![(3 + 135 * index, 137 + 135 * index)],
+                further: Vec::new(),
                 pci: None,
             })
             .collect();
@@ -435,6 +474,66 @@ mod tests {
             assert!(!rules.contains(&device(234, own)), "{own}");
         }
         assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 4);
+    }
+
+    /// As the driver numbers them: GPU instance I has 3 + 135 * GPU + 9 * I, and its compute instances come next.
+    fn cap(gpu: u32, gi: u32, ci: Option<u32>) -> CapMinor {
+        let minor = 3 + 135 * gpu + 9 * gi;
+        CapMinor {
+            gpu_minor: DeviceMinor(gpu),
+            minor: ci.map_or(minor, |ci| minor + 1 + ci),
+            opens: Some(match ci {
+                Some(ci) => Opens::ComputeInstance(gi, ci),
+                None => Opens::GpuInstance(gi),
+            }),
+        }
+    }
+
+    #[test]
+    fn each_capability_that_can_be_of_use_has_a_rule_and_all_are_closed_in_rows() {
+        let whole = record([Some("p"), Some("p")]);
+        let mut record = whole.clone();
+        for (gpu, index) in record.gpus.iter_mut().zip(0..) {
+            let of_instance = |gi| {
+                let inside = (0..8).map(move |ci| cap(index, gi, Some(ci)));
+                [cap(index, gi, None)].into_iter().chain(inside)
+            };
+            let caps: Vec<CapMinor> = (0..15).flat_map(of_instance).collect();
+            let caps: Vec<&CapMinor> = caps.iter().collect();
+            gpu.further = further(&caps);
+        }
+        let lease = lease(7);
+        let leases = std::slice::from_ref(&lease);
+        let own = lease.slice.instance().cloned().unwrap();
+        assert_eq!((own.gi_cap_minor, own.ci_cap_minor), (30, 31));
+        let (rules, behind): (Vec<DeviceRule>, Vec<DeviceRule>) = record
+            .rules(leases)
+            .into_iter()
+            .partition(|rule| rule.is_alone());
+        // With the other GPU, the general ones, and the further compute instances of the job's own GPU instance.
+        assert_eq!(rules.len(), 1 + 2 * 2 * 15 + 2 + 7 - 2);
+        for gi in 0..15 {
+            for gpu in 0..2 {
+                let is_own = (gpu, gi) == (0, 3);
+                let closed = |ci| rules.contains(&device(234, cap(gpu, gi, ci).minor));
+                assert_eq!(closed(None), !is_own, "{gpu} {gi}");
+                assert_eq!(closed(Some(0)), !is_own, "{gpu} {gi}");
+                assert!((1..8).all(|ci| closed(Some(ci)) == is_own), "{gpu} {gi}");
+            }
+        }
+        let sorted = |mut rules: Vec<DeviceRule>| {
+            rules.sort_by_key(DeviceRule::to_string);
+            rules.iter().map(DeviceRule::to_string).collect::<Vec<_>>()
+        };
+        let all = whole.rules(leases);
+        assert!(all.iter().all(|rule| rule.is_alone()));
+        assert_eq!(sorted([rules, behind].concat()), sorted(all));
+        // Numbers of which the names do not say what they open are closed one by one.
+        let unknown = CapMinor {
+            opens: None,
+            ..cap(0, 0, Some(1))
+        };
+        assert_eq!(further(&[&cap(0, 0, None), &unknown]), []);
     }
 
     #[test]
