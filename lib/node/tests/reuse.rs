@@ -3,10 +3,13 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Job, World, at_once, job};
+use common::{Ended, Job, World, at_once, job};
+use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
 use nvidia_ml::disturb::What;
 use nvidia_ml::node::MigDeviceBy;
@@ -232,5 +235,167 @@ fn whatever_is_kept_each_job_has_a_place() {
         assert_eq!(world.leases().len(), running.len() + kept(&world).len());
     }
     assert_eq!(world.usage().len(), ended);
+    assert_eq!(world.slurm_was_told(), [""; 0]);
+}
+
+/// Waits for something that comes in moments.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Tickets in the line of the first GPU, the test's own left out.
+fn waiting(world: &World) -> usize {
+    let own = format!(".{}.", std::process::id());
+    let entries = fs::read_dir(world.node().run.join("locks/gpu0.line")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let is_ticket = |name: &String| name.starts_with('0') && !name.contains(&own);
+    names.filter(is_ticket).count()
+}
+
+#[test]
+fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
+    let Some(world) = ready(KEEPS) else { return };
+    let locks = world.node().locks().unwrap();
+    let lock = || locks.gpu(GpuIndex(0), Duration::from_secs(60)).unwrap();
+    // A lease whose prolog died.
+    let half_made = job_of(1, 1001);
+    world.prolog(half_made).ok();
+    let held = lock();
+    let mut lease = world.lease(half_made).unwrap();
+    lease.state = LeaseState::Carving;
+    world.node().leases().unwrap().write(&held, &lease).unwrap();
+    world.note_calls();
+    let epilog = world.start("epilog", Some(half_made));
+    eventually("in line", || waiting(&world) > 0);
+    let started = |job| {
+        world
+            .calls_of(job)
+            .iter()
+            .any(|it| it.call == "nvmlInit_v2")
+    };
+    assert!(started(half_made));
+    drop(held);
+    Ended::of(epilog.wait_with_output().unwrap()).ok();
+    assert!(world.leases().is_empty());
+    // One that cannot be kept: something else is where its file should be.
+    let other = job_of(2, 1001);
+    world.prolog(other).ok();
+    let lease = world.lease(other).unwrap();
+    let minor = lease.slice.instance().unwrap().gi_cap_minor;
+    let file = world
+        .root()
+        .join(format!("gpus/dev/nvidia-caps/nvidia-cap{minor}"));
+    let aside = file.with_extension("aside");
+    fs::rename(&file, &aside).unwrap();
+    fs::write(&file, "").unwrap();
+    world.count_calls();
+    world.next_calls("nvmlInit_v2", 1, What::Delay(1500));
+    world.note_calls();
+    let held = lock();
+    let epilog = world.start("epilog", Some(other));
+    eventually("in line", || waiting(&world) > 0);
+    assert!(!started(other));
+    let mut next = locks.line(GpuIndex(0)).unwrap();
+    drop(held);
+    // Who comes behind it has the GPU while the driver starts.
+    let held = next.turn(|_| true).unwrap();
+    assert_eq!(world.lease(other).unwrap().state, LeaseState::Releasing);
+    fs::rename(&aside, &file).unwrap();
+    drop(held);
+    let ended = Ended::of(epilog.wait_with_output().unwrap());
+    ended.ok().says("is not kept").says("released GPU 0");
+    assert!(world.leases().is_empty());
+    world.check(&[]);
+}
+
+/// Prologs, epilogs, the reaper and node-setup at the same moment, some of them killed: no instance of one user is ever
+/// another's, none is two jobs', and each job has its own.
+#[test]
+fn whoever_comes_at_the_same_moment() {
+    let keys = ["reuse = \"1s\"", KEEPS];
+    at_once(keys, |reuse| {
+        let Some(world) = ready(reuse) else { return };
+        crowds(&world, Dice::new(test_seed::seed()));
+    });
+}
+
+fn crowds(world: &World, mut dice: Dice) {
+    let mut running: Vec<Job> = Vec::new();
+    let mut owners: BTreeMap<String, u32> = BTreeMap::new();
+    let mut id = 0;
+    for _ in 0..12 {
+        // What ends has its place until its epilog is over, as Slurm counts.
+        let mut used = [0; 4];
+        for job in &running {
+            used[job.device as usize] += job.units;
+        }
+        let ending = dice.below(running.len() + 1);
+        let mut tasks: Vec<(&str, Option<Job>)> = Vec::new();
+        for job in running.drain(..ending) {
+            tasks.push(("epilog", Some(job)));
+        }
+        for _ in 0..dice.below(6) {
+            id += 1;
+            let job = Job {
+                uid: 1001 + dice.below(3) as u32,
+                ..job(id, dice.below(4) as u32, [13, 25, 50][dice.below(3)])
+            };
+            if used[job.device as usize] + job.units <= 50 {
+                used[job.device as usize] += job.units;
+                tasks.push(("prolog", Some(job)));
+            }
+        }
+        tasks.extend(
+            [("setup", None), ("reap", None)]
+                .into_iter()
+                .take(dice.below(3)),
+        );
+        let mut started = Vec::new();
+        while !tasks.is_empty() {
+            let (action, job) = tasks.remove(dice.below(tasks.len()));
+            let kill = (dice.below(4) == 0).then(|| dice.below(60) as u64);
+            started.push((action, job, kill, world.start(action, job)));
+        }
+        let start = Instant::now();
+        started.sort_by_key(|(_, _, kill, _)| kill.is_none());
+        let mut again = Vec::new();
+        for (action, job, kill, mut child) in started {
+            if let Some(kill) = kill {
+                sleep(Duration::from_millis(kill).saturating_sub(start.elapsed()));
+                child.kill().unwrap();
+            }
+            let ended = Ended::of(child.wait_with_output().unwrap());
+            match (action, job, ended.killed) {
+                ("prolog", Some(job), false) => {
+                    ended.ok();
+                    running.push(job);
+                }
+                // As slurmd does it: the job is over.
+                (_, Some(job), true) => again.push(job),
+                (_, _, true) => {}
+                _ => drop(ended.ok()),
+            }
+        }
+        for job in again {
+            world.epilog(job).ok();
+        }
+        world.check(&[]);
+        let leases = world.leases();
+        for lease in &leases {
+            let device = lease.slice.cuda_device().unwrap().to_owned();
+            let owner = owners.entry(device).or_insert(lease.user_id.0);
+            assert_eq!(*owner, lease.user_id.0, "{lease:?}");
+        }
+        let active = leases.iter().filter(|it| it.state == LeaseState::Active);
+        let mut active: Vec<u32> = active.map(|lease| lease.job_id.0).collect();
+        active.sort_unstable();
+        let mut jobs: Vec<u32> = running.iter().map(|job| job.id).collect();
+        jobs.sort_unstable();
+        assert_eq!(active, jobs);
+    }
     assert_eq!(world.slurm_was_told(), [""; 0]);
 }

@@ -51,6 +51,12 @@ pub fn is_due(node: &Node, lease: &Lease) -> bool {
     kept.is_none_or(|kept| kept >= limit.as_secs())
 }
 
+/// Whether a lease was marked when its job ended, and not because its time as a kept one is over, in a pool that keeps instances.
+pub(super) fn may_be_kept(node: &Node, lease: &Lease) -> bool {
+    let has_just_ended = lease.state == LeaseState::Releasing && lease.kept_unix.is_none();
+    has_just_ended && is_of_pool(node, lease)
+}
+
 /// Keeps the instance of a job that is over, if its pool says so: root's alone from now on. Says whether it is kept; where
 /// anything fails it is not, and goes. Takes no call of NVML: whether it is as it should be is asked when it is taken over.
 /// `lock`: that of its GPU.
@@ -61,9 +67,7 @@ pub(super) fn keep(
     lease: &Lease,
     log: &JobLog,
 ) -> bool {
-    // Marked when its job ended, and not because its time as a kept one is over.
-    let has_just_ended = lease.state == LeaseState::Releasing && lease.kept_unix.is_none();
-    if !has_just_ended || limit(node, lease).is_none() {
+    if !may_be_kept(node, lease) {
         return false;
     }
     match try_to_keep(node, store, lock, lease, log) {

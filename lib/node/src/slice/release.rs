@@ -224,10 +224,16 @@ struct Release<'a> {
 impl Release<'_> {
     fn one(&mut self, lease: &Lease) -> Result<(), ReleaseError> {
         let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut reuse = self.reuse;
         loop {
-            let error = match self.try_once(lease) {
+            let error = match self.try_once(lease, reuse) {
+                Ok(Tried::Done) => return Ok(()),
+                Ok(Tried::NotKept) => {
+                    reuse = Reuse::End;
+                    continue;
+                }
                 Err(error) if error.class() == ErrorClass::Transient => error,
-                other => return other,
+                Err(error) => return Err(error),
             };
             let left = match error {
                 // It was waited for long enough.
@@ -242,16 +248,18 @@ impl Release<'_> {
     }
 
     /// Holds the GPU for one try only: others carve on it between two.
-    fn try_once(&mut self, lease: &Lease) -> Result<(), ReleaseError> {
+    fn try_once(&mut self, lease: &Lease, reuse: Reuse) -> Result<Tried, ReleaseError> {
         // A prolog's repair may have been here.
-        if self.store.again(lease)?.is_none() {
-            return Ok(());
-        }
+        let Some(now) = self.store.again(lease)? else {
+            return Ok(Tried::Done);
+        };
         // The driver takes its time to start: nobody waits for that, and what is kept needs none.
-        let keeps = self.reuse == Reuse::Keep && keep::is_of_pool(self.node, lease);
-        if !keeps && self.session.is_none() {
-            self.session = Some(self.node.nvml()?);
-        }
+        let keeps = reuse == Reuse::Keep && keep::may_be_kept(self.node, &now);
+        let session = match (keeps, self.session.take()) {
+            (true, session) => session,
+            (false, Some(session)) => Some(session),
+            (false, None) => Some(self.node.nvml()?),
+        };
         let gpu_index = lease.slice.gpu_index;
         let line = match self.lines.entry(gpu_index) {
             Entry::Occupied(line) => line.into_mut(),
@@ -260,16 +268,17 @@ impl Release<'_> {
         let lock = self.waiting.turn(line)?;
         reached("release.locked");
         let Some(mut lease) = self.store.again(lease)? else {
-            return Ok(());
+            self.session = session;
+            return Ok(Tried::Done);
         };
         if keeps && keep::keep(self.node, self.store, &lock, &lease, self.log) {
             self.log
                 .info(format!("keeps {} for user {}", place(&lease), lease.user));
-            return Ok(());
+            self.session = session;
+            return Ok(Tried::Done);
         }
-        let session = match self.session.take() {
-            Some(session) => session,
-            None => self.node.nvml()?,
+        let Some(session) = session else {
+            return Ok(Tried::NotKept);
         };
         let retried = teardown::begin(self.store, &lock, &mut lease)?;
         let gpu = teardown::gpu_of(&session, &lease)?;
@@ -285,8 +294,16 @@ impl Release<'_> {
             }
         };
         self.log.info(format!("{what} {}", place(&lease)));
-        Ok(())
+        Ok(Tried::Done)
     }
+}
+
+/// What became of one try to release a slice.
+enum Tried {
+    /// It is gone or kept.
+    Done,
+    /// It cannot be kept. To destroy it takes a session, for which the GPU is given to others.
+    NotKept,
 }
 
 /// Releases and turns the result into what Slurm is told.

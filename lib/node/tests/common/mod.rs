@@ -15,7 +15,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,11 +23,12 @@ use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
+use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::job::environment::JobEnv;
 use gpufrac_node::job::slurmctld::{Slurm, SlurmError};
 use gpufrac_node::node::Node;
 use gpufrac_node::setup::{self, check};
-use gpufrac_node::slice::{carve, failpoint, release};
+use gpufrac_node::slice::{carve, failpoint, keep, release};
 use gpufrac_node::state::leases::LeaseStore;
 use nvidia_ml::disturb::{Disturbances, Rule, What, counted};
 use nvidia_ml::journal;
@@ -275,6 +276,16 @@ impl World {
 
     pub fn setup(&self) -> Ended {
         Ended::of(self.command("setup").output().unwrap())
+    }
+
+    /// What is to run beside others.
+    pub fn start(&self, action: &str, job: Option<Job>) -> Child {
+        let mut command = match job {
+            Some(job) => self.job_command(action, job),
+            None => self.command(action),
+        };
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().unwrap()
     }
 
     /// `gpufrac check` on the node.
@@ -597,6 +608,10 @@ pub fn child() {
                 Exit::Broken
             }
         },
+        Ok(node) if action == "reap" => {
+            reap(&node);
+            Exit::Done
+        }
         Ok(node) if action == "check" => {
             let problems = check::check(&node);
             eprintln!("{problems:#?}");
@@ -619,6 +634,17 @@ pub fn child() {
         }
     };
     std::process::exit(exit as i32);
+}
+
+/// What gpufrac-reaperd does with instances whose time is over.
+fn reap(node: &Node) {
+    let (session, log) = (node.nvml().unwrap(), JobLog::new(JobId(0)));
+    let (locks, store) = (node.locks().unwrap(), node.leases().unwrap());
+    for gpu in session.gpus().unwrap() {
+        let lock = locks.gpu(gpu.index, node.lock_patience).unwrap();
+        let mut locked = LockedGpu::new(lock, node, &store, gpu, &log);
+        keep::end_due(&mut locked).unwrap();
+    }
 }
 
 /// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and with `TRES-PER-TASK GRES-HELD` after it what each task asks for
