@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
+use slurm_sys::client::HookLimits;
 
 use crate::job::slurmctld::Slurm;
 use crate::node::Node;
@@ -11,8 +12,10 @@ use crate::state::line::Line;
 use crate::state::locks::{GpuLock, LockError};
 use gpufrac_host::log::JobLog;
 
-/// What a prolog or an epilog takes for its time where Slurm sets no limit.
+/// What a prolog or an epilog takes for its time as long as it does not know what slurm.conf says.
 const USUAL_LIMIT: Duration = Duration::from_secs(60);
+/// The same where slurm.conf sets no limit: seven prologs and as many epilogs on a driver that takes three seconds for each call.
+const LONGEST: Duration = Duration::from_secs(300);
 /// What is kept of that time for the work itself, and for giving the job back.
 const RESERVE: Duration = Duration::from_secs(15);
 /// From then on users are shown what their job waits for.
@@ -27,6 +30,17 @@ pub(super) enum Hook {
     Prolog,
     /// After it.
     Epilog,
+}
+
+impl Hook {
+    /// How long it may take by what slurm.conf says, if that is known.
+    fn limit(self, limits: Option<HookLimits>) -> Duration {
+        let own = |limits: HookLimits| match self {
+            Hook::Prolog => limits.prolog,
+            Hook::Epilog => limits.epilog,
+        };
+        limits.map_or(USUAL_LIMIT, |limits| own(limits).unwrap_or(LONGEST))
+    }
 }
 
 /// The time of one prolog or epilog.
@@ -127,11 +141,7 @@ impl<'a> Waiting<'a> {
     fn limit(&self) -> Duration {
         let asks = self.hook == Hook::Prolog || self.start.elapsed() >= EPILOG_ASKS;
         let limits = self.slurm.filter(|_| asks).and_then(Slurm::hook_limits);
-        let limit = limits.and_then(|limits| match self.hook {
-            Hook::Prolog => limits.prolog,
-            Hook::Epilog => limits.epilog,
-        });
-        limit.unwrap_or(USUAL_LIMIT)
+        self.hook.limit(limits)
     }
 
     /// Says once, in the log and to the job's user, what is waited for.
@@ -144,5 +154,23 @@ impl<'a> Waiting<'a> {
         if let (Hook::Prolog, Some(slurm)) = (self.hook, self.slurm) {
             slurm.explain(self.job_id, &format!("the job {what}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hook_has_the_time_that_slurm_gives_it() {
+        let limits = |prolog: Option<u64>| HookLimits {
+            prolog: prolog.map(Duration::from_secs),
+            epilog: Some(Duration::from_secs(20)),
+        };
+        let seconds = |hook: Hook, limits| hook.limit(limits).as_secs();
+        assert_eq!(seconds(Hook::Prolog, None), 60);
+        assert_eq!(seconds(Hook::Prolog, Some(limits(Some(900)))), 900);
+        assert_eq!(seconds(Hook::Prolog, Some(limits(None))), 300);
+        assert_eq!(seconds(Hook::Epilog, Some(limits(None))), 20);
     }
 }
