@@ -149,8 +149,11 @@ pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), U
     file.seek(SeekFrom::Start(from)).map_err(io("read"))?;
     let mut tail = Vec::new();
     file.read_to_end(&mut tail).map_err(io("read"))?;
+    // Few lines are of this job: only those are worth being read.
+    let job = record.job.to_string();
     let known = String::from_utf8_lossy(&tail)
         .lines()
+        .filter(|line| line.contains(&job))
         .filter_map(|line| serde_json::from_str::<UsageRecord>(line).ok())
         .any(|earlier| earlier.same_slice(record));
     if known {
