@@ -5,6 +5,7 @@
 
 mod burst;
 mod cluster;
+mod meter;
 mod mps;
 mod node;
 mod plain;
@@ -73,6 +74,9 @@ pub(crate) struct BenchArguments {
     /// How long the simulated driver takes there
     #[arg(long, value_enum, default_value_t = burst::DriverTimes::Seen)]
     burst_driver: burst::DriverTimes,
+    /// The series of Slurm there (22.05, 24.11, 26.05), with gpufrac's debug build for all but the machine's own; that one unless said
+    #[arg(long)]
+    burst_slurm: Option<String>,
     /// Let users submit there in turns, not each all of theirs at once
     #[arg(long)]
     burst_in_turns: bool,

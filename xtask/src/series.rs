@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use gpufrac_lab::Slurm;
+use gpufrac_lab::{LabBuilder, Slurm};
 use nix::fcntl::{Flock, FlockArg};
 
 use crate::cargo::{cargo, root, run};
@@ -103,6 +103,11 @@ impl Series {
         })
     }
 
+    /// Whether it is the machine's own.
+    pub fn is_own(&self) -> bool {
+        self.root.is_none()
+    }
+
     /// The Slurm itself.
     pub fn slurm(&self) -> Result<Slurm> {
         Ok(Slurm::in_root(self.root.clone())?)
@@ -159,6 +164,13 @@ impl Series {
     fn include(&self) -> Option<(&'static str, OsString)> {
         let include = self.root.as_ref()?.join("usr/include");
         Some(("GPUFRAC_SLURM_INCLUDE", include.into()))
+    }
+
+    /// A lab that runs on it.
+    pub fn give(&self, builder: LabBuilder) -> Result<LabBuilder> {
+        Ok(builder
+            .slurm(self.slurm()?)
+            .series_folder(self.build_folder()))
     }
 
     /// What makes an end-to-end test run on it.

@@ -5,7 +5,6 @@
 //! each.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,9 +12,11 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use gpufrac_lab::Lab;
 
+use super::meter::Meter;
 use super::plain::{self, Plain, PlainLab};
 use super::table::{Goal, Table};
-use super::{BenchArguments, Pair};
+use super::{BenchArguments, Pair, compile};
+use crate::series::Series;
 
 const GPUS: u32 = 8;
 /// Instances of the smallest profile on each.
@@ -44,25 +45,30 @@ pub(super) enum DriverTimes {
     Model,
     /// 0 to 3 s for every call on a GPU, each GPU its own
     Uneven,
+    /// 3 s for each start, each making and each destroying of an instance
+    Slow,
+}
+
+impl DriverTimes {
+    /// `--call` and `--ms` of `gpusim delay` on all GPUs; empty for the model.
+    fn of_calls(self) -> Vec<(&'static str, u32)> {
+        match self {
+            DriverTimes::Seen => DRIVER.to_vec(),
+            DriverTimes::Started => DRIVER[1..].to_vec(),
+            DriverTimes::Slow => DRIVER.map(|(call, _)| (call, 3000)).to_vec(),
+            DriverTimes::Model | DriverTimes::Uneven => Vec::new(),
+        }
+    }
 }
 
 /// Functions of the driver and their milliseconds, the start first.
-const DRIVER: [(&str, &str); 5] = [
-    ("nvmlInit_v2", "300"),
-    ("nvmlDeviceCreateGpuInstanceWithPlacement", "1000"),
-    ("nvmlGpuInstanceCreateComputeInstance", "500"),
-    ("nvmlComputeInstanceDestroy", "300"),
-    ("nvmlGpuInstanceDestroy", "700"),
+const DRIVER: [(&str, u32); 5] = [
+    ("nvmlInit_v2", 300),
+    ("nvmlDeviceCreateGpuInstanceWithPlacement", 1000),
+    ("nvmlGpuInstanceCreateComputeInstance", 500),
+    ("nvmlComputeInstanceDestroy", 300),
+    ("nvmlGpuInstanceDestroy", 700),
 ];
-
-/// Runs the prolog and notes how long it took, in nanoseconds.
-const TIMED_PROLOG: &str = r#"#!/bin/sh
-began=$(/bin/date +%s%N)
-@PROLOG@
-status=$?
-echo $(($(/bin/date +%s%N) - began)) >>@TIMES@
-exit $status
-"#;
 
 /// What `reuse` is measured with: longer than a place is free.
 const REUSE: &str = "reuse = \"30s\"";
@@ -79,11 +85,14 @@ struct Burst {
     prologs: Vec<Duration>,
     requeues: usize,
     drained: usize,
+    /// Of Slurm's daemons, of what they start and of the jobs, not of submissions; None where nothing counts it.
+    cpu: Option<Duration>,
 }
 
 /// One of the clusters.
 struct Side<'a> {
     lab: &'a Lab,
+    meter: Option<&'a Meter>,
     /// Requests, which the jobs have in turns.
     requests: &'a [&'a str],
     /// Whether users submit in turns; else each all of theirs at once, as arrays are.
@@ -95,10 +104,18 @@ const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("starting three clusters with {GPUS} GPUs of {PLACES} places ...");
-    let ours = [
-        cluster(arguments, build, "")?,
-        cluster(arguments, build, REUSE)?,
-    ];
+    let series = arguments.burst_slurm.as_deref();
+    // The machine's own is part of the build.
+    let series = series.map(Series::prepare).transpose()?;
+    let series = series.filter(|series| !series.is_own());
+    if let Some(series) = &series {
+        series.build()?;
+    }
+    let series = series.as_ref();
+    let (our_meters, ours) = [("ours", ""), ("reuse", REUSE)]
+        .map(|(name, reuse)| Meter::around(name, || cluster(arguments, (build, series), reuse)))
+        .into_iter()
+        .collect::<Result<(Vec<_>, Vec<_>)>>()?;
     let places = GPUS * PLACES;
     let plain = Plain {
         build,
@@ -107,18 +124,21 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         gres: &format!("gpu:{places}"),
         gres_conf: "",
         slurm_conf: "GresTypes=gpu\n",
+        series,
     };
-    let PlainLab { lab, folder } = plain.start(&plain::folder("burst")?)?;
+    let (plain_meter, PlainLab { lab, folder }) =
+        Meter::around("plain", || plain.start(&plain::folder("burst")?))?;
     let fractions: &[&str] = &["--gres=gpufrac:0.125", "--gres=gpufrac:0.14"];
-    let side = |lab, requests| Side {
+    let side = |lab, meter, requests| Side {
         lab,
+        meter,
         requests,
         in_turns: arguments.burst_in_turns,
     };
     let sides = [
-        side(&ours[0], fractions),
-        side(&ours[1], fractions),
-        side(&lab, &["--gres=gpu:1"]),
+        side(&ours[0], our_meters[0].as_ref(), fractions),
+        side(&ours[1], our_meters[1].as_ref(), fractions),
+        side(&lab, plain_meter.as_ref(), &["--gres=gpu:1"]),
     ];
     let users = 3.min(sides[0].lab.users().len());
     // One after the other on each cluster: what the first one left the next one finds.
@@ -147,8 +167,16 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     Ok(fs::remove_dir_all(folder)?)
 }
 
-fn cluster(arguments: &BenchArguments, build: &Path, reuse: &str) -> Result<Lab> {
-    let lab = Lab::builder()
+fn cluster(
+    arguments: &BenchArguments,
+    (build, series): (&Path, Option<&Series>),
+    reuse: &str,
+) -> Result<Lab> {
+    let mut builder = Lab::builder();
+    if let Some(series) = series {
+        builder = series.give(builder)?;
+    }
+    let lab = builder
         .quiet()
         .gpus("H100-80", GPUS)
         .pools(&POOL.replace("@REUSE@", reuse))
@@ -157,13 +185,12 @@ fn cluster(arguments: &BenchArguments, build: &Path, reuse: &str) -> Result<Lab>
         .start()?;
     time_prologs(&lab)?;
     let tell = |words: &[&str]| lab.gpusim(&lab.nodes()[0], words);
+    for (call, milliseconds) in arguments.burst_driver.of_calls() {
+        let milliseconds = milliseconds.to_string();
+        tell(&["delay", "--call", call, "--ms", &milliseconds])?;
+    }
     match arguments.burst_driver {
-        times @ (DriverTimes::Seen | DriverTimes::Started) => {
-            let skipped = usize::from(times == DriverTimes::Started);
-            for (call, milliseconds) in &DRIVER[skipped..] {
-                tell(&["delay", "--call", call, "--ms", milliseconds])?;
-            }
-        }
+        DriverTimes::Seen | DriverTimes::Started | DriverTimes::Slow => {}
         DriverTimes::Model => drop(tell(&["latency", "on"])?),
         DriverTimes::Uneven => {
             for gpu in 1..GPUS {
@@ -234,6 +261,8 @@ impl Side<'_> {
         let _ = fs::remove_file(&times);
         let began = now()?;
         let start = Instant::now();
+        let used = || self.meter.map(Meter::used).transpose();
+        let used_before = used()?;
         let mut ids = Vec::new();
         for number in 0..jobs {
             let user = match self.in_turns {
@@ -246,6 +275,8 @@ impl Side<'_> {
         }
         lab.wait_until_empty(LIMIT)?;
         let all_over = start.elapsed();
+        let cpu = used()?.zip(used_before);
+        let cpu = cpu.map(|(after, before)| after.saturating_sub(before));
         let mut last = began;
         let mut requeues = 0;
         for job in lab.jobs()? {
@@ -271,6 +302,7 @@ impl Side<'_> {
             prologs: text.lines().map(nanoseconds).collect::<Result<_>>()?,
             requeues,
             drained: lab.drained_nodes()?.len(),
+            cpu,
         })
     }
 }
@@ -286,8 +318,12 @@ impl Burst {
                 self.percentile(99).as_secs_f64()
             ),
         };
+        let cpu = self.cpu.map_or_else(String::new, |cpu| {
+            let each = cpu.as_secs_f64() * 1000.0 / jobs as f64;
+            format!("{each:.0} ms of a core for a job, ")
+        });
         format!(
-            "all run after {:.1} s, {:.0} jobs a minute, {prologs}, {} requeues, {} nodes drained",
+            "all run after {:.1} s, {:.0} jobs a minute, {prologs}, {cpu}{} requeues, {} nodes drained",
             self.all_run.as_secs_f64(),
             jobs as f64 * 60.0 / seconds,
             self.requeues,
@@ -303,20 +339,19 @@ impl Burst {
     }
 }
 
-/// Puts a script that takes the time before the lab's prolog.
+/// Puts a program that takes the time before the lab's prolog.
 fn time_prologs(lab: &Lab) -> Result<()> {
     let path = lab.folder().bin().join("prolog");
     let untimed = path.with_extension("untimed");
     fs::rename(&path, &untimed)?;
     let times = lab.folder().log().join("prolog.times");
-    let text = TIMED_PROLOG
-        .replace("@PROLOG@", &untimed.display().to_string())
-        .replace("@TIMES@", &times.display().to_string());
-    fs::write(&path, text)?;
-    Ok(fs::set_permissions(
+    let define = |name, value: &Path| format!("-D{name}=\"{}\"", value.display());
+    let defines = [define("PROLOG", &untimed), define("TIMES", &times)];
+    compile(
+        "timed_prolog.c",
         &path,
-        fs::Permissions::from_mode(0o755),
-    )?)
+        &defines.each_ref().map(String::as_str),
+    )
 }
 
 /// Since 1970.
@@ -343,12 +378,13 @@ mod tests {
             prologs: (1..=200).rev().map(Duration::from_secs).collect(),
             requeues: 2,
             drained: 0,
+            cpu: Some(Duration::from_secs(10)),
         };
         assert_eq!(burst.percentile(50), Duration::from_secs(100));
         assert_eq!(burst.percentile(99), Duration::from_secs(198));
         assert_eq!(
             burst.summary(200),
-            "all run after 30.0 s, 200 jobs a minute, prolog p50 100.00 s, p99 198.00 s, 2 requeues, 0 nodes drained"
+            "all run after 30.0 s, 200 jobs a minute, prolog p50 100.00 s, p99 198.00 s, 50 ms of a core for a job, 2 requeues, 0 nodes drained"
         );
     }
 }

@@ -57,6 +57,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         gres: "gpu:1",
         gres_conf: "",
         slurm_conf: "GresTypes=gpu\n",
+        series: None,
     };
     let place = plain::folder("mps")?;
     let slurm = Plain {

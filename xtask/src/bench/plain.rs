@@ -8,6 +8,7 @@ use anyhow::Result;
 use gpufrac_lab::Lab;
 
 use super::node::run;
+use crate::series::Series;
 
 /// What it shall be like.
 pub(super) struct Plain<'a> {
@@ -22,6 +23,8 @@ pub(super) struct Plain<'a> {
     pub gres_conf: &'a str,
     /// Of slurm.conf; `GresTypes=` at least.
     pub slurm_conf: &'a str,
+    /// Which Slurm; the machine's own unless said.
+    pub series: Option<&'a Series>,
 }
 
 /// One that runs, in a folder that was there before it.
@@ -50,7 +53,11 @@ impl Plain<'_> {
         let text = format!("Name=gpu File={}\n{}\n", file.display(), self.gres_conf);
         fs::write(folder.join("etc/gres.conf"), text)?;
         let extra = format!("NodeName=DEFAULT Gres={}\n{}", self.gres, self.slurm_conf);
-        let lab = Lab::builder()
+        let mut builder = Lab::builder();
+        if let Some(series) = self.series {
+            builder = series.give(builder)?;
+        }
+        let lab = builder
             .quiet()
             .nodes(self.nodes)
             .plugins(false)

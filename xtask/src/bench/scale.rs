@@ -171,6 +171,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         gres: &format!("gpu:{GPUS}"),
         gres_conf: "",
         slurm_conf: &format!("GresTypes=gpu\n{SETTINGS}"),
+        series: None,
     };
     let PlainLab { lab, folder } = whole.start(&plain::folder("scale")?)?;
     let mut whole = Side::new(lab, 2)?;
