@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{LeaseError, OLDEST, VERSION};
 use super::slice::{HamiSlice, Held, MigSlice, MpsSlice, Slice};
 use super::state::LeaseState;
-use super::{Lease, checksum};
+use super::{Lease, checksum, read_name};
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
 use crate::layout::Side;
@@ -177,6 +177,11 @@ impl SliceText {
     }
 }
 
+/// What a text of this version begins with.
+fn version_line() -> String {
+    format!("version = {VERSION}\n")
+}
+
 impl Lease {
     /// The text of the file.
     ///
@@ -190,6 +195,23 @@ impl Lease {
         Ok(checksum::seal(body))
     }
 
+    /// Whether the text of a file is beyond doubt that of a lease on another GPU: whole, of this version, of the slice that `name`
+    /// names, and without the GPU's UUID. To know no more than that takes a tenth of the time of [`Lease::parse`].
+    #[must_use]
+    pub fn is_elsewhere(text: &str, name: &str, gpu_uuid: &str) -> bool {
+        let (Ok(body), Some((job_id, number))) = (checksum::open(text), read_name(name)) else {
+            return false;
+        };
+        let is_named = match number {
+            0 => !body.contains("\nnumber = "),
+            number => body.contains(&format!("\nnumber = {number}\n")),
+        };
+        body.starts_with(&version_line())
+            && body.contains(&format!("\njob_id = {job_id}\n"))
+            && is_named
+            && !body.contains(gpu_uuid)
+    }
+
     /// Reads the text of a file.
     ///
     /// # Errors
@@ -199,11 +221,13 @@ impl Lease {
         let wrong = |source| LeaseError::Text {
             source: Box::new(source),
         };
-        let header: Header = toml::from_str(body).map_err(wrong)?;
-        if !(i64::from(OLDEST)..=i64::from(VERSION)).contains(&header.version) {
-            return Err(LeaseError::Version {
-                found: header.version,
-            });
+        if !body.starts_with(&version_line()) {
+            let header: Header = toml::from_str(body).map_err(wrong)?;
+            if !(i64::from(OLDEST)..=i64::from(VERSION)).contains(&header.version) {
+                return Err(LeaseError::Version {
+                    found: header.version,
+                });
+            }
         }
         let lease = toml::from_str::<LeaseText>(body).map_err(wrong)?.lease()?;
         let needs_device = matches!(lease.state, LeaseState::Active | LeaseState::Kept);

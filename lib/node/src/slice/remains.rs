@@ -107,7 +107,7 @@ impl Rights {
     fn beside(lease: &Lease, node: &Node) -> Result<Rights, RightsError> {
         let record = node.record()?;
         let devices = record.devices(lease);
-        let mut others = node.leases()?.list()?;
+        let mut others = node.leases()?.of_gpu(&lease.slice.gpu_uuid)?;
         others.retain(|other| {
             let theirs = record.devices(other);
             let is_running = other.job_id != lease.job_id && other.state != LeaseState::Kept;

@@ -159,12 +159,14 @@ impl LeaseStore {
     }
 
     fn read(&self, name: &str) -> Result<Option<Lease>, StoreError> {
+        let text = self.dir.read(name)?;
+        text.map(|text| self.parse(name, &text)).transpose()
+    }
+
+    fn parse(&self, name: &str, text: &str) -> Result<Lease, StoreError> {
         let path = self.dir.path().join(name);
-        let Some(text) = self.dir.read(name)? else {
-            return Ok(None);
-        };
-        match Lease::parse(&text) {
-            Ok(lease) if lease.name() == name => Ok(Some(lease)),
+        match Lease::parse(text) {
+            Ok(lease) if lease.name() == name => Ok(lease),
             Ok(lease) => Err(StoreError::WrongJob {
                 path,
                 found: lease.name(),
@@ -176,9 +178,13 @@ impl LeaseStore {
     /// Every lease, by job id and number. One file that cannot be read fails all: who decides by what is
     /// *not* leased must not decide by half of the leases.
     pub fn list(&self) -> Result<Vec<Lease>, StoreError> {
+        self.named(self.names()?)
+    }
+
+    fn names(&self) -> Result<impl Iterator<Item = String> + use<>, StoreError> {
         // Other names are what a killed writer left.
         let ours = |name: &String| lease::read_name(name).is_some();
-        self.named(self.dir.names()?.into_iter().filter(ours))
+        Ok(self.dir.names()?.into_iter().filter(ours))
     }
 
     fn named(&self, names: impl Iterator<Item = String>) -> Result<Vec<Lease>, StoreError> {
@@ -191,10 +197,19 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// The leases on a GPU, by job id and number.
+    /// The leases on a GPU, by job id and number. One file that is no lease fails all here too, of whatever GPU it may be.
     pub fn of_gpu(&self, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
-        let mut leases = self.list()?;
+        let mut leases = Vec::new();
+        for name in self.names()? {
+            let Some(text) = self.dir.read(&name)? else {
+                continue;
+            };
+            if !Lease::is_elsewhere(&text, &name, gpu_uuid) {
+                leases.push(self.parse(&name, &text)?);
+            }
+        }
         leases.retain(|lease| lease.slice.gpu_uuid == gpu_uuid);
+        leases.sort_by_key(|lease| (lease.job_id, lease.number));
         Ok(leases)
     }
 
@@ -372,6 +387,32 @@ mod tests {
         std::fs::write(store.dir.path().join(".8.tmp"), "half of a mark").unwrap();
         store.remove(&lock, &lease(8)).unwrap();
         assert_eq!(store.dir.names().unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn the_leases_of_a_gpu_are_found_and_what_is_none_fails_on_each() {
+        let (_keep, store, lock) = store();
+        let mut other = lease(12);
+        other.slice.gpu_uuid = "GPU-another".into();
+        for lease in [&lease(9), &other, &lease(7)] {
+            store.write(&lock, lease).unwrap();
+        }
+        let uuid = lease(7).slice.gpu_uuid;
+        assert_eq!(store.of_gpu(&uuid).unwrap(), [lease(7), lease(9)]);
+        assert_eq!(store.of_gpu("GPU-another").unwrap(), [other]);
+        assert_eq!(store.of_gpu("GPU-none").unwrap(), []);
+        // Damaged, of another version, and moved.
+        let path = store.dir.path().join("12");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("another", "anothes")).unwrap();
+        assert!(matches!(store.of_gpu(&uuid), Err(StoreError::Lease { .. })));
+        std::fs::write(&path, &text).unwrap();
+        for name in ["13", "12.1"] {
+            std::fs::copy(&path, store.dir.path().join(name)).unwrap();
+            let found = store.of_gpu(&uuid);
+            assert!(matches!(found, Err(StoreError::WrongJob { .. })), "{name}");
+            std::fs::remove_file(store.dir.path().join(name)).unwrap();
+        }
     }
 
     #[test]
