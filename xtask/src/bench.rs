@@ -77,6 +77,9 @@ pub(crate) struct BenchArguments {
     /// The series of Slurm there (22.05, 24.11, 26.05), with gpufrac's debug build for all but the machine's own; that one unless said
     #[arg(long)]
     burst_slurm: Option<String>,
+    /// Give the plain cluster there a Prolog and an Epilog that do nothing: what any take Slurm itself
+    #[arg(long)]
+    burst_plain_hooks: bool,
     /// Let users submit there in turns, not each all of theirs at once
     #[arg(long)]
     burst_in_turns: bool,

@@ -117,13 +117,17 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .into_iter()
         .collect::<Result<(Vec<_>, Vec<_>)>>()?;
     let places = GPUS * PLACES;
+    let hooks = match arguments.burst_plain_hooks {
+        true => "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n",
+        false => "GresTypes=gpu\n",
+    };
     let plain = Plain {
         build,
         nodes: 1,
         gpus: places,
         gres: &format!("gpu:{places}"),
         gres_conf: "",
-        slurm_conf: "GresTypes=gpu\n",
+        slurm_conf: hooks,
         series,
     };
     let (plain_meter, PlainLab { lab, folder }) =
