@@ -363,12 +363,14 @@ fn crowds(world: &World, mut dice: Dice) {
         let start = Instant::now();
         started.sort_by_key(|(_, _, kill, _)| kill.is_none());
         let mut again = Vec::new();
+        let mut is_any_killed = false;
         for (action, job, kill, mut child) in started {
             if let Some(kill) = kill {
                 sleep(Duration::from_millis(kill).saturating_sub(start.elapsed()));
                 child.kill().unwrap();
             }
             let ended = Ended::of(child.wait_with_output().unwrap());
+            is_any_killed |= ended.killed;
             match (action, job, ended.killed) {
                 ("prolog", Some(job), false) => {
                     ended.ok();
@@ -382,6 +384,10 @@ fn crowds(world: &World, mut dice: Dice) {
         }
         for job in again {
             world.epilog(job).ok();
+        }
+        if is_any_killed {
+            // What was kept for others and half destroyed is for whoever repairs next.
+            world.setup().ok();
         }
         world.check(&[]);
         let leases = world.leases();
