@@ -568,7 +568,8 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
     assert_eq!(ended.code, Some(1));
     // The file was changed since the set-up.
     let ended = world.prolog(job(1, 0, 25)).ok().says("memory: expected");
-    ended.says("requeued and held");
+    // No Slurm is here to hold the job.
+    ended.says("its tasks are refused");
     world.configure("shares", "H200-141", "tenancy = \"shared\"\nmemory = 81559");
     world.setup().ok();
     world.look().ok();

@@ -1,8 +1,10 @@
 //! Who can reach what: each job its own instance, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Duration;
 
+use gpufrac_core::config::{LAST_GOOD, last_good_name};
 use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
 
 /// Opens every GPU, capability node and channel of IMEX, and says how it went: `nvidia0 Operation not permitted`.
@@ -274,6 +276,9 @@ fn no_task_starts_where_it_is_not_known_what_to_close() -> Result<(), LabError> 
     ] {
         let job = lab.sbatch(user, &["--hold", "--wrap=touch ran"])?;
         let right = std::fs::read(path).expect("a file of the lab");
+        // The copy of the last good configuration would do.
+        let copy = last_good_name(node, &config.to_string_lossy());
+        let _ = std::fs::remove_file(Path::new(LAST_GOOD).join(copy));
         match text {
             Some(text) => std::fs::write(path, text).expect("root may"),
             None => std::fs::remove_file(path).expect("root may"),

@@ -117,6 +117,10 @@ fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     let owner = fs::metadata(format!("/proc/{pid}")).expect("it runs").uid();
     assert_eq!(Some(owner), lab.slurm_user().map(|user| user.uid));
     assert_ne!(owner, 0);
+    lab.wait("the reaper runs", Duration::from_secs(60), || {
+        let log = lab.reaper_log(node)?;
+        Ok(log.contains("watches the slices").then_some(()))
+    })?;
     let check = lab.command("gpufrac").args(["check"]);
     let said = check.env("SLURMD_NODENAME", node).run()?.success()?;
     assert_eq!(said.stderr, "");
@@ -200,7 +204,8 @@ fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
     give(&lab, Some(&text), 0o640, owner.gid);
     reconfigure(&lab)?;
     taken(&lab)?;
-    let said = check(&lab)?.success()?;
+    let said = check(&lab)?;
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
     assert!(said.stderr.contains("warning: "), "{said:?}");
     let script = "--wrap=srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; srun --gres=gpufrac:0.25 true 2>&1 || echo refused";
     let job = lab.sbatch(&lab.users()[0], &[QUARTER, script])?;
@@ -312,10 +317,9 @@ fn carries_prologs_that_are_beside_slurm_conf(lab: &Lab) -> Result<(), LabError>
     for name in ["prolog", "epilog"] {
         let site = lab.folder().etc().join(format!("site-{name}"));
         let log = lab.folder().log().join(format!("site-{name}"));
-        let text = format!(
-            "#!/bin/sh\n# gpufrac-{name}\necho $SLURM_JOB_ID >>{}\nexec {bin}/{name}\n",
-            log.display()
-        );
+        let own = fs::read_to_string(format!("{bin}/{name}")).expect("the lab's own script");
+        let (shell, rest) = own.split_once('\n').expect("several lines");
+        let text = format!("{shell}\necho $SLURM_JOB_ID >>{}\n{rest}", log.display());
         fs::write(&site, text).expect("root may");
         fs::set_permissions(&site, fs::Permissions::from_mode(0o755)).expect("root may");
         change(
