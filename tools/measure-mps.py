@@ -965,7 +965,7 @@ def main():
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        sys.exit(f"no GPU here: the driver's library can not be loaded ({error})\nnothing was measured")
+        sys.exit(f"no GPU here: the driver's library cannot be loaded ({error})\nnothing was measured")
     if os.geteuid() != 0:
         sys.exit("root is needed: another user's client is one of the things measured")
 

@@ -173,10 +173,10 @@ impl Story {
 
     fn refusal(&self) -> Result<()> {
         chapter("4. Rounded, refused");
-        say("Sizes that the GPU can not make are rounded up, and the user is told:");
+        say("Sizes that the GPU cannot make are rounded up, and the user is told:");
         self.attempt("0.2")?;
         self.lab.wait_until_empty(Duration::from_secs(30))?;
-        say("What can not be given at all is refused, with what to write instead:");
+        say("What cannot be given at all is refused, with what to write instead:");
         self.attempt("1.5")
     }
 

@@ -27,7 +27,7 @@ pub enum FractionError {
     #[error("zero is not a fraction of a GPU")]
     Zero,
     /// A negative number.
-    #[error("a fraction of a GPU can not be negative")]
+    #[error("a fraction of a GPU cannot be negative")]
     Negative,
     /// More than one GPU.
     #[error("a fraction is at most 1 GPU")]

@@ -40,7 +40,7 @@ pub enum HostlistError {
         text: String,
     },
     /// A character that no node name has.
-    #[error("{character:?} can not be in a node name, in {text:?}")]
+    #[error("{character:?} cannot be in a node name, in {text:?}")]
     Character {
         /// The character.
         character: char,

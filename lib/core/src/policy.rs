@@ -31,9 +31,9 @@ pub enum Mode {
 /// What happens to a stalled job in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Back to the queue; jobs that can not be requeued are cancelled.
+    /// Back to the queue; jobs that cannot be requeued are cancelled.
     Requeue,
-    /// Back to the queue and held there; jobs that can not be requeued are cancelled.
+    /// Back to the queue and held there; jobs that cannot be requeued are cancelled.
     RequeueHold,
     /// Cancelled.
     Cancel,
@@ -342,7 +342,7 @@ impl Conditions {
 }
 
 impl Reaper {
-    /// What holds for a job; a rule whose conditions can not be decided does not hold.
+    /// What holds for a job; a rule whose conditions cannot be decided does not hold.
     pub fn policy(&self, facts: &Facts<'_>) -> &Policy {
         let rule = self
             .rules
@@ -392,7 +392,7 @@ impl Policy {
             Stall::NeverUsed => self.never_used,
             Stall::Idle => self.idle,
             Stall::Finished => self.finished,
-            // Who takes from others can not ask for more time to do so.
+            // Who takes from others cannot ask for more time to do so.
             Stall::OverShare => return self.over_share,
         }?;
         match wish {

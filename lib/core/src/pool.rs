@@ -60,7 +60,7 @@ pub enum Tenancy {
     /// All jobs on a GPU together: their kernels run side by side, and they share their faults.
     #[default]
     Shared,
-    /// Each job its own, with limits that it can not raise; the daemons take turns.
+    /// Each job its own, with limits that it cannot raise; the daemons take turns.
     Private,
 }
 

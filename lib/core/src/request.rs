@@ -60,7 +60,7 @@ pub fn spelled_out(list: &str) -> String {
 /// Splits a tres string. The items joined by commas are the string again.
 ///
 /// # Errors
-/// When an item is meant for gpufrac and can not be understood.
+/// When an item is meant for gpufrac and cannot be understood.
 pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
     list.split(',').map(item).collect()
 }

@@ -31,7 +31,7 @@ impl Closed {
             ),
             None => (
                 Severity::Warning,
-                "users' commands can not read gpufrac.toml: `srun --gres=gpufrac:0.25` inside of a job is refused"
+                "users' commands cannot read gpufrac.toml: `srun --gres=gpufrac:0.25` inside of a job is refused"
                     .to_owned(),
             ),
         };
@@ -84,7 +84,7 @@ impl Reader {
         places: &'a [(PathBuf, u32, char)],
     ) -> Option<&'a (PathBuf, u32, char)> {
         places.iter().find(|(path, bit, _)| {
-            // What can not be looked at, or has an access list, is not judged.
+            // What cannot be looked at, or has an access list, is not judged.
             let Ok(of) = fs::metadata(path) else {
                 return false;
             };

@@ -9,7 +9,7 @@ pub(crate) enum Refusal {
     #[error("the breaker of the {} is open", .0.name())]
     Breaker(BreakerScope),
     /// There is a shared folder, and it cannot be read.
-    #[error("the slices of the cluster can not be counted")]
+    #[error("the slices of the cluster cannot be counted")]
     UncountedCluster,
     /// The job runs on several nodes, and what they say is not known.
     #[error("{0}")]

@@ -12,7 +12,7 @@ pub enum FilterError {
     Request(#[from] Box<Refusal>),
     /// This Slurm takes a fraction from `--gres`, and from no variable of another option.
     #[error(
-        "gpufrac: this Slurm can not take a fraction from {variable}; unset it and set {instead}={list}"
+        "gpufrac: this Slurm cannot take a fraction from {variable}; unset it and set {instead}={list}"
     )]
     FromVariable {
         /// The variable that is set.
@@ -32,7 +32,7 @@ pub enum FilterError {
     },
     /// A step's fraction is rounded here or nowhere.
     #[error(
-        "gpufrac: a step can not be given a fraction here: {0}; leave it out for all of the job's slice, \
+        "gpufrac: a step cannot be given a fraction here: {0}; leave it out for all of the job's slice, \
          or ask the admin to let users read that file"
     )]
     StepWithoutConfig(ConfigurationError<ConfigErrors>),

@@ -92,7 +92,7 @@ impl SlurmCommand {
     /// Starts it and goes on.
     ///
     /// # Errors
-    /// When the program can not be started.
+    /// When the program cannot be started.
     pub fn spawn(self) -> Result<Running, LabError> {
         let line = self.line();
         let mut command = slurm::command(&self.folder, &self.words[0], &self.place, self.user);
@@ -123,7 +123,7 @@ impl SlurmCommand {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// When it can not be started or does not end in time; a failure of its own is in the outcome.
+    /// When it cannot be started or does not end in time; a failure of its own is in the outcome.
     pub fn run(self) -> Result<Outcome, LabError> {
         self.spawn()?.wait()
     }

@@ -25,7 +25,7 @@ impl Daemon {
     /// Ends it, first politely, and takes its exit status from the kernel.
     pub fn stop(&mut self, signal: Signal) {
         stop(&self.process, signal);
-        // It is gone or can not be made to go; either way there is nothing left to do here.
+        // It is gone or cannot be made to go; either way there is nothing left to do here.
         let _ = self.child.try_wait();
     }
 }

@@ -68,7 +68,7 @@ pub enum LabError {
         /// The last lines of the logs.
         logs: String,
     },
-    /// The machine can not carry a lab.
+    /// The machine cannot carry a lab.
     #[error("{what}\nhint: {hint}")]
     Machine {
         /// What is missing.

@@ -85,7 +85,7 @@ impl Lab {
     /// The MIG instances of a node, in order of place.
     ///
     /// # Errors
-    /// When the simulator's state can not be read.
+    /// When the simulator's state cannot be read.
     pub fn instances(&self, node: &str) -> Result<Vec<Instance>, LabError> {
         let mut instances: Vec<_> = self
             .simulator(node)?
@@ -114,7 +114,7 @@ impl Lab {
     /// UUIDs of a node's GPUs, in NVML's order.
     ///
     /// # Errors
-    /// When the simulator's state can not be read.
+    /// When the simulator's state cannot be read.
     pub fn gpu_uuids(&self, node: &str) -> Result<Vec<String>, LabError> {
         Ok(self
             .simulator(node)?
@@ -127,7 +127,7 @@ impl Lab {
     /// Compute modes of a node's GPUs, in NVML's order, read behind NVML's back.
     ///
     /// # Errors
-    /// When the simulator's state can not be read.
+    /// When the simulator's state cannot be read.
     pub fn compute_modes(&self, node: &str) -> Result<Vec<ComputeMode>, LabError> {
         Ok(self
             .simulator(node)?
@@ -140,7 +140,7 @@ impl Lab {
     /// The leases of a node, by job and number.
     ///
     /// # Errors
-    /// When there is one that can not be read.
+    /// When there is one that cannot be read.
     pub fn leases(&self, node: &str) -> Result<Vec<Lease>, LabError> {
         let place = self.folder().run(node).join("leases");
         let mut leases = Vec::new();
@@ -162,7 +162,7 @@ impl Lab {
     /// A job's lease on a node, if it holds one.
     ///
     /// # Errors
-    /// When there is one that can not be read.
+    /// When there is one that cannot be read.
     pub fn lease(&self, node: &str, job: JobId) -> Result<Option<Lease>, LabError> {
         read_lease(&self.lease_path(node, job))
     }

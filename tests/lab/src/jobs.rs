@@ -104,7 +104,7 @@ impl Lab {
     /// Submits a batch job and gives sbatch's answer, whatever it is.
     ///
     /// # Errors
-    /// When sbatch can not be run.
+    /// When sbatch cannot be run.
     pub fn try_sbatch(&self, user: &User, args: &[&str]) -> Result<Outcome, LabError> {
         self.command("sbatch")
             .user(user)
@@ -127,7 +127,7 @@ impl Lab {
     /// As [`update`](Self::update) by a user, with scontrol's answer, whatever it is.
     ///
     /// # Errors
-    /// When scontrol can not be run.
+    /// When scontrol cannot be run.
     pub fn try_update(&self, user: &User, change: &[&str]) -> Result<Outcome, LabError> {
         self.wait("scontrol update", Duration::from_secs(60), || {
             let scontrol = self.command("scontrol").user(user);

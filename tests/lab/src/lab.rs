@@ -170,7 +170,7 @@ impl Lab {
     /// Writes a file that everybody can read and run in the jobs' working directory.
     ///
     /// # Errors
-    /// When it can not be written.
+    /// When it cannot be written.
     pub fn write_work(&self, name: &str, text: &str) -> Result<PathBuf, LabError> {
         let path = self.folder.work().join(name);
         write(&path, text, 0o755)?;
@@ -222,7 +222,7 @@ impl Lab {
     /// Stops a daemon (`slurmctld`, or `slurmd.<node>`) with a signal and waits for its end.
     ///
     /// # Errors
-    /// When the lab's record can not be written.
+    /// When the lab's record cannot be written.
     pub fn stop_daemon(&mut self, name: &str, signal: Signal) -> Result<(), LabError> {
         if let Some(index) = self
             .daemons
@@ -288,7 +288,7 @@ impl Lab {
     /// Starts the slurmd of a node again.
     ///
     /// # Errors
-    /// When it can not be started.
+    /// When it cannot be started.
     pub fn start_slurmd(&mut self, node: &str) -> Result<(), LabError> {
         self.adopt(daemons::slurmd(
             &self.folder,
@@ -301,7 +301,7 @@ impl Lab {
     /// Starts the reaper of a node, again.
     ///
     /// # Errors
-    /// When it can not be started.
+    /// When it cannot be started.
     pub fn start_reaper(&mut self, node: &str) -> Result<(), LabError> {
         self.adopt(daemons::reaper(&self.folder, &self.environment, node)?)
     }
@@ -309,7 +309,7 @@ impl Lab {
     /// Stops the reaper of a node with a signal and waits for its end.
     ///
     /// # Errors
-    /// When the lab's record can not be written.
+    /// When the lab's record cannot be written.
     pub fn stop_reaper(&mut self, node: &str, signal: Signal) -> Result<(), LabError> {
         self.stop_daemon(&daemons::reaper_name(node), signal)
     }
@@ -354,7 +354,7 @@ impl Lab {
     /// Cancels all jobs and stops everything.
     ///
     /// # Errors
-    /// When a control group can not be removed.
+    /// When a control group cannot be removed.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.shut_down()
     }
@@ -415,7 +415,7 @@ impl Drop for Lab {
 /// Stops the lab whose folder this is and removes the folder.
 ///
 /// # Errors
-/// When the folder holds no lab, or a control group can not be removed.
+/// When the folder holds no lab, or a control group cannot be removed.
 pub fn stop_folder(root: &Path) -> Result<(), LabError> {
     stop_recorded(root, false)
 }

@@ -66,7 +66,7 @@ impl Lab {
     /// MPS and HAMi, drained nodes, ended daemons.
     ///
     /// # Errors
-    /// When one of the parties can not be asked.
+    /// When one of the parties cannot be asked.
     pub fn leftovers(&self) -> Result<Vec<String>, LabError> {
         let mut left = self.drained_nodes()?;
         left.extend(

@@ -20,7 +20,7 @@ const ROOT: &str = "GPUFRAC_SLURM_ROOT";
 const PREFIX: &str = "GPUFRAC_SLURM_PREFIX";
 
 /// What the namespace's first process does; after this it only keeps the namespace. The lab's users get a shell
-/// there, as Slurm since 26.05 puts a job with `--export=NAME` back whose user can not log in.
+/// there, as Slurm since 26.05 puts a job with `--export=NAME` back whose user cannot log in.
 const MOUNTS: &str = "\
 mount --rbind \"$1/usr\" /usr &&
 sed 's#/usr/sbin/nologin$#/bin/sh#' /etc/passwd > \"$2\" &&

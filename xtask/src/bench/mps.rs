@@ -34,7 +34,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Ok(control) => control,
         Err(error) => {
             table.note(format!(
-                "jobs in MPS were not measured, as Debian's nvidia-cuda-mps-control can not be had ({error})"
+                "jobs in MPS were not measured, as Debian's nvidia-cuda-mps-control cannot be had ({error})"
             ));
             return Ok(());
         }

@@ -88,7 +88,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
             table.add(what, "shell prolog with nvidia-smi", &pair, Goal::None);
         }
         Err(error) => table.note(format!(
-            "the shell prolog was not measured, as Debian's nvidia-smi can not be had ({error:#}); \
+            "the shell prolog was not measured, as Debian's nvidia-smi cannot be had ({error:#}); \
              give one with --nvidia-smi PATH"
         )),
     }

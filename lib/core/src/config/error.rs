@@ -86,7 +86,7 @@ pub enum Problem {
     #[error("must not be empty")]
     Empty,
     /// A name that Slurm could not have.
-    #[error("{name:?} can not be a name; use letters, digits, '-', '_' and '.'")]
+    #[error("{name:?} cannot be a name; use letters, digits, '-', '_' and '.'")]
     Name {
         /// The name.
         name: String,
@@ -128,8 +128,8 @@ pub enum Problem {
         /// All of them.
         known: String,
     },
-    /// A library that can not be preloaded.
-    #[error("{value:?} can not be preloaded: write an absolute path without blanks and colons")]
+    /// A library that cannot be preloaded.
+    #[error("{value:?} cannot be preloaded: write an absolute path without blanks and colons")]
     LibraryPath {
         /// The path.
         value: String,
@@ -194,7 +194,7 @@ pub enum Problem {
         /// The name.
         name: String,
     },
-    /// A GPU that can not be shared as asked.
+    /// A GPU that cannot be shared as asked.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// Not a list of nodes.
@@ -247,8 +247,8 @@ pub enum Problem {
         /// The sizes.
         sizes: String,
     },
-    /// `default` can not be given.
-    #[error("{fraction} can not be given here: {reason}")]
+    /// `default` cannot be given.
+    #[error("{fraction} cannot be given here: {reason}")]
     Default {
         /// The default.
         fraction: Fraction,
@@ -286,7 +286,7 @@ pub enum Problem {
         value: String,
     },
     /// Samples too close together or too far apart.
-    #[error("{value} can not be the time between samples; write 200ms to 1m")]
+    #[error("{value} cannot be the time between samples; write 200ms to 1m")]
     Interval {
         /// As written.
         value: String,
@@ -305,9 +305,9 @@ pub enum Problem {
         /// As written.
         value: String,
     },
-    /// What can not be in the header of a mail.
+    /// What cannot be in the header of a mail.
     #[error(
-        "{value:?} can not be in an address; write it without blanks, and not with - at its start"
+        "{value:?} cannot be in an address; write it without blanks, and not with - at its start"
     )]
     MailWord {
         /// As written.
@@ -321,7 +321,7 @@ pub enum Problem {
         /// The conditions.
         known: String,
     },
-    /// A window that can not hold enough samples.
+    /// A window that cannot hold enough samples.
     #[error(
         "{key} is {window}, and samples are {interval} apart: too few to judge by; make it longer"
     )]

@@ -90,7 +90,7 @@ pub(super) fn read(
     let whole = kind == Some(LayoutKind::Whole);
     if mechanism == Mechanism::Mps && !whole {
         // No default: it decides what tenants can do to each other.
-        let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it can not raise)";
+        let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it cannot raise)";
         let item = section.need(source, "tenancy", example);
         let words = [("shared", Tenancy::Shared), ("private", Tenancy::Private)];
         if let Some(tenancy) = item.and_then(|item| one_of(source, &item, &words)) {

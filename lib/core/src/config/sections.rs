@@ -224,7 +224,7 @@ fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, O
         }
         let parent = root.get("geometry").and_then(|item| item.table(source));
         let item = parent.and_then(|parent| parent.get(&name));
-        // A table that can not be read is still one that a pool may name.
+        // A table that cannot be read is still one that a pool may name.
         found.push((name.clone(), item.and_then(|i| geometry(source, &i, name))));
     }
     found

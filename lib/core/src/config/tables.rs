@@ -38,7 +38,7 @@ pub struct Paths {
     pub nvml: String,
     /// The control daemon of MPS.
     pub mps_control: String,
-    /// nvidia-smi, for the one thing that NVML can not set: the length of time slices.
+    /// nvidia-smi, for the one thing that NVML cannot set: the length of time slices.
     pub nvidia_smi: String,
     /// A folder that all nodes share, where root alone can write: what nodes tell each other of jobs that run on
     /// several of them.

@@ -139,7 +139,7 @@ fn fixed(
     })
 }
 
-/// Refuses sizes that half a GPU can not hold; gives what it can.
+/// Refuses sizes that half a GPU cannot hold; gives what it can.
 pub(super) fn within_a_half(menu: &[Fraction]) -> Result<Fraction, LayoutError> {
     let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
     match menu.iter().find(|fraction| **fraction > half) {

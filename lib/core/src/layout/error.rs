@@ -17,9 +17,9 @@ pub enum LayoutError {
         /// The contradiction.
         what: String,
     },
-    /// The GPU can not be cut in halves.
+    /// The GPU cannot be cut in halves.
     #[error(
-        "{model} has {memory_slices} memory and {compute_slices} compute slices and can not be cut in halves; use layout \"slices\" or \"whole\""
+        "{model} has {memory_slices} memory and {compute_slices} compute slices and cannot be cut in halves; use layout \"slices\" or \"whole\""
     )]
     NoHalves {
         /// The GPU model.
@@ -80,7 +80,7 @@ pub enum LayoutError {
         /// Where it should go.
         side: Side,
     },
-    /// Counting would admit what can not be placed.
+    /// Counting would admit what cannot be placed.
     #[error(
         "the menu is not safe on {model}: {counterexample}; leave one of these sizes out of the menu"
     )]

@@ -186,7 +186,7 @@ impl Layout {
 
     /// Where to create the instance for an entry of the menu, given every instance on the whole
     /// GPU, foreign ones included. `None` when nothing fits: without foreign instances that
-    /// can not happen to a request that counting admits.
+    /// cannot happen to a request that counting admits.
     pub fn place(&self, side: Side, units: Units, occupied: &[Occupied]) -> Option<Candidate> {
         let shape = self.shape(side)?;
         self.preference(side, units)

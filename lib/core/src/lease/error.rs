@@ -9,7 +9,7 @@ pub const VERSION: u32 = 3;
 /// The oldest version that it reads: jobs run on while a node goes from one build to the next.
 pub const OLDEST: u32 = VERSION - 1;
 
-/// Why a text is not a lease, or a lease can not change as asked.
+/// Why a text is not a lease, or a lease cannot change as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
     /// The last line, with the checksum, is missing: the file was cut short.
@@ -47,7 +47,7 @@ pub enum LeaseError {
         mechanism: Mechanism,
     },
     /// Leases only go forward: carving, active, releasing.
-    #[error("job {job_id}: a lease can not go from {from} to {to}")]
+    #[error("job {job_id}: a lease cannot go from {from} to {to}")]
     Transition {
         /// The lease's job.
         job_id: JobId,
@@ -56,8 +56,8 @@ pub enum LeaseError {
         /// The state that was asked for.
         to: LeaseState,
     },
-    /// A value that can not be written as TOML.
-    #[error("job {job_id}: can not write the lease: {source}")]
+    /// A value that cannot be written as TOML.
+    #[error("job {job_id}: cannot write the lease: {source}")]
     Write {
         /// The lease's job.
         job_id: JobId,

@@ -216,7 +216,7 @@ fn refusals_say_what_to_write() {
         ),
         (
             "gpufrac:-0.5",
-            "\"gpufrac:-0.5\": a fraction of a GPU can not be negative; write for example gpufrac:0.25",
+            "\"gpufrac:-0.5\": a fraction of a GPU cannot be negative; write for example gpufrac:0.25",
         ),
         (
             "gpufrac:1.5",

@@ -1,4 +1,4 @@
-//! What a user is told whose request can not be given.
+//! What a user is told whose request cannot be given.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl fmt::Display for FractionOption {
 /// Why a request is refused, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It can not be understood.
+    /// It cannot be understood.
     #[error("gpufrac: {0}")]
     Request(#[from] RequestError),
     /// More than one fraction.
@@ -49,33 +49,31 @@ pub enum Refusal {
     },
     /// A fraction together with `gpu`.
     #[error(
-        "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25"
+        "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25"
     )]
     WithGpu,
     /// A fraction together with `none`.
     #[error(
-        "gpufrac: a fraction and none can not be in one request; leave none out, and write only --gres=gpufrac:0.25"
+        "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
     WithNone,
     /// A fraction together with `shard`.
     #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25")]
     WithShard,
     /// GPUs in an option that does not count per node.
-    #[error(
-        "gpufrac: a fraction can not be combined with {option}; write only --gres=gpufrac:0.25"
-    )]
+    #[error("gpufrac: a fraction cannot be combined with {option}; write only --gres=gpufrac:0.25")]
     GpuElsewhere {
         /// The option.
         option: &'static str,
     },
     /// A fraction of a node that is to be the job's alone.
     #[error(
-        "gpufrac: a fraction can not be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
+        "gpufrac: a fraction cannot be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
     )]
     Exclusive,
     /// As [`Refusal::Exclusive`].
     #[error(
-        "gpufrac: a fraction can not be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
+        "gpufrac: a fraction cannot be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
     )]
     CoreSpec,
     /// A fraction in an option that does not count per node.
@@ -86,7 +84,7 @@ pub enum Refusal {
         /// The option.
         option: &'static str,
     },
-    /// A fraction per task where Slurm can not count so.
+    /// A fraction per task where Slurm cannot count so.
     #[error(
         "gpufrac: a fraction for each task needs Slurm 23.11 or later; write --gres=gpufrac:0.25, a slice on each node that all tasks there share"
     )]
@@ -103,7 +101,7 @@ pub enum Refusal {
     NodeAndTask,
     /// A whole GPU for each task.
     #[error(
-        "gpufrac: a job holds slices of one GPU on each node, so that a task can not have a whole one; write --gres=gpufrac:1 --ntasks-per-node=1, or a smaller fraction"
+        "gpufrac: a job holds slices of one GPU on each node, so that a task cannot have a whole one; write --gres=gpufrac:1 --ntasks-per-node=1, or a smaller fraction"
     )]
     WholePerTask,
     /// More tasks than a device has room for.
@@ -122,7 +120,7 @@ pub enum Refusal {
     },
     /// An update that names a fraction per task.
     #[error(
-        "gpufrac: how much each task of a job has can not be changed; cancel the job and submit it again"
+        "gpufrac: how much each task of a job has cannot be changed; cancel the job and submit it again"
     )]
     TasksChanged,
     /// An update after which Slurm would count what the job no longer asks for.
@@ -280,7 +278,7 @@ pub enum Refusal {
     },
     /// `shard` or `gpu` in a partition with pools.
     #[error(
-        "gpufrac: GPUs of partition {partition} are shared, and {name} can not be asked for by itself{reason}; {}",
+        "gpufrac: GPUs of partition {partition} are shared, and {name} cannot be asked for by itself{reason}; {}",
         ways(FractionOption::Gres, sizes, elsewhere)
     )]
     Raw {
@@ -312,7 +310,7 @@ pub enum Refusal {
     },
     /// As [`Refusal::Raw`], and the partition is not known.
     #[error(
-        "gpufrac: {name} can not be asked for in partitions with shared GPUs; name the job's partition in the same request, or write gpufrac:0.25"
+        "gpufrac: {name} cannot be asked for in partitions with shared GPUs; name the job's partition in the same request, or write gpufrac:0.25"
     )]
     RawUnknownPartition {
         /// `shard` or `gpu`.

@@ -274,7 +274,7 @@ fn pairs_are_left_as_they_are() {
     ] {
         assert_eq!(
             refusal("gpu", pair),
-            "gpufrac: GPUs of partition gpu are shared, and shard can not be asked for by itself \
+            "gpufrac: GPUs of partition gpu are shared, and shard cannot be asked for by itself \
              (the counts of gpufrac and shard do not belong together); write --gres=gpufrac:0.125 or \
              --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or \
              --partition=full",
@@ -292,11 +292,11 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:0.25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
+            "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:25,shard:25,gpu:1",
-            "gpufrac: a fraction and whole GPUs (gpu) can not be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
+            "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:0.25,shard:25",
@@ -360,7 +360,7 @@ fn options_that_do_not_go_with_a_fraction() {
     }
     assert_eq!(
         with(|r| r.tres_per_job = Some("gres:gpu:1")),
-        "gpufrac: a fraction can not be combined with --gpus; write only --gres=gpufrac:0.25"
+        "gpufrac: a fraction cannot be combined with --gpus; write only --gres=gpufrac:0.25"
     );
     for (option, request) in [
         (
@@ -505,7 +505,7 @@ fn raw_requests_in_partitions_with_pools() {
             ..job("gpu", "")
         },
     ] {
-        assert!(refused(&options, Occasion::Submit).contains("can not be asked for by itself"));
+        assert!(refused(&options, Occasion::Submit).contains("cannot be asked for by itself"));
     }
     for tres in ["gpu:1/4", "gpu:25%", "gpu:0.25:1"] {
         let message = refusal("gpu", tres);
@@ -530,7 +530,7 @@ fn advice_is_what_can_be_had_there() {
     // No pool lends a whole GPU, and not all sizes of the menu may be had.
     assert_eq!(
         message(&job("gpu", "gpu:1")),
-        "gpufrac: GPUs of partition gpu are shared, and gpu can not be asked for by itself; write --gres=gpufrac:0.125"
+        "gpufrac: GPUs of partition gpu are shared, and gpu cannot be asked for by itself; write --gres=gpufrac:0.125"
     );
     assert!(!refusal("gpu", "gpufrac:0.25,gpu:1").contains("gpufrac:1"));
     // One that lends them says so itself.
@@ -651,7 +651,7 @@ fn gpus_that_slurm_derives_from_tasks_are_asked_for_as_well() {
     };
     let message = refused(&derived("gpu", ""), Occasion::Submit);
     assert!(
-        message.contains("can not be asked for by itself"),
+        message.contains("cannot be asked for by itself"),
         "{message}"
     );
     let message = refused(&derived("gpu", "gpufrac:0.25"), Occasion::Submit);

@@ -120,7 +120,7 @@ impl Asked {
         if !self.names_fraction() {
             let closed = !rules.is_some_and(|rules| rules.allow_raw);
             return closed
-                .then(|| "`gpu` and `shard` can not be asked for by themselves there".to_owned());
+                .then(|| "`gpu` and `shard` cannot be asked for by themselves there".to_owned());
         }
         // As job_submit does: a size that any pool of the partition has for these units.
         let mut sizes = pools

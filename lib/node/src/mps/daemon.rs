@@ -274,7 +274,7 @@ impl ControlDaemon {
     }
 
     /// Sets the limits of servers that start from now on, and of new clients of those that run;
-    /// then reads them back. Gives a warning if what it says can not be understood.
+    /// then reads them back. Gives a warning if what it says cannot be understood.
     pub fn limit(&self, limits: Limits) -> Result<Option<String>, MpsError> {
         let Limits {
             thread_percentage: percentage,

@@ -649,7 +649,7 @@ fn reap(node: &Node) {
 
 /// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and with `TRES-PER-TASK GRES-HELD` after it what each task asks for
 /// (`-` for nothing) and what the job holds here, if that is not what its text says; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
-/// library can not be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
+/// library cannot be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
 /// many seconds, with `uncounted` it does not say what jobs hold. `limit` has the milliseconds that a prolog or an epilog
 /// may take, `plugstack.conf` is what slurmstepd reads, `reason` is that of the node, `<job>.explained` the lines that a user was shown. Each question takes its time by a clock of its own, and none of ours.
 struct Files {

@@ -63,7 +63,7 @@ pub(super) fn user_namespaces(settings: &Settings, found: &mut Vec<Finding>) {
         found.push(Finding {
             severity: Severity::Warning,
             place: Some(place.to_string()),
-            what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that can not be \
+            what: "CLONE_NEWUSER: in a user namespace there is no right to fence a task, and one that cannot be \
                    fenced does not start (not tried)"
                 .into(),
             fix: "leave it out where there are pools".into(),

@@ -76,7 +76,7 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
                 None => Severity::Warning,
             },
             place: Some(line.place.to_string()),
-            what: "optional spank_gpufrac.so: a job whose fence can not be set up runs without one".into(),
+            what: "optional spank_gpufrac.so: a job whose fence cannot be set up runs without one".into(),
             fix: format!("write instead: required {}", line.plugin),
         }),
         Some(_) => {}

@@ -106,7 +106,7 @@ pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
     match value.map(str::trim) {
         Some("0") => fault(
             Severity::Note,
-            "a job whose slice can not be made at once ends, where others would go back to the queue",
+            "a job whose slice cannot be made at once ends, where others would go back to the queue",
             Fix::Value("1".into()),
         ),
         _ => None,
@@ -182,7 +182,7 @@ fn runs(
     let (severity, what) = match seen.contains(&None) {
         true => (
             Severity::Note,
-            format!("whether it runs {program} can not be seen from here"),
+            format!("whether it runs {program} cannot be seen from here"),
         ),
         false => (
             Severity::Error,

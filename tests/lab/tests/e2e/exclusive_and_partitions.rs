@@ -54,7 +54,7 @@ fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), L
     for option in ["--core-spec=1", "--thread-spec=1"] {
         let refused = lab.try_sbatch(user, &[option, "--gres=gpufrac:0.25", "--wrap=true"])?;
         assert!(!refused.status.success(), "{refused:?}");
-        let said = "can not be combined with --core-spec or --thread-spec";
+        let said = "cannot be combined with --core-spec or --thread-spec";
         assert!(refused.stderr.contains(said), "{refused:?}");
     }
     // Where a site does not take them, Slurm forgets them.

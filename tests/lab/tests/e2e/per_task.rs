@@ -337,7 +337,7 @@ fn what_can_not_be_is_refused_with_what_to_write() -> Result<(), LabError> {
     let id = format!("JobId={job}");
     let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
     let changed = lab.command("scontrol").user(user).args(change).run()?;
-    assert!(changed.stderr.contains("can not be changed"), "{changed:?}");
+    assert!(changed.stderr.contains("cannot be changed"), "{changed:?}");
     // What is added per node is refused when the job starts, by both nodes at once; neither is drained for it.
     let change = ["update", &id, "gres=gpufrac:0.25"];
     lab.command("scontrol").args(change).stdout()?;

@@ -178,7 +178,7 @@ fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
         })
     };
 
-    // slurmctld can not.
+    // slurmctld cannot.
     give(&lab, None, 0o600, 0);
     let said = check(&lab)?;
     let why = format!("gpufrac.toml: slurmctld runs as {}, ", owner.name);
@@ -200,7 +200,7 @@ fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
         "there are none: {log}"
     );
 
-    // Its group can, and users can not: job_submit does it all, but for steps.
+    // Its group can, and users cannot: job_submit does it all, but for steps.
     give(&lab, Some(&text), 0o640, owner.gid);
     reconfigure(&lab)?;
     taken(&lab)?;

@@ -361,7 +361,7 @@ impl Attempt<'_> {
             && (!self.confirmed || lease.whole_device == self.whole_device)
     }
 
-    /// Whether the driver is to limit the job's memory. Where it can not, the pool's other limits are all
+    /// Whether the driver is to limit the job's memory. Where it cannot, the pool's other limits are all
     /// there is; `gpufrac check` says so.
     fn group_limit(&self, session: &Session) -> Result<bool, CarveError> {
         if !self.device.pool.options.memory_limits {

@@ -134,7 +134,7 @@ pub enum CarveError {
     /// The entry of job_submit is not one.
     #[error(transparent)]
     Entry(EntryError),
-    /// Slurm can not be asked at all.
+    /// Slurm cannot be asked at all.
     #[error("this was not built for the node's Slurm: {0}")]
     Foreign(SlurmError),
     /// Several devices of pools for one job.

@@ -287,7 +287,7 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
         scontrol(&lab, &["update", &node, "State=RESUME"])?;
     }
 
-    // The epilog never came, and slurmctld can not say whether the job is over.
+    // The epilog never came, and slurmctld cannot say whether the job is over.
     let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
     lab.wait_for_state(job, &["RUNNING"])?;
     lab.stop_reaper(&node, Signal::SIGTERM)?;

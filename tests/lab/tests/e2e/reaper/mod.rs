@@ -305,7 +305,7 @@ fn wait_for_log(lab: &Lab, node: &str, words: &str) -> Result<(), LabError> {
     })
 }
 
-/// A file that can not be read or written.
+/// A file that cannot be read or written.
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> LabError {
     let what = path.display().to_string();
     move |error| LabError::Unexpected {

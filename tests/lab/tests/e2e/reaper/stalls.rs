@@ -68,7 +68,7 @@ gpus = [1]
 
 #[test]
 fn time_slices() -> Result<(), LabError> {
-    // A second node, as pools of different partitions can not share one.
+    // A second node, as pools of different partitions cannot share one.
     let builder = lab(&[], "").nodes(2).gpu_list(&["L40S-48", "T4-16"]);
     let builder = builder.partition("t4", "Nodes=@NODE2@");
     let lab = builder.pools(TIMESLICE).start()?;

@@ -105,7 +105,7 @@ fn each_component_of_a_het_job_has_what_it_asked_for() -> Result<(), LabError> {
         "{srun:?}"
     );
 
-    // One component that can not be given refuses all of them.
+    // One component that cannot be given refuses all of them.
     let args = [
         "-n1",
         "--wrap=true",

@@ -54,21 +54,18 @@ const WRONG: &[(&str, &str)] = &[
     ("--gres=shard:25", "write --gres=gpufrac:0.125 or"),
     ("--gres=gpufrac:1", "write --gres=gpufrac:0.125 or"),
     // Beside other options. What is asked for would be rounded up, which is not said of a job that is refused.
-    (
-        "--gres=gpufrac:0.33 -G 2",
-        "can not be combined with --gpus",
-    ),
+    ("--gres=gpufrac:0.33 -G 2", "cannot be combined with --gpus"),
     (
         "--gres=gpufrac:0.33 --gpus-per-task=1 -n1",
-        "can not be combined with --gpus-per-task",
+        "cannot be combined with --gpus-per-task",
     ),
     (
         "--gres=gpufrac:0.33 --gpus-per-socket=1 --sockets-per-node=1",
-        "can not be combined with --gpus-per-socket",
+        "cannot be combined with --gpus-per-socket",
     ),
     (
         "--gres=gpufrac:0.33 --ntasks-per-gpu=1 -n1",
-        "can not be combined with --ntasks-per-gpu",
+        "cannot be combined with --ntasks-per-gpu",
     ),
     (
         "--gres=gpufrac:0.33 --cpus-per-gpu=2",

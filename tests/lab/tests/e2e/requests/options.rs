@@ -99,7 +99,7 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
         "--gres=gpu:0.25",
         "--gres=gpu:gpufrac:0.25",
     ] {
-        // Also where the client's plugin can not read gpufrac.toml; but Slurm's own client takes no mechanism.
+        // Also where the client's plugin cannot read gpufrac.toml; but Slurm's own client takes no mechanism.
         let blind = (!option.contains("mig")).then_some("/nonexistent");
         for config in [None, blind] {
             let mut command = lab.command("sbatch");
@@ -155,11 +155,11 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
         ),
         (
             ["--gpus-per-node=1", "--gres=gpufrac:0.25"],
-            "can not be in one job",
+            "cannot be in one job",
         ),
         (
             ["--gpus-per-node=gpufrac:0.25", "--gres=gpu:1"],
-            "can not be in one job",
+            "cannot be in one job",
         ),
     ] {
         let refused = lab.try_sbatch(user, &[options[0], options[1], "--wrap=true"])?;

@@ -19,7 +19,7 @@ struct Api {
     per_node: &'static str,
     /// Whether the script is a key of the job, and the environment a list.
     nested: bool,
-    /// The key of what reaches prolog and epilog; None where clients can not set it.
+    /// The key of what reaches prolog and epilog; None where clients cannot set it.
     spank: Option<&'static str>,
 }
 
