@@ -38,6 +38,7 @@ mod list;
 mod mps;
 mod patience;
 mod process;
+mod reconfigure;
 mod slices;
 mod slurm;
 mod start;

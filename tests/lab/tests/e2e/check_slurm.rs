@@ -159,7 +159,7 @@ fn what_runs_and_what_is_written_are_told_apart() -> Result<(), LabError> {
         err.contains("warning: scontrol show config: PrologFlags=Alloc: "),
         "{err}"
     );
-    lab.command("scontrol").args(["reconfigure"]).stdout()?;
+    lab.reconfigure()?;
     lab.wait(
         "the settings are taken",
         std::time::Duration::from_secs(20),

@@ -80,8 +80,7 @@ fn change(lab: &Lab, file: &str, from: &str, to: &str) {
 /// In another second than slurmctld's last read: before 23.11 our plugin knows it by the second.
 fn reconfigure(lab: &Lab) -> Result<(), LabError> {
     std::thread::sleep(Duration::from_millis(1100));
-    let scontrol = lab.command("scontrol").args(["reconfigure"]);
-    scontrol.stdout().map(drop)
+    lab.reconfigure()
 }
 
 /// Waits until slurmctld has the pools of now: a half may be asked for in `small`, or not.

@@ -222,7 +222,7 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     let reconfigure = || {
         // Slurm's time of reading has whole seconds.
         std::thread::sleep(Duration::from_millis(1100));
-        lab.command("scontrol").args(["reconfigure"]).stdout()?;
+        lab.reconfigure()?;
         std::thread::sleep(Duration::from_millis(1000));
         Ok::<(), LabError>(())
     };

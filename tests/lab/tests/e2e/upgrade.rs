@@ -1,8 +1,9 @@
 //! From one build to another, beside running jobs.
 
 use std::fs;
+use std::time::Duration;
 
-use gpufrac_lab::{Lab, LabError};
+use gpufrac_lab::{JobId, Lab, LabError};
 use nix::sys::signal::Signal;
 
 use crate::plugin_builds::PLUGINS;
@@ -27,6 +28,18 @@ fn install_all(lab: &Lab) {
     }
 }
 
+fn wait_for_first_step(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    lab.wait("its step runs", Duration::from_secs(60), || {
+        let steps = lab.command("squeue").args(["-h", "-s", "-o", "%i"]);
+        let first = format!("{job}.0");
+        Ok(steps
+            .stdout()?
+            .lines()
+            .any(|step| step == first)
+            .then_some(()))
+    })
+}
+
 #[test]
 fn a_new_build_over_a_running_one_harms_nothing() -> Result<(), LabError> {
     let mut lab = Lab::builder().start()?;
@@ -38,19 +51,14 @@ fn a_new_build_over_a_running_one_harms_nothing() -> Result<(), LabError> {
     let script = format!("srun sh -c '{HOLD}'; srun --gres=gpufrac:0.25 true");
     let quarter = ["--gres=gpufrac:0.25", "--wrap", &script];
     let before = lab.sbatch(&user, &quarter)?;
-    lab.wait("its step runs", std::time::Duration::from_secs(60), || {
-        let steps = lab.command("squeue").args(["-h", "-s", "-o", "%i"]);
-        Ok(steps
-            .stdout()?
-            .contains(&format!("{before}.0"))
-            .then_some(()))
-    })?;
+    wait_for_first_step(&lab, before)?;
     install_all(&lab);
     // slurmctld goes on in pages of the plugin that it never touched, slurmstepd too.
     let refused = lab.try_sbatch(&user, &["--gres=gpufrac:0,25", "--wrap=true"])?;
     assert!(!refused.status.success(), "{refused:?}");
     let after = lab.sbatch(&user, &quarter)?;
-    lab.command("scontrol").args(["reconfigure"]).stdout()?;
+    wait_for_first_step(&lab, after)?;
+    lab.reconfigure()?;
     assert_eq!(lab.ended_daemons(), Vec::<String>::new());
     go(&lab)?;
     for job in [before, after] {
