@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::fraction::MemoryMib;
 
 mod builtin;
+mod product;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,85 @@
+//! Which model a GPU is, by what NVML calls it.
+
+use super::Geometry;
+use crate::fraction::MemoryMib;
+
+/// What NVML's names have in place of a model's own.
+const OTHER_NAMES: [(&str, &str); 1] = [
+    // The GPU of a Grace Hopper board.
+    ("GH200", "H100"),
+];
+
+impl Geometry {
+    /// The model that gpufrac.toml has for a GPU that NVML calls `product`, such as `NVIDIA H100 80GB HBM3`, with this memory.
+    ///
+    /// Each word of the model's name stands in NVML's; of several models the one whose memory is nearest.
+    pub fn model_of_product(product: &str, memory: MemoryMib) -> Option<&'static str> {
+        let words: Vec<String> = product
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .map(str::to_ascii_uppercase)
+            .map(|word| {
+                let mut others = OTHER_NAMES.iter();
+                let other = others.find(|(name, _)| *name == word);
+                other.map_or(word, |(_, model)| (*model).to_owned())
+            })
+            .collect();
+        let names = Geometry::builtin_names().iter().copied();
+        let fitting = names
+            .chain(Geometry::names_without_mig())
+            .filter_map(|name| {
+                let (words_of_model, gib) = name.rsplit_once('-')?;
+                let nominal = gib.parse::<u64>().ok()? * 1024;
+                let mut wanted = words_of_model.split('-');
+                let all = wanted.all(|word| words.iter().any(|known| known == word));
+                let off = nominal.abs_diff(memory.0);
+                // ECC takes a sixteenth.
+                (all && off * 10 <= nominal).then_some((off, name))
+            });
+        fitting.min().map(|(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_known_by_what_nvidia_calls_them() {
+        for (product, memory, model) in [
+            ("NVIDIA A30", 24_576, Some("A30-24")),
+            ("NVIDIA A100-SXM4-40GB", 40_960, Some("A100-40")),
+            ("NVIDIA A100-PCIE-40GB", 40_536, Some("A100-40")),
+            ("A100-SXM4-80GB", 81_920, Some("A100-80")),
+            ("NVIDIA H100 80GB HBM3", 81_559, Some("H100-80")),
+            ("NVIDIA H100 NVL", 95_830, Some("H100-94")),
+            ("NVIDIA GH200 480GB", 97_871, Some("H100-96")),
+            ("NVIDIA H200", 143_771, Some("H200-141")),
+            ("NVIDIA B200", 183_359, Some("B200-180")),
+            (
+                "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+                97_887,
+                Some("RTX-PRO-6000-96"),
+            ),
+            (
+                "NVIDIA RTX 6000 Ada Generation",
+                46_068,
+                Some("RTX-6000-ADA-48"),
+            ),
+            ("NVIDIA L40S", 46_068, Some("L40S-48")),
+            ("NVIDIA L40", 46_068, Some("L40-48")),
+            ("NVIDIA L4", 23_034, Some("L4-24")),
+            ("NVIDIA A10", 23_028, Some("A10-24")),
+            ("Tesla T4", 15_360, Some("T4-16")),
+            ("Tesla V100-SXM2-32GB", 32_768, Some("V100-32")),
+            ("Tesla V100-SXM2-16GB", 16_384, Some("V100-16")),
+            // As large as none of its name, or of no name.
+            ("NVIDIA H100 80GB HBM3", 40_000, None),
+            ("NVIDIA A10G", 23_028, None),
+            ("NVIDIA GeForce RTX 3090", 24_576, None),
+            ("", 24_576, None),
+        ] {
+            let found = Geometry::model_of_product(product, MemoryMib(memory));
+            assert_eq!(found, model, "{product} with {memory} MiB");
+        }
+    }
+}
