@@ -8,6 +8,7 @@ pub mod exit;
 pub mod files;
 pub mod log;
 pub mod pause;
+pub mod replace;
 pub mod shortage;
 pub mod subprocess;
 pub mod syscalls;
