@@ -1,6 +1,7 @@
 //! Slurm's configuration files: every line with its place.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -240,25 +241,11 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
 
 /// Lines without comments, those that end with a backslash joined, with the number of the first.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
-    let mut lines: Vec<(usize, String)> = Vec::new();
-    let mut goes_on = false;
-    for (number, line) in text.lines().enumerate() {
-        let line = without_comment(line);
-        let (line, more) = match line.strip_suffix('\\') {
-            Some(line) => (line, true),
-            None => (line, false),
-        };
-        match lines.last_mut().filter(|_| goes_on) {
-            Some((_, last)) => last.push_str(line),
-            None => lines.push((number + 1, line.to_owned())),
-        }
-        goes_on = more;
-    }
-    lines.retain(|(_, line)| !line.trim().is_empty());
-    lines
+    let lines = super::edit::logical_lines(text).into_iter();
+    lines.map(|line| (line.number, line.text)).collect()
 }
 
-fn without_comment(line: &str) -> &str {
+pub(super) fn without_comment(line: &str) -> &str {
     let mut escaped = false;
     for (at, character) in line.char_indices() {
         if character == '#' && !escaped {
@@ -271,20 +258,35 @@ fn without_comment(line: &str) -> &str {
 
 /// `Key=Value` pairs; a value in quotes may have blanks.
 pub(super) fn pairs(text: &str) -> Vec<(String, String)> {
-    let mut pairs = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some((key, after)) = rest.split_once('=') {
+    let spans = spans(text).into_iter();
+    spans
+        .map(|(key, value)| (text[key].to_owned(), text[value].to_owned()))
+        .collect()
+}
+
+/// Where keys and values stand in a line, values without their quotes.
+pub(super) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
+    let mut spans = Vec::new();
+    let mut at = 0;
+    while let Some(sign) = text[at..].find('=').map(|found| at + found) {
         // Words without a value before it are not ours to understand.
-        let key = key.split_whitespace().next_back().unwrap_or_default();
-        let after = after.trim_start();
-        let (value, next) = match after.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').unwrap_or((quoted, "")),
-            None => after.split_once(char::is_whitespace).unwrap_or((after, "")),
+        let before = text[at..sign].trim_end();
+        let word = before.rsplit(char::is_whitespace).next().unwrap_or(before);
+        let key = at + before.len() - word.len()..at + before.len();
+        let rest = &text[sign + 1..];
+        let blanks = rest.len() - rest.trim_start().len();
+        let mut start = sign + 1 + blanks;
+        let quoted = text[start..].starts_with('"');
+        start += usize::from(quoted);
+        let ends = |c: char| match quoted {
+            true => c == '"',
+            false => c.is_whitespace(),
         };
-        pairs.push((key.to_owned(), value.to_owned()));
-        rest = next.trim_start();
+        let length = text[start..].find(ends).unwrap_or(text.len() - start);
+        spans.push((key, start..start + length));
+        at = (start + length + usize::from(quoted)).min(text.len());
     }
-    pairs
+    spans
 }
 
 fn read_plugstack(

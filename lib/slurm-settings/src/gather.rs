@@ -252,6 +252,10 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
 }
 
 /// Files that a path with `*` in its last part names; in order.
+pub fn files_named(path: &Path) -> Vec<PathBuf> {
+    glob(path)
+}
+
 pub(super) fn glob(path: &Path) -> Vec<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let Some((start, end)) = name.split_once('*') else {

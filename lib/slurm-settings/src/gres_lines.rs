@@ -54,7 +54,7 @@ impl NodeLines {
                 continue;
             };
             found.place.get_or_insert_with(|| line.place.clone());
-            let files = line.get("File").map(expand).unwrap_or_default();
+            let files = line.get("File").map(files_of).unwrap_or_default();
             let count = line.get("Count").and_then(count);
             match name.to_ascii_lowercase().as_str() {
                 "gpu" => found.add_gpus(line, files),
@@ -91,7 +91,7 @@ impl NodeLines {
 }
 
 /// `/dev/x/half[0-3],/dev/y` as single files.
-fn expand(text: &str) -> Vec<String> {
+pub(super) fn files_of(text: &str) -> Vec<String> {
     // A list of hosts has no slashes; a character stands for them that paths do not begin with.
     const SLASH: &str = "__SLASH__";
     let masked = text.replace('/', SLASH);
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn files_and_counts_are_read_as_slurm_writes_them() {
         assert_eq!(
-            expand("/dev/g-1/half[0-2],/dev/whole3"),
+            files_of("/dev/g-1/half[0-2],/dev/whole3"),
             [
                 "/dev/g-1/half0",
                 "/dev/g-1/half1",

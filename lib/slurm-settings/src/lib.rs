@@ -6,11 +6,13 @@
 
 mod access;
 pub mod conf;
+mod edit;
 mod gather;
 mod gres_lines;
 mod host;
 mod nodes;
 mod partitions;
+pub mod propose;
 mod rules;
 pub mod running;
 #[cfg(test)]
@@ -21,7 +23,7 @@ use gpufrac_core::finding::Finding;
 
 pub use access::Closed;
 pub use conf::{Files, Place};
-pub use gather::{AskError, Here, Sources, ask_slurm, gather};
+pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather};
 pub use host::{Role, Trouble};
 pub use running::Running;
 

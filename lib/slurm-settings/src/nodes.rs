@@ -14,6 +14,7 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
 use super::conf::{ConfFile, Place};
 use super::gres_lines::{Gpu, NodeLines, counts};
+use super::propose::Gpus;
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
 
@@ -68,6 +69,58 @@ fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
         }
     }
     found
+}
+
+/// The lines that a node must have; None where its number of GPUs is not known.
+pub(super) fn wanted(
+    settings: &Settings,
+    config: &Config,
+    node: &str,
+    told: Gpus,
+) -> Option<GresLines> {
+    let files = settings.files.as_ref();
+    let line = files.and_then(|files| written(&files.slurm, node));
+    let running = settings.running.as_ref();
+    let record = running.and_then(|running| running.nodes.get(node));
+    let texts = [
+        line.and_then(|line| line.gres),
+        record.and_then(|record| record.get("Gres")),
+    ];
+    let lines = files.map(|files| NodeLines::of(&files.gres, node));
+    let guess = || gpus(settings, config, node, &texts, lines.as_ref());
+    let count = told.told.or_else(guess).or(told.otherwise)?;
+    expected(config, node, count)
+}
+
+/// Whether what gres.conf says of a node keeps something from working.
+pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &GresLines) -> bool {
+    let Some(files) = &settings.files else {
+        return false;
+    };
+    let release = settings.running.as_ref().and_then(Running::release);
+    let lines = NodeLines::of(&files.gres, node);
+    let mut found = Vec::new();
+    devices(node, &files.gres, &lines, wanted, release, &mut found);
+    found.iter().any(|fault| fault.severity != Severity::Note)
+}
+
+/// Whether a `Gres=` is another one than the lines need.
+pub(super) fn is_wrong_gres(wanted: &GresLines, gres: Option<&str>) -> bool {
+    let right = counts(&wanted.gres);
+    differs(&right, gres).is_some() || types_of_shares(&right, gres).is_some()
+}
+
+/// As above, of what slurmctld has, which writes no Types of shares.
+pub(super) fn is_wrong_in_running(wanted: &GresLines, gres: Option<&str>) -> bool {
+    differs(&counts(&wanted.gres), gres).is_some()
+}
+
+/// The `Gres=` of a node's line, or of the defaults before it; None where there is no line of the node.
+pub(super) fn written_gres<'a>(
+    file: &'a ConfFile,
+    node: &str,
+) -> Option<(&'a Place, Option<&'a str>)> {
+    written(file, node).map(|line| (line.place, line.gres))
 }
 
 fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {

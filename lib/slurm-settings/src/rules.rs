@@ -4,7 +4,7 @@ mod counting;
 mod fence;
 mod gpu_use;
 mod plugins;
-mod prolog;
+pub(super) mod prolog;
 mod words;
 
 use gpufrac_core::config::Config;
@@ -69,6 +69,59 @@ impl Context {
         let series = SlurmSeries::new(major, minor);
         self.release.is_some_and(|own| own.series >= series)
     }
+}
+
+/// A setting that has another value than it must have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct WrongValue {
+    pub is: Option<String>,
+    pub right: String,
+}
+
+/// The table of a key, and its file.
+fn known<'a>(files: Option<&'a super::Files>, key: &str) -> Option<(Judge, Option<&'a ConfFile>)> {
+    let of = |table: &[(&str, Judge)]| {
+        let mut rows = table.iter();
+        rows.find(|(name, _)| *name == key).map(|(_, judge)| *judge)
+    };
+    let slurm = of(SLURM_CONF).map(|judge| (judge, files.map(|files| &files.slurm)));
+    slurm.or_else(|| of(CGROUP_CONF).map(|judge| (judge, files.map(|files| &files.cgroup))))
+}
+
+fn wrong_value(judge: Judge, context: &Context, is: Option<&str>) -> Option<WrongValue> {
+    let fault = judge(context, is)?;
+    match fault.fix {
+        Fix::Value(right) if fault.severity != Severity::Note => Some(WrongValue {
+            is: is.map(str::to_owned),
+            right,
+        }),
+        _ => None,
+    }
+}
+
+/// What the files give a setting, where that is wrong and another value is right.
+pub(super) fn wrong_in_files(
+    settings: &Settings,
+    config: &Config,
+    key: &str,
+) -> Option<WrongValue> {
+    let (judge, file) = known(settings.files.as_ref(), key)?;
+    let running = settings.running.as_ref();
+    let running = running.filter(|_| !WITHOUT_DEFAULT.contains(&key));
+    let written = file?.last(key).map(|(_, value)| value);
+    let is = written.or_else(|| running?.get(key));
+    wrong_value(judge, &Context::of(settings, config), is)
+}
+
+/// The same of the running Slurm.
+pub(super) fn wrong_in_running(
+    settings: &Settings,
+    config: &Config,
+    key: &str,
+) -> Option<WrongValue> {
+    let (judge, _) = known(None, key)?;
+    let is = settings.running.as_ref()?.get(key);
+    wrong_value(judge, &Context::of(settings, config), is)
 }
 
 type Judge = fn(&Context, Option<&str>) -> Option<Fault>;

@@ -114,7 +114,12 @@ pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 /// Whether `key`, a Prolog or an Epilog, runs our `program` on the nodes.
-pub(super) fn script(settings: &Settings, key: &str, program: &str, found: &mut Vec<Finding>) {
+pub(in super::super) fn script(
+    settings: &Settings,
+    key: &str,
+    program: &str,
+    found: &mut Vec<Finding>,
+) {
     let lines: Vec<_> = settings
         .files
         .iter()

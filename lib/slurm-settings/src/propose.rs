@@ -1,0 +1,331 @@
+//! How Slurm's files have to change for the pools, as text: what `gpufrac init` and `gpufrac conf --diff` show.
+//!
+//! Only what `gpufrac check` finds wrong is touched, and of that only what is gpufrac's: a few settings, the lines of GPUs and shares
+//! of the pools' nodes, the line of the SPANK plugin. What is right in whatever form stays as it is, so that a second run changes
+//! nothing. The rest is told, in [`Proposal::left`].
+
+mod devices;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::slurm_release::SlurmSeries;
+
+use super::conf::{Files, Glob, Read};
+use super::gather::HOOKS;
+use super::{Running, Settings, edit, host, nodes, rules};
+
+/// The settings of slurm.conf that are set, in the order in which new ones are added.
+const SETTINGS: [&str; 8] = [
+    "GresTypes",
+    "SelectType",
+    "PrologFlags",
+    "JobSubmitPlugins",
+    "CliFilterPlugins",
+    "ProctrackType",
+    "TaskPlugin",
+    "PrEpPlugins",
+];
+/// Of cgroup.conf.
+const CGROUP_SETTINGS: [&str; 1] = ["ConstrainDevices"];
+/// With one of these changed, no job may run anywhere: slurmctld or slurmd would not know it any more.
+const FOR_ALL_NODES: [&str; 3] = ["SelectType", "ProctrackType", "TaskPlugin"];
+/// From here on slurm.conf may have several lines of Prolog and Epilog, all of which are run.
+const SEVERAL_PROLOGS: SlurmSeries = SlurmSeries::new(24, 5);
+
+/// A file as it is and as it is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// The file.
+    pub path: PathBuf,
+    /// Its text; None where there is no such file.
+    pub before: Option<String>,
+    /// The text that it needs.
+    pub after: String,
+}
+
+/// What is to be done to Slurm's files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Proposal {
+    /// The files that change.
+    pub changes: Vec<Change>,
+    /// What stays wrong, and is not gpufrac's to change, or not a matter of these files.
+    pub left: Vec<Finding>,
+    /// Nodes of pools whose devices change, in the files.
+    pub nodes: Vec<String>,
+    /// Whether a setting changes that no job on any node outlives.
+    pub concerns_all_nodes: bool,
+}
+
+/// Where the texts come from.
+#[derive(Clone, Copy)]
+pub struct Texts<'a> {
+    /// Reads a file.
+    pub read: Read<'a>,
+    /// Lists the files of a pattern.
+    pub glob: Glob<'a>,
+}
+
+/// How many GPUs the nodes have.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Gpus {
+    /// Whatever Slurm counts.
+    pub told: Option<u32>,
+    /// Where Slurm counts none.
+    pub otherwise: Option<u32>,
+}
+
+/// What Slurm's files need for the pools.
+///
+/// # Errors
+/// slurm.conf cannot be read.
+pub fn propose(
+    settings: &Settings,
+    config: &Config,
+    texts: Texts<'_>,
+    gpus: Gpus,
+) -> io::Result<Proposal> {
+    let Some(files) = &settings.files else {
+        return Ok(Proposal::default());
+    };
+    let mut draft = Draft {
+        slurm_conf: files.slurm.path.clone(),
+        settings: settings.clone(),
+        config,
+        texts,
+        changed: BTreeMap::new(),
+        proposal: Proposal::default(),
+    };
+    draft.settings_of_slurm_conf()?;
+    draft.hooks()?;
+    draft.cgroup_conf()?;
+    draft.plugstack()?;
+    draft.devices(gpus)?;
+    let left = draft.left();
+    let mut proposal = draft.proposal;
+    proposal.left = left;
+    let changes = draft.changed.into_values();
+    proposal.changes = changes
+        .filter(|change| change.before.as_ref() != Some(&change.after))
+        .collect();
+    Ok(proposal)
+}
+
+/// The files as they are to be, so far.
+struct Draft<'a> {
+    slurm_conf: PathBuf,
+    /// With [`Settings::files`] of the draft.
+    settings: Settings,
+    config: &'a Config,
+    texts: Texts<'a>,
+    changed: BTreeMap<PathBuf, Change>,
+    proposal: Proposal,
+}
+
+impl Draft<'_> {
+    fn files(&self) -> Files {
+        self.settings.files.clone().unwrap_or_default()
+    }
+
+    /// Changes the text of a file.
+    fn edit(&mut self, path: &Path, how: impl FnOnce(&mut String)) -> io::Result<()> {
+        if !self.changed.contains_key(path) {
+            let before = match (self.texts.read)(path) {
+                Ok(text) => Some(text),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => return Err(error),
+            };
+            let change = Change {
+                path: path.to_owned(),
+                after: before.clone().unwrap_or_default(),
+                before,
+            };
+            self.changed.insert(path.to_owned(), change);
+        }
+        if let Some(change) = self.changed.get_mut(path) {
+            how(&mut change.after);
+        }
+        let changed = &self.changed;
+        let read = |path: &Path| match changed.get(path) {
+            Some(change) => Ok(change.after.clone()),
+            None => (self.texts.read)(path),
+        };
+        let files = Files::read(&self.slurm_conf, &read, self.texts.glob)?;
+        self.settings.files = Some(files);
+        Ok(())
+    }
+
+    /// Adds a line to a file, with a word on whose it is.
+    fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
+        const MARK: &str = "# gpufrac";
+        let known = self.changed.get(path);
+        // The mark stands once before what one run adds.
+        let added = known.is_some_and(|change| {
+            let mut before = change.before.iter().flat_map(|text| text.lines());
+            let mut after = change.after.lines();
+            after.any(|line| line == MARK) && !before.any(|line| line == MARK)
+        });
+        self.edit(path, |text| {
+            if !added && !text.lines().any(|line| line == MARK) {
+                edit::append(text, MARK);
+            }
+            edit::append(text, line);
+        })
+    }
+
+    fn settings_of_slurm_conf(&mut self) -> io::Result<()> {
+        for key in SETTINGS {
+            let Some(wrong) = rules::wrong_in_files(&self.settings, self.config, key) else {
+                continue;
+            };
+            self.proposal.concerns_all_nodes |= FOR_ALL_NODES.contains(&key) && wrong.is.is_some();
+            let files = self.files();
+            self.set(&files.slurm, key, &wrong.right)?;
+        }
+        Ok(())
+    }
+
+    fn cgroup_conf(&mut self) -> io::Result<()> {
+        for key in CGROUP_SETTINGS {
+            if let Some(wrong) = rules::wrong_in_files(&self.settings, self.config, key) {
+                let files = self.files();
+                self.set(&files.cgroup, key, &wrong.right)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets a key in its last line, or in a new one.
+    fn set(&mut self, file: &super::conf::ConfFile, key: &str, value: &str) -> io::Result<()> {
+        match file.last(key) {
+            Some((place, _)) => {
+                self.edit(&place.file, |text| edit::set(text, place.line, key, value))
+            }
+            None => self.append(&file.path, &format!("{key}={value}")),
+        }
+    }
+
+    /// Prolog and Epilog. A script of the site is the site's to change.
+    fn hooks(&mut self) -> io::Result<()> {
+        for (key, program) in HOOKS {
+            let of_files = Settings {
+                running: None,
+                ..self.settings.clone()
+            };
+            let mut found = Vec::new();
+            rules::prolog::script(&of_files, key, program, &mut found);
+            if found.is_empty() {
+                continue;
+            }
+            let files = self.files();
+            let running = self.settings.running.as_ref();
+            let release = running.and_then(Running::release);
+            let several = release.is_some_and(|release| release.series >= SEVERAL_PROLOGS);
+            let absolute = files
+                .slurm
+                .all(key)
+                .iter()
+                .all(|(_, value)| *value != program);
+            if files.slurm.last(key).is_none() || (several && absolute) {
+                let path = files.slurm.path.clone();
+                self.append(&path, &format!("{key}=/usr/sbin/{program}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the files as they are to be; what runs is another matter.
+    fn left(&self) -> Vec<Finding> {
+        let mut settings = self.settings.clone();
+        if let Some(role) = settings.role {
+            (_, settings.troubles) = host::look(&settings, role.is_node);
+        }
+        let mut left = super::judge(&settings, self.config);
+        left.retain(|finding| {
+            let place = finding.place.as_deref().unwrap_or_default();
+            finding.severity != Severity::Note && !place.starts_with("scontrol ")
+        });
+        left
+    }
+
+    fn plugstack(&mut self) -> io::Result<()> {
+        let files = self.files();
+        let is_node = self.settings.role.is_none_or(|role| role.is_node);
+        let word = if is_node { "required" } else { "optional" };
+        let mut lines = files.plugins.iter().flatten();
+        let ours = lines.find(|line| line.plugin.rsplit('/').next() == Some("spank_gpufrac.so"));
+        match ours {
+            None => self.append(&files.plugstack, &format!("{word} spank_gpufrac.so")),
+            Some(line) if !line.required && is_node => self.edit(&line.place.file, |text| {
+                let raw = edit::raw(text, line.place.line);
+                let right = raw.replacen("optional", "required", 1);
+                edit::replace(text, line.place.line, &right);
+            }),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// What the running Slurm has otherwise than the pools need: lines as slurm.conf would have them, as they are and as they must be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunningDifference {
+    /// What slurmctld has.
+    pub is: Vec<String>,
+    /// What it must have.
+    pub right: Vec<String>,
+    /// The nodes whose devices it counts otherwise.
+    pub nodes: Vec<String>,
+}
+
+impl RunningDifference {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.right.is_empty()
+    }
+}
+
+/// Compares what slurmctld runs with; nothing where it does not answer.
+pub fn running_difference(settings: &Settings, config: &Config, gpus: Gpus) -> RunningDifference {
+    let mut found = RunningDifference::default();
+    let Some(running) = &settings.running else {
+        return found;
+    };
+    for key in SETTINGS.into_iter().chain(CGROUP_SETTINGS) {
+        // Where no plugin reads cgroup.conf, slurmctld has nothing to show of it.
+        if CGROUP_SETTINGS.contains(&key) && running.get(key).is_none() {
+            continue;
+        }
+        if let Some(wrong) = rules::wrong_in_running(settings, config, key) {
+            found.is.extend(wrong.is.map(|is| format!("{key}={is}")));
+            found.right.push(format!("{key}={}", wrong.right));
+        }
+    }
+    for (key, program) in HOOKS {
+        if running.all(key).is_empty() {
+            found.right.push(format!("{key}=/usr/sbin/{program}"));
+        }
+    }
+    for node in devices::nodes(config) {
+        let Some(record) = running.nodes.get(node) else {
+            continue;
+        };
+        let Some(wanted) = nodes::wanted(settings, config, node, gpus) else {
+            continue;
+        };
+        let gres = record.get("Gres");
+        if nodes::is_wrong_in_running(&wanted, gres) {
+            let gres = gres.map_or(String::new(), |gres| format!(" Gres={gres}"));
+            found.is.push(format!("NodeName={node}{gres}"));
+            found.nodes.push(node.to_owned());
+            found
+                .right
+                .push(format!("NodeName={node} Gres={}", wanted.gres));
+        }
+    }
+    found
+}

@@ -1,0 +1,339 @@
+//! The lines of the pools' nodes: in gres.conf, and `Gres=` in slurm.conf.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::gres::GresLines;
+use gpufrac_core::hostlist::{self, Hostlist};
+
+use super::super::conf::{ConfFile, Line};
+use super::super::gres_lines::{NodeLines, files_of};
+use super::super::{edit, nodes, rules};
+use super::{Draft, Gpus};
+
+/// What is ours in a `Gres=` and in gres.conf, on nodes of pools.
+const OURS: [&str; 3] = ["gpu", "shard", "gpufrac"];
+/// Keys of a node's line whose values go with the nodes one by one: such a line cannot be divided.
+const ONE_BY_ONE: [&str; 4] = ["NodeAddr", "NodeHostname", "BcastAddr", "Port"];
+
+/// The nodes of all pools, each once.
+pub(super) fn nodes(config: &Config) -> Vec<&str> {
+    let mut seen = HashSet::new();
+    let names = config.pools.iter().flat_map(|pool| pool.nodes.names());
+    let names = names.map(String::as_str);
+    names.filter(|name| seen.insert(*name)).collect()
+}
+
+/// Nodes that need the same lines.
+struct Group {
+    lines: GresLines,
+    names: Vec<String>,
+}
+
+fn add(groups: &mut Vec<Group>, lines: &GresLines, name: &str) {
+    match groups.iter_mut().find(|group| group.lines == *lines) {
+        Some(group) => group.names.push(name.to_owned()),
+        None => groups.push(Group {
+            lines: lines.clone(),
+            names: vec![name.to_owned()],
+        }),
+    }
+}
+
+fn short(names: &[String]) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    hostlist::short(&names)
+}
+
+/// What becomes of a line: its file, its number, the text in its place.
+type Edit = (PathBuf, usize, String);
+
+impl Draft<'_> {
+    /// gres.conf first: what it keeps of GPUs that no pool has is counted in `Gres=`.
+    pub(super) fn devices(&mut self, gpus: Gpus) -> io::Result<()> {
+        let names: Vec<String> = nodes(self.config).into_iter().map(str::to_owned).collect();
+        let mut wanted = BTreeMap::new();
+        for name in &names {
+            if let Some(lines) = nodes::wanted(&self.settings, self.config, name, gpus) {
+                wanted.insert(name.clone(), lines);
+            }
+        }
+        let mut changed = BTreeSet::new();
+        self.gres_conf(&wanted, &mut changed)?;
+        self.gres_of_nodes(&wanted, &mut changed)?;
+        let changed = names.into_iter().filter(|name| changed.contains(name));
+        self.proposal.nodes = changed.collect();
+        Ok(())
+    }
+
+    fn gres_conf(
+        &mut self,
+        wanted: &BTreeMap<String, GresLines>,
+        changed: &mut BTreeSet<String>,
+    ) -> io::Result<()> {
+        let files = self.files();
+        let mut groups = Vec::new();
+        for name in nodes(self.config) {
+            if let Some(lines) = wanted.get(name)
+                && nodes::is_wrong_in_gres_conf(&self.settings, name, lines)
+            {
+                add(&mut groups, lines, name);
+                changed.insert(name.to_owned());
+            }
+        }
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let mut edits: Vec<Edit> = Vec::new();
+        for line in &files.gres.lines {
+            edits.extend(self.line_of_gres_conf(line, changed, &files.slurm));
+        }
+        let mut block = String::new();
+        for group in &groups {
+            let names = short(&group.names);
+            let detects = |name: &String| {
+                let detect = NodeLines::of(&files.gres, name).detect;
+                detect.is_some_and(|(_, how)| !rules::is(&how, "off"))
+            };
+            if group.names.iter().any(detects) {
+                block += &format!("NodeName={names} AutoDetect=off\n");
+            }
+            for line in group.lines.gres_conf(&names) {
+                block += &line;
+                block.push('\n');
+            }
+        }
+        // Where the first line of these nodes stands: Slurm numbers devices in the order of the lines.
+        let first = edits.first().map(|(path, line, _)| (path.clone(), *line));
+        match first {
+            Some(at) => {
+                let own = edits
+                    .iter_mut()
+                    .find(|(path, line, _)| (path, line) == (&at.0, &at.1));
+                if let Some((_, _, text)) = own {
+                    text.insert_str(0, &block);
+                }
+            }
+            None => {
+                let path = files.gres.path.clone();
+                self.edit(&path, |text| {
+                    edit::append(text, block.trim_end());
+                })?;
+            }
+        }
+        self.apply(edits)
+    }
+
+    /// From the last line to the first, so that numbers hold.
+    fn apply(&mut self, mut edits: Vec<Edit>) -> io::Result<()> {
+        edits.sort_by(|a, b| (&b.0, b.1).cmp(&(&a.0, a.1)));
+        for (path, number, with) in edits {
+            self.edit(&path, |text| edit::replace(text, number, &with))?;
+        }
+        Ok(())
+    }
+
+    /// A line of gres.conf without what is ours of these nodes; None where it has nothing of them.
+    fn line_of_gres_conf(
+        &self,
+        line: &Line,
+        changed: &BTreeSet<String>,
+        slurm: &ConfFile,
+    ) -> Option<Edit> {
+        let raw = self.raw(&line.place.file, line.place.line);
+        let name = line.get("Name");
+        let ours = match name {
+            Some(name) => OURS.iter().any(|known| rules::is(name, known)),
+            // A node's own AutoDetect goes; that of all nodes is the site's.
+            None => line.get("AutoDetect").is_some() && line.get("NodeName").is_some(),
+        };
+        if !ours
+            || !changed
+                .iter()
+                .any(|node| line.covers(node) || line.get("NodeName").is_none())
+        {
+            return None;
+        }
+        let all = match line.get("NodeName") {
+            Some(text) if !text.eq_ignore_ascii_case("ALL") => {
+                Hostlist::parse(text).ok()?.names().to_vec()
+            }
+            // Without names it is of all nodes that count GPUs.
+            _ => counting_gpus(slurm),
+        };
+        let (gone, stay): (Vec<String>, Vec<String>) =
+            all.into_iter().partition(|node| changed.contains(node));
+        let with_names = |names: &[String], raw: &str| {
+            let mut text = raw.to_owned();
+            match line.get("NodeName") {
+                Some(_) => edit::set(&mut text, 1, "NodeName", &short(names)),
+                None => text.insert_str(0, &format!("NodeName={} ", short(names))),
+            }
+            text
+        };
+        let mut text = String::new();
+        for (files, nodes) in self.kept_files(line, &gone) {
+            let mut kept = raw.clone();
+            edit::set(&mut kept, 1, "File", &files);
+            text += &with_names(&nodes, &kept);
+        }
+        if !stay.is_empty() {
+            text += &with_names(&stay, &raw);
+        }
+        Some((line.place.file.clone(), line.place.line, text))
+    }
+
+    /// Devices of a line that are GPUs of no pool, by the nodes that keep them.
+    fn kept_files(&self, line: &Line, nodes: &[String]) -> BTreeMap<String, Vec<String>> {
+        let mut kept: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        let of_gpus = line.get("Name").is_some_and(|name| rules::is(name, "gpu"));
+        let own_type = line
+            .get("Type")
+            .is_some_and(|name| Pool::TYPE_NAMES.contains(&name));
+        let files = line.get("File").map(files_of).unwrap_or_default();
+        if !of_gpus || own_type || files.is_empty() {
+            return kept;
+        }
+        for node in nodes {
+            let mut shared = BTreeSet::new();
+            let pools = self.config.pools_of_node(node);
+            if pools.iter().any(|pool| pool.gpus.is_none()) {
+                continue;
+            }
+            for gpu in pools.iter().filter_map(|pool| pool.gpus.as_ref()).flatten() {
+                shared.insert(format!("/dev/nvidia{gpu}"));
+            }
+            let of_no_pool: Vec<&str> = files
+                .iter()
+                .map(String::as_str)
+                .filter(|file| !shared.contains(*file))
+                .collect();
+            if !of_no_pool.is_empty() {
+                kept.entry(of_no_pool.join(","))
+                    .or_default()
+                    .push(node.clone());
+            }
+        }
+        kept
+    }
+
+    fn raw(&self, path: &Path, number: usize) -> String {
+        let text = match self.changed.get(path) {
+            Some(change) => Ok(change.after.clone()),
+            None => (self.texts.read)(path),
+        };
+        text.map_or(String::new(), |text| edit::raw(&text, number))
+    }
+
+    /// `Gres=` in the lines of nodes; a line is divided where its nodes need different ones.
+    fn gres_of_nodes(
+        &mut self,
+        wanted: &BTreeMap<String, GresLines>,
+        changed: &mut BTreeSet<String>,
+    ) -> io::Result<()> {
+        let files = self.files();
+        let mut edits: Vec<Edit> = Vec::new();
+        for line in files.slurm.starting("NodeName") {
+            let text = line.get("NodeName").unwrap_or_default();
+            let Ok(list) = Hostlist::parse(text) else {
+                continue;
+            };
+            // What each node must have; None: what it has.
+            let mut classes: Vec<(Option<String>, Vec<String>)> = Vec::new();
+            for node in list.names() {
+                let right = self.right_gres(&files.slurm, &files.gres, line, node, wanted);
+                if right.is_some() {
+                    changed.insert(node.clone());
+                }
+                match classes.iter_mut().find(|(known, _)| *known == right) {
+                    Some((_, names)) => names.push(node.clone()),
+                    None => classes.push((right, vec![node.clone()])),
+                }
+            }
+            if classes.iter().all(|(right, _)| right.is_none()) {
+                continue;
+            }
+            let one_by_one = ONE_BY_ONE.iter().find(|key| {
+                line.get(key)
+                    .is_some_and(|value| value.contains(['[', ',']))
+            });
+            // What such a line lacks is a finding of `judge`.
+            if one_by_one.is_some() && classes.len() > 1 {
+                continue;
+            }
+            let raw = self.raw(&line.place.file, line.place.line);
+            let mut new = String::new();
+            for (right, names) in &classes {
+                let mut one = raw.clone();
+                if classes.len() > 1 {
+                    edit::set(&mut one, 1, "NodeName", &short(names));
+                }
+                if let Some(right) = right {
+                    edit::set(&mut one, 1, "Gres", right);
+                }
+                new += &one;
+            }
+            edits.push((line.place.file.clone(), line.place.line, new));
+        }
+        self.apply(edits)
+    }
+
+    /// The `Gres=` that a node needs, where its line is this one and has another.
+    fn right_gres(
+        &self,
+        slurm: &ConfFile,
+        gres_conf: &ConfFile,
+        line: &Line,
+        node: &str,
+        wanted: &BTreeMap<String, GresLines>,
+    ) -> Option<String> {
+        let lines = wanted.get(node)?;
+        let (place, gres) = nodes::written_gres(slurm, node)?;
+        if *place != line.place || !nodes::is_wrong_gres(lines, gres) {
+            return None;
+        }
+        let mut items = vec![lines.gres.clone()];
+        let mut whole: BTreeMap<Option<String>, usize> = BTreeMap::new();
+        for gpu in NodeLines::of(gres_conf, node).gpus {
+            let own = gpu.type_name.as_deref();
+            if own.is_none_or(|name| !Pool::TYPE_NAMES.contains(&name)) {
+                *whole.entry(gpu.type_name).or_default() += 1;
+            }
+        }
+        items.extend(whole.into_iter().map(|(type_name, count)| match type_name {
+            Some(name) => format!("gpu:{name}:{count}"),
+            None => format!("gpu:{count}"),
+        }));
+        let others = gres.unwrap_or_default().split(',').filter(|item| {
+            let name = item.split([':', '(']).next().unwrap_or_default();
+            !item.is_empty() && !OURS.iter().any(|known| rules::is(name, known))
+        });
+        items.extend(others.map(str::to_owned));
+        Some(items.join(","))
+    }
+}
+
+/// The nodes of slurm.conf that count GPUs.
+fn counting_gpus(slurm: &ConfFile) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in slurm.starting("NodeName") {
+        let Ok(list) = Hostlist::parse(line.get("NodeName").unwrap_or_default()) else {
+            continue;
+        };
+        let counts = |node: &&String| {
+            let gres = nodes::written_gres(slurm, node).and_then(|(_, gres)| gres);
+            gres.is_some_and(|gres| {
+                let mut items = gres.split(',');
+                items.any(|item| {
+                    item.split([':', '('])
+                        .next()
+                        .is_some_and(|name| rules::is(name, "gpu"))
+                })
+            })
+        };
+        found.extend(list.names().iter().filter(counts).cloned());
+    }
+    found
+}
