@@ -33,7 +33,7 @@ pub fn run(args: &AdviseArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-fn workload(named: AdvisedWorkload) -> Workload {
+pub fn workload(named: AdvisedWorkload) -> Workload {
     match named {
         AdvisedWorkload::Notebooks => Workload::Notebooks,
         AdvisedWorkload::Training => Workload::Training,

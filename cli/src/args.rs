@@ -22,6 +22,8 @@ pub enum Command {
     NodeSetup(ConfigArgs),
     /// Check the configuration and Slurm's settings, and on a node of a pool the machine too
     Check(CheckArgs),
+    /// Propose gpufrac.toml and the changes of Slurm's files for this node, as a diff
+    Init(InitArgs),
     /// Print the lines that belong in gres.conf and slurm.conf
     Conf(ConfArgs),
     /// Draw the GPUs of this node and list who holds what
@@ -132,6 +134,53 @@ pub struct ConfArgs {
     /// How many GPUs each node has [default: what NVML shows here]
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
+    /// Print how these lines differ from those of Slurm's files and of slurmctld; exit status 1 if they do
+    #[arg(long)]
+    pub diff: bool,
+    /// With `--diff`: compare with this slurm.conf and the files beside it, not with the running Slurm
+    #[arg(long, value_name = "FILE", requires = "diff")]
+    pub slurm_conf: Option<PathBuf>,
+}
+
+/// What to propose.
+#[derive(Debug, clap::Args)]
+pub struct InitArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Write the files, and keep a copy of each that changes
+    #[arg(long)]
+    pub write: bool,
+    /// Change this slurm.conf and the files beside it [default: those of the running Slurm]
+    #[arg(long, value_name = "FILE")]
+    pub slurm_conf: Option<PathBuf>,
+    /// The nodes of the pool [default: those of this node's line in slurm.conf]
+    #[arg(long, value_name = "NAMES")]
+    pub nodes: Option<String>,
+    /// A partition of the pool; may be given several times [default: those that have only nodes with GPUs]
+    #[arg(long = "partition", value_name = "NAME")]
+    pub partitions: Vec<String>,
+    /// What most jobs of the pool do; as for `advise`
+    #[arg(long, default_value = "notebooks")]
+    pub workload: AdvisedWorkload,
+    /// The model of the GPUs, as gpufrac.toml(5) lists it [default: what NVML shows here]
+    #[arg(long, value_name = "MODEL")]
+    pub gpu: Option<String>,
+    /// How many GPUs each node has [default: what NVML shows here and Slurm counts elsewhere]
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// The major version of the driver, such as 580 [default: that of this node]
+    #[arg(long, value_name = "VERSION")]
+    pub driver: Option<u32>,
+    /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know
+    #[arg(long, value_name = "MIB")]
+    pub memory: Option<u64>,
+    /// Users may try to get round limits
+    #[arg(long)]
+    pub untrusted: bool,
+    /// The GPU is a vGPU in a virtual machine
+    #[arg(long)]
+    pub vgpu: bool,
 }
 
 /// Which job, and what of it.

@@ -3,15 +3,89 @@
 use std::path::Path;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
+use gpufrac_slurm_settings::propose::{self, Gpus};
+use gpufrac_slurm_settings::{self as settings, Here, Sources};
 
 use crate::args::ConfArgs;
 use crate::error::CliError;
+use crate::steps::Steps;
+use crate::{init, patch};
 
 pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
+    match args.diff {
+        true => diff(args),
+        false => print(args),
+    }
+}
+
+/// How Slurm's files, and what slurmctld runs with, differ from these lines.
+fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
+    let path = args.config.path();
+    let node = Node::new(args.config.read_strictly()?, &args.config.node_name());
+    let seen = match node.has_pools() {
+        true => node.nvml().and_then(|session| session.gpu_count()).ok(),
+        false => None,
+    };
+    let settings = settings::gather(&Sources {
+        slurm_conf: args.slurm_conf.clone(),
+        config: None,
+        host: args.slurm_conf.is_none(),
+        this_node_alone: false,
+        here: node.has_pools().then(|| Here {
+            node: &node.name,
+            gpus: seen,
+            uses_mps: false,
+        }),
+    });
+    if settings.files.is_none() {
+        let why = settings.unknown.join("; ");
+        return Err(CliError::NoSlurmFiles { why });
+    }
+    for unknown in &settings.unknown {
+        println!("Slurm: {unknown}");
+    }
+    let gpus = Gpus {
+        told: args.gpus,
+        otherwise: seen,
+    };
+    let proposal = init::proposal(&settings, &node.config, gpus)?;
+    let running = propose::running_difference(&settings, &node.config, gpus);
+    print!("{}", patch::text(&proposal.changes));
+    if !running.is_empty() {
+        let lines = |lines: &[String]| {
+            lines
+                .iter()
+                .map(|line| format!("{line}\n"))
+                .collect::<String>()
+        };
+        let (is, right) = (lines(&running.is), lines(&running.right));
+        let names = [
+            "slurmctld, as it runs",
+            "slurmctld, as gpufrac.toml needs it",
+        ];
+        print!("{}", patch::between((names[0], &is), (names[1], &right)));
+    }
+    init::tell_left(&proposal.left);
+    let steps = Steps {
+        config: (&path, false),
+        proposal: &proposal,
+        running: &running.nodes,
+        restart: !running.is_empty(),
+        written: false,
+    };
+    steps.print();
+    let errors = |finding: &Finding| finding.severity == Severity::Error;
+    let differs =
+        !proposal.changes.is_empty() || !running.is_empty() || proposal.left.iter().any(errors);
+    Ok(if differs { Exit::Broken } else { Exit::Done })
+}
+
+fn print(args: &ConfArgs) -> Result<Exit, CliError> {
     let config = args.config.read()?;
     let text = args.config.node_name();
     let nodes = Hostlist::parse(&text).map_err(|source| CliError::Nodes {

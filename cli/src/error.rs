@@ -7,6 +7,7 @@ use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::hostlist::{self, HostlistError};
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::FileError;
+use gpufrac_host::replace::ReplaceError;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::setup::SetupError;
@@ -32,6 +33,12 @@ pub enum CliError {
     /// The configuration is wrong.
     #[error("the configuration is wrong\n{0}")]
     Config(ConfigErrors),
+    /// The configuration that `init` would propose.
+    #[error("no pool can be proposed for these GPUs\n{0}")]
+    Proposed(ConfigErrors),
+    /// The configuration as text.
+    #[error(transparent)]
+    Toml(toml_edit::TomlError),
     /// As above, in root's programs.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -140,6 +147,50 @@ pub enum CliError {
         /// Why.
         source: std::io::Error,
     },
+    /// A file of the site could not be changed.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// No GPU to share.
+    #[error("this node shows no GPU: {source}")]
+    NoGpu {
+        /// Why.
+        source: NvmlError,
+    },
+    /// NVML shows none.
+    #[error("NVML shows no GPU on this node")]
+    NoGpus,
+    /// A model without a table.
+    #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
+    UnknownGpu {
+        /// Its index.
+        index: u32,
+        /// What NVML calls it.
+        product: String,
+        /// Its memory.
+        memory: u64,
+    },
+    /// Slurm's files are not here.
+    #[error("Slurm's files are not found: {why}")]
+    NoSlurmFiles {
+        /// Why.
+        why: String,
+    },
+    /// slurm.conf lacks what a pool needs.
+    #[error("{} has no {what}", path.display())]
+    NotInSlurmConf {
+        /// slurm.conf.
+        path: PathBuf,
+        /// What is missing.
+        what: String,
+        /// The option that says it.
+        option: &'static str,
+    },
+    /// They are sent by slurmctld.
+    #[error("`{}` is a copy that slurmctld sent: nothing was written", path.display())]
+    SentFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// Nothing is known of a job.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
@@ -201,6 +252,23 @@ impl CliError {
             CliError::NoPool { one, .. } => return Some(there(one)),
             CliError::Elsewhere { node, .. } => return Some(there(node)),
             CliError::GpuCount { .. } => "say it with `--gpus N`",
+            CliError::NoGpu { .. } | CliError::NoGpus => {
+                "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`"
+            }
+            CliError::UnknownGpu { .. } => {
+                "say what it is: `--gpu MODEL` for a model of gpufrac.toml(5), or `--gpu NAME --memory MIB` for any other"
+            }
+            CliError::Proposed(_) => {
+                "choose other partitions or another workload: `--partition NAME`, `--workload WORKLOAD`"
+            }
+            CliError::NoSlurmFiles { .. } => "name slurm.conf: `--slurm-conf FILE`",
+            CliError::NotInSlurmConf { option, .. } => {
+                return Some(format!("say it with `{option}`"));
+            }
+            CliError::SentFile { .. } => {
+                "make these changes in the files of slurmctld's host: `gpufrac init` there with `--node`, `--gpu` and `--gpus`, \
+                 and copy gpufrac.toml to every host"
+            }
             CliError::NotRoot => "run it with sudo, on the node",
             CliError::NobodyToAsk => "run it in a terminal, or with `--yes`",
             CliError::NoLease { .. } => {

@@ -12,9 +12,12 @@ mod conf;
 mod doctor;
 mod error;
 mod finding;
+mod init;
 mod lease;
+mod patch;
 mod slurm;
 mod status;
+mod steps;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::NodeSetup(config) => node_setup(&config),
         Command::Check(check) => return check::run(&check).into(),
+        Command::Init(init) => init::run(&init),
         Command::Conf(conf) => conf::run(&conf),
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),

@@ -53,6 +53,19 @@ pub struct Plan<'a> {
     pub vgpu: bool,
 }
 
+/// Which GPUs a pool has, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place<'a> {
+    /// The pool's name.
+    pub pool: &'a str,
+    /// Partitions of the site.
+    pub partitions: &'a [String],
+    /// Nodes of the site, as Slurm writes a list of hosts.
+    pub nodes: &'a str,
+    /// The indexes of its GPUs; None for all of a node.
+    pub gpus: Option<&'a [u32]>,
+}
+
 /// What fits.
 #[derive(Clone, Debug)]
 pub struct Advice {
@@ -60,6 +73,8 @@ pub struct Advice {
     pub mechanism: Mechanism,
     /// Why, a sentence each.
     pub reasons: Vec<&'static str>,
+    /// The lines of a pool that do not depend on its place.
+    keys: String,
     /// A gpufrac.toml to start from, with the partition and the nodes to be replaced.
     pub file: String,
     /// [`Advice::file`], read.
@@ -115,24 +130,39 @@ struct Choice {
 /// An unknown model without its memory, or a vGPU without its memory.
 pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
     let choice = choose(plan, kind(plan)?);
-    let mut file = String::from("version = 1\n\n[pool.shared]\n");
-    file += &format!("mechanism = \"{}\"\n", choice.mechanism);
-    file += choice.keys;
-    file += &format!("gpu = {:?}\n", plan.gpu);
+    let mut keys = format!("mechanism = \"{}\"\n", choice.mechanism);
+    keys += choice.keys;
+    keys += &format!("gpu = {:?}\n", plan.gpu);
     if let Some(memory) = plan.memory
         && !choice.mechanism.uses_mig()
     {
-        file += &format!("memory = {}\n", memory.0);
+        keys += &format!("memory = {}\n", memory.0);
     }
+    let mut file = format!("version = 1\n\n[pool.shared]\n{keys}");
     file += "partitions = [\"gpu\"]      # partitions of the site\n";
     file += "nodes = \"gn[01-04]\"       # nodes of the site\n";
     let config = Config::parse(&file, "gpufrac.toml").map_err(AdviseError::Refused)?;
     Ok(Advice {
         mechanism: choice.mechanism,
         reasons: choice.reasons,
+        keys,
         file,
         config,
     })
+}
+
+impl Advice {
+    /// The table of a pool for gpufrac.toml.
+    #[must_use]
+    pub fn pool(&self, place: &Place<'_>) -> String {
+        let Place { pool, nodes, .. } = place;
+        let mut text = format!("[pool.{pool}]\n{}", self.keys);
+        text += &format!("partitions = {:?}\nnodes = {nodes:?}\n", place.partitions);
+        if let Some(gpus) = place.gpus {
+            text += &format!("gpus = {gpus:?}\n");
+        }
+        text
+    }
 }
 
 fn kind(plan: &Plan<'_>) -> Result<Kind, AdviseError> {

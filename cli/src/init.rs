@@ -1,0 +1,415 @@
+//! `gpufrac init`
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use gpufrac_core::advise::{self, Advice, Place, Plan};
+use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::finding::Finding;
+use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::geometry::Geometry;
+use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_host::exit::Exit;
+use gpufrac_node::job::environment;
+use gpufrac_node::node::Node;
+use gpufrac_nvml::Session;
+use gpufrac_slurm_settings::conf::{ConfFile, Files};
+use gpufrac_slurm_settings::propose::{self, Change, Gpus, Proposal, Texts};
+use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
+
+use crate::args::InitArgs;
+use crate::error::CliError;
+use crate::steps::Steps;
+use crate::{finding, patch};
+
+/// What a GPU is called where it was told and not seen.
+struct Gpu {
+    index: u32,
+    model: String,
+}
+
+/// What this node has.
+struct Seen {
+    gpus: Vec<Gpu>,
+    driver: Option<u32>,
+}
+
+/// Proposes, or writes.
+pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
+    let path = args.config.path();
+    let name = args.config.node_name();
+    let before = match std::fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(source) => return Err(CliError::Read { path, source }),
+    };
+    let parse = |text: &str| Config::parse(text, &path.to_string_lossy()).map_err(CliError::Config);
+    let known = before.as_deref().map(parse).transpose()?;
+    let node = Node::new(known.clone().unwrap_or_else(Config::empty), &name);
+    let settings = gather(args, &node);
+    let Some(files) = &settings.files else {
+        let why = settings.unknown.join("; ");
+        return Err(CliError::NoSlurmFiles { why });
+    };
+    let (config, after) = match known.filter(|_| node.has_pools()) {
+        Some(config) => {
+            println!(
+                "{} has pools on {name}: they stay as they are",
+                path.display()
+            );
+            (config, before.clone().unwrap_or_default())
+        }
+        None => {
+            let after = with_pools(args, &node, files, before.as_deref())?;
+            let config = Config::parse(&after, &path.to_string_lossy());
+            (config.map_err(CliError::Proposed)?, after)
+        }
+    };
+    let proposal = propose(args, &settings, &config)?;
+    let mut changes = Vec::new();
+    if before.as_ref() != Some(&after) {
+        changes.push(Change {
+            path: path.clone(),
+            before,
+            after,
+        });
+    }
+    let config_changes = !changes.is_empty();
+    changes.extend(proposal.changes.iter().cloned());
+    show(&changes, args.write)?;
+    tell_left(&proposal.left);
+    let steps = Steps {
+        config: (&path, config_changes),
+        proposal: &proposal,
+        running: &[],
+        restart: false,
+        written: args.write,
+    };
+    steps.print();
+    Ok(Exit::Done)
+}
+
+fn gather(args: &InitArgs, node: &Node) -> Settings {
+    let seen = node.nvml().and_then(|session| session.gpu_count()).ok();
+    settings::gather(&Sources {
+        slurm_conf: args.slurm_conf.clone(),
+        config: None,
+        host: args.slurm_conf.is_none(),
+        this_node_alone: false,
+        // On slurmctld's host, for a node, this host is none.
+        here: (seen.is_some() || environment::host_name() == node.name).then(|| Here {
+            node: &node.name,
+            gpus: seen,
+            uses_mps: false,
+        }),
+    })
+}
+
+fn propose(args: &InitArgs, settings: &Settings, config: &Config) -> Result<Proposal, CliError> {
+    let seen = settings.gpus.as_ref().map(|(_, count)| *count);
+    let gpus = Gpus {
+        told: args.gpus,
+        otherwise: seen,
+    };
+    proposal(settings, config, gpus)
+}
+
+/// What Slurm's files need.
+pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Proposal, CliError> {
+    let texts = Texts {
+        read: &|path: &Path| std::fs::read_to_string(path),
+        glob: &settings::files_named,
+    };
+    let path = || match &settings.files {
+        Some(files) => files.slurm.path.clone(),
+        None => PathBuf::from("slurm.conf"),
+    };
+    propose::propose(settings, config, texts, gpus).map_err(|source| CliError::Read {
+        path: path(),
+        source,
+    })
+}
+
+/// The diff, or the files.
+fn show(changes: &[Change], write: bool) -> Result<(), CliError> {
+    if changes.is_empty() {
+        println!("nothing to change: gpufrac.toml and Slurm's files are right");
+        return Ok(());
+    }
+    println!();
+    print!("{}", patch::text(changes));
+    println!();
+    if !write {
+        println!("nothing was written; `gpufrac init --write` with the same options writes this");
+        return Ok(());
+    }
+    // Slurm makes these new whenever slurmd starts.
+    let sent = changes
+        .iter()
+        .find(|change| change.path.starts_with("/run"));
+    if let Some(change) = sent {
+        return Err(CliError::SentFile {
+            path: change.path.clone(),
+        });
+    }
+    patch::write(changes)
+}
+
+/// What an admin has to change beside.
+pub fn tell_left(left: &[Finding]) {
+    if left.is_empty() {
+        return;
+    }
+    println!("\nleft to you:");
+    for one in left {
+        println!(
+            "  - {}; {}",
+            finding::line(one),
+            one.fix.replace('\n', "\n    ")
+        );
+    }
+}
+
+/// gpufrac.toml with pools for the GPUs of this node.
+fn with_pools(
+    args: &InitArgs,
+    node: &Node,
+    files: &Files,
+    before: Option<&str>,
+) -> Result<String, CliError> {
+    let seen = look(args, node)?;
+    let nodes = nodes(args, node, &files.slurm)?;
+    let partitions = match args.partitions.is_empty() {
+        true => partitions(&files.slurm, &nodes)?,
+        false => args.partitions.clone(),
+    };
+    let mut models: Vec<(&str, Vec<u32>)> = Vec::new();
+    for gpu in &seen.gpus {
+        match models.iter_mut().find(|(model, _)| *model == gpu.model) {
+            Some((_, indexes)) => indexes.push(gpu.index),
+            None => models.push((&gpu.model, vec![gpu.index])),
+        }
+    }
+    let mut text = before.map_or("version = 1\n".to_owned(), str::to_owned);
+    let mut names: Vec<String> = node
+        .config
+        .pools
+        .iter()
+        .map(|pool| pool.name.clone())
+        .collect();
+    for (model, indexes) in &models {
+        let gpus = (models.len() > 1).then_some(indexes.as_slice());
+        if let Some(pool) = pool_of(&node.config, model, gpus) {
+            text = with_nodes(&text, pool, &nodes)?;
+            println!(
+                "pool {}: {} on {model}, and now on {nodes} too",
+                pool.name, pool.mechanism
+            );
+            continue;
+        }
+        let advice = advise(args, model, seen.driver)?;
+        let pool = pool_name(model, &names);
+        let place = Place {
+            pool: &pool,
+            partitions: &partitions,
+            nodes: &nodes,
+            gpus,
+        };
+        println!(
+            "pool {pool}: {} on {model}, nodes {nodes}, partitions {}; --nodes, --partition and --workload choose others",
+            advice.mechanism,
+            partitions.join(", ")
+        );
+        for reason in &advice.reasons {
+            println!("  - {reason}");
+        }
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push('\n');
+        text += &advice.pool(&place);
+        names.push(pool);
+    }
+    Ok(text)
+}
+
+/// The pool of the file that has such GPUs on other nodes.
+fn pool_of<'a>(config: &'a Config, model: &str, gpus: Option<&[u32]>) -> Option<&'a Pool> {
+    let mut pools = config.pools.iter();
+    pools.find(|pool| {
+        let own: Option<Vec<u32>> = pool
+            .gpus
+            .as_ref()
+            .map(|gpus| gpus.iter().map(|gpu| gpu.0).collect());
+        pool.geometry.model == model && own.as_deref() == gpus
+    })
+}
+
+/// The file with more nodes in a pool; everything else stays as it is written.
+fn with_nodes(text: &str, pool: &Pool, nodes: &str) -> Result<String, CliError> {
+    let more = hostlist(nodes)?;
+    let mut names = pool.nodes.names().to_vec();
+    names.extend(more.names().iter().cloned());
+    let mut file: toml_edit::DocumentMut = text.parse().map_err(CliError::Toml)?;
+    let table = file
+        .get_mut("pool")
+        .and_then(|pools| pools.get_mut(&pool.name));
+    let old = table
+        .and_then(|pool| pool.get_mut("nodes"))
+        .and_then(toml_edit::Item::as_value_mut);
+    if let Some(old) = old {
+        let mut new = toml_edit::Value::from(short(&names));
+        *new.decor_mut() = old.decor().clone();
+        *old = new;
+    }
+    Ok(file.to_string())
+}
+
+fn hostlist(text: &str) -> Result<Hostlist, CliError> {
+    Hostlist::parse(text).map_err(|source| CliError::Nodes {
+        text: text.to_owned(),
+        source,
+    })
+}
+
+fn advise(args: &InitArgs, model: &str, driver: Option<u32>) -> Result<Advice, CliError> {
+    let advice = advise::advise(&Plan {
+        workload: crate::advise::workload(args.workload),
+        gpu: model,
+        memory: args.memory.map(MemoryMib),
+        driver: args.driver.or(driver),
+        untrusted: args.untrusted,
+        vgpu: args.vgpu,
+    })?;
+    Ok(advice)
+}
+
+/// `h100` for H100-80, with its memory where that name is taken.
+fn pool_name(model: &str, taken: &[String]) -> String {
+    let plain = |text: &str| -> String {
+        let small = text.to_ascii_lowercase();
+        small
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect()
+    };
+    let short = model.rsplit_once('-').map_or(model, |(name, _)| name);
+    let first = [plain(short), plain(model)];
+    let more = (2..).map(|number| format!("{}-{number}", plain(model)));
+    let mut names = first.into_iter().chain(more);
+    names
+        .find(|name| !taken.contains(name))
+        .unwrap_or_else(|| plain(model))
+}
+
+/// The GPUs of this node, or those that are told.
+fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
+    let session = node.nvml();
+    let driver = session.as_ref().ok().and_then(driver);
+    let told = |model: &str, count: Option<u32>| Seen {
+        gpus: (0..count.unwrap_or(1))
+            .map(|index| Gpu {
+                index,
+                model: model.to_owned(),
+            })
+            .collect(),
+        driver,
+    };
+    if let Some(model) = &args.gpu {
+        let count = session.and_then(|session| session.gpu_count()).ok();
+        return Ok(told(model, args.gpus.or(count)));
+    }
+    let session = session.map_err(|source| CliError::NoGpu { source })?;
+    let found = session
+        .gpus()
+        .map_err(|source| CliError::NoGpu { source })?;
+    let mut gpus = Vec::new();
+    for (index, gpu) in (0..).zip(&found) {
+        let memory = gpu.memory().map_err(|source| CliError::NoGpu { source })?;
+        let product = gpu.name();
+        let Some(model) = Geometry::model_of_product(&product, memory) else {
+            return Err(CliError::UnknownGpu {
+                index,
+                product,
+                memory: memory.0,
+            });
+        };
+        println!("GPU {index}: {product}, model {model}");
+        gpus.push(Gpu {
+            index,
+            model: model.to_owned(),
+        });
+    }
+    if gpus.is_empty() {
+        return Err(CliError::NoGpus);
+    }
+    Ok(Seen { gpus, driver })
+}
+
+fn driver(session: &Session) -> Option<u32> {
+    let version = session.driver_version().ok()?;
+    version.split('.').next()?.parse().ok()
+}
+
+/// The nodes of the pool, as Slurm writes them.
+fn nodes(args: &InitArgs, node: &Node, slurm: &ConfFile) -> Result<String, CliError> {
+    if let Some(text) = &args.nodes {
+        let list = hostlist(text)?;
+        return Ok(short(list.names()));
+    }
+    let mut lines = slurm.starting("NodeName");
+    let line = lines.find(|line| line.covers(&node.name));
+    let Some(text) = line.and_then(|line| line.get("NodeName")) else {
+        return Err(CliError::NotInSlurmConf {
+            path: slurm.path.clone(),
+            what: format!("line NodeName= with {}", node.name),
+            option: "--node NAME",
+        });
+    };
+    // Those of other pools stay theirs.
+    let list = hostlist(text)?;
+    let free = list
+        .names()
+        .iter()
+        .filter(|name| node.config.pools_of_node(name).is_empty());
+    Ok(short(&free.cloned().collect::<Vec<_>>()))
+}
+
+fn short(names: &[String]) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    hostlist::short(&names)
+}
+
+/// The partitions of these nodes: those where each node counts GPUs, else all.
+fn partitions(slurm: &ConfFile, nodes: &str) -> Result<Vec<String>, CliError> {
+    let wanted = hostlist(nodes)?;
+    let counts = |name: &str| {
+        let mut lines = slurm.starting("NodeName").filter(|line| line.covers(name));
+        lines.any(|line| line.get("Gres").is_some_and(|gres| gres.contains("gpu")))
+    };
+    let (mut with_gpus, mut all) = (Vec::new(), Vec::new());
+    for line in slurm.starting("PartitionName") {
+        let name = line.get("PartitionName").unwrap_or_default();
+        let text = line.get("Nodes").unwrap_or_default();
+        let every = text.eq_ignore_ascii_case("ALL");
+        let list = Hostlist::parse(text);
+        let has = |node: &String| list.as_ref().is_ok_and(|list| list.contains(node));
+        if name.eq_ignore_ascii_case("DEFAULT") || !(every || wanted.names().iter().any(has)) {
+            continue;
+        }
+        let mut of_it = list.iter().flat_map(|list| list.names());
+        if !every && of_it.all(|node| counts(node)) {
+            with_gpus.push(name.to_owned());
+        }
+        all.push(name.to_owned());
+    }
+    let found = if with_gpus.is_empty() { all } else { with_gpus };
+    match found.is_empty() {
+        true => Err(CliError::NotInSlurmConf {
+            path: slurm.path.clone(),
+            what: format!("partition of {nodes}"),
+            option: "--partition NAME",
+        }),
+        false => Ok(found),
+    }
+}
