@@ -28,7 +28,7 @@ use clap_complete::Shell;
 use gpufrac_core::config::{Config, LAST_GOOD};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
-use gpufrac_node::node::Node;
+use gpufrac_node::node::{Node, Served};
 use gpufrac_node::setup;
 use gpufrac_node::state::last_good;
 use gpufrac_node::state::leases::StoreError;
@@ -119,9 +119,15 @@ fn completions(shell: Shell) -> Exit {
 }
 
 fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
-    // Root's work: only a file that only root can change.
-    let (node, text) = Node::read(&args.path(), &args.node_name())?;
-    keep_copy(args, &node, &text);
+    // Root's work: only a file that only root can change. A mistake in it must not keep a node from coming back after a reboot.
+    let Served {
+        node,
+        complaint,
+        text,
+    } = Node::load_to_serve(&args.path(), &args.node_name(), Path::new(LAST_GOOD))?;
+    if let Some(text) = text {
+        keep_copy(args, &node, &text);
+    }
     let report = setup::setup(&node)?;
     for line in &report.done {
         println!("{line}");
@@ -134,7 +140,13 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
         return Ok(Exit::Broken);
     }
     println!("node {} is ready", node.name);
-    Ok(Exit::Done)
+    Ok(match complaint {
+        None => Exit::Done,
+        Some(complaint) => {
+            eprintln!("gpufrac: {complaint}");
+            Exit::Broken
+        }
+    })
 }
 
 /// Keeps the configuration for prolog, epilog and steps, while the file has a mistake.

@@ -466,6 +466,47 @@ fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
 }
 
 #[test]
+fn a_mistake_in_the_file_does_not_keep_a_node_from_coming_back() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(true);
+    let reboot = || {
+        for name in ["run", "dev"] {
+            let _ = fs::remove_dir_all(world.folder.path().join(name));
+        }
+    };
+    let half = world.folder.path().join("dev/half0");
+    let wrong = POOL.replace("layout", "layuot");
+    assert_ne!(wrong, POOL);
+    // There is no good copy yet.
+    world.configure(&wrong);
+    let said = world.run(&["node-setup"]);
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    assert!(said.err.contains("layuot: unknown key"), "{}", said.err);
+    assert!(!half.exists());
+    world.configure(POOL);
+    assert_eq!(world.run(&["node-setup"]).code, Some(0));
+    let reaper = format!("{POOL}\n[reaper]\nmoed = \"on\"\n");
+    for (spoilt, words) in [
+        (&wrong, "layuot: unknown key"),
+        (&reaper, "moed: unknown key"),
+    ] {
+        world.configure(spoilt);
+        reboot();
+        let said = world.run(&["node-setup"]);
+        assert_eq!(said.code, Some(1), "{}", said.out);
+        assert!(
+            said.out.contains("is ready") && half.exists(),
+            "{}",
+            said.out
+        );
+        assert!(said.err.contains(words), "{}", said.err);
+        assert_eq!(world.run(&["check"]).code, Some(2));
+    }
+}
+
+#[test]
 fn mig_that_waited_for_a_busy_gpu_is_switched_on_when_it_is_idle() {
     if !is_root() {
         return;

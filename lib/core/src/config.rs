@@ -28,8 +28,8 @@ pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
 /// Where node-setup notes which nodes of the machine have pools, for whoever cannot read the configuration.
 pub const NODES: &str = "/run/gpufrac/nodes";
 /// Where a machine keeps, for each of its nodes, the last configuration without a mistake: for prolog, epilog and steps, while
-/// the file has one.
-pub const LAST_GOOD: &str = "/run/gpufrac/last-good";
+/// the file has one. It survives a reboot, so that a mistake does not keep a node from coming back.
+pub const LAST_GOOD: &str = "/var/lib/gpufrac/last-good";
 
 /// The name of a node's copy there. Another file of configuration has another copy.
 pub fn last_good_name(node: &str, path: &str) -> String {

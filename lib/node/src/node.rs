@@ -104,17 +104,9 @@ pub struct Node {
 impl Node {
     /// With the configuration file of root's programs, which only root may be able to change.
     pub fn load(config: &Path, name: &str) -> Result<Node, NodeError> {
-        Self::read(config, name).map(|(node, _)| node)
-    }
-
-    /// As [`Node::load`], with the text of the file.
-    ///
-    /// # Errors
-    /// The file cannot be used.
-    pub fn read(config: &Path, name: &str) -> Result<(Node, String), NodeError> {
         let text = read_text(config)?;
         let config = Config::parse(&text, &config.to_string_lossy()).map_err(NodeError::Config)?;
-        Ok((Node::new(config, name), text))
+        Ok(Node::new(config, name))
     }
 
     /// As [`Node::load`], for who serves jobs while an admin mends the file: a mistake in `[reaper]` does not matter, and where

@@ -1,8 +1,8 @@
 //! The last configuration without a mistake, of each node of this machine: what prolog, epilog and steps go on with while the
 //! file is missing, half-written, mistyped, or one that others than root can change.
 //!
-//! A folder of root's alone ([`LAST_GOOD`]), which is a fixed one, as the configuration names all others. It is gone after a
-//! reboot, as the leases are.
+//! A folder of root's alone ([`LAST_GOOD`]), which is a fixed one, as the configuration names all others. It survives a reboot:
+//! node-setup makes a node by it, too.
 //!
 //! [`LAST_GOOD`]: gpufrac_core::config::LAST_GOOD
 
@@ -17,7 +17,7 @@ use gpufrac_host::files::{FileError, RootDir};
 /// A file refuses.
 pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), FileError> {
     if let Some(above) = folder.parent() {
-        // Leases and the node's record are below it, for all to read.
+        // Usage records are below it, for all to read.
         RootDir::create(above, 0o755)?;
     }
     let (dir, _) = RootDir::create(folder, 0o700)?;
