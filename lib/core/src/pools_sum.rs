@@ -16,6 +16,21 @@ use crate::pool::Pool;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolsSum(u64);
 
+/// What `gpufrac check` asks slurmctld for, as a request for GRES: whoever submits it learns the sum of the pools that slurmctld has.
+/// A text that Slurm's commands take, of a Type that no node has: it is never a job, and no mechanism may be called so.
+pub const QUESTION: &str = "gpufrac:pools:1";
+
+/// What job_submit answers, before the sum.
+const ANSWER: &str = "gpufrac: the pools of slurmctld have the sum ";
+
+/// Whether the text of a request asks for the sum; Slurm may have put its prefix before it.
+pub fn is_question(tres: &str) -> bool {
+    let plain = tres
+        .strip_prefix("gres:")
+        .or_else(|| tres.strip_prefix("gres/"));
+    plain.unwrap_or(tres) == QUESTION
+}
+
 /// A text that is no such sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the sum of pools: 16 digits of base 16, in small letters")]
@@ -30,6 +45,17 @@ impl PoolsSum {
             let _ = describe(pool, &mut text);
         }
         PoolsSum(crc64(text.as_bytes()))
+    }
+
+    /// The answer to the [`QUESTION`].
+    pub fn answer(self) -> String {
+        format!("{ANSWER}{self}")
+    }
+
+    /// The sum in what a command of Slurm's printed of an answer.
+    pub fn answered(printed: &str) -> Option<PoolsSum> {
+        let (_, rest) = printed.split_once(ANSWER)?;
+        rest.split_whitespace().next()?.parse().ok()
     }
 }
 
@@ -96,6 +122,33 @@ gpus = [0, 1]
 
     fn sum(text: &str) -> PoolsSum {
         PoolsSum::of(&Config::parse(text, "test").unwrap().pools)
+    }
+
+    #[test]
+    fn the_answer_to_the_question_is_found_in_what_slurm_prints() {
+        for text in [
+            QUESTION.to_owned(),
+            format!("gres:{QUESTION}"),
+            format!("gres/{QUESTION}"),
+        ] {
+            assert!(is_question(&text), "{text}");
+        }
+        for text in [
+            "",
+            "gpufrac:0.25",
+            "gres:gpufrac:pools:2",
+            "gpufrac:pools:1,gpu:1",
+        ] {
+            assert!(!is_question(text), "{text}");
+        }
+        let pools = sum(POOL);
+        let printed = format!(
+            "sbatch: error: {}\nallocation failure: Invalid generic resource (gres) specification\n",
+            pools.answer()
+        );
+        assert_eq!(PoolsSum::answered(&printed), Some(pools));
+        assert_eq!(PoolsSum::answered("allocation failure"), None);
+        assert_eq!(PoolsSum::answered(&format!("{ANSWER}12")), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use gpufrac_host::subprocess::{self, Outcome};
@@ -12,7 +13,7 @@ use super::running::Running;
 use super::{Script, Settings};
 
 /// How long scontrol may take for one answer.
-const LIMIT: Duration = Duration::from_secs(15);
+pub(super) const LIMIT: Duration = Duration::from_secs(15);
 /// Where slurm.conf is where nobody says so; the second on nodes that get it from slurmctld.
 const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
 /// What slurmd runs on a node, and our program for it.
@@ -63,13 +64,24 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
                 "$SLURM_CONF names `{path}`, which is not there: the running Slurm is not judged"
             ));
         }
-        (None, None) => match running(settings.only.as_deref()) {
-            Ok(running) => settings.running = Some(running),
-            Err(error) => {
-                let why = format!("{error}: the running Slurm is not judged");
-                settings.unknown.push(why);
+        (None, None) => {
+            let only = settings.only.as_deref();
+            // Each is a program that waits for slurmctld.
+            let (running, pools) = std::thread::scope(|scope| {
+                let asked = sources.config.as_ref();
+                let asked = asked.map(|_| scope.spawn(super::pools::ask));
+                let running = running(only);
+                (running, asked.and_then(|it| it.join().ok().flatten()))
+            });
+            settings.pools = pools;
+            match running {
+                Ok(running) => settings.running = Some(running),
+                Err(error) => {
+                    let why = format!("{error}: the running Slurm is not judged");
+                    settings.unknown.push(why);
+                }
             }
-        },
+        }
     }
     let told = settings
         .running
@@ -100,6 +112,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         settings.unknown.extend(why);
     }
     settings.scripts = scripts(&settings);
+    settings.config = sources.config.clone();
     let config = sources.config.as_deref();
     settings.closed = config.and_then(|config| super::access::closed(config, &settings));
     if let Some(here) = &sources.here {
@@ -133,14 +146,31 @@ pub enum AskError {
 /// Of all nodes and partitions, or of one node alone.
 fn running(only: Option<&str>) -> Result<Running, AskError> {
     let scontrol = |arguments: &[&str]| ask_slurm("scontrol", arguments);
-    let config = scontrol(&["show", "config"])?;
-    if let Some(node) = only {
-        let node = scontrol(&["-o", "show", "node", node])?;
-        return Ok(Running::parse(&config, &node, ""));
-    }
-    let nodes = scontrol(&["-o", "show", "node"])?;
-    let partitions = scontrol(&["-o", "show", "partition"])?;
-    Ok(Running::parse(&config, &nodes, &partitions))
+    // Each is a program that waits for slurmctld: they wait together.
+    let (config, nodes, partitions) = std::thread::scope(|scope| {
+        let nodes = scope.spawn(move || match only {
+            Some(node) => scontrol(&["-o", "show", "node", node]),
+            None => scontrol(&["-o", "show", "node"]),
+        });
+        let partitions = scope.spawn(move || match only {
+            Some(_) => Ok(String::new()),
+            None => scontrol(&["-o", "show", "partition"]),
+        });
+        let config = scontrol(&["show", "config"]);
+        (config, joined(nodes), joined(partitions))
+    });
+    Ok(Running::parse(&config?, &nodes?, &partitions?))
+}
+
+/// What a thread came to. One that panicked has nothing to say.
+fn joined(thread: ScopedJoinHandle<'_, Result<String, AskError>>) -> Result<String, AskError> {
+    let panicked = |_| {
+        Err(AskError::Refused(
+            "scontrol",
+            "a thread panicked".to_owned(),
+        ))
+    };
+    thread.join().unwrap_or_else(panicked)
 }
 
 /// A file of the Slurm that this was built for, where that has a prefix of its own and `PATH` may not know it.

@@ -12,11 +12,14 @@ mod gres_lines;
 mod host;
 mod nodes;
 mod partitions;
+mod pools;
 pub mod propose;
 mod rules;
 pub mod running;
 #[cfg(test)]
 mod tests;
+
+use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
@@ -50,6 +53,10 @@ pub struct Settings {
     pub kill_mode: Option<String>,
     /// This host's node and how many GPUs NVML shows there.
     pub gpus: Option<(String, u32)>,
+    /// gpufrac.toml, where it is the one in use.
+    pub config: Option<PathBuf>,
+    /// What slurmctld says of its pools; None where it was not asked or said nothing.
+    pub pools: Option<pools::Answer>,
     /// What keeps slurmctld or users from reading gpufrac.toml.
     pub closed: Option<Closed>,
     /// The one node that was asked about, and is judged.
@@ -91,6 +98,7 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     rules::judge(settings, config, &mut found);
     found.extend(settings.closed.as_ref().map(Closed::finding));
     found.extend(settings.troubles.iter().map(Trouble::finding));
+    pools::judge(settings, config, &mut found);
     nodes::judge(settings, config, &mut found);
     if settings.only.is_none() {
         partitions::judge(settings, config, &mut found);

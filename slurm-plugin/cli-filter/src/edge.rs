@@ -6,6 +6,7 @@ use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
 
 use gpufrac_core::config::{self, Config};
+use gpufrac_core::pools_sum::is_question;
 use gpufrac_core::request::{
     GresForm, Item, Kind, means_fraction, names_fraction, parse, refuse_misspelt, spelled_out,
     without_mark,
@@ -99,7 +100,8 @@ fn per_node(options: &Options) -> Option<String> {
     let gpus = options.get(PER_NODE).map(|gpus| format!("gpu:{gpus}"));
     let texts = [options.get(c"gres"), gpus].into_iter().flatten();
     let list = texts.collect::<Vec<_>>().join(",");
-    means_fraction(&list).then_some(list)
+    // A question of `gpufrac check` is for slurmctld.
+    (means_fraction(&list) && !is_question(&list)).then_some(list)
 }
 
 /// Variables from which the commands take `--gpus-per-node`, and the one to set instead.

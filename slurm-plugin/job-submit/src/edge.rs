@@ -209,6 +209,9 @@ unsafe fn handle(
         Occasion::Modify | Occasion::Step => None,
     };
 
+    if let Some(config) = config.filter(|_| texts.asks_for_pools()) {
+        return Err(SubmitError::Question(config.pools_sum()));
+    }
     let verdict = match settings.as_deref() {
         Some(Ok(known)) => decide(&known.config, &request, occasion).map_err(|mut refusal| {
             refusal.recommend_only(|names| {

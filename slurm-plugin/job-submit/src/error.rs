@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gpufrac_core::pools_sum::PoolsSum;
 use gpufrac_core::submit::Refusal;
 use gpufrac_core::submit::idle::IdleRefusal;
 
@@ -26,6 +27,9 @@ pub enum SubmitError {
     /// It names a fraction, and the configuration was not read yet.
     #[error("gpufrac: fractions are not available now: no configuration was read")]
     NotRead,
+    /// It is no job: `gpufrac check` asks for the pools.
+    #[error("{}", .0.answer())]
+    Question(PoolsSum),
     /// The plugin panicked.
     #[error("gpufrac: internal error, the job is refused; the controller's log has the reason")]
     Panicked,

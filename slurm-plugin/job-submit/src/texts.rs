@@ -1,5 +1,6 @@
 //! A job description of Slurm's as the request that is decided on.
 
+use gpufrac_core::pools_sum;
 use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::JobRequest;
 use slurm_sys::{host, raw, text};
@@ -34,6 +35,12 @@ impl Texts {
             mem_per_tres: field(job.mem_per_tres),
             tres_freq: field(job.tres_freq),
         }
+    }
+
+    /// Whether this is no job, but a question of `gpufrac check`.
+    pub fn asks_for_pools(&self) -> bool {
+        let per_node = self.tres_per_node.as_deref();
+        per_node.is_some_and(pools_sum::is_question)
     }
 
     /// The request of the job that these are of.

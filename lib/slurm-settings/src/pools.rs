@@ -1,0 +1,112 @@
+//! Whether slurmctld has the pools that gpufrac.toml has here. It counts by those that it read last; a node carves by its own file.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::pools_sum::{PoolsSum, QUESTION};
+use gpufrac_host::subprocess::{self, Outcome};
+
+use super::Settings;
+use super::gather::{LIMIT, of_prefix};
+
+/// Variables by which sbatch would ask another cluster.
+const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
+
+/// What slurmctld's plugin says of its pools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// Their sum.
+    Sum(PoolsSum),
+    /// There are none, for this reason.
+    NoPools(String),
+}
+
+/// How job_submit begins where it has no configuration.
+const NO_POOLS: &str = "gpufrac: fractions are not available now: ";
+
+impl Answer {
+    fn parse(printed: &str) -> Option<Answer> {
+        let no_pools = || {
+            let (_, why) = printed.split_once(NO_POOLS)?;
+            Some(Answer::NoPools(why.lines().next()?.to_owned()))
+        };
+        PoolsSum::answered(printed)
+            .map(Answer::Sum)
+            .or_else(no_pools)
+    }
+}
+
+/// Asks slurmctld. None where sbatch is not here, or a plugin of ours is not there to answer. Nothing is submitted.
+pub(super) fn ask() -> Option<Answer> {
+    let programs = [Some("sbatch".into()), of_prefix("bin/sbatch")];
+    let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
+    programs.iter().find_map(|program| ask_by(program))
+}
+
+fn ask_by(program: &Path) -> Option<Answer> {
+    let mut command = Command::new(program);
+    for name in OTHER_CLUSTERS {
+        command.env_remove(name);
+    }
+    let gres = format!("--gres={QUESTION}");
+    command
+        .env("LC_ALL", "C")
+        .args(["--test-only", &gres, "--wrap=true"]);
+    match subprocess::run(&mut command, b"", LIMIT).ok()? {
+        Outcome::Ended(ended) => Answer::parse(&ended.stderr),
+        Outcome::Silent => None,
+    }
+}
+
+/// Compares the two.
+pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
+    let (Some(answer), Some(file)) = (&settings.pools, &settings.config) else {
+        return;
+    };
+    let file = file.display();
+    let host = settings.value("SlurmctldHost").unwrap_or("slurmctld");
+    let host = host.split('(').next().unwrap_or(host);
+    let here = config.pools_sum();
+    let (what, fix) = match answer {
+        Answer::Sum(there) if *there == here => return,
+        Answer::Sum(there) => (
+            format!(
+                "its pools are not those that slurmctld has (sum {here} here, {there} there): jobs are counted by one file, and slices are made by the other"
+            ),
+            format!(
+                "where this file is the old one: `scp {host}:{file} {file}`, then `gpufrac node-setup` on a node; where it is the new one: copy it to {host} and run `scontrol reconfigure`"
+            ),
+        ),
+        Answer::NoPools(why) => (
+            format!("slurmctld has no pools, and refuses every fraction: {why}"),
+            format!(
+                "put this file on {host}, where `gpufrac check --file-only` takes it, and run `scontrol reconfigure`"
+            ),
+        ),
+    };
+    found.push(Finding {
+        severity: Severity::Error,
+        place: Some(file.to_string()),
+        what,
+        fix,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_sum_or_why_there_is_none() {
+        let sum: PoolsSum = "0123456789abcdef".parse().unwrap();
+        let printed = format!("sbatch: error: {}\nallocation failure: x\n", sum.answer());
+        assert_eq!(Answer::parse(&printed), Some(Answer::Sum(sum)));
+        let printed =
+            "sbatch: error: gpufrac: fractions are not available now: cannot read it\nx\n";
+        let why = Answer::NoPools("cannot read it".to_owned());
+        assert_eq!(Answer::parse(printed), Some(why));
+        assert_eq!(Answer::parse("sbatch: error: no\n"), None);
+    }
+}
