@@ -13,6 +13,7 @@ mod fuzz;
 mod hook;
 mod lab;
 mod map;
+mod mistakes;
 mod package;
 mod picture;
 mod series;
@@ -55,6 +56,8 @@ enum Task {
     Demo(demo::DemoArguments),
     /// What a hostile user tries, on real Slurm: a table of what was reached, drained and lost
     Attack(attack::AttackArguments),
+    /// What an admin gets wrong once, on real Slurm: a table of what `gpufrac check` said and what users saw
+    Mistakes(mistakes::MistakesArguments),
     /// Measures gpufrac against what it adds to and what it replaces
     Bench(bench::BenchArguments),
     /// Gives every reader of others' texts to libFuzzer, ten minutes each
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Task::Lab(task) => lab::run(&task),
         Task::Demo(arguments) => demo::run(arguments),
         Task::Attack(arguments) => attack::run(&arguments),
+        Task::Mistakes(arguments) => mistakes::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),
         Task::Fuzz(arguments) => fuzz::run_targets(&arguments),
         Task::Differ(arguments) => differ::run(&arguments),

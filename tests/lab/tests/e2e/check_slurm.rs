@@ -55,6 +55,39 @@ fn the_labs_own_settings_are_right() -> Result<(), LabError> {
 }
 
 #[test]
+fn pools_that_are_not_slurmctlds_are_named() -> Result<(), LabError> {
+    let lab = Lab::builder().start()?;
+    let (node, user) = (lab.nodes()[0].clone(), lab.users()[0].clone());
+    let differs = |host: &str| -> Result<bool, LabError> {
+        let (code, out, err) = check(&lab, &[], host)?;
+        let differs = err.contains("its pools are not those that slurmctld has (sum ");
+        assert_eq!(code == 2, differs, "{out}{err}");
+        assert!(!differs || err.contains("`scontrol reconfigure`"), "{err}");
+        // Anybody may ask.
+        let command = lab.command("gpufrac").args(["check", "--quiet"]);
+        let said = command.env("SLURMD_NODENAME", host).user(&user).run()?;
+        assert_eq!(said.stderr.contains("those that slurmctld has"), differs);
+        Ok(differs)
+    };
+    assert!(!differs(&node)? && !differs("login")?);
+    // The order of keys and comments make no difference, the menu does.
+    let (text, _) = change(&lab, "gpufrac.toml", "gpu = ", "# New.\ngpu = ");
+    assert!(!differs(&node)?);
+    restore(&lab, "gpufrac.toml", &text);
+    let menu = "menu = [\"1/2\", \"1/8\"]\ngpu = ";
+    let (text, _) = change(&lab, "gpufrac.toml", "gpu = ", menu);
+    assert!(differs(&node)? && differs("login")?);
+    crate::mistakes::reconfigure(&lab)?;
+    assert!(!differs(&node)? && !differs("login")?);
+    restore(&lab, "gpufrac.toml", &text);
+    assert!(differs(&node)?);
+    // The question is no job.
+    let queue = lab.command("squeue").args(["-h", "-t", "all"]);
+    assert_eq!(queue.stdout()?, "");
+    Ok(())
+}
+
+#[test]
 fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
     let lab = Lab::builder().nodes(2).start()?;
     let nodes = lab.nodes().join(",");

@@ -23,6 +23,7 @@ mod idle_option;
 mod job_types;
 mod killed_program;
 mod mig_mps;
+mod mistakes;
 mod mixed;
 mod mps;
 mod nodes_come_and_go;

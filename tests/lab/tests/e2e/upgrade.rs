@@ -10,7 +10,7 @@ use crate::plugin_builds::PLUGINS;
 use crate::{HOLD, go};
 
 /// Puts a new file in the place of each plugin and program, as `cargo xtask dist` does, and of each library of a test.
-fn install_all(lab: &Lab) {
+pub(crate) fn install_all(lab: &Lab) {
     let build = lab.folder().root().join("build");
     fs::create_dir_all(&build).expect("a folder of the lab");
     let mut files: Vec<_> = PLUGINS

@@ -1,0 +1,205 @@
+//! What a node loses with all that is on it, beside a job on another node.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, LabError};
+use nix::sys::signal::Signal;
+
+use super::node::{clean, node_setup};
+use super::{Fate, Mistake, QUARTER, Seen, Site};
+
+/// A job on the node of the mistakes, which runs until it is cancelled.
+fn start_job(site: &mut Site) -> Result<JobId, LabError> {
+    let node = site.node().to_owned();
+    let wanted = format!("--nodelist={node}");
+    let lab = &site.lab;
+    let job = lab.sbatch(
+        &lab.users()[0],
+        &[
+            QUARTER,
+            &wanted,
+            "--no-requeue",
+            "--wrap=echo up; sleep 1000",
+        ],
+    )?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    lab.wait("it runs its script", Duration::from_secs(60), || {
+        let output = lab.output(job).unwrap_or_default();
+        Ok(output.contains("up").then_some(()))
+    })?;
+    site.jobs.push(job);
+    Ok(job)
+}
+
+/// They run as before: none is lost. They are ended.
+fn end_jobs(site: &mut Site) -> Result<(), LabError> {
+    for job in std::mem::take(&mut site.jobs) {
+        let state = site.lab.job(job)?.state().to_owned();
+        assert_eq!(state, "RUNNING", "job {job} is lost");
+        let number = job.to_string();
+        site.lab.command("scancel").args([number]).stdout()?;
+        site.lab.wait_for_end(job)?;
+    }
+    // Their epilogs, too.
+    let node = site.node().to_owned();
+    site.lab
+        .wait("no job is on the node", Duration::from_secs(60), || {
+            let state = site.lab.node(&node)?.state().to_owned();
+            Ok(state.starts_with("IDLE").then_some(()))
+        })
+}
+
+/// All calls of a function fail from now on.
+fn fail(site: &Site, call: &str, code: &str) -> Result<(), LabError> {
+    let args = ["fault", "--call", call, "--count", "0", "--code", code];
+    site.lab.gpusim(site.node(), &args).map(drop)
+}
+
+fn calm(site: &mut Site) -> Result<(), LabError> {
+    site.lab.gpusim(site.node(), &["clear"]).map(drop)
+}
+
+/// What slurmctld has written, and a copy of it.
+fn state_of_slurmctld(site: &Site) -> (PathBuf, PathBuf) {
+    let root = site.lab.folder().root();
+    (root.join("state"), root.join("state-of-before"))
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let args = ["-a".as_ref(), from.as_os_str(), to.as_os_str()];
+    let copied = std::process::Command::new("cp").args(args).status();
+    assert!(copied.is_ok_and(|status| status.success()));
+}
+
+pub(super) const MISTAKES: &[Mistake] = &[
+    Mistake::new(
+        "/run/gpufrac removed under a job",
+        |site| {
+            start_job(site)?;
+            let run = site.lab.folder().run(site.node());
+            for entry in fs::read_dir(&run).expect("the node's folder").flatten() {
+                let path = entry.path();
+                let removed = match path.is_dir() {
+                    true => fs::remove_dir_all(&path),
+                    false => fs::remove_file(&path),
+                };
+                removed.expect("root may");
+            }
+            Ok(())
+        },
+        &["leases` does not exist", "run `gpufrac node-setup`"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| {
+        node_setup(site)?;
+        end_jobs(site)?;
+        clean(site)
+    }),
+    Mistake::new(
+        "a lease removed under its job",
+        |site| {
+            let job = start_job(site)?;
+            let path = site.lab.lease_path(site.node(), job);
+            fs::remove_file(path).expect("it has one");
+            Ok(())
+        },
+        &["has no lease", "`gpufrac clean`"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| {
+        end_jobs(site)?;
+        clean(site)
+    }),
+    Mistake::new(
+        "a GPU that is off the bus",
+        |site| {
+            for by in ["Index_v2", "PciBusId_v2", "UUID"] {
+                fail(site, &format!("nvmlDeviceGetHandleBy{by}"), "GPU_IS_LOST")?;
+            }
+            Ok(())
+        },
+        &["GPU is lost"],
+        Fate::SliceOrNone,
+    )
+    .mended(calm),
+    Mistake::new(
+        "a GPU whose MIG mode is off",
+        |site| {
+            site.lab.gpusim(site.node(), &["mig", "0", "off"])?;
+            site.lab.gpusim(site.node(), &["mig", "1", "off"]).map(drop)
+        },
+        &["is not in MIG mode", "`gpufrac node-setup` switches it on"],
+        Fate::SliceOrNone,
+    )
+    .mended(node_setup),
+    Mistake::new(
+        "no driver",
+        |site| fail(site, "nvmlInit_v2", "DRIVER_NOT_LOADED"),
+        &["is the NVIDIA driver loaded?"],
+        Fate::SliceOrNone,
+    )
+    .mended(calm),
+    Mistake::new(
+        "slurmctld killed, with the files of some seconds before",
+        |site| {
+            let (state, before) = state_of_slurmctld(site);
+            copy(&state, &before);
+            let job = start_job(site)?;
+            site.jobs.retain(|known| *known != job);
+            site.lab.stop_daemon("slurmctld", Signal::SIGKILL)?;
+            fs::remove_dir_all(&state).expect("root may");
+            fs::rename(&before, &state).expect("root may");
+            site.lab.start_slurmctld()
+        },
+        // Slurm knows no such job any more, and ends it. The next one has its number.
+        &[],
+        Fate::SliceOrNone,
+    )
+    // The slurmd of 22.05 runs no prolog for a number that it had before; such a job goes back, and says to submit it again.
+    .mended(|site| {
+        let mut seen = Seen::NotTried;
+        for _ in 0..5 {
+            seen = site.try_job(QUARTER)?;
+            if seen == Seen::Slice {
+                return Ok(());
+            }
+        }
+        panic!("no job gets its slice again: {seen:?}");
+    }),
+];
+
+const OF_THE_REAPER: &[Mistake] = &[Mistake::new(
+    "a reaper that does not run",
+    |site| {
+        let node = site.node().to_owned();
+        site.lab.stop_reaper(&node, Signal::SIGTERM)
+    },
+    &[
+        "gpufrac-reaperd does not run",
+        "`systemctl enable --now gpufrac-reaperd`",
+    ],
+    Fate::Slice,
+)
+.mended(|site| {
+    let node = site.node().to_owned();
+    site.lab.start_reaper(&node)?;
+    let limit = Duration::from_secs(30);
+    site.lab.wait("the reaper serves", limit, || {
+        let said = site.check()?;
+        Ok(said.status.success().then_some(()))
+    })
+})];
+
+#[test]
+#[ignore = "full: each mistake takes seconds"]
+fn what_is_lost_with_a_node_is_named_and_comes_back() -> Result<(), LabError> {
+    Site::start(false)?.make_all(MISTAKES, 0)
+}
+
+#[test]
+#[ignore = "full: each mistake takes seconds"]
+fn a_reaper_that_does_not_run_is_named() -> Result<(), LabError> {
+    Site::start(true)?.make_all(OF_THE_REAPER, 0)
+}

@@ -1,0 +1,114 @@
+//! Lines of Slurm's files that were forgotten, copied from elsewhere or changed since.
+
+use gpufrac_lab::LabError;
+
+use super::{Fate, Mistake, Site};
+
+/// A line of slurm.conf, and what stands there by mistake; it holds from the next restart on.
+macro_rules! in_file {
+    ($name:literal, $file:literal, $from:literal, $to:literal, $said:literal) => {
+        Mistake::new(
+            $name,
+            |site| {
+                site.change(&site.etc($file), $from, $to);
+                Ok(())
+            },
+            &[$said],
+            Fate::NotTried,
+        )
+        .quick()
+    };
+}
+
+pub(super) const MISTAKES: &[Mistake] = &[
+    in_file!(
+        "a line of slurm.conf that was lost",
+        "slurm.conf",
+        "JobSubmitPlugins=gpufrac\n",
+        "",
+        "add the line: JobSubmitPlugins=gpufrac"
+    ),
+    in_file!(
+        "gpufrac is no GresTypes",
+        "slurm.conf",
+        "GresTypes=gpu,shard,gpufrac",
+        "GresTypes=gpu,shard",
+        "write instead: GresTypes=gpu,shard,gpufrac"
+    ),
+    in_file!(
+        "PrologFlags with NoHold",
+        "slurm.conf",
+        "PrologFlags=Alloc,Contain,DeferBatch",
+        "PrologFlags=Alloc,DeferBatch,NoHold",
+        "PrologFlags"
+    ),
+    in_file!(
+        "tasks without control groups",
+        "slurm.conf",
+        "TaskPlugin=task/cgroup",
+        "TaskPlugin=task/affinity",
+        "write instead: TaskPlugin=task/cgroup"
+    ),
+    in_file!(
+        "GPUs are not counted by device",
+        "slurm.conf",
+        "SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\n",
+        "SelectType=select/linear\n",
+        "write instead: SelectType=select/cons_tres"
+    ),
+    in_file!(
+        "devices are not constrained",
+        "cgroup.conf",
+        "ConstrainDevices=yes",
+        "ConstrainDevices=no",
+        "ConstrainDevices"
+    ),
+    in_file!(
+        "plugstack.conf with optional",
+        "plugstack.conf",
+        "required ",
+        "optional ",
+        "required"
+    ),
+    in_file!(
+        "the GPUs of before in gres.conf",
+        "gres.conf",
+        "Name=gpu Type=half",
+        "Name=gpu Type=h100",
+        "Type half"
+    ),
+    in_file!(
+        "a node with fewer GPUs than it has in gres.conf",
+        "gres.conf",
+        "half[0-3]",
+        "half[0-1]",
+        "half"
+    ),
+    in_file!(
+        "a node with fewer GPUs than it has in slurm.conf",
+        "slurm.conf",
+        "gpu:half:4,shard:half:200,gpufrac:200",
+        "gpu:half:2,shard:half:100,gpufrac:100",
+        "Gres=gpu:half:4,shard:half:200,gpufrac:200"
+    ),
+    in_file!(
+        "a node with more GPUs than it has in slurm.conf",
+        "slurm.conf",
+        "gpu:half:4,shard:half:200,gpufrac:200",
+        "gpu:half:16,shard:half:800,gpufrac:800",
+        "Gres=gpu:half:4,shard:half:200,gpufrac:200"
+    ),
+    in_file!(
+        "the counts of before in slurm.conf",
+        "slurm.conf",
+        "gpu:half:4,shard:half:200,gpufrac:200",
+        "gpu:h100:2",
+        "Gres=gpu:half:4,shard:half:200,gpufrac:200"
+    ),
+];
+
+#[test]
+#[ignore = "full: each mistake takes seconds"]
+fn mistakes_in_slurms_files_are_named_and_lose_nothing() -> Result<(), LabError> {
+    Site::start(false)?.make_all(MISTAKES, 1)
+}

@@ -1,0 +1,57 @@
+//! `cargo xtask mistakes`: what an admin gets wrong once, on real Slurm.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::root;
+use crate::suite::{self, Wanted};
+
+/// The module of the mistakes in the end-to-end tests.
+const TESTS: &str = "lab::e2e mistakes::";
+/// The file to which each mistake adds a line (`tests/lab/tests/e2e/mistakes.rs`).
+const VARIABLE: &str = "GPUFRAC_MISTAKES_TABLE";
+/// Where it lies, below the root.
+const TABLE: &str = "target/mistakes.tsv";
+
+/// Where mistakes are made.
+#[derive(clap::Args)]
+pub(crate) struct MistakesArguments {
+    /// The series of Slurm: 22.05, 24.11, 26.05
+    #[arg(long, default_value = "all")]
+    slurm: String,
+}
+
+/// Makes all mistakes, and prints what came of each.
+///
+/// # Errors
+/// A mistake was not named, or something was lost or had no way out.
+pub(crate) fn run(arguments: &MistakesArguments) -> Result<()> {
+    let path = root().join(TABLE);
+    if path.exists() {
+        std::fs::remove_file(&path).with_context(|| format!("removing {TABLE} failed"))?;
+    }
+    let variables = vec![(VARIABLE, path.clone().into())];
+    let wanted = Wanted::named(TESTS, &arguments.slurm, true, variables);
+    let tested = suite::test(&wanted);
+    print_table(&path)?;
+    tested
+}
+
+fn print_table(path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("no mistake was made to its end: reading {TABLE} failed"))?;
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    println!(
+        "mistake | series | check said (exit status) | the user saw | drained | lost | way out"
+    );
+    for line in lines {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [_, _, _, _, _, _, _] = fields[..] else {
+            bail!("a line of {TABLE} has not seven fields: {line:?}");
+        };
+        println!("{}", fields.join(" | "));
+    }
+    Ok(())
+}
