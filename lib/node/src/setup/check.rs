@@ -59,7 +59,8 @@ pub fn notes(node: &Node) -> Vec<String> {
     notes
 }
 
-const SETUP: &str = "run `gpufrac node-setup`, before slurmd starts";
+const SETUP: &str =
+    "run `gpufrac node-setup`: jobs that run keep their slices; at boot it comes before slurmd";
 
 /// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration.
 /// Gives what is wrong; nothing means that this node can carve.
