@@ -11,7 +11,7 @@ use crate::cargo::run as run_command;
 
 /// What is needed, and for what: real Slurm, a database for its accounting, its headers, bindgen's libclang, a
 /// linker, other releases of Slurm.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "slurmctld",
     "slurmd",
     "slurm-client",
@@ -24,6 +24,7 @@ const PACKAGES: [&str; 12] = [
     "gcc",
     "libc6-dev",
     "debootstrap",
+    "valgrind",
 ];
 
 /// A Debian program: services are not started while it is there and says 101.
