@@ -121,3 +121,41 @@ fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
     }
     attack.end()
 }
+
+/// Makes groups below the task of the job `$1`, and moves through them, as fast as it can.
+const HOP: &str = r#"#!/bin/bash
+task=$(find /sys/fs/cgroup/devices/slurm_*/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
+cd "$task" || exit 1
+for ((i = 0; ; i++)); do
+    mkdir "g$i" && echo $$ > "g$i/cgroup.procs" || exit 1
+    [ "$i" = 1000 ] && : > "$2"
+done
+"#;
+
+/// The epilog of the job below which groups are made ends in time, and the job's place is free again.
+#[test]
+fn groups_without_end() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .cgroup(CgroupVersion::V1)
+        .gpu_list(&["L40S-48"])
+        .pools(TIMESLICE)
+        .start()?;
+    let mut attack = Attack::begin(&lab, "groups without end below a job")?;
+    let user = &lab.users()[0];
+    lab.write_work("hop.sh", HOP)?;
+    let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
+    let job = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
+    lab.wait_for_state(job, &["RUNNING"])?;
+    let begun = lab.folder().work().join("begun");
+    let hop = ["hop.sh", &job.to_string(), &begun.display().to_string()];
+    let other = lab.sbatch(user, &hop)?;
+    wait_for_file(&lab, "begun")?;
+    lab.write_work("first", "")?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    if lab.leases_of(&lab.nodes()[0], job)?.len() > 0 {
+        attack.reached("a lease after the job");
+    }
+    lab.command("scancel").args([other.to_string()]).stdout()?;
+    lab.wait_for_end(other)?;
+    attack.end()
+}
