@@ -102,6 +102,7 @@ impl Pool {
         match (self.layout.kind, self.mechanism) {
             (LayoutKind::Whole, _) => "whole",
             (LayoutKind::Slices, _) => "slices",
+            (LayoutKind::Uniform, _) => "uniform",
             (LayoutKind::Halves, Mechanism::MigMps) => "mpshalf",
             (LayoutKind::Halves, _) => "half",
             (LayoutKind::Shares, mechanism) => mechanism.name(),
@@ -109,9 +110,10 @@ impl Pool {
     }
 
     /// Every name that [`Pool::type_name`] gives.
-    pub const TYPE_NAMES: [&'static str; 7] = [
+    pub const TYPE_NAMES: [&'static str; 8] = [
         "whole",
         "slices",
+        "uniform",
         "half",
         "mpshalf",
         "mps",

@@ -4,7 +4,7 @@
 //! counters. It knows nothing of the solver's states, shapes or rules; it takes the tables of
 //! profiles and asks `Layout::place` where to put what Slurm would start.
 
-use gpufrac_core::fraction::Units;
+use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Candidate, Layout, LayoutKind, Occupied, Side};
 use test_seed::Dice;
@@ -135,10 +135,14 @@ const EVENTS: usize = 1_000_000;
 #[test]
 fn a_million_events_are_all_placed() {
     let kinds = [
-        (LayoutKind::Halves, false),
-        (LayoutKind::Halves, true),
-        (LayoutKind::Slices, false),
-        (LayoutKind::Whole, false),
+        (LayoutKind::Halves, false, None),
+        (LayoutKind::Halves, true, None),
+        (LayoutKind::Slices, false, None),
+        (LayoutKind::Uniform, false, Some("1/2")),
+        (LayoutKind::Uniform, true, Some("1/2")),
+        (LayoutKind::Uniform, false, Some("1/4")),
+        (LayoutKind::Uniform, true, Some("1/4")),
+        (LayoutKind::Whole, false, None),
     ];
     let models = Geometry::builtin_names();
     let share = EVENTS.div_ceil(models.len() * kinds.len());
@@ -146,8 +150,9 @@ fn a_million_events_are_all_placed() {
     let (mut events, mut admitted, mut fullest) = (0, 0, 0);
     for model in models {
         let geometry = Geometry::builtin(model).unwrap();
-        for (kind, equal_halves) in kinds {
-            let layout = Layout::solve(&geometry, kind, &[], equal_halves).unwrap();
+        for (kind, equal, piece) in kinds {
+            let menu: Vec<Fraction> = piece.iter().map(|size| size.parse().unwrap()).collect();
+            let layout = Layout::solve(&geometry, kind, &menu, equal).unwrap();
             let mut gpu = Gpu::new(&geometry, &layout);
             let mut done = 0;
             while done < share {

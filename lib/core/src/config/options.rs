@@ -35,12 +35,13 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
 }
 
 /// The keys, and the mechanisms and layouts for which each means something.
-const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 9] = {
-    use LayoutKind::{Halves, Shares, Slices, Whole};
+const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 10] = {
+    use LayoutKind::{Halves, Shares, Slices, Uniform, Whole};
     use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
     [
         ("memory", &[Mps, Timeslice, Hami], &[Shares, Whole]),
         ("equal_halves", &[Mig, MigMps], &[Halves]),
+        ("equal", &[Mig], &[Uniform]),
         ("tenancy", &[Mps], &[Shares]),
         ("sm_chunks", &[Mps, MigMps], &[Shares, Halves]),
         ("memory_limits", &[Mps, Timeslice, Hami], &[Shares]),
@@ -51,7 +52,7 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 9] = {
             &[Shares, Halves],
         ),
         ("library", &[Hami], &[Shares]),
-        ("reuse", &[Mig], &[Halves, Slices, Whole]),
+        ("reuse", &[Mig], &[Halves, Slices, Uniform, Whole]),
     ]
 };
 

@@ -258,13 +258,14 @@ fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String>
     Some(name.to_owned())
 }
 
-const POOL_KEYS: [&str; 16] = [
+const POOL_KEYS: [&str; 17] = [
     "mechanism",
     "layout",
     "gpu",
     "memory",
     "menu",
     "equal_halves",
+    "equal",
     "tenancy",
     "sm_chunks",
     "memory_limits",
@@ -290,10 +291,11 @@ fn pool(
     let gpu = gpu(source, section, mechanism, geometries);
     let options = mechanism.and_then(|mechanism| options::read(source, section, mechanism, kind));
     let menu = menu(source, section);
-    let equal_halves = section
-        .get("equal_halves")
-        .and_then(|item| item.yes_or_no(source))
-        .unwrap_or(false);
+    // Each belongs to another layout.
+    let equal = ["equal_halves", "equal"].into_iter().any(|key| {
+        let item = section.get(key);
+        item.and_then(|item| item.yes_or_no(source)) == Some(true)
+    });
     let partitions = section
         .need(source, "partitions", "partitions = [\"gpu\"]")
         .and_then(|item| item.texts(source));
@@ -312,10 +314,8 @@ fn pool(
             let least = options::least_share(mechanism, options);
             let solved = match (mechanism, kind) {
                 (_, LayoutKind::Shares) => Layout::shares(mechanism.name(), *memory, menu, least),
-                (Mechanism::MigMps, _) => {
-                    Layout::shared_halves(geometry, menu, least, equal_halves)
-                }
-                (Mechanism::Mig, kind) => Layout::solve(geometry, kind, menu, equal_halves),
+                (Mechanism::MigMps, _) => Layout::shared_halves(geometry, menu, least, equal),
+                (Mechanism::Mig, kind) => Layout::solve(geometry, kind, menu, equal),
                 (_, _) => Layout::whole_gpu(&geometry.model, *memory, menu),
             };
             solved_or_why(source, section, solved)
@@ -368,7 +368,12 @@ fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mecha
 /// The layouts that a mechanism can have, the usual one first.
 fn layouts_of(mechanism: Mechanism) -> &'static [LayoutKind] {
     match mechanism {
-        Mechanism::Mig => &[LayoutKind::Halves, LayoutKind::Slices, LayoutKind::Whole],
+        Mechanism::Mig => &[
+            LayoutKind::Halves,
+            LayoutKind::Uniform,
+            LayoutKind::Slices,
+            LayoutKind::Whole,
+        ],
         Mechanism::MigMps => &[LayoutKind::Halves],
         Mechanism::Mps | Mechanism::Timeslice | Mechanism::Hami => {
             &[LayoutKind::Shares, LayoutKind::Whole]

@@ -96,19 +96,10 @@ pub(super) fn plan(
     match kind {
         LayoutKind::Halves => halves(geometry, menu),
         LayoutKind::Slices => {
-            let smallest = smallest_profile(geometry).ok_or(LayoutError::NoProfile {
-                model: geometry.model.clone(),
-                fraction: Fraction::ONE,
-                side: Side::Whole,
-            })?;
-            let count = smallest
-                .max_instances
-                .min(geometry.compute_slices.into())
-                .max(1);
-            let only = Fraction::new(1, count).unwrap_or(Fraction::ONE);
-            // Rounded down: all of them must fit into 100 units together.
-            fixed(geometry, kind, menu, only, Units(100 / count), all())
+            let only = smallest_piece(geometry)?;
+            fixed(geometry, kind, menu, only, price_of_piece(only), all())
         }
+        LayoutKind::Uniform => uniform(geometry, menu, all()),
         // Shares have no places; see the module `shares`.
         LayoutKind::Whole | LayoutKind::Shares => {
             fixed(geometry, kind, menu, Fraction::ONE, Units::WHOLE, all())
@@ -137,6 +128,46 @@ fn fixed(
         menu: vec![(only, units)],
         spans: vec![span],
     })
+}
+
+/// The one size of a menu, and the whole GPU.
+fn uniform(geometry: &Geometry, menu: &[Fraction], span: Span) -> Result<Plan, LayoutError> {
+    let mut pieces = menu.iter().filter(|fraction| **fraction != Fraction::ONE);
+    let (Some(piece), None) = (pieces.next(), pieces.next()) else {
+        return Err(LayoutError::NotUniform);
+    };
+    if piece.numerator() != 1 {
+        return Err(LayoutError::NotUniform);
+    }
+    smallest_piece(geometry)?;
+    Ok(Plan {
+        kind: LayoutKind::Uniform,
+        capacity: Units::WHOLE,
+        menu: vec![
+            (*piece, price_of_piece(*piece)),
+            (Fraction::ONE, Units::WHOLE),
+        ],
+        spans: vec![span],
+    })
+}
+
+/// Units of one of the equal pieces of a GPU, rounded down: all of them must fit into 100 units together.
+fn price_of_piece(piece: Fraction) -> Units {
+    Units(100 * piece.numerator() / piece.denominator())
+}
+
+/// A GPU cut into as many of its smallest profile as it takes.
+fn smallest_piece(geometry: &Geometry) -> Result<Fraction, LayoutError> {
+    let smallest = smallest_profile(geometry).ok_or(LayoutError::NoProfile {
+        model: geometry.model.clone(),
+        fraction: Fraction::ONE,
+        side: Side::Whole,
+    })?;
+    let count = smallest
+        .max_instances
+        .min(geometry.compute_slices.into())
+        .max(1);
+    Ok(Fraction::new(1, count).unwrap_or(Fraction::ONE))
 }
 
 /// Refuses sizes that half a GPU cannot hold; gives what it can.
@@ -225,8 +256,9 @@ pub(super) fn shape(
     geometry: &Geometry,
     span: &Span,
     plan: &Plan,
-    equal_halves: bool,
+    equal: bool,
 ) -> Result<Shape, LayoutError> {
+    let by_compute = smallest_piece(geometry).ok();
     let mut shape = Shape {
         side: span.side,
         first: span.first,
@@ -235,12 +267,17 @@ pub(super) fn shape(
         preferences: Vec::new(),
     };
     for (fraction, _) in &plan.menu {
-        // With `slices` a GPU is cut by compute: 1/7 is one 1g, though it has but 1/8 of the memory.
+        // The smallest pieces are cut by compute: 1/7 is one 1g, though it has but 1/8 of the memory.
         let needed = match plan.kind {
-            LayoutKind::Slices => 1,
+            LayoutKind::Slices | LayoutKind::Uniform if Some(*fraction) == by_compute => 1,
             _ => fraction.ceil_of(geometry.memory_slices.into()),
         };
-        let preference = preference(geometry, &shape, needed, equal_halves);
+        let most_compute = match (equal, plan.kind) {
+            (true, LayoutKind::Halves) => geometry.compute_slices / 2,
+            (true, LayoutKind::Uniform) => equal_part(geometry.compute_slices, *fraction),
+            _ => shape.compute_slices,
+        };
+        let preference = preference(geometry, &shape, needed, most_compute);
         if preference.is_empty() {
             return Err(LayoutError::NoProfile {
                 model: geometry.model.clone(),
@@ -253,17 +290,13 @@ pub(super) fn shape(
     Ok(shape)
 }
 
-fn preference(
-    geometry: &Geometry,
-    shape: &Shape,
-    needed: u32,
-    equal_halves: bool,
-) -> Vec<Candidate> {
-    let most_compute = if equal_halves && shape.side != Side::Whole {
-        geometry.compute_slices / 2
-    } else {
-        shape.compute_slices
-    };
+/// The compute slices that each of the pieces of this size can have, rounded down.
+fn equal_part(compute_slices: u8, piece: Fraction) -> u8 {
+    let part = u32::from(compute_slices) * piece.numerator() / piece.denominator();
+    u8::try_from(part).unwrap_or(compute_slices)
+}
+
+fn preference(geometry: &Geometry, shape: &Shape, needed: u32, most_compute: u8) -> Vec<Candidate> {
     let usable = |profile: &&Profile| {
         profile.is_plain()
             && profile.compute_slices <= most_compute

@@ -70,6 +70,11 @@ pub enum LayoutError {
         /// Its only size.
         only: Fraction,
     },
+    /// Pieces of a GPU have one size.
+    #[error(
+        "layout \"uniform\" takes one size, a GPU in equal pieces: write menu = [\"1/2\"], [\"1/4\"] or, with as many compute slices, [\"1/7\"]"
+    )]
+    NotUniform,
     /// The GPU has no instance of that size there.
     #[error("{model} has no MIG profile for {} in {side}", fraction.ratio())]
     NoProfile {

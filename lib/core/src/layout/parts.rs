@@ -15,6 +15,8 @@ pub enum LayoutKind {
     Halves,
     /// One device a GPU, cut into equal 1g instances.
     Slices,
+    /// One device a GPU, cut into equal pieces or lent whole, by demand.
+    Uniform,
     /// One device a GPU, one job on it.
     Whole,
     /// One device a GPU, any whole percent of it: nothing has a place, counting is all there is.
@@ -27,6 +29,7 @@ impl LayoutKind {
         match self {
             LayoutKind::Halves => "halves",
             LayoutKind::Slices => "slices",
+            LayoutKind::Uniform => "uniform",
             LayoutKind::Whole => "whole",
             LayoutKind::Shares => "shares",
         }

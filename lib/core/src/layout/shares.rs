@@ -87,11 +87,11 @@ impl Layout {
         geometry: &Geometry,
         menu: &[Fraction],
         least: Units,
-        equal_halves: bool,
+        equal: bool,
     ) -> Result<Layout, LayoutError> {
         candidates::check_geometry(geometry)?;
         let half = candidates::within_a_half(menu)?;
-        let mut layout = Layout::solve(geometry, LayoutKind::Halves, &[half], equal_halves)?;
+        let mut layout = Layout::solve(geometry, LayoutKind::Halves, &[half], equal)?;
         let Some(instance) = layout.menu.pop() else {
             return Ok(layout);
         };

@@ -12,8 +12,8 @@ impl Layout {
     /// counting admits can be placed, and no device can disturb another one of the GPU.
     ///
     /// An empty `menu` asks for the default: 1/2, 1/4, 1/8 for halves (1/2, 1/4 on GPUs of four
-    /// slices), else the one size that the layout has. `equal_halves` makes the left half's
-    /// largest slice as small in compute as the right one's (3g for 4g).
+    /// slices), else the one size that the layout has. `equal` takes only
+    /// profiles of which all pieces of a size can have the same compute (3g for 4g as a half).
     ///
     /// # Errors
     /// When the menu is not possible on this GPU, or not safe; the error shows a state that
@@ -22,23 +22,23 @@ impl Layout {
         geometry: &Geometry,
         kind: LayoutKind,
         menu: &[Fraction],
-        equal_halves: bool,
+        equal: bool,
     ) -> Result<Layout, LayoutError> {
         candidates::check_geometry(geometry)?;
         let plan = candidates::plan(geometry, kind, menu)?;
-        Layout::prove(geometry, plan, equal_halves)
+        Layout::prove(geometry, plan, equal)
     }
 
     /// The second half of [`Layout::solve`], for a plan of any shape.
     pub(super) fn prove(
         geometry: &Geometry,
         plan: candidates::Plan,
-        equal_halves: bool,
+        equal: bool,
     ) -> Result<Layout, LayoutError> {
         let shapes = plan
             .spans
             .iter()
-            .map(|span| candidates::shape(geometry, span, &plan, equal_halves))
+            .map(|span| candidates::shape(geometry, span, &plan, equal))
             .collect::<Result<Vec<Shape>, LayoutError>>()?;
         let menu = candidates::menu_entries(geometry, &plan, &shapes);
         let profiles = geometry.profiles.iter().map(|profile| Limits {

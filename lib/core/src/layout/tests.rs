@@ -102,7 +102,7 @@ fn every_builtin_geometry_is_proven() {
                 LayoutKind::Slices if seven => &[128],
                 LayoutKind::Slices => &[16],
                 LayoutKind::Whole => &[2],
-                LayoutKind::Shares => &[],
+                LayoutKind::Uniform | LayoutKind::Shares => &[],
             };
             assert_eq!(states, expected, "{model} {kind}");
         }
@@ -408,4 +408,116 @@ fn shared_halves_have_one_instance_each() {
     }
     let odd = Layout::shared_halves(&Geometry::unsliced("T4-16"), &[], Units(3), false);
     assert!(matches!(odd, Err(LayoutError::Geometry { .. })));
+}
+
+/// The pieces of a GPU, its lowest piece first, as they stand when all of them came one after the other.
+fn pieces(model: &str, size: &str, equal: bool) -> (Layout, Vec<String>) {
+    let geometry = builtin(model);
+    let layout = Layout::solve(&geometry, LayoutKind::Uniform, &fractions(&[size]), equal).unwrap();
+    let units = layout.menu[0].units;
+    let mut standing = Vec::new();
+    while let Some(candidate) = layout.place(Side::Whole, units, &standing) {
+        standing.push(Occupied {
+            profile_id: candidate.profile_id,
+            placement: candidate.placement,
+        });
+    }
+    standing.sort_by_key(|instance| instance.placement.start);
+    let placed: Vec<Candidate> = standing
+        .iter()
+        .map(|instance| Candidate {
+            profile_id: instance.profile_id,
+            placement: instance.placement,
+        })
+        .collect();
+    (layout, shown(&geometry, &placed))
+}
+
+#[test]
+fn uniform_pieces_and_the_whole_gpu() {
+    let mut seen = Vec::new();
+    for model in Geometry::builtin_names() {
+        let seven = builtin(model).compute_slices == 7;
+        let cases: &[(&str, bool, u32, usize, usize)] = match seven {
+            // Size, equal, units, how many, states: the subsets of the pieces, and the whole GPU.
+            true => &[
+                ("1/2", false, 50, 2, 5),
+                ("1/2", true, 50, 2, 5),
+                ("1/4", false, 25, 4, 17),
+                ("1/4", true, 25, 4, 17),
+                ("1/7", false, 14, 7, 129),
+                ("1/7", true, 14, 7, 129),
+            ],
+            false => &[
+                ("1/2", false, 50, 2, 5),
+                ("1/2", true, 50, 2, 5),
+                ("1/4", false, 25, 4, 17),
+                ("1/4", true, 25, 4, 17),
+            ],
+        };
+        for (size, equal, units, count, states) in cases.iter().copied() {
+            let (layout, placed) = pieces(model, size, equal);
+            assert_eq!(layout.menu.len(), 2);
+            assert_eq!(layout.menu[0].units, Units(units), "{model} {size}");
+            assert_eq!(layout.menu[1].units, Units::WHOLE);
+            assert_eq!(placed.len(), count, "{model} {size}: {placed:?}");
+            assert_eq!(layout.proofs()[0].states, states, "{model} {size} {equal}");
+            seen.push((model, size, equal, placed));
+        }
+    }
+    let of = |model: &str, size: &str, equal: bool| {
+        let found = seen
+            .iter()
+            .find(|it| *it.0 == model && (it.1, it.2) == (size, equal));
+        found.expect("a case").3.clone()
+    };
+    assert_eq!(of("H100-80", "1/2", false), ["4g@0", "3g@4"]);
+    assert_eq!(of("H100-80", "1/2", true), ["3g@0", "3g@4"]);
+    assert_eq!(
+        of("H100-80", "1/4", false),
+        ["2g@0", "2g@2", "2g@4", "1g@6"]
+    );
+    assert_eq!(of("H100-80", "1/4", true), ["1g@0", "1g@2", "1g@4", "1g@6"]);
+    assert_eq!(of("A30-24", "1/2", false), ["2g@0", "2g@2"]);
+    assert_eq!(of("A30-24", "1/4", true), ["1g@0", "1g@1", "1g@2", "1g@3"]);
+}
+
+#[test]
+fn a_whole_gpu_has_no_place_beside_a_piece() {
+    let (layout, _) = pieces("H100-80", "1/4", false);
+    let piece = layout.place(Side::Whole, Units(25), &[]).unwrap();
+    let standing = [Occupied {
+        profile_id: piece.profile_id,
+        placement: piece.placement,
+    }];
+    assert!(layout.place(Side::Whole, Units(100), &[]).is_some());
+    assert_eq!(layout.place(Side::Whole, Units(100), &standing), None);
+}
+
+#[test]
+fn uniform_takes_one_size_that_is_safe() {
+    let geometry = builtin("H100-80");
+    let refused = |menu: &[&str]| {
+        let menu = fractions(menu);
+        Layout::solve(&geometry, LayoutKind::Uniform, &menu, false).unwrap_err()
+    };
+    for menu in [&[][..], &["1"], &["1/2", "1/4"], &["2/7"], &["3/4"]] {
+        assert_eq!(refused(menu), LayoutError::NotUniform, "{menu:?}");
+    }
+    // Slices of memory come in twos and fours: three or five pieces leave some that no instance can have.
+    for menu in ["1/3", "1/5", "1/6", "1/8"] {
+        let error = refused(&[menu]);
+        assert!(
+            matches!(error, LayoutError::Unsafe { .. }),
+            "{menu}: {error}"
+        );
+    }
+    // The whole GPU may be named.
+    let named = Layout::solve(
+        &geometry,
+        LayoutKind::Uniform,
+        &fractions(&["1/2", "1"]),
+        false,
+    );
+    assert_eq!(named.unwrap().menu.len(), 2);
 }

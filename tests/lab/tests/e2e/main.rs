@@ -45,6 +45,7 @@ mod soak;
 mod soak_tenants;
 mod submission;
 mod timeslice_and_hami;
+mod uniform;
 mod upgrade;
 mod without_slice;
 

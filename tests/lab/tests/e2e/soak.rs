@@ -152,9 +152,32 @@ impl Look {
 
 #[test]
 fn soak_of_random_jobs() -> Result<(), LabError> {
-    let count = number("GPUFRAC_SOAK_JOBS", 200);
-    let seed = test_seed::seed();
     let lab = Lab::builder().gpus("H100-80", 2).latency(10).start()?;
+    let fractions = ["0.5", "0.25", "0.25", "0.125", "0.125", "0.2", "0.06"];
+    soak(&lab, number("GPUFRAC_SOAK_JOBS", 200), &fractions)
+}
+
+const UNIFORM: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/4"]
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+#[test]
+fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
+    let builder = Lab::builder().gpus("H100-80", 2).latency(10);
+    let lab = builder.pools(UNIFORM).start()?;
+    let fractions = ["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"];
+    soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), &fractions)
+}
+
+/// Random jobs of these fractions, each of which has to get an instance of its own.
+fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
+    let seed = test_seed::seed();
     let node = &lab.nodes()[0];
     let done = AtomicBool::new(false);
 
@@ -162,7 +185,7 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
         let watcher = scope.spawn(|| {
             let (mut looks, mut most) = (0_u32, 0);
             while !done.load(Ordering::Acquire) {
-                let look = Look::take(&lab, node)?;
+                let look = Look::take(lab, node)?;
                 let contradictions = look.contradictions();
                 assert_eq!(contradictions, Vec::<String>::new(), "seed {seed}");
                 looks += 1;
@@ -171,7 +194,7 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
             }
             Ok::<_, LabError>((looks, most))
         });
-        let jobs = submit(&lab, count, seed).and_then(|jobs| {
+        let jobs = submit(lab, count, seed, fractions).and_then(|jobs| {
             lab.wait_until_empty(Duration::from_secs(600))?;
             Ok(jobs)
         });
@@ -223,13 +246,17 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
 }
 
 /// Submits `count` jobs and cancels some; gives them with whether they were cancelled.
-fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<(JobId, bool)>, LabError> {
+fn submit(
+    lab: &Lab,
+    count: u64,
+    seed: u64,
+    fractions: &[&str],
+) -> Result<Vec<(JobId, bool)>, LabError> {
     let mut dice = Dice::new(seed);
     let mut jobs: Vec<(JobId, bool)> = Vec::new();
     for _ in 0..count {
         let user = &lab.users()[usize::try_from(dice.throw(2)).unwrap_or(0)];
-        let fraction = ["0.5", "0.25", "0.25", "0.125", "0.125", "0.2", "0.06"];
-        let fraction = fraction[usize::try_from(dice.throw(7)).unwrap_or(0)];
+        let fraction = fractions[dice.below(fractions.len())];
         let length = dice.throw(1500);
         let script = format!(
             "--wrap=echo $CUDA_VISIBLE_DEVICES; sleep {}.{:03}",

@@ -1,0 +1,94 @@
+//! Pieces of GPUs and whole ones from the same GPUs: layout `uniform`.
+
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+
+use crate::shared_devices::{finish, ready, run, start, submit};
+
+const POOLS: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/4"]
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+
+[partition.gpu]
+allow_raw = true
+"#;
+
+/// GPU and size in memory slices of each instance of the node, sorted.
+fn instances(lab: &Lab) -> Result<Vec<(usize, u32)>, LabError> {
+    let instances = lab.instances(&lab.nodes()[0])?;
+    let mut sizes: Vec<_> = instances.iter().map(|it| (it.gpu, it.size)).collect();
+    sizes.sort_unstable();
+    Ok(sizes)
+}
+
+/// The GPU of a job's lease, by NVML's index.
+fn gpu_of(lab: &Lab, job: JobId) -> Result<usize, LabError> {
+    let leases = lab.leases_of(&lab.nodes()[0], job)?;
+    Ok(leases[0].slice.gpu_index.position())
+}
+
+#[test]
+fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
+    let lab = start(Lab::builder().gpus("H100-80", 2).pools(POOLS))?;
+    let user = lab.users()[0].clone();
+    let mut pieces = Vec::new();
+    for _ in 0..5 {
+        pieces.push(run(&lab, &user, &["--gres=gpufrac:0.25"])?.0);
+    }
+    // A GPU is full, and the other one has a piece.
+    assert_eq!(instances(&lab)?.len(), 5);
+    assert!(instances(&lab)?.iter().all(|(_, size)| *size == 2));
+    let whole = submit(&lab, &user, &["--gres=gpufrac:1"])?;
+    let raw = submit(&lab, &user, &["--gres=gpu:uniform:1"])?;
+    let waits = |job: JobId| -> Result<(), LabError> {
+        lab.wait("Slurm says why", Duration::from_secs(30), || {
+            let job = lab.job(job)?;
+            assert_eq!(job.state(), "PENDING");
+            let reasons = ["Resources", "Priority"];
+            Ok(reasons.contains(&job.field("Reason")).then_some(()))
+        })
+    };
+    waits(whole)?;
+    waits(raw)?;
+
+    // The GPU with one piece is empty first.
+    let last = pieces.pop().expect("the fifth");
+    let freed = gpu_of(&lab, last)?;
+    let full = 1 - freed;
+    finish(&lab, last)?;
+    let seen = ready(&lab, whole)?;
+    assert!(
+        seen.get("CUDA_VISIBLE_DEVICES").starts_with("MIG-"),
+        "{seen:?}"
+    );
+    assert_eq!(gpu_of(&lab, whole)?, freed);
+    let sizes = instances(&lab)?;
+    assert!(sizes.contains(&(freed, 8)), "{sizes:?}");
+    assert_eq!(sizes.len(), 5);
+    waits(raw)?;
+
+    // The other one is given whole too, once the last of its pieces is gone.
+    for piece in pieces {
+        waits(raw)?;
+        finish(&lab, piece)?;
+    }
+    ready(&lab, raw)?;
+    assert_eq!(gpu_of(&lab, raw)?, full);
+    assert_eq!(instances(&lab)?, [(0, 8), (1, 8)]);
+    let piece = submit(&lab, &user, &["--gres=gpufrac:0.25"])?;
+    waits(piece)?;
+    finish(&lab, whole)?;
+    ready(&lab, piece)?;
+    assert_eq!(gpu_of(&lab, piece)?, freed);
+    for job in [raw, piece] {
+        finish(&lab, job)?;
+    }
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
