@@ -7,6 +7,7 @@
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
+use crate::request::GresForm;
 
 mod conflicts;
 mod destination;
@@ -29,11 +30,12 @@ pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 
 /// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
-/// such a step, from 23.02 on without a word about the reason.
+/// such a step, from 23.02 on without a word about the reason. Before 23.11 a whole GPU may be counted in shares, which Slurm
+/// divides.
 #[must_use]
-pub fn beyond_job(own: &str, step: &Entry) -> Option<String> {
+pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
     let fraction = Fraction::parse_decimal(own).ok()?;
-    if fraction == Fraction::ONE && step.units < Units::WHOLE {
+    if form == GresForm::Slash && fraction == Fraction::ONE && step.units < Units::WHOLE {
         return Some(
             "gpufrac: the job has a whole GPU, which Slurm does not divide among steps; leave --gres out, with --overlap \
              for steps side by side"

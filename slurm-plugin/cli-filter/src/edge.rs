@@ -266,7 +266,10 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     if let Some(note) = note {
         log::info(&note);
     }
-    if step && let Some(hint) = own_fraction(options).and_then(|own| beyond_job(&own, &entry)) {
+    if step
+        && let Some(hint) =
+            own_fraction(options).and_then(|own| beyond_job(&own, &entry, request.form))
+    {
         log::info(&hint);
     }
     asked.set(options, &text)

@@ -70,9 +70,9 @@ pub enum LayoutError {
         /// Its only size.
         only: Fraction,
     },
-    /// Pieces of a GPU have one size.
+    /// The GPU cannot be full of such pieces.
     #[error(
-        "layout \"uniform\" takes one size, a GPU in equal pieces: write menu = [\"1/2\"], [\"1/4\"] or, with as many compute slices, [\"1/7\"]"
+        "layout \"uniform\" cuts a GPU into equal pieces; write their size as menu = [\"1/2\"] or [\"1/4\"], or [\"1/7\"] on GPUs with seven compute slices"
     )]
     NotUniform,
     /// The GPU has no instance of that size there.

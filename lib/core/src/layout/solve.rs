@@ -26,7 +26,11 @@ impl Layout {
     ) -> Result<Layout, LayoutError> {
         candidates::check_geometry(geometry)?;
         let plan = candidates::plan(geometry, kind, menu)?;
-        Layout::prove(geometry, plan, equal)
+        Layout::prove(geometry, plan, equal).map_err(|error| match (kind, error) {
+            // Of the one size no other can be left out.
+            (LayoutKind::Uniform, LayoutError::Unsafe { .. }) => LayoutError::NotUniform,
+            (_, error) => error,
+        })
     }
 
     /// The second half of [`Layout::solve`], for a plan of any shape.

@@ -211,12 +211,14 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
     match (shards, gpus) {
         ([shard], []) => {
             // A type must be one that the pools have; a share of a whole device is none of ours.
-            let known = |name: &str| {
-                let mut parts = pools.iter().filter(|p| p.layout.kind != LayoutKind::Whole);
-                parts.any(|pool| pool.type_name() == name)
+            let mut parts = pools.iter().filter(|p| p.layout.kind != LayoutKind::Whole);
+            let known = match (units, shard.type_name) {
+                (..100, None) => true,
+                (..100, Some(name)) => parts.any(|pool| pool.type_name() == name),
+                (100, Some(name)) => parts.any(|p| p.type_name() == name && p.lends_whole()),
+                _ => false,
             };
-            // A whole GPU is never counted in shards.
-            units < 100 && shard.count == Some(units) && shard.type_name.is_none_or(known)
+            known && shard.count == Some(units)
         }
         ([], [gpu]) => {
             let lent = |name: &str| {

@@ -435,7 +435,7 @@ fn a_reservation_may_have_a_partition_of_its_own() {
 #[test]
 fn a_step_can_not_have_more_than_its_job() {
     let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
-        Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry),
+        Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, GresForm::Slash),
         other => panic!("{other:?}"),
     };
     assert_eq!(
@@ -457,7 +457,9 @@ fn a_step_can_not_have_more_than_its_job() {
     // A seventh is shown as 0.143, and costs 14 units.
     let seventh = job("slices", "gpufrac:0.143");
     match decide(shared_config(), &seventh, Occasion::Step) {
-        Ok(Verdict::Rewritten { entry, .. }) => assert_eq!(beyond_job("0.143", &entry), None),
+        Ok(Verdict::Rewritten { entry, .. }) => {
+            assert_eq!(beyond_job("0.143", &entry, GresForm::Slash), None)
+        }
         other => panic!("{other:?}"),
     }
 }

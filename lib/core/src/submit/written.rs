@@ -7,6 +7,8 @@ use super::refusal::{FractionOption, Refusal};
 use super::requested::{Origin, RequestedFraction};
 use super::texts::Texts;
 use crate::entry::Entry;
+use crate::layout::LayoutKind;
+use crate::pool::Pool;
 use crate::request::{self, GresForm, Item, Kind};
 use crate::rounding::{Demand, Grant};
 
@@ -82,9 +84,17 @@ fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
 }
 
 /// What Slurm counts for it.
+///
+/// Slurm before 23.11.5 forgets that shares of a device are in use when the first of the jobs that have some ends
+/// (`_job_dealloc` in `gres_ctld.c`), and gives the device whole beside the others. All shares of a device together it counts
+/// rightly.
 fn counted(form: GresForm, granted: &Granted<'_>) -> String {
     let (prefix, units) = (form.prefix(), granted.grant.entry.units);
+    let is_shared = |pool: &&Pool| pool.layout.kind != LayoutKind::Whole;
     match granted.grant.whole {
+        Some(name) if form == GresForm::Colon && granted.grant.pools.iter().all(is_shared) => {
+            format!("{prefix}gpufrac:{units},{prefix}shard:{name}:{units}")
+        }
         Some(name) => format!("{prefix}gpu:{name}:1,{prefix}gpufrac:{units}"),
         None => format!("{prefix}gpufrac:{units},{}", shards(form, granted)),
     }

@@ -45,7 +45,12 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     assert_eq!(instances(&lab)?.len(), 5);
     assert!(instances(&lab)?.iter().all(|(_, size)| *size == 2));
     let whole = submit(&lab, &user, &["--gres=gpufrac:1"])?;
-    let raw = submit(&lab, &user, &["--gres=gpu:uniform:1"])?;
+    // Slurm before 23.11.5 gives a device by itself as soon as the first of its pieces is free.
+    let raw = match lab.slurm().since(23, 11) {
+        true => "--gres=gpu:uniform:1",
+        false => "--gres=gpufrac:1",
+    };
+    let second = submit(&lab, &user, &[raw])?;
     let waits = |job: JobId| -> Result<(), LabError> {
         lab.wait("Slurm says why", Duration::from_secs(30), || {
             let job = lab.job(job)?;
@@ -55,7 +60,7 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
         })
     };
     waits(whole)?;
-    waits(raw)?;
+    waits(second)?;
 
     // The GPU with one piece is empty first.
     let last = pieces.pop().expect("the fifth");
@@ -71,22 +76,22 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     let sizes = instances(&lab)?;
     assert!(sizes.contains(&(freed, 8)), "{sizes:?}");
     assert_eq!(sizes.len(), 5);
-    waits(raw)?;
+    waits(second)?;
 
     // The other one is given whole too, once the last of its pieces is gone.
     for piece in pieces {
-        waits(raw)?;
+        waits(second)?;
         finish(&lab, piece)?;
     }
-    ready(&lab, raw)?;
-    assert_eq!(gpu_of(&lab, raw)?, full);
+    ready(&lab, second)?;
+    assert_eq!(gpu_of(&lab, second)?, full);
     assert_eq!(instances(&lab)?, [(0, 8), (1, 8)]);
     let piece = submit(&lab, &user, &["--gres=gpufrac:0.25"])?;
     waits(piece)?;
     finish(&lab, whole)?;
     ready(&lab, piece)?;
     assert_eq!(gpu_of(&lab, piece)?, freed);
-    for job in [raw, piece] {
+    for job in [second, piece] {
         finish(&lab, job)?;
     }
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());

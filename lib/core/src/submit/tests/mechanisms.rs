@@ -188,6 +188,44 @@ fn menus_of_shares() {
     );
 }
 
+/// Slurm before 23.11.5 gives a device whole beside shares of it.
+#[test]
+fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
+    let given = |partition: &str, tres: &str| {
+        let tres = tres
+            .replace("gpu", "gres:gpu")
+            .replace("shard", "gres:shard");
+        let request = JobRequest {
+            partitions: Some(partition),
+            form: GresForm::Colon,
+            tres_per_node: Some(&tres),
+            ..job("", "")
+        };
+        match decide(cluster(), &request, Occasion::Submit) {
+            Ok(Verdict::Rewritten { text, entry, .. }) => (text, entry.units),
+            other => panic!("{partition} {tres}: {other:?}"),
+        }
+    };
+    for (partition, name) in [("l40s", "mps"), ("t4", "timeslice"), ("few", "hami")] {
+        let whole = format!("gres:gpufrac:100,gres:shard:{name}:100");
+        assert_eq!(given(partition, "gpufrac:1"), (whole, Units::WHOLE));
+        let again = format!("gpufrac:100,shard:{name}:100");
+        assert_eq!(given(partition, &again).1, Units::WHOLE);
+    }
+    // Nobody has shares of these.
+    assert_eq!(
+        given("mix", "gpufrac:1").0,
+        "gres:gpu:whole:1,gres:gpufrac:100"
+    );
+    for pair in [
+        "gpufrac:100,shard:100",
+        "gpufrac:100,shard:half:100",
+        "gpufrac:100,shard:mps:99",
+    ] {
+        no("l40s", pair);
+    }
+}
+
 #[test]
 fn a_whole_gpu_is_exclusive() {
     for (partition, name) in [("l40s", "mps"), ("t4", "timeslice"), ("few", "hami")] {

@@ -152,7 +152,7 @@ fn groups_without_end() -> Result<(), LabError> {
     wait_for_file(&lab, "begun")?;
     lab.write_work("first", "")?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    if lab.leases_of(&lab.nodes()[0], job)?.len() > 0 {
+    if !lab.leases_of(&lab.nodes()[0], job)?.is_empty() {
         attack.reached("a lease after the job");
     }
     lab.command("scancel").args([other.to_string()]).stdout()?;
