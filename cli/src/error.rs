@@ -27,7 +27,7 @@ pub enum CliError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// The configuration is wrong.
@@ -67,7 +67,7 @@ pub enum CliError {
         one: String,
     },
     /// Leases and records are on their node.
-    #[error("what node `{node}` has is known on `{node}` itself, and this is `{host}`")]
+    #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
     Elsewhere {
         /// The node.
         node: String,
@@ -78,24 +78,24 @@ pub enum CliError {
     #[error("only root may do this")]
     NotRoot,
     /// Nobody can answer.
-    #[error("stdin is no terminal, and nothing is destroyed without a yes")]
+    #[error("stdin is not a terminal, and nothing is destroyed without a confirmation")]
     NobodyToAsk,
     /// No such lease.
     #[error("no lease `{name}` on this node")]
     NoLease {
-        /// As written.
+        /// The value as it stands in the request or file.
         name: String,
     },
     /// The job may use it.
     #[error("job {job} is {state} on this node: its lease stays")]
     JobIsThere {
-        /// The job.
+        /// Slurm's id of the job.
         job: JobId,
         /// Its state.
         state: String,
     },
     /// Jobs whose instances are not known.
-    #[error("nothing is destroyed: of {} on node {node} no lease is known, so that one of these instances may be theirs", in_words(.jobs))]
+    #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
     JobsWithoutLease {
         /// The node.
         node: String,
@@ -103,10 +103,10 @@ pub enum CliError {
         jobs: Vec<JobId>,
     },
     /// Nothing to destroy.
-    #[error("nothing is destroyed: something runs on each of these")]
+    #[error("nothing is destroyed: each of these instances is in use")]
     AllInUse,
     /// Whether jobs are over is not known.
-    #[error("nothing is destroyed: Slurm does not say which jobs are over: {0}")]
+    #[error("nothing is destroyed: asking Slurm for its jobs failed: {0}")]
     SlurmIsSilent(AskError),
     /// A file of root's.
     #[error(transparent)]
@@ -118,22 +118,22 @@ pub enum CliError {
     #[error(transparent)]
     Clean(#[from] CleanError),
     /// A slice stays.
-    #[error("it cannot be taken down yet: {0}")]
+    #[error("the slice cannot be removed yet: {0}")]
     Teardown(#[from] TeardownError),
     /// A list of nodes that is none.
     #[error("`{text}`: {source}")]
     Nodes {
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// What is wrong.
         source: HostlistError,
     },
     /// How many GPUs the nodes have is not known.
-    #[error("how many GPUs `{node}` has is not known here: {source}")]
+    #[error("counting the GPUs of `{node}` failed: {source}")]
     GpuCount {
         /// The node.
         node: String,
-        /// Why.
+        /// The cause.
         source: NvmlError,
     },
     /// Not the id of a job.
@@ -144,7 +144,7 @@ pub enum CliError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A file of the site could not be changed.
@@ -194,7 +194,7 @@ pub enum CliError {
     /// Nothing is known of a job.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
-        /// The job.
+        /// Slurm's id of the job.
         job: JobId,
         /// The node that was asked about.
         node: String,

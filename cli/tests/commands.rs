@@ -311,7 +311,7 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
     assert_eq!((said.code, world.instances()), (Some(1), 1));
     assert!(
         said.err
-            .contains("of job 12 on node gpufrac-test02 no lease is known"),
+            .contains("no lease is known of job 12 on node gpufrac-test02"),
         "{}",
         said.err
     );

@@ -71,7 +71,7 @@ impl Daemon {
         let (state, unusable) = outside.memory.load()?;
         if let Some(why) = unusable {
             outside.log.warning(format!(
-                "the state of before is not used, as {why}: every slice counts as used now"
+                "the saved state is not used, because {why}: every slice counts as active now"
             ));
         }
         let daemon = Daemon {
@@ -130,7 +130,7 @@ impl Daemon {
             None => {}
             Some(Ok(leases)) => self.sync_leases(leases),
             Some(Err(error)) => {
-                // Whom a damaged file names is not known: nothing is decided.
+                // The jobs of a damaged file are unknown: nothing is decided.
                 self.reports
                     .report_once(&self.outside.log, Topic::Leases, Some(error));
                 return self.publish();

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: JobId,
     /// How often it was requeued.
     pub restart_count: u32,
@@ -30,7 +30,7 @@ impl Key {
 /// Which slice of which job on this node: a job with a slice for each task has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceId {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: JobId,
     /// Which of its slices here, from 0.
     pub number: u32,

@@ -135,9 +135,9 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
                         daemon.reload(node);
                         log.info("read its configuration again");
                     }
-                    Err(why) => {
-                        log.error(format!("goes on with the configuration of before: {why}"))
-                    }
+                    Err(why) => log.error(format!(
+                        "reading the configuration failed, the daemon keeps the old one: {why}"
+                    )),
                 }
                 notify(&[sd_notify::NotifyState::Ready]);
             }

@@ -30,7 +30,7 @@ pub(crate) struct FuzzArguments {
     seconds: u32,
 }
 
-/// What came of one target.
+/// The outcome of one target.
 struct Outcome {
     target: String,
     executions: u64,

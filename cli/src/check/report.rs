@@ -28,7 +28,7 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// For whom a report is.
+/// The reader of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// People: notes on stdout, what must be changed with its hint on stderr.

@@ -1,4 +1,4 @@
-//! A GPU drawn as text: which memory slice belongs to whom.
+//! A GPU drawn as text: the owner of each memory slice.
 
 use gpufrac_core::geometry::Placement;
 

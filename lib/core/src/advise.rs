@@ -90,7 +90,7 @@ pub enum AdviseError {
         known().join(", ")
     )]
     UnknownModel {
-        /// As written.
+        /// The value as it stands in the request or file.
         name: String,
     },
     /// The memory of a vGPU depends on its profile.

@@ -96,7 +96,7 @@ impl IdleWish {
     /// All of them.
     pub const ALL: [IdleWish; 3] = [IdleWish::Default, IdleWish::Long, IdleWish::Off];
 
-    /// The word of the option.
+    /// The value of the option.
     pub fn name(self) -> &'static str {
         match self {
             IdleWish::Default => "default",
@@ -152,7 +152,7 @@ pub struct Reaper {
     pub rules: Vec<Rule>,
 }
 
-/// When so many slices look stalled that rather the telemetry is wrong.
+/// When so many slices look idle that the telemetry is probably faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     /// Percent of a node's leases above which nothing is reaped there.
@@ -180,10 +180,10 @@ pub struct Mail {
     pub contact: Option<String>,
 }
 
-/// A rule: for whom, and what.
+/// A rule: its conditions and its policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// For whom.
+    /// The conditions.
     pub conditions: Conditions,
     /// What; its name is the rule's.
     pub policy: Policy,

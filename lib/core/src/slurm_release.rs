@@ -23,7 +23,7 @@ pub struct SlurmRelease {
 
 /// A text that names no release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no release of Slurm such as 24.11.5")]
+#[error("{0:?} is not a release of Slurm such as 24.11.5")]
 pub struct NoRelease(pub String);
 
 impl SlurmSeries {

@@ -20,7 +20,7 @@ pub enum DevCgroupError {
     Read {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The kernel refused a rule.
@@ -30,7 +30,7 @@ pub enum DevCgroupError {
         path: PathBuf,
         /// The rule.
         rule: DeviceRule,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// bpf(2) takes no programs.
@@ -43,7 +43,7 @@ pub enum DevCgroupError {
         action: &'static str,
         /// The group.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The process is in no group of this job that could be closed.

@@ -6,7 +6,7 @@
 //! in the step's own, which holds for the groups below that one, the user's too.
 //!
 //! The kernel has a list of them for each group, looks through it with each that is added and when a device is opened, and copies it
-//! into each group that is made below. So a device that is of no use behind a closed one gets no rule.
+//! into each group that is made below. So a device that works only together with a closed one gets no rule.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! Version 2: a program of the kernel that is asked for each device.
 //!
 //! Slurm has such programs too, one for the job, and, in steps of srun, one for the step's `user` folder and
-//! one for each task: each in place of the one above it (`BPF_F_ALLOW_OVERRIDE`), and the job's is attached anew
+//! one for each task: each in place of the one above it (`BPF_F_ALLOW_OVERRIDE`), and the job's is attached again
 //! with each step. Ours goes where Slurm has none, on the step's own folder, with `BPF_F_ALLOW_MULTI`, so that it
 //! holds together with those below it. The job's holds no longer there then: it is attached beside ours, for the
 //! batch script, the extern step and others that have none below. What is attached goes with the folder.
@@ -52,7 +52,7 @@ pub fn fence(
     let own = Program::load(&instructions(rules), NAME).and_then(known);
     let own = own.map_err(DevCgroupError::NoPrograms)?;
     close(&cgroup, &mount.point, &own)?;
-    // Who comes in by ssh is there: closed with each step, lest it stays open once it could not be.
+    // Who comes in by ssh is there: closed with each step, so that it does not stay open after one failure.
     let external = cgroup.with_file_name("step_extern");
     if external != cgroup && external.is_dir() {
         close(&external, &mount.point, &own)?;

@@ -36,7 +36,7 @@ impl std::fmt::Display for DeviceNumber {
 pub enum DeviceRule {
     /// One device.
     Device(DeviceNumber),
-    /// One device that is of no use to who cannot open another one that is closed too. Version 2 of control groups closes it, as a row
+    /// One device that opens nothing without another device, which is closed too. Version 2 of control groups closes it, as a row
     /// of minors costs as much there as one; version 1 need not.
     Behind(DeviceNumber),
     /// All devices of a major. The kernel cannot except single minors from it later.

@@ -4,7 +4,7 @@ use std::io;
 
 use nix::errno::Errno;
 
-/// Whether a system call failed for want of something that any user can use up and give back: space, a quota, memory,
+/// Whether a system call failed because something was used up that any user can use up and give back: space, a quota, memory,
 /// processes, open files, locks. It says nothing against the machine, and passes.
 pub fn is_shortage(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);

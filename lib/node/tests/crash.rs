@@ -37,7 +37,7 @@ impl Scene {
         let mut ended = 0;
         for point in points {
             for next in NEXT {
-                // Without the way that carves the victim anew: Slurm never does.
+                // Without the way that carves the victim again: Slurm never does.
                 if matches!(next, Next::Again) {
                     continue;
                 }

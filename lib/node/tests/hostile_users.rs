@@ -159,7 +159,7 @@ fn a_private_server_that_leaves_its_session_ends_with_its_job() {
         eventually(|| getsid(Some(Pid::from_raw(server))) == Ok(Pid::from_raw(server)));
         running.push((server, stream, client));
     }
-    // Nothing else tells whose it is: its daemon is gone, and so is its session.
+    // Nothing else tells its owner: its daemon is gone, and so is its session.
     let daemon = world.daemon(one);
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     eventually(|| !lives(daemon));

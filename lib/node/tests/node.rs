@@ -330,7 +330,7 @@ fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
 }
 
 #[test]
-fn a_job_id_that_begins_anew_does_not_get_the_old_owners_slice() {
+fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
     let Some(world) = ready() else { return };
     world.prolog(job(7, 0, 25)).ok();
     let old = world.leases()[0].clone();
@@ -551,7 +551,7 @@ fn a_job_that_was_cancelled_before_its_prolog_asked_is_left_alone() {
                 1,
                 &format!("{over} gres:gpufrac:25,gres:shard:25 0 - {held}"),
             );
-            world.prolog(job(1, 0, 25)).ok().says("over already");
+            world.prolog(job(1, 0, 25)).ok().says("already ended");
             assert!(world.instances(0).is_empty() && world.leases().is_empty());
         }
     }

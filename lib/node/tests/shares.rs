@@ -432,7 +432,7 @@ fn a_client_of_the_users_other_job_is_left_alone() {
     let server = serve(&world, &pipe, &[program.pid()]);
     world.epilog(one).ok();
     assert!(program.lives());
-    // Whose it is cannot be said, but the user may stay.
+    // Its owner is unknown, but the user may stay.
     world.check(&[]);
     world.epilog(two).ok();
     eventually(|| !program.lives());

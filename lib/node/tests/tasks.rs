@@ -127,7 +127,7 @@ fn any_call_that_fails_leaves_all_or_nothing() {
 }
 
 #[test]
-fn without_slurms_word_nothing_is_carved() {
+fn without_slurms_answer_nothing_is_carved() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 25, 2);
     // An answer that does not tell how many there are: of a Slurm whose text is another, or has none.

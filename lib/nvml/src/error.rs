@@ -54,7 +54,7 @@ pub enum NvmlError {
     Start {
         /// The library.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: WrapperError,
     },
     /// The driver's NVML is older than the call.

@@ -164,7 +164,7 @@ impl<'s> Gpu<'s> {
         }
     }
 
-    /// Memory in use on a MIG device, by whomever.
+    /// Memory in use on a MIG device, by all processes.
     pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
         let device = self.session.nvml.device_by_uuid(mig_uuid);
         let memory = device.and_then(|device| device.memory_info());

@@ -47,7 +47,7 @@ impl Closed {
     }
 }
 
-/// Whom a permission is looked up for: the owner's, the group's, or that of others.
+/// The class of a permission: owner, group or others.
 struct Reader {
     uid: Option<Uid>,
     groups: Vec<Gid>,

@@ -20,7 +20,7 @@ use script::Ending;
 /// Longer files are no scripts.
 const MANY_BYTES: u64 = 1 << 20;
 
-/// Whom a host serves.
+/// The daemons or users that a host serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role {
     /// slurmd runs here, with GPUs of a pool.
@@ -124,7 +124,7 @@ impl Trouble {
             Wrong::StatusUnsure(program, line) => (
                 Severity::Warning,
                 format!(
-                    "`{path}`, line {line}: whether the script ends with the status of {program} is not to be seen; if not, {}",
+                    "`{path}`, line {line}: whether the script ends with the status of {program} cannot be seen; if not, {}",
                     consequence(program)
                 ),
                 format!("write there: /usr/sbin/{program} || exit $?"),

@@ -61,7 +61,7 @@ pub struct Settings {
     pub closed: Option<Closed>,
     /// The one node that was asked about, and is judged.
     pub only: Option<String>,
-    /// Whom this host serves; None where it was not looked at.
+    /// The daemons or users that this host serves; None where nothing was looked at.
     pub role: Option<Role>,
     /// What this host lacks.
     pub troubles: Vec<Trouble>,

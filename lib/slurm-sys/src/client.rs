@@ -107,7 +107,7 @@ pub enum JobState {
 /// What slurmctld says of a job. A text that there is not is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobInfo {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: u32,
     /// Its owner.
     pub user_id: u32,
@@ -154,7 +154,7 @@ pub struct JobInfo {
     pub suspend_unix: u64,
     /// Whether it is a batch job and its user lets it be requeued.
     pub can_requeue: bool,
-    /// Whom Slurm writes to. Where the user names nobody slurmctld puts the user's name there, with
+    /// The recipient of Slurm's mail. Where the user names nobody slurmctld puts the user's name there, with
     /// `MailDomain`; it may be empty all the same.
     pub mail_user: String,
     /// What admins wrote on it.

@@ -8,7 +8,7 @@
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
 //! With the feature `plugin`, for what Slurm loads. All of it calls functions that exist only inside Slurm's own
-//! processes (slurmctld, slurmstepd, srun), or is of no use elsewhere:
+//! processes (slurmctld, slurmstepd, srun), or has no use elsewhere:
 //!
 //! * `boundary`: no panic crosses into Slurm.
 //! * `memory`: strings and string lists in Slurm's memory, written.

@@ -174,7 +174,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
     vec![paragraphs.join("\n\n")]
 }
 
-/// The remedies, the checkpoint, and whom to ask for more time.
+/// The remedies, the checkpoint, and the contact for more time.
 fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Vec<String> {
     let mut options = remedies(Some(record.job), event.stall);
     if let Some((signal, before)) = notice.policy.signal {
@@ -234,23 +234,23 @@ pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
         false => format!("node {node}"),
     };
     let cause = format!(
-        "{} of {} slices of {place} look stalled, more than {} % of them. Rather the measurement is wrong than all of \
-         these jobs, so node {node} ends no job and warns no user until that changes. This holds since {}.",
+        "{} of {} slices of {place} look idle (limit {} %). The telemetry is probably faulty. Node {node} suspends \
+         warnings and reclaims until fewer slices look idle. The circuit breaker opened at {}.",
         breach.stalled,
         breach.leases,
         breach.share,
         utc(breach.since_unix),
     );
-    let advice = "Look at the log of gpufrac-reaperd and at its metrics: where samples come from, how many could not \
-                  tell. `gpufrac why JOB` shows a job's samples. If the slices are idle indeed, a larger share in \
-                  `[reaper.breaker]` lets them be taken back.";
+    let advice = "Look at the log of gpufrac-reaperd and at its metrics: they show the source of the samples and \
+                  the number of unknown samples. `gpufrac why JOB` shows a job's samples. If the slices are really idle, \
+                  set a larger share in `[reaper.breaker]`.";
     let paragraphs = [cause.as_str(), advice].map(|text| wrapped(text, LINE_WIDTH, "").join("\n"));
     let admins = mail.admins.iter().filter(|address| is_address(address));
     let to: Vec<String> = admins.cloned().collect();
     (!to.is_empty()).then(|| Message {
         to,
         subject: format!(
-            "gpufrac: no job is ended, {} of {} slices of {place} look stalled",
+            "gpufrac: circuit breaker open, {} of {} slices of {place} look idle",
             breach.stalled, breach.leases
         ),
         text: paragraphs.join("\n\n") + "\n",

@@ -112,7 +112,7 @@ impl Cleanup {
         };
         for process in found.iter().filter(|p| !self.strangers.contains(p)) {
             outside.log.error(format!(
-                "{process} computes where its job has no lease: it may have been handed an open device of another job"
+                "{process} computes without a lease of its job; a process of another job may have passed it an open device"
             ));
         }
         self.strangers = found;

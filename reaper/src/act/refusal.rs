@@ -23,8 +23,8 @@ pub(crate) enum Refusal {
     /// The limit of an hour.
     #[error("this node ended {0} jobs in the last hour")]
     HourlyLimit(u32),
-    /// Slurm did not say what came of the end.
-    #[error("what came of it is not known: {0}")]
+    /// Slurm did not report the outcome of the end.
+    #[error("the outcome is unknown: {0}")]
     UnknownOutcome(String),
     /// Slurm did not end the job.
     #[error("Slurm refused: {0}")]

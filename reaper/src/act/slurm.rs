@@ -75,7 +75,7 @@ struct Reply {
 pub trait JobControl {
     /// A job; None if Slurm knows none of this id.
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
-    /// Does something to a run of a job; what came of each.
+    /// Does something to a run of a job; the outcome of each.
     fn act(
         &self,
         job_id: JobId,

@@ -66,13 +66,13 @@ impl Daemon {
         let name = scope.name();
         let Some(count) = too_many.map(UserCounts::total) else {
             self.outside.log.warning(format!(
-                "circuit breaker closed on the {name}: warnings and ends go on, by samples from now on"
+                "circuit breaker closed on the {name}: warnings and reclaims go on, by samples from now on"
             ));
             return;
         };
         let share = breaker::share(&limits, scope);
         self.outside.log.error(format!(
-            "circuit breaker open on the {name}: {} of {} slices look idle (limit {share} %); the telemetry is probably faulty. Warnings and ends are suspended until fewer slices look idle; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
+            "circuit breaker open on the {name}: {} of {} slices look idle (limit {share} %); the telemetry is probably faulty. Warnings and reclaims are suspended until fewer slices look idle; look at the GPUs of this node (`gpufrac status`, `nvidia-smi`), or raise [reaper.breaker] {name}_share",
             count.stalled, count.leases
         ));
         let breach = Breach {

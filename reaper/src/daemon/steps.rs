@@ -87,13 +87,13 @@ impl Daemon {
         } else {
             self.state.totals.dry_run += 1;
         }
-        let whom = if job.batch {
+        let receiver = if job.batch {
             "the batch script"
         } else {
             "its steps"
         };
         let detail = format!(
-            "{signal} to {whom}, {} for a checkpoint",
+            "{signal} to {receiver}, {} for a checkpoint",
             words::span(end.since(now))
         );
         self.decide(

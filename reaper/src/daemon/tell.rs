@@ -31,7 +31,7 @@ impl Daemon {
         )
     }
 
-    /// Whom to write to; None where there is no mail.
+    /// The recipient; None where there is no mail.
     pub(super) fn recipient(&self, due: &Due, job: &JobInfo) -> Option<String> {
         let mail = &self.node.config.reaper.mail;
         mail.sendmail.as_ref().or(mail.program.as_ref())?;

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn one_use_a_second_before_the_end_begins_anew() {
+    fn one_use_a_second_before_the_end_restarts_the_window() {
         let look = |second| {
             Some(if second == 99 {
                 Activity::Busy

@@ -83,16 +83,16 @@ pub enum PeerError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The nodes of the job are not known.
-    #[error("its nodes `{0}` are no list of nodes")]
+    #[error("its nodes `{0}` are not a list of nodes")]
     Nodes(String),
     /// Another node decides.
     #[error("node {0} decides")]
     Follower(String),
     /// What a node said may be old: it has not said it again yet.
-    #[error("node {0} has not said anew that its part is idle")]
+    #[error("node {0} has not confirmed that its part of the job is idle")]
     Unheard(String),
     /// A node does not say that its part is stalled.
-    #[error("node {0} does not say that its part is idle")]
+    #[error("node {0} does not report its part of the job as idle")]
     Busy(String),
 }
 
@@ -348,7 +348,7 @@ mod tests {
         let busy = Err("node n2 does not say that its part is idle".to_owned());
         assert_eq!(asked(&mut one, 0), busy);
         two.claim(KEY, 50 * SECOND, at(1)).unwrap();
-        let unheard = Err("node n2 has not said anew that its part is idle".to_owned());
+        let unheard = Err("node n2 has not confirmed that its part of the job is idle".to_owned());
         assert_eq!(asked(&mut one, 1), unheard, "it may be an old one");
         two.claim(KEY, 51 * SECOND, at(2)).unwrap();
         assert_eq!(asked(&mut one, 2), Ok(51 * SECOND));

@@ -21,7 +21,7 @@ const MOST_POINTS: usize = 256;
 pub struct Record {
     /// [`VERSION`].
     pub version: u32,
-    /// The job.
+    /// Slurm's id of the job.
     pub job: JobId,
     /// How often it had been requeued.
     pub restart_count: u32,

@@ -29,7 +29,7 @@ pub enum UnusableState {
     #[error("it is of version {0}, this is {VERSION}")]
     Version(u32),
     /// Its times are of a clock that began again.
-    #[error("it is of another boot")]
+    #[error("it was written before the last boot")]
     OtherBoot,
 }
 

@@ -42,7 +42,7 @@ pub enum DcgmError {
     Page {
         /// The endpoint.
         url: ExporterUrl,
-        /// Why.
+        /// The cause.
         source: PageError,
     },
     /// A user took the connection, who may lie about the jobs of others.

@@ -218,7 +218,7 @@ impl Telemetry {
     }
 }
 
-/// Whether a sample says nothing for want of an earlier look to compare with. That is no sign of use: else no job
+/// Whether a sample says nothing because no earlier sample exists to compare with. That is no sign of use: else no job
 /// would ever be one that did not use its slice.
 fn compares_looks(sample: &Sample) -> bool {
     let compares = match sample.source {

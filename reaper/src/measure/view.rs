@@ -31,7 +31,7 @@ pub(super) enum UnknownWork {
     History(#[from] NoHistory),
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    #[error("the GPU was busy ({0} %), by no process")]
+    #[error("the GPU was busy ({0} %) without a known process")]
     OfNoProcess(u32),
 }
 

@@ -38,7 +38,7 @@ pub struct Snapshot {
 /// A slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
-    /// The job.
+    /// Slurm's id of the job.
     pub job: JobId,
     /// Its user.
     pub user: String,

@@ -24,7 +24,7 @@ pub enum WhyError {
         "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
     )]
     NotAJob {
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
     },
     /// A folder or file could not be read.
@@ -32,7 +32,7 @@ pub enum WhyError {
     Read {
         /// Which.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// Another build wrote it.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_read_is_named_and_hides_nothing() {
+    fn what_cannot_be_read_is_named_and_hides_nothing() {
         let world = World::new();
         world.put(1, "4242-1.json", &record());
         world.write(1, "4242-2.json", "{\"version\":2,\"new\":true}");

@@ -206,7 +206,7 @@ fn idle_slices_of_one_user_do_not_open_the_breaker() {
     }
 }
 
-/// All slices look idle, whoever has them: rather the telemetry is wrong.
+/// All slices look idle, whichever job has them: the telemetry is probably faulty.
 #[test]
 fn idle_slices_of_all_users_open_the_breaker() {
     for number in 0..10 {

@@ -81,7 +81,7 @@ fn with_slices(dice: &mut Rng, site: &Site) -> Submission {
     }
 }
 
-/// What came of one world.
+/// The outcome of one world.
 struct Outcome {
     ended: usize,
     spared: usize,

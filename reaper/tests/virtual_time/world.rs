@@ -44,7 +44,7 @@ pub struct Submission {
     pub plans: Vec<Vec<Part>>,
     /// What it does on further slices of its own, for as long as that lasts.
     pub beside: Vec<Vec<Part>>,
-    /// Whose it is.
+    /// Its owner.
     pub user: u32,
 }
 

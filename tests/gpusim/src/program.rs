@@ -119,7 +119,7 @@ fn open_instance(
         Capability::GpuInstance(gpu.minor, gi.id),
         Capability::ComputeInstance(gpu.minor, gi.id, ci.id),
     ] {
-        // Fails for everyone but root, whom the open below then tells of a missing node.
+        // Fails for everyone but root; for root the open below reports a missing node.
         let _ = tree::modprobe(root, capability);
         open(&capability.node(root), false)?;
     }
@@ -450,7 +450,7 @@ pub fn run(
         if let Some(mps) = &mps {
             mps.check()?;
         }
-        // The node may have been made anew, which is no reason to end.
+        // The node may have been made again, which is no reason to end.
         let _ = process.beat(store.root());
         Ok(())
     });

@@ -1,4 +1,4 @@
-//! What came of the comparison.
+//! The outcome of the comparison.
 
 use std::fmt;
 

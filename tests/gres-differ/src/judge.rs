@@ -20,7 +20,7 @@ const TYPES: [&[u8]; 7] = [
 /// The GRES that gpufrac is about.
 const NAMES: [&str; 3] = ["gpufrac", "shard", "gpu"];
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug)]
 pub(crate) enum Finding {
     RefusedByGpufrac,

@@ -1,4 +1,4 @@
-//! What a lab shall be like.
+//! The settings of a lab.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use crate::{CgroupVersion, Slurm};
 #[cfg(doc)]
 use crate::{Folder, Lab};
 
-/// What a lab shall be like.
+/// The settings of a lab.
 #[derive(Debug, Clone)]
 pub struct LabBuilder {
     pub(crate) nodes: usize,
@@ -208,7 +208,7 @@ impl LabBuilder {
     }
 
     /// Whether nodes are machines of a cloud that are off: neither set up nor with a slurmd, until Slurm's
-    /// ResumeProgram sees to it.
+    /// ResumeProgram does it.
     #[must_use]
     pub fn powered_down(mut self) -> Self {
         self.powered_down = true;

@@ -18,7 +18,7 @@ pub struct Disturbances {
     /// GPM and utilisation tell of no activity, whatever there is.
     #[serde(default)]
     pub dead_telemetry: bool,
-    /// Each call is noted: by whom, on what, for how long.
+    /// Each call is noted: the caller, the GPU, the duration.
     #[serde(default)]
     pub journal: bool,
     /// The model of latencies, where it is on.

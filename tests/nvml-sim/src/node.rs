@@ -71,12 +71,12 @@ pub struct Gpu {
     pub mig_pending: bool,
     /// Persistence mode.
     pub persistence: bool,
-    /// One of [`compute_mode`], until the driver is loaded anew.
+    /// One of [`compute_mode`], until the driver is loaded again.
     pub compute_mode: u32,
     /// Accounting mode.
     #[serde(default)]
     pub accounting: bool,
-    /// Memory that is held without a process, until the driver is loaded anew.
+    /// Memory that is held without a process, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
     /// GPU instances, by id.

@@ -24,7 +24,7 @@ pub enum Pattern {
     Steps {
         /// The parts.
         steps: Vec<Step>,
-        /// Whether they begin anew after the last one.
+        /// Whether they begin again after the last one.
         repeat: bool,
     },
 }

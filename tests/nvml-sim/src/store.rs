@@ -35,7 +35,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// A file holds something else than it should.
-    #[error("{}: {reason}; make the node anew with `gpusim init`", path.display())]
+    #[error("{}: {reason}; make the node again with `gpusim init`", path.display())]
     Content {
         /// The file.
         path: PathBuf,

@@ -10,7 +10,7 @@ use gpufrac_lab::Lab;
 use super::node::run;
 use crate::series::Series;
 
-/// What it shall be like.
+/// The settings.
 pub(super) struct Plain<'a> {
     /// Where cargo's results are.
     pub build: &'a Path,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Pair;
 
-/// What a comparison shall show.
+/// The figures of a comparison.
 pub(crate) enum Goal {
     /// Ours may take at most so many times as long.
     AtMostTimes(f64),

@@ -1,4 +1,4 @@
-//! A test to be run, and what came of it.
+//! A test to be run, and its outcome.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -35,7 +35,7 @@ pub(crate) enum Load {
     Waits,
 }
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub case: Case,

@@ -73,7 +73,7 @@ pub enum Problem {
     WrongType {
         /// What it must be.
         expected: &'static str,
-        /// TOML's word for what it is.
+        /// TOML's name of the type that was found.
         found: &'static str,
     },
     /// Another version of the file.
@@ -106,7 +106,7 @@ pub enum Problem {
     /// Not a fraction.
     #[error("{text}: {source}; write 0.25 or \"1/4\"")]
     Fraction {
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// Why not.
         source: FractionError,
@@ -209,7 +209,7 @@ pub enum Problem {
     /// A GPU index out of range.
     #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
     GpuIndex {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// No pool in the file.
@@ -257,10 +257,10 @@ pub enum Problem {
     },
     /// Not a length of time.
     #[error(
-        "{value:?} is no length of time; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
+        "{value:?} is not a duration; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
     )]
     Duration {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
         /// Whether there may be none.
         or_off: bool,
@@ -274,35 +274,35 @@ pub enum Problem {
         value: String,
     },
     /// Not a percentage.
-    #[error("{value} is no percentage; write a number from 0 to 100")]
+    #[error("{value} is not a percentage; write a number from 0 to 100")]
     Percentage {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// A percentage with decimals.
     #[error("{value} has decimals; write a whole number from 0 to 100")]
     WholePercentage {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// Samples too close together or too far apart.
     #[error("{value} cannot be the time between samples; write 200ms to 1m")]
     Interval {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// Not an address to listen at.
     #[error(
-        "{value:?} is no address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
+        "{value:?} is not an address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
     )]
     Address {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// Not a loopback address in figures, with a path.
-    #[error("{value:?} is no address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
+    #[error("{value:?} is not the address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
     Url {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// What cannot be in the header of a mail.
@@ -310,13 +310,11 @@ pub enum Problem {
         "{value:?} cannot be in an address; write it without blanks, and not with - at its start"
     )]
     MailWord {
-        /// As written.
+        /// The value as it stands in the request or file.
         value: String,
     },
     /// A rule without conditions.
-    #[error(
-        "a rule must say for whom it is, by one of {known}; what holds for everybody belongs in [reaper]"
-    )]
+    #[error("a rule needs a condition: one of {known}; settings for all jobs belong in [reaper]")]
     ForEverybody {
         /// The conditions.
         known: String,

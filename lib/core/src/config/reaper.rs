@@ -26,7 +26,7 @@ const OWN_KEYS: [&str; 8] = [
     "rule",
 ];
 
-/// Keys of a policy: in `[reaper]` for everybody, in a rule for those whom it names.
+/// Keys of a policy: in `[reaper]` for everybody, in a rule for the jobs that it names.
 const POLICY_KEYS: [&str; 14] = [
     "mode",
     "grace",

@@ -1,4 +1,4 @@
-//! Which rule holds for whom.
+//! Which rule holds for which job.
 
 use super::*;
 

@@ -205,7 +205,7 @@ pub enum Refusal {
     TooLarge {
         /// Where the fraction was asked for.
         option: FractionOption,
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// Where the job may run.
         destination: String,
@@ -221,7 +221,7 @@ pub enum Refusal {
         partitions(elsewhere)
     )]
     TooMuchMemory {
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// Where the job may run.
         destination: String,
@@ -231,11 +231,11 @@ pub enum Refusal {
         elsewhere: Vec<String>,
     },
     /// Rewritten before, to something that is not on the menu here.
-    #[error("gpufrac: {text} units are no size of {destination}; {}", ways(*option, sizes, &[]))]
+    #[error("gpufrac: {text} units are not a size of {destination}; {}", ways(*option, sizes, &[]))]
     NotOnMenu {
         /// Where the fraction was asked for.
         option: FractionOption,
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// Where the job may run.
         destination: String,
@@ -247,7 +247,7 @@ pub enum Refusal {
     NothingInCommon {
         /// Where the fraction was asked for.
         option: FractionOption,
-        /// As written.
+        /// The value as it stands in the request or file.
         text: String,
         /// Where the job may run.
         destination: String,
@@ -299,7 +299,7 @@ pub enum Refusal {
         ways(FractionOption::Gres, sizes, elsewhere)
     )]
     NoSuchType {
-        /// As written.
+        /// The value as it stands in the request or file.
         type_name: String,
         /// The partition.
         partition: String,

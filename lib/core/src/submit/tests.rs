@@ -188,7 +188,7 @@ fn several_pools_give_the_costliest() {
     assert_eq!(submit("mixed", "gpufrac:25,shard:25").1, 25);
     assert_eq!(
         refusal("mixed", "gpufrac:13,shard:13"),
-        "gpufrac: 13 units are no size of partition mixed; write --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
+        "gpufrac: 13 units are not a size of partition mixed; write --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
     );
     assert_eq!(
         refusal("gpu,slices", "gpufrac:0.125"),
@@ -224,7 +224,7 @@ fn whole_gpus() {
         note,
         "gpufrac: rounded up from 0.75 to 1 (7g.80gb, 79.2 GiB)"
     );
-    // Halves are still to be had there.
+    // Halves are still available there.
     assert_eq!(
         submit("big", "gpufrac:0.5").0,
         "gres/gpufrac:50,gres/shard:50"
@@ -262,7 +262,7 @@ fn pairs_are_left_as_they_are() {
     }
     assert_eq!(
         refusal("gpu", "gpufrac:30,shard:30"),
-        "gpufrac: 30 units are no size of partition gpu; write --gres=gpufrac:0.125 or \
+        "gpufrac: 30 units are not a size of partition gpu; write --gres=gpufrac:0.125 or \
          --gres=gpufrac:0.25 or --gres=gpufrac:0.5"
     );
     for pair in [
@@ -433,7 +433,7 @@ fn a_reservation_may_have_a_partition_of_its_own() {
 }
 
 #[test]
-fn a_step_can_not_have_more_than_its_job() {
+fn a_step_cannot_have_more_than_its_job() {
     let hint = |own, tres| match decide(shared_config(), &job("gpu", tres), Occasion::Step) {
         Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, GresForm::Slash),
         other => panic!("{other:?}"),

@@ -41,7 +41,7 @@ fn among_partitions(
         grant.whole,
         any,
     ) {
-        // Devices that lend no shares have one all the same, for Slurm's sake (gres.conf): only the Type keeps a
+        // Devices that lend no shares have one all the same, because Slurm needs one (gres.conf): only the Type keeps a
         // request of one unit away from it.
         Ok(None) if grant.whole.is_none() && grant.entry.units.0 == 1 && !undecided => {
             only_type(&grant.pools)

@@ -81,7 +81,7 @@ impl FileError {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether it failed for want of something that users can use up, such as space; waiting may help.
+    /// Whether it failed because something was used up that users can use up, such as space; waiting may help.
     pub fn is_shortage(&self) -> bool {
         matches!(self, FileError::Io { source, .. } if shortage::is_shortage(source))
     }

@@ -26,7 +26,7 @@ pub enum SmiError {
     Run {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }

@@ -34,7 +34,7 @@ pub enum JobEnvError {
 /// A job on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobEnv {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: JobId,
     /// Its owner.
     pub user_id: UserId,
@@ -91,7 +91,7 @@ pub fn host_name() -> String {
 }
 
 impl JobEnv {
-    /// Whether a lease is of this run of this job. Slurm's ids begin anew where it lost its state, and
+    /// Whether a lease is of this run of this job. Slurm's ids start again where it lost its state, and
     /// a requeued job keeps its own.
     pub fn is_run_of(&self, lease: &Lease) -> bool {
         lease.user_id == self.user_id && lease.restart_count == self.restart_count

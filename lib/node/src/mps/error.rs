@@ -19,7 +19,7 @@ pub enum MpsError {
     Run {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// It ended without leaving a daemon.
@@ -102,7 +102,7 @@ impl MpsError {
             | MpsError::Undead { .. } => ErrorClass::Transient,
             MpsError::File(error) => class_of_file(error),
             MpsError::Run { source, .. } if is_shortage(source) => ErrorClass::Transient,
-            // What a program does not know it says. For want of space or processes it says nothing.
+            // What a program does not know it says. If space or processes are used up, it says nothing.
             MpsError::Start { reason, .. } if reason.is_empty() => ErrorClass::Transient,
             MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
                 ErrorClass::Broken

@@ -18,7 +18,7 @@ pub(super) const PLACEHOLDER_MAJOR: u32 = 60;
 /// From here on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
 const VOLTA: u32 = 7;
 
-/// What to do when there is no control daemon to be had.
+/// What to do when no control daemon can be started.
 pub(super) const MPS_FIX: &str = "install the driver's nvidia-cuda-mps-control; one server for all users needs driver 555 or later (older ones can do tenancy \"private\"), static partitions those of CUDA 13.1; its path is mps_control in [paths]";
 /// What to do when a GPU is not the model of its pool.
 pub(super) const MODEL_FIX: &str =

@@ -76,7 +76,7 @@ pub fn carve(
         && job.is_over_by(info)
     {
         // What it held is told no more, which would look like an error. Its epilog takes what an earlier run left.
-        log.info("the job is over already: nothing is carved");
+        log.info("the job has already ended: nothing is carved");
         return Ok(Carved::NotConcerned);
     }
     if word.said.as_ref().is_some_and(is_explained) {
@@ -140,7 +140,7 @@ fn go_without(
         release::release(node, job.job_id, log)?;
     }
     word.check_no_shares(job)?;
-    // Only on Slurm's word: of all others with a device no task starts.
+    // Only if Slurm confirms it: no task of any other job with a device starts.
     if held && word.asked.is_some() {
         without::note(&node.run, job.job_id, job.user_id)?;
     }
@@ -322,7 +322,7 @@ impl GivingBack<'_> {
                 return self.end();
             }
             if self.is_given_up() {
-                log.warning(format!("given back already: {error}"));
+                log.warning(format!("the job was already requeued or ended: {error}"));
                 return Exit::Done;
             }
             if let Some(exit) = self.is_over("requeue", &refused) {
@@ -355,7 +355,7 @@ impl GivingBack<'_> {
     }
 
     /// How the prolog ends when Slurm was not told in time. The node is not drained for it: a job with devices of a pool and
-    /// without a lease starts no task, which the SPANK plugin sees to.
+    /// without a lease starts no task: the SPANK plugin ensures it.
     fn is_over(&self, what: &str, refused: &SlurmError) -> Option<Exit> {
         let (log, error) = (self.log, self.error);
         // Then the SPANK plugin is hardly of this Slurm either.

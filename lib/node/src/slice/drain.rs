@@ -14,6 +14,6 @@ pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) 
         Ok(Drained::Reasoned(reason)) => {
             log.info(format!("the node keeps the reason that it has: {reason}"));
         }
-        Err(error) => log.warning(format!("the node's reason does not say why: {error}")),
+        Err(error) => log.warning(format!("setting the node's drain reason failed: {error}")),
     }
 }

@@ -37,7 +37,7 @@ pub enum Unfit {
     /// The lease is not one that may be used.
     #[error("job {job_id}: its slice is in state {state}, not active")]
     NotActive {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// The lease's state.
         state: LeaseState,
@@ -47,7 +47,7 @@ pub enum Unfit {
         "job {job_id}: Slurm gave it a part of a GPU and it has no slice: no prolog made one; submit it again"
     )]
     NoLease {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
     },
     /// Slurm counts gpufrac on a node on which no pool is.
@@ -55,7 +55,7 @@ pub enum Unfit {
         "job {job_id}: Slurm gave it a part of a GPU, and no pool of gpufrac.toml is on this node; add the node to a pool"
     )]
     NoPool {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
     },
     /// The slice is of a device that Slurm did not give to the step.
@@ -63,7 +63,7 @@ pub enum Unfit {
         "job {job_id}: its slice is of device {device}, which Slurm did not give to it; submit it again"
     )]
     OtherDevice {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// That of the lease.
         device: DeviceIndex,
@@ -74,7 +74,7 @@ pub enum Unfit {
         "job {job_id}: its slice is {slice} % of a GPU and Slurm allocated {allocated} %; submit it again"
     )]
     Differs {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// What the leases say together.
         slice: u32,
@@ -93,7 +93,7 @@ impl Unfit {
 /// What the leases of a job are compared with.
 #[derive(Debug)]
 pub struct Comparison<'a> {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: JobId,
     /// Whether the step has all that the job holds here: the batch script and the interactive step.
     pub is_whole_job: bool,

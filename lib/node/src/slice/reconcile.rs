@@ -72,9 +72,7 @@ pub fn evict_finished(
             continue;
         }
         if start.elapsed() > ASK_LIMIT {
-            log.warning(
-                "Slurm takes long to say which jobs are over; the rest is not asked about now",
-            );
+            log.warning("Slurm answers slowly; the jobs of the other leases are asked about later");
             break;
         }
         let job = lease.job_id;
@@ -86,7 +84,7 @@ pub fn evict_finished(
             }
             Err(error) => {
                 log.warning(format!(
-                    "is job {job} on {} over? No answer: {error}",
+                    "asking Slurm whether job {job} on {} has ended failed: {error}",
                     place(&lease)
                 ));
                 break;

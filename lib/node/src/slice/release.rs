@@ -169,7 +169,9 @@ fn note(node: &Node, leases: &[Lease], log: &JobLog) -> Vec<Epilog> {
     for gpu in gpus {
         match note(gpu) {
             Ok(note) => notes.push(note),
-            Err(error) => log.warning(format!("others do not see this epilog: {error}")),
+            Err(error) => log.warning(format!(
+                "announcing this epilog to other programs failed: {error}"
+            )),
         }
     }
     notes
@@ -192,7 +194,10 @@ fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
         }
         match store.mark_releasing_without_lock(lease) {
             Ok(()) => reached("release.releasing_written"),
-            Err(error) => log.warning(format!("{} is not marked: {error}", place(lease))),
+            Err(error) => log.warning(format!(
+                "marking {} as releasing failed: {error}",
+                place(lease)
+            )),
         }
     }
 }

@@ -36,7 +36,7 @@ pub enum LockError {
     Flock {
         /// The lock file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Errno,
     },
     /// The turn did not come in time.

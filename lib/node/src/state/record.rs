@@ -189,7 +189,7 @@ impl NodeRecord {
         }
     }
 
-    /// Whether a driver's word on the GPUs is here, whichever driver's.
+    /// Whether an answer of a driver on the GPUs is here, whichever driver's.
     pub fn has_facts(&self) -> bool {
         self.driver.is_some()
     }

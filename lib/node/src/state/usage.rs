@@ -24,9 +24,9 @@ pub enum UsageError {
     /// A record could not be made into JSON.
     #[error("cannot write the usage record of job {job_id}: {source}")]
     Json {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
     /// Reading or writing failed.
@@ -36,7 +36,7 @@ pub enum UsageError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -46,7 +46,7 @@ pub enum UsageError {
 pub struct UsageRecord {
     /// Of this format.
     pub version: u32,
-    /// The job.
+    /// Slurm's id of the job.
     pub job: JobId,
     /// Which of the job's slices on this node, from 0.
     #[serde(default, skip_serializing_if = "is_first")]

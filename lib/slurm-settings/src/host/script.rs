@@ -252,7 +252,7 @@ impl Script<'_> {
         match next.exit() {
             Some(true) => Ending::Passed,
             Some(false) => Ending::Lost(next.line),
-            // Looked at, and maybe acted upon.
+            // Looked at, and maybe acted on.
             None if next.words.iter().any(|word| word.contains("$?")) => {
                 let exits = self.steps[at..]
                     .iter()

@@ -191,7 +191,7 @@ fn runs(
         ),
         false => (
             Severity::Error,
-            format!("it does not name {program}, which makes and unmakes slices"),
+            format!("it does not name {program}, which makes and removes slices"),
         ),
     };
     let value = values.last().copied().unwrap_or_default();

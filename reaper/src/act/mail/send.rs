@@ -18,7 +18,7 @@ const MOST_COMPLAINT_CHARS: usize = 400;
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
     /// Nobody to send it to.
-    #[error("the letter has no recipient")]
+    #[error("the mail message has no recipient")]
     NoRecipient,
     /// What is no address is not given to a program.
     #[error("`{0}` is not an address")]
@@ -28,7 +28,7 @@ pub enum MailError {
     Run {
         /// Its path.
         program: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It failed.

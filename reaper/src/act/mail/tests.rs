@@ -219,7 +219,7 @@ fn the_message_is_what_a_mail_program_reads() {
 }
 
 #[test]
-fn a_header_can_not_be_added() {
+fn a_header_cannot_be_added() {
     let site = Site::new();
     let mail = sendmail(site.recorder());
     let mut message = message(&mail);
@@ -393,7 +393,7 @@ fn admins_are_told_of_a_breaker() {
     assert_eq!(message.to, ["root"]);
     assert_eq!(
         message.subject,
-        "gpufrac: no job is ended, 7 of 8 slices of node gn07 look stalled"
+        "gpufrac: circuit breaker open, 7 of 8 slices of node gn07 look idle"
     );
     let text = flat(&message.text);
     assert!(text.contains("more than 60 % of them"), "{text}");

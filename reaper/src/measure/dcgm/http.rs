@@ -16,7 +16,7 @@ const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
     /// The answer is not of HTTP/1, or is coded as no answer to HTTP/1.0 may be.
-    #[error("it is no answer of HTTP/1.0")]
+    #[error("it is not an answer of HTTP/1.0")]
     NoHttp,
     /// Another answer than 200.
     #[error("it says {0}")]
@@ -28,7 +28,7 @@ pub enum PageError {
     #[error("it does not end")]
     TooLong,
     /// The page is not UTF-8.
-    #[error("it is no text")]
+    #[error("it is not text")]
     NoText,
 }
 

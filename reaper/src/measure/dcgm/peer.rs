@@ -135,7 +135,7 @@ mod tests {
             let listener = &listener;
             scope.spawn(move || {
                 let Some(user) = by else { return };
-                // Of this thread alone; a new socket is of the user for whom files are checked.
+                // Of this thread alone; a new socket is of the user whose rights the kernel checks for files.
                 setfsuid(Uid::from_raw(user));
                 let taken = listener.accept();
                 let _ = wait.recv();

@@ -107,7 +107,7 @@ fn label(row: usize) -> &'static str {
     }
 }
 
-/// The letter of an event; small if it was only said.
+/// The mark of an event; in lower case if the decision was only logged.
 fn letter(event: &Event) -> char {
     let letter = match event.decision {
         Decision::Warn => 'W',

@@ -33,7 +33,7 @@ pub enum ServerError {
         /// The system's reason.
         source: io::Error,
     },
-    /// No thread or no pipe to be had.
+    /// No thread or no pipe is available.
     #[error("cannot start a thread for Prometheus: {0}")]
     Start(#[source] io::Error),
 }

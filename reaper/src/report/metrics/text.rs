@@ -147,7 +147,7 @@ impl Metrics<'_, '_> {
         ];
         let head = Head::new(
             "reaper_breaker_open",
-            "1 while so many slices look stalled that none is reaped",
+            "1 while so many slices look idle that reclaims are suspended",
         );
         let open = open.map(|(scope, open)| ([("scope", scope)], u32::from(open)));
         self.gauge(head, open)

@@ -351,7 +351,7 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
         waits_for(&lab, second, reason)?;
         pairs.push((first, second));
     }
-    // slurmctld counts anew what runs when it begins.
+    // slurmctld counts the running jobs again when it starts.
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;
     // Slurm 22.05 takes no job for shards before the node has told it of them.

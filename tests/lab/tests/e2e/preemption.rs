@@ -80,7 +80,7 @@ fn expect_no_failed_start(lab: &Lab, preemptors: &[JobId]) -> Result<(), LabErro
     let usual = [
         ": carved ",
         "which was left releasing",
-        "the job is over already",
+        "the job has already ended",
     ];
     let other: Vec<_> = words
         .lines()
@@ -143,7 +143,7 @@ fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     let outputs = [lab.output(cheap[0])?, lab.output(cheap[1])?].concat();
     assert_eq!(outputs.matches("told\n").count(), 1, "{outputs}");
 
-    // A half is to be had on the right side only.
+    // A half is available on the right side only.
     let half = submit(&lab, &["-p", "high"], "0.5", "sleep 1000")?;
     lab.wait_for_state(half, &["RUNNING"])?;
     assert_eq!(lab.slice(node, half)?.instance.start, 4);

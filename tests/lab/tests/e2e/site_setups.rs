@@ -151,7 +151,7 @@ fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Writes gpufrac.toml anew, or only changes who may read it.
+/// Writes gpufrac.toml again, or only changes who may read it.
 fn give(lab: &Lab, text: Option<&str>, mode: u32, group: u32) {
     let path = lab.folder().gpufrac_conf();
     if let Some(text) = text {
@@ -162,7 +162,7 @@ fn give(lab: &Lab, text: Option<&str>, mode: u32, group: u32) {
 }
 
 #[test]
-fn who_can_not_read_the_configuration_is_named() -> Result<(), LabError> {
+fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
     let mut lab = Lab::builder().gpus("H100-80", 1).slurm_user().start()?;
     let text = fs::read_to_string(lab.folder().gpufrac_conf()).expect("a file of the lab");
     let owner = lab.slurm_user().expect("this lab has one").clone();

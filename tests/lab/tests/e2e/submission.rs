@@ -239,7 +239,7 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     assert!(!refused.status.success(), "{refused:?}");
     assert!(refused.stderr.contains("0.25"), "{refused:?}");
 
-    // A mistake in the file keeps what was in force, unless slurmctld started anew: this one has no other to wait for it.
+    // A mistake in the file keeps what was in force, unless slurmctld was restarted: this one has no other to wait for it.
     std::fs::write(&file, "version = 1\nnonsense = 2\n").expect("the broken file");
     reconfigure()?;
     let refused = submit()?;

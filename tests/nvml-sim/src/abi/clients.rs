@@ -20,7 +20,7 @@ const SAMPLE_STEP_US: u64 = 100_000;
 const SAMPLES: u64 = 100;
 /// How far back they go.
 const SAMPLED_US: u64 = SAMPLES * SAMPLE_STEP_US;
-/// NVML's word for no instance.
+/// NVML's value for no instance.
 const NONE: c_uint = c_uint::MAX;
 
 const MIB: u64 = 1 << 20;

@@ -183,7 +183,7 @@ fn menus_of_shares() {
     assert_eq!(on("few", "gpufrac:0.7").0, "gpu:hami:1,gpufrac:100");
     assert_eq!(
         no("few", "gpufrac:40,shard:40"),
-        "gpufrac: 40 units are no size of partition few; write --gres=gpufrac:0.334 or \
+        "gpufrac: 40 units are not a size of partition few; write --gres=gpufrac:0.334 or \
          --gres=gpufrac:0.5 or --gres=gpufrac:1"
     );
 }

@@ -46,7 +46,7 @@ pub enum Reaction {
     difference = difference(*pools)
 )]
 pub struct OtherPools {
-    /// The job.
+    /// Slurm's id of the job.
     pub job_id: JobId,
     /// The node.
     pub node: String,
@@ -118,13 +118,13 @@ pub enum CarveError {
     #[error(transparent)]
     Caps(#[from] CapsError),
     /// An old slice of the same job cannot be taken down.
-    #[error("an older slice of the job is in the way: {0}")]
+    #[error("removing an older slice of the job failed: {0}")]
     Old(#[from] TeardownError),
     /// An old slice of the same job on another GPU cannot be taken down.
-    #[error("an older slice of the job is in the way: {0}")]
+    #[error("removing an older slice of the job failed: {0}")]
     Release(#[from] ReleaseError),
     /// A slice could be made only in part, and this part not be unmade.
-    #[error("{error}; what was made stays until the next prolog or epilog: {cleanup}")]
+    #[error("{error}; its remains stay until the next prolog or epilog: {cleanup}")]
     Unfinished {
         /// What failed.
         error: Box<CarveError>,
@@ -184,7 +184,7 @@ pub enum CarveError {
         "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25` or move it, then release it"
     )]
     Rule {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// The partition.
         partition: String,
@@ -196,7 +196,7 @@ pub enum CarveError {
         "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
     )]
     Login {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// Where it was moved.
         partition: String,
@@ -206,7 +206,7 @@ pub enum CarveError {
         "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
     Ambiguous {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// The item.
         source: RequestError,
@@ -216,7 +216,7 @@ pub enum CarveError {
         "the job asks for {wanted} {name}, and Slurm allocated {allocated} of them on this node; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
     Allocated {
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// What is counted.
         name: &'static str,
@@ -226,7 +226,7 @@ pub enum CarveError {
         allocated: u64,
     },
     /// Nothing can be made without what Slurm allocated, and it does not say that.
-    #[error("how much the job holds on this node Slurm does not say: {why}")]
+    #[error("reading the job's allocation on this node from Slurm failed: {why}")]
     Uncounted {
         /// Why not.
         why: String,
@@ -242,7 +242,7 @@ pub enum CarveError {
         per_task: String,
     },
     /// Slurm's answer has no GPU in it.
-    #[error("how much of device {device} the job asks for is not said in `{tres}`")]
+    #[error("`{tres}` does not say how much of device {device} the job asks for")]
     NoSize {
         /// Slurm's index.
         device: DeviceIndex,
@@ -340,7 +340,7 @@ pub enum CarveError {
     Earlier {
         /// The GPU.
         gpu: String,
-        /// The job.
+        /// Slurm's id of the job.
         job_id: JobId,
         /// How it shares it.
         mechanism: Mechanism,

@@ -1,4 +1,4 @@
-//! What a job is to have, by Slurm's word and by the entry of job_submit.
+//! What a job must have, by Slurm's answer and by the entry of job_submit.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl Word {
                 true => Err(CarveError::Uncounted {
                     why: self.silence.clone().unwrap_or_else(unknown),
                 }),
-                // Of this the SPANK plugin sees to it that Slurm allocated as much.
+                // The SPANK plugin ensures that Slurm allocated as much.
                 false => Ok(Counted {
                     slices: 1,
                     whole_device: false,
@@ -295,7 +295,7 @@ fn check_total(
     })
 }
 
-/// Where nothing can be made without Slurm's word, it is asked again.
+/// Where nothing can be made without Slurm's answer, Slurm is asked again.
 fn ask(
     job: &JobEnv,
     entry: Option<Entry>,

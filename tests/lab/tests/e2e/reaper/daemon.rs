@@ -61,7 +61,7 @@ fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
     assert!(second.stderr.contains(&said), "{second:?}");
 
     write_reaper(&lab, "[reaper]\nmode = \"sideways\"\n")?;
-    reload(&lab, &node, "goes on with the configuration of before")?;
+    reload(&lab, &node, "the daemon keeps the old one")?;
     let log = lab.reaper_log(&node)?;
     assert!(log.contains("\"sideways\""), "{log}");
     write_reaper(&lab, &quick(&slower, ""))?;
@@ -88,7 +88,7 @@ fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_a_daemon_that_did_not_run_can_not_know_counts_as_use() -> Result<(), LabError> {
+fn what_a_daemon_that_did_not_run_cannot_know_counts_as_use() -> Result<(), LabError> {
     let mut lab = lab(&[], "").start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
     let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
@@ -106,10 +106,10 @@ fn what_a_daemon_that_did_not_run_can_not_know_counts_as_use() -> Result<(), Lab
     wait_until_cancelled(&lab, &node, job)?;
     let told = kept(&lab, &node, job)?.remove(0);
     let log = lab.reaper_log(&node)?;
-    let is_anew = |told: &Decided| told.word == "clear" && told.detail == STOOD_STILL;
-    let anew = told.iter().filter(|told| is_anew(told)).count();
-    assert!(anew >= 2, "{told:?}\n{log}");
-    let last = told.iter().rposition(is_anew).unwrap_or_default();
+    let is_again = |told: &Decided| told.word == "clear" && told.detail == STOOD_STILL;
+    let again = told.iter().filter(|told| is_again(told)).count();
+    assert!(again >= 2, "{told:?}\n{log}");
+    let last = told.iter().rposition(is_again).unwrap_or_default();
     let after = &told[last..];
     assert_eq!(words(after), ["clear", "warn", "cancel"], "{log}");
     assert!(after[2].stalled >= 6 * SECOND, "{told:?}\n{log}");
@@ -357,7 +357,7 @@ fn a_process_that_computes_without_a_lease_is_told_of() -> Result<(), LabError> 
         .spawn()?;
     let pid = outside.pid();
     wait_for_log(&lab, node, &format!("process {pid} on "))?;
-    wait_for_log(&lab, node, "computes where its job has no lease")?;
+    wait_for_log(&lab, node, "computes without a lease of its job")?;
     let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
     kill(pid, Signal::SIGKILL).expect("it runs");
     outside.wait()?;

@@ -1,4 +1,4 @@
-//! From the warning to the end, and whom it reaches.
+//! From the warning to the end, and who receives the messages.
 
 use std::fs;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const QUARTER: &str = "--gres=gpufrac:0.25";
 const LOAD: Duration = Duration::from_secs(60);
 
 #[test]
-fn each_warning_comes_in_time_and_use_begins_anew() -> Result<(), LabError> {
+fn each_warning_comes_in_time_and_use_restarts_the_window() -> Result<(), LabError> {
     let warned_twice = [
         ("never_used", "\"8s\""),
         ("idle", "\"8s\""),

@@ -19,7 +19,7 @@ mod stalls;
 /// Windows of a few seconds. Breaker and limits are out of the way.
 ///
 /// The reaper counts as use what it did not see for three intervals of a suspect: a machine that gives it no CPU, or
-/// whose disk makes it wait, for that long puts an end to a ladder. So the interval is no shorter than it must be. The
+/// whose disk makes it wait, for that long ends an escalation. So the interval is no shorter than it must be. The
 /// grace is what a busy machine needs from a lease to the first work of the job's program.
 const QUICK: &str = "\
 [reaper]
@@ -68,7 +68,7 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
 /// What the reaper says when it takes a warning back because the machine stood still for seconds.
 const STOOD_STILL: &str = "nobody looked for too long";
 
-/// Drops each ladder that ended because the machine stood still, by a decision's word and whether it says so.
+/// Drops each escalation that ended because the machine stood still, by a decision's name and whether it says so.
 fn without_standstills<T>(decided: Vec<T>, read: impl Fn(&T) -> (String, bool)) -> Vec<T> {
     let mut left: Vec<T> = Vec::new();
     for decision in decided {
@@ -83,7 +83,7 @@ fn without_standstills<T>(decided: Vec<T>, read: impl Fn(&T) -> (String, bool)) 
     left
 }
 
-/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Ladders that ended because
+/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Escalations that ended because
 /// the machine stood still are left out.
 fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
@@ -218,7 +218,7 @@ fn decided(event: &serde_json::Value) -> Decided {
     }
 }
 
-/// As [`kept`], of a job that ran once; ladders that ended because the machine stood still are left out.
+/// As [`kept`], of a job that ran once; escalations that ended because the machine stood still are left out.
 fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
     let mut runs = kept(lab, node, job)?;
     let log = lab.reaper_log(node)?;

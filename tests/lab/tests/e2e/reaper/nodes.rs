@@ -130,7 +130,7 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
     let told = decisions(&lab, &first, job)?;
     assert!(!told.contains(&"cancel".to_owned()), "{told:?}\n{log}");
     assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
-    // It has not seen the slice for long, so it begins anew.
+    // It has not seen the slice for long, so the window restarts.
     lab.start_reaper(&second)?;
     wait_until_cancelled(&lab, &first, job)?;
     let told = kept(&lab, &first, job)?.remove(0);

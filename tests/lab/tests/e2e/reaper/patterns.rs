@@ -1,7 +1,7 @@
 //! Jobs of random activity on real Slurm, judged by what they themselves wrote down. Ten thousand of them are played in
 //! virtual time, in `reaper/tests/virtual_time`.
 //!
-//! The oracle knows nothing of samples, windows' beginnings or ladders: it has the times at which each job
+//! The oracle knows nothing of samples, windows' beginnings or escalations: it has the times at which each job
 //! started its programs, what these were told to do, and when the job was ended.
 //!
 //! `GPUFRAC_PATTERN_JOBS` sets how many, `GPUFRAC_TEST_SEED` which; each run prints its seed.

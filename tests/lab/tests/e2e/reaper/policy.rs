@@ -20,7 +20,7 @@ partitions = ["gpu", "fast"]
 nodes = "@NODES@"
 "#;
 
-/// Windows of whom no rule is for; a slice that was not looked at for a while counts as used.
+/// Windows of jobs that no rule names; a slice that was not looked at for a while counts as used.
 const LONG: [(&str, &str); 2] = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
 
 /// A rule of each kind.

@@ -256,7 +256,7 @@ fn instances_of_ampere_by_dcgm() -> Result<(), LabError> {
     let changes = [("dcgm_exporter", url.as_str())];
     let lab = lab(&changes, "").gpus("A100-40", 2).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    // What the simulator knows of them does not matter: the exporter's word counts.
+    // What the simulator knows of them does not matter: the exporter's answer counts.
     let run = |script| submit(&lab, user, &[QUARTER], script);
     let (idle, busy, unknown) = (run("gpu busy")?, run("gpu idle")?, run("gpu idle")?);
     let mut places = Vec::new();

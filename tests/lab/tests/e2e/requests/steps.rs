@@ -111,7 +111,7 @@ fn steps_do_not_divide_a_whole_gpu() -> Result<(), LabError> {
 }
 
 #[test]
-fn a_step_can_not_have_more_than_its_job() -> Result<(), LabError> {
+fn a_step_cannot_have_more_than_its_job() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let user = &lab.users()[0];
     let script = format!(
