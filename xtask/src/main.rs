@@ -20,6 +20,7 @@ mod series;
 mod setup;
 mod suite;
 mod version;
+mod words;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -27,6 +27,7 @@ use self::table::{On, Row, Table};
 use crate::cargo::{Counts, build, cargo, root, run, stage, tests};
 use crate::series::{self, Series};
 use crate::setup;
+use crate::words;
 
 /// The program of the end-to-end tests.
 const END_TO_END: &str = "lab::e2e";
@@ -36,7 +37,7 @@ const TABLE: &str = "tests/lab/tests/e2e/series.toml";
 const JUNIT: &str = "target/junit.xml";
 /// The seed of all random tests of a run.
 const SEED: &str = "GPUFRAC_TEST_SEED";
-/// Set where a test must not pass for want of NVIDIA's own programs.
+/// Set where a test must not pass because NVIDIA's own programs are missing.
 const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
 /// Set by those who have no way to these programs.
 const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
@@ -145,7 +146,7 @@ pub(crate) fn check() -> Result<()> {
     conclude(run_cases(cases.collect(), seed)?, began)
 }
 
-/// Runs cases side by side, and tells what came of them.
+/// Runs cases side by side, and reports their outcomes.
 fn run_cases(cases: Vec<Case>, seed: u64) -> Result<Counts> {
     println!("== {} tests", cases.len());
     let mut report = Report::new(seed);
@@ -371,7 +372,8 @@ fn checks() -> Result<Counts> {
 }
 
 fn format() -> Result<()> {
-    stage("format", || run(&mut cargo(&["fmt", "--all", "--check"])))
+    stage("format", || run(&mut cargo(&["fmt", "--all", "--check"])))?;
+    stage("words", words::check)
 }
 
 fn clippy() -> Result<()> {
