@@ -34,6 +34,23 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// A program of a crate in target/tools, of this version; installs the program if it is missing.
+pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
+    let tools = root().join("target/tools");
+    let program = tools.join("bin").join(name);
+    let found = Command::new(&program).arg("--version").output();
+    let is_version = found.is_ok_and(|output| {
+        String::from_utf8_lossy(&output.stdout)
+            .trim()
+            .ends_with(version)
+    });
+    if !is_version {
+        let install = ["install", name, "--locked", "--version", version, "--root"];
+        run(cargo(&install).arg(tools).args(options))?;
+    }
+    Ok(program)
+}
+
 /// Builds all libraries, plugins, programs and examples, as they are tested: what a lab needs.
 pub(crate) fn build() -> Result<()> {
     build_with(&[])

@@ -4,6 +4,7 @@
 
 mod attack;
 mod bench;
+mod book;
 mod cargo;
 mod demo;
 mod deny;
@@ -71,6 +72,8 @@ enum Task {
     Package(package::PackageArguments),
     /// Checks licences, bans and sources of all dependencies
     Deny,
+    /// Builds the manual of docs/ as HTML pages with a search, and checks its links
+    Book,
 }
 
 #[derive(clap::Args)]
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Package(arguments) => package::run(&arguments),
         Task::Deny => deny::run_check(),
+        Task::Book => book::build(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

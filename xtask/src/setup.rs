@@ -10,8 +10,8 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::run as run_command;
 
 /// What is needed, and for what: real Slurm, a database for its accounting, its headers, bindgen's libclang, a
-/// linker, other releases of Slurm.
-const PACKAGES: [&str; 13] = [
+/// linker, other releases of Slurm, a checker of memory, manual pages as HTML.
+const PACKAGES: [&str; 14] = [
     "slurmctld",
     "slurmd",
     "slurm-client",
@@ -25,6 +25,7 @@ const PACKAGES: [&str; 13] = [
     "libc6-dev",
     "debootstrap",
     "valgrind",
+    "mandoc",
 ];
 
 /// A Debian program: services are not started while it is there and says 101.

@@ -62,3 +62,40 @@ fn links_in_code_and_to_other_sites_are_left_out() {
     let page = "[a](b.md#c) [d](https://e) [f](#g)\n```\n[h](i)\n```\n<img src=\"j.svg\">";
     assert_eq!(links(page), ["b.md", "j.svg"]);
 }
+
+/// Files of the repository that the book has: pages of Markdown and manual pages.
+fn has_a_place_in_the_book(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.unwrap_or_default();
+    let manual = path
+        .parent()
+        .is_some_and(|folder| folder.ends_with("docs/man"));
+    manual || (name.ends_with(".md") && name != "SUMMARY.md")
+}
+
+#[test]
+fn every_page_has_one_place_in_the_summary() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root.canonicalize().expect("the root exists");
+    let summary = fs::read_to_string(root.join("docs/SUMMARY.md")).expect("the summary is there");
+    let mut listed: Vec<PathBuf> = links(&summary)
+        .iter()
+        .map(|link| root.join("docs").join(link))
+        .map(|path| path.canonicalize().unwrap_or(path))
+        .collect();
+    let mut all = Vec::new();
+    pages(&root, &mut all);
+    let manual = fs::read_dir(root.join("docs/man")).expect("the folder can be read");
+    all.extend(manual.map(|entry| entry.expect("the entry can be read").path()));
+    all.retain(|path| has_a_place_in_the_book(path));
+    for page in &all {
+        let places = listed.iter().filter(|path| *path == page).count();
+        assert_eq!(places, 1, "docs/SUMMARY.md: places of {}", page.display());
+    }
+    listed.retain(|path| !all.contains(path));
+    assert_eq!(
+        listed,
+        Vec::<PathBuf>::new(),
+        "docs/SUMMARY.md lists no page"
+    );
+}
