@@ -436,7 +436,7 @@ class Daemon:
         self.pipe, self.log = folder / "pipe", folder / "log"
         for place in (folder, self.pipe, self.log):
             place.mkdir()
-            # Another user shall be able to connect.
+            # Another user must be able to connect.
             place.chmod(0o755)
         self.uuid = uuid
 

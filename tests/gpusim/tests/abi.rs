@@ -313,7 +313,7 @@ fn whole_gpus_are_described() {
 }
 
 #[test]
-fn the_compute_mode_is_everyones_until_the_driver_is_loaded_anew() {
+fn the_compute_mode_is_everyones_until_the_driver_is_loaded_again() {
     use nvml_wrapper::enum_wrappers::device::ComputeMode;
     let node = SimNode::new(&["L40S-48", "A30-24:mig", "H100-80"], &[]);
     let nvml = node.nvml();
