@@ -59,7 +59,7 @@ pub enum EntryError {
     },
     /// Not the exact form `v1:units=N:mech=WORD`, with or without `:per=task` and `:idle=WORD` after it.
     #[error(
-        "entry {text:?} is not of the form v1:units=25:mech=mig, with :per=task and :idle=long behind it where that holds"
+        "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task and :idle=long"
     )]
     Form {
         /// The text as found.

@@ -1,12 +1,13 @@
 //! Version 1: rules in `devices.deny`.
 //!
-//! They are added to the job's own group, not to that of a task: Slurm 22.05 gives step and
-//! task folders to the job's user, who could make a group beside the task's and move there.
-//! A denial in the job's group holds for every group below it at once. What one step alone must not have is denied
-//! in the step's own, which holds for the groups below that one, the user's too.
+//! The rules are added to the job's own group, not to a task's group: Slurm 22.05 gives step and task folders to the
+//! job's user, who could make a further group there and move to it. A denial in the job's group applies to every group
+//! below it at once. Devices that only one step must not have are denied in the step's own group, which applies to the
+//! groups below it, also the user's.
 //!
-//! The kernel has a list of them for each group, looks through it with each that is added and when a device is opened, and copies it
-//! into each group that is made below. So a device that works only together with a closed one gets no rule.
+//! The kernel keeps a list of rules for each group. It walks through the list for each new rule and when a device is
+//! opened, and copies it into each new group below. So a device that works only together with a closed one gets no
+//! rule.
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -1,10 +1,11 @@
-//! Version 2: a program of the kernel that is asked for each device.
+//! Version 2: the kernel asks a BPF program for each device.
 //!
-//! Slurm has such programs too, one for the job, and, in steps of srun, one for the step's `user` folder and
-//! one for each task: each in place of the one above it (`BPF_F_ALLOW_OVERRIDE`), and the job's is attached again
-//! with each step. Ours goes where Slurm has none, on the step's own folder, with `BPF_F_ALLOW_MULTI`, so that it
-//! holds together with those below it. The job's holds no longer there then: it is attached beside ours, for the
-//! batch script, the extern step and others that have none below. What is attached goes with the folder.
+//! Slurm has such programs too, one for the job, and, in steps of srun, one for the step's `user` folder and one for
+//! each task. Each replaces the one above it (`BPF_F_ALLOW_OVERRIDE`), and the job's is attached again with each step.
+//! gpufrac's program is attached to the step's own folder, which has no program of Slurm, with `BPF_F_ALLOW_MULTI`, so
+//! that the programs below it also apply. The job's program does not apply there any more, so gpufrac attaches it to
+//! the same folder, for the batch script, the extern step and others without a program below. The kernel removes the
+//! programs with the folder.
 //!
 //! The job's user can own folders of tasks, never the step's.
 

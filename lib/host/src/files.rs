@@ -1,6 +1,6 @@
-//! Root's access to files. Every path is walked one component at a time without following a
-//! link, and every directory on the way must be one that only root can change: what root
-//! reads, writes, chowns or removes here can't be swapped by a user.
+//! Root's access to files. Every path is walked one component at a time without following a link, and only root may be
+//! able to change each directory on the way: a user cannot swap the files that root reads, writes, chowns or removes
+//! here.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

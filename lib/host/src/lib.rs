@@ -1,4 +1,4 @@
-//! What root's programs have of the host: files that only root can change, control groups, programs of others with a
+//! Access of root's programs to the host: files that only root can change, control groups, external programs with a
 //! deadline, pauses, the log, the exit codes.
 
 mod acl;

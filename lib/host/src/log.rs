@@ -1,5 +1,5 @@
-//! What an admin greps: `gpufrac: job 123: ...` in syslog (facility daemon), and on stderr, which
-//! slurmd writes to its own log. Where systemd reads both the lines go to syslog alone.
+//! The log for admins: `gpufrac: job 123: ...` in syslog (facility daemon), and on stderr, which slurmd writes to its
+//! own log. If systemd reads both, the lines go only to syslog.
 
 use std::fmt::Display;
 use std::io::Write;

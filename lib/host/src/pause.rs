@@ -1,4 +1,4 @@
-//! Pauses between two looks at what takes its time.
+//! Pauses between two checks of a condition.
 
 use std::thread::sleep;
 use std::time::Duration;

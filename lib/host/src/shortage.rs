@@ -1,4 +1,4 @@
-//! What users of a machine can use up.
+//! Resources that users of a machine can use up.
 
 use std::io;
 

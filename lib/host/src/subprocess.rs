@@ -1,4 +1,4 @@
-//! Programs of others, run with a deadline: what drives a GPU can hang with it.
+//! External programs with a deadline: a program that drives a GPU can hang with it.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};

@@ -1,4 +1,4 @@
-//! System calls that nix has no function for.
+//! System calls without a function of nix.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;

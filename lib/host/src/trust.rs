@@ -1,5 +1,5 @@
-//! Whether root alone decides what lies behind a path. [`crate::files::RootDir`] refuses links; Slurm follows them when it
-//! looks for its programs and plugins, so each link on the way is looked at too.
+//! Whether only root controls the file behind a path. [`crate::files::RootDir`] refuses links; Slurm follows them when
+//! it looks for its programs and plugins, so each link on the way is checked too.
 
 use std::ffi::OsString;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Who can bring an error about. The rule: whatever a user can choose ends in wait, hold or refuse; a node is drained for what
-//! only root or hardware can cause.
+//! Who can cause an error. The rule: errors that a user can cause end in wait, hold or refuse; a node is drained only
+//! for errors that only root or hardware can cause.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What of a GPU is changed for its jobs beside its instances.
+//! Settings of a GPU that change for its jobs, other than its instances.
 
 pub mod capability_files;
 pub mod compute_mode;

@@ -1,4 +1,4 @@
-//! What slurmd and slurmctld say of a job.
+//! Data of slurmd and slurmctld about a job.
 
 pub mod allocated;
 pub mod environment;

@@ -1,6 +1,6 @@
-//! What gpufrac does as root on a node, by the life of a slice: what slurmd says of a [`job`], what the node remembers
-//! ([`state`]), how a [`slice`](mod@slice) is carved, released and repaired, and for these the [`gpu`]'s own settings and files, the
-//! control daemons of [`mps`], and the [`setup`] at boot.
+//! The work of root's programs on a node, by the life of a slice: Slurm's data about a [`job`], the node's files
+//! ([`state`]), how a [`slice`](mod@slice) is carved, released and repaired, the settings and files of the [`gpu`],
+//! the control daemons of [`mps`], and the [`setup`] at boot.
 #![forbid(unsafe_code)]
 
 pub mod cause;

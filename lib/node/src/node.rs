@@ -1,4 +1,4 @@
-//! A node as the configuration describes it, with the ways to its parts.
+//! A node of the configuration, with access to its parts.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,13 +48,11 @@ pub struct Served {
 #[derive(Debug, thiserror::Error)]
 pub enum Complaint {
     /// `[reaper]` has mistakes.
-    #[error(
-        "{0}; slices are made all the same; correct the file and run `gpufrac check --file-only`"
-    )]
+    #[error("{0}; slices are still made; correct the file and run `gpufrac check --file-only`")]
     Reaper(ConfigErrors),
     /// The copy is used.
     #[error(
-        "{0}; the node goes on with its last good configuration; correct the file and run `gpufrac check --file-only`"
+        "{0}; the node uses its last good configuration; correct the file and run `gpufrac check --file-only`"
     )]
     LastGood(NodeError),
 }

@@ -1,6 +1,5 @@
-//! `gpufrac node-setup`, before slurmd at boot: the run folders, the placeholder nodes that Slurm
-//! takes for GPUs, MIG mode, the record of what is there. Safe to run again at any time: jobs
-//! that run keep their slices.
+//! `gpufrac node-setup`, before slurmd at boot: the run folders, the placeholder nodes that Slurm takes for GPUs, MIG
+//! mode, the record of the GPUs. It is safe to run again at any time: running jobs keep their slices.
 
 pub mod check;
 mod inspect;

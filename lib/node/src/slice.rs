@@ -1,4 +1,5 @@
-//! The life of a slice: carved by the prolog, released by the epilog, repaired by whoever comes next.
+//! The life of a slice: carved by the prolog, released by the epilog, repaired by the next program that takes the
+//! lock.
 
 pub mod carve;
 mod drain;

@@ -1,4 +1,4 @@
-//! What the node remembers, in files of root: leases, locks, the record of its GPUs, the usage of slices, jobs without one.
+//! The node's files of root: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice.
 
 pub mod last_good;
 pub mod leases;

@@ -1,4 +1,4 @@
-//! What `--version` of each program says: the build, and the series of Slurm that it is for.
+//! The text of `--version` of each program: the build, and its series of Slurm.
 
 use std::process::ExitCode;
 use std::sync::LazyLock;

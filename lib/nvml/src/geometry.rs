@@ -1,4 +1,4 @@
-//! What a GPU can be cut into.
+//! The possible instances of a GPU.
 
 use std::ptr::null_mut;
 

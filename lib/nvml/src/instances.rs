@@ -1,4 +1,4 @@
-//! What stands on a GPU, and how it is made and destroyed.
+//! The instances of a GPU, and how they are made and destroyed.
 
 use std::ffi::CString;
 use std::ptr::null_mut;

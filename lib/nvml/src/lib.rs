@@ -1,7 +1,6 @@
-//! NVML, as far as carving needs it: what a GPU can be cut into, what stands on it, making and
-//! unmaking instances. nvml-wrapper loads the library and wraps the simple calls; for GPU and
-//! compute instances it has no wrappers (and its `possible_placements` is always empty), so
-//! those are raw calls here.
+//! The part of NVML that gpufrac needs: the possible instances of a GPU, the existing ones, making and destroying
+//! them. nvml-wrapper loads the library and wraps the simple calls; for GPU and compute instances it has no wrappers
+//! (and its `possible_placements` is always empty), so those are raw calls here.
 #![allow(unsafe_code)]
 
 mod error;

@@ -1,5 +1,5 @@
-//! How a GPU and its instances are used. Instances are asked about through their GPU and their id: no
-//! handle on an instance outlives a function here.
+//! The use of a GPU and its instances. Instances are queried through their GPU and their id: no handle on an instance
+//! outlives a function here.
 
 use gpufrac_core::fraction::MemoryMib;
 use nvml_wrapper::enums::device::UsedGpuMemory;

@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_job_is_stalled_when_all_its_nodes_say_so_again_and_again() {
         let (_keep, mut one, mut two) = two();
-        let busy = Err("node n2 does not say that its part is idle".to_owned());
+        let busy = Err("node n2 does not report its part of the job as idle".to_owned());
         assert_eq!(asked(&mut one, 0), busy);
         two.claim(KEY, 50 * SECOND, at(1)).unwrap();
         let unheard = Err("node n2 has not confirmed that its part of the job is idle".to_owned());

@@ -187,7 +187,7 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap();
         for (text, reason) in [
             (text.replace("\"version\":1", "\"version\":2"), "version 2"),
-            (text.replace(&boot_id(), "other"), "another boot"),
+            (text.replace(&boot_id(), "other"), "before the last boot"),
             (text[..text.len() / 2].to_owned(), "damaged"),
             (text.replace("watches", "others"), "damaged"),
         ] {

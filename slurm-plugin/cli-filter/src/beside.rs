@@ -1,4 +1,4 @@
-//! The options that stand beside a fraction, as slurmctld will see them.
+//! The options next to a fraction, as slurmctld will see them.
 
 use std::ffi::CStr;
 

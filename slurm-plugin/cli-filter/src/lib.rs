@@ -1,8 +1,7 @@
 //! `cli_filter_gpufrac.so`: runs in sbatch, salloc and srun before they submit.
 //!
-//! It makes the same rewrite as job_submit, and it is the only hook that sees the steps of
-//! srun. It decides nothing that matters for safety: it runs with the user's rights, and
-//! job_submit checks again what it wrote.
+//! It does the same rewrite as job_submit, and it is the only hook that sees the steps of srun. It decides nothing
+//! that matters for safety: it runs with the user's rights, and job_submit checks its result again.
 
 #![allow(unsafe_code)]
 

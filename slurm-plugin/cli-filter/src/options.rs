@@ -1,7 +1,7 @@
 //! The options of a client command.
 //!
-//! `slurm_opt_t` is no public structure; these functions are the way in that Slurm itself
-//! gives its Lua plugin. Prototypes: `src/common/slurm_opt.h`, the same from 22.05 to 26.05.
+//! `slurm_opt_t` is not a public structure; Slurm itself gives these functions to its Lua plugin. Prototypes:
+//! `src/common/slurm_opt.h`, the same from 22.05 to 26.05.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 

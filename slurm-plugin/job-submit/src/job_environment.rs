@@ -1,8 +1,8 @@
 //! The trusted entry in a job's `spank_job_env`.
 //!
-//! slurmctld carries these variables to Prolog and Epilog. Users can put variables there
-//! too (`spank_job_control_setenv`, REST), so every name that could be taken for ours is
-//! removed before ours is written.
+//! slurmctld passes these variables to Prolog and Epilog. Users can put variables there too
+//! (`spank_job_control_setenv`, REST), so every name that could be taken for gpufrac's is removed before the entry is
+//! written.
 
 use gpufrac_core::entry::{ENV_NAME, Entry, LOGIN_NAME, POOLS_NAME};
 use gpufrac_core::pools_sum::PoolsSum;

@@ -1,8 +1,8 @@
-//! How long the texts of a job may be: looked at before anything is copied.
+//! Limits of the texts of a job, checked before anything is copied.
 //!
-//! slurmctld holds its locks while it asks this plugin, so every text that a user can make long makes all others wait. And
-//! slurmd gives some of them to Prolog and Epilog as variables: Linux starts no program with a variable of 128 KiB
-//! (`MAX_ARG_STRLEN` of `linux/binfmts.h`), and a Prolog that does not start drains the node.
+//! slurmctld holds its locks during the call, so a long text of one user delays all others. And slurmd passes some
+//! texts to Prolog and Epilog as variables: Linux starts no program with a variable of 128 KiB (`MAX_ARG_STRLEN` of
+//! `linux/binfmts.h`), and a Prolog that does not start drains the node.
 
 use std::ffi::c_char;
 

@@ -1,8 +1,8 @@
-//! What `sbatch --get-user-env` and `--export=NONE` ask slurmd for: the environment of a login.
+//! The environment of a login, which `sbatch --get-user-env` and `--export=NONE` request from slurmd.
 //!
 //! slurmd starts a login shell of the user for it, outside of the job's control groups (`_get_user_env` of
-//! `src/slurmd/slurmd/req.c`). What the user's profile starts there is in no fence, reaches every GPU of the node, and
-//! lives on after the job.
+//! `src/slurmd/slurmd/req.c`). Programs that the user's profile starts there are in no fence, can use every GPU of the
+//! node, and outlive the job.
 
 use std::ffi::{CStr, c_char};
 

@@ -1,5 +1,5 @@
-//! The configuration as slurmctld uses it: read at start and on reconfigure by a thread of
-//! our own, swapped in whole, and read by job_submit without waiting.
+//! The configuration in slurmctld: a thread of the plugin reads it at start and on reconfigure and swaps it in whole;
+//! job_submit reads it without waiting.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! A job description of Slurm's as the request that is decided on.
+//! Converts Slurm's job description to the request of the decision.
 
 use gpufrac_core::pools_sum;
 use gpufrac_core::request::GresForm;

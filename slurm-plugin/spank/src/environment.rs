@@ -1,4 +1,4 @@
-//! What a job sees of its slice.
+//! The variables of a job about its slice.
 
 use std::ffi::CStr;
 

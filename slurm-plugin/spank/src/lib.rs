@@ -1,9 +1,9 @@
 //! `spank_gpufrac.so`: runs in slurmstepd for every step of every job on a node.
 //!
-//! It reads the lease that the prolog wrote, tells the job about its slice through the
-//! environment, and closes every other GPU and capability of the pools to the job. It makes nothing and asks nobody: no NVML, no
-//! RPC. Only where a batch job must not start, as it has no lease or not the one of what Slurm gave it, slurmctld is told to take
-//! it back.
+//! It reads the lease of the prolog, sets the environment of the job's slice, and closes every other GPU and
+//! capability of the pools to the job. It makes nothing and asks no other program: no NVML, no RPC. The exception: if
+//! a batch job must not start, because its lease is missing or does not match Slurm's allocation, it asks slurmctld to
+//! requeue the job.
 //!
 //! In srun, sbatch and salloc it adds the option `--gpufrac-idle`, and before Slurm 23.02 one that refuses `--tres-per-task`
 //! with the reason.

@@ -1,4 +1,4 @@
-//! What this node knows of the job: its leases, and what is to be closed to it.
+//! The node's data about the job: its leases, and the devices to close.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ pub enum ReadError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// Slurm does not say which job this is.
-    #[error("slurmstepd does not tell node, job and user")]
+    #[error("slurmstepd did not pass node, job and user")]
     NotTold,
     /// The hook that reads it did not come to its end.
     #[error("this step did not read its lease")]

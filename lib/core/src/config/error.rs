@@ -345,7 +345,7 @@ pub enum Problem {
     },
     /// Pools of a partition that have no size in common.
     #[error(
-        "pools {pools} of partition {partition} have no size in common, so no fraction could be asked for there; give them menus that share a size, or partitions of their own"
+        "pools {pools} of partition {partition} have no size in common, so users could ask for no fraction there; give them menus that share a size, or partitions of their own"
     )]
     NothingInCommon {
         /// The pools.

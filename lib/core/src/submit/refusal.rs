@@ -184,7 +184,7 @@ pub enum Refusal {
     },
     /// A whole GPU where none is lent.
     #[error(
-        "gpufrac: {destination} lends no whole GPU; {}",
+        "gpufrac: {destination} offers no whole GPU; {}",
         ways(*option, sizes, elsewhere)
     )]
     NoWhole {

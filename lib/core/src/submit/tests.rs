@@ -231,7 +231,7 @@ fn whole_gpus() {
     );
     assert_eq!(
         refusal("gpu", "gpufrac:1"),
-        "gpufrac: partition gpu lends no whole GPU; write --gres=gpufrac:0.125 or \
+        "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or \
          --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 \
          --partition=big or --partition=full"
     );

@@ -1,4 +1,4 @@
-//! Folders with a file system of their own: what is written there can fill no other one.
+//! Folders with a file system of their own: writing there fills no other file system.
 
 use nix::fcntl::AtFlags;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

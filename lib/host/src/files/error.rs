@@ -38,7 +38,7 @@ pub enum FileError {
         mode: u32,
     },
     /// Others could open a lock that lies there, and hold it.
-    #[error("cannot keep a lock in `{}`: users can enter it (mode {mode:04o}), and who opens a lock can hold it; run `chmod 700 {}`", path.display(), path.display())]
+    #[error("cannot keep a lock in `{}`: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
         /// The folder.
         path: PathBuf,
@@ -46,7 +46,7 @@ pub enum FileError {
         mode: u32,
     },
     /// Something else lies where our file should be.
-    #[error("`{}` is not {expected}: remove it, gpufrac does not overwrite what it did not make", path.display())]
+    #[error("`{}` is not {expected}: gpufrac does not overwrite files of others; remove it", path.display())]
     Foreign {
         /// The path.
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! What the driver says of its device files: which capability files can exist, and their numbers.
+//! The driver's data about its device files: the possible capability files, and their numbers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! The compute mode that a GPU has while jobs share it, and the one that it had before.
+//! The compute mode of a GPU while jobs share it, and its earlier mode.
 //!
-//! A shared control daemon of MPS wants EXCLUSIVE_PROCESS: then nobody goes round it. The mode from before
-//! is written down first, in `<run>/modes`, and restored when the last lease of the GPU goes.
+//! A shared control daemon of MPS needs EXCLUSIVE_PROCESS, so that no program bypasses it. The earlier mode is first
+//! written to `<run>/modes`, and restored when the last lease of the GPU is removed.
 
 use crate::gpu::locked::LockedGpu;
 use crate::node::{Node, class_of_file};

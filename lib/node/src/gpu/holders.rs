@@ -1,8 +1,8 @@
-//! Processes that hold device nodes open. A descriptor outlives the rules that let it be opened: it goes on working after
-//! its job, in whatever process it was handed to, and a capability file works for the next instance with its number.
+//! Processes that hold device nodes open. A descriptor stays valid after the rules change: it works after its job, in
+//! any process that received it, and a capability file works for the next instance with its number.
 //!
-//! Device nodes are told by their numbers: a user can give a name to anything. What is in no table of a process is not
-//! seen: a descriptor on its way through a socket, or one that is registered with io_uring alone.
+//! Device nodes are identified by their numbers, because a user can give any name to a file. Descriptors that are in
+//! no table of a process are not seen: a descriptor in transit through a socket, or registered only with io_uring.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,8 +1,8 @@
-//! Who may open which MIG instance: its capability files.
+//! Access to MIG instances: their capability files.
 //!
-//! The driver makes them readable by everybody, and `nvidia-modprobe`, which any user can
-//! start, puts that back; so `DeviceFileModify: 0` comes before the owner. A process needs the
-//! file of the GPU instance and that of the compute instance.
+//! The driver makes them readable for all users, and `nvidia-modprobe`, which any user can start, restores that mode.
+//! So `DeviceFileModify: 0` is written before the owner changes. A process needs the file of the GPU instance and that
+//! of the compute instance.
 
 use gpufrac_core::ids::{DeviceMinor, UserId};
 use gpufrac_core::lease::{Instance, Lease};

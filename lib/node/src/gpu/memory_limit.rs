@@ -1,6 +1,6 @@
-//! The driver's own memory limit for the control groups of a job: drivers r615 and later, cgroup v2
-//! (`nvidia-smi memory-limits`, NVIDIA's MPS guide, memory partitioning). It holds for the processes of one
-//! leaf group, so it is set for each task's.
+//! The driver's own memory limit for the control groups of a job: drivers r615 and later, cgroup v2 (`nvidia-smi
+//! memory-limits`, NVIDIA's MPS guide, memory partitioning). The limit applies to the processes of one leaf group, so
+//! it is set for each task's group.
 
 use std::fs;
 use std::path::Path;

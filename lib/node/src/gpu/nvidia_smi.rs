@@ -1,4 +1,4 @@
-//! nvidia-smi, for what NVML has no call for.
+//! nvidia-smi, for settings without a call of NVML.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

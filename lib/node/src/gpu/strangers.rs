@@ -1,4 +1,4 @@
-//! Processes that compute where no lease lets them: with files that a job handed to them, say.
+//! Processes that compute without a lease, for example with files that a job passed to them.
 
 use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};

@@ -1,10 +1,10 @@
-//! What slurmctld allocated to a job on one node.
+//! slurmctld's allocation of a job on one node.
 //!
-//! No variable of Prolog tells it, and what the job asks for is a text that Slurm and gpufrac may read in two ways. Slurm's
-//! record of the job has what it holds, in a text for each of its nodes:
+//! No variable of Prolog has it, and the request is a text that Slurm and gpufrac may read differently. Slurm's record
+//! of the job has the allocation, in a text for each of its nodes:
 //! `gpu:half:0(IDX:),gpufrac(CNT:50),shard:half:50(IDX:3)` up to 23.02 (`gres_ctld_job_build_details`),
-//! `gpufrac(CNT:50),shard:half:50(50/50,0/50)` from 23.11 on (`_build_shared_gres_details`). A node with devices of several
-//! Types has an item for each of these, most of them with a count of 0.
+//! `gpufrac(CNT:50),shard:half:50(50/50,0/50)` from 23.11 on (`_build_shared_gres_details`). A node with devices of
+//! several Types has an item for each of these, most of them with a count of 0.
 
 use gpufrac_core::config::Device;
 use gpufrac_core::fraction::Units;

@@ -1,6 +1,5 @@
-//! What Slurm tells Prolog and Epilog. Slurm sets these variables itself; of the job's own
-//! environment only `SPANK_*` could come through, and there job_submit has replaced what the
-//! user wrote in `SPANK_GPUFRAC`.
+//! The variables of Prolog and Epilog. Slurm sets them itself. Of the job's own environment only `SPANK_*` could come
+//! through, and there job_submit has replaced the user's value of `SPANK_GPUFRAC`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
-//! How much of its device a job was granted.
+//! The part of its device that a job was granted.
 //!
-//! job_submit's entry is trusted, but a pending job can be changed with `scontrol update`, and the
-//! entry cannot; so Slurm's own word goes before it where there is one.
+//! job_submit's entry is trusted, but `scontrol update` can change a pending job and cannot change its entry. So
+//! Slurm's own record takes precedence if it is available.
 
 use gpufrac_core::config::{Config, Device};
 use gpufrac_core::entry::Entry;

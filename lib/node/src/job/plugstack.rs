@@ -1,8 +1,8 @@
-//! Whether slurmstepd loads the SPANK plugin. Without it a job runs with no slice in its environment and no fence around it, and
-//! nobody says so: the prolog is the last one who can.
+//! Whether slurmstepd loads the SPANK plugin. Without the plugin a job runs with no slice in its environment and no
+//! fence, and without any message. The prolog is the last program that can detect this.
 //!
-//! plugstack.conf is read as Slurm does (`_spank_stack_create` of `src/common/spank.c`): lines of `required` or `optional` with
-//! a plugin, and of `include` with a pattern.
+//! plugstack.conf is read in Slurm's way (`_spank_stack_create` of `src/common/spank.c`): lines of `required` or
+//! `optional` with a plugin, and of `include` with a pattern.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! slurmctld, as a prolog asks it: with a deadline. libslurm's own timeouts are long, so it runs
-//! on a thread of its own; an answer that comes too late is not waited for.
+//! Questions of a prolog to slurmctld, with a deadline. libslurm's own timeouts are long, so libslurm runs on a thread
+//! of its own, and late answers are ignored.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};

@@ -1,4 +1,4 @@
-//! How prolog and epilog begin: what slurmd told them, and the node's configuration.
+//! The start of prolog and epilog: the variables of slurmd, and the node's configuration.
 
 use std::path::Path;
 

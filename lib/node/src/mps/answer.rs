@@ -1,4 +1,4 @@
-//! What a control daemon prints, read. Users cannot write it, but its words differ from version to version.
+//! Reads the output of a control daemon. Users cannot write it, but its text differs between versions.
 
 /// The pids in an answer, one a line; other lines are none.
 pub fn pids(said: &str) -> impl Iterator<Item = i32> {

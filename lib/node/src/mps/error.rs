@@ -80,7 +80,7 @@ pub enum MpsError {
         jobs: String,
     },
     /// Processes of root that do not die.
-    #[error("the daemon of `{}` or its servers do not die: processes {pids:?}", folder.display())]
+    #[error("the daemon of `{}` or its servers do not end: processes {pids:?}", folder.display())]
     Undead {
         /// The daemon's folder.
         folder: PathBuf,

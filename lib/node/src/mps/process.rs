@@ -1,11 +1,11 @@
 //! The processes of a control daemon, found in /proc.
 //!
-//! A user can give a process of his any name, arguments and environment, start a set-uid program with them, and start
-//! thousands. The pid file that the daemon writes is writable by everybody who reaches it. Reading the memory of a process
-//! (arguments, environment) takes as long as its user likes. So what the kernel says is believed first: ids, the program's
+//! A user can give a process any name, arguments and environment, start a set-uid program with them, and start
+//! thousands of processes. The daemon's pid file is writable for every user who can reach it. A user can delay the
+//! reading of a process's memory (arguments, environment). So the kernel's data are checked first: ids, the program's
 //! file, session, control group. A daemon and a server of root are programs of root that root runs. A server that runs
-//! as a job's user is in the session of such a daemon, into which nobody gets who was not started by it; and in a session of
-//! the kernel's audit, which root began for the daemon and which nobody but root can leave.
+//! as a job's user is in the session of such a daemon, which only its descendants can be in; and in a session of the
+//! kernel's audit, which root started for the daemon and which only root can leave.
 
 use std::cell::RefCell;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What jobs on one device have in common under MPS: the daemon, its limits, who may connect.
+//! Shared resources of jobs on one device under MPS: the daemon, its limits, its access list.
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::UserId;

@@ -1,5 +1,6 @@
-//! How long a control daemon is talked to. Any of its tenants can slow it down or keep it from answering, and the GPU is
-//! locked meanwhile: so all questions of one visit have one limit, and who was silent once is not asked again.
+//! Time limits of questions to a control daemon. Any of its users can slow it down or keep it from answering while the
+//! GPU is locked. So all questions of one visit have one limit, and a daemon that did not answer once is not asked
+//! again.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

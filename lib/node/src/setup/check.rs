@@ -1,5 +1,4 @@
-//! `gpufrac check` on a node: does the machine look as the configuration says? Nothing is
-//! changed.
+//! `gpufrac check` on a node: compares the machine with the configuration and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-//! What a machine has against what its pools need. `gpufrac check` names all of it; `gpufrac node-setup` mends what it
-//! can and names what stays. Nothing is changed here.
+//! Compares a machine with the needs of its pools. `gpufrac check` reports all differences; `gpufrac node-setup`
+//! corrects some and reports the rest. Nothing is changed here.
 
 use std::path::Path;
 

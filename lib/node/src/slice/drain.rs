@@ -1,4 +1,4 @@
-//! The reason of a drained node. Slurm's own says "Prolog error"; what happened would be in the node's log alone.
+//! The reason of a drained node. Slurm's own reason is "Prolog error"; the cause would then be only in the node's log.
 
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::Drained;

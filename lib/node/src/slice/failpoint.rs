@@ -1,5 +1,5 @@
-//! Places where the crash tests kill the process. Without the feature `failpoints`, which no
-//! installed binary has, they are nothing.
+//! Steps at which the crash tests kill the process. Without the feature `failpoints`, which no installed binary has,
+//! they do nothing.
 
 /// The points of carving, in order.
 pub const CARVE: &[&str] = &[

@@ -1,5 +1,4 @@
-//! Whether the leases of a job are those of what Slurm gave to it: the second time that the two are compared, when a step
-//! starts.
+//! Whether the leases of a job match Slurm's allocation. This second comparison happens when a step starts.
 
 use gpufrac_core::config::Device;
 use gpufrac_core::fraction::Units;

@@ -1,5 +1,5 @@
-//! Instances that stand after their job for the next job of the same user: `reuse` of a pool. Nothing counts on them: who
-//! needs their place destroys them, and one that is not clean is never taken over.
+//! Instances that are kept after their job for the next job of the same user: `reuse` of a pool. A kept instance takes
+//! no place: a job that needs its place destroys it, and an instance that is not clean is never taken over.
 
 use std::time::Duration;
 

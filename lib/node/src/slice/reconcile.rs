@@ -1,5 +1,5 @@
-//! Repair: what runs that died left behind on a GPU. As the GPU is locked, no carving or releasing is under way there. An
-//! instance without a lease is somebody else's and stays.
+//! Repair: remove the remains of runs that died on a GPU. Because the GPU is locked, no other program carves or
+//! releases there. An instance without a lease is not gpufrac's and stays.
 
 use std::time::{Duration, Instant};
 

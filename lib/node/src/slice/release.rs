@@ -1,5 +1,5 @@
-//! The epilog's work: the slices of a job go, whatever state they are in. Slurm may run an epilog
-//! twice, and for a job that the prolog gave back.
+//! The epilog's work: remove the slices of a job, in any state. Slurm may run an epilog twice, and for a job that the
+//! prolog requeued.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

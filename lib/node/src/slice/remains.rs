@@ -1,7 +1,7 @@
-//! What a job that is over still reaches its devices by: descriptors that are open, and, on control groups of version 1, a
-//! group that is still there.
+//! Remaining access of an ended job to its devices: open descriptors, and, on control groups of version 1, a group
+//! that still exists.
 //!
-//! Nothing here fails: what cannot be ended is logged, and the prolog of the next job looks once more.
+//! Nothing here fails: remains that cannot be removed are logged, and the prolog of the next job searches again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -180,7 +180,7 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
             let left = kill(&group, log);
             if start.elapsed() > PATIENCE {
                 log.error(format!(
-                    "`{}` is not removed: its user made too much of it",
+                    "`{}` is not removed: its user made too many groups in it",
                     group.display()
                 ));
                 break;

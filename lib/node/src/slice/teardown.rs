@@ -1,4 +1,4 @@
-//! Taking down what a lease stands for, and nothing else. Each step may have been done before by a run that died.
+//! Removing the slice of a lease, and nothing else. An earlier run that died may have done each step before.
 
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;

@@ -1,5 +1,5 @@
-//! MIG instances that no lease names: made by hand or by another program, or left where `<run>` was removed. Nothing of
-//! gpufrac destroys one by itself, and no slice is made in its place.
+//! MIG instances without a lease: made by hand or by another program, or left after `<run>` was removed. gpufrac
+//! destroys none of them without an admin's command, and makes no slice in their place.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! How long a prolog or an epilog waits: for its turn at a GPU as long as the line moves and its own time lasts, and for what
-//! heals by itself once it had its turn.
+//! How long a prolog or an epilog waits: for its turn at a GPU as long as the queue moves and its own time lasts, and
+//! for transient errors after its turn.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! The last configuration without a mistake, of each node of this machine: what prolog, epilog and steps go on with while the
-//! file is missing, half-written, mistyped, or one that others than root can change.
+//! The last configuration without a mistake, of each node of this machine. Prolog, epilog and steps use it while the
+//! file is missing, incomplete, wrong, or writable for a user other than root.
 //!
-//! A folder of root's alone ([`LAST_GOOD`]), which is a fixed one, as the configuration names all others. It survives a reboot:
-//! node-setup makes a node by it, too.
+//! The folder ([`LAST_GOOD`]) belongs to root and is fixed, because the configuration names all other folders. It survives
+//! a reboot: node-setup uses the copy, too.
 //!
 //! [`LAST_GOOD`]: gpufrac_core::config::LAST_GOOD
 

@@ -1,5 +1,5 @@
-//! The leases of a node: `<run>/leases/<jobid>`, one file a slice, root's, readable by all. A job's second slice and
-//! further ones have a number behind the job's: `<jobid>.1`.
+//! The leases of a node: `<run>/leases/<jobid>`, one file per slice, written by root, readable by all. The second and
+//! further slices of a job have a number after the job's: `<jobid>.1`.
 
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,13 @@
-//! The line before the lock of a GPU: prologs and epilogs get it in the order in which they came.
+//! The queue for the lock of a GPU: prologs and epilogs get the lock in the order of their arrival.
 //!
-//! Who waits has a ticket, a file in `<run>/locks/gpuN.line`, and holds the kernel's lock on that file. Tickets are numbered by
-//! the time at which their owners came. A ticket that is seen was locked before: one whose lock is free is of a process that
-//! was killed, and whoever waits behind it removes it. The line only says whose turn it is. What is true is the lock of the GPU:
-//! where two should both see their turn, one of them gets it, and looks again whether it is the first.
+//! A waiting program has a ticket, a file in `<run>/locks/gpuN.line`, and holds the kernel's lock on that file.
+//! Tickets are numbered by arrival time. A visible ticket was locked before: a ticket without a lock belongs to a
+//! killed process, and the next program in the queue removes it. The queue only gives the order. Only the lock of the
+//! GPU gives access: if two programs both seem to be first, one of them gets the lock, and checks again whether it is
+//! the first.
 //!
-//! Beside the tickets stand notes of epilogs at work, by which nobody waits: what they are about to release nobody else repairs.
+//! The folder also has notes of epilogs at work. No program waits for a note; it keeps other programs from repairing
+//! the leases that the epilog is about to release.
 
 use std::collections::BTreeSet;
 use std::fs::File;

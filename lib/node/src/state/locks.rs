@@ -1,8 +1,8 @@
-//! One lock per GPU, one for each slice of a job with several, and one for the daemon of the node.
+//! One lock per GPU, one for each slice of a job with several slices, and one for the daemon of the node.
 //!
-//! Whoever changes instances, capability files or leases of a GPU holds its lock. Who wants it stands in line ([`super::line`]).
-//! The kernel drops a lock when its holder dies, so a killed prolog never leaves it behind. All locks lie in one folder that
-//! root alone can enter: who can open a lock can hold it.
+//! A program that changes instances, capability files or leases of a GPU holds the GPU's lock. Programs wait for the
+//! lock in a queue ([`super::line`]). The kernel drops a lock when its holder dies, so a killed prolog never keeps it.
+//! All locks are in one folder that only root can enter, because a user who can open a lock can hold it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

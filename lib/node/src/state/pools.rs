@@ -1,6 +1,6 @@
-//! Which nodes of this machine have pools, so that it is known where the configuration cannot be read: then no task may
-//! start there unfenced, and every task may on nodes without a pool. A folder ([`NODES`]) has a file for each node with
-//! pools, by its name in Slurm; it is a fixed one, as the configuration names all others.
+//! The nodes of this machine that have pools, for the case that the configuration cannot be read: then no task may
+//! start there without a fence, and every task may start on nodes without a pool. A folder ([`NODES`]) has a file for
+//! each node with pools, by its name in Slurm. The folder is fixed, because the configuration names all others.
 //!
 //! [`NODES`]: gpufrac_core::config::NODES
 

@@ -1,8 +1,7 @@
-//! What `gpufrac node-setup` found on the node at boot, in `<run>/fence`: which GPU is which,
-//! and every device number that a job must not open unless it is its own. Prolog takes the
-//! order of the GPUs from here, so that a GPU that fell off the bus does not shift Slurm's
-//! indexes onto other GPUs; the SPANK plugin needs this one file to fence a job. What the driver says that never changes
-//! while it is loaded is here as well, so that a prolog need not ask for it.
+//! The record of `gpufrac node-setup` at boot, in `<run>/fence`: the GPUs, and every device number that a job must not
+//! open unless it is its own. Prolog takes the order of the GPUs from the record, so that a GPU that fell off the bus
+//! does not shift Slurm's indexes onto other GPUs. The SPANK plugin needs only this file to fence a job. The record
+//! also has the driver's data that never change while the driver is loaded, so that a prolog need not ask for them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

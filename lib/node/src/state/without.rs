@@ -1,8 +1,7 @@
-//! Jobs that hold devices of a pool and are to have no slice: `<run>/without/<jobid>`, root's, readable by all.
+//! Jobs that hold devices of a pool and get no slice: `<run>/without/<jobid>`, written by root, readable by all.
 //!
-//! Slurm gives a job with `--exclusive` every device of the node, whether it asks for one or not. The prolog notes such
-//! a job, so that all other jobs with a device and without a lease are known as what they are: jobs whose prolog did not
-//! do its work.
+//! Slurm gives a job with `--exclusive` every device of the node, whether it asks for one or not. The prolog notes
+//! such a job. For every other job with a device and without a lease the prolog did not do its work.
 
 use std::path::Path;
 

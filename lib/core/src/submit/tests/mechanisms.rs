@@ -258,7 +258,7 @@ fn a_whole_gpu_is_exclusive() {
     );
     assert_eq!(
         no("halves", "gpufrac:1"),
-        "gpufrac: partition halves lends no whole GPU; write --gres=gpufrac:F with F from 0.03 to \
+        "gpufrac: partition halves offers no whole GPU; write --gres=gpufrac:F with F from 0.03 to \
          0.5; for a whole GPU --gres=gpufrac:1 --partition=all or --partition=l40s or \
          --partition=t4 or --partition=few or --partition=mix or --partition=mixmps"
     );

@@ -362,7 +362,9 @@ pub enum CarveError {
         place: Occupied,
     },
     /// A process that is in no job's group runs on the job's instance.
-    #[error("process {pid} runs on the job's new instance, and is in no job that has it")]
+    #[error(
+        "process {pid} runs on the job's new instance and belongs to no job with this instance"
+    )]
     Stranger {
         /// The process.
         pid: u32,

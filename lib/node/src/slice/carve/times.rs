@@ -1,4 +1,4 @@
-//! How long a prolog may take for what.
+//! Time limits of the steps of a prolog.
 
 use std::time::Duration;
 

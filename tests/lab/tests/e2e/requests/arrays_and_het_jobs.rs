@@ -139,7 +139,7 @@ fn test_only_says_when_a_job_would_start() -> Result<(), LabError> {
                 "{would:?}"
             );
             let refused = test("--gres=gpufrac:1")?;
-            expect_refusal(&refused, "lends no whole GPU; write --gres=gpufrac:0.125");
+            expect_refusal(&refused, "offers no whole GPU; write --gres=gpufrac:0.125");
         }
     }
     assert!(lab.instances(node)?.is_empty());

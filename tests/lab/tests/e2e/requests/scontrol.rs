@@ -65,7 +65,7 @@ fn an_update_of_a_pending_job_is_a_request_like_any_other() -> Result<(), LabErr
         ),
         (
             &["Gres=gpufrac:1"],
-            "lends no whole GPU; write --gres=gpufrac:0.125",
+            "offers no whole GPU; write --gres=gpufrac:0.125",
         ),
         (
             &["Gres=gpufrac:25"],

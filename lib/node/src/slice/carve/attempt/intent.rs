@@ -1,4 +1,4 @@
-//! What a lease is to say before anything is made.
+//! The content of a lease before anything is made.
 
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::fraction::MemoryMib;

@@ -1,4 +1,4 @@
-//! Making what a lease says, and taking it back.
+//! Making the slice of a lease, and undoing it.
 
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;

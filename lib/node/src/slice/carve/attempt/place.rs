@@ -1,4 +1,4 @@
-//! Where a slice can be: what is taken on the GPU, and what can go.
+//! Possible places of a slice: taken places of the GPU, and instances that can be destroyed.
 
 use std::collections::BTreeSet;
 
