@@ -153,7 +153,7 @@ pub enum CliError {
     /// No GPU to share.
     #[error("this node shows no GPU: {source}")]
     NoGpu {
-        /// Why.
+        /// The cause.
         source: NvmlError,
     },
     /// NVML shows none.
@@ -172,7 +172,7 @@ pub enum CliError {
     /// Slurm's files are not here.
     #[error("Slurm's files are not found: {why}")]
     NoSlurmFiles {
-        /// Why.
+        /// The cause.
         why: String,
     },
     /// slurm.conf lacks what a pool needs.

@@ -53,7 +53,7 @@ pub struct Plan<'a> {
     pub vgpu: bool,
 }
 
-/// Which GPUs a pool has, and for whom.
+/// The GPUs of a pool, and its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
     /// The pool's name.

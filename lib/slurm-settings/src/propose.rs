@@ -160,7 +160,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Adds a line to a file, with a word on whose it is.
+    /// Adds a line to a file, with a comment that names gpufrac.
     fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
         const MARK: &str = "# gpufrac";
         let known = self.changed.get(path);
