@@ -62,7 +62,7 @@ impl Daemon {
     /// Takes up what an earlier run left.
     ///
     /// # Errors
-    /// The state of before cannot be read.
+    /// The saved state cannot be read.
     pub fn start(
         node: Node,
         outside: Outside,
@@ -186,7 +186,7 @@ impl Daemon {
         watched.policy(&self.node.config.reaper)
     }
 
-    /// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest.
+    /// Whether the work since `began` takes so long that the next samples must not wait for the rest.
     fn is_late(&self, began: BootTime) -> bool {
         rhythm::is_late(
             self.outside.clock.as_ref(),

@@ -228,6 +228,6 @@ fn set_watchdog(interval: Duration) {
 
 /// Tells systemd, where there is one.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    // Without systemd there is nobody to tell.
+    // Without systemd no one reads the state.
     let _ = sd_notify::notify(states);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::{BootTime, Clock};
 use crate::measure::telemetry::SHORTEST_LOOK;
 
-/// How long one look at the counters takes, by what is at stake.
+/// The duration of one reading of the counters, by the state of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rhythm {
     /// From the beginning of a round to the next.
@@ -42,7 +42,7 @@ impl Rhythm {
     pub fn rest(&self, passed: Duration, cut: bool, chance: f64) -> Duration {
         let interval = self.interval;
         if cut {
-            // What was cut short is taken up again soon, but not without a rest.
+            // An interrupted reading is repeated soon, after a pause.
             interval / 20
         } else if self.look > interval / 2 {
             // No gap in which a suspect could do something unseen.
@@ -56,7 +56,7 @@ impl Rhythm {
     }
 }
 
-/// Whether what is done since `began` takes so long that the next look at the slices must not wait for the rest of it.
+/// Whether the work since `began` takes so long that the next samples must not wait for the rest of it.
 pub(crate) fn is_late(clock: &dyn Clock, began: BootTime, interval: Duration) -> bool {
     clock.now().since(began) > interval / 2
 }

@@ -26,7 +26,7 @@ const LINE_WIDTH: usize = 72;
 /// Longer addresses are refused (RFC 5321, 4.5.3.1.3).
 const LONGEST_ADDRESS: usize = 254;
 
-/// What is sent.
+/// A mail message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Addresses.
@@ -39,7 +39,7 @@ pub struct Message {
     pub chart_svg: Option<String>,
 }
 
-/// What a user is told beside the event.
+/// The data of a warning in addition to the event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice<'a> {
     /// Addresses, as [`recipient`] gives them.
@@ -226,7 +226,7 @@ fn closing(record: &Record, attached: bool) -> String {
     }
 }
 
-/// To the admins: nothing is ended any more. None where nobody is to be told.
+/// To the admins: warnings and reclaims are suspended. None without recipients.
 pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     let node = plain(&breach.node);
     let place = match breach.cluster {

@@ -122,7 +122,7 @@ impl Cleanup {
     fn find_unleased(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
         let found = match outside.slices.unleased(node) {
             Ok(Some(found)) => found,
-            // Somebody is at work on a GPU: the next time will do.
+            // Another program works on a GPU: this run skips it.
             Ok(None) => return,
             Err(error) => return reports.report_once(&outside.log, Topic::Unleased, Some(error)),
         };

@@ -66,8 +66,8 @@ pub trait Slices {
     /// The driver or a file refuses.
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
 
-    /// GPU instances on the GPUs of pools that no lease names: an admin's own, or what is left of a
-    /// lease that was removed by hand. They are shown and stay. None while somebody works on one of the GPUs.
+    /// GPU instances on the GPUs of pools that no lease names: an admin's own, or the remains of a
+    /// lease that was removed by hand. They are shown and stay. None while another program works on one of the GPUs.
     ///
     /// # Errors
     /// The driver or a file refuses.
@@ -83,7 +83,7 @@ pub trait Slices {
 /// The slices that stand on the node's GPUs.
 pub struct NodeSlices;
 
-/// Works on each GPU of these leases that nobody else is at work on.
+/// Works on each GPU of these leases on which no other program works.
 fn on_gpus<'a>(
     node: &Node,
     leases: impl Iterator<Item = &'a Lease>,
@@ -175,7 +175,7 @@ impl Slices for NodeSlices {
                 continue;
             }
             let locks = node.locks()?;
-            // While somebody carves, instances stand that no lease names yet.
+            // While a program carves, instances without a lease exist.
             let _lock = match locks.gpu(index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => return Ok(None),
                 other => other?,

@@ -29,7 +29,7 @@ impl Daemon {
             false => Ok(None),
         };
         self.set_breaker(BreakerScope::Node, Some(&users));
-        // Who cannot count must not close it.
+        // A node that cannot count must not close the breaker.
         if let Ok(count) = &cluster {
             let users = count.as_ref().map(|count| &count.users);
             self.set_breaker(BreakerScope::Cluster, users);

@@ -16,7 +16,7 @@ use crate::judge::escalation::Step;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 
 impl Daemon {
-    /// Does what is due. An error is Slurm's, which then does not answer for others either.
+    /// Carries out the action that is due. An error is Slurm's, which then does not answer for other jobs either.
     pub(super) fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), SlurmError> {
         if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
             return Ok(());
@@ -102,7 +102,7 @@ impl Daemon {
             .is_some()
     }
 
-    /// Whether Slurm took so long, for this job or for those before, that what was seen does not hold any more.
+    /// Whether Slurm took so long, for this job or for earlier ones, that the samples are outdated.
     fn is_out_of_date(&self, job: JobId) -> bool {
         let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
         let watched = self.watched.get(&job);

@@ -12,7 +12,7 @@ use crate::measure::sample::Source;
 use crate::report::errors::Topic;
 
 impl Daemon {
-    /// What was decided, in the record and in the log.
+    /// Writes a decision in the record and in the log.
     pub(super) fn decide(
         &mut self,
         job: JobId,

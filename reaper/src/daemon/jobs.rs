@@ -30,7 +30,7 @@ impl Daemon {
         for job in unknown {
             self.ask_about(job);
             if self.reports.has_error(Topic::Slurm) || self.is_late(now) {
-                // Who does not answer once is not asked for the others now.
+                // After a missing answer Slurm is not asked about the others now.
                 break;
             }
         }

@@ -52,7 +52,7 @@ impl Daemon {
                 self.reports
                     .report_once(&self.outside.log, Topic::Shared, tidied.err());
             }
-            // What is left of it is of jobs that ended meanwhile.
+            // The rest belongs to jobs that ended meanwhile.
             self.state.watches.clear();
         }
     }

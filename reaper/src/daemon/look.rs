@@ -46,7 +46,7 @@ impl Daemon {
         for watched in self.watched.values_mut() {
             let ids = watched.leases().map(SliceId::of);
             let samples: Option<Vec<Sample>> = ids.map(|id| look.samples.remove(&id)).collect();
-            // Whoever was not looked at may be the busiest.
+            // A slice without a sample may be the busiest.
             let Some(samples) = samples else {
                 continue;
             };

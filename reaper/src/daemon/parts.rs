@@ -71,7 +71,7 @@ impl Daemon {
         }
     }
 
-    /// What was measured while a breaker was open does not count.
+    /// Samples from the time of an open breaker do not count.
     pub(super) fn restart_window(&mut self, job: JobId, now: BootTime) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.restart_window(now, "a breaker was open");

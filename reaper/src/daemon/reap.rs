@@ -16,7 +16,7 @@ use crate::report::errors::Topic;
 /// The span of `reaps_per_hour`.
 const LIMITED_SPAN: Duration = Duration::from_secs(3600);
 
-/// A job, and what is due for it.
+/// A job, and the action that is due.
 pub(super) struct Due {
     pub(super) job: JobId,
     pub(super) stalled: Stalled,
@@ -25,7 +25,7 @@ pub(super) struct Due {
 }
 
 impl Daemon {
-    /// Judges every job and does what is due.
+    /// Judges every job and carries out the actions that are due.
     pub(super) fn reap(&mut self, now: BootTime) {
         self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
         let jobs: Vec<JobId> = self.watched.keys().copied().collect();
@@ -69,19 +69,19 @@ impl Daemon {
                     .report_once(&self.outside.log, Topic::Slurm, Some(error));
             }
             if self.state.totals.slurm_errors > errors {
-                // Who does not answer once is not asked for the others now.
+                // After a missing answer Slurm is not asked about the others now.
                 break;
             }
         }
     }
 
-    /// What is due for a job, after what is not true any more was taken back.
+    /// The action that is due for a job, after outdated warnings were cancelled.
     fn judge(&mut self, job: JobId, now: BootTime) -> Option<Due> {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let escalation = &watched.watch.escalation;
         if escalation.has_ended() && policy.mode == Mode::On {
-            // It is on its way out: what is seen of it now tells nothing.
+            // The job is ending: its samples mean nothing now.
             return None;
         }
         if policy.mode == Mode::Off || escalation.is_of_other_mode(policy.mode) {
@@ -95,7 +95,7 @@ impl Daemon {
             self.withdraw(job);
             return None;
         }
-        // Only what was seen just now: a job whose samples stay out is not judged.
+        // Only fresh samples: a job without them is not judged.
         if now.since(watched.watch.sampled) > self.node.config.reaper.interval * 2 {
             return None;
         }

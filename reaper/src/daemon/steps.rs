@@ -34,7 +34,7 @@ impl Daemon {
             if let Some(Err(error)) = results.into_iter().next()
                 && self.recipient(due, job).is_none()
             {
-                // Who was not told was not warned.
+                // A warning that was not delivered does not count.
                 let why = Refusal::NotWarned(error.to_string());
                 self.refuse(due.job, &due.stalled, &due.policy, why);
                 return Ok(());
@@ -167,7 +167,7 @@ impl Daemon {
         let mut actions = match refused {
             // Once is enough where Slurm refuses.
             Some(Refusal::Slurm(_)) => Vec::new(),
-            // Before the end: nobody reads it in a job that is gone.
+            // Before the end: no user reads it in an ended job.
             _ => {
                 let comment = comment(job, &text);
                 vec![SlurmAction::Notify(text), SlurmAction::Comment(comment)]

@@ -63,7 +63,7 @@ impl Daemon {
     }
 }
 
-/// The admin comment with what is said, after what others wrote there.
+/// The admin comment with the text, after the text of others.
 pub(super) fn comment(job: &JobInfo, text: &str) -> String {
     let others = job
         .admin_comment

@@ -166,7 +166,7 @@ impl WatchedJob {
     }
 }
 
-/// What is known of a job for the choice of its rule.
+/// The data of a job for the choice of its rule.
 fn facts<'a>(lease: &'a Lease, job: Option<&'a JobInfo>) -> Facts<'a> {
     Facts {
         pool: Some(&lease.pool),

@@ -149,7 +149,7 @@ impl UserCounts {
 
 /// Whether so many leases are stalled that nothing may be reaped.
 ///
-/// It must look so without the leases of any one user too, where others have some: who leaves all slices idle would keep
+/// If other users have leases, the limit must also be exceeded without the leases of any one user: a user with only idle slices could keep
 /// them for it, and with them the idle slices of everybody. In the cluster the others need as many as it takes, so that
 /// one more idle slice does not help; the GPUs of a node may be used by two users alone, and if none of their slices
 /// looks used there is nothing that shows that the telemetry is right.
@@ -253,7 +253,7 @@ mod tests {
             prop_assert!(!is_open(&limits, scope, &counts(&with)));
         }
 
-        /// Broken telemetry, by which every slice looks idle, opens it whoever has the slices.
+        /// Broken telemetry, by which every slice looks idle, opens it for any distribution of users.
         #[test]
         fn it_opens_when_all_slices_look_idle(users in proptest::collection::vec(3_u32..50, 1..6), node in any::<bool>()) {
             let scope = if node { BreakerScope::Node } else { BreakerScope::Cluster };

@@ -35,7 +35,7 @@ pub struct Escalation {
     dry_run: bool,
 }
 
-/// What is due.
+/// The action that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing.
@@ -70,7 +70,7 @@ impl Escalation {
         self.stall
     }
 
-    /// What is due for a slice that is stalled.
+    /// The action that is due for a stalled slice.
     pub fn step(&self, stalled: &Stalled, policy: &Policy, now: BootTime) -> Step {
         if self.ended {
             return Step::None;
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_late_warning_moves_the_end() {
-        // Nobody looked in time (but not for so long that what happened is unknown).
+        // The sample is late (but not so late that the activity is unknown).
         let look = |second: u64| {
             let there = !(69..95).contains(&second);
             there.then_some(Activity::Idle)

@@ -91,7 +91,7 @@ pub enum PeerError {
     /// What a node said may be old: it has not said it again yet.
     #[error("node {0} has not confirmed that its part of the job is idle")]
     Unheard(String),
-    /// A node does not say that its part is stalled.
+    /// A node does not report its part as stalled.
     #[error("node {0} does not report its part of the job as idle")]
     Busy(String),
 }
@@ -100,7 +100,7 @@ pub enum PeerError {
 pub struct Peers {
     folder: Option<PathBuf>,
     node: String,
-    /// What was last read of each claim, and when it last changed.
+    /// The last content of each claim, and the time of its last change.
     seen: HashMap<String, (u64, BootTime)>,
     counted: Option<(LeaseCount, BootTime)>,
 }
@@ -284,7 +284,7 @@ impl Peers {
             let Ok(count) = serde_json::from_str::<LeaseCount>(&text) else {
                 continue;
             };
-            // What is told of the future is told by a wrong clock, and would hold for as long.
+            // A time in the future is from a wrong clock, and would stay valid until then.
             let is_known = count.version == COUNT_VERSION;
             if !is_known || count.at_unix > newest || count.opened_unix > newest {
                 continue;
@@ -433,7 +433,7 @@ mod tests {
             .unwrap()
             .unwrap();
         let heard = sum.opened(&SystemClock).unwrap();
-        // Told in whole seconds.
+        // The file has whole seconds.
         assert!(heard.since(open) <= 2 * SECOND && open.since(heard) <= 2 * SECOND);
         // A boot of the node does not take it back.
         let mut again = Peers::new(two.folder.as_deref(), "n2");

@@ -28,7 +28,7 @@ struct Seen {
     memory: Option<MemoryMib>,
 }
 
-/// What is remembered of a job and its slices here. It is active when any of them is: its busiest slice speaks for it.
+/// The state of a job and its slices on this node. The job is active if any slice is: its busiest slice decides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
@@ -156,7 +156,7 @@ impl Watch {
         self.held_since = None;
     }
 
-    /// What was seen until now does not count.
+    /// Earlier samples do not count.
     pub fn restart_window(&mut self, now: BootTime, reason: &str) {
         self.mark_active(now, reason);
         self.over_since = None;

@@ -53,7 +53,7 @@ pub struct Record {
     pub began_unix: u64,
     /// Activity and memory.
     pub series: Series,
-    /// What was decided, oldest first.
+    /// The decisions, oldest first.
     pub events: Vec<Event>,
     /// When the lease was seen to be gone.
     pub ended_ms: Option<u64>,
@@ -155,7 +155,7 @@ impl Series {
     }
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Decision {
@@ -169,7 +169,7 @@ pub enum Decision {
     Cancel,
     /// The slice was used again after a warning.
     Clear,
-    /// What was due was not done; the reason is in the detail.
+    /// A due action was not carried out; the reason is in the detail.
     Refuse,
 }
 

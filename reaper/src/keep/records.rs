@@ -13,7 +13,7 @@ use crate::keep::evidence::{Record, VERSION};
 use crate::keep::state::{Memory, State, UnusableState};
 use crate::key::Key;
 
-/// Anybody may read why a job ended.
+/// All users may read why a job ended.
 const RECORD_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
@@ -99,7 +99,7 @@ impl Memory for Records {
     }
 }
 
-/// Removes what was last changed `before` that time since 1970.
+/// Removes files whose last change was `before` that time since 1970.
 fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
     for name in dir.names()?.iter().filter(|name| mine(name)) {
         let changed = std::fs::symlink_metadata(dir.path().join(name)).and_then(|m| m.modified());

@@ -61,7 +61,7 @@ impl JobGroups {
         let used = self.seconds(lease)?;
         let (before, then) = self.last.insert(Key::of(lease), (now, used))?;
         let passed = now.since(before).as_secs_f64();
-        // Less than before: a process is gone that nobody waited for.
+        // Less than before: a process ended without a parent that waited for it.
         (passed > 0.0 && used >= then).then(|| (used - then) / passed)
     }
 

@@ -45,7 +45,7 @@ pub enum DcgmError {
         /// The cause.
         source: PageError,
     },
-    /// A user took the connection, who may lie about the jobs of others.
+    /// A user accepted the connection, and could report false values of other jobs.
     #[error("`{url}`: user {owner} answers there, and not a service of the system")]
     User {
         /// The endpoint.
@@ -66,7 +66,7 @@ pub enum DcgmError {
 /// A GPU instance: UUID of the GPU, id of the instance.
 pub type InstanceId = (String, u32);
 
-/// What was read, and when it last changed.
+/// The values, and the time of their last change.
 pub struct Dcgm {
     url: ExporterUrl,
     last: HashMap<String, (u64, BootTime)>,
@@ -93,7 +93,7 @@ impl Dcgm {
     /// believed.
     ///
     /// # Errors
-    /// Nobody answers, or nobody who is believed, or with no metrics.
+    /// No process answers, or not a trusted one, or without metrics.
     pub fn read(
         &mut self,
         now: BootTime,

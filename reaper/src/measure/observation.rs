@@ -16,7 +16,7 @@ use super::owners::Owners;
 use super::sample::{Activity, Excess, Sample, Source};
 use super::view::View;
 
-/// What a context takes beside what its program asks for: NVML counts it, the limits of MPS do not.
+/// The memory of a context in addition to its program's allocations: NVML counts it, the limits of MPS do not.
 const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
 /// One lease and all that was seen.
 pub(super) struct Observation<'a> {
@@ -61,7 +61,7 @@ impl Observation<'_> {
             busy_share,
             contexts,
             memory: match contexts {
-                // Who holds it then is not known to the driver either.
+                // The driver does not know its holder either.
                 Some(0) => self.left_behind().or(by_processes),
                 _ => by_processes,
             },
@@ -182,7 +182,7 @@ impl Observation<'_> {
         }
     }
 
-    /// Whether what a process computed is the job's; None where nobody knows.
+    /// Whether the work of a process is the job's; None if it is unknown.
     fn is_mine(&self, pid: u32) -> Option<bool> {
         if self
             .neighbours

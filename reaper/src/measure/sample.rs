@@ -85,9 +85,9 @@ impl Activity {
 pub enum Excess {
     /// More memory than its share.
     Memory {
-        /// What it holds.
+        /// The memory in use.
         held: MemoryMib,
-        /// What it may hold.
+        /// The limit.
         share: MemoryMib,
     },
     /// Processes that went round the control daemon of their pool.
@@ -177,7 +177,7 @@ pub struct Look {
     pub errors: Vec<String>,
 }
 
-/// Who looks at slices.
+/// Takes samples of slices.
 pub trait Sampler {
     /// Looks at active leases. `observe` waits for as long as activity is to be measured, and says whether that was
     /// long enough to tell; `policy` is that of each lease.
@@ -199,7 +199,7 @@ pub trait Sampler {
         policy: &Policy,
     ) -> Vec<Sample>;
 
-    /// Whether a job has processes on the node; true where that cannot be told.
+    /// Whether a job has processes on the node; true if it is unknown.
     fn has_processes(&self, lease: &Lease) -> bool;
 
     /// Takes another configuration.

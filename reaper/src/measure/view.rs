@@ -24,7 +24,7 @@ pub(super) enum NoHistory {
     TooShort,
 }
 
-/// Why the work on a GPU without MIG cannot be told by process.
+/// Why the work on a GPU without MIG cannot be attributed to processes.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnknownWork {
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub(super) enum UnknownWork {
     OfNoProcess(u32),
 }
 
-/// What was seen of one GPU.
+/// The sample of one GPU.
 pub(super) struct View {
     /// Busy part of the time of its leased instances, 0 to 1.
     pub(super) busy_shares: HashMap<u32, Result<f64, NvmlError>>,
@@ -55,7 +55,7 @@ impl View {
     }
 }
 
-/// What was seen of each GPU by its UUID; a GPU is missing where the driver did not answer. None: the look was cut
+/// The sample of each GPU by its UUID; a GPU is missing if the driver did not answer. None: the reading was cut
 /// short, and says nothing.
 pub(super) fn views(
     node: &Node,

@@ -16,7 +16,7 @@ use crate::report::words::{
 /// No record comes near this; a larger file is none.
 const MOST_RECORD_BYTES: u64 = 4 << 20;
 
-/// Why a record cannot be told.
+/// Why a record cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyError {
     /// Not the number of a job.
@@ -48,17 +48,17 @@ pub enum WhyError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         reason: String,
     },
 }
 
-/// What was found of a job.
+/// The records of a job.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Its records, by when their leases were written.
     pub records: Vec<Record>,
-    /// What could not be read; the records are told all the same.
+    /// Records that could not be read; the others are still shown.
     pub problems: Vec<WhyError>,
 }
 
@@ -69,7 +69,7 @@ pub fn job_id(text: &str) -> Result<JobId, WhyError> {
     id.ok_or_else(|| WhyError::NotAJob { text: plain(text) })
 }
 
-/// Looks for a job's records in these folders, as anybody may. A folder that is not there has none.
+/// Looks for a job's records in these folders, with any user's rights. A missing folder has none.
 pub fn find(job: JobId, places: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for place in places {

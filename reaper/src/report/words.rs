@@ -59,7 +59,7 @@ pub(crate) fn clipped(text: &str, most: usize) -> String {
     format!("{start}...")
 }
 
-/// What is wrong with the slice, for its user.
+/// The stall of the slice, for its user.
 pub(crate) fn stall(stall: Stall) -> &'static str {
     match stall {
         Stall::NeverUsed => "nothing has used the slice since the job started",
@@ -69,7 +69,7 @@ pub(crate) fn stall(stall: Stall) -> &'static str {
     }
 }
 
-/// What was done, in one or two words.
+/// The action, in one or two words.
 pub(crate) fn done(decision: Decision) -> &'static str {
     match decision {
         Decision::Warn => "warned",

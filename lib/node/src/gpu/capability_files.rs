@@ -49,7 +49,7 @@ pub struct CapMinor {
     pub opens: Option<Opens>,
 }
 
-/// What a capability opens. A compute instance is reached through its GPU instance alone, so who has it needs both.
+/// What a capability opens. A compute instance is accessible only through its GPU instance, so its owner needs both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opens {
     /// A GPU instance.
@@ -181,7 +181,7 @@ pub(super) fn field(text: &str, name: &str) -> Option<u32> {
     })
 }
 
-/// `GPU UUID: GPU-...` of a GPU's `information`. Of a GPU that nobody opened since boot it is question marks.
+/// `GPU UUID: GPU-...` of a GPU's `information`. Of a GPU that was not opened since boot it is question marks.
 fn uuid_in(information: &str) -> Option<&str> {
     let mut lines = information.lines();
     let uuid = lines

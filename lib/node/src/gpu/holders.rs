@@ -53,7 +53,7 @@ impl std::fmt::Display for Holder {
 /// What a search found.
 #[derive(Debug, Default)]
 pub struct Search {
-    /// Who holds one of the devices.
+    /// The processes that hold one of the devices.
     pub holders: Vec<Holder>,
     /// Processes whose descriptors were too many to be looked at.
     pub unsearched: Vec<i32>,
@@ -132,7 +132,7 @@ impl HeldCaps {
         self.holders.extend(since.holders);
     }
 
-    /// A process of anybody but `user` that holds one of these files. What the user's own hold is the user's own matter.
+    /// A process of another user than `user` that holds one of these files. The user's own processes do not matter.
     #[must_use]
     pub fn by_others(&self, minors: [u32; 2], user: UserId) -> Option<&Holder> {
         let mut holders = self.holders.iter();
@@ -275,7 +275,7 @@ mod tests {
         let nothing = search(61_207, FULL, 0);
         assert_eq!(nothing.holders, []);
         assert_eq!(nothing.unsearched, [holder.pid]);
-        // Who may not be killed is not.
+        // A process that may not be killed is skipped.
         holder.kill(|_| false);
         assert!(holder.still_holds());
         holder.kill(|_| true);

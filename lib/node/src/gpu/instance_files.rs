@@ -13,7 +13,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::state::locks::GpuLock;
 
-/// Mode of a capability file: its owner may open it, nobody else.
+/// Mode of a capability file: only its owner may open it.
 const MODE: u32 = 0o400;
 
 /// The capability minors of one instance.
@@ -100,7 +100,7 @@ impl<'a> InstanceFiles<'a> {
     }
 
     /// Gives the files of an instance, which are root's, to these users and nobody else: they share
-    /// it. Who is a user before and after does not notice.
+    /// it. A user who has access before and after is not affected.
     pub fn share(&self, caps: InstanceCaps, users: &[UserId]) -> Result<(), CapsError> {
         for minor in [caps.gi, caps.ci] {
             let (dir, name) = self.node_of(minor)?;

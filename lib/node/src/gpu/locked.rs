@@ -11,7 +11,7 @@ use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
-/// A GPU that nobody else carves on or releases from until this is dropped: what changes its leases, its compute mode,
+/// A GPU on which no other program carves or releases until this is dropped: what changes its leases, its compute mode,
 /// its capability files, its daemons and its instances takes one of these. Each look at its leases, and each change of one,
 /// tells those in line that the work goes on.
 pub struct LockedGpu<'a> {

@@ -9,7 +9,7 @@ use gpufrac_host::subprocess::{Outcome, PATH, run};
 /// How long nvidia-smi may take: seconds where the driver has to wake a GPU.
 const SMI_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why nvidia-smi did not do what it was told.
+/// Why a call of nvidia-smi failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SmiError {
     /// It ended with an error, and printed this.

@@ -153,7 +153,7 @@ impl Controller {
                 Ok(client) => ask(client).map_err(SlurmError::from),
                 Err(error) => Err(SlurmError::NotLoaded(Arc::clone(error))),
             };
-            // Nobody waits any more: the answer came too late.
+            // The answer came too late: the caller does not wait any more.
             let _ = reply.send(result);
         });
         // A thread that is gone drops the work, and with it the sender of the answer.
@@ -218,7 +218,7 @@ impl Slurm for Controller {
         if matches!(answer, Err(SlurmError::TooSlow(_)))
             && let Ok(mut pending) = self.pending.lock()
         {
-            // Who asks again waits for the same answer, and not behind it.
+            // A repeated question waits for the same answer, not behind it.
             *pending = Some((job_id, question));
         }
         answer.map_err(|error| explained(error, release::release_of_parent()))

@@ -195,11 +195,11 @@ impl ControlDaemon {
         self.visit.resume();
     }
 
-    /// Starts it, in a folder that nobody can enter until its limits are set: [`ControlDaemon::admit`].
+    /// Starts it, in a folder that no user can enter until its limits are set: [`ControlDaemon::admit`].
     pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
         let (folder, _) = RootDir::create(&self.folder, 0o711)?;
         let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
-        // What an earlier daemon left is in nobody's use: it was found dead.
+        // No program uses the files of an earlier daemon: it is dead.
         pipe.let_pass(&[])?;
         for name in pipe.names()? {
             pipe.remove_all(&name)?;
@@ -252,10 +252,10 @@ impl ControlDaemon {
         Ok(folder.write(PID, &format!("{}\n", control.pid), 0o644)?)
     }
 
-    /// Lets these users connect, and nobody else.
+    /// Lets only these users connect.
     pub fn admit(&self, users: &[UserId]) -> Result<(), MpsError> {
         let pipe = RootDir::open(&self.pipe())?;
-        // The daemon makes both writable for all, so anybody could fill the memory of /run. Here and not at
+        // The daemon makes both writable for all, so every user could fill the memory of /run. Here and not at
         // the start: the prolog that started it may have been killed right after.
         for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
             pipe.close(name)?;
@@ -263,7 +263,7 @@ impl ControlDaemon {
         Ok(pipe.let_pass(users)?)
     }
 
-    /// Of those who can connect leaves these. A folder that is closed stays so: its daemon has no limits yet.
+    /// Removes the access of all other users. A folder that is closed stays so: its daemon has no limits yet.
     pub fn keep(&self, users: &[UserId]) -> Result<(), MpsError> {
         match RootDir::open(&self.pipe()) {
             Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
@@ -309,7 +309,7 @@ impl ControlDaemon {
         let (Ok(percent), Some(mib)) =
             (said_percentage.parse::<f64>(), answer::memory(&said_memory))
         else {
-            // Another version may say it in other words; what it was told it was told.
+            // Another version may answer with another text; the command was sent.
             return Ok(Some(format!(
                 "the control daemon of `{}` says its limits in words that are not known: `{said_percentage}`, `{said_memory}`",
                 self.folder.display()

@@ -79,7 +79,7 @@ pub enum MpsError {
         /// The jobs.
         jobs: String,
     },
-    /// Processes of root that do not die.
+    /// Processes of root that do not end.
     #[error("the daemon of `{}` or its servers do not end: processes {pids:?}", folder.display())]
     Undead {
         /// The daemon's folder.

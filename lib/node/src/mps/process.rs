@@ -60,7 +60,7 @@ pub struct Left {
     pub of_user: usize,
 }
 
-/// A control daemon and its servers, as they are told from all other processes.
+/// A control daemon and its servers, and how they are identified.
 #[derive(Debug)]
 pub struct Family<'a> {
     /// Where its clients connect.
@@ -80,7 +80,7 @@ pub struct AuditSession(pub u32);
 impl AuditSession {
     /// Begins one for what this thread starts from now on, on behalf of a user. None where the kernel has no audit.
     pub fn begin(user: UserId) -> Option<Self> {
-        // This thread's alone: nobody may write it for another one.
+        // Of this thread only: a thread cannot write it for another one.
         fs::write("/proc/thread-self/loginuid", user.to_string()).ok()?;
         Self::read(Path::new("/proc/thread-self"))
     }
@@ -92,7 +92,7 @@ impl AuditSession {
     fn read(process: &Path) -> Option<Self> {
         let text = fs::read_to_string(process.join("sessionid")).ok()?;
         let number = text.trim().parse().ok();
-        // What nobody has begun one for.
+        // The value of a process without a session.
         number.filter(|number| *number != u32::MAX).map(Self)
     }
 }

@@ -33,7 +33,7 @@ impl ShareError {
         }
     }
 
-    /// Whether processes of root do not die, as they wait for a driver: then the GPU is ill.
+    /// Whether processes of root do not end, because they wait for a driver: then the GPU has a fault.
     pub fn is_undead(&self) -> bool {
         matches!(self, ShareError::Mps(MpsError::Undead { stuck: true, .. }))
     }
@@ -159,7 +159,7 @@ impl<'a> Tenants<'a> {
     }
 
     fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
-        // A server may have outlived a daemon that nobody uses any more.
+        // A server may have outlived a daemon that no job uses any more.
         self.note_left(self.daemon.kill()?);
         self.daemon.start(start)
     }
@@ -226,8 +226,8 @@ impl<'a> Tenants<'a> {
         Ok(())
     }
 
-    /// Whether a client is the job's: in its control group, or of its user who has no other job here. A process
-    /// that is gone is nobody's.
+    /// Whether a client is the job's: in its control group, or of its user if the user has no other job here. A process
+    /// that has ended belongs to no job.
     fn is_own(&self, pid: i32) -> bool {
         let user = self.lease.user_id;
         let elsewhere = || self.others.iter().any(|other| other.user_id == user);

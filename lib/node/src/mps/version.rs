@@ -11,7 +11,7 @@ const PARTITIONS_SINCE: u32 = 13_010;
 /// What a control daemon's program says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlVersion {
-    /// CUDA's version, 1000 times the major plus 10 times the minor; None before it was told.
+    /// CUDA's version, 1000 times the major plus 10 times the minor; None before it is known.
     pub cuda: Option<u32>,
 }
 

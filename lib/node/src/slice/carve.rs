@@ -75,7 +75,7 @@ pub fn carve(
     if let Some(info) = &word.said
         && job.is_over_by(info)
     {
-        // What it held is told no more, which would look like an error. Its epilog takes what an earlier run left.
+        // Slurm does not report its allocation any more, which would look like an error. Its epilog removes the remains of an earlier run.
         log.info("the job has already ended: nothing is carved");
         return Ok(Carved::NotConcerned);
     }
@@ -148,7 +148,7 @@ fn go_without(
 }
 
 /// Tries until it works, something is wrong that does not heal, or [`PATIENCE`] is over. `session`: one that was opened
-/// already. An attempt that failed leaves the GPU to others until the next one, and keeps its place before who came later.
+/// already. A failed attempt leaves the GPU to others until the next attempt, and keeps its place in the queue.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
     mut session: Option<Result<Session, NvmlError>>,
@@ -200,7 +200,7 @@ pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog
     .react()
 }
 
-/// Carves and turns the result into what Slurm is told.
+/// Carves and converts the result into a request to Slurm.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
     let carved = carve(job, node, slurm, log);
@@ -300,7 +300,7 @@ impl GivingBack<'_> {
         self.slurm.explain(self.job.job_id, &why);
     }
 
-    /// Back to the queue; held, if not before somebody changes it.
+    /// Requeues the job; held, if the job must be changed first.
     fn requeue(&self, hold: bool) -> Exit {
         let (job_id, log, error) = (self.job.job_id, self.log, self.error);
         loop {
@@ -354,11 +354,11 @@ impl GivingBack<'_> {
         }
     }
 
-    /// How the prolog ends when Slurm was not told in time. The node is not drained for it: a job with devices of a pool and
+    /// How the prolog ends if Slurm did not take the request in time. The node is not drained for it: a job with devices of a pool and
     /// without a lease starts no task: the SPANK plugin ensures it.
     fn is_over(&self, what: &str, refused: &SlurmError) -> Option<Exit> {
         let (log, error) = (self.log, self.error);
-        // Then the SPANK plugin is hardly of this Slurm either.
+        // Then the SPANK plugin is probably of another series, too.
         if refused.is_of_other_series() {
             log.error(format!("cannot carve: {error}; cannot {what}: {refused}"));
             return Some(Exit::Broken);
@@ -369,14 +369,14 @@ impl GivingBack<'_> {
         log.error(format!(
             "cannot carve: {error}; cannot {what}: {refused}; its tasks are refused, as it has no slice"
         ));
-        // One of an earlier run would be taken for its own.
+        // The job would take a slice of an earlier run for its own.
         if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
             log.warning(format!("a slice of an earlier run stays: {error}"));
         }
         Some(Exit::Done)
     }
 
-    /// Whether Slurm says that the job does not run any more: another of its nodes was faster, or its user.
+    /// Whether Slurm says that the job does not run any more: another of its nodes or its user was faster.
     fn is_given_up(&self) -> bool {
         let answer = self.slurm.job(self.job.job_id);
         answer.is_ok_and(|info| info.is_none_or(|info| self.job.is_over_by(&info)))

@@ -10,7 +10,7 @@ use crate::job::grant;
 /// What Slurm gave to a step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
-    /// Nobody tells.
+    /// Slurm does not report it.
     Untold,
     /// No device.
     Nothing,
@@ -41,7 +41,7 @@ pub enum Unfit {
         /// The lease's state.
         state: LeaseState,
     },
-    /// slurmd started the job without its prolog, or that could not make a slice and could tell nobody.
+    /// slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
     #[error(
         "job {job_id}: Slurm gave it a part of a GPU and it has no slice: no prolog made one; submit it again"
     )]
@@ -267,7 +267,7 @@ mod tests {
                 );
             }
         }
-        // Nobody but the user says so.
+        // Only the user says so.
         let unconfirmed = Lease {
             confirmed: false,
             ..whole

@@ -20,7 +20,7 @@ use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
-/// What a driver may count as used on an instance that nobody uses: assumed. An instance of which a job left more is
+/// What a driver may count as used on an unused instance: assumed. An instance of which a job left more is
 /// destroyed.
 const EMPTY: MemoryMib = MemoryMib(64);
 
@@ -138,7 +138,7 @@ pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     ended.is_ok()
 }
 
-/// Drops the kept lease of an instance that is gone with another lease: who took it over died before this one went.
+/// Drops the kept lease of an instance that another lease destroyed: the program that took it over died before it removed this lease.
 pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), TeardownError> {
     let Some(instance) = gone.slice.instance() else {
         return Ok(());

@@ -55,7 +55,7 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
 const ASK_LIMIT: Duration = Duration::from_secs(4);
 
 /// Ends the active leases on one side of the GPU whose jobs are over, but that of `except`: their epilog never came.
-/// Only where Slurm says so; no answer is no permission, and who did not answer once is not asked
+/// Only if Slurm reports it. Without an answer nothing is ended, and after a missing answer Slurm is not asked
 /// again, as the GPU is locked meanwhile. Says how many went.
 pub fn evict_finished(
     locked: &mut LockedGpu<'_>,

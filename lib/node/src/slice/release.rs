@@ -55,7 +55,7 @@ pub enum ReleaseError {
 }
 
 impl ReleaseError {
-    /// Whether processes do not die: then the GPU is ill, and no next job mends it.
+    /// Whether processes do not end: then the GPU has a fault, and the next job cannot correct it.
     pub fn is_undead(&self) -> bool {
         matches!(self, ReleaseError::Teardown(TeardownError::Share(error)) if error.is_undead())
     }
@@ -128,7 +128,7 @@ fn release_in_time(
     // By an epilog before this one.
     leases.retain(|lease| reuse == Reuse::End || lease.state != LeaseState::Kept);
     let _at_work = note(node, &leases, log);
-    // All of them before any is waited for: nobody but us knows that the job is over, and we may be killed.
+    // All leases before waiting for any: only this program knows that the job has ended, and it may be killed.
     mark(&store, &leases, log);
     remains::end_group(node, job_id, log);
     for lease in &leases {
@@ -185,7 +185,7 @@ pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreErr
     Ok(())
 }
 
-/// The mark needs no lock: whoever reads it may end the lease, as he should. One that is half-made is ended by anybody as it
+/// The mark needs no lock: every program that reads it may end the lease. A half-made lease can be ended as it
 /// is.
 fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
     for lease in leases.iter().rev() {
@@ -258,7 +258,7 @@ impl Release<'_> {
         let Some(now) = self.store.again(lease)? else {
             return Ok(Tried::Done);
         };
-        // The driver takes its time to start: nobody waits for that, and what is kept needs none.
+        // Starting the driver is slow: no program waits for it, and a kept instance does not need it.
         let keeps = reuse == Reuse::Keep && keep::may_be_kept(self.node, &now);
         let session = match (keeps, self.session.take()) {
             (true, session) => session,
@@ -311,7 +311,7 @@ enum Tried {
     NotKept,
 }
 
-/// Releases and turns the result into what Slurm is told.
+/// Releases and converts the result into the exit status.
 pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     if !node.has_pools() && has_no_lease(node, job_id) {
         return Exit::Done;

@@ -33,7 +33,7 @@ const MOST_GROUPS: usize = 10_000;
 /// How thoroughly processes are looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Nobody waits: seconds, if a user makes it so. Who has more open files than can be looked at then hides something.
+    /// No program waits: seconds, if a user causes it. A user with more open files than this limit may hide something.
     Thorough,
     /// Others wait for the GPU's lock.
     Quick,
@@ -42,7 +42,7 @@ pub enum Effort {
 /// Ends the processes of a lease's user that hold its devices open, wherever they are: in another job, or in none. Those
 /// in the group of a job with a lease of the same device may have it.
 ///
-/// Processes of other users are left alone, as anybody can hand a descriptor to a process that takes one. No instance is
+/// Processes of other users are not killed, because every user can pass a descriptor to a process that accepts it. No instance is
 /// granted while they hold its files ([`holders::HeldCaps`]).
 pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     let rights = match Rights::beside(lease, node) {
@@ -95,7 +95,7 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     }
 }
 
-/// Who may hold the devices of a lease that ends.
+/// The processes that may hold the devices of a lease that ends.
 struct Rights {
     record: NodeRecord,
     devices: Vec<DeviceNumber>,
@@ -146,7 +146,7 @@ impl Rights {
     }
 }
 
-/// Why it is not known who may hold the devices of a lease.
+/// Why the holders of a lease's devices are unknown.
 #[derive(Debug, thiserror::Error)]
 enum RightsError {
     /// The record of node-setup.
@@ -157,7 +157,7 @@ enum RightsError {
     Store(#[from] StoreError),
 }
 
-/// Closes the devices of the pools to what is left of a job's group on control groups of version 1, ends who is in it and
+/// Closes the devices of the pools to the remains of a job's group on control groups of version 1, ends its processes and
 /// removes it. With Slurm 22.05 users own the groups of tasks: they can move processes of their other jobs into them,
 /// which Slurm then finds in no job.
 pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {

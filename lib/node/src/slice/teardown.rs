@@ -126,12 +126,12 @@ pub fn end(
 ) -> Result<Found, TeardownError> {
     let found = dismantle(locked, lease)?;
     reached("release.gpu_instance_gone");
-    // What was kept since was nobody's.
+    // No job had the instance since it was kept.
     if lease.kept_unix.is_none() {
         record_usage(locked.node, lease, retried, locked.log);
     }
     reached("release.usage_written");
-    // Nobody can open the files of an instance any more. A GPU that is shared without MIG is for the fence to close.
+    // No user can open the files of an instance any more. The fence closes a GPU that is shared without MIG.
     remains::end_holders(locked.node, lease, Effort::Quick, locked.log);
     keep::forget(locked, lease)?;
     drop_lease(locked, lease)?;
@@ -185,7 +185,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         && let Some(instance) = &mig.instance
         && lease.mechanism() == Mechanism::Mig
     {
-        // Known by its UUID and nobody else's: no other lease is asked, as one that is damaged must not keep it.
+        // Identified by its UUID: other leases are not read, because a damaged one must not keep it.
         return dismantle_known(locked, mig, instance);
     }
     let others = locked.store.others_of_gpu(lease)?;
@@ -233,7 +233,7 @@ fn dismantle_known(
     }
     let gpu = &locked.gpu;
     let Some(standing) = gpu.instance(instance.gi_id)? else {
-        // Nobody has these files now; whoever gets the id next must not find them open.
+        // No job has these files now; the next job with this id must not find them open.
         InstanceFiles::of(locked).revoke(caps)?;
         return Ok(Found::Nothing);
     };

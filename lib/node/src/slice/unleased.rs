@@ -161,7 +161,7 @@ pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanE
     }
     let gi_id = found.instance.gi_id;
     for inside in gpu.compute_instances(gi_id)? {
-        // Whoever gets these files next must not find them open.
+        // The next job with these files must not find them open.
         let files = InstanceFiles::of(locked);
         files.revoke(files.claim(gi_id, inside.ci_id)?)?;
         gpu.destroy_compute_instance(gi_id, inside.ci_id)?;

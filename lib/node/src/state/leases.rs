@@ -82,7 +82,7 @@ pub struct LeaseStore {
 }
 
 impl LeaseStore {
-    /// Opens `<run>/leases`; refuses a folder that anybody but root could change.
+    /// Opens `<run>/leases`; refuses a folder that a user other than root could change.
     pub fn open(run: &Path) -> Result<LeaseStore, StoreError> {
         let path = run.join("leases");
         match RootDir::open(&path) {
@@ -229,7 +229,7 @@ impl LeaseStore {
         self.put(&format!(".gpu{}.tmp", lock.gpu_index()), lease)
     }
 
-    /// Says that the job of an active lease is over, without the lock of its GPU: whoever reads the mark may end the lease.
+    /// Marks that the job of an active lease has ended, without the lock of its GPU: every program that reads the mark may end the lease.
     ///
     /// # Errors
     /// A file refuses, or the lease is not active.

@@ -31,8 +31,8 @@ const EPILOG: &str = "epilog";
 /// How often a ticket is tried to be made: another process may look at it in the moment before it is locked.
 const TRIES: u32 = 100;
 
-/// A place in the line of a GPU. It is kept between two turns: who comes back goes before all who came later. In between there
-/// is no ticket, so nobody waits for the owner.
+/// A place in the queue of a GPU. It is kept between two turns: a program that returns goes before all later ones. In between there
+/// is no ticket, so no program waits for the owner.
 #[derive(Debug)]
 pub struct Line<'a> {
     locks: &'a Locks,
@@ -42,14 +42,14 @@ pub struct Line<'a> {
     turns: u32,
 }
 
-/// What who waits sees.
+/// The state of the queue for a waiting program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// How many are before it.
     pub ahead: usize,
     /// How long it has waited for this turn.
     pub waited: Duration,
-    /// How long nothing has moved: nobody before it has left or come back, and no step of whoever has the GPU was seen.
+    /// How long nothing changed: no earlier program left or returned, and the program with the GPU made no step.
     pub still: Duration,
 }
 
@@ -75,7 +75,7 @@ impl Line<'_> {
             if !self.tickets.is_any_held(&ahead)? {
                 gate = match Flock::lock(gate, FlockArg::LockExclusiveNonblock) {
                     Ok(file) => {
-                        // Who has an earlier place may have come back since the line was looked at.
+                        // A program with an earlier place may have returned since the queue was read.
                         let ahead = self.tickets.before(&ticket.name)?;
                         if !self.tickets.is_any_held(&ahead)? {
                             return Ok(GpuLock::new(file, ticket, self.gpu_index));
@@ -201,7 +201,7 @@ impl Tickets {
             let name = format!("{title}.{}.{turns}", std::process::id());
             let hidden = format!(".{name}");
             let file = dir.lock_file(&hidden)?;
-            // Who removes leftovers may have it for a moment.
+            // A program that removes leftovers may have it for a moment.
             if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
                 && dir.rename(&hidden, &name)?
             {
@@ -239,12 +239,12 @@ impl Tickets {
         Ok(false)
     }
 
-    /// Whether somebody holds a ticket; one that nobody holds is removed.
+    /// Whether a program holds a ticket; a ticket without a holder is removed.
     fn is_held(&self, name: &str) -> Result<bool, LockError> {
         let Some(file) = self.dir.existing_lock_file(name)? else {
             return Ok(false);
         };
-        // Shared: two who look at once do not take each other for the owner.
+        // Shared: two programs that check at once do not take each other for the owner.
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_free) => {
                 self.dir.remove(name)?;
@@ -259,7 +259,7 @@ impl Tickets {
     }
 }
 
-/// When whoever has the GPU last said that a step is done.
+/// When the program with the GPU last finished a step.
 fn last_step(gate: &File) -> Option<SystemTime> {
     gate.metadata().and_then(|data| data.modified()).ok()
 }

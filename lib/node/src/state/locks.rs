@@ -82,7 +82,7 @@ pub struct Locks {
 #[derive(Debug)]
 #[must_use = "the GPU is unlocked when this is dropped"]
 pub struct GpuLock {
-    // Before the ticket: who is next in line finds the GPU free.
+    // Before the ticket: the next program in the queue finds the GPU free.
     file: Flock<File>,
     _ticket: Ticket,
     gpu_index: GpuIndex,
@@ -113,7 +113,7 @@ impl GpuLock {
         lock
     }
 
-    /// Tells those who wait for the GPU that a step of the work on it is done.
+    /// Tells the programs in the queue that a step on the GPU is done.
     pub fn step(&self) {
         // They compare the time with the last one that they saw, and not with a clock. If it cannot be written they only
         // wait less long.
@@ -175,7 +175,7 @@ impl Locks {
         self.dir.path().join(DAEMON)
     }
 
-    /// Locks a file; None if somebody else holds it.
+    /// Locks a file; None if another program holds it.
     fn at_once(&self, name: &str) -> Result<Option<Flock<File>>, LockError> {
         let file = self.dir.lock_file(name)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -135,9 +135,9 @@ struct RecordedFacts {
 /// What a driver says of a GPU that stays true as long as the driver is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFacts<G> {
-    /// What it can be cut into; None where nobody asked, as MIG is off or no pool uses it.
+    /// What it can be cut into; None if it was not read, because MIG is off or no pool uses it.
     pub geometry: Option<G>,
-    /// All of its memory; None where nobody asked.
+    /// All of its memory; None if it was not read.
     pub memory: Option<MemoryMib>,
 }
 

@@ -29,7 +29,7 @@ pub(super) fn mime(mail: &Mail, message: &Message) -> Vec<u8> {
     }
     put("To", message.to.join(", "));
     put("Subject", message.subject.clone());
-    // Nobody's absence is to be answered (RFC 3834).
+    // No automatic replies (RFC 3834).
     put("Auto-Submitted", "auto-generated".to_owned());
     lines(&parts.formatted())
 }

@@ -11,16 +11,16 @@ use super::mime::mime;
 use super::{Message, is_address};
 use crate::report::words::{clipped, plain};
 
-/// How much of what a program complains of is told.
+/// The length of a program's complaint in an error.
 const MOST_COMPLAINT_CHARS: usize = 400;
 
 /// Why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum MailError {
-    /// Nobody to send it to.
+    /// The message has no recipient.
     #[error("the mail message has no recipient")]
     NoRecipient,
-    /// What is no address is not given to a program.
+    /// A text that is not an address is not passed to a program.
     #[error("`{0}` is not an address")]
     Address(String),
     /// The program could not be run.
@@ -38,7 +38,7 @@ pub enum MailError {
         program: String,
         /// How it ended.
         status: ExitStatus,
-        /// What it said.
+        /// The program's output.
         said: String,
     },
     /// The daemon ends before its turn comes.
@@ -86,7 +86,7 @@ fn sendmail_arguments(mail: &Mail, message: &Message) -> Vec<String> {
     arguments
 }
 
-/// One call for each recipient, as slurmctld does it. Who can be reached gets the message.
+/// One call for each recipient, as slurmctld does it. An error of one recipient does not stop the others.
 fn mail_prog(program: &str, message: &Message, deadline: Duration) -> Result<(), MailError> {
     let start = Instant::now();
     let mut done = Ok(());
@@ -111,7 +111,7 @@ fn run(
         limit,
     };
     if limit.is_zero() {
-        // Others before it took all the time. What is killed at once may have sent half a message.
+        // Earlier recipients used all the time. A program that is killed at once may have sent half a message.
         return Err(hung());
     }
     let mut command = Command::new(program);

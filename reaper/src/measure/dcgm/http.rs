@@ -59,7 +59,7 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// What is left of the time; an error when it is over.
+/// The remaining time; an error if it is over.
 fn left(deadline: Instant) -> io::Result<Duration> {
     #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
     let left = deadline.saturating_duration_since(Instant::now());

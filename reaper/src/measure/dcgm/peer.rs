@@ -59,7 +59,7 @@ pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<
     }
 }
 
-/// An error if the other end closed the connection: then nobody holds it any more.
+/// An error if the other end closed the connection: then no process holds it any more.
 fn check_open(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let next = stream.peek(&mut [0]);
@@ -125,7 +125,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Connects to a listener whose connections a user takes; None if nobody does.
+    /// Connects to a listener whose connections a user accepts; None if no process does.
     fn seen(listen: &str, to: IpAddr, by: Option<u32>, patience: Duration) -> Option<UserId> {
         let listener = TcpListener::bind(listen).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -40,7 +40,7 @@ const ORANGE: RGBColor = RGBColor(196, 98, 0);
 const PURPLE: RGBColor = RGBColor(120, 60, 170);
 const RED: RGBColor = RGBColor(190, 25, 35);
 
-/// Activity and memory of a job's slice over its life, with what was decided about it.
+/// Activity and memory of a job's slice over its life, with the decisions about it.
 pub fn svg(record: &Record) -> String {
     let mut text = String::new();
     // Writing to memory does not fail; if it did, half a picture says more than none.
@@ -278,7 +278,7 @@ struct Mark {
     label: String,
     color: RGBColor,
     dry_run: bool,
-    /// Who gets a label first where there is no room for all.
+    /// The order of labels if there is no room for all.
     weight: u8,
 }
 

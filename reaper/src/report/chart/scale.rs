@@ -50,7 +50,7 @@ pub(super) fn busy_share(point: &Point) -> f64 {
     }
 }
 
-/// The unit in which a length of time is told, and its name.
+/// The unit of a duration, and its name.
 pub(super) fn unit(life: f64) -> (f64, &'static str) {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 60.0 * MINUTE;

@@ -374,7 +374,7 @@ fn a_mechanism_goes_where_it_is() {
         no("all", "gpufrac:hami:0.3"),
         "gpufrac: partition all has no fractions by hami, only by mig, mps, timeslice; write --gres=gpufrac:0.25"
     );
-    assert!(no("all", "gpufrac:mig:1").contains("lends no whole GPU"));
+    assert!(no("all", "gpufrac:mig:1").contains("offers no whole GPU"));
 }
 
 #[test]

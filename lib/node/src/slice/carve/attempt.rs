@@ -227,7 +227,7 @@ impl Attempt<'_> {
     }
 
     /// Looked at before the lock is taken, as it can take long. Processes that hide behind the number of their files are an
-    /// admin's matter: if they stopped the job, anybody could stop all jobs.
+    /// admin's task: if they stopped the job, every user could stop all jobs.
     fn held_caps(&self) -> HeldCaps {
         let held = HeldCaps::search(self.record.caps_major);
         if !held.unsearched.is_empty() {

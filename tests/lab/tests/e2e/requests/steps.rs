@@ -125,7 +125,7 @@ fn a_step_cannot_have_more_than_its_job() -> Result<(), LabError> {
         "gpufrac: the job has 0.25 of a GPU on each of its nodes",
         "write at most --gres=gpufrac:0.25, or leave --gres out",
         "Invalid generic resource (gres) specification",
-        "gpufrac: partition gpu lends no whole GPU",
+        "gpufrac: partition gpu offers no whole GPU",
         "F=0.25 S=25",
     ] {
         assert!(output.contains(words), "no {words:?} in {output}");

@@ -102,7 +102,7 @@ impl Attempt<'_> {
         } else if lease.units < Units::WHOLE {
             let alone = lease.slice.mps().is_some_and(|mps| !mps.private);
             let mode = match alone {
-                // Nobody goes round the one daemon.
+                // No program may bypass the daemon.
                 true => ComputeMode::ExclusiveProcess,
                 false => ComputeMode::Default,
             };
@@ -189,7 +189,7 @@ impl Attempt<'_> {
         error: CarveError,
     ) -> CarveError {
         let cleanup = match is_refused(&error) {
-            // Nothing was made. What stands at the place after all is somebody else's.
+            // Nothing was made. An instance at the place is not gpufrac's.
             true => Ok(()),
             false => teardown::dismantle(locked, lease).map(|_| ()),
         };
