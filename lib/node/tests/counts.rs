@@ -50,7 +50,10 @@ fn a_job_gets_no_more_than_slurm_allocated() {
     assert_eq!(world.slurm_was_told(), ["requeuehold 9"; 9]);
     // What cannot be understood is no permission, but may be told with the next answer.
     world.slurm_says(9, &format!("running {pair} 0 - shard:50"));
-    world.prolog(job(9, 0, 50)).ok().says("does not say");
+    world
+        .prolog(job(9, 0, 50))
+        .ok()
+        .says("reading the job's allocation on this node");
     assert_eq!(world.slurm_was_told().last().unwrap(), "requeue 9");
     assert!(world.leases().is_empty());
     for held in [

@@ -314,6 +314,8 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
     // slurmctld is silent: it ends all the same, and soon.
     fs::remove_file(world.root().join("slurm/reason")).unwrap();
     world.slurm_is_silent_for(1000);
-    let ended = world.epilog(one).says("the node's reason does not say why");
+    let ended = world
+        .epilog(one)
+        .says("setting the node's drain reason failed");
     assert_eq!(ended.code, Some(1));
 }

@@ -137,7 +137,7 @@ fn without_slurms_answer_nothing_is_carved() {
         world
             .prolog(job)
             .ok()
-            .says("how much the job holds on this node");
+            .says("reading the job's allocation on this node");
         assert!(world.leases().is_empty() && world.instances(0).is_empty());
     }
     assert_eq!(world.slurm_was_told(), ["requeue 7"; 2]);
@@ -161,7 +161,7 @@ fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
         match seconds {
             // Too late to carve: the job is put back.
             42 => {
-                ended.ok().says("how much the job holds on this node");
+                ended.ok().says("reading the job's allocation on this node");
                 assert_eq!(world.slurm_was_told(), ["requeue 7"]);
             }
             // Nobody can be told that the job must not run: it has no lease, so it starts no task.
