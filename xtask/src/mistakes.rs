@@ -22,7 +22,7 @@ pub(crate) struct MistakesArguments {
     slurm: String,
 }
 
-/// Makes all mistakes, and prints what came of each.
+/// Makes all mistakes, and prints the outcome of each.
 ///
 /// # Errors
 /// A mistake was not named, or something was lost or had no way out.
