@@ -3,6 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod output;
+
 mod admin;
 mod advise;
 mod args;
@@ -38,7 +41,10 @@ use error::CliError;
 
 fn main() -> ExitCode {
     // clap ends with 2 on a wrong command line, which is Exit::Usage.
-    let args = Args::parse();
+    output::end(run(Args::parse()))
+}
+
+fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::NodeSetup(config) => node_setup(&config),
         Command::Check(check) => return check::run(&check).into(),
@@ -109,12 +115,9 @@ impl ConfigArgs {
 }
 
 fn completions(shell: Shell) -> Exit {
-    clap_complete::generate(
-        shell,
-        &mut Args::command(),
-        "gpufrac",
-        &mut std::io::stdout(),
-    );
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "gpufrac", &mut script);
+    print!("{}", String::from_utf8_lossy(&script));
     Exit::Done
 }
 

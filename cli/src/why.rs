@@ -1,6 +1,5 @@
 //! `gpufrac why`: why a job was warned or ended.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::Config;
@@ -37,12 +36,12 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     };
     match &args.svg {
         // stdout is the picture alone.
-        Some(file) if file == Path::new(STDOUT) => say(&chart::svg(last))?,
+        Some(file) if file == Path::new(STDOUT) => print!("{}", chart::svg(last)),
         Some(file) => {
-            say(&text(&found.records))?;
+            print!("{}", text(&found.records));
             write(file, &chart::svg(last))?;
         }
-        None => say(&text(&found.records))?,
+        None => print!("{}", text(&found.records)),
     }
     if args.svg.is_some() && found.records.len() > 1 {
         eprintln!(
@@ -89,21 +88,6 @@ fn text(records: &[Record]) -> String {
         .iter()
         .map(|record| why::explain(record, WIDTH).join("\n") + "\n");
     told.collect::<Vec<_>>().join("\n\n")
-}
-
-/// Prints data; who stops reading has read enough.
-fn say(text: &str) -> Result<(), CliError> {
-    let mut stdout = std::io::stdout().lock();
-    let done = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-    match done {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        done => done.map_err(|source| CliError::Write {
-            path: "stdout".into(),
-            source,
-        }),
-    }
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CliError> {

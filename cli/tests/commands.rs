@@ -89,16 +89,24 @@ impl World {
     }
 
     fn run(&self, args: &[&str]) -> Said {
-        let output = Command::new(env!("CARGO_BIN_EXE_gpufrac"))
+        self.said(self.command(args))
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufrac"));
+        command
             .args(args)
             .env("GPUFRAC_CONFIG", self.config())
             .env("SLURMD_NODENAME", "gpufrac-test02")
             // Not the Slurm of this machine.
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .env_remove("NVML_SIM_ROOT")
-            .env("PATH", self.path())
-            .output()
-            .unwrap();
+            .env("PATH", self.path());
+        command
+    }
+
+    fn said(&self, mut command: Command) -> Said {
+        let output = command.output().unwrap();
         let text = |bytes: &[u8]| {
             let folder = self.folder.path().to_string_lossy().into_owned();
             String::from_utf8_lossy(bytes).replace(&folder, "DIR")
@@ -649,4 +657,39 @@ fn is_root() -> bool {
         eprintln!("skipped: device nodes can only be made by root");
     }
     root
+}
+
+/// `Command::output` has pipes of its own unless it is told otherwise.
+#[test]
+fn a_reader_that_goes_away_ends_nothing_and_a_full_disk_is_told() {
+    let world = World::new(true);
+    let commands: [&[&str]; 6] = [
+        &["node-setup"],
+        &["status"],
+        &["conf"],
+        &["check"],
+        &["advise", "--workload", "batch", "--gpu", "H100-80"],
+        &["completions", "bash"],
+    ];
+    for args in commands {
+        let told = world.run(args);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = world.command(args);
+        command.stdout(writer);
+        let gone = world.said(command);
+        assert_eq!((gone.code, &gone.err), (told.code, &told.err), "{args:?}");
+        assert!(!gone.err.contains("panicked"), "{args:?}: {}", gone.err);
+
+        let full = fs::OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let mut command = world.command(args);
+        command.stdout(full);
+        let full = world.said(command);
+        assert_eq!(full.code, Some(1), "{args:?}: {}", full.err);
+        let said = "gpufrac: writing to stdout failed: No space left on device";
+        assert!(full.err.contains(said), "{args:?}: {}", full.err);
+    }
 }
