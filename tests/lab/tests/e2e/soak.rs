@@ -10,6 +10,8 @@ use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_lab::{Instance, JobId, Lab, LabError};
 use test_seed::Dice;
 
+use crate::uniform::QUARTERS;
+
 /// A number from the environment.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -157,20 +159,10 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 200), &fractions)
 }
 
-const UNIFORM: &str = r#"
-[pool.p]
-mechanism = "mig"
-layout = "uniform"
-menu = ["1/4"]
-gpu = "H100-80"
-partitions = ["gpu"]
-nodes = "@NODES@"
-"#;
-
 #[test]
 fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
     let builder = Lab::builder().gpus("H100-80", 2).latency(10);
-    let lab = builder.pools(UNIFORM).start()?;
+    let lab = builder.pools(QUARTERS).start()?;
     let fractions = ["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"];
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), &fractions)
 }

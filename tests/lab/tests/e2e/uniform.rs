@@ -6,7 +6,8 @@ use gpufrac_lab::{JobId, Lab, LabError};
 
 use crate::shared_devices::{finish, ready, run, start, submit};
 
-const POOLS: &str = r#"
+/// Quarters and whole GPUs, which may be asked for as `gpu` too.
+pub const QUARTERS: &str = r#"
 [pool.p]
 mechanism = "mig"
 layout = "uniform"
@@ -35,7 +36,7 @@ fn gpu_of(lab: &Lab, job: JobId) -> Result<usize, LabError> {
 
 #[test]
 fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
-    let lab = start(Lab::builder().gpus("H100-80", 2).pools(POOLS))?;
+    let lab = start(Lab::builder().gpus("H100-80", 2).pools(QUARTERS))?;
     let user = lab.users()[0].clone();
     let mut pieces = Vec::new();
     for _ in 0..5 {
