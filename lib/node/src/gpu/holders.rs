@@ -216,6 +216,7 @@ fn numbers(folder: &Path) -> impl Iterator<Item = i32> + use<> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::io::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command};
@@ -235,13 +236,21 @@ mod tests {
                 eprintln!("skipped: only root can look at the processes of others");
                 return None;
             }
-            let child = Command::new(program)
-                .arg("1000")
-                .uid(user)
-                .gid(user)
-                .stdin(File::open("/dev/full").unwrap())
-                .spawn();
-            Some(Holding(child.unwrap()))
+            let start = || {
+                let mut command = Command::new(program);
+                let stdin = File::open("/dev/full").unwrap();
+                command.arg("1000").uid(user).gid(user).stdin(stdin);
+                command.spawn()
+            };
+            loop {
+                match start() {
+                    // What another test just forked still has the copy open for writing, until it runs its own program.
+                    Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                        std::thread::yield_now();
+                    }
+                    child => return Some(Holding(child.unwrap())),
+                }
+            }
         }
     }
 
