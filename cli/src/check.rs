@@ -8,7 +8,7 @@ use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist;
 use gpufrac_core::layout::MenuEntry;
-use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_host::files::RootDir;
 use gpufrac_node::node::Node;
 use gpufrac_node::setup::check;
 use gpufrac_slurm_settings::{self as settings, Here, Sources};
@@ -83,12 +83,9 @@ fn refused_by_root(path: &Path) -> Option<Finding> {
     let error = RootDir::open(folder)
         .and_then(|dir| dir.has_file(name))
         .err()?;
-    let fix = match &error {
-        FileError::Untrusted { path, .. } => {
-            format!("`chown root:root {0}; chmod go-w {0}`", path.display())
-        }
-        _ => "put the file itself there, root's, in folders that only root can change".to_owned(),
-    };
+    let fix = error.cure().unwrap_or_else(|| {
+        "put the file itself there, root's, in folders that only root can change".to_owned()
+    });
     Some(Finding {
         severity: Severity::Error,
         place: Some(path.display().to_string()),

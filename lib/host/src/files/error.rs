@@ -81,6 +81,18 @@ impl FileError {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// The command that corrects the error, where others than root can change the file or enter the folder.
+    pub fn cure(&self) -> Option<String> {
+        match self {
+            FileError::Untrusted { path, .. } => {
+                let path = path.display();
+                Some(format!("`chown root:root {path}; chmod go-w {path}`"))
+            }
+            FileError::NotPrivate { path, .. } => Some(format!("`chmod 700 {}`", path.display())),
+            _ => None,
+        }
+    }
+
     /// Whether it failed because something was used up that users can use up, such as space; waiting may help.
     pub fn is_shortage(&self) -> bool {
         matches!(self, FileError::Io { source, .. } if shortage::is_shortage(source))

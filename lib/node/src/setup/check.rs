@@ -17,9 +17,10 @@ use crate::mps::version;
 use crate::node::Node;
 use crate::setup::inspect::{self, Difference, Machine};
 use crate::slice::unleased::{self, CleanError};
-use crate::state::locks::LockError;
-use crate::state::record::NodeRecord;
-use gpufrac_host::files::RootDir;
+use crate::state::leases::{SETUP, StoreError};
+use crate::state::locks::Locks;
+use crate::state::record::{NodeRecord, RecordError};
+use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, NvmlError, Session};
 
 /// What this driver could do for the node's pools beside what they ask for, and what the machine leaves open, one line each.
@@ -58,8 +59,14 @@ pub fn notes(node: &Node) -> Vec<String> {
     notes
 }
 
-const SETUP: &str =
-    "run `gpufrac node-setup`: jobs that run keep their slices; at boot it comes before slurmd";
+/// What is wrong with a file of node-setup's, once.
+fn of_file(error: &FileError, found: &mut Vec<Finding>) {
+    let what = error.to_string();
+    if !found.iter().any(|known| known.what == what) {
+        let fix = error.cure().unwrap_or_else(|| SETUP.to_owned());
+        found.push(Finding::of_machine(what, fix));
+    }
+}
 
 /// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration.
 /// Gives what is wrong; nothing means that this node can carve.
@@ -70,6 +77,10 @@ pub fn check(node: &Node) -> Vec<Finding> {
     }
     let record = match NodeRecord::read(&node.run) {
         Ok(record) => Some(record),
+        Err(RecordError::File(error)) => {
+            of_file(&error, &mut found);
+            None
+        }
         Err(error) => {
             found.push(Finding::of_machine(error, SETUP));
             None
@@ -80,29 +91,31 @@ pub fn check(node: &Node) -> Vec<Finding> {
             let damaged = errors.into_iter();
             found.extend(damaged.map(|error| Finding::of_machine(&error, error.fix())));
         }
+        Err(StoreError::File(error)) => of_file(&error, &mut found),
         Err(error) => found.push(Finding::of_machine(&error, error.fix())),
     }
-    found.extend(no_reaper(node));
+    // Root alone can look there.
+    if nix::unistd::geteuid().is_root() {
+        match node.locks() {
+            Ok(locks) => found.extend(no_reaper(node, &locks)),
+            Err(error) => of_file(&error, &mut found),
+        }
+    }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
         found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
     }
     found
 }
 
-/// A daemon that the configuration asks for and that does not run. Only root can see that.
-fn no_reaper(node: &Node) -> Option<Finding> {
+/// A daemon that the configuration asks for and that does not run.
+fn no_reaper(node: &Node, locks: &Locks) -> Option<Finding> {
     let reaper = &node.config.reaper;
     let rules = reaper.rules.iter().map(|rule| &rule.policy);
     let mut policies = rules.chain([&reaper.general]);
-    let is_asked = reaper.is_written && policies.any(|policy| policy.mode != Mode::Off);
-    if !is_asked || !nix::unistd::geteuid().is_root() {
+    if !reaper.is_written || policies.all(|policy| policy.mode == Mode::Off) {
         return None;
     }
-    let runs = node
-        .locks()
-        .map_err(LockError::from)
-        .and_then(|locks| locks.daemon_runs());
-    let what = match runs {
+    let what = match locks.daemon_runs() {
         Ok(true) => return None,
         Ok(false) => "gpufrac-reaperd does not run, and gpufrac.toml has [reaper]: nobody looks for idle slices here".to_owned(),
         Err(error) => format!("whether gpufrac-reaperd runs cannot be seen: {error}"),
@@ -339,10 +352,7 @@ fn recorded(
 fn placeholders(machine: &Machine<'_>, found: &mut Vec<Finding>) {
     let dir = match RootDir::open(&machine.node.devices) {
         Ok(dir) => dir,
-        Err(error) => {
-            found.push(Finding::of_machine(error, SETUP));
-            return;
-        }
+        Err(error) => return of_file(&error, found),
     };
     for device in &machine.devices {
         let wanted = match machine.placeholder(device) {
@@ -361,7 +371,7 @@ fn placeholders(machine: &Machine<'_>, found: &mut Vec<Finding>) {
                 let what = format!("`{}` is {is}, not device {wanted}", path.display());
                 found.push(Finding::of_machine(what, SETUP));
             }
-            Err(error) => found.push(Finding::of_machine(error, SETUP)),
+            Err(error) => of_file(&error, found),
         }
     }
 }

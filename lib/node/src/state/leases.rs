@@ -12,6 +12,10 @@ use gpufrac_nvml::ErrorClass;
 use crate::node::class_of_file;
 use crate::state::locks::GpuLock;
 
+/// What to do where node-setup has not made what must be there.
+pub(crate) const SETUP: &str =
+    "run `gpufrac node-setup`: jobs that run keep their slices; at boot it comes before slurmd";
+
 /// Why a lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -56,7 +60,11 @@ impl StoreError {
     #[must_use]
     pub fn fix(&self) -> String {
         let Some(path) = self.path() else {
-            return "run `gpufrac node-setup`, before slurmd starts".into();
+            let cure = match self {
+                StoreError::File(error) => error.cure(),
+                _ => None,
+            };
+            return cure.unwrap_or_else(|| SETUP.to_owned());
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         format!("`gpufrac lease drop {name}`, which looks whether the job is over and asks")

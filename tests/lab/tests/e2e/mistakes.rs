@@ -236,6 +236,7 @@ impl Site {
                 }
                 None => {
                     let mode = fs::Permissions::from_mode(kept.mode);
+                    chown(&path, Some(kept.owner), None).expect("root may");
                     fs::set_permissions(&path, mode).expect("root may");
                 }
             }

@@ -113,6 +113,67 @@ pub(super) const MISTAKES: &[Mistake] = &[
         clean(site)
     }),
     Mistake::new(
+        "the locks of a node removed",
+        |site| {
+            let locks = site.lab.folder().run(site.node()).join("locks");
+            fs::remove_dir_all(locks).expect("root may");
+            Ok(())
+        },
+        &["locks`: No such file", "run `gpufrac node-setup`"],
+        Fate::SliceOrNone,
+    )
+    .mended(node_setup),
+    Mistake::new(
+        "the record of node-setup removed",
+        |site| {
+            let record = site.lab.folder().run(site.node()).join("fence");
+            fs::remove_file(record).expect("root may");
+            Ok(())
+        },
+        &["fence` does not exist", "run `gpufrac node-setup`"],
+        Fate::SliceOrNone,
+    )
+    .mended(node_setup),
+    Mistake::new(
+        "leases that everybody may write",
+        |site| {
+            let leases = site.lab.folder().run(site.node()).join("leases");
+            site.set_mode(&leases, 0o777);
+            Ok(())
+        },
+        &[
+            "leases` belongs to uid 0 with mode 0777",
+            "`chown root:root ",
+        ],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a run folder of an ordinary user",
+        |site| {
+            let run = site.lab.folder().run(site.node());
+            site.give_to_user(&run);
+            Ok(())
+        },
+        &["only root may be able to change it", "`chown root:root "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a plain file where a placeholder was",
+        |site| {
+            let half = site.lab.folder().devices(site.node()).join("half1");
+            fs::remove_file(&half).expect("it is there");
+            fs::write(half, "").expect("root may");
+            Ok(())
+        },
+        &["half1", "run `gpufrac node-setup`"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| {
+        let half = site.lab.folder().devices(site.node()).join("half1");
+        fs::remove_file(half).expect("it is there");
+        node_setup(site)
+    }),
+    Mistake::new(
         "a GPU that is off the bus",
         |site| {
             for by in ["Index_v2", "PciBusId_v2", "UUID"] {

@@ -29,6 +29,27 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "add the line: JobSubmitPlugins=gpufrac"
     ),
     in_file!(
+        "no prolog in slurm.conf",
+        "slurm.conf",
+        "\nProlog=",
+        "\n#Prolog=",
+        "Prolog"
+    ),
+    in_file!(
+        "no epilog in slurm.conf",
+        "slurm.conf",
+        "\nEpilog=",
+        "\n#Epilog=",
+        "Epilog"
+    ),
+    in_file!(
+        "GPUs that Slurm detects by itself",
+        "gres.conf",
+        "Name=gpu Type=half",
+        "Name=gpu AutoDetect=nvml Type=half",
+        "AutoDetect"
+    ),
+    in_file!(
         "gpufrac is no GresTypes",
         "slurm.conf",
         "GresTypes=gpu,shard,gpufrac",
