@@ -124,9 +124,17 @@ fn what_is_right_is_not_named() {
 
 #[test]
 fn a_line_that_was_lost_is_named_while_slurm_still_runs_with_it() {
-    for key in ["GresTypes", "PrologFlags", "JobSubmitPlugins"] {
+    let keys = [
+        "GresTypes",
+        "PrologFlags",
+        "JobSubmitPlugins",
+        "Prolog",
+        "Epilog",
+    ];
+    for key in keys {
         let mut world = World::right();
-        world.change("slurm.conf", &format!("{key}="), &format!("#{key}="));
+        let (line, comment) = (format!("\n{key}="), format!("\n#{key}="));
+        world.change("slurm.conf", &line, &comment);
         let settings = Settings {
             files: Some(world.files()),
             running: Some(recorded("24.11", &PLUGINS)),

@@ -140,7 +140,9 @@ pub(in super::super) fn script(
     };
     let right = format!("/usr/sbin/{program}");
     let unset = format!("{key} is not set: no slice is made and unmade without it");
-    if lines.is_empty() && running.as_ref().is_none_or(Vec::is_empty) {
+    // The running Slurm may still have a line that is gone: the next restart ends it.
+    let is_known = running.as_ref().is_some_and(|values| !values.is_empty());
+    if lines.is_empty() && (settings.files.is_some() || !is_known) {
         found.push(error(place, unset, format!("add the line: {key}={right}")));
         return;
     }
