@@ -1,5 +1,6 @@
 //! `cargo xtask package`: .deb and .rpm for each series of Slurm, from one list of contents.
 
+mod ansible;
 mod contents;
 mod deb;
 mod elf;
@@ -32,6 +33,12 @@ pub(crate) struct PackageArguments {
     /// Try them instead, on small clusters of each series: docs/admin is followed word by word
     #[arg(long = "try", conflicts_with = "output")]
     try_out: bool,
+    /// Try the package of the source: build it on a host of each series without a network, as docs/admin/other-series.md has it
+    #[arg(long, conflicts_with_all = ["output", "try_out"])]
+    try_source: bool,
+    /// Try the role of contrib/ansible, on small clusters of each series
+    #[arg(long, conflicts_with_all = ["output", "try_out", "try_source"])]
+    try_ansible: bool,
     /// Package a build for tests, which takes less time
     #[arg(long)]
     debug: bool,
@@ -64,6 +71,12 @@ pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
     let tarball = stage("source", || source::tarball(work.path(), &version))?;
     if arguments.try_out {
         return trial::run(&builds, &tarball, &version);
+    }
+    if arguments.try_source {
+        return trial::run_source(&builds, &tarball, &version, arguments.debug);
+    }
+    if arguments.try_ansible {
+        return trial::run_ansible(&builds, &tarball, &version);
     }
     let mut made = debs(&builds, &tarball, &version, &output)?;
     made.extend(rpms(&builds, &tarball, &version, &output)?);

@@ -25,6 +25,9 @@ const SERIES: [(&str, &str); 3] = [
 const PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurmdbd,slurmrestd,munge,libslurm-dev,procps";
 
+/// What is installed beside, where gpufrac is built in the folder, or Ansible comes.
+const COMPILER: &str = "gcc,libclang-dev,xz-utils,python3";
+
 /// The plugins' packages.
 const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
 
@@ -65,7 +68,7 @@ impl Series {
         let own = Slurm::in_root(None)?;
         let root = match own.series() == name {
             true => None,
-            false => Some(folder(release)?),
+            false => Some(folder(release, "", PACKAGES)?),
         };
         let slurm = Slurm::in_root(root.clone())?;
         if slurm.series() != name {
@@ -80,10 +83,13 @@ impl Series {
 
     /// The folder of a clean Debian that has this series, whatever the machine has.
     pub fn debian(name: &str) -> Result<PathBuf> {
-        let found = SERIES.into_iter().find(|(known, _)| *known == name);
-        let (_, release) =
-            found.with_context(|| format!("no Debian is known with Slurm {name}"))?;
-        folder(release)
+        folder(release_of(name)?, "", PACKAGES)
+    }
+
+    /// The same with a C compiler, libclang and Python.
+    pub fn debian_to_build_in(name: &str) -> Result<PathBuf> {
+        let packages = format!("{PACKAGES},{COMPILER}");
+        folder(release_of(name)?, "-build", &packages)
     }
 
     /// The machine's own series.
@@ -198,20 +204,25 @@ fn cache() -> Result<PathBuf> {
         .join("gpufrac"))
 }
 
-/// The folder of a Debian release with Slurm in it.
-fn folder(release: &str) -> Result<PathBuf> {
+/// The Debian release of a series.
+fn release_of(name: &str) -> Result<&'static str> {
+    let found = SERIES.into_iter().find(|(known, _)| *known == name);
+    let (_, release) = found.with_context(|| format!("no Debian is known with Slurm {name}"))?;
+    Ok(release)
+}
+
+/// The folder of a Debian release with these packages in it.
+fn folder(release: &str, suffix: &str, packages: &str) -> Result<PathBuf> {
     let cache = cache()?;
+    let name = format!("{release}{suffix}");
     fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    let lock = cache.join(format!("{release}.lock"));
+    let lock = cache.join(format!("{name}.lock"));
     let file =
         fs::File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
     let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
-    let (ready, partial) = (
-        cache.join(release),
-        cache.join(format!("{release}.partial")),
-    );
+    let (ready, partial) = (cache.join(&name), cache.join(format!("{name}.partial")));
     let has = fs::read_to_string(ready.join(STAMP)).unwrap_or_default();
-    if has == PACKAGES {
+    if has == packages {
         return Ok(ready);
     }
     for old in [&ready, &partial].into_iter().filter(|old| old.exists()) {
@@ -221,8 +232,8 @@ fn folder(release: &str) -> Result<PathBuf> {
         "downloading Debian {release} with Slurm into {}",
         ready.display()
     );
-    bootstrap(release, &partial)?;
-    fs::write(partial.join(STAMP), PACKAGES)?;
+    bootstrap(release, packages, &partial)?;
+    fs::write(partial.join(STAMP), packages)?;
     fs::rename(&partial, &ready)?;
     Ok(ready)
 }
@@ -230,7 +241,7 @@ fn folder(release: &str) -> Result<PathBuf> {
 /// In a release's folder: the packages that were asked for. Written last.
 const STAMP: &str = "gpufrac-packages";
 
-fn bootstrap(release: &str, folder: &Path) -> Result<()> {
+fn bootstrap(release: &str, packages: &str, folder: &Path) -> Result<()> {
     let scripts = Path::new("/usr/share/debootstrap/scripts");
     // One for all releases that this debootstrap does not know by name yet.
     let script = match scripts.join(release).exists() {
@@ -243,7 +254,7 @@ fn bootstrap(release: &str, folder: &Path) -> Result<()> {
     command
         .args([
             "--variant=minbase",
-            &format!("--include={PACKAGES}"),
+            &format!("--include={packages}"),
             release,
         ])
         .arg(folder)

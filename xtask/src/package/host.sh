@@ -1,7 +1,7 @@
 #!/bin/bash
 # A host of the site, as root: host.sh NAME BASE FOLDER NETWORK GPUSIM LIBRARY
-# BASE is a Debian with Slurm, which stays as it is; FOLDER takes what changes. It has its own processes, devices, control groups
-# and name; NETWORK is the process whose network it shares, or `new`. With GPUSIM it has GPUs.
+# BASE is a Debian with Slurm, which stays as it is; FOLDER takes what changes. It has its own processes, devices, control groups,
+# network and name; NETWORK is the process of the host whose network has the switch, or `new`. With GPUSIM it has GPUs.
 set -eu
 name=$1 base=$2 folder=$3 network=$4 gpusim=$5 library=$6
 if [ "${7:-}" != inside ]; then
@@ -16,13 +16,7 @@ if [ "${7:-}" != inside ]; then
         echo $$ >"$group/cgroup.procs"
         echo "$group" >>"$folder/groups"
     done
-    own=--net
-    enter=
-    if [ "$network" != new ]; then
-        own=
-        enter="nsenter --net=/proc/$network/ns/net"
-    fi
-    exec $enter unshare --mount --uts --ipc --pid --cgroup --fork --kill-child --propagation private $own \
+    exec unshare --mount --uts --ipc --pid --cgroup --net --fork --kill-child --propagation private \
         bash "$0" "$name" "$base" "$folder" "$network" "$gpusim" "$library" inside
 fi
 
@@ -58,14 +52,21 @@ ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 mount --bind "$folder/packages" "$root/root/packages"
 hostname "$name"
+ip link set lo up
+switch="ip"
 if [ "$network" = new ]; then
-    ip link set lo up
-    # Slurm looks for names only where there is an address that is not of lo.
-    ip link add net0 type veth peer name net1
-    for number in 1 2 3; do ip address add "10.9.0.$number/24" dev net0; done
-    ip link set net0 up
-    ip link set net1 up
+    ip link add switch0 type bridge
+    ip link set switch0 up
+    ip link add net0 type veth peer name "to-$name"
+else
+    switch="nsenter --net=/proc/$network/ns/net ip"
+    ip link add net0 type veth peer name "to-$name" netns "/proc/$network/ns/net"
 fi
+$switch link set "to-$name" master switch0
+$switch link set "to-$name" up
+case "$name" in ctl) number=1 ;; gn01) number=2 ;; login) number=3 ;; gn02) number=4 ;; esac
+ip address add "10.9.0.$number/24" dev net0
+ip link set net0 up
 touch "$folder/ready"
 # The first process takes what daemons leave.
 exec chroot "$root" /bin/bash -c 'trap "exit 0" TERM; while :; do sleep 3600 & wait $!; done'

@@ -1,5 +1,6 @@
-//! A small cluster as sites have it, on clean Debian: slurmctld's host, a node with simulated GPUs, a login host. Each is a root of its
-//! own over a Debian with Slurm, with its own processes, devices, control groups and name; nothing of it is the machine's.
+//! A small cluster as sites have it, on clean Debian: slurmctld's host, a node with simulated GPUs, a login host, and a node that Slurm does
+//! not know yet. Each is a root of its own over a Debian with Slurm, with its own processes, devices, control groups, network and
+//! name; nothing of it is the machine's.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -19,16 +20,20 @@ const HOST: &str = include_str!("host.sh");
 const SYSTEMCTL: &str = include_str!("systemctl.sh");
 const CLUSTER: &str = include_str!("site.sh");
 
-pub(super) const HOSTS: [&str; 3] = ["ctl", "gn01", "login"];
-/// The host with GPUs.
-const NODE: &str = "gn01";
+pub(super) const HOSTS: [&str; 4] = ["ctl", "gn01", "login", "gn02"];
+/// The hosts with GPUs.
+const NODES: [&str; 2] = ["gn01", "gn02"];
 /// A command of a page waits for jobs at most.
 const LIMIT: Duration = Duration::from_secs(300);
+/// One that builds, on a busy machine.
+const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const START: Duration = Duration::from_secs(60);
 
 /// The cluster; it goes when this is dropped.
 pub(super) struct Site {
     hosts: Vec<Host>,
+    /// How long a command may take.
+    limit: Duration,
     /// Folders of the hosts, and what commands print.
     folder: tempfile::TempDir,
 }
@@ -51,6 +56,7 @@ impl Site {
             .context("making a temporary folder failed")?;
         let mut site = Site {
             hosts: Vec::new(),
+            limit: LIMIT,
             folder,
         };
         let key = site.folder.path().join("key");
@@ -111,7 +117,7 @@ impl Site {
             .first()
             .map_or("new".to_owned(), |host| host.first.to_string());
         let built = root().join("target/debug");
-        let gpusim = if name == NODE {
+        let gpusim = if NODES.contains(&name) {
             built.join("gpusim")
         } else {
             "-".into()
@@ -140,6 +146,39 @@ impl Site {
         let begun = wait_for_host(&mut host);
         self.hosts.push(host);
         begun
+    }
+
+    /// Gives commands the time to build.
+    pub fn let_build(&mut self) {
+        self.limit = BUILD_LIMIT;
+    }
+
+    /// Lets a host see a folder of the machine, which it cannot change.
+    pub fn show(&self, host: &str, folder: &Path, at: &str) -> Result<()> {
+        let Some(host) = self.hosts.iter().find(|known| known.name == host) else {
+            bail!("no host is called {host}; there are {}", HOSTS.join(", "));
+        };
+        let to = host.folder.join("root").join(at.trim_start_matches('/'));
+        let script =
+            "mkdir -p \"$2\" && mount --bind \"$1\" \"$2\" && mount -o remount,bind,ro \"$2\"";
+        // In the host's mounts, from the root of the machine: its first process alone has another one.
+        let status = Command::new("nsenter")
+            .arg(format!("--target={}", host.first))
+            .args(["--mount", "sh", "-c", script, "sh"])
+            .args([folder, &to])
+            .status()
+            .context("starting nsenter failed")?;
+        if !status.success() {
+            bail!("mounting {} in {} failed", folder.display(), host.name);
+        }
+        Ok(())
+    }
+
+    /// The first process of a host.
+    pub fn process(&self, host: &str) -> Result<i32> {
+        let found = self.hosts.iter().find(|known| known.name == host);
+        let found = found.with_context(|| format!("no host is called {host}"))?;
+        Ok(found.first)
     }
 
     /// Runs a command on a host, as root or as a user.
@@ -183,7 +222,7 @@ impl Site {
             if let Some(status) = child.try_wait()? {
                 break Some(status);
             }
-            if begun.elapsed() > LIMIT {
+            if begun.elapsed() > self.limit {
                 // Its own group, and nothing else.
                 let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
                 child.wait()?;
@@ -199,7 +238,7 @@ impl Site {
             },
             None => Said {
                 success: false,
-                text: format!("{text}(not done after {} s)", LIMIT.as_secs()),
+                text: format!("{text}(not done after {} s)", self.limit.as_secs()),
             },
         })
     }

@@ -2,7 +2,7 @@
 # In a host: the cluster of a site as it is before gpufrac. site.sh KEY
 set -eu
 useradd --uid 5001 --create-home --shell /bin/bash alice
-printf '127.0.0.1 localhost\n10.9.0.1 ctl\n10.9.0.2 gn01\n10.9.0.3 login\n' >/etc/hosts
+printf '127.0.0.1 localhost\n10.9.0.1 ctl\n10.9.0.2 gn01\n10.9.0.3 login\n10.9.0.4 gn02\n' >/etc/hosts
 install -d -o munge -g munge -m 700 /etc/munge /var/lib/munge /var/log/munge
 install -d -o munge -g munge -m 755 /run/munge
 install -o munge -g munge -m 400 "$1" /etc/munge/munge.key

@@ -87,6 +87,12 @@ case "$command" in
     restart) for unit in "${units[@]}"; do stop "$unit"; start "$unit"; done ;;
     try-restart) for unit in "${units[@]}"; do ! runs "$unit" || { stop "$unit"; start "$unit"; }; done ;;
     reload) for unit in "${units[@]}"; do kill -HUP "$(process "$unit")"; done ;;
+    is-enabled)
+        for unit in "${units[@]}"; do
+            for link in $(links "$unit"); do [ -L "$link" ] || { echo disabled; exit 1; }; done
+        done
+        echo enabled
+        ;;
     is-active) for unit in "${units[@]}"; do runs "$unit" || { echo inactive; exit 3; }; done; echo active ;;
     *) echo "systemctl $command is not known here" >&2; exit 1 ;;
 esac

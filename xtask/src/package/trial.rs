@@ -3,19 +3,40 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::debs;
-use super::page::{self, Step};
+use super::page::{self, Place, Step};
 use super::site::{HOSTS, Site};
+use super::{ansible, debs};
 use crate::cargo::{cargo, root, run as run_command, stage};
 use crate::dist::{Build, PLUGINS, PROGRAMS};
 use crate::series::Series;
 use crate::setup;
 
 /// The pages, in the order in which an admin needs them.
-const PAGES: [&str; 3] = ["install.md", "going-live.md", "upgrade.md"];
+const PAGES: [&str; 5] = [
+    "install.md",
+    "going-live.md",
+    "change.md",
+    "troubleshooting.md",
+    "upgrade.md",
+];
+/// The page of hosts that build for their own Slurm, and the host that does it.
+const BUILD_PAGES: [&str; 1] = ["other-series.md"];
+const BUILDER: &str = "ctl";
+/// What cargo then takes for the profile of a release.
+const QUICK: &str = "
+mkdir -p /root/.cargo
+cat >/root/.cargo/config.toml <<'END'
+[profile.release]
+lto = \"off\"
+opt-level = 0
+codegen-units = 16
+END";
+/// Where that host has Rust.
+const RUST: &str = "/opt/rust";
 
 /// Tries packages of these builds on clusters of their series, and prints a table.
 pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
@@ -42,11 +63,91 @@ pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()>
                 &of_series(&made, &series),
                 &of_series(&newer, &series),
             )?;
-            Ok(follow_pages(&site))
+            Ok(follow_pages(&site, &PAGES))
         })?;
         rows.push((series, row));
     }
     table(&rows)
+}
+
+/// Tries the package of the source on a host with a compiler, and without a network.
+///
+/// `debug`: without what makes programs fast, and their build slow.
+pub(super) fn run_source(
+    builds: &[Build],
+    tarball: &Path,
+    version: &str,
+    debug: bool,
+) -> Result<()> {
+    setup::run()?;
+    run_command(
+        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
+    )?;
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
+    let rust = captured("rustc", &["--print", "sysroot"])?;
+    let mut rows = Vec::new();
+    for build in builds {
+        let series = build.release.series();
+        let row = stage(&format!("build on a host with Slurm {series}"), || {
+            let debian = Series::debian_to_build_in(&series)?;
+            let mut site = Site::start(&debian, &of_source(&made), &[])?;
+            site.let_build();
+            site.show(BUILDER, Path::new(rust.trim()), RUST)?;
+            let place = Place {
+                user: None,
+                host: BUILDER.to_owned(),
+            };
+            let mut commands = format!("ln -s {RUST}/bin/* /usr/local/bin/");
+            if debug {
+                commands += QUICK;
+            }
+            let said = site.run(&place, BUILDER, &commands)?;
+            if !said.success {
+                bail!("showing Rust to {BUILDER} failed:\n{}", said.text);
+            }
+            Ok(follow_pages(&site, &BUILD_PAGES))
+        })?;
+        rows.push((series, row));
+    }
+    table(&rows)
+}
+
+/// Tries the role of contrib/ansible.
+pub(super) fn run_ansible(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
+    setup::run()?;
+    run_command(
+        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
+    )?;
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
+    let mut rows = Vec::new();
+    for build in builds {
+        let series = build.release.series();
+        let row = stage(&format!("Ansible on Slurm {series}"), || {
+            let debian = Series::debian_to_build_in(&series)?;
+            let site = Site::start(&debian, &of_series(&made, &series), &[])?;
+            let failure = ansible::follow(&site).err();
+            Ok(vec![(
+                "contrib/ansible".to_owned(),
+                failure.map(|error| format!("{error:#}")),
+            )])
+        })?;
+        rows.push((series, row));
+    }
+    table(&rows)
+}
+
+/// What a program prints.
+fn captured(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("starting {program} failed"))?;
+    if !output.status.success() {
+        bail!("`{program} {}` failed", arguments.join(" "));
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The same builds with other bytes behind, which no program reads: as files, a newer version.
@@ -79,14 +180,23 @@ fn of_series(debs: &[PathBuf], series: &str) -> Vec<PathBuf> {
     debs.iter().filter(is_wanted).cloned().collect()
 }
 
+/// The command's package, and that of the source.
+fn of_source(debs: &[PathBuf]) -> Vec<PathBuf> {
+    let is_wanted = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("gpufrac_") || name.starts_with("gpufrac-plugins-source_")
+    };
+    debs.iter().filter(is_wanted).cloned().collect()
+}
+
 /// A section of a page, and whether it went as the page says: the failure, if not.
 type Outcome = (String, Option<String>);
 
 /// Follows the pages until a step fails.
-fn follow_pages(site: &Site) -> Vec<Outcome> {
+fn follow_pages(site: &Site, pages: &[&str]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut settings = BTreeMap::new();
-    for name in PAGES {
+    for name in pages {
         let path = root().join("docs/admin").join(name);
         let steps = fs::read_to_string(&path)
             .map_err(anyhow::Error::from)
@@ -95,7 +205,7 @@ fn follow_pages(site: &Site) -> Vec<Outcome> {
             Ok(steps) => steps,
             Err(error) => {
                 outcomes.push((
-                    name.to_owned(),
+                    (*name).to_owned(),
                     Some(format!("{}: {error}", path.display())),
                 ));
                 return outcomes;
@@ -182,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_pages_have_commands_and_name_known_hosts() {
-        for name in PAGES {
+        for name in PAGES.into_iter().chain(BUILD_PAGES) {
             let text = fs::read_to_string(root().join("docs/admin").join(name)).unwrap();
             for step in page::steps(&text).unwrap() {
                 let host = step.place.host.as_str();
@@ -198,6 +308,36 @@ mod tests {
             series: Vec::new(),
             output: None,
             try_out: true,
+            try_source: false,
+            try_ansible: false,
+            debug: true,
+        })
+        .unwrap();
+    }
+
+    #[test]
+    #[ignore = "builds for each series, and once more on a host of it: half an hour"]
+    fn the_source_builds_on_hosts_of_all_series() {
+        crate::package::run(&crate::package::PackageArguments {
+            series: Vec::new(),
+            output: None,
+            try_out: false,
+            try_source: true,
+            try_ansible: false,
+            debug: true,
+        })
+        .unwrap();
+    }
+
+    #[test]
+    #[ignore = "builds for each series and starts clusters: ten minutes"]
+    fn the_role_for_ansible_holds_on_all_series() {
+        crate::package::run(&crate::package::PackageArguments {
+            series: Vec::new(),
+            output: None,
+            try_out: false,
+            try_source: false,
+            try_ansible: true,
             debug: true,
         })
         .unwrap();
