@@ -520,7 +520,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
         let before = mig_uuid(&world, old);
         world.slurm_knows(new);
         match said {
-            None => drop(world.prolog(new).ok().says("No answer")),
+            None => drop(world.prolog(new).ok().says("no answer")),
             Some(text) => {
                 world.slurm_says(1, text);
                 world.prolog(new).ok();
