@@ -220,14 +220,11 @@ pub(super) const MISTAKES: &[Mistake] = &[
     )
     // The slurmd of 22.05 runs no prolog for a number that it had before; such a job goes back, and says to submit it again.
     .mended(|site| {
-        let mut seen = Seen::NotTried;
-        for _ in 0..5 {
-            seen = site.try_job(QUARTER)?;
-            if seen == Seen::Slice {
-                return Ok(());
-            }
-        }
-        panic!("no job gets its slice again: {seen:?}");
+        // 22.05 takes no job for a node that has not registered since slurmctld's start.
+        let limit = Duration::from_secs(120);
+        site.lab.wait("a job gets its slice again", limit, || {
+            Ok((site.try_job(QUARTER)? == Seen::Slice).then_some(()))
+        })
     }),
 ];
 
