@@ -89,9 +89,14 @@ partitions = ["gpu"]
 nodes = "@NODES@"
 "#;
 
+/// A script for the lab's node: other labs have jobs of the same users and numbers.
+fn of_node(lab: &Lab, script: &str) -> String {
+    script.replace("NODE", &lab.nodes()[0])
+}
+
 /// Moves itself into a group of its own below the task of the job `$1`.
 const MOVE: &str = r#"#!/bin/bash
-task=$(find /sys/fs/cgroup/devices/slurm_*/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
+task=$(find /sys/fs/cgroup/devices/slurm_NODE/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
 mkdir "$task/mine" || exit 1
 echo $$ > "$task/mine/cgroup.procs" || exit 1
 echo "$task/mine" > moved
@@ -107,7 +112,7 @@ fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
         .start()?;
     let mut attack = Attack::begin(&lab, "a process that moves into a job")?;
     let user = &lab.users()[0];
-    lab.write_work("move.sh", MOVE)?;
+    lab.write_work("move.sh", &of_node(&lab, MOVE))?;
     let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
     let job = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
     lab.wait_for_state(job, &["RUNNING"])?;
@@ -124,7 +129,7 @@ fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
 
 /// Makes groups below the task of the job `$1`, and moves through them, as fast as it can.
 const HOP: &str = r#"#!/bin/bash
-task=$(find /sys/fs/cgroup/devices/slurm_*/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
+task=$(find /sys/fs/cgroup/devices/slurm_NODE/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
 cd "$task" || exit 1
 for ((i = 0; ; i++)); do
     mkdir "g$i" && echo $$ > "g$i/cgroup.procs" || exit 1
@@ -142,7 +147,7 @@ fn groups_without_end() -> Result<(), LabError> {
         .start()?;
     let mut attack = Attack::begin(&lab, "groups without end below a job")?;
     let user = &lab.users()[0];
-    lab.write_work("hop.sh", HOP)?;
+    lab.write_work("hop.sh", &of_node(&lab, HOP))?;
     let script = "--wrap=while [ ! -e first ]; do sleep 0.05; done";
     let job = lab.sbatch(user, &["--gres=gpufrac:0.5", script])?;
     lab.wait_for_state(job, &["RUNNING"])?;
