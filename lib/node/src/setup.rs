@@ -20,6 +20,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
+use crate::slice::mig_mode::{self, StaysOff};
 use crate::slice::unleased::{self, CleanError};
 use crate::slice::{keep, reconcile};
 use crate::state::leases::StoreError;
@@ -218,9 +219,11 @@ fn prepare(
 ) -> Result<(), SetupError> {
     let mechanism = device.pool.mechanism;
     let mut differences = inspect::differences(gpu, device)?;
-    if let [Difference::MigMode(mode)] = differences[..] {
-        if let Some(stays) = switch_mig_on(gpu, device, mode)? {
-            report.problems.push(stays);
+    if let [Difference::MigMode(_)] = differences[..] {
+        if let Err(why) = switch_mig_on(node, gpu)? {
+            report.problems.push(stays_off(gpu, device, &why));
+            // A later switch would not last without.
+            persist(gpu, report);
             return Ok(());
         }
         report.done.push(format!("switched MIG on for {gpu}"));
@@ -254,6 +257,12 @@ fn prepare(
         }
     }
     report.problems.extend(inspect::library(device));
+    persist(gpu, report);
+    Ok(())
+}
+
+/// Keeps the driver loaded without users.
+fn persist(gpu: &mut Gpu<'_>, report: &mut Report) {
     match gpu.is_persistent() {
         Ok(false) => match gpu.make_persistent() {
             Ok(()) => report.done.push(format!("persistence mode on for {gpu}")),
@@ -266,7 +275,6 @@ fn prepare(
             "whether the driver stays loaded is not known: {error}"
         )),
     }
-    Ok(())
 }
 
 /// Starts a control daemon as the pool needs it, and ends it: what it cannot do is known before a job comes.
@@ -331,61 +339,38 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
     )
 }
 
-/// Switches MIG on where that needs no reset. Gives what an admin has to do where MIG stays off.
-fn switch_mig_on(
-    gpu: &Gpu<'_>,
-    device: &Device<'_>,
-    mode: MigMode,
-) -> Result<Option<Finding>, NvmlError> {
-    let stays = match mode {
-        MigMode::On => return Ok(None),
-        MigMode::Unsupported => Finding::of_machine(
-            format!("{gpu} ({}) has no MIG", gpu.name()),
-            format!(
-                "take GPU {} out of pool `{}` with its `gpus` list",
-                gpu.index, device.pool.name
-            ),
-        ),
-        MigMode::OnAfterReset if !gpu.mig_switches_without_reset()? => reset_needed(gpu),
-        // Before Hopper, switching resets the GPU: that is the admin's decision.
-        MigMode::Off if !gpu.mig_switches_without_reset()? => Finding::of_machine(
-            format!("{gpu} ({}) is not in MIG mode", gpu.name()),
-            format!(
-                "stop everything that uses it, run `nvidia-smi -i {} -mig 1` and reset it with `nvidia-smi -i {} --gpu-reset`; this model keeps the mode over reboots",
-                gpu.index, gpu.index
-            ),
-        ),
-        // Asked for and not done, as something used the GPU then: it may be idle now.
-        MigMode::Off | MigMode::OnAfterReset => match gpu.switch_mig_on() {
-            Ok(MigMode::On) => return Ok(None),
-            Ok(_) => still_in_use(gpu)?,
-            Err(error) => Finding::of_machine(
-                format!("MIG cannot be switched on: {error}"),
-                "stop everything that uses the GPU (DCGM, nvidia-persistenced, display) and run this again",
-            ),
-        },
+/// Switches MIG on where that needs no reset and nobody has the GPU.
+fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<(), StaysOff>, SetupError> {
+    let (store, log) = (node.leases()?, JobLog::setup());
+    let Some(own) = gpu.elsewhere()? else {
+        return Ok(Ok(()));
     };
-    Ok(Some(stays))
+    let lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
+    let mut locked = LockedGpu::new(lock, node, &store, own, &log);
+    Ok(mig_mode::switch_on(&mut locked).map(drop))
 }
 
-/// MIG waits for the end of what uses the GPU.
-fn still_in_use(gpu: &Gpu<'_>) -> Result<Finding, NvmlError> {
-    let pids: Vec<String> = gpu
-        .processes()?
-        .iter()
-        .map(|it| it.pid.to_string())
-        .collect();
-    let by = match pids.is_empty() {
-        true => "something".to_owned(),
-        false => format!("process {}", pids.join(", ")),
-    };
-    Ok(Finding::of_machine(
-        format!(
-            "{gpu} ({}) is not in MIG mode yet: {by} uses it",
-            gpu.name()
+/// What an admin does where MIG stays off.
+fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &StaysOff) -> Finding {
+    let index = gpu.index;
+    let fix = match why {
+        StaysOff::Unsupported { .. } => format!(
+            "take GPU {index} out of pool `{}` with its `gpus` list",
+            device.pool.name
         ),
-        "end that (DCGM, nvidia-persistenced, a display, a job) and run `gpufrac node-setup` again, which switches MIG on",
-    ))
+        StaysOff::Reset {
+            mode: MigMode::OnAfterReset,
+            ..
+        } => return reset_needed(gpu),
+        StaysOff::Reset { .. } => format!(
+            "stop everything that uses it, run `nvidia-smi -i {index} -mig 1` and reset it with `nvidia-smi -i {index} --gpu-reset`; this model keeps the mode over reboots"
+        ),
+        StaysOff::Leased { .. } => "the next job on this GPU switches MIG on once that one has ended".to_owned(),
+        StaysOff::InUse { .. } => "end that (DCGM, nvidia-persistenced, a display); the next job on this GPU switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
+        StaysOff::Nvml(_) => "stop everything that uses the GPU (DCGM, nvidia-persistenced, display); the next job on it switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
+        StaysOff::Store(error) => error.fix(),
+    };
+    Finding::of_machine(why, fix)
 }
 
 fn reset_needed(gpu: &Gpu<'_>) -> Finding {

@@ -6,6 +6,7 @@ mod drain;
 pub mod failpoint;
 pub mod fit;
 pub mod keep;
+pub mod mig_mode;
 pub mod reconcile;
 pub mod release;
 pub mod remains;

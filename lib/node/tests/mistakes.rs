@@ -6,8 +6,12 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
+use common::program::Program;
 use common::{Ended, Job, World, job, may_run};
 use gpufrac_core::lease::{LeaseState, VERSION};
+use nvidia_ml::disturb::What;
+use nvidia_ml::pattern::Pattern;
+use nvidia_ml::processes::{Process, now_us, start_ticks};
 
 #[test]
 fn child() {
@@ -318,4 +322,108 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
         .epilog(one)
         .says("setting the node's drain reason failed");
     assert_eq!(ended.code, Some(1));
+}
+
+/// A program that computes on the first GPU.
+fn busy(world: &World) -> Program {
+    let program = Program::of(0);
+    let pid = u32::try_from(program.pid()).unwrap();
+    let process = Process {
+        pid,
+        start_ticks: start_ticks(pid).unwrap(),
+        name: "agent".into(),
+        gpu_uuid: world.sim.node().unwrap().gpus[0].uuid.clone(),
+        instance: None,
+        memory_mib: 100,
+        pattern: Pattern::Busy,
+        began_us: now_us(),
+    };
+    process.register(world.sim.root()).unwrap();
+    program
+}
+
+#[test]
+fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
+    if !may_run() {
+        return;
+    }
+    let world = World::with(&["H100-80"], "halves", false);
+    let lasts = |node: &mut nvidia_ml::node::Node| {
+        node.gpus[0].persistence = false;
+        Ok(())
+    };
+    world.sim.update(lasts).unwrap();
+    let mut agent = busy(&world);
+    let uses = format!("is not in MIG mode yet: process {} uses it", agent.pid());
+    let ended = world.setup().says(&uses).says("the next job on this GPU");
+    assert_eq!(ended.code, Some(1));
+    let gpu = || world.sim.node().unwrap().gpus[0].clone();
+    assert!(!gpu().mig && !gpu().mig_pending, "the driver is not asked");
+    assert!(gpu().persistence, "MIG mode will last");
+    // The process stays: the job goes back and says why, and the node stays.
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world.prolog(one).ok().says(&uses).says("requeued");
+    assert_eq!(world.slurm_was_told(), ["requeue 1"]);
+    assert!(explained(&world, one).contains(&uses));
+    assert!(world.leases().is_empty() && reason(&world).is_none());
+    // The process ends: the next job finds the GPU idle.
+    agent.end();
+    world.prolog(one).ok().says("switched MIG on for GPU 0");
+    world.check(&[]);
+    let ended = world.epilog(one).ok().says("released");
+    assert!(!ended.stderr.contains("MIG on"), "{}", ended.stderr);
+    world.setup().ok();
+}
+
+#[test]
+fn mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu() {
+    let Some(world) = ready() else { return };
+    let switch_off = || {
+        let change = |node: &mut nvidia_ml::node::Node| {
+            node.gpus[0].mig_pending = false;
+            node.gpus[0].reset();
+            Ok(())
+        };
+        world.sim.update(change).unwrap();
+    };
+    let (one, two) = (job(1, 0, 25), job(2, 1, 25));
+    for job in [one, two] {
+        world.slurm_knows(job);
+    }
+    switch_off();
+    // The driver holds it for a moment.
+    world.next_calls("nvmlDeviceSetMigMode", 2, What::Fail(19));
+    world.prolog(one).ok().says("switched MIG on for GPU 0");
+    world.check(&[]);
+    // A job whose slice is gone keeps the GPU as it is.
+    switch_off();
+    let words = "is not in MIG mode yet: job 1 has a slice of it";
+    world.prolog(two).ok().says(words).says("requeued");
+    let ended = world.setup().says(words);
+    assert_eq!(ended.code, Some(1));
+    assert!(!world.sim.node().unwrap().gpus[0].mig && reason(&world).is_none());
+    world.epilog(one).ok();
+    world.prolog(two).ok().says("switched MIG on for GPU 0");
+    world.check(&[]);
+    world.epilog(two).ok();
+}
+
+#[test]
+fn a_gpu_that_needs_a_reset_is_an_admins() {
+    if !may_run() {
+        return;
+    }
+    let world = World::with(&["A100-80"], "halves", false);
+    assert_eq!(world.setup().says("--gpu-reset").code, Some(1));
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    let ended = world.prolog(one).says("is not in MIG mode (Off)");
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        reason(&world)
+            .unwrap()
+            .contains("`gpufrac node-setup` switches MIG on, or says how")
+    );
+    assert!(!world.sim.node().unwrap().gpus[0].mig_pending, "untouched");
 }

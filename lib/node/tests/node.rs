@@ -668,15 +668,6 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
     world
         .sim
         .update(|node| {
-            node.gpus[0].mig = false;
-            Ok(())
-        })
-        .unwrap();
-    broken("is not in MIG mode");
-    world
-        .sim
-        .update(|node| {
-            node.gpus[0].mig = true;
             node.gpus[0].uuid = "GPU-11111111-2222-3333-4444-555555555555".into();
             Ok(())
         })

@@ -21,6 +21,7 @@ use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::node::NodeError;
 use crate::slice::carve::{CarveError, OtherPools, Reaction};
+use crate::slice::mig_mode::StaysOff;
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 
@@ -103,6 +104,27 @@ fn mode() -> impl Strategy<Value = ModeError> {
     prop_oneof![
         file().prop_map(ModeError::File),
         nvml().prop_map(ModeError::Nvml)
+    ]
+}
+
+fn stays_off() -> impl Strategy<Value = StaysOff> {
+    let gpu = || "GPU 0".to_owned();
+    prop_oneof![
+        Just(()).prop_map(move |()| StaysOff::Unsupported { gpu: gpu() }),
+        Just(()).prop_map(move |()| StaysOff::Reset {
+            gpu: gpu(),
+            mode: MigMode::Off
+        }),
+        Just(()).prop_map(move |()| StaysOff::Leased {
+            gpu: gpu(),
+            job_id: JobId(1)
+        }),
+        Just(()).prop_map(move |()| StaysOff::InUse {
+            gpu: gpu(),
+            pids: Vec::new()
+        }),
+        nvml().prop_map(StaysOff::Nvml),
+        file().prop_map(|error| StaysOff::Store(StoreError::File(error))),
     ]
 }
 
@@ -332,6 +354,7 @@ fn carve() -> impl Strategy<Value = CarveError> {
         1 => teardown().prop_map(CarveError::Old),
         1 => release().prop_map(CarveError::Release),
         1 => mode().prop_map(CarveError::Mode),
+        1 => stays_off().prop_map(CarveError::MigStaysOff),
         1 => share().prop_map(CarveError::Share),
     ];
     (leaf, teardown(), any::<bool>()).prop_map(|(error, cleanup, unfinished)| match unfinished {
@@ -357,6 +380,7 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::Release(_)
         | CarveError::Unfinished { .. }
         | CarveError::Mode(_)
+        | CarveError::MigStaysOff(_)
         | CarveError::Share(_) => false,
         CarveError::Config(_)
         | CarveError::NoPool { .. }

@@ -105,7 +105,8 @@ fn mend(lab: &Lab, node: &str) -> Result<(), LabError> {
 
 #[test]
 fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
-    let lab = Lab::builder().nodes(2).gpus("H100-80", 1).start()?;
+    // A model whose MIG mode no prolog switches.
+    let lab = Lab::builder().nodes(2).gpus("A100-80", 1).start()?;
     let user = &lab.users()[0];
     let (first, second) = (lab.nodes()[0].clone(), lab.nodes()[1].clone());
     let on = |node: &str, more: &[&str]| {
@@ -195,7 +196,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
 
 #[test]
 fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
-    let lab = Lab::builder().gpus("H100-80", 1).start()?;
+    let lab = Lab::builder().gpus("A100-80", 1).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     lab.gpusim(node, &["mig", "0", "off"])?;
     let job = lab.sbatch(user, &[QUARTER, TRACE])?;

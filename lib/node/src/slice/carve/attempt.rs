@@ -24,7 +24,7 @@ use crate::mps::tenants::ShareError;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
 use crate::slice::waiting::Waiting;
-use crate::slice::{reconcile, teardown};
+use crate::slice::{mig_mode, reconcile, teardown};
 use crate::state::leases::LeaseStore;
 use crate::state::line::Line;
 use crate::state::record::{GpuFacts, NodeRecord};
@@ -68,8 +68,29 @@ enum Cut {
 }
 
 impl Attempt<'_> {
-    /// Tries once, when the turn comes.
+    /// Tries once, when the turn comes. MIG that was pending at node-setup, or was switched off since, is switched on before.
     pub fn run(
+        &self,
+        session: &Session,
+        line: &mut Line<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<Carved, CarveError> {
+        match self.run_in_mode(session, line, waiting) {
+            Err(CarveError::MigOff { .. }) => {
+                let lock = waiting.turn(line)?;
+                let gpu = self.gpu(session)?;
+                let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
+                if mig_mode::switch_on(&mut locked)? {
+                    self.log.info(format!("switched MIG on for {}", locked.gpu));
+                }
+                drop(locked);
+                self.run_in_mode(session, line, waiting)
+            }
+            other => other,
+        }
+    }
+
+    fn run_in_mode(
         &self,
         session: &Session,
         line: &mut Line<'_>,

@@ -17,6 +17,7 @@ use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::{NodeError, class_of_file};
+use crate::slice::mig_mode::StaysOff;
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;
@@ -275,6 +276,9 @@ pub enum CarveError {
         /// Its mode.
         mode: MigMode,
     },
+    /// MIG mode is not on, and cannot be switched on now.
+    #[error(transparent)]
+    MigStaysOff(#[from] StaysOff),
     /// The pool names another model.
     #[error("{gpu} ({model}) is not what pool `{pool}` says: {}", differences.join("; "))]
     Geometry {
@@ -399,6 +403,7 @@ impl CarveError {
             CarveError::Release(error) => by(error.class()),
             CarveError::Unfinished { error, .. } => error.reaction(),
             CarveError::Mode(error) => by(error.class()),
+            CarveError::MigStaysOff(error) => by(error.class()),
             CarveError::Share(error) => by(error.class()),
             CarveError::Record(error) => by(error.class()),
             CarveError::Store(error) => by(error.class()),
@@ -481,7 +486,10 @@ impl CarveError {
             CarveError::NotOurs { .. } => Some(
                 "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
             ),
-            CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
+            CarveError::MigOff { .. }
+            | CarveError::MigStaysOff(StaysOff::Unsupported { .. } | StaysOff::Reset { .. }) => {
+                Some("`gpufrac node-setup` switches MIG on, or says how")
+            }
             CarveError::Geometry { .. } => Some(
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
             ),
@@ -505,6 +513,7 @@ impl Caused for CarveError {
             // What was made stays for a later run in any case.
             CarveError::Unfinished { error, .. } => error.cause(),
             CarveError::Mode(error) => error.cause(),
+            CarveError::MigStaysOff(error) => error.cause(),
             CarveError::Share(error) => error.cause(),
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }

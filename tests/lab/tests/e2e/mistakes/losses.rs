@@ -192,9 +192,26 @@ pub(super) const MISTAKES: &[Mistake] = &[
             site.lab.gpusim(site.node(), &["mig", "1", "off"]).map(drop)
         },
         &["is not in MIG mode", "`gpufrac node-setup` switches it on"],
-        Fate::SliceOrNone,
+        // The prolog switches it on.
+        Fate::Slice,
     )
     .mended(node_setup),
+    Mistake::new(
+        "GPUs that something keeps from MIG mode",
+        |site| {
+            site.lab.gpusim(site.node(), &["mig", "0", "off"])?;
+            site.lab.gpusim(site.node(), &["mig", "1", "off"])?;
+            fail(site, "nvmlDeviceSetMigMode", "IN_USE")
+        },
+        &["is not in MIG mode", "`gpufrac node-setup` switches it on"],
+        Fate::SliceOrNone,
+    )
+    // The way out needs no command on the node but the one that ends the cause.
+    .mended(|site| {
+        calm(site)?;
+        site.try_job(QUARTER)?;
+        node_setup(site)
+    }),
     Mistake::new(
         "no driver",
         |site| fail(site, "nvmlInit_v2", "DRIVER_NOT_LOADED"),
