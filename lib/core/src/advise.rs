@@ -21,7 +21,7 @@ pub const NOT_LIMITED: [&str; 4] = [
     "power and clocks: one job can slow all jobs of the GPU",
 ];
 
-/// What most jobs of a pool do.
+/// The kind of work that most jobs of a pool do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workload {
     /// Interactive sessions, idle most of the time.
@@ -36,69 +36,69 @@ pub enum Workload {
     Teaching,
 }
 
-/// A pool that an admin plans.
+/// The question of `gpufrac advise`: a GPU and its intended use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan<'a> {
-    /// What its jobs do.
+    /// The kind of work of most jobs.
     pub workload: Workload,
     /// The model, as gpufrac.toml(5) lists it, or another name.
     pub gpu: &'a str,
-    /// Memory of one GPU, for a model that gpufrac does not know.
+    /// Memory of one GPU in MiB, required for a model that gpufrac does not know.
     pub memory: Option<MemoryMib>,
-    /// The major number of the driver; unknown if None.
+    /// The major number of the driver's version (550 of 550.163); None if unknown.
     pub driver: Option<u32>,
-    /// Whether users may try to get round limits.
+    /// Whether users may try to exceed their limits.
     pub untrusted: bool,
     /// Whether the GPU is a vGPU in a virtual machine.
     pub vgpu: bool,
 }
 
-/// The GPUs of a pool, and its partitions.
+/// Where the pool of an advice lies: its nodes, GPUs and partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// The pool's name.
+    /// The name of the pool.
     pub pool: &'a str,
-    /// Partitions of the site.
+    /// The partitions that the pool serves.
     pub partitions: &'a [String],
-    /// Nodes of the site, as Slurm writes a list of hosts.
+    /// The nodes of the pool, as a hostlist of Slurm.
     pub nodes: &'a str,
-    /// The indexes of its GPUs; None for all of a node.
+    /// NVML's indexes of the GPUs of the pool; None for all GPUs of a node.
     pub gpus: Option<&'a [u32]>,
 }
 
-/// What fits.
+/// The answer of [`advise`]: a mechanism with its pool.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// The mechanism.
+    /// The mechanism of the pool.
     pub mechanism: Mechanism,
-    /// Why, a sentence each.
+    /// The reasons for the choice, one sentence each.
     pub reasons: Vec<&'static str>,
-    /// The lines of a pool that do not depend on its place.
+    /// The lines of the pool's table that do not depend on its [`Place`].
     keys: String,
-    /// A gpufrac.toml to start from, with the partition and the nodes to be replaced.
+    /// A complete gpufrac.toml; the admin replaces the partition and the nodes in it.
     pub file: String,
-    /// [`Advice::file`], read.
+    /// [`Advice::file`], parsed.
     pub config: Config,
 }
 
-/// Why there is no advice.
+/// The reason why [`advise`] has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AdviseError {
-    /// A model without a table.
+    /// gpufrac knows no GPU model of this name, and the plan has no memory.
     #[error(
         "GPU model `{name}` is unknown; give its memory with --memory MIB, or write one of {}",
         known().join(", ")
     )]
     UnknownModel {
-        /// The value as it stands in the request or file.
+        /// The name of the model, as the admin wrote it.
         name: String,
     },
-    /// The memory of a vGPU depends on its profile.
+    /// The plan is for a vGPU and has no memory; the memory of a vGPU depends on its profile.
     #[error(
         "the memory of a vGPU depends on its profile; give what nvidia-smi prints in the guest with --memory MIB"
     )]
     VgpuMemory,
-    /// A name or a memory that gpufrac.toml does not take.
+    /// gpufrac.toml does not accept the name or the memory.
     #[error("no pool can be made of these GPUs: {0}")]
     Refused(crate::config::ConfigErrors),
 }
@@ -108,7 +108,7 @@ fn known() -> Vec<&'static str> {
     with_mig.chain(Geometry::names_without_mig()).collect()
 }
 
-/// What kind of GPU a plan has.
+/// The group of GPU models that a plan's GPU belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Mig,
@@ -124,10 +124,10 @@ struct Choice {
     reasons: Vec<&'static str>,
 }
 
-/// Chooses for a plan.
+/// Chooses mechanism, layout and menu for a plan.
 ///
 /// # Errors
-/// An unknown model without its memory, or a vGPU without its memory.
+/// The GPU is a vGPU or of an unknown model, and the plan does not give its memory.
 pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
     let choice = choose(plan, kind(plan)?);
     let mut keys = format!("mechanism = \"{}\"\n", choice.mechanism);
@@ -152,7 +152,7 @@ pub fn advise(plan: &Plan<'_>) -> Result<Advice, AdviseError> {
 }
 
 impl Advice {
-    /// The table of a pool for gpufrac.toml.
+    /// The table of the pool, as text for gpufrac.toml.
     #[must_use]
     pub fn pool(&self, place: &Place<'_>) -> String {
         let Place { pool, nodes, .. } = place;

@@ -1,8 +1,7 @@
 //! The configuration: `gpufrac.toml`, the same file on every host.
 //!
-//! [`Config::parse`] reports every mistake of the file at once, each with its line and key, and
-//! proves the layout of every pool, so that a configuration that could start jobs for which there
-//! is no place is never used.
+//! [`Config::parse`] reports all mistakes of the file at once, each with its line and key. It also proves the layout
+//! of every pool, so that Slurm never starts a job for which the GPU has no place.
 
 mod checks;
 mod error;
@@ -20,18 +19,20 @@ pub use crate::pool::{Device, Pool, PoolOptions, Tenancy, TimesliceLength};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use tables::{Config, PartitionRules, Paths, VERSION};
 
-/// Where the configuration is on every host.
+/// The path of the configuration on every host.
 pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";
-/// The variable that names another one. Users may set it for their own commands only: what runs
-/// as root or in slurmctld gets its environment from an admin.
+/// The environment variable with another path of the configuration. A user can set it only for the user's own
+/// commands: root's programs and slurmctld get their environment from an admin.
 pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
-/// Where node-setup notes which nodes of the machine have pools, for whoever cannot read the configuration.
+/// The file in which node-setup lists the nodes of this machine that have pools. Programs read it when the
+/// configuration cannot be read.
 pub const NODES: &str = "/run/gpufrac/nodes";
-/// Where a machine keeps, for each of its nodes, the last configuration without a mistake: for prolog, epilog and steps, while
-/// the file has one. It survives a reboot, so that a mistake does not keep a node from coming back.
+/// The folder with the last valid configuration of each node of this machine. Prolog, epilog and steps use it while
+/// gpufrac.toml has a mistake. It lies in /var, so that a node with a mistake in its file works after a reboot, too.
 pub const LAST_GOOD: &str = "/var/lib/gpufrac/last-good";
 
-/// The name of a node's copy there. Another file of configuration has another copy.
+/// The file name of a node's copy in [`LAST_GOOD`]. The name also depends on the path of the configuration, so that
+/// each configuration file has its own copy.
 pub fn last_good_name(node: &str, path: &str) -> String {
     format!("{node}-{:016x}", crc64(path.as_bytes()))
 }

@@ -1,4 +1,4 @@
-//! A sum by which texts are told apart that nobody means to confuse.
+//! A CRC of 64 bits. It detects accidental changes, not forgeries.
 
 /// ECMA-182's polynomial, most significant bit first.
 const POLYNOMIAL: u64 = 0x42f0_e1eb_a9ea_3693;
@@ -23,7 +23,7 @@ const TABLE: [u64; 256] = {
     table
 };
 
-/// Starts from all ones, so that zero bytes put in front are noticed.
+/// The CRC starts with all bits set, so that leading zero bytes change it.
 pub(crate) fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(u64::MAX, |crc, byte| {
         let [top, ..] = crc.to_be_bytes();

@@ -1,15 +1,19 @@
-//! Which Type of device keeps jobs to their pools.
+//! The Type of devices that a request must name to get devices of its own pools only.
 //!
-//! Slurm gives shares of any device that has enough free, unless a Type is asked for, and then of that
-//! Type alone. So a Type is written where a device of another pool could be taken.
+//! Without a Type, Slurm gives shares of any device that has enough free; with a Type, only of devices of this Type.
+//! gpufrac therefore adds the Type to a request if Slurm could otherwise take a device of another pool.
 
 use crate::layout::LayoutKind;
 use crate::pool::Pool;
 
-/// The Type that keeps jobs of `partitions` to `pools`: to shares of their devices, or to whole
-/// ones of the Type `whole`. `all` are the pools of the configuration. None if there is nothing to
-/// keep the jobs from; else, where no Type does it, a pool that they could get a device of. `any`: each
-/// of the partitions may get what the others have.
+/// The Type that limits jobs of `partitions` to `pools`: to shares of their devices, or to whole devices of Type
+/// `whole`. `all` are the pools of the configuration.
+///
+/// Returns None if no other device can be given. `any`: a job of one of the partitions may also get devices of the
+/// others.
+///
+/// # Errors
+/// A pool whose devices the jobs could get in spite of every Type.
 pub(crate) fn of_pools<'a>(
     all: &'a [Pool],
     partitions: &[&str],
@@ -43,7 +47,7 @@ pub(crate) fn of_pools<'a>(
     }
 }
 
-/// The Type of all of `pools`; None where they differ.
+/// The common Type of all `pools`; None if they differ.
 pub(crate) fn only_type(pools: &[&Pool]) -> Option<&'static str> {
     let (first, others) = pools.split_first()?;
     let name = first.type_name();

@@ -1,9 +1,8 @@
-//! The trusted word from the controller to the node.
+//! The trusted entry, by which the controller tells the node what a job was granted.
 //!
-//! `job_submit` writes it into `spank_job_env`, after it removed whatever the user put there;
-//! Slurm hands it to Prolog and Epilog as [`ENV_NAME`]. It is the only thing that tells a node
-//! how much of a GPU a job was granted, so it is read strictly: exactly what
-//! [`Entry`]'s `Display` writes, nothing else.
+//! `job_submit` writes the entry into `spank_job_env`, after it removed any such variable of the user. Slurm passes
+//! it to Prolog and Epilog as [`ENV_NAME`]. A node knows the granted size from the entry alone, so the entry is read
+//! strictly: only the exact text that [`Entry`]'s `Display` writes is accepted.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,44 +11,45 @@ use crate::fraction::Units;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
-/// The variable in which Prolog and Epilog find the entry.
+/// The variable with the entry in the environment of Prolog and Epilog.
 pub const ENV_NAME: &str = "SPANK_GPUFRAC";
 
-/// The variable that Prolog finds where slurmd loads the user's login environment for the job, outside of its control
-/// groups. job_submit writes it for jobs of partitions without a pool.
+/// A variable in the environment of Prolog. job_submit writes it for jobs of partitions without a pool; it tells
+/// Prolog that slurmd loads the user's login environment for the job, outside of the job's control groups.
 pub const LOGIN_NAME: &str = "SPANK_GPUFRAC_LOGIN";
 
-/// The variable in which Prolog finds the [`PoolsSum`](crate::pools_sum::PoolsSum) of the pools by which the entry was
-/// written. It has its own, as a build that knows no sum reads the entry strictly; one without a sum is of such a build.
+/// The variable with the [`PoolsSum`](crate::pools_sum::PoolsSum) of the pools by which the entry was written. It is
+/// a separate variable, because older builds read the entry strictly and know no sum. An entry without the variable
+/// comes from such a build.
 pub const POOLS_NAME: &str = "SPANK_GPUFRAC_POOLS";
 
-/// The word for no mechanism in particular.
+/// The word in the entry if the request leaves the mechanism open.
 const ANY: &str = "any";
 
-/// What follows the mechanism where each task has a slice of its own.
+/// The part after the mechanism for a slice per task.
 const PER_TASK: &str = ":per=task";
 
-/// Before the wish of `--gpufrac-idle`, which is there only if it is not the default.
+/// The part with the value of `--gpufrac-idle`, left out for the default.
 const IDLE: &str = ":idle=";
 
-/// What a job was granted on each of its nodes.
+/// The grant of a job on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Units of one device, 1 to 100.
     pub units: Units,
-    /// How they are made; None where the partitions have several ways, and the device decides.
+    /// The mechanism; None if the partitions have several, so that the device decides.
     pub mechanism: Option<Mechanism>,
-    /// Whether the units are those of each task, and not of the job on a node. How many tasks it has on a node is
-    /// Slurm's to say.
+    /// Whether the units are for each task; otherwise for the job on a node. Slurm alone knows the number of tasks on
+    /// a node.
     pub per_task: bool,
-    /// What the user may and does wish when the slice is idle.
+    /// The granted value of `--gpufrac-idle`.
     pub wish: IdleWish,
 }
 
-/// A text that is not an entry of this version.
+/// The reasons why a text is not an entry of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Another version wrote it.
+    /// Another version of gpufrac wrote it.
     #[error(
         "entry {text:?} is of an unknown version; controller and nodes must run the same gpufrac"
     )]
@@ -57,7 +57,7 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// Not the exact form `v1:units=N:mech=WORD`, with or without `:per=task` and `:idle=WORD` after it.
+    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task` and `:idle=WORD`.
     #[error(
         "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task and :idle=long"
     )]
@@ -122,7 +122,7 @@ impl FromStr for Entry {
             per_task,
             wish,
         };
-        // Only the one spelling: no `+25`, no `025`, no `:idle=default`.
+        // Only one spelling is accepted: no `+25`, no `025`, no `:idle=default`.
         if entry.to_string() != text || entry.units.0 == 0 || entry.units.0 > 100 {
             return Err(form());
         }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Parts of entries, put together in any way: what is taken is written exactly so.
+        /// Random combinations of parts of entries: each accepted text is exactly what `Display` writes.
         #[test]
         fn takes_only_what_it_would_write(
             parts in proptest::collection::vec(
@@ -252,7 +252,7 @@ mod tests {
             }
         }
 
-        /// One character changed, added or left out.
+        /// One character is changed, added or left out.
         #[test]
         fn a_damaged_entry_is_refused_or_another_one(
             entry in proptest::sample::select(entries().collect::<Vec<_>>()),

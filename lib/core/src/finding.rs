@@ -1,31 +1,31 @@
-//! What `gpufrac check` and `gpufrac node-setup` find to be wrong.
+//! The findings of `gpufrac check` and `gpufrac node-setup`.
 
 /// How bad a finding is, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// A fraction does not work, or is not fenced.
+    /// Fractions do not work, or jobs are not isolated.
     Error,
-    /// Something is lost, or works only sometimes.
+    /// A function is lost, or does not work in all cases.
     Warning,
-    /// Worth knowing.
+    /// Information without a fault.
     Note,
 }
 
-/// One thing that is not as it should be.
+/// One finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// File and line, or where the setting was seen; None for a fact of the machine.
+    /// The file and line, or the source of the setting; None for a fact of the machine.
     pub place: Option<String>,
-    /// What is wrong, and what comes of it.
+    /// The fault and its effect.
     pub what: String,
-    /// What to do, with the exact text to write.
+    /// The cure, with the exact text to write.
     pub fix: String,
 }
 
 impl Finding {
-    /// A fact of the machine that keeps a node from carving.
+    /// An error of the machine that keeps a node from making slices.
     pub fn of_machine(what: impl ToString, fix: impl Into<String>) -> Finding {
         Finding {
             severity: Severity::Error,

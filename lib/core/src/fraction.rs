@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 mod tests;
 
-/// Digits after the point that a fraction may have: one unit is 0.01, so six are plenty.
+/// Decimals that a fraction may have. One unit is 0.01, so six decimals are enough.
 pub const MAX_DECIMALS: usize = 6;
 
 /// An exact part of one GPU, 0 < f <= 1, kept as a reduced ratio.
@@ -20,7 +20,7 @@ pub struct Fraction {
     denominator: u32,
 }
 
-/// Why a text or a ratio is not a fraction.
+/// The reasons why a text or a ratio is not a fraction.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FractionError {
     /// Zero of a GPU.
@@ -32,16 +32,16 @@ pub enum FractionError {
     /// More than one GPU.
     #[error("a fraction is at most 1 GPU")]
     OverOne,
-    /// More than [`MAX_DECIMALS`] digits after the point.
+    /// More than [`MAX_DECIMALS`] decimals.
     #[error("more than {MAX_DECIMALS} digits after the point; 0.01 is the finest that counts")]
     TooFine,
-    /// A number as programs write it (`1e-1`, `inf`, `nan`, `0x1`).
+    /// A number in the notation of programs (`1e-1`, `inf`, `nan`, `0x1`).
     #[error("not a plain decimal")]
     NotPlain,
-    /// Not a number at all.
+    /// Not a number.
     #[error("not a number")]
     NotANumber,
-    /// Nothing.
+    /// An empty text.
     #[error("a fraction is missing")]
     Empty,
 }
@@ -56,7 +56,7 @@ impl Fraction {
     /// The ratio `numerator/denominator`, reduced.
     ///
     /// # Errors
-    /// When it is zero, over one, or the denominator is zero.
+    /// The ratio is zero or more than one, or the denominator is zero.
     pub fn new(numerator: u32, denominator: u32) -> Result<Fraction, FractionError> {
         if denominator == 0 {
             return Err(FractionError::NotANumber);
@@ -74,10 +74,10 @@ impl Fraction {
         })
     }
 
-    /// Reads what users write: `0.25`, `.25`, `1`, `1.0`.
+    /// Reads a decimal, the form that users write: `0.25`, `.25`, `1`, `1.0`.
     ///
     /// # Errors
-    /// For anything else; see [`FractionError`].
+    /// Any other text; see [`FractionError`].
     pub fn parse_decimal(text: &str) -> Result<Fraction, FractionError> {
         if text.is_empty() {
             return Err(FractionError::Empty);
@@ -123,11 +123,11 @@ impl Fraction {
         Fraction::new(whole * scale + part, scale)
     }
 
-    /// Reads what an admin writes in the configuration: a decimal as in
-    /// [`Fraction::parse_decimal`], or a ratio such as `1/8`.
+    /// Reads the forms that an admin writes in the configuration: a decimal as in [`Fraction::parse_decimal`], or a
+    /// ratio such as `1/8`.
     ///
     /// # Errors
-    /// For anything else; see [`FractionError`].
+    /// Any other text; see [`FractionError`].
     pub fn parse(text: &str) -> Result<Fraction, FractionError> {
         let Some((numerator, denominator)) = text.split_once('/') else {
             return Fraction::parse_decimal(text);
@@ -141,31 +141,31 @@ impl Fraction {
         Fraction::new(number(numerator)?, number(denominator)?)
     }
 
-    /// The upper number of the reduced ratio.
+    /// The numerator of the reduced ratio.
     pub fn numerator(self) -> u32 {
         self.numerator
     }
 
-    /// The lower number of the reduced ratio.
+    /// The denominator of the reduced ratio.
     pub fn denominator(self) -> u32 {
         self.denominator
     }
 
-    /// What Slurm counts for it: the hundredths of a GPU, rounded up.
+    /// The number that Slurm counts: hundredths of a GPU, rounded up.
     pub fn units(self) -> Units {
         Units(self.ceil_of(100))
     }
 
-    /// `total` times this fraction, rounded up: how many of a GPU's memory slices it needs.
+    /// `total` times this fraction, rounded up. Used for the number of memory slices.
     pub fn ceil_of(self, total: u32) -> u32 {
         let share =
             (u64::from(self.numerator) * u64::from(total)).div_ceil(u64::from(self.denominator));
-        // At most `total`, as the fraction is at most one.
+        // The result is at most `total`, because the fraction is at most one.
         u32::try_from(share).unwrap_or(total)
     }
 
-    /// Whether a slice of this size answers a request for `asked`. It does when it is as large,
-    /// and also when the two print alike: 1/7 prints as 0.143, and who copies that must get it.
+    /// Whether a slice of this size answers a request for `asked`: if it is at least as large, or if both print
+    /// alike. 1/7 prints as 0.143, and a user who copies this number must get 1/7.
     pub fn covers(self, asked: Fraction) -> bool {
         asked <= self
             || asked
@@ -175,7 +175,7 @@ impl Fraction {
                 }
     }
 
-    /// Exactly, as the configuration writes it: `1/8`.
+    /// The exact ratio, in the notation of the configuration: `1/8`.
     pub fn ratio(self) -> String {
         if self.denominator == 1 {
             self.numerator.to_string()
@@ -203,8 +203,8 @@ impl Ord for Fraction {
     }
 }
 
-/// The short decimal: exact where [`MAX_DECIMALS`] digits are enough, else rounded up to three
-/// (1/7 is `0.143`), so that what is printed, when asked for, is never less.
+/// The decimal: exact if [`MAX_DECIMALS`] decimals are enough, otherwise rounded up to three (1/7 is `0.143`), so
+/// that a request for the printed number is never smaller than the fraction.
 impl fmt::Display for Fraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let exact = 10_u32.pow(MAX_DECIMALS as u32);
@@ -240,14 +240,14 @@ impl TryFrom<String> for Fraction {
     }
 }
 
-/// The exact ratio, so that a lease read back holds the very same fraction.
+/// The exact ratio, so that a lease that is read again has the same fraction.
 impl From<Fraction> for String {
     fn from(fraction: Fraction) -> String {
         fraction.ratio()
     }
 }
 
-/// Hundredths of a GPU: what Slurm counts. One unit is one `shard`.
+/// Hundredths of a GPU, the unit of Slurm's counts. One unit is one `shard`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -265,7 +265,7 @@ impl fmt::Display for Units {
     }
 }
 
-/// Memory in MiB. Prints as GiB with one decimal, rounded down.
+/// Memory in MiB. `Display` prints GiB with one decimal, rounded down.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -273,14 +273,14 @@ impl fmt::Display for Units {
 pub struct MemoryMib(pub u64);
 
 impl MemoryMib {
-    /// `units` of what `all` units stand for, rounded down.
+    /// The memory of `units` out of `all` units, rounded down.
     pub fn part(self, units: Units, all: Units) -> MemoryMib {
         let (units, all) = (u64::from(units.0), u64::from(all.0.max(1)));
-        // In two steps: any amount that a file can name is computed without overflow.
+        // The division comes first, so that no amount of memory in a file makes the product overflow.
         MemoryMib(self.0 / all * units + self.0 % all * units / all)
     }
 
-    /// Whether it is the expected memory, give or take the 10 % that drivers and ECC change.
+    /// Whether the memory is within 10 % of `expected`; drivers and ECC change the memory of a GPU by less.
     pub fn is_about(self, expected: MemoryMib) -> bool {
         self.0.abs_diff(expected.0) <= expected.0 / 10
     }
@@ -288,7 +288,7 @@ impl MemoryMib {
 
 impl fmt::Display for MemoryMib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Rounded down: a promise of memory must never exceed what is there.
+        // Rounded down: a message must not promise more memory than the slice has.
         let tenths = u128::from(self.0) * 10 / 1024;
         write!(f, "{}.{} GiB", tenths / 10, tenths % 10)
     }

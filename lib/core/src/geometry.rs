@@ -1,7 +1,7 @@
-//! What a GPU model offers: MIG profiles, where their instances can stand, and what each holds.
+//! The MIG profiles of a GPU model: positions of their instances, memory, compute.
 //!
-//! A node asks NVML; the controller has no GPU and uses [`Geometry::builtin`] or a table of the
-//! configuration. [`Geometry::differences`] is how a node finds out that the two do not agree.
+//! A node asks NVML. The controller has no GPU, and uses [`Geometry::builtin`] or a table of the configuration. A
+//! node compares both by [`Geometry::differences`].
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-/// Where an instance stands: `size` memory slices from `start` on.
+/// The position of an instance: `size` memory slices from `start` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Placement {
@@ -40,44 +40,45 @@ impl Placement {
 pub struct Profile {
     /// NVML's profile id: the number that `nvidia-smi mig -lgip` prints, e.g. 19.
     pub id: u32,
-    /// The number of NVML's `NVML_GPU_INSTANCE_PROFILE_*`, e.g. 0 for `1_SLICE`.
+    /// The number in NVML's `NVML_GPU_INSTANCE_PROFILE_*` (nvml.h), e.g. 0 for `1_SLICE`.
     pub slice_enum: u32,
     /// NVIDIA's name without `MIG`, e.g. `1g.10gb`.
     pub name: String,
-    /// Compute slices that an instance uses.
+    /// Compute slices of an instance.
     pub compute_slices: u8,
     /// Streaming multiprocessors of an instance.
     pub multiprocessors: u32,
-    /// Memory of an instance; in configuration `memory = MiB`.
+    /// Memory of an instance in MiB; `memory` in the configuration.
     pub memory: MemoryMib,
-    /// How many instances of this profile the GPU holds at most.
+    /// The most instances of this profile on a GPU.
     pub max_instances: u32,
-    /// Every position NVML allows for it.
+    /// All positions that NVML allows.
     pub placements: Vec<Placement>,
 }
 
-/// `NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2`: one compute slice with the memory of two.
+/// `NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2` of nvml.h: one compute slice with the memory of two.
 const SLICE_ENUM_DOUBLE_MEMORY: u32 = 9;
 
 impl Profile {
-    /// Whether slices may be made of it: compute and memory only. The profiles with media
-    /// engines or graphics (`+me`, `+gfx`, `-me`, `+me.all`) are not, as few of them exist.
+    /// Whether slices may be made of the profile: compute and memory only. Profiles with media engines or graphics
+    /// (`+me`, `+gfx`, `-me`, `+me.all`) are left out, because a GPU has only few such instances.
     pub fn is_plain(&self) -> bool {
-        // 0..=6 are 1_SLICE to 8_SLICE and 6_SLICE; 7 and 8 are +me, from 10 on gfx and media.
+        // Numbers of nvml.h: 0..=6 are 1_SLICE to 8_SLICE and 6_SLICE; 7 and 8 are +me; from 10 on graphics and
+        // media.
         self.slice_enum <= 6 || self.slice_enum == SLICE_ENUM_DOUBLE_MEMORY
     }
 
-    /// Memory slices of an instance; 0 when NVML reported no position.
+    /// Memory slices of an instance; 0 if NVML reported no position.
     pub fn memory_slices(&self) -> u8 {
         self.placements.first().map_or(0, |p| p.size)
     }
 }
 
-/// A GPU model as MIG divides it.
+/// The MIG tables of a GPU model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
-    /// The name of the model; for a table of the configuration the table's name.
+    /// The name of the model, or of the table in the configuration.
     #[serde(default)]
     pub model: String,
     /// Memory slices of the GPU: the size of the largest placement.
@@ -89,7 +90,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// A model of which no more is known than its name.
+    /// A model without MIG tables.
     pub fn unsliced(model: &str) -> Geometry {
         Geometry {
             model: model.to_owned(),
@@ -99,7 +100,7 @@ impl Geometry {
         }
     }
 
-    /// Memory of the largest instance, next to all that the GPU has.
+    /// Memory of the largest instance, which is nearly all memory of the GPU.
     pub fn memory(&self) -> Option<MemoryMib> {
         self.profiles.iter().map(|profile| profile.memory).max()
     }
@@ -109,9 +110,9 @@ impl Geometry {
         self.profiles.iter().find(|profile| profile.id == id)
     }
 
-    /// Where a GPU that NVML reports does not match this table, one line each; empty when slices
-    /// can be carved on it as planned. Only profiles of this table that a layout can use matter,
-    /// so a newer driver may offer more; memory may differ by 10 %, as drivers and ECC change it.
+    /// The differences between this table and the one that NVML reports, one line each; empty if slices can be made
+    /// as planned. Only plain profiles of this table are compared, so that a newer driver may offer more profiles.
+    /// Memory may differ by 10 %, because drivers and ECC change it.
     pub fn differences(&self, reported: &Geometry) -> Vec<String> {
         let mut found = Vec::new();
         let mut number = |what: &str, expected: u64, real: u64| {

@@ -1,14 +1,17 @@
-//! The Types of GPUs that Slurm counts, as far as slurm.conf says.
+//! The Types of GPUs in slurm.conf.
 //!
-//! Of a Type that no node has Slurm says only that the node configuration is not available. slurmctld's own records of nodes are no
-//! interface, so its file is read: where that does not say all, nothing is known.
+//! For an unknown Type Slurm says only that the node configuration is not available; with the list of Types gpufrac
+//! can say more. slurmctld's own records of nodes are no interface, so gpufrac reads slurm.conf; if the file does not
+//! give all Types, the list is unknown.
 
-/// Files within files that are followed.
+/// The greatest depth of Include lines that are followed.
 const MAX_DEPTH: usize = 4;
 
-/// The Types in the text of a slurm.conf and of the files that it includes, which `include` reads by the name that stands
-/// there. None where a node can have other Types: GPUs that are counted without a Type (gres.conf gives them one), nodes that
-/// come later, a file that is not read.
+/// The Types in the text of a slurm.conf and of the files that it includes; `include` reads a file by the name in the
+/// text.
+///
+/// Returns None if a node can have other Types: GPUs without a Type in slurm.conf (gres.conf gives them one), dynamic
+/// nodes, or a file that cannot be read.
 pub fn of_slurm_conf(text: &str, include: &dyn Fn(&str) -> Option<String>) -> Option<Vec<String>> {
     let mut found = Vec::new();
     collect(text, include, MAX_DEPTH, &mut found)?;
@@ -27,7 +30,7 @@ fn collect(
         let mut words = line.split_whitespace();
         let is_include = |word: &str| word.eq_ignore_ascii_case("include");
         if words.clone().next().is_some_and(is_include) {
-            // With `%c` or `*` it is no name of a file.
+            // A name with `%c` or `*` is a pattern, not a file.
             let name = words.nth(1).filter(|name| !name.contains(['%', '*']))?;
             collect(&include(name)?, include, depth.checked_sub(1)?, found)?;
             continue;
@@ -44,7 +47,7 @@ fn collect(
     Some(())
 }
 
-/// Adds the Types of one list: `gpu:h100:8,shard:25`. None where a GPU has no Type.
+/// Adds the Types of one list such as `gpu:h100:8,shard:25`; None if a GPU has no Type.
 fn types_of(list: &str, found: &mut Vec<String>) -> Option<()> {
     for item in list.trim_matches('"').split(',') {
         let mut words = item.split([':', '(']);

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::layout::LayoutKind;
 use crate::pool::Device;
 
-/// A line of gres.conf, without the nodes for which it holds.
+/// A line of gres.conf, without its `NodeName=`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum GresLine {
     /// Devices of one Type.
@@ -13,13 +13,13 @@ enum GresLine {
         type_name: &'static str,
         files: String,
     },
-    /// Their shares.
+    /// Shares of these devices.
     Shard {
         type_name: &'static str,
         count: u32,
         files: String,
     },
-    /// What people see.
+    /// The GRES that users ask for.
     Gpufrac { count: u32 },
 }
 
@@ -41,7 +41,7 @@ impl GresLine {
     }
 }
 
-/// The lines for one node, or for several that have the same devices.
+/// The lines for a node, or for several nodes with the same devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GresLines {
     gres_conf: Vec<GresLine>,
@@ -50,13 +50,13 @@ pub struct GresLines {
 }
 
 impl GresLines {
-    /// The lines for a node's devices in Slurm's order, whose placeholders lie in `folder`.
+    /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders.
     ///
-    /// Every gpu line has a Type: without one Slurm before 23.11.5 lets whole-GPU jobs onto shared
-    /// devices. Shard lines name their files, because devices have different numbers of shares, and the Type: without
-    /// it Slurm forgets the Type of shares that a job asked for and refuses the steps of the job. A device
-    /// that is lent whole has one share, which no fraction fits in: where there are none of its Type, Slurm since 23.11
-    /// refuses the node (`gres/shard type (whole) reported but not configured`).
+    /// - Every gpu line has a Type: without it, Slurm before 23.11.5 gives shared devices to whole-GPU jobs.
+    /// - A shard line names its files, because devices have different numbers of shares, and the Type: without it,
+    ///   Slurm forgets the Type that a job asked for and refuses the steps of the job.
+    /// - A device that is only lent whole has one share, which is smaller than any fraction: if a Type has no share,
+    ///   Slurm since 23.11 refuses the node (`gres/shard type (whole) reported but not configured`).
     #[must_use]
     pub fn of(devices: &[Device<'_>], folder: &Path) -> GresLines {
         let (mut gpu_lines, mut shard_lines) = (Vec::new(), Vec::new());
@@ -104,7 +104,7 @@ impl GresLines {
         }
     }
 
-    /// The lines of gres.conf for `nodes` (a hostlist), in the order that gives Slurm's indexes.
+    /// The lines of gres.conf for `nodes` (a hostlist), in the order by which Slurm numbers the devices.
     #[must_use]
     pub fn gres_conf(&self, nodes: &str) -> Vec<String> {
         self.gres_conf.iter().map(|line| line.text(nodes)).collect()

@@ -2,36 +2,37 @@
 
 use std::cmp::Ordering;
 
-/// More nodes than this in one list are a typing mistake, and would use up memory.
+/// The most nodes of a list. A longer list is a typing mistake and would exhaust the memory.
 pub const MAX_HOSTS: usize = 65_536;
 
-/// Of a number in brackets.
+/// The most digits of a number in brackets.
 const MAX_DIGITS: usize = 9;
 
-/// A list of node names, written out; each once, in the order given.
+/// A list of node names, expanded; each name once, in the order of the text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hostlist {
     names: Vec<String>,
-    /// Positions in `names`, by name. Every sbatch reads the lists of all pools: a set of copies would double that.
+    /// Positions in `names`, sorted by name. Every sbatch reads the lists of all pools; a set of copies would double
+    /// the time.
     sorted: Vec<u32>,
 }
 
-/// What is wrong with a hostlist.
+/// The mistakes in a hostlist.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostlistError {
-    /// No name at all, or nothing between two commas.
+    /// The list is empty, or has nothing between two commas.
     #[error("a node name is missing in {text:?}")]
     Empty {
         /// The list.
         text: String,
     },
-    /// `[` without `]`, or the other way round.
+    /// `[` without `]`, or `]` without `[`.
     #[error("brackets do not match in {text:?}")]
     Brackets {
         /// The list.
         text: String,
     },
-    /// A range that is none.
+    /// A part in brackets is not a range.
     #[error("{range:?} is not a range such as 01-16, in {text:?}")]
     Range {
         /// The part in brackets.
@@ -39,7 +40,7 @@ pub enum HostlistError {
         /// The list.
         text: String,
     },
-    /// A character that no node name has.
+    /// A character that is not allowed in the name of a node.
     #[error("{character:?} cannot be in a node name, in {text:?}")]
     Character {
         /// The character.
@@ -47,13 +48,13 @@ pub enum HostlistError {
         /// The list.
         text: String,
     },
-    /// More than [`MAX_HOSTS`].
+    /// More than [`MAX_HOSTS`] names.
     #[error("more than {MAX_HOSTS} nodes in {text:?}")]
     TooMany {
         /// The list.
         text: String,
     },
-    /// A name that is there twice.
+    /// A name is in the list twice.
     #[error("node {name} is twice in {text:?}")]
     Twice {
         /// The name.
@@ -64,10 +65,10 @@ pub enum HostlistError {
 }
 
 impl Hostlist {
-    /// Reads and writes out a list.
+    /// Reads and expands a list.
     ///
     /// # Errors
-    /// When it is not a hostlist; see [`HostlistError`].
+    /// The text is not a hostlist; see [`HostlistError`].
     pub fn parse(text: &str) -> Result<Hostlist, HostlistError> {
         let mut names = Vec::new();
         for item in split_outside_brackets(text)? {
@@ -116,7 +117,7 @@ impl Hostlist {
     /// The first name that is in both lists.
     pub fn common<'a>(&'a self, other: &'a Hostlist) -> Option<&'a str> {
         let (mut ours, mut theirs) = (self.in_order(), other.in_order());
-        // Most lists without a common name are wholly before or after each other.
+        // A quick test for the common case: all names of one list sort before those of the other.
         if self.in_order().next_back()? < theirs.clone().next()?
             || other.in_order().next_back()? < ours.clone().next()?
         {
@@ -202,7 +203,7 @@ fn expand(item: &str, text: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
-/// `01-03,7` written out; the width of the first number is kept, as Slurm does.
+/// Expands `01-03,7`; the width of the first number is kept, as Slurm does.
 fn numbers(ranges: &str, text: &str) -> Result<Vec<String>, HostlistError> {
     let mut found = Vec::new();
     for range in ranges.split(',') {
@@ -232,10 +233,10 @@ fn numbers(ranges: &str, text: &str) -> Result<Vec<String>, HostlistError> {
     Ok(found)
 }
 
-/// Width, first and last number of a run; None for a name without number.
+/// Width, first and last number of a run; None for a name without a number.
 type Numbers = Option<(usize, u64, u64)>;
 
-/// `gn01,gn02,gn03,login` as `gn[01-03],login`. The order stays.
+/// The short form of a list: `gn01,gn02,gn03,login` as `gn[01-03],login`. The order stays the same.
 pub fn short(names: &[&str]) -> String {
     let mut runs: Vec<(&str, Numbers)> = Vec::new();
     for name in names {
@@ -333,7 +334,7 @@ mod tests {
         assert_eq!(short(&["gn9", "gn10", "gn12"]), "gn9,gn10,gn12");
         assert_eq!(short(&["a", "b1", "b2", "c"]), "a,b[1-2],c");
         assert_eq!(short(&["7"]), "7");
-        // No number in brackets is longer.
+        // A number in brackets has at most nine digits.
         let long = [
             "gn26190375123267827",
             "gn26190375123267828",
@@ -356,7 +357,6 @@ mod tests {
         fn any_text_is_read_or_refused(text in "[a-c0-9\\[\\],-]{0,24}") {
             if let Ok(list) = Hostlist::parse(&text) {
                 prop_assert!(list.names().iter().all(|name| list.contains(name)));
-                // Written out it stays the same.
                 let again = Hostlist::parse(&list.names().join(",")).unwrap();
                 prop_assert_eq!(again.names(), list.names());
             }

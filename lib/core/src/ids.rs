@@ -1,6 +1,6 @@
-//! Numbers that name something. Each numbering has a type of its own, so that one is never taken for another.
+//! Identifiers. Each kind has its own type, so that the compiler finds one used for another.
 //!
-//! All are written as the bare number: in files, in messages, in the environment of jobs.
+//! All are written as plain numbers in files, messages and environments of jobs.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -34,28 +34,28 @@ macro_rules! ids {
 }
 
 ids! {
-    /// Slurm's id of a job (`SLURM_JOB_ID`); a component of a het job has its own.
+    /// Slurm's id of a job (`SLURM_JOB_ID`); each component of a heterogeneous job has its own.
     JobId;
     /// The operating system's id of a user.
     UserId;
-    /// The operating system's id of a group of users.
+    /// The operating system's id of a group.
     GroupId;
-    /// Slurm's index of a device on a node (`SLURM_JOB_GPUS`): the number in the name of its placeholder.
-    /// The halves of a GPU are two devices.
+    /// Slurm's index of a device on a node (`SLURM_JOB_GPUS`): the number in the name of its placeholder. The halves
+    /// of a GPU are two devices.
     DeviceIndex;
     /// NVML's index of a GPU on a node. It can change with a boot; the UUID does not.
     GpuIndex;
-    /// N of a GPU's `/dev/nvidiaN`. It need not be the [`GpuIndex`].
+    /// N of a GPU's `/dev/nvidiaN`. It can differ from the [`GpuIndex`].
     DeviceMinor;
 }
 
 impl UserId {
-    /// The superuser.
+    /// The user id of root.
     pub const ROOT: UserId = UserId(0);
 }
 
 impl GpuIndex {
-    /// Where the GPU stands in a list of all GPUs of the node, which is in NVML's order.
+    /// The position in a list of all GPUs of the node in NVML's order.
     #[must_use]
     pub fn position(self) -> usize {
         self.0 as usize

@@ -1,10 +1,10 @@
-//! Layouts: how a MIG GPU is divided into devices so that Slurm's counting is always right.
+//! Layouts: how a MIG GPU is divided into devices of Slurm, so that a request that fits Slurm's count always has a
+//! place.
 //!
-//! MIG puts instances at fixed positions; Slurm only counts. A layout turns a GPU into one or two
-//! devices and gives each size on its menu a price in units and an order of positions, such that
-//! *whatever came and went before, every request that the count admits finds a position*.
-//! [`Layout::solve`] does not believe that but walks every state a device can get into
-//! (see the module `proof`) and refuses a layout with a state that breaks it.
+//! MIG puts instances at fixed positions; Slurm only counts. A layout turns a GPU into one or two devices. It gives
+//! each size of the menu a price in units and an order of positions, such that *in every state that earlier jobs can
+//! leave, each request that the count admits finds a position*. [`Layout::solve`] proves this: it visits every state
+//! that a device can reach (module `proof`), and refuses a layout with a state that breaks the rule.
 
 mod candidates;
 mod error;

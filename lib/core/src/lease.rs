@@ -1,8 +1,8 @@
 //! The lease: a node's record of one slice.
 //!
-//! One file a slice, in [`Lease::to_text`]'s form: TOML, then a last line with a checksum of all
-//! before it. A file that is torn, cut short or edited by hand is refused and never taken for
-//! another lease. What to do on the disk (write whole, rename) is the node's business.
+//! Each slice has one file, in the form of [`Lease::to_text`]: TOML, then a last line with a checksum of everything
+//! before it. A file that is incomplete or was edited by hand is refused and never read as another lease. The node
+//! writes the file (whole, then renamed).
 
 use crate::fraction::{Fraction, Units};
 use crate::ids::{GroupId, JobId, UserId};
@@ -21,7 +21,7 @@ pub use error::{LeaseError, OLDEST, VERSION};
 pub use slice::{HamiSlice, Held, Instance, MigSlice, MpsSlice, Slice};
 pub use state::LeaseState;
 
-/// Whether a text has the form of a SLUID, Slurm's own name for one run of a job: `s` and 13 digits of Crockford's
+/// Whether a text has the form of a SLUID, Slurm's identifier of one run of a job: `s` and 13 digits of Crockford's
 /// base 32 (`sEKNKTV3WPV500`, cgroup.conf(5) of 26.05).
 #[must_use]
 pub fn is_sluid(text: &str) -> bool {
@@ -32,26 +32,27 @@ pub fn is_sluid(text: &str) -> bool {
     }
 }
 
-/// The job of a control group that is named by its id, `job_<id>`.
+/// The job id in the name of a control group, `job_<id>`.
 #[must_use]
 pub fn id_of_group(name: &str) -> Option<JobId> {
     name.strip_prefix("job_")?.parse().ok()
 }
 
-/// Who holds what on this node.
+/// A record of one slice: its job, and what the job holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// [`VERSION`] of the text.
+    /// The [`VERSION`] of the text.
     pub version: u32,
-    /// Where the slice is in its life.
+    /// The state of the slice.
     pub state: LeaseState,
-    /// Slurm's job id; a component of a het job has its own.
+    /// Slurm's job id; each component of a heterogeneous job has its own.
     pub job_id: JobId,
-    /// Which of the job's slices on this node, from 0. Only a job with a slice for each task has more than one.
+    /// The number of the slice among those of the job on this node, from 0. Only a job with a slice for each task has
+    /// more than one.
     pub number: u32,
-    /// How often Slurm restarted the job before.
+    /// How often Slurm restarted the job before this run.
     pub restart_count: u32,
-    /// What Slurm calls this run of the job, from 26.05 on ([`is_sluid`]).
+    /// Slurm's SLUID of this run of the job, from 26.05 on ([`is_sluid`]).
     pub sluid: Option<String>,
     /// The job's user id.
     pub user_id: UserId,
@@ -59,34 +60,34 @@ pub struct Lease {
     pub group_id: GroupId,
     /// The job's user name.
     pub user: String,
-    /// The account charged, where Slurm has accounts.
+    /// The account of the job, if Slurm has accounting.
     pub account: Option<String>,
-    /// The partition in which the job runs.
+    /// The partition of the job.
     pub partition: String,
     /// The node that wrote the lease.
     pub node: String,
     /// The pool of the GPU.
     pub pool: String,
-    /// What the job was granted of its device.
+    /// The granted size, in units of its device.
     pub units: Units,
-    /// The menu entry's part of the GPU.
+    /// The fraction of the menu entry.
     pub fraction: Fraction,
-    /// Whether Slurm itself said how much the job holds. Where it could not be asked the size is
-    /// the entry's, and a job that was changed while it waited may hold less.
+    /// Whether Slurm confirmed the size. Otherwise it is that of the entry, and a job that was changed while it was
+    /// pending may hold less.
     pub confirmed: bool,
-    /// Whether Slurm said that the job holds the device itself, and not shares of it.
+    /// Whether Slurm allocated the device itself, and not shares of it.
     pub whole_device: bool,
-    /// What the user asked for with `--gpufrac-idle`.
+    /// The value of `--gpufrac-idle`.
     pub idle_wish: IdleWish,
-    /// When the lease was first written: seconds since 1970.
+    /// The time when the lease was first written, in seconds since 1970.
     pub created_unix: u64,
-    /// Since when the instance is kept, in seconds since 1970: its job's usage was recorded then.
+    /// The time since when the instance is kept, in seconds since 1970; the usage of its job was recorded then.
     pub kept_unix: Option<u64>,
-    /// Where the slice is.
+    /// What the job holds of the GPU.
     pub slice: Slice,
 }
 
-/// The job and the number that a lease's name stands for; see [`Lease::name`]. None for other texts.
+/// The job and the number in a lease's name ([`Lease::name`]); None for other texts.
 #[must_use]
 pub fn read_name(text: &str) -> Option<(JobId, u32)> {
     let (job, number) = match text.split_once('.') {
@@ -97,7 +98,7 @@ pub fn read_name(text: &str) -> Option<(JobId, u32)> {
     (name(job_id, number) == text).then_some((job_id, number))
 }
 
-/// As [`Lease::name`], for a lease that is yet to be.
+/// As [`Lease::name`], for a lease that does not exist yet.
 #[must_use]
 pub fn name(job_id: JobId, number: u32) -> String {
     match number {
@@ -107,22 +108,22 @@ pub fn name(job_id: JobId, number: u32) -> String {
 }
 
 impl Lease {
-    /// What tells it from all other leases of the node, and names its file: the job's id, with the number behind it
-    /// for a second slice and further ones (`4711.1`).
+    /// The name of the lease and of its file, unique on the node: the job's id, with the number behind it for further
+    /// slices (`4711.1`).
     #[must_use]
     pub fn name(&self) -> String {
         name(self.job_id, self.number)
     }
 
-    /// Whether this is how Slurm names a control group of the job: `job_<id>`, or by its SLUID on version 2 from
-    /// 26.05 on.
+    /// Whether `name` is the name of a control group of the job: `job_<id>`, or its SLUID on version 2 from 26.05 on.
     #[must_use]
     pub fn is_group(&self, name: &str) -> bool {
         self.sluid.as_deref() == Some(name) || id_of_group(name) == Some(self.job_id)
     }
 
-    /// Whether a group on the GPU of `neighbours`, this lease among them, is that of its own job. None where nobody
-    /// knows: the groups of a job that began before Slurm named them by SLUIDs have such names from its next step on.
+    /// Whether a control group on the GPU belongs to this lease's job. `neighbours` are all leases of the GPU, with
+    /// this one. Returns None if that is unknown: after an upgrade of Slurm to SLUIDs, further steps of a running job
+    /// have groups with a SLUID that its lease does not have.
     #[must_use]
     pub fn owns_group(&self, name: &str, neighbours: &[&Lease]) -> Option<bool> {
         let is_known = neighbours.iter().any(|lease| lease.is_group(name));
@@ -139,13 +140,13 @@ impl Lease {
         (self.job_id, self.number) == (other.job_id, other.number)
     }
 
-    /// How the slice is made.
+    /// The mechanism of the slice.
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         self.slice.held.mechanism()
     }
 
-    /// The MIG profile, with `+mps` where it is shared; else the mechanism.
+    /// The MIG profile, with `+mps` if jobs share the instance; without MIG the mechanism.
     pub fn kind(&self) -> String {
         match &self.slice.held {
             Held::Mig(mig) => mig.profile_name.clone(),
@@ -154,11 +155,11 @@ impl Lease {
         }
     }
 
-    /// Goes to another state.
+    /// Changes the state.
     ///
     /// # Errors
-    /// When the state machine does not allow it, or the lease would be active without an
-    /// instance; it is unchanged then.
+    /// The state machine does not allow the change, or the lease would be active without an instance. The lease is
+    /// then unchanged.
     pub fn advance(&mut self, to: LeaseState) -> Result<(), LeaseError> {
         if !self.state.may_become(to) {
             return Err(LeaseError::Transition {
@@ -176,10 +177,10 @@ impl Lease {
         Ok(())
     }
 
-    /// Goes to [`LeaseState::Kept`].
+    /// Changes the state to [`LeaseState::Kept`].
     ///
     /// # Errors
-    /// As of [`Lease::advance`], and when there is no instance that is the job's alone; it is unchanged then.
+    /// As for [`Lease::advance`], and if the job has no instance of its own. The lease is then unchanged.
     pub fn keep(&mut self, now_unix: u64) -> Result<(), LeaseError> {
         if self.mechanism() != Mechanism::Mig || self.slice.instance().is_none() {
             return Err(LeaseError::NoInstance {

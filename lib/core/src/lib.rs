@@ -1,16 +1,15 @@
-//! Pure logic of gpufrac: no I/O, no clock, no unsafe, nothing of Slurm or NVML linked.
+//! Pure logic of gpufrac: no I/O, no clock, no unsafe code, not linked with Slurm or NVML.
 //!
-//! The way of a request through this crate: [`request`] reads the text that a user typed,
-//! [`submit::decide`] rounds it up to a size that the partition's pools ([`config`]) can make and
-//! rewrites it into what Slurm counts, an [`entry::Entry`] carries the decision to the node, and
-//! there [`layout::Layout::place`] says which MIG instance to create. What was made is written
-//! down as a [`lease::Lease`].
+//! A request passes through this crate as follows. [`request`] reads the text that a user typed. [`submit::decide`]
+//! rounds it up to a size that the partition's pools ([`config`]) can make, and rewrites it into GRES that Slurm
+//! counts. An [`entry::Entry`] carries the decision to the node. There, [`layout::Layout::place`] chooses the MIG
+//! instance to create, and a [`lease::Lease`] records it.
 //!
-//! Slurm only counts units; whether a request that fits by counting can also be *placed* is
-//! proven by [`layout::Layout::solve`], which walks every state a device can get into.
+//! Slurm only counts units. [`layout::Layout::solve`] proves that each request that fits by counting has a place: it
+//! visits every state that a device can reach.
 //!
-//! Everything a user or an admin can write is refused with a message that says what to write
-//! instead. Nothing here panics on any input.
+//! Every wrong input of a user or an admin is refused with a message that says what to write instead. No input causes
+//! a panic.
 #![forbid(unsafe_code)]
 
 pub mod advise;

@@ -1,23 +1,24 @@
-//! How a pool's GPUs are shared.
+//! The mechanisms by which GPUs are shared.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How the GPUs of a pool are shared.
+/// The mechanism by which the GPUs of a pool are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Mechanism {
-    /// MIG instances: memory, compute and faults are fenced by hardware.
+    /// MIG instances: hardware isolates memory, compute and faults.
     #[serde(rename = "mig")]
     Mig,
-    /// NVIDIA's Multi-Process Service: limits of multiprocessors and memory, one fault domain.
+    /// NVIDIA's Multi-Process Service: limits of multiprocessors and memory; a fault can affect all clients of a
+    /// daemon.
     #[serde(rename = "mps")]
     Mps,
-    /// MPS inside MIG instances: one instance on each half, shared by jobs.
+    /// MPS inside MIG instances: each half has one instance that jobs share.
     #[serde(rename = "mig+mps")]
     MigMps,
-    /// The driver's time slices, no fence.
+    /// The driver's time slices, without isolation.
     #[serde(rename = "timeslice")]
     Timeslice,
     /// HAMi-core's library, installed by the site.
@@ -25,13 +26,13 @@ pub enum Mechanism {
     Hami,
 }
 
-/// A word that names no mechanism.
+/// A text that is not the name of a mechanism.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown mechanism `{0}`; the mechanisms are mig, mps, mig+mps, timeslice, hami")]
 pub struct UnknownMechanism(pub String);
 
 impl Mechanism {
-    /// Every mechanism that has a name.
+    /// All mechanisms.
     pub const ALL: [Mechanism; 5] = [
         Mechanism::Mig,
         Mechanism::Mps,
@@ -40,7 +41,7 @@ impl Mechanism {
         Mechanism::Hami,
     ];
 
-    /// The word for it in requests, configuration and leases.
+    /// The name in requests, configuration and leases.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Mig => "mig",
@@ -51,12 +52,12 @@ impl Mechanism {
         }
     }
 
-    /// Whether its GPUs are in MIG mode.
+    /// Whether the GPUs are in MIG mode.
     pub fn uses_mig(self) -> bool {
         matches!(self, Mechanism::Mig | Mechanism::MigMps)
     }
 
-    /// Whether jobs are clients of a control daemon.
+    /// Whether jobs are clients of an MPS control daemon.
     pub fn uses_mps(self) -> bool {
         matches!(self, Mechanism::Mps | Mechanism::MigMps)
     }

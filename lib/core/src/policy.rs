@@ -1,5 +1,5 @@
-//! When a slice counts as stalled and what then happens to its job: the words of `[reaper]` in the
-//! configuration, and which of its rules holds for a job.
+//! The policy of `[reaper]`: when a slice counts as stalled, what then happens to its job, and which rule holds for a
+//! job.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,44 +17,44 @@ mod tests;
 pub use exporter::ExporterUrl;
 pub use signal::Signal;
 
-/// Whether jobs are touched.
+/// Whether the reaper acts on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Slices are measured, nothing is decided.
+    /// Slices are measured; no decision is made.
     Off,
-    /// Decisions are recorded and logged, nothing is done.
+    /// Decisions are recorded and logged, but not carried out.
     DryRun,
-    /// Users are warned, jobs end.
+    /// Users are warned, and jobs are ended.
     On,
 }
 
-/// What happens to a stalled job in the end.
+/// The action on a stalled job at the end of its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Back to the queue; jobs that cannot be requeued are cancelled.
+    /// Requeue the job; cancel a job that cannot be requeued.
     Requeue,
-    /// Back to the queue and held there; jobs that cannot be requeued are cancelled.
+    /// Requeue and hold the job; cancel a job that cannot be requeued.
     RequeueHold,
-    /// Cancelled.
+    /// Cancel the job.
     Cancel,
 }
 
-/// How a slice can be stalled.
+/// The kinds of stalls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stall {
     /// No context and no activity since the job started.
     NeverUsed,
-    /// Used once, and not any more.
+    /// The slice was used before, but not within the window.
     Idle,
-    /// No process is left on it, its memory is still held.
+    /// No process is left on the slice, but memory is still held.
     Finished,
-    /// The job takes more than its share of a GPU without MIG.
+    /// The job uses more than its share of a GPU without MIG.
     OverShare,
 }
 
 impl Stall {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Stall; 4] = [
         Stall::NeverUsed,
         Stall::Idle,
@@ -62,7 +62,7 @@ impl Stall {
         Stall::OverShare,
     ];
 
-    /// The word in configuration, logs and metrics.
+    /// The name in configuration, logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Stall::NeverUsed => "never-used",
@@ -79,7 +79,7 @@ impl fmt::Display for Stall {
     }
 }
 
-/// What the user asks for with `--gpufrac-idle`.
+/// The value of `--gpufrac-idle`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum IdleWish {
@@ -88,12 +88,12 @@ pub enum IdleWish {
     Default,
     /// Windows that are [`Policy::long_factor`] times as long.
     Long,
-    /// Never reclaimed.
+    /// The job is never reclaimed.
     Off,
 }
 
 impl IdleWish {
-    /// All of them.
+    /// All values.
     pub const ALL: [IdleWish; 3] = [IdleWish::Default, IdleWish::Long, IdleWish::Off];
 
     /// The value of the option.
@@ -112,7 +112,7 @@ impl fmt::Display for IdleWish {
     }
 }
 
-/// A value of `--gpufrac-idle` that is none.
+/// A text that is not a value of `--gpufrac-idle`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--gpufrac-idle={0} is unknown; write default, long or off")]
 pub struct UnknownWish(pub String);
@@ -127,39 +127,39 @@ impl FromStr for IdleWish {
     }
 }
 
-/// The whole of `[reaper]`.
+/// The content of `[reaper]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reaper {
-    /// Whether the file has `[reaper]`: nobody misses the daemon where it has not.
+    /// Whether the file has `[reaper]`; without it, a daemon that does not run is no fault.
     pub is_written: bool,
-    /// From the beginning of one sample to that of the next.
+    /// The time from the beginning of one sample to that of the next.
     pub interval: Duration,
-    /// Where Prometheus reads; None for nowhere.
+    /// The address at which Prometheus reads metrics; None if there is none.
     pub metrics: Option<SocketAddr>,
     /// The text endpoint of dcgm-exporter on the node.
     pub dcgm_exporter: Option<ExporterUrl>,
     /// How long records of decisions are kept.
     pub keep: Duration,
-    /// Most jobs that one node ends in an hour.
+    /// The most jobs that one node ends in an hour.
     pub reaps_per_hour: u32,
-    /// When nothing is reaped although jobs look idle.
+    /// The circuit breaker.
     pub breaker: Breaker,
-    /// How users are written to.
+    /// How mail is sent to users.
     pub mail: Mail,
-    /// What holds for jobs that no rule names.
+    /// The policy of jobs that no rule matches.
     pub general: Policy,
     /// Rules in the order of the file; the first that matches a job holds for it.
     pub rules: Vec<Rule>,
 }
 
-/// When so many slices look idle that the telemetry is probably faulty.
+/// The circuit breaker: the share of slices that look idle above which the telemetry is probably faulty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
-    /// Percent of a node's leases above which nothing is reaped there.
+    /// Percent of a node's leases above which no job of the node is reclaimed.
     pub node_share: u8,
-    /// Percent of the cluster's leases above which nothing is reaped at all.
+    /// Percent of the cluster's leases above which no job is reclaimed.
     pub cluster_share: u8,
-    /// Fewer stalled leases than this never stop it.
+    /// The fewest stalled leases at which the breaker opens.
     pub least: u32,
 }
 
@@ -168,15 +168,15 @@ pub struct Breaker {
 pub struct Mail {
     /// A program that takes a whole message on stdin and its recipients as arguments, as sendmail does.
     pub sendmail: Option<String>,
-    /// A program as Slurm's MailProg: `PROGRAM -s SUBJECT RECIPIENT`, the text on stdin.
+    /// A program with the interface of Slurm's MailProg: `PROGRAM -s SUBJECT RECIPIENT`, the text on stdin.
     pub program: Option<String>,
-    /// Sender; the program's own default without it.
+    /// The sender; None for the program's own default.
     pub from: Option<String>,
-    /// Appended to user names: `@cluster.example.org` without the `@`.
+    /// The domain that is appended to user names, without `@`.
     pub domain: Option<String>,
-    /// Who is told of the breaker.
+    /// Addresses that get a message when the breaker opens.
     pub admins: Vec<String>,
-    /// Where users can ask for an exemption; a sentence of the warning.
+    /// A sentence in the warning that says where users can ask for an exemption.
     pub contact: Option<String>,
 }
 
@@ -185,14 +185,14 @@ pub struct Mail {
 pub struct Rule {
     /// The conditions.
     pub conditions: Conditions,
-    /// What; its name is the rule's.
+    /// The policy; its name is that of the rule.
     pub policy: Policy,
 }
 
-/// What a job must be like for a rule; an empty list takes every job.
+/// The conditions of a rule; an empty list matches every job.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Pools of the slice.
+    /// Pools.
     pub pools: Vec<WildMatch>,
     /// Partitions.
     pub partitions: Vec<WildMatch>,
@@ -206,40 +206,40 @@ pub struct Conditions {
     pub reservations: Vec<WildMatch>,
     /// Names of jobs.
     pub names: Vec<WildMatch>,
-    /// Whether the job has no batch script (salloc, srun).
+    /// Whether the job has no batch script (salloc, srun); None matches both.
     pub interactive: Option<bool>,
 }
 
-/// How slices are judged and what follows.
+/// How slices are judged, and what happens to jobs with stalled slices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// The rule's name; empty for what holds where no rule does.
+    /// The name of the rule; empty for the general policy.
     pub name: String,
-    /// Whether jobs are touched.
+    /// Whether the reaper acts on jobs.
     pub mode: Mode,
-    /// Time after the start that never counts as idle.
+    /// The time after a job's start that never counts as idle.
     pub grace: Duration,
-    /// How long a slice may stay unused from the start; None for ever.
+    /// The window for a slice that was never used; None if it never ends.
     pub never_used: Option<Duration>,
-    /// How long it may stay idle after it was used.
+    /// The window for a slice that was used before; None if it never ends.
     pub idle: Option<Duration>,
-    /// How long memory may be held after the last process.
+    /// The window for memory that is held after the last process; None if it never ends.
     pub finished: Option<Duration>,
-    /// How long a job may take more than its share.
+    /// The window for a job that uses more than its share; None if it never ends.
     pub over_share: Option<Duration>,
-    /// Percent of activity up to which a sample is idle.
+    /// Percent of activity up to which a sample counts as idle.
     pub busy_above: f64,
-    /// Percent of one CPU core up to which a job is idle where only processes can be seen.
+    /// Percent of one CPU core up to which a job counts as idle, if only its processes can be seen.
     pub cpu_busy_above: f64,
-    /// How long before the end users are warned; never empty, the longest first.
+    /// The times of the warnings before the end of the window; never empty, the longest first.
     pub warn: Vec<Duration>,
-    /// A signal to the batch script, and how long the job then has.
+    /// The signal to the batch script, and the time that the job then has until its end.
     pub signal: Option<(Signal, Duration)>,
-    /// What happens in the end.
+    /// The action at the end of the window.
     pub action: Action,
-    /// What `--gpufrac-idle=long` multiplies the windows by.
+    /// The factor of `--gpufrac-idle=long`.
     pub long_factor: u32,
-    /// The values of `--gpufrac-idle` that may be used.
+    /// The values of `--gpufrac-idle` that users may use.
     pub idle_option: Vec<IdleWish>,
 }
 
@@ -288,10 +288,10 @@ impl Default for Reaper {
     }
 }
 
-/// What is known of a job. None: not known (yet); an empty text: the job has none.
+/// The known properties of a job. None: not known (yet). An empty text: the job has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts<'a> {
-    /// The slice's pool.
+    /// The pool of the slice.
     pub pool: Option<&'a str>,
     /// The partition.
     pub partition: Option<&'a str>,
@@ -303,14 +303,14 @@ pub struct Facts<'a> {
     pub user: Option<&'a str>,
     /// The reservation.
     pub reservation: Option<&'a str>,
-    /// The job's name.
+    /// The name of the job.
     pub name: Option<&'a str>,
-    /// Whether it has no batch script.
+    /// Whether the job has no batch script.
     pub interactive: Option<bool>,
 }
 
 impl Conditions {
-    /// Whether a job is meant; None if that depends on what is not known.
+    /// Whether the job matches all conditions; None if that depends on an unknown property.
     pub fn hold(&self, facts: &Facts<'_>) -> Option<bool> {
         let lists = [
             (&self.pools, facts.pool),
@@ -323,7 +323,7 @@ impl Conditions {
         ];
         let lists = lists.into_iter().filter(|(list, _)| !list.is_empty());
         let listed = lists.map(|(list, fact)| {
-            // Who has no account or reservation is in no list of them, `*` included.
+            // A job without an account or a reservation matches no list of them, not even `*`.
             fact.map(|fact| !fact.is_empty() && list.iter().any(|pattern| pattern.matches(fact)))
         });
         let kind = self.interactive.map(|wanted| {
@@ -342,7 +342,7 @@ impl Conditions {
 }
 
 impl Reaper {
-    /// What holds for a job; a rule whose conditions cannot be decided does not hold.
+    /// The policy of a job. A rule whose conditions cannot be decided does not match.
     pub fn policy(&self, facts: &Facts<'_>) -> &Policy {
         let rule = self
             .rules
@@ -351,14 +351,14 @@ impl Reaper {
         rule.map_or(&self.general, |rule| &rule.policy)
     }
 
-    /// Whether a job may have this value of `--gpufrac-idle`, as far as is known of it: the values of every
-    /// rule that may turn out to hold are allowed.
+    /// Whether the job may use this value of `--gpufrac-idle`. If some properties are unknown, the values of every
+    /// rule that may match are allowed.
     pub fn allows(&self, facts: &Facts<'_>, wish: IdleWish) -> bool {
         self.candidates(facts)
             .any(|policy| policy.idle_option.contains(&wish))
     }
 
-    /// The values that [`Reaper::allows`].
+    /// The values that [`Reaper::allows`] accepts.
     pub fn allowed(&self, facts: &Facts<'_>) -> Vec<IdleWish> {
         let all = IdleWish::ALL.into_iter();
         all.filter(|wish| self.allows(facts, *wish)).collect()
@@ -378,7 +378,7 @@ impl Reaper {
         })
     }
 
-    /// Every policy: the general one and those of the rules.
+    /// All policies: the general one and those of the rules.
     pub fn policies(&self) -> impl Iterator<Item = &Policy> {
         let rules = self.rules.iter().map(|rule| &rule.policy);
         std::iter::once(&self.general).chain(rules)
@@ -386,13 +386,13 @@ impl Reaper {
 }
 
 impl Policy {
-    /// How long a slice may be stalled in this way; None for ever.
+    /// The window for a kind of stall; None if it never ends.
     pub fn window(&self, stall: Stall, wish: IdleWish) -> Option<Duration> {
         let window = match stall {
             Stall::NeverUsed => self.never_used,
             Stall::Idle => self.idle,
             Stall::Finished => self.finished,
-            // Who takes from others cannot ask for more time to do so.
+            // `--gpufrac-idle=long` does not prolong this window, because the job takes from others.
             Stall::OverShare => return self.over_share,
         }?;
         match wish {
@@ -402,7 +402,7 @@ impl Policy {
         }
     }
 
-    /// The wish that counts: one that is not allowed is none.
+    /// The wish that takes effect: `default` if the policy does not allow `wish`.
     pub fn granted(&self, wish: IdleWish) -> IdleWish {
         match self.idle_option.contains(&wish) {
             true => wish,

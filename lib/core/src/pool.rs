@@ -1,4 +1,4 @@
-//! Pools: GPUs that are shared in one way, and the devices that Slurm sees of them.
+//! Pools: GPUs that share one mechanism, and their devices in Slurm.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,26 +10,26 @@ use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::{Layout, LayoutKind, Side};
 use crate::mechanism::Mechanism;
 
-/// GPUs that are shared in one way.
+/// GPUs that are shared by one mechanism.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Its name in the file.
+    /// The name in the file.
     pub name: String,
-    /// How they are shared.
+    /// The mechanism.
     pub mechanism: Mechanism,
-    /// What the model offers; a node compares it with its GPUs before it carves.
+    /// The MIG tables of the GPU model; a node compares them with its GPUs before it makes slices.
     pub geometry: Geometry,
     /// The proven layout, with the menu.
     pub layout: Layout,
-    /// The partitions that it serves.
+    /// The partitions that the pool serves.
     pub partitions: Vec<String>,
-    /// The nodes on which it has GPUs.
+    /// The nodes on which the pool has GPUs.
     pub nodes: Hostlist,
-    /// NVML's indexes of these GPUs, ascending as given; `None` for every GPU of the node.
+    /// NVML's indexes of the GPUs, in the order of the file; None for every GPU of the node.
     pub gpus: Option<Vec<GpuIndex>>,
-    /// Memory of one GPU, by the model or the key `memory`; a node compares it with its GPUs.
+    /// Memory of one GPU, from the model or the key `memory`; a node compares it with its GPUs.
     pub gpu_memory: MemoryMib,
-    /// What else the mechanism needs to know.
+    /// Keys that only some mechanisms have.
     pub options: PoolOptions,
 }
 
@@ -38,36 +38,37 @@ pub struct Pool {
 pub struct PoolOptions {
     /// `tenancy`, for mps; mig+mps is always shared.
     pub tenancy: Tenancy,
-    /// `sm_chunks`, for mps and mig+mps: static partitions of multiprocessors instead of percentages
-    /// (drivers of CUDA 13.1 and later); how many chunks the device has, as the control daemon's `lspart` says.
+    /// `sm_chunks`, for mps and mig+mps: the number of chunks of multiprocessors of the device, as the control
+    /// daemon's `lspart` shows them. With it, jobs get static partitions instead of percentages (drivers of CUDA 13.1
+    /// and later).
     pub sm_chunks: Option<u32>,
-    /// `memory_limits`, for mps, timeslice and hami: the driver's limit for the job's control
-    /// group (drivers r615 and later, cgroup v2).
+    /// `memory_limits`, for mps, timeslice and hami: whether the driver limits the memory of the job's control group
+    /// (drivers r615 and later, cgroup v2).
     pub memory_limits: bool,
-    /// `timeslice`, for timeslice: how long slices are; None leaves them as they are.
+    /// `timeslice`, for timeslice: the length of time slices; None leaves the driver's setting unchanged.
     pub timeslice: Option<TimesliceLength>,
     /// `framework_hints`, for all but mig.
     pub framework_hints: bool,
-    /// `reuse`, for mig: how long an instance stands after its job for the next job of the same user.
+    /// `reuse`, for mig: how long an instance is kept after its job for the next job of the same user.
     pub reuse: Option<Duration>,
     /// `library`, for hami: the path of HAMi-core's `libvgpu.so`.
     pub library: Option<String>,
 }
 
-/// Who has a control daemon of MPS.
+/// Which jobs share an MPS control daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tenancy {
-    /// All jobs on a GPU together: their kernels run side by side, and they share their faults.
+    /// All jobs on a GPU share one daemon: kernels run at the same time, and a fault can affect all of them.
     #[default]
     Shared,
-    /// Each job its own, with limits that it cannot raise; the daemons take turns.
+    /// Each job has its own daemon, with limits that it cannot raise; the daemons take turns on the GPU.
     Private,
 }
 
 /// How long a time slice is: the words of `nvidia-smi compute-policy --set-timeslice`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TimesliceLength {
-    /// The driver's own choice.
+    /// The default of the driver.
     Default,
     /// Short.
     Short,
@@ -78,7 +79,7 @@ pub enum TimesliceLength {
 }
 
 impl TimesliceLength {
-    /// The number that nvidia-smi takes.
+    /// The number of the length in nvidia-smi's option.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -91,13 +92,13 @@ impl fmt::Display for Pool {
 }
 
 impl Pool {
-    /// Whether its GPUs are for jobs of a partition.
+    /// Whether jobs of a partition may use its GPUs.
     pub fn serves(&self, partition: &str) -> bool {
         self.partitions.iter().any(|name| name == partition)
     }
 
-    /// Slurm's `Type` of its devices, also the first part of the placeholders' names. What Slurm
-    /// must not mix up has names of its own: it chooses among all devices of a Type.
+    /// Slurm's `Type` of its devices, and the first part of the placeholders' names. Kinds of devices that Slurm must
+    /// not exchange have different Types, because Slurm chooses among all devices of a Type.
     pub fn type_name(&self) -> &'static str {
         match (self.layout.kind, self.mechanism) {
             (LayoutKind::Whole, _) => "whole",
@@ -109,7 +110,7 @@ impl Pool {
         }
     }
 
-    /// Every name that [`Pool::type_name`] gives.
+    /// All values of [`Pool::type_name`].
     pub const TYPE_NAMES: [&'static str; 8] = [
         "whole",
         "slices",
@@ -121,7 +122,7 @@ impl Pool {
         "hami",
     ];
 
-    /// Whether a whole GPU of it can be lent, as one of Slurm's devices.
+    /// Whether a whole GPU can be lent as one device of Slurm.
     pub fn lends_whole(&self) -> bool {
         self.layout.entry(Units::WHOLE).is_some()
     }
@@ -130,25 +131,25 @@ impl Pool {
 /// One device of a node, as Slurm sees it: a GPU or half of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device<'a> {
-    /// Slurm's index, the number in the placeholder's name and its minor.
+    /// Slurm's index: the number in the placeholder's name and its minor number.
     pub index: DeviceIndex,
     /// The pool of the GPU.
     pub pool: &'a Pool,
     /// NVML's index of the GPU.
     pub gpu_index: GpuIndex,
-    /// Which part of the GPU it is.
+    /// The part of the GPU that the device is.
     pub side: Side,
     /// Slurm's `Type`: [`Pool::type_name`].
     pub type_name: &'static str,
 }
 
 impl Device<'_> {
-    /// The placeholder's file name: `half3`.
+    /// The file name of the placeholder: `half3`.
     pub fn file_name(&self) -> String {
         format!("{}{}", self.type_name, self.index)
     }
 
-    /// Whether a file has a name that a placeholder can have, of this configuration or another.
+    /// Whether a file name is that of a placeholder, of this configuration or another.
     pub fn is_file_name(name: &str) -> bool {
         let type_name = name.trim_end_matches(|c: char| c.is_ascii_digit());
         type_name.len() < name.len() && Pool::TYPE_NAMES.contains(&type_name)

@@ -1,9 +1,10 @@
-//! What the pools of a configuration come to, as a number that hosts can compare.
+//! A checksum of the pools of a configuration, which hosts compare.
 //!
-//! slurmctld counts by its host's gpufrac.toml and a node carves by its own. Where the two say different pools, a job could get
-//! another size than was counted; so job_submit sends the number of its pools along with its entry. It is a sum of
-//! what decides about sizes and places, not of the file's text: comments, the order of keys, paths, rules of partitions,
-//! `[reaper]` and what a pool only adds (`reuse`, `framework_hints`) do not matter.
+//! slurmctld counts by the gpufrac.toml of its host, and a node makes slices by its own. If the files had different
+//! pools, a job could get another size than Slurm counted; therefore job_submit sends the checksum of its pools with
+//! the entry. The checksum covers what decides about sizes and places, not the text of the file: comments, the order
+//! of keys, paths, rules of partitions, `[reaper]` and additions of a pool (`reuse`, `framework_hints`) do not change
+//! it.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -12,18 +13,19 @@ use std::str::FromStr;
 use crate::crc64::crc64;
 use crate::pool::Pool;
 
-/// The sum of a configuration's pools.
+/// The checksum of a configuration's pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PoolsSum(u64);
 
-/// What `gpufrac check` asks slurmctld for, as a request for GRES: whoever submits it learns the sum of the pools that slurmctld has.
-/// A text that Slurm's commands take, of a Type that no node has: it is never a job, and no mechanism may be called so.
+/// The GRES that `gpufrac check` requests to learn the checksum of slurmctld's pools; job_submit refuses it with the
+/// answer. Slurm's commands accept the text, no node has such a Type, so it never becomes a job; no mechanism may
+/// have the name `pools`.
 pub const QUESTION: &str = "gpufrac:pools:1";
 
-/// What job_submit answers, before the sum.
+/// The text before the checksum in job_submit's answer.
 const ANSWER: &str = "gpufrac: the pools of slurmctld have the sum ";
 
-/// Whether the text of a request asks for the sum; Slurm may have put its prefix before it.
+/// Whether the text of a request asks for the checksum; Slurm may have added its prefix.
 pub fn is_question(tres: &str) -> bool {
     let plain = tres
         .strip_prefix("gres:")
@@ -31,13 +33,13 @@ pub fn is_question(tres: &str) -> bool {
     plain.unwrap_or(tres) == QUESTION
 }
 
-/// A text that is no such sum.
+/// A text that is not a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the sum of pools: 16 digits of base 16, in small letters")]
 pub struct NoPoolsSum;
 
 impl PoolsSum {
-    /// The sum of pools in their order, which numbers the devices.
+    /// The checksum of the pools; their order matters, because it numbers the devices.
     pub fn of(pools: &[Pool]) -> PoolsSum {
         let mut text = String::new();
         for pool in pools {
@@ -52,14 +54,14 @@ impl PoolsSum {
         format!("{ANSWER}{self}")
     }
 
-    /// The sum in what a command of Slurm's printed of an answer.
+    /// The checksum in the output of a Slurm command.
     pub fn answered(printed: &str) -> Option<PoolsSum> {
         let (_, rest) = printed.split_once(ANSWER)?;
         rest.split_whitespace().next()?.parse().ok()
     }
 }
 
-/// Written out here, and not by `Debug`: builds that call a field otherwise must come to the same sum.
+/// Writes the values that are summed. It does not use `Debug`, so that a renamed field leaves the checksum the same.
 fn describe(pool: &Pool, text: &mut String) -> fmt::Result {
     let layout = &pool.layout;
     write!(
@@ -97,7 +99,7 @@ impl FromStr for PoolsSum {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let sum = u64::from_str_radix(text, 16).map(PoolsSum);
-        // Only the one spelling: no `+1`, no capitals.
+        // Only one spelling is accepted: no `+1`, no capital letters.
         sum.ok()
             .filter(|sum| sum.to_string() == text)
             .ok_or(NoPoolsSum)

@@ -1,15 +1,16 @@
-//! The grammar of requests: one reader of Slurm's tres strings for every plugin.
+//! The grammar of requests: one parser of Slurm's tres strings for all plugins.
 //!
 //! ```text
 //! list     = item { "," item }
 //! item     = [ "gres:" | "gres/" ] name { (":" | "=") word }
 //! gpufrac  = [ mechanism ":" ] ( decimal | memory | units )
 //! ```
-//! `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`; an integer above one is units, which is
-//! what gpufrac itself wrote there before. `gpu:0.25` and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of
-//! what is written there, mean the same: Slurm has no use for a part of `gpu`. Names of GRES are case-sensitive in Slurm;
-//! `GPUFRAC:0.25` is refused with a hint, and `GPU` or `Shard` are watched as if they were
-//! written properly, so that no spelling gets round the rules. Every other item is kept as it is.
+//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`. An integer above one is a number of units, which
+//! gpufrac itself wrote earlier.
+//! `gpu:0.25`, and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts
+//! of `gpu`.
+//! Names of GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU` and `Shard` fall under the
+//! same rules as `gpu` and `shard`, so that no spelling evades the rules. Every other item stays as it is.
 
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
@@ -31,8 +32,7 @@ pub use misspelt::refuse_misspelt;
 /// The GRES that users ask for.
 const NAME: &str = "gpufrac";
 
-/// Whether a tres string speaks of fractions at all, well-formed or not. Cheap: what does not
-/// is no business of gpufrac's.
+/// Whether a tres string names a fraction, well-formed or not. A quick test: gpufrac ignores all other texts.
 #[must_use]
 pub fn names_fraction(list: &str) -> bool {
     let named = |part: &[u8]| part.eq_ignore_ascii_case(NAME.as_bytes());
@@ -40,14 +40,14 @@ pub fn names_fraction(list: &str) -> bool {
         || list.split(',').any(|item| part_of_gpu(item).is_some())
 }
 
-/// Whether a tres string can only be meant for a fraction: it names one, or misspells it.
+/// Whether a tres string is meant for a fraction: it names one, or misspells it.
 #[must_use]
 pub fn means_fraction(list: &str) -> bool {
     names_fraction(list) || refuse_misspelt(list).is_err()
 }
 
-/// A list in which each fraction is written as one of `gpufrac`: `gpu:0.25` -> `gpufrac:0.25`, without marks. Slurm's
-/// clients know no other spelling.
+/// The list with each fraction written as `gpufrac`, without marks: `gpu:0.25` becomes `gpufrac:0.25`. Slurm's
+/// clients accept no other spelling.
 #[must_use]
 pub fn spelled_out(list: &str) -> String {
     let items = list.split(',').map(|item| match part_of_gpu(item) {
@@ -60,12 +60,12 @@ pub fn spelled_out(list: &str) -> String {
 /// Splits a tres string. The items joined by commas are the string again.
 ///
 /// # Errors
-/// When an item is meant for gpufrac and cannot be understood.
+/// An item is meant for gpufrac and cannot be read.
 pub fn parse(list: &str) -> Result<Vec<Item<'_>>, RequestError> {
     list.split(',').map(item).collect()
 }
 
-/// An item without the mark that Slurm puts before it: `gres:tmpdisk:5` -> `tmpdisk:5`.
+/// An item without the mark that Slurm adds before it: `gres:tmpdisk:5` becomes `tmpdisk:5`.
 #[must_use]
 pub fn without_mark(item: &str) -> &str {
     [GresForm::Colon, GresForm::Slash]
@@ -74,8 +74,7 @@ pub fn without_mark(item: &str) -> &str {
         .unwrap_or(item)
 }
 
-/// At most what fits on a line of a terminal, without control characters, and without the mark
-/// that Slurm puts before what the user typed.
+/// The text for a message: as long as a line of a terminal, without control characters and without Slurm's mark.
 pub(crate) fn quoted(text: &str) -> String {
     const MAX_CHARS: usize = 40;
     let text = without_mark(text);
@@ -118,8 +117,8 @@ fn item(text: &str) -> Result<Item<'_>, RequestError> {
     Ok(Item { text, form, kind })
 }
 
-/// What is asked for of a GPU where an item names `gpu` and a part of it: `gpu:0.25`, `gpu:mps:0.25`,
-/// `gpu:gpufrac:0.25`. A Type of Slurm's never stands there without a whole number.
+/// The part after the name, if an item asks for a part of `gpu`: `gpu:0.25`, `gpu:mps:0.25`, `gpu:gpufrac:0.25`. In a
+/// request of Slurm itself, a Type is always followed by a whole number.
 fn part_of_gpu(item: &str) -> Option<&str> {
     let (_, body) = without_prefix(item);
     let (name, amount) = body.split_once([':', '='])?;
@@ -135,8 +134,8 @@ fn part_of_gpu(item: &str) -> Option<&str> {
     }
 }
 
-/// The item without its mark. Marks are taken off as often as they stand there: Slurm would
-/// refuse a second one, and hiding `shard` behind it must not get it past the rules.
+/// The item without its marks. All marks are removed, even if there are several: Slurm would refuse the second one,
+/// and a `shard` behind it must not evade the rules.
 fn without_prefix(text: &str) -> (Option<GresForm>, &str) {
     let (mut form, mut body) = (None, text);
     while let Some((mark, rest)) = body.split_at_checked(5) {

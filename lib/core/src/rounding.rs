@@ -1,4 +1,4 @@
-//! From what was asked to a size that the pools can make.
+//! Rounds a request up to a size that the pools can make.
 
 use crate::entry::Entry;
 use crate::fraction::{Fraction, MemoryMib, Units};
@@ -6,50 +6,50 @@ use crate::layout::{LayoutKind, MenuEntry};
 use crate::policy::IdleWish;
 use crate::pool::Pool;
 
-/// What a user wants of one GPU.
+/// The amount of one GPU that a user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Demand {
-    /// A part of it.
+    /// A fraction.
     Fraction(Fraction),
-    /// At least that much memory.
+    /// At least this much memory.
     Memory(MemoryMib),
-    /// Exactly that size: a request that was rounded before.
+    /// Exactly this size: a request that gpufrac rounded earlier.
     Units(Units),
 }
 
-/// What is given for it.
+/// The grant for a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant<'a> {
-    /// For the node.
+    /// The entry for the node.
     pub(crate) entry: Entry,
-    /// The size; where pools differ, the least of each.
+    /// The size; if pools differ, the smallest memory and fraction among them.
     pub(crate) size: MenuEntry,
-    /// The pools, any of which may serve it.
+    /// The pools, each of which can serve the request.
     pub(crate) pools: Vec<&'a Pool>,
-    /// The Type of their devices, if it is a whole GPU.
+    /// The Type of their devices, if the grant is a whole GPU.
     pub(crate) whole: Option<&'static str>,
-    /// One of the pools alone would have given less.
+    /// Whether one of the pools alone would have given less.
     pub(crate) lifted: bool,
 }
 
-/// Why nothing can be given.
+/// The reasons why nothing can be granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NoGrant {
-    /// The whole GPU is wanted, and no pool lends one.
+    /// The request is for a whole GPU, and no pool lends one.
     NoWhole,
-    /// More than any size.
+    /// The request is larger than every size.
     TooLarge,
-    /// Units that no size costs.
+    /// No size has this price.
     NotOnMenu,
-    /// Some pools have a size for it, but no size is on all menus.
+    /// Some pools have a size for the request, but no size is on the menu of all.
     NothingInCommon,
 }
 
-/// A message lists at most this many sizes; of more it says the first and the last.
+/// The most sizes that a message lists; of more sizes it gives the first and the last.
 pub(crate) const MAX_LISTED_SIZES: usize = 8;
 
-/// The least that answers `demand` and is on the menu of every pool, so that Slurm may
-/// start the job on any of them. Pools of whole GPUs give what no other pool can.
+/// The smallest size that answers `demand` and is on the menu of every pool, so that Slurm may start the job on any
+/// of them. Pools of whole GPUs serve requests that no other pool can.
 pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     if matches!(
         demand,
@@ -63,8 +63,8 @@ pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>,
         Ok((units, lifted)) if units != Units::WHOLE => Grant::of(parts, units)
             .map(|grant| Grant { lifted, ..grant })
             .ok_or(NoGrant::NotOnMenu),
-        // Only for what no part can be: half a GPU must not become a whole one because one of
-        // several pools has smaller slices.
+        // Whole GPUs only answer requests that no part of a GPU can answer. Half a GPU must not become a whole one
+        // because one of several pools has smaller slices.
         Ok(_) | Err(NoGrant::TooLarge) => whole(pools, demand).map_err(|reason| match reason {
             NoGrant::NoWhole => NoGrant::TooLarge,
             other => other,
@@ -73,15 +73,16 @@ pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>,
     }
 }
 
-/// The least that answers `demand` in any of the pools: for who holds a GPU of one of them already.
+/// The smallest size that answers `demand` in one of the pools: for a step, whose job already holds a GPU of one of
+/// them.
 pub(crate) fn least<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     let each = pools.iter().filter_map(|pool| grant(&[*pool], demand).ok());
     let least = each.min_by_key(|grant| grant.entry.units);
     least.map_or_else(|| grant(pools, demand), Ok)
 }
 
-/// Slurm can be asked for one Type of device: pools of one Type, all of which will do. GPUs that
-/// are lent as a whole only come first.
+/// The grant of a whole GPU. Slurm accepts one Type of device, so all pools of the grant must have the same Type.
+/// Pools of GPUs that are only lent whole come first.
 fn whole<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     let mut lending: Vec<&Pool> = pools.iter().filter(|p| p.lends_whole()).copied().collect();
     lending.sort_by_key(|pool| pool.layout.kind != LayoutKind::Whole);
@@ -111,11 +112,11 @@ fn whole<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
 }
 
 impl<'a> Grant<'a> {
-    /// None if no pool has a size of these units.
+    /// The grant of `units`; None if no pool has such a size.
     fn of(pools: Vec<&'a Pool>, units: Units) -> Option<Grant<'a>> {
         let sizes = || pools.iter().filter_map(|pool| pool.layout.entry(units));
         let mut size = sizes().min_by_key(|size| size.memory)?.clone();
-        // 13 units are 1/8 to one pool and 13 % to another: 1/8 is what all of them answer with it.
+        // 13 units are 1/8 in one pool and 13 % in another: the grant is the smaller of both.
         size.fraction = sizes().map(|size| size.fraction).min()?;
         let mechanism = pools.first().map(|pool| pool.mechanism);
         let same = pools.iter().all(|pool| Some(pool.mechanism) == mechanism);
@@ -123,7 +124,7 @@ impl<'a> Grant<'a> {
             entry: Entry {
                 units,
                 mechanism: mechanism.filter(|_| same),
-                // Whose they are, and a wish, are no matter of size; who knows it puts it in.
+                // The caller sets `per_task` and the wish, which do not depend on the size.
                 per_task: false,
                 wish: IdleWish::Default,
             },
@@ -144,8 +145,8 @@ fn fitting(pool: &Pool, demand: Demand) -> Option<&MenuEntry> {
     })
 }
 
-/// The least units that answer `demand` in every pool and are on every menu, and whether that is
-/// more than the least that one of them needs.
+/// The fewest units that answer `demand` in every pool and are on every menu, and whether these are more than the
+/// fewest of one pool.
 fn common(pools: &[&Pool], demand: Demand) -> Result<(Units, bool), NoGrant> {
     let missing = match demand {
         Demand::Units(_) => NoGrant::NotOnMenu,
@@ -183,7 +184,7 @@ fn common(pools: &[&Pool], demand: Demand) -> Result<(Units, bool), NoGrant> {
     }
 }
 
-/// The sizes that users can get from these pools, ascending, a whole GPU last.
+/// The sizes of these pools, ascending, a whole GPU last.
 pub(crate) fn sizes(pools: &[&Pool]) -> Vec<MenuEntry> {
     let menus = pools.iter().flat_map(|pool| &pool.layout.menu);
     let mut units: Vec<Units> = menus.map(|size| size.units).collect();

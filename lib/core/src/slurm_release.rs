@@ -1,9 +1,9 @@
-//! Releases of Slurm, which are named after years and months.
+//! Releases of Slurm, which are numbered by year and month.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// All releases of a year and month (`24.11`): what Slurm can do changes with the series.
+/// A series, all releases of a year and month (`24.11`). The functions of Slurm change with the series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlurmSeries {
     /// The year without its century.
@@ -15,25 +15,25 @@ pub struct SlurmSeries {
 /// One release (`24.11.5`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlurmRelease {
-    /// Its series.
+    /// The series.
     pub series: SlurmSeries,
-    /// The number of the fix.
+    /// The number of the maintenance release.
     pub micro: u8,
 }
 
-/// A text that names no release.
+/// A text that is not a release.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a release of Slurm such as 24.11.5")]
 pub struct NoRelease(pub String);
 
 impl SlurmSeries {
-    /// `SlurmSeries::new(24, 11)`.
+    /// A series: `SlurmSeries::new(24, 11)`.
     #[must_use]
     pub const fn new(major: u8, minor: u8) -> SlurmSeries {
         SlurmSeries { major, minor }
     }
 
-    /// One release of the series.
+    /// A release of the series.
     #[must_use]
     pub const fn release(self, micro: u8) -> SlurmRelease {
         SlurmRelease {
@@ -55,8 +55,8 @@ impl SlurmRelease {
 impl FromStr for SlurmRelease {
     type Err = NoRelease;
 
-    /// Reads `24.11.5`, and `slurm 24.11.5` as programs of Slurm print it. What follows the three numbers
-    /// (`-0rc1`) is left out; a third part that is missing or no number counts as 0.
+    /// Reads `24.11.5`, and `slurm 24.11.5` as programs of Slurm print it. The text behind the three numbers
+    /// (`-0rc1`) is ignored; a third part that is missing or not a number counts as 0.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let release = text.strip_prefix("slurm ").unwrap_or(text);
         let mut parts = release.trim().split(['.', '-']);

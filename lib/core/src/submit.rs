@@ -1,8 +1,8 @@
-//! The one decision about a job, made by both plugins with the same code.
+//! The decision about a job, which both plugins make with the same code.
 //!
-//! [`decide`] reads what a job asks for, rounds it up to what the pools of its partitions can
-//! make and gives the text that Slurm is to count. What it wrote once it takes unchanged, so that
-//! the client's plugin and the controller's agree whoever comes first.
+//! [`decide`] reads the request of a job, rounds it up to a size that the pools of its partitions can make, and
+//! returns the text that Slurm counts. It leaves its own result unchanged, so that the client's plugin and the
+//! controller's agree in whatever order they run.
 
 use crate::config::Config;
 use crate::entry::Entry;
@@ -29,9 +29,9 @@ pub use job::{JobRequest, Occasion, Verdict};
 pub use refusal::{FractionOption, RawReason, Refusal};
 use texts::Texts;
 
-/// What to tell a user whose step asks for more than its job has, by the job's own `GPUFRAC_FRACTION`. Slurm refuses
-/// such a step, from 23.02 on without a word about the reason. Before 23.11 a whole GPU may be counted in shares, which Slurm
-/// divides.
+/// The message for a user whose step asks for more than its job has; `own` is the job's `GPUFRAC_FRACTION`. Slurm
+/// refuses such a step, from 23.02 on without the reason. Before 23.11 a whole GPU can be counted in shares, which
+/// Slurm divides among steps.
 #[must_use]
 pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
     let fraction = Fraction::parse_decimal(own).ok()?;
@@ -50,11 +50,11 @@ pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
     })
 }
 
-/// Decides about a request: its texts are read, then the pools are found that it is for, the fraction that it asks them
-/// for, the size that they give, and the text that counts it.
+/// Decides about a request in five steps: the texts are read; then the pools, the requested fraction, the granted
+/// size, and the text that Slurm counts are determined.
 ///
 /// # Errors
-/// When it cannot be given, or Slurm could read it otherwise: the refusal says what to write instead.
+/// The request cannot be granted, or Slurm could read it in another way; the refusal says what to write instead.
 pub fn decide(
     config: &Config,
     request: &JobRequest<'_>,
@@ -74,7 +74,7 @@ pub fn decide(
     written::verdict(&destination, request, &texts, &fraction, granted)
 }
 
-/// Whether a job may come to a partition with a pool, as far as its request says.
+/// Whether the job may run in a partition with a pool, as far as its request shows.
 #[must_use]
 pub fn may_reach_pools(config: &Config, request: &JobRequest<'_>) -> bool {
     let destination = Destination::of(config, request, Occasion::Submit);

@@ -1,4 +1,5 @@
-//! The table of packages in ARCHITECTURE.md is that of the code, and the compiler keeps `unsafe` out of all but those that it names.
+//! The table of packages in ARCHITECTURE.md matches the code, and the compiler rejects `unsafe` in all packages
+//! except those that the table names.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -8,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 /// The section of ARCHITECTURE.md with the table of packages.
 const SECTION: &str = "## The packages\n";
-/// What stands in a program or library without `unsafe`.
+/// The attribute of a program or library without `unsafe`.
 const FORBIDDEN: &str = "#![forbid(unsafe_code)]";
-/// What follows the word in code.
+/// The tokens that follow the keyword `unsafe` in code.
 const FOLLOWERS: [&str; 6] = ["{", "(", "fn ", "impl ", "impl<", "extern "];
 
 fn root() -> PathBuf {
@@ -21,7 +22,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The folders of all packages, below the root.
+/// The folders of all packages, relative to the root.
 fn packages() -> Vec<String> {
     let manifest: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();
     let members = manifest["workspace"]["members"].as_array().unwrap();
@@ -33,12 +34,12 @@ fn packages() -> Vec<String> {
 struct Row {
     package: String,
     lines: usize,
-    /// Why the package has unsafe code; empty where it has none.
+    /// The reason for unsafe code; empty if the package has none.
     why_unsafe: String,
     used_by: BTreeSet<String>,
 }
 
-/// The rows, in their order.
+/// The rows of the table, in order.
 fn rows() -> Vec<Row> {
     let page = read(&root().join("ARCHITECTURE.md"));
     let (_, section) = page.split_once(SECTION).expect("the section is there");
@@ -69,7 +70,7 @@ fn manifest(package: &str) -> toml::Table {
         .unwrap()
 }
 
-/// The packages that need this one; test tools are needed by tests.
+/// The packages that depend on this one; for test tools also by dev-dependencies.
 fn users(package: &str) -> BTreeSet<String> {
     let own = manifest(package);
     let name = own["package"]["name"].as_str().unwrap();
@@ -128,7 +129,7 @@ fn has_unsafe(folder: &Path) -> bool {
     files(folder).iter().any(|path| is_unsafe(&read(path)))
 }
 
-/// The files with which the library and the programs of a package begin.
+/// The root files of the package's library and programs.
 fn beginnings(package: &Path) -> Vec<PathBuf> {
     let source = package.join("src");
     let programs = fs::read_dir(source.join("bin")).into_iter().flatten();
@@ -203,7 +204,7 @@ fn unsafe_code_is_told_from_words() {
     }
 }
 
-/// The names of functions that are written for C in a file, other than by `for_slurm!`.
+/// The names of C functions that a file exports without `for_slurm!`.
 fn for_c(code: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in code.lines() {
@@ -222,7 +223,7 @@ fn for_c(code: &str) -> Vec<String> {
     found
 }
 
-/// A panic that comes out of one of them ends slurmctld.
+/// A panic that leaves one of these functions ends slurmctld.
 #[test]
 fn what_slurm_calls_is_behind_the_boundary() {
     let mut sources = files(&root().join("slurm-plugin"));

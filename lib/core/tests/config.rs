@@ -1,5 +1,5 @@
-//! Files of `tests/config`: the valid ones are read; each invalid one is refused with exactly the
-//! messages that stand at its top, `# expect: ` before each.
+//! The files of `tests/config`: the valid ones are read; each invalid one is refused with exactly the messages in its
+//! first lines (`# expect: `).
 
 use std::fs;
 use std::path::{Path, PathBuf};

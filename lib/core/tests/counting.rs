@@ -1,8 +1,8 @@
-//! The solver's promise, tried: a million random arrivals and departures on every geometry.
+//! The solver's proof, checked by simulation: a million random arrivals and departures on every geometry.
 //!
-//! The GPU here is a simple-minded one of its own: a row of memory slices with an owner each, and
-//! counters. It knows nothing of the solver's states, shapes or rules; it takes the tables of
-//! profiles and asks `Layout::place` where to put what Slurm would start.
+//! The GPU of this test is a separate and simple model: a row of memory slices with an owner each, and counters. It
+//! does not use the solver's states, shapes or rules; it uses the tables of profiles, and asks `Layout::place` for
+//! the position of each job that Slurm would start.
 
 use gpufrac_core::fraction::{Fraction, Units};
 use gpufrac_core::geometry::Geometry;
@@ -15,7 +15,7 @@ struct Job {
     instance: Candidate,
 }
 
-/// What Slurm knows, and what the GPU holds.
+/// Slurm's counts, and the instances on the GPU.
 struct Gpu<'a> {
     geometry: &'a Geometry,
     owners: Vec<Option<u64>>,
@@ -43,7 +43,7 @@ impl<'a> Gpu<'a> {
         instances.collect()
     }
 
-    /// Slurm starts a job: whatever it admits has to find a place, and a right one.
+    /// Slurm starts a job: each request that the count admits must get a valid position.
     fn arrive(&mut self, layout: &Layout, device: usize, units: Units, price: u32) {
         let side = layout.sides[device];
         let standing = self.standing();
@@ -111,7 +111,7 @@ impl<'a> Gpu<'a> {
     }
 }
 
-/// From the design, not from the solver.
+/// The half of a GPU, as the design defines it and not as the solver computes it.
 fn half_of(geometry: &Geometry, side: Side) -> std::ops::Range<usize> {
     let all = usize::from(geometry.memory_slices);
     match side {
@@ -156,7 +156,7 @@ fn a_million_events_are_all_placed() {
             let mut gpu = Gpu::new(&geometry, &layout);
             let mut done = 0;
             while done < share {
-                // Times of crowd and of calm, so that nearly full and nearly empty GPUs are seen.
+                // Periods of many and of few arrivals, so that nearly full and nearly empty GPUs occur.
                 let crowd = if done / 500 % 2 == 0 { 7 } else { 4 };
                 if gpu.jobs.is_empty() || dice.below(10) < crowd {
                     let device = dice.below(layout.sides.len());
@@ -176,13 +176,12 @@ fn a_million_events_are_all_placed() {
         }
     }
     assert!(events >= EVENTS);
-    // The dice must have made a test of it: many arrivals, and GPUs filled to the last slice.
+    // The random sequence must be a real test: many arrivals, and GPUs filled to the last slice.
     assert!(admitted > EVENTS / 4, "{admitted}");
     assert_eq!(fullest, 7);
 }
 
-/// The simulator would notice: a layout that is proven for one GPU, used with the price list of
-/// another, soon has nothing to give.
+/// The simulation detects a wrong layout: with the prices of another GPU a request soon has no position.
 #[test]
 fn the_simulator_finds_a_wrong_price() {
     let geometry = Geometry::builtin("H100-80").unwrap();
@@ -193,7 +192,7 @@ fn the_simulator_finds_a_wrong_price() {
     for _ in 0..10_000 {
         let device = dice.below(2);
         let entry = &layout.menu[dice.below(3)];
-        // 12 units for an eighth: four of them fit in a half by counting.
+        // At 12 units for an eighth, four of them fit in a half by counting.
         let price = if entry.units.0 == 13 {
             12
         } else {

@@ -1,4 +1,4 @@
-//! The table of docs/admin/layouts.md is what the layouts are.
+//! The table of docs/admin/layouts.md matches the layouts.
 
 use gpufrac_core::fraction::Fraction;
 use gpufrac_core::geometry::Geometry;
@@ -6,7 +6,7 @@ use gpufrac_core::layout::{Layout, LayoutKind, Occupied};
 
 const PAGE: &str = include_str!("../../../docs/admin/layouts.md");
 
-/// Memory, in MiB, and multiprocessors of the pieces of a size that a GPU is full of.
+/// Memory in MiB and multiprocessors of the pieces of a GPU that is full of one size.
 fn pieces(geometry: &Geometry, layout: &Layout, size: Fraction) -> Vec<(u64, u32)> {
     let units = layout
         .menu
@@ -105,7 +105,7 @@ fn the_table_of_sizes_is_true() {
             ("1/4", true),
             ("1/7", false),
         ] {
-            // With four compute slices there are no sevenths, and all pieces are equal by themselves.
+            // With four compute slices there are no sevenths, and all pieces are equal without `equal`.
             if seven || (size != "1/7" && !equal) {
                 expected.push(row(model, LayoutKind::Uniform, size, equal));
             }

@@ -1,5 +1,5 @@
-//! Leases as earlier builds wrote them: jobs run on while a node goes from one build to the next. Each file is as a build of its
-//! version wrote it; none is changed when the format is, a new version gets files of its own.
+//! Leases of earlier builds, because jobs run on during an upgrade of a node. A build of each version wrote its
+//! files; they never change. A new version gets new files.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use gpufrac_core::lease::{Lease, LeaseError, LeaseState, OLDEST, VERSION};
 
-/// Names, their versions, and texts.
+/// File name, version and text of each lease.
 fn files() -> Vec<(String, u32, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/leases");
     let mut files: Vec<_> = fs::read_dir(folder)
@@ -51,7 +51,7 @@ fn leases_of_this_version_and_of_the_one_before_are_read() {
         let lease = read.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(lease.job_id.0, 4711, "{name}");
         assert!(lease.slice.cuda_device().is_some(), "{name}");
-        // Whoever writes it again writes it as this build does.
+        // A lease of an earlier version is written in the current version.
         let again = lease.to_text().unwrap();
         assert!(
             again.starts_with(&format!("version = {VERSION}\n")),
@@ -81,7 +81,7 @@ fn a_lease_of_a_newer_build_is_known_as_one() {
             let sealed = format!("{newer}# crc64 {:016x}\n", crc64(newer.as_bytes()));
             let error = Lease::parse(&sealed).unwrap_err();
             assert!(error.is_of_newer_build(), "{name}: {error}");
-            // Damage is none.
+            // A damaged text is not read.
             let damaged = sealed.replace("4711", "4712");
             let error = Lease::parse(&damaged).unwrap_err();
             assert!(!error.is_of_newer_build(), "{name}: {error}");
@@ -89,7 +89,7 @@ fn a_lease_of_a_newer_build_is_known_as_one() {
     }
 }
 
-/// ECMA-182's, bit by bit.
+/// The CRC of ECMA-182, computed bit by bit.
 fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(u64::MAX, |crc, byte| {
         (0..8).fold(crc ^ (u64::from(*byte) << 56), |crc, _| {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Pages of the project; what was built or fetched is none of it.
+/// The project's pages, without folders of builds and downloads.
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder can be read") {
         let path = entry.expect("the entry can be read").path();
@@ -17,7 +17,7 @@ fn pages(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Targets of the links and pictures of a page, without those of other sites and of the page itself.
+/// Targets of the links and pictures of a page, without links to other sites and within the page.
 fn links(page: &str) -> Vec<String> {
     let mut code = false;
     let text: Vec<&str> = page
@@ -63,7 +63,7 @@ fn links_in_code_and_to_other_sites_are_left_out() {
     assert_eq!(links(page), ["b.md", "j.svg"]);
 }
 
-/// Files of the repository that the book has: pages of Markdown and manual pages.
+/// Whether the book contains the file: Markdown pages and manual pages.
 fn has_a_place_in_the_book(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.unwrap_or_default();

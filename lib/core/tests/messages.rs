@@ -1,16 +1,17 @@
-//! docs/admin/messages has a row for each message of the programs and plugins, and no row of a message that is gone.
+//! docs/admin/messages has a row for each message of the programs and plugins, and no row for a message that no
+//! longer exists.
 //!
-//! The messages come from the source: texts of `#[error(...)]`, of lines of the log, of stderr, and of what
-//! `gpufrac check` and node-setup find. What stands in braces is `…` in a row.
+//! The messages come from the source: texts of `#[error(...)]`, of log lines, of stderr, and of the findings of
+//! `gpufrac check` and node-setup. A value in braces is `…` in a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where the programs and plugins are.
+/// The folders of the programs and plugins.
 const SOURCES: [&str; 6] = ["lib", "slurm-plugin", "prolog", "epilog", "reaper", "cli"];
 
-/// What stands before the text of a message. The text may be the argument of `format!`.
+/// The code before the text of a message. The text may be the argument of `format!`.
 const MARKS: [&str; 9] = [
     "#[error(",
     ".error(",
@@ -23,14 +24,14 @@ const MARKS: [&str; 9] = [
     "fault(",
 ];
 
-/// A message with fewer letters of its own shows only what others say.
+/// A text with fewer letters only passes on another message.
 const FEWEST_LETTERS: usize = 6;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Files of a folder whose names end so; those of tests and examples are left out.
+/// Files of a folder with this ending, without tests and examples.
 fn files(folder: &Path, end: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("the folder can be read") {
         let path = entry.expect("the entry can be read").path();
@@ -46,7 +47,7 @@ fn files(folder: &Path, end: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The text of a literal at the start of this code, if one is there, with what is behind it.
+/// The string literal at the start of the code, and the code behind it.
 fn literal(code: &str) -> Option<(String, &str)> {
     let mut rest = code.strip_prefix('"')?.chars();
     let mut text = String::new();
@@ -55,7 +56,7 @@ fn literal(code: &str) -> Option<(String, &str)> {
             '"' => return Some((text, rest.as_str())),
             '\\' => match rest.next()? {
                 'n' => text.push('\n'),
-                // A line that goes on below.
+                // The literal continues on the next line.
                 '\n' => rest = rest.as_str().trim_start().chars(),
                 other => text.push(other),
             },
@@ -65,7 +66,7 @@ fn literal(code: &str) -> Option<(String, &str)> {
     None
 }
 
-/// The first line of a text with `…` for each place of a value.
+/// The first line of a text, with `…` for each value.
 fn fixed_parts(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let line = line.replace("{{", "\u{1}").replace("}}", "\u{2}");
@@ -78,7 +79,7 @@ fn fixed_parts(text: &str) -> String {
     fixed.replace('\u{1}', "{").replace('\u{2}', "}")
 }
 
-/// The message that begins here: a severity and `format!(` may stand before its text.
+/// The message at the start of the code; a severity and `format!(` may come before its text.
 fn message(code: &str) -> Option<String> {
     let mut code = code.trim_start();
     if let Some(rest) = code.strip_prefix("Severity::") {

@@ -17,7 +17,7 @@ fn every_promise_has_its_test() {
             let place = code
                 .find(&head)
                 .unwrap_or_else(|| panic!("no {test} in {file}"));
-            // Right above it, with at most other attributes between.
+            // The `#[test]` attribute is directly above the function, with only other attributes between.
             let above = code[..place].trim_end().lines().rev();
             let mut attributes = above.take_while(|line| line.trim().starts_with("#["));
             assert!(

@@ -1,4 +1,4 @@
-//! The tables of docs/user/requests.md, row by row: what a user writes, and what comes of it with the sample configuration.
+//! The tables of docs/user/requests.md, row by row: a user's text, and its result with the sample configuration.
 
 use gpufrac_core::config::Config;
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
@@ -6,7 +6,7 @@ use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide};
 const PAGE: &str = include_str!("../../../docs/user/requests.md");
 const SAMPLE: &str = include_str!("../../../etc/gpufrac.toml");
 
-/// The cells of the table under a heading, without its two lines of titles.
+/// The cells of the table under a heading, without the header row.
 fn table(heading: &str) -> Vec<Vec<String>> {
     let (_, after) = PAGE
         .split_once(&format!("\n### {heading}\n"))
@@ -21,7 +21,7 @@ fn table(heading: &str) -> Vec<Vec<String>> {
 fn outcome(option: &str) -> Result<(String, String), String> {
     let config = Config::parse(SAMPLE, "etc/gpufrac.toml").expect("the sample is right");
     let (name, value) = option.split_once('=').expect("an option");
-    // As Slurm writes what these options are given.
+    // The form into which Slurm turns the value of these options.
     let gpus = format!("gpu:{value}");
     let request = JobRequest {
         partitions: Some("gpu"),

@@ -1,4 +1,4 @@
-//! Every answer is a configuration that works, and the page says the same.
+//! Every advice is a valid configuration, and docs/admin/choose.md has the same table.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn a_vgpu_and_an_unknown_model_need_their_memory() {
         let advice = advise(&vgpu).unwrap();
         assert_eq!(advice.mechanism, Mechanism::Timeslice);
         assert_eq!(advice.config.pools[0].gpu_memory, MemoryMib(12_288));
-        // A model with MIG has none in a guest.
+        // A virtual machine sees no MIG, even if the GPU model has it.
         vgpu.gpu = "H100-80";
         assert_eq!(advise(&vgpu).unwrap().mechanism, Mechanism::Timeslice);
     }

@@ -10,14 +10,15 @@ use crate::layout::{LayoutKind, MenuEntry};
 use crate::pool::Pool;
 use crate::rounding::{self, Demand};
 
-/// The tables from which pools and rules were read, in the same order.
+/// The tables of the file, in the same order as the pools and rules that were read from them; errors point at them.
 #[derive(Default)]
 pub(super) struct Places<'a, 'i> {
     pub(super) pools: Vec<Section<'a, 'i>>,
     pub(super) partitions: Vec<Section<'a, 'i>>,
 }
 
-/// Where to point: at the first of the keys that is written, else at the table's heading.
+/// The range of the text that an error points at: the first of `keys` that is written, otherwise the heading of the
+/// table.
 fn place(section: Option<&Section<'_, '_>>, keys: &[&str]) -> Range<usize> {
     section.map_or(0..0, |section| {
         let mut written = keys.iter().filter_map(|key| section.get(key));
@@ -48,7 +49,7 @@ pub(super) fn check(source: &mut Source<'_>, config: &Config, places: &Places<'_
         }
     }
     if config.pools.is_empty() {
-        // Reported already; no partition can be served.
+        // The missing pool is reported already; without a pool no partition can be served.
         return;
     }
     for (position, rules) in config.partitions.iter().enumerate() {
@@ -83,7 +84,7 @@ fn overlap(pool: &Pool, other: &Pool) -> Option<Problem> {
     })
 }
 
-/// Whether Slurm could give the partition's jobs devices of other pools.
+/// An error if Slurm could give jobs of the partition devices of another pool, because both have the same Type.
 fn same_type(config: &Config, partition: &str, pools: &[&Pool]) -> Option<Problem> {
     let is_whole = |pool: &&&Pool| pool.layout.kind == LayoutKind::Whole;
     let (whole, parts): (Vec<&Pool>, Vec<&Pool>) = pools.iter().partition(is_whole);
@@ -156,7 +157,7 @@ fn partition(config: &Config, rules: &PartitionRules) -> Vec<(&'static str, Prob
     found
 }
 
-/// Any percent is too many to list.
+/// The sizes for a message. A menu of every percent is too long to list.
 fn listed(sizes: &[MenuEntry]) -> String {
     match sizes {
         [first, .., last] if sizes.len() > rounding::MAX_LISTED_SIZES => {

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration file.
+//! The mistakes of a configuration file.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use crate::hostlist::HostlistError;
 use crate::layout::LayoutError;
 use crate::mechanism::{Mechanism, UnknownMechanism};
 
-/// One mistake, where it is.
+/// One mistake with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
-    /// The file.
+    /// The path of the file.
     pub path: String,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
     /// The key with its tables: `pool.h100.menu`; empty for a mistake of the file itself.
     pub key: String,
-    /// What is wrong.
+    /// The mistake.
     #[source]
     pub problem: Problem,
 }
@@ -50,307 +50,307 @@ impl fmt::Display for ConfigErrors {
 
 impl std::error::Error for ConfigErrors {}
 
-/// What is wrong at a place of the file.
+/// The kinds of mistakes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Not TOML.
+    /// The file is not TOML; the text is that of the TOML parser.
     #[error("{0}")]
     Syntax(String),
-    /// A key that this version does not know.
+    /// This version of gpufrac does not know the key.
     #[error("unknown key; known here: {known}")]
     UnknownKey {
-        /// The keys that are known there.
+        /// The keys that this table can have.
         known: String,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("missing; write {example}")]
     Missing {
-        /// What to write, as an example.
+        /// A line to write, as an example.
         example: &'static str,
     },
-    /// A value of another type.
+    /// The value has the wrong TOML type.
     #[error("must be {expected}, not {found}")]
     WrongType {
-        /// What it must be.
+        /// The expected type, in words.
         expected: &'static str,
-        /// TOML's name of the type that was found.
+        /// TOML's name of the type in the file.
         found: &'static str,
     },
-    /// Another version of the file.
+    /// The file has another format version.
     #[error("version {found} is unknown; this gpufrac reads version {VERSION}")]
     Version {
-        /// The number as written.
+        /// The version as written.
         found: String,
     },
-    /// Nothing where something must be.
+    /// A required value is empty.
     #[error("must not be empty")]
     Empty,
-    /// A name that Slurm could not have.
+    /// Slurm does not accept such a name.
     #[error("{name:?} cannot be a name; use letters, digits, '-', '_' and '.'")]
     Name {
         /// The name.
         name: String,
     },
-    /// A path that depends on the working directory.
+    /// The path is relative, so its meaning would depend on the working directory.
     #[error("{value:?} must be an absolute path")]
     RelativePath {
         /// The path.
         value: String,
     },
-    /// A `%` of something else than the node.
+    /// The path has a `%` that is not `%n`, the name of the node.
     #[error("{value:?}: only %n (the node's name) is known")]
     Percent {
         /// The path.
         value: String,
     },
-    /// Not a fraction.
+    /// The value is not a fraction.
     #[error("{text}: {source}; write 0.25 or \"1/4\"")]
     Fraction {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// Why not.
+        /// The reason.
         source: FractionError,
     },
-    /// A word that names no mechanism.
+    /// No mechanism has this name.
     #[error(transparent)]
     Mechanism(#[from] UnknownMechanism),
-    /// A key that means nothing for the pool's mechanism or layout.
+    /// The key has no meaning for the pool's mechanism or layout.
     #[error("this key means nothing for {of}; leave it out")]
     Meaningless {
         /// The mechanism or the layout.
         of: String,
     },
-    /// A word that is not one of a few.
+    /// The value is not one of the allowed words.
     #[error("unknown word {word:?}; known are {known}")]
     UnknownWord {
-        /// The word.
+        /// The word as written.
         word: String,
-        /// All of them.
+        /// All allowed words.
         known: String,
     },
-    /// A library that cannot be preloaded.
+    /// LD_PRELOAD cannot name this path.
     #[error("{value:?} cannot be preloaded: write an absolute path without blanks and colons")]
     LibraryPath {
         /// The path.
         value: String,
     },
-    /// Not a count.
+    /// The value is not a count.
     #[error("{value} is not a number from 1 to 255")]
     Count {
-        /// What is there.
+        /// The value as written.
         value: String,
     },
-    /// Not an amount of memory.
+    /// The value is not an amount of memory.
     #[error("{value} is not a GPU's memory in MiB, such as 46068")]
     Memory {
-        /// What is there.
+        /// The value as written.
         value: String,
     },
-    /// Pools that Slurm could not tell apart.
+    /// Slurm could give a job a GPU of another pool, because both pools have the same Type.
     #[error(
         "Slurm could give jobs of partition {partition} GPUs of pool {other}, which does not serve it and is on the same nodes; let it serve the partition too, or give it nodes of its own"
     )]
     SameType {
-        /// The other pool.
+        /// The name of the other pool.
         other: String,
-        /// The partition.
+        /// The name of the partition.
         partition: String,
     },
-    /// A word that names no layout.
+    /// No layout has this name, or the mechanism cannot have it.
     #[error("unknown layout {word:?}; mechanism {mechanism} has {known}")]
     UnknownLayout {
-        /// The word.
+        /// The word as written.
         word: String,
         /// The pool's mechanism.
         mechanism: Mechanism,
-        /// The layouts that it can have.
+        /// The layouts of this mechanism.
         known: String,
     },
-    /// A GPU model that has no MIG.
+    /// The GPU model has no MIG.
     #[error("{name} has no MIG; use mechanism mps, timeslice or hami, or one of {known}")]
     NoMig {
-        /// The name.
+        /// The name of the model.
         name: String,
-        /// The models that have.
+        /// The models that have MIG.
         known: String,
     },
-    /// A GPU model without a table.
+    /// gpufrac knows no GPU model of this name.
     #[error("unknown GPU {name:?}; known are {known}, or {}", if *memory_is_enough {
         "write its memory beside it, in MiB: memory = 46068".to_owned()
     } else {
         format!("describe it in [geometry.{name}]")
     })]
     UnknownGpu {
-        /// The name.
+        /// The name of the model.
         name: String,
-        /// The built-in names, and those of the file.
+        /// The names of built-in models and of tables in the file.
         known: String,
-        /// Whether the mechanism needs no more than the memory.
+        /// Whether the mechanism needs only the GPU's memory, so that `memory` is enough.
         memory_is_enough: bool,
     },
-    /// A table of the file that has the name of a built-in one.
+    /// A `[gpu.NAME]` table of the file has the name of a built-in model.
     #[error("{name} is built in; choose another name")]
     BuiltinName {
         /// The name.
         name: String,
     },
-    /// A GPU that cannot be shared as asked.
+    /// The GPU cannot have this layout with this menu.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Not a list of nodes.
+    /// The value is not a list of nodes.
     #[error(transparent)]
     Hostlist(#[from] HostlistError),
-    /// The same value twice in a list.
+    /// A list has the same value twice.
     #[error("{value} is there twice")]
     Twice {
         /// The value.
         value: String,
     },
-    /// A GPU index out of range.
+    /// The GPU index is out of range.
     #[error("{value} is not an index of a GPU; write NVML's, from 0 to 255")]
     GpuIndex {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// No pool in the file.
+    /// The file has no pool.
     #[error("no pool: write at least one [pool.NAME]")]
     NoPool,
-    /// Two pools want the same GPU.
+    /// Two pools have the same GPU.
     #[error("pool {other} has {gpus} of node {node} already; give each pool its own `gpus`")]
     Overlap {
-        /// The other pool.
+        /// The name of the other pool.
         other: String,
-        /// The GPU, or all of them.
+        /// The GPU, or `all GPUs`.
         gpus: String,
-        /// A node for which it is so.
+        /// One node on which both pools have this GPU.
         node: String,
     },
-    /// Rules for a partition that no pool names.
+    /// There are rules for a partition that no pool serves.
     #[error("no pool serves partition {name:?}; served are {served}")]
     UnservedPartition {
-        /// The partition.
+        /// The name of the partition.
         name: String,
-        /// The partitions that are.
+        /// The partitions that pools serve.
         served: String,
     },
     /// `min` is over `max`.
     #[error("min {min} is more than max {max}")]
     MinOverMax {
-        /// The least.
+        /// The value of `min`.
         min: Fraction,
-        /// The most.
+        /// The value of `max`.
         max: Fraction,
     },
-    /// No size lies between `min` and `max`.
+    /// No size of the menu is between `min` and `max`.
     #[error("no size of the partition's pools is between min and max; the sizes are {sizes}")]
     NothingAllowed {
-        /// The sizes.
+        /// The sizes of the menu.
         sizes: String,
     },
-    /// `default` cannot be given.
+    /// No pool can give the size in `default`.
     #[error("{fraction} cannot be given here: {reason}")]
     Default {
-        /// The default.
+        /// The value of `default`.
         fraction: Fraction,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// Not a length of time.
+    /// The value is not a duration.
     #[error(
         "{value:?} is not a duration; write it with its unit, such as \"10s\", \"20m\", \"4h\", \"14d\""
     )]
     Duration {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
-        /// Whether there may be none.
+        /// Whether `off` is allowed, too.
         or_off: bool,
     },
-    /// An instance cannot be kept for so long.
+    /// The value of `reuse` is out of range.
     #[error(
         "an instance cannot be kept for {value}; write a time from \"1s\" to \"1h\", or leave the key out"
     )]
     Reuse {
-        /// The time.
+        /// The value as written.
         value: String,
     },
-    /// Not a percentage.
+    /// The value is not a percentage.
     #[error("{value} is not a percentage; write a number from 0 to 100")]
     Percentage {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// A percentage with decimals.
+    /// The percentage must be a whole number.
     #[error("{value} has decimals; write a whole number from 0 to 100")]
     WholePercentage {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// Samples too close together or too far apart.
+    /// The time between samples is out of range.
     #[error("{value} cannot be the time between samples; write 200ms to 1m")]
     Interval {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// Not an address to listen at.
+    /// The value is not an address to listen at.
     #[error(
         "{value:?} is not an address; write one with its port, such as \"127.0.0.1:9835\", or \"off\""
     )]
     Address {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// Not a loopback address in figures, with a path.
+    /// The value is not a URL with a numeric loopback address and a path.
     #[error("{value:?} is not the address of an exporter; write \"http://127.0.0.1:9400/metrics\"")]
     Url {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// What cannot be in the header of a mail.
+    /// The value cannot be in the header of a mail message.
     #[error(
         "{value:?} cannot be in an address; write it without blanks, and not with - at its start"
     )]
     MailWord {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         value: String,
     },
-    /// A rule without conditions.
+    /// The rule has no conditions, so it would hold for every job.
     #[error("a rule needs a condition: one of {known}; settings for all jobs belong in [reaper]")]
     ForEverybody {
-        /// The conditions.
+        /// The conditions that a rule can have.
         known: String,
     },
-    /// A window that cannot hold enough samples.
+    /// The window is too short for the time between samples.
     #[error(
         "{key} is {window}, and samples are {interval} apart: too few to judge by; make it longer"
     )]
     ShortWindow {
-        /// Which window.
+        /// The key of the window.
         key: &'static str,
-        /// Its length.
+        /// The length of the window.
         window: String,
-        /// Time between samples.
+        /// The time between samples.
         interval: String,
     },
-    /// A warning that would come before the window begins.
+    /// The first warning would be before the window begins.
     #[error(
         "{key} is {window}, and the first warning is {warning} before its end; make the warning shorter or the window longer"
     )]
     LateWarning {
-        /// Which window.
+        /// The key of the window.
         key: &'static str,
-        /// Its length.
+        /// The length of the window.
         window: String,
-        /// The warning.
+        /// The time of the first warning before the end of the window.
         warning: String,
     },
-    /// Pools of a partition that have no size in common.
+    /// The pools of a partition have no size in common.
     #[error(
         "pools {pools} of partition {partition} have no size in common, so users could ask for no fraction there; give them menus that share a size, or partitions of their own"
     )]
     NothingInCommon {
-        /// The pools.
+        /// The names of the pools.
         pools: String,
-        /// The partition.
+        /// The name of the partition.
         partition: String,
     },
 }

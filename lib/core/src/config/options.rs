@@ -10,17 +10,17 @@ use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::{PoolOptions, Tenancy, TimesliceLength};
 
-/// Clients that one MPS server takes on a GPU of Volta and later (NVIDIA's MPS guide, "client-server
-/// connection limits"; newer editions say 60). Instances of MIG take their part of it: a half of
-/// three slices in seven 20.
+/// Clients of one MPS server on a GPU of Volta or later (NVIDIA's MPS guide, "client-server connection limits"; newer
+/// editions say 60). A MIG instance has its share of them: a half with three of seven compute slices has 20.
 const MAX_CLIENTS_PER_GPU: u32 = 48;
 const MAX_CLIENTS_PER_HALF: u32 = MAX_CLIENTS_PER_GPU * 3 / 7;
 
-/// `reuse`: shorter than a second nothing is, and an instance that stands idle for longer than an hour is forgotten.
+/// The range of `reuse`. No instance is reused in less than a second; after an hour without a job an instance is no
+/// longer useful.
 const REUSE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
-/// The least share for which every job that Slurm's counting admits has room for a client at
-/// the daemon that it shares with others.
+/// The smallest share, in units, at which the shared control daemon has room for a client of every job that Slurm
+/// admits.
 pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units {
     let (device, clients) = match (mechanism, options.tenancy) {
         (Mechanism::Mps, Tenancy::Shared) => (100_u32, MAX_CLIENTS_PER_GPU),
@@ -34,7 +34,7 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
     Units(device.div_ceil(places.max(1)))
 }
 
-/// The keys, and the mechanisms and layouts for which each means something.
+/// The keys, and the mechanisms and layouts for which each has a meaning.
 const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 10] = {
     use LayoutKind::{Halves, Shares, Slices, Uniform, Whole};
     use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
@@ -56,7 +56,7 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 10] = {
     ]
 };
 
-/// `kind` is None for a layout that could not be read.
+/// Reads the options. `kind` is None if the layout could not be read.
 pub(super) fn read(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
@@ -90,7 +90,7 @@ pub(super) fn read(
     };
     let whole = kind == Some(LayoutKind::Whole);
     if mechanism == Mechanism::Mps && !whole {
-        // No default: it decides what tenants can do to each other.
+        // There is no default, because `tenancy` decides how jobs of different users can affect each other.
         let example = "tenancy = \"shared\" (one control daemon on a GPU, kernels side by side) or \"private\" (one for each job, limits that it cannot raise)";
         let item = section.need(source, "tenancy", example);
         let words = [("shared", Tenancy::Shared), ("private", Tenancy::Private)];
@@ -154,7 +154,7 @@ pub(super) fn one_of<T: Copy>(
 
 fn library(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<String> {
     let path = item.text(source)?;
-    // LD_PRELOAD takes colons and blanks for the end of a name.
+    // The dynamic linker splits LD_PRELOAD at colons and blanks.
     let ends = |c: char| c == ':' || c.is_whitespace() || c.is_control();
     if path.starts_with('/') && !path.contains(ends) {
         return Some(path.to_owned());

@@ -1,4 +1,4 @@
-//! Reading TOML with the place of everything, so that every mistake can be reported with its line.
+//! Reads TOML with the position of each value, so that each mistake can be reported with its line.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::error::{ConfigError, Problem};
 use crate::fraction::{Fraction, MemoryMib};
 
-/// The text being read, and what was found to be wrong with it.
+/// The text of the file, and the mistakes found so far.
 pub(super) struct Source<'a> {
     pub(super) path: &'a str,
     pub(super) text: &'a str,
@@ -31,9 +31,9 @@ impl Source<'_> {
 
 /// One table of the file.
 pub(super) struct Section<'a, 'i> {
-    /// With its parents: `pool.h100`; empty for the file.
+    /// The full name, `pool.h100`; empty for the file itself.
     pub(super) name: String,
-    /// Where its heading is.
+    /// The range of its heading in the text.
     pub(super) at: Range<usize>,
     table: &'a DeTable<'i>,
 }
@@ -84,7 +84,7 @@ impl<'a, 'i> Section<'a, 'i> {
             })
     }
 
-    /// As `get`, and reports when it is not there.
+    /// As `get`, and reports a missing key.
     pub(super) fn need(
         &self,
         source: &mut Source<'_>,
@@ -116,7 +116,7 @@ impl<'a, 'i> Section<'a, 'i> {
         found
     }
 
-    /// The last part of the name.
+    /// The last part of the full name: `h100` of `pool.h100`.
     pub(super) fn own_name(&self) -> &str {
         self.name
             .split_once('.')
@@ -146,7 +146,7 @@ impl<'a, 'i> Field<'a, 'i> {
         })
     }
 
-    /// A text that is not empty.
+    /// A text; an empty one is an error.
     pub(super) fn text(&self, source: &mut Source<'_>) -> Option<&'a str> {
         let Some(text) = self.value.get_ref().as_str() else {
             self.wrong_type(source, "a text in quotes");
@@ -182,7 +182,7 @@ impl<'a, 'i> Field<'a, 'i> {
         }
     }
 
-    /// A small whole number above zero.
+    /// A count from 1.
     pub(super) fn count(&self, source: &mut Source<'_>) -> Option<u32> {
         let value = match self.value.get_ref() {
             DeValue::Integer(number) => number.to_string(),
@@ -197,7 +197,7 @@ impl<'a, 'i> Field<'a, 'i> {
         }
     }
 
-    /// A number, or the same as a text (`"1/8"`).
+    /// A fraction, as a number or as a text (`"1/8"`).
     pub(super) fn fraction(&self, source: &mut Source<'_>) -> Option<Fraction> {
         let value = self.value.get_ref();
         let text = match value {
@@ -223,7 +223,7 @@ impl<'a, 'i> Field<'a, 'i> {
             .ok()
     }
 
-    /// The values of a list that is not empty.
+    /// The values of a list; an empty list is an error.
     pub(super) fn list(&self, source: &mut Source<'_>) -> Option<Vec<Field<'a, 'i>>> {
         let Some(array) = self.value.get_ref().as_array() else {
             self.wrong_type(source, "a list in [ ]");
@@ -241,7 +241,7 @@ impl<'a, 'i> Field<'a, 'i> {
         Some(array.iter().map(item).collect())
     }
 
-    /// The texts of a list, each once.
+    /// The texts of a list; the same text twice is an error.
     pub(super) fn texts(&self, source: &mut Source<'_>) -> Option<Vec<&'a str>> {
         let mut found: Vec<&'a str> = Vec::new();
         for item in self.list(source)? {
@@ -258,12 +258,12 @@ impl<'a, 'i> Field<'a, 'i> {
         Some(found)
     }
 
-    /// A length of time with its unit.
+    /// A duration with its unit.
     pub(super) fn duration(&self, source: &mut Source<'_>) -> Option<Duration> {
         self.length(source, false)
     }
 
-    /// As `duration`; the inner None is `"off"`.
+    /// As `duration`, with `"off"` allowed: `Some(None)`.
     pub(super) fn duration_or_off(&self, source: &mut Source<'_>) -> Option<Option<Duration>> {
         if self.value.get_ref().as_str() == Some("off") {
             return Some(None);

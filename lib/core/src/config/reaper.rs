@@ -1,4 +1,4 @@
-//! `[reaper]` and its rules.
+//! Reads `[reaper]` and `[reaper.rule.NAME]`.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::policy::{
     Stall,
 };
 
-/// Keys of the daemon itself.
+/// Keys of the daemon itself, only in `[reaper]`.
 const OWN_KEYS: [&str; 8] = [
     "interval",
     "metrics",
@@ -26,7 +26,7 @@ const OWN_KEYS: [&str; 8] = [
     "rule",
 ];
 
-/// Keys of a policy: in `[reaper]` for everybody, in a rule for the jobs that it names.
+/// Keys of a policy: in `[reaper]` for all jobs, in a rule for the jobs that match its conditions.
 const POLICY_KEYS: [&str; 14] = [
     "mode",
     "grace",
@@ -44,7 +44,7 @@ const POLICY_KEYS: [&str; 14] = [
     "idle_option",
 ];
 
-/// Conditions of a rule.
+/// Keys of a rule that are its conditions.
 const CONDITION_KEYS: [&str; 8] = [
     "pools",
     "partitions",
@@ -56,13 +56,13 @@ const CONDITION_KEYS: [&str; 8] = [
     "interactive",
 ];
 
-/// What a checkpoint may take unless said.
+/// The time between the signal for a checkpoint and the end of the job, if the file has none.
 const DEFAULT_CHECKPOINT_TIME: Duration = Duration::from_secs(300);
-/// A sample needs two looks at the counters, 100 ms apart (nvml.h, GPM).
+/// A sample reads the counters twice, 100 ms apart (nvml.h, GPM).
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
-/// The service manager ends a daemon that it does not hear of for two minutes.
+/// systemd kills the daemon after two minutes without a sign of life (WatchdogSec of the unit).
 const LONGEST_INTERVAL: Duration = Duration::from_secs(60);
-/// Fewer samples say nothing of a window.
+/// With fewer samples a window cannot show that a slice is idle.
 const MIN_SAMPLES_PER_WINDOW: u32 = 3;
 
 pub(super) fn read(source: &mut Source<'_>, section: &Section<'_, '_>) -> Reaper {
@@ -185,7 +185,7 @@ fn mail(source: &mut Source<'_>, section: &Section<'_, '_>) -> Mail {
         let of = "a sendmail".to_owned();
         item.wrong(source, Problem::Meaningless { of });
     }
-    // These become part of a header or of an argument.
+    // The words become part of a mail header or an argument of a command.
     let mut word = |key: &str| {
         let item = section.get(key)?;
         let text = item.text(source)?.to_owned();
@@ -231,7 +231,7 @@ fn conditions(source: &mut Source<'_>, section: &Section<'_, '_>) -> Conditions 
     }
 }
 
-/// `base` with what the table says.
+/// The policy `base` with the changes that the table makes.
 fn policy(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
@@ -271,7 +271,8 @@ fn policy(
     if let Some(item) = section.get("warn") {
         policy.warn = warnings(source, &item).unwrap_or(policy.warn);
     }
-    // Nobody has to name windows that he does not mind because he wants earlier warnings.
+    // A rule that changes only the warnings keeps the windows of `[reaper]`, which are checked against the new
+    // warnings.
     let first_warning = policy.warn.first().copied().unwrap_or_default();
     let unsaid = Policy::default();
     for stall in Stall::ALL {
@@ -297,14 +298,15 @@ fn policy(
     if let Some(item) = section.get("idle_option") {
         policy.idle_option = idle_option(source, &item).unwrap_or(policy.idle_option);
     }
-    // What could not be read has left its default, which nobody wrote.
+    // A value that could not be read has its default here; an error about the default would name a line that nobody
+    // wrote.
     if source.errors.len() == before {
         consistent(source, section, &policy, interval);
     }
     policy
 }
 
-/// The key of the window of a stall.
+/// The key of the window for a kind of stall.
 fn key_of(stall: Stall) -> &'static str {
     match stall {
         Stall::NeverUsed => "never_used",
@@ -383,14 +385,14 @@ fn idle_option(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Vec<Idle
     for item in item.list(source)? {
         wishes.push(one_of(source, &item, &words)?);
     }
-    // Whoever says nothing has said this.
+    // A job without the option has the wish `default`, so `default` must be allowed.
     if !wishes.contains(&IdleWish::Default) {
         wishes.insert(0, IdleWish::Default);
     }
     Some(wishes)
 }
 
-/// Windows that can hold the samples and the warnings that belong in them.
+/// Reports windows that are too short for the samples or the warnings.
 fn consistent(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
@@ -407,7 +409,7 @@ fn consistent(
             .into_iter()
             .find_map(|key| section.get(key))
         else {
-            // Nothing of it is said here.
+            // `off`: there is no window to check.
             continue;
         };
         let text = |length| humantime::format_duration(length).to_string();

@@ -1,4 +1,4 @@
-//! From the tables of the file to [`Config`].
+//! Builds the [`Config`] from the tables of the file.
 
 use serde::Deserialize;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
@@ -19,10 +19,10 @@ use crate::policy::Reaper;
 use crate::pool::Pool;
 
 impl Config {
-    /// Reads the text of a file; `path` is for the messages only.
+    /// Reads the text of a file. `path` is used in messages only.
     ///
     /// # Errors
-    /// Every mistake of the file, in the order of its lines.
+    /// All mistakes of the file, in the order of lines.
     pub fn parse(text: &str, path: &str) -> Result<Config, ConfigErrors> {
         match config(text, path)? {
             (config, None) => Ok(config),
@@ -30,11 +30,12 @@ impl Config {
         }
     }
 
-    /// Reads all but `[reaper]`, for those who make slices: what is wrong there is no reason to make none. With the mistakes
-    /// of `[reaper]`; where there are some, it says nothing.
+    /// Reads all tables but `[reaper]`, for the programs that make slices: a mistake in `[reaper]` must not stop
+    /// them. The second value has the mistakes of `[reaper]`; if there are any, the configuration has the defaults of
+    /// `[reaper]`.
     ///
     /// # Errors
-    /// Every other mistake of the file, and those of `[reaper]`, in the order of its lines.
+    /// All other mistakes of the file together with those of `[reaper]`, in the order of lines.
     pub fn parse_pools(
         text: &str,
         path: &str,
@@ -68,7 +69,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     ];
     root.only(&mut source, &known);
     if !version(&mut source, &root) {
-        // What another version means by the rest is not ours to judge.
+        // Another version may give the other keys another meaning, so they are not checked.
         return Err(by_line(source));
     }
     let paths = match root.get("paths").and_then(|item| item.table(&mut source)) {
@@ -111,15 +112,15 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
             false => Reaper::default(),
         },
     };
-    // Contradictions between tables are only looked for among tables that could all be read:
-    // else a mistake in a pool would be reported again at its partitions.
+    // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
+    // would be reported again at its partitions.
     if config.pools.len() == pool_count {
         checks::check(&mut source, &config, &places);
     }
     judged(source, of_reaper, config)
 }
 
-/// The configuration, if nothing is wrong outside of `[reaper]`.
+/// The configuration, if only `[reaper]` has mistakes.
 fn judged(
     mut source: Source<'_>,
     of_reaper: Vec<ConfigError>,
@@ -139,7 +140,7 @@ fn by_line(mut source: Source<'_>) -> ConfigErrors {
     ConfigErrors(source.errors)
 }
 
-/// What TOML says, on one line, with the line of the file if it is short.
+/// The error of the TOML parser on one line, with the line of the file if that line is short.
 fn syntax(error: &toml::de::Error, text: &str) -> Problem {
     let message = error.message().replace('\n', "; ");
     let start = error.span().map_or(0, |span| span.start);
@@ -200,7 +201,7 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
             continue;
         };
         let value = text.to_owned();
-        // NVML may be a bare name, which the dynamic linker looks for.
+        // `nvml` may be a bare library name, which the dynamic linker looks up.
         let bare_name = key == "nvml" && !text.contains('/');
         if text.replace("%n", "").contains('%') {
             item.wrong(source, Problem::Percent { value });
@@ -224,7 +225,7 @@ fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, O
         }
         let parent = root.get("geometry").and_then(|item| item.table(source));
         let item = parent.and_then(|parent| parent.get(&name));
-        // A table that cannot be read is still one that a pool may name.
+        // A pool may name a table that could not be read; the pool must not be reported as well.
         found.push((name.clone(), item.and_then(|i| geometry(source, &i, name))));
     }
     found
@@ -244,7 +245,7 @@ fn geometry(source: &mut Source<'_>, item: &Field<'_, '_>, name: String) -> Opti
     }
 }
 
-/// A name that also Slurm can have, and that a file or a message can hold as it is.
+/// A name that Slurm accepts, and that needs no quoting in a path or a message.
 fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String> {
     let name = section.own_name();
     let usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
@@ -291,7 +292,7 @@ fn pool(
     let gpu = gpu(source, section, mechanism, geometries);
     let options = mechanism.and_then(|mechanism| options::read(source, section, mechanism, kind));
     let menu = menu(source, section);
-    // Each belongs to another layout.
+    // `equal_halves` belongs to layout `halves`, `equal` to `uniform`.
     let equal = ["equal_halves", "equal"].into_iter().any(|key| {
         let item = section.get(key);
         item.and_then(|item| item.yes_or_no(source)) == Some(true)
@@ -339,7 +340,7 @@ fn pool(
     })
 }
 
-/// The layout, or an error at the key that it comes from.
+/// The layout, or an error at the key that causes it.
 fn solved_or_why(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
@@ -365,7 +366,7 @@ fn mechanism(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Mecha
         .ok()
 }
 
-/// The layouts that a mechanism can have, the usual one first.
+/// The layouts that a mechanism can have, the default first.
 fn layouts_of(mechanism: Mechanism) -> &'static [LayoutKind] {
     match mechanism {
         Mechanism::Mig => &[
@@ -388,7 +389,7 @@ fn layout_kind(
 ) -> Option<LayoutKind> {
     let item = match mechanism {
         Some(Mechanism::Mig) => section.need(source, "layout", "layout = \"halves\"")?,
-        // There is one way to share; only a pool of whole GPUs has to say so.
+        // Shares have a single layout, so that the key is only needed for a pool of whole GPUs.
         Some(other) if section.get("layout").is_none() => {
             return layouts_of(other).first().copied();
         }
@@ -412,7 +413,7 @@ fn layout_kind(
     kind
 }
 
-/// The model, and the memory of one GPU.
+/// The GPU model, and the memory of one GPU.
 fn gpu(
     source: &mut Source<'_>,
     section: &Section<'_, '_>,
@@ -458,7 +459,7 @@ fn gpu(
     };
     match own.or(memory) {
         Some(memory) => Some((geometry, memory)),
-        // A table without profiles: the layout says so.
+        // A table without profiles: the layout reports the error.
         None if mig => Some((geometry, MemoryMib(0))),
         None => {
             section.need(source, "memory", "memory = 46068");
@@ -467,7 +468,7 @@ fn gpu(
     }
 }
 
-/// Empty when the file has none.
+/// The sizes of the menu; empty if the file has no menu.
 fn menu(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<Vec<Fraction>> {
     let Some(item) = section.get("menu") else {
         return Some(Vec::new());

@@ -1,4 +1,4 @@
-//! What the tables of the file say, once it is read.
+//! The values of the file's tables.
 
 use crate::fraction::Fraction;
 use crate::ids::{DeviceIndex, GpuIndex};
@@ -7,41 +7,41 @@ use crate::policy::Reaper;
 use crate::pool::{Device, Pool};
 use crate::pools_sum::PoolsSum;
 
-/// The version of the file that this build reads.
+/// The format version of the file that this build reads.
 pub const VERSION: u32 = 1;
 
-/// The whole file.
+/// The content of gpufrac.toml.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where things are on a node.
+    /// `[paths]`.
     pub paths: Paths,
     /// The pools, in the order of the file.
     pub pools: Vec<Pool>,
     /// The rules of partitions, in the order of the file.
     pub partitions: Vec<PartitionRules>,
-    /// What reclaims idle slices.
+    /// `[reaper]`.
     pub reaper: Reaper,
 }
 
-/// Where things are on a node. `%n` stands for the node's name, as in Slurm's own files.
+/// Folders, programs and libraries on a node. `%n` stands for the name of the node, as in Slurm's own files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// Leases and locks; gone after a reboot.
+    /// The folder of leases and locks, on a file system that does not survive a reboot.
     pub run: String,
-    /// Usage records.
+    /// The folder of usage records.
     pub state: String,
-    /// The placeholder nodes that Slurm takes for GPUs.
+    /// The folder of the placeholders, which are device nodes that Slurm takes for GPUs.
     pub devices: String,
-    /// Prefix of `dev/nvidia*`, `dev/nvidia-caps`, `proc/devices` and `proc/driver/nvidia*`.
+    /// The prefix of `dev/nvidia*`, `dev/nvidia-caps`, `proc/devices` and `proc/driver/nvidia*`.
     pub driver_root: String,
-    /// NVML: a path, or a name for the dynamic linker.
+    /// The library of NVML: a path, or a name for the dynamic linker.
     pub nvml: String,
-    /// The control daemon of MPS.
+    /// The path of nvidia-cuda-mps-control.
     pub mps_control: String,
-    /// nvidia-smi, for the one thing that NVML cannot set: the length of time slices.
+    /// The path of nvidia-smi. NVML cannot set the length of time slices.
     pub nvidia_smi: String,
-    /// A folder that all nodes share, where root alone can write: what nodes tell each other of jobs that run on
-    /// several of them.
+    /// A folder on a file system that all nodes share, writable by root alone. The reapers of several nodes exchange
+    /// the state of a job there.
     pub shared: Option<String>,
 }
 
@@ -77,26 +77,26 @@ impl Paths {
     }
 }
 
-/// What may be asked for in a partition.
+/// `[partition.NAME]`: which sizes a partition gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionRules {
     /// The partition.
     pub name: String,
-    /// The least that is given.
+    /// The smallest size.
     pub min: Option<Fraction>,
-    /// The most that is given.
+    /// The largest size.
     pub max: Option<Fraction>,
-    /// What a job gets that asks for no GPU at all.
+    /// The size for a job that asks for no GPU.
     pub default: Option<Fraction>,
     /// Whether users may ask for `gres/shard` and `gres/gpu` themselves.
     pub allow_raw: bool,
 }
 
 impl PartitionRules {
-    /// Whether a size is between `min` and `max`.
+    /// Whether the rules allow a size.
     #[must_use]
     pub fn allow(&self, size: &MenuEntry) -> bool {
-        // `covers` for the same reason as in requests: 0.143 is how 1/7 prints.
+        // `covers`, as for requests: a user sees 1/7 as 0.143.
         let enough = self.min.is_none_or(|min| size.fraction.covers(min));
         let not_too_much = self.max.is_none_or(|max| size.fraction <= max);
         enough && not_too_much
@@ -104,7 +104,7 @@ impl PartitionRules {
 }
 
 impl Config {
-    /// One that says nothing: no pool, and all paths as they are where a file names none.
+    /// A configuration without pools and with the default paths.
     pub fn empty() -> Config {
         Config {
             paths: Paths::default(),
@@ -114,17 +114,17 @@ impl Config {
         }
     }
 
-    /// What the pools come to, to be compared with those of another host.
+    /// The checksum of the pools, to compare them with those of another host.
     pub fn pools_sum(&self) -> PoolsSum {
         PoolsSum::of(&self.pools)
     }
 
-    /// The pool of that name.
+    /// The pool with this name.
     pub fn pool(&self, name: &str) -> Option<&Pool> {
         self.pools.iter().find(|pool| pool.name == name)
     }
 
-    /// Whether a Type of Slurm's is that of a pool's devices, in whatever letters.
+    /// Whether a Type of Slurm is that of a pool's devices; upper and lower case are the same.
     pub fn has_type(&self, name: &str) -> bool {
         let mut pools = self.pools.iter();
         pools.any(|pool| pool.type_name().eq_ignore_ascii_case(name))
@@ -151,11 +151,12 @@ impl Config {
         self.partitions.iter().find(|rules| rules.name == partition)
     }
 
-    /// The devices of a node in Slurm's order: its pools in the order of the file, the GPUs of each
-    /// in order, the sides of each GPU; but all devices of one Type together, where the first of
-    /// them stands, because Slurm numbers Type by Type. `gpu_count` is how many GPUs the node has; it
-    /// matters to pools that take every GPU. A GPU that a pool names and the node has not is
-    /// listed all the same, so that the numbers of the others hold.
+    /// The devices of a node in Slurm's order. The order is that of the pools in the file and of the GPUs in each
+    /// pool, except that all devices of one Type stand together at the place of the first, because Slurm numbers
+    /// devices Type by Type.
+    ///
+    /// `gpu_count` is the number of GPUs of the node, for pools that take every GPU. A GPU that a pool names and that
+    /// the node does not have is listed, too, so that the numbers of the other devices stay the same.
     pub fn devices_of_node(&self, node: &str, gpu_count: u32) -> Vec<Device<'_>> {
         let places = self.pools_of_node(node).into_iter().flat_map(|pool| {
             let gpus = pool

@@ -1,4 +1,4 @@
-//! What a configuration says once it is read. What it may not say is in `tests/config`.
+//! The content of a configuration. Its mistakes are in `tests/config`.
 
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ fn values_are_read() {
     assert_eq!(h100.geometry.model, "H100-80");
     assert_eq!(h100.gpus, Some(vec![GpuIndex(0), GpuIndex(1)]));
     assert_eq!(h100.nodes.names().len(), 16);
-    // equal_halves: a half is a 3g on both sides.
+    // With `equal_halves` the larger half has a 3g, too.
     assert_eq!(h100.layout.menu[2].profile_name, "3g.40gb");
     assert_eq!(config.pool("own").unwrap().geometry.model, "HX-32");
     assert_eq!(config.pool("own").unwrap().layout.menu.len(), 1);
@@ -68,7 +68,7 @@ fn every_mechanism_has_its_options() {
         (pool.type_name(), pool.layout.menu.len(), ends)
     };
     let ends = |first: &str, last: &str| [first.to_owned(), last.to_owned()];
-    // A menu has the whole GPU as well.
+    // Every menu has the whole GPU, too.
     assert_eq!(
         shown("l40s"),
         ("mps", 3, ends("0.25 (mps, 10.9 GiB)", "1 (mps, 43.9 GiB)"))
@@ -122,8 +122,8 @@ fn every_mechanism_has_its_options() {
     assert_eq!(files, ["timeslice0", "whole1"]);
 }
 
-/// Whatever counting admits, the daemon of a device has room for: jobs times the client limit, and
-/// chunks of multiprocessors.
+/// The control daemon has room for every job that Slurm admits: for the jobs' clients, and for their chunks of
+/// multiprocessors.
 #[test]
 fn shares_that_fit_by_counting_have_room_at_the_daemon() {
     for (pool, room) in [
@@ -147,10 +147,10 @@ fn shares_that_fit_by_counting_have_room_at_the_daemon() {
         let layout = &config.pools[0].layout;
         let jobs = layout.capacity.0 / layout.menu[0].units.0;
         assert!(jobs <= room, "{jobs} jobs: {pool}");
-        // And the least is no larger than one place for each makes it.
+        // The smallest share is not larger than necessary: one unit less, and a job has no room.
         let smaller = layout.menu[0].units.0 - 1;
         assert!(smaller * room < layout.capacity.0, "{pool}");
-        // A menu may be of larger shares.
+        // A menu may have only larger shares.
         let menu = text.replace("partitions", "menu = [\"1/2\", \"1/4\"]\npartitions");
         assert!(Config::parse(&menu, "gpufrac.toml").is_ok());
     }
@@ -219,11 +219,11 @@ fn the_general_policy_is_read() {
     let long = policy.window(Stall::Idle, IdleWish::Long);
     assert_eq!(long, Some(90 * HOUR));
     assert_eq!((policy.busy_above, policy.cpu_busy_above), (0.5, 2.0));
-    // The longest first, however they are written.
+    // The longest first, in whatever order they are written.
     assert_eq!(policy.warn, [HOUR, 15 * MINUTE]);
     assert_eq!(policy.signal, Some(("USR1".parse().unwrap(), 2 * MINUTE)));
     assert_eq!(policy.action, Action::Requeue);
-    // The windows of the policy can always be had.
+    // `--gpufrac-idle` allows all values by default.
     assert_eq!(policy.idle_option, IdleWish::ALL);
 }
 
@@ -254,7 +254,7 @@ fn rules_have_what_they_say_and_else_what_holds_for_everybody() {
     };
     let chess = reaper.policy(&batch);
     assert_eq!((chess.name.as_str(), chess.mode), ("chess", Mode::Off));
-    // The signal is the general policy's.
+    // The rule keeps the signal of `[reaper]`.
     assert_eq!(chess.signal, Some(("USR1".parse().unwrap(), 20 * MINUTE)));
     let other = Facts {
         reservation: Some(""),
@@ -263,7 +263,7 @@ fn rules_have_what_they_say_and_else_what_holds_for_everybody() {
     assert_eq!(reaper.policy(&other).name, "");
 }
 
-/// The sample with everything that is commented out: its values are the defaults.
+/// The commented lines of the sample have the default values.
 #[test]
 fn the_sample_of_the_reaper_shows_the_defaults() {
     let (pools, reaper) = SAMPLE.split_at(SAMPLE.find("\n[reaper]").unwrap());
@@ -336,14 +336,14 @@ fn devices_are_numbered_as_slurm_numbers_them() {
         shown("gn16", 4)[4..],
         ["whole4 big gpu2 the GPU", "whole5 big gpu3 the GPU"]
     );
-    // Every GPU of the node.
+    // The pool takes every GPU of the node.
     assert_eq!(shown("an1", 3).len(), 6);
     assert_eq!(shown("an1", 0).len(), 0);
     assert_eq!(shown("other", 4).len(), 0);
 }
 
 proptest! {
-    /// Whatever happens to the text: an answer, and every error has a line that exists.
+    /// A damaged text is either read or refused, and each error has a line of the file.
     #[test]
     fn damaged_files_are_read_or_refused(from in 0..FULL.len(), length in 0_usize..60, junk in "[\\[\\]=\"a-z0-9.,\n]{0,12}") {
         let from = FULL.floor_char_boundary(from);

@@ -81,7 +81,7 @@ fn refuses_the_rest_for_a_reason() {
         assert!(Fraction::parse(text).is_err(), "{text}");
     }
     assert_eq!(Fraction::parse("9/8"), Err(OverOne));
-    // The configuration's form is not the users'.
+    // Ratios are for the configuration only.
     assert_eq!(Fraction::parse_decimal("1/8"), Err(NotANumber));
 }
 
@@ -136,7 +136,7 @@ proptest! {
         let fraction = Fraction::new(part % denominator + 1, denominator).unwrap();
         prop_assert_eq!(Fraction::parse(&fraction.ratio()), Ok(fraction));
         let shown = Fraction::parse_decimal(&fraction.to_string()).unwrap();
-        // Never less than what it stands for, and as near as three digits get.
+        // The printed number is at least the fraction, and as close as three decimals allow.
         prop_assert!(shown >= fraction);
         prop_assert!(fraction.covers(shown));
         let units = fraction.units().0;

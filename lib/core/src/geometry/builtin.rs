@@ -8,7 +8,7 @@
 use super::{Geometry, Placement, Profile};
 use crate::fraction::MemoryMib;
 
-/// In the order of the list in the manual.
+/// In the order of the manual page.
 const NAMES: &[&str] = &[
     "A30-24",
     "A100-40",
@@ -21,8 +21,8 @@ const NAMES: &[&str] = &[
     "RTX-PRO-6000-96",
 ];
 
-/// Models without MIG, for pools that need none: what nvidia-smi prints as their memory in MiB, with
-/// ECC where the model has it. A node compares it with its GPUs.
+/// Models without MIG, for mechanisms without MIG: the memory that nvidia-smi prints, in MiB, with ECC if the model
+/// has it. A node compares it with its GPUs.
 const WITHOUT_MIG: &[(&str, u64)] = &[
     ("A10-24", 23_028),
     ("A40-48", 46_068),
@@ -35,15 +35,15 @@ const WITHOUT_MIG: &[(&str, u64)] = &[
     ("V100-32", 32_768),
 ];
 
-/// One row: name, memory in hundredths of GiB as `-lgip` prints it, SMs.
+/// One row: profile name, memory in hundredths of GiB as `-lgip` prints it, multiprocessors.
 type Row = (&'static str, u64, u32);
 
 impl Geometry {
     /// The table of a model that gpufrac knows by name; see [`Geometry::builtin_names`].
     ///
-    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the least where several
-    /// figures are known. For `B200-180` only 1g and 2g were ever captured: 3g, 4g and 7g are
-    /// the like multiples of 2g (and 18 multiprocessors a slice), no captured figures.
+    /// Memory is what `nvidia-smi mig -lgip` printed on real boards, the lowest of several known figures. For
+    /// `B200-180` only 1g and 2g were captured; the memory of 3g, 4g and 7g is the corresponding multiple of 2g, with
+    /// 18 multiprocessors a slice: not captured figures.
     pub fn builtin(name: &str) -> Option<Geometry> {
         geometry(name)
     }
@@ -53,7 +53,7 @@ impl Geometry {
         NAMES
     }
 
-    /// A model without MIG, known by name: no slices, no profiles. With its memory.
+    /// The geometry of a known model without MIG (no slices, no profiles), with its memory.
     pub fn without_mig(name: &str) -> Option<(Geometry, MemoryMib)> {
         let (model, memory) = WITHOUT_MIG.iter().find(|(own, _)| *own == name)?;
         Some((Geometry::unsliced(model), MemoryMib(*memory)))
@@ -116,8 +116,8 @@ fn geometry(name: &str) -> Option<Geometry> {
             ("4g.71gb", 6950, 64),
             ("7g.141gb", 13975, 132),
         ]),
-        // 3g, 4g and 7g: no capture is public. Twice and four times the memory of 2g, and 18
-        // SMs a slice: their share by name, not a measured figure.
+        // 3g, 4g and 7g: no capture is public. Twice and four times the memory of 2g, and 18 multiprocessors a slice;
+        // not measured.
         "B200-180" => seven([
             ("1g.23gb", 2050, 18),
             ("1g.45gb", 4425, 30),
@@ -138,7 +138,7 @@ fn mib(hundredths_of_gib: u64) -> MemoryMib {
     MemoryMib((hundredths_of_gib * 1024 + 3200) / 6400 * 64)
 }
 
-/// (id, NVML enum, compute slices, most instances)
+/// NVML's profile id, number of the enum, compute slices, most instances.
 type ProfileNumbers = (u32, u32, u8, u32);
 
 fn profile(numbers: ProfileNumbers, suffix: &str, row: Row, starts: &[u8], size: u8) -> Profile {
@@ -200,8 +200,8 @@ fn a30() -> Geometry {
     )
 }
 
-/// Twelve memory slices, three to a quarter. Memory is the Server Edition's, the least known.
-/// The positions of the media and graphics profiles are taken to be those of the plain ones.
+/// Twelve memory slices, three for each quarter. Memory is that of the Server Edition, the lowest known. The
+/// positions of media and graphics profiles are assumed to be those of the plain ones.
 fn rtx_pro_6000() -> Geometry {
     let (one, two) = (("1g.24gb", 2312, 46), ("2g.48gb", 4650, 94));
     let full = ("4g.96gb", 9338, 188);

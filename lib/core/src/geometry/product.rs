@@ -1,18 +1,20 @@
-//! Which model a GPU is, by what NVML calls it.
+//! Finds the GPU model by the product name that NVML reports.
 
 use super::Geometry;
 use crate::fraction::MemoryMib;
 
-/// What NVML's names have in place of a model's own.
+/// Words of NVML's names that stand for another model.
 const OTHER_NAMES: [(&str, &str); 1] = [
     // The GPU of a Grace Hopper board.
     ("GH200", "H100"),
 ];
 
 impl Geometry {
-    /// The model that gpufrac.toml has for a GPU that NVML calls `product`, such as `NVIDIA H100 80GB HBM3`, with this memory.
+    /// The model of gpufrac.toml for a GPU that NVML calls `product`, such as `NVIDIA H100 80GB HBM3`, with this
+    /// memory.
     ///
-    /// Each word of the model's name stands in NVML's; of several models the one whose memory is nearest.
+    /// Each word of the model's name must be in `product`. Of several such models, the one with the nearest memory is
+    /// returned.
     pub fn model_of_product(product: &str, memory: MemoryMib) -> Option<&'static str> {
         let words: Vec<String> = product
             .split(|c: char| !c.is_ascii_alphanumeric())
@@ -32,7 +34,7 @@ impl Geometry {
                 let mut wanted = words_of_model.split('-');
                 let all = wanted.all(|word| words.iter().any(|known| known == word));
                 let off = nominal.abs_diff(memory.0);
-                // ECC takes a sixteenth.
+                // ECC takes a sixteenth of the memory.
                 (all && off * 10 <= nominal).then_some((off, name))
             });
         fitting.min().map(|(_, name)| name)
@@ -72,7 +74,7 @@ mod tests {
             ("Tesla T4", 15_360, Some("T4-16")),
             ("Tesla V100-SXM2-32GB", 32_768, Some("V100-32")),
             ("Tesla V100-SXM2-16GB", 16_384, Some("V100-16")),
-            // As large as none of its name, or of no name.
+            // No model of this name has about this memory, or no model has this name.
             ("NVIDIA H100 80GB HBM3", 40_000, None),
             ("NVIDIA A10G", 23_028, None),
             ("NVIDIA GeForce RTX 3090", 24_576, None),

@@ -1,32 +1,32 @@
-//! Which instances a menu entry may be made of, and in which order they are tried.
+//! The instances that a size of the menu may be made of, and the order in which they are tried.
 //!
-//! The rule, with its outcome for the H100:
-//! - A request for f of the GPU takes the smallest plain profiles whose memory is at least f of
-//!   the GPU's memory slices, at every position that lies within the device.
-//! - Most compute slices come first; a profile with less is the way out when compute or the
-//!   number of instances is used up. A request for the whole device needs no way out, as it
-//!   starts on an empty one: it has one candidate a position.
-//! - The smallest profile fills a device from the GPU's outer edge inwards (the left half
-//!   from slice 0 up, the right half from the top down), so that small instances stand together
-//!   and on the slice of the right half that nothing larger needs; larger ones from the top down.
+//! The rules:
+//! - A request for the fraction f takes the smallest plain profiles whose memory is at least f of the GPU's memory
+//!   slices, at every position within the device.
+//! - Profiles with most compute slices come first. A profile with fewer is the alternative if compute slices or the
+//!   number of instances are used up. A request for the whole device starts on an empty one and needs no alternative:
+//!   it has one candidate for each position.
+//! - The smallest profile fills a device from the outer edge of the GPU inwards (the left half from slice 0 up, the
+//!   right half from the top down), so that small instances stand together and use first the slice of the right half
+//!   that no larger one needs. Larger profiles fill from the top down.
 //!
-//! That this leaves no request without a place is not argued but proven, in `proof`.
+//! The module `proof` proves that these rules leave no request without a place.
 
 use super::error::LayoutError;
 use super::parts::{Candidate, LayoutKind, MenuEntry, Shape, Side};
 use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::{Geometry, Profile};
 
-/// What is to be solved.
+/// The input of the solver.
 pub(super) struct Plan {
     pub(super) kind: LayoutKind,
     pub(super) capacity: Units,
-    /// Fraction and price, ascending.
+    /// Fraction and price in units, ascending.
     pub(super) menu: Vec<(Fraction, Units)>,
     pub(super) spans: Vec<Span>,
 }
 
-/// A part of a GPU that is one device.
+/// The part of a GPU that is one device.
 pub(super) struct Span {
     pub(super) side: Side,
     pub(super) first: u8,
@@ -34,7 +34,7 @@ pub(super) struct Span {
     pub(super) compute_slices: u8,
 }
 
-/// Refuses tables that no GPU can have; what a node gets from NVML passes.
+/// Refuses a table that contradicts itself; a table that NVML reports passes.
 pub(super) fn check_geometry(geometry: &Geometry) -> Result<(), LayoutError> {
     let wrong = |what: String| {
         Err(LayoutError::Geometry {
@@ -100,7 +100,7 @@ pub(super) fn plan(
             fixed(geometry, kind, menu, only, price_of_piece(only), all())
         }
         LayoutKind::Uniform => uniform(geometry, menu, all()),
-        // Shares have no places; see the module `shares`.
+        // Shares have no positions; see the module `shares`.
         LayoutKind::Whole | LayoutKind::Shares => {
             fixed(geometry, kind, menu, Fraction::ONE, Units::WHOLE, all())
         }
@@ -130,7 +130,7 @@ fn fixed(
     })
 }
 
-/// The one size of a menu, and the whole GPU.
+/// The plan of layout `uniform`: the one size of the menu, and the whole GPU.
 fn uniform(geometry: &Geometry, menu: &[Fraction], span: Span) -> Result<Plan, LayoutError> {
     let mut pieces = menu.iter().filter(|fraction| **fraction != Fraction::ONE);
     let (Some(piece), None) = (pieces.next(), pieces.next()) else {
@@ -151,12 +151,12 @@ fn uniform(geometry: &Geometry, menu: &[Fraction], span: Span) -> Result<Plan, L
     })
 }
 
-/// Units of one of the equal pieces of a GPU, rounded down: all of them must fit into 100 units together.
+/// Units of one of the equal pieces of a GPU, rounded down: all pieces together must fit in 100 units.
 fn price_of_piece(piece: Fraction) -> Units {
     Units(100 * piece.numerator() / piece.denominator())
 }
 
-/// A GPU cut into as many of its smallest profile as it takes.
+/// The size of the smallest piece: the GPU divided by the number of instances of its smallest profile.
 fn smallest_piece(geometry: &Geometry) -> Result<Fraction, LayoutError> {
     let smallest = smallest_profile(geometry).ok_or(LayoutError::NoProfile {
         model: geometry.model.clone(),
@@ -170,7 +170,7 @@ fn smallest_piece(geometry: &Geometry) -> Result<Fraction, LayoutError> {
     Ok(Fraction::new(1, count).unwrap_or(Fraction::ONE))
 }
 
-/// Refuses sizes that half a GPU cannot hold; gives what it can.
+/// Refuses sizes that do not fit on half a GPU; returns the largest that does.
 pub(super) fn within_a_half(menu: &[Fraction]) -> Result<Fraction, LayoutError> {
     let half = Fraction::new(1, 2).unwrap_or(Fraction::ONE);
     match menu.iter().find(|fraction| **fraction > half) {
@@ -225,8 +225,8 @@ fn halves(geometry: &Geometry, menu: &[Fraction]) -> Result<Plan, LayoutError> {
     })
 }
 
-/// Ascending, each with its price; no two may cost the same, as units are all that the node
-/// learns of a job's size.
+/// The sizes in ascending order, each with its price in units. Two sizes must not have the same price, because the
+/// units are all that a node learns of the size.
 pub(super) fn priced(menu: &[Fraction]) -> Result<Vec<(Fraction, Units)>, LayoutError> {
     let mut menu: Vec<(Fraction, Units)> = menu.iter().map(|f| (*f, f.units())).collect();
     menu.sort_unstable();
@@ -242,7 +242,7 @@ pub(super) fn priced(menu: &[Fraction]) -> Result<Vec<(Fraction, Units)>, Layout
     Ok(menu)
 }
 
-/// The plain profile with the least memory, of those the one with the most compute.
+/// The plain profile with the least memory; of several, the one with the most compute slices.
 fn smallest_profile(geometry: &Geometry) -> Option<&Profile> {
     geometry
         .profiles
@@ -251,7 +251,7 @@ fn smallest_profile(geometry: &Geometry) -> Option<&Profile> {
         .min_by_key(|p| (p.memory_slices(), u8::MAX - p.compute_slices))
 }
 
-/// The device with the candidates of every menu entry.
+/// The device with the candidates of each menu entry.
 pub(super) fn shape(
     geometry: &Geometry,
     span: &Span,
@@ -267,7 +267,7 @@ pub(super) fn shape(
         preferences: Vec::new(),
     };
     for (fraction, _) in &plan.menu {
-        // The smallest pieces are cut by compute: 1/7 is one 1g, though it has but 1/8 of the memory.
+        // The smallest pieces are divided by compute slices: 1/7 is one 1g, though a 1g has 1/8 of the memory.
         let needed = match plan.kind {
             LayoutKind::Slices | LayoutKind::Uniform if Some(*fraction) == by_compute => 1,
             _ => fraction.ceil_of(geometry.memory_slices.into()),
@@ -290,7 +290,7 @@ pub(super) fn shape(
     Ok(shape)
 }
 
-/// The compute slices that each of the pieces of this size can have, rounded down.
+/// The compute slices that each of the equal pieces can have, rounded down.
 fn equal_part(compute_slices: u8, piece: Fraction) -> u8 {
     let part = u32::from(compute_slices) * piece.numerator() / piece.denominator();
     u8::try_from(part).unwrap_or(compute_slices)

@@ -1,4 +1,4 @@
-//! Why a layout is refused.
+//! The reasons why a layout is refused.
 
 use std::fmt;
 
@@ -6,10 +6,10 @@ use super::parts::{LayoutKind, Side};
 use crate::fraction::{Fraction, Units};
 use crate::geometry::Placement;
 
-/// Why a layout is refused.
+/// The reasons why a layout is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The geometry contradicts itself.
+    /// The table of the GPU model contradicts itself.
     #[error("geometry {model}: {what}")]
     Geometry {
         /// The GPU model.
@@ -17,29 +17,29 @@ pub enum LayoutError {
         /// The contradiction.
         what: String,
     },
-    /// The GPU cannot be cut in halves.
+    /// The GPU cannot be divided into halves.
     #[error(
         "{model} has {memory_slices} memory and {compute_slices} compute slices and cannot be cut in halves; use layout \"slices\" or \"whole\""
     )]
     NoHalves {
         /// The GPU model.
         model: String,
-        /// Its memory slices.
+        /// Memory slices of the model.
         memory_slices: u8,
-        /// Its compute slices.
+        /// Compute slices of the model.
         compute_slices: u8,
     },
-    /// More than a device holds.
+    /// The size is larger than a device.
     #[error("{} is more than one device of layout \"{kind}\" holds; at most {}", fraction.ratio(), limit.ratio())]
     TooLarge {
         /// The menu entry.
         fraction: Fraction,
         /// The layout.
         kind: LayoutKind,
-        /// The largest possible.
+        /// The largest possible size.
         limit: Fraction,
     },
-    /// Less than can be given.
+    /// The size is smaller than the smallest possible one.
     #[error(
         "{} is less than {least} %, the least for which a control daemon has room for all jobs of its GPU",
         fraction.ratio()
@@ -47,86 +47,86 @@ pub enum LayoutError {
     TooSmall {
         /// The menu entry.
         fraction: Fraction,
-        /// The least.
+        /// The smallest possible size in units.
         least: Units,
     },
-    /// Two entries that cost the same.
+    /// Two menu entries have the same price.
     #[error("{} and {} both cost {units} units; leave one of them out", first.ratio(), second.ratio())]
     Duplicate {
-        /// The one entry.
+        /// The first entry.
         first: Fraction,
-        /// The other entry.
+        /// The second entry.
         second: Fraction,
-        /// What both cost.
+        /// The price of both, in units.
         units: Units,
     },
-    /// The layout has one size only, and it is another one.
+    /// The layout has a single size, and the menu names another.
     #[error("layout \"{kind}\" on {model} has one size, {}; leave the menu out", only.ratio())]
     FixedMenu {
         /// The layout.
         kind: LayoutKind,
         /// The GPU model.
         model: String,
-        /// Its only size.
+        /// The only size.
         only: Fraction,
     },
-    /// The GPU cannot be full of such pieces.
+    /// Pieces of this size cannot fill the GPU.
     #[error(
         "layout \"uniform\" cuts a GPU into equal pieces; write their size as menu = [\"1/2\"] or [\"1/4\"], or [\"1/7\"] on GPUs with seven compute slices"
     )]
     NotUniform,
-    /// The GPU has no instance of that size there.
+    /// The GPU has no instance of that size on this side.
     #[error("{model} has no MIG profile for {} in {side}", fraction.ratio())]
     NoProfile {
         /// The GPU model.
         model: String,
         /// The menu entry.
         fraction: Fraction,
-        /// Where it should go.
+        /// The side of the GPU.
         side: Side,
     },
-    /// Counting would admit what cannot be placed.
+    /// Slurm's count would admit a request that has no place.
     #[error(
         "the menu is not safe on {model}: {counterexample}; leave one of these sizes out of the menu"
     )]
     Unsafe {
         /// The GPU model.
         model: String,
-        /// A state that breaks it.
+        /// A reachable state that shows it.
         counterexample: Counterexample,
     },
-    /// What happens on one side could take a place from the other one.
+    /// The instances on one side could use up the places of the other side.
     #[error("the menu is not safe on {model}: the sides of a GPU disturb each other: {what}")]
     Disturb {
         /// The GPU model.
         model: String,
-        /// What both need.
+        /// The resource that both sides need.
         what: String,
     },
-    /// The proof would take too long.
+    /// The proof would visit too many states.
     #[error("the menu makes more than {limit} states on {model}; make it shorter")]
     TooManyStates {
         /// The GPU model.
         model: String,
-        /// Where the walk stopped.
+        /// The most states that are visited.
         limit: usize,
     },
 }
 
-/// A state of a device in which a request that counting admits has no place.
+/// A state of a device in which a request that Slurm's count admits has no place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counterexample {
-    /// Which device.
+    /// The device.
     pub side: Side,
-    /// What stands on it: profile and position.
+    /// The instances on the device: profile and position.
     pub instances: Vec<(String, Placement)>,
     /// The request that has no place.
     pub request: Fraction,
-    /// What it costs.
+    /// The price of the request, in units.
     pub units: Units,
-    /// What Slurm counts as free.
+    /// The units that Slurm counts as free.
     pub free: Units,
-    /// Where the request could go if all was free: profile and position.
+    /// All positions of the request on an empty device: profile and position.
     pub positions: Vec<(String, Placement)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a layout is made of, and where it puts an instance.
+//! The parts of a layout, and the choice of a place for an instance.
 
 use std::fmt;
 
@@ -11,15 +11,16 @@ use crate::geometry::Placement;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutKind {
-    /// Two devices a GPU, each a half with 50 units: sizes can be mixed.
+    /// Two devices for each GPU, each a half with 50 units; sizes can be mixed.
     Halves,
-    /// One device a GPU, cut into equal 1g instances.
+    /// One device for each GPU, divided into equal 1g instances.
     Slices,
-    /// One device a GPU, cut into equal pieces or lent whole, by demand.
+    /// One device for each GPU, divided into equal pieces or lent whole, by demand.
     Uniform,
-    /// One device a GPU, one job on it.
+    /// One device for each GPU, with one job.
     Whole,
-    /// One device a GPU, any whole percent of it: nothing has a place, counting is all there is.
+    /// One device for each GPU, of which any whole percent can be given. Shares have no positions, so Slurm's count
+    /// is enough.
     Shares,
 }
 
@@ -42,7 +43,7 @@ impl fmt::Display for LayoutKind {
     }
 }
 
-/// Which part of a GPU a device is.
+/// The part of a GPU that a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
@@ -50,7 +51,7 @@ pub enum Side {
     Left,
     /// The upper memory slices.
     Right,
-    /// All of the GPU.
+    /// The whole GPU.
     Whole,
 }
 
@@ -69,29 +70,29 @@ impl fmt::Display for Side {
 pub struct Candidate {
     /// NVML's profile id.
     pub profile_id: u32,
-    /// Where to create it.
+    /// Its position.
     pub placement: Placement,
 }
 
-/// An instance that stands on the GPU, whoever made it.
+/// An instance that exists on the GPU, made by gpufrac or by an admin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Occupied {
     /// NVML's profile id.
     pub profile_id: u32,
-    /// Where it stands.
+    /// Its position.
     pub placement: Placement,
 }
 
-/// One size that users can get.
+/// One size that users can ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MenuEntry {
-    /// Its part of the GPU.
+    /// The fraction of the GPU.
     pub fraction: Fraction,
-    /// What it costs on its device.
+    /// The price on its device, in units.
     pub units: Units,
-    /// The least memory that any of its candidates has.
+    /// The smallest memory among its candidates.
     pub memory: MemoryMib,
-    /// The profile it is made of in the first place, e.g. `2g.20gb`.
+    /// The profile of the first candidate, e.g. `2g.20gb`.
     pub profile_name: String,
 }
 
@@ -105,10 +106,10 @@ impl fmt::Display for MenuEntry {
     }
 }
 
-/// A layout that was proven safe for one GPU model.
+/// A layout, proven safe for one GPU model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Which kind.
+    /// The kind.
     pub kind: LayoutKind,
     /// The devices of a GPU, in Slurm's order.
     pub sides: Vec<Side>,
@@ -122,20 +123,20 @@ pub struct Layout {
     pub(super) proofs: Vec<Proof>,
 }
 
-/// What was checked for one device.
+/// The result of the proof for one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Which device of the GPU.
+    /// The device.
     pub side: Side,
-    /// States that can be reached, the empty one included.
+    /// The number of states that can be reached, with the empty one.
     pub states: usize,
-    /// Arrivals that counting admits in these states; each was placed.
+    /// The number of arrivals that Slurm's count admits in these states; each found a place.
     pub arrivals: usize,
-    /// For each profile id that was ever placed the most instances at a time.
+    /// For each profile id that was placed, the most instances at a time.
     pub most_instances: Vec<(u32, u32)>,
 }
 
-/// What a device may use of its GPU, and what is made on it.
+/// A device: the part of its GPU that it may use, and the instances that can be created on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) side: Side,
@@ -143,7 +144,7 @@ pub(super) struct Shape {
     pub(super) first: u8,
     pub(super) end: u8,
     pub(super) compute_slices: u8,
-    /// For each menu entry its positions, best first.
+    /// For each menu entry its candidates, best first.
     pub(super) preferences: Vec<Vec<Candidate>>,
 }
 
@@ -153,7 +154,7 @@ impl Shape {
     }
 }
 
-/// What bounds the number of instances of a profile on a GPU.
+/// What limits the number of instances of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) id: u32,
@@ -162,12 +163,12 @@ pub(super) struct Limits {
 }
 
 impl Layout {
-    /// What was proven, one for each side.
+    /// The results of the proof, one for each side.
     pub fn proofs(&self) -> &[Proof] {
         &self.proofs
     }
 
-    /// The menu entry that costs exactly `units`.
+    /// The menu entry with a price of exactly `units`.
     pub fn entry(&self, units: Units) -> Option<&MenuEntry> {
         self.menu.iter().find(|entry| entry.units == units)
     }
@@ -177,8 +178,8 @@ impl Layout {
         self.menu.last()
     }
 
-    /// The positions for an entry of the menu on one side, best first; empty when the layout has
-    /// no such side or no entry of exactly `units`.
+    /// The candidates of a menu entry on one side, best first; empty if the layout has no such side or no entry of
+    /// exactly `units`.
     pub fn preference(&self, side: Side, units: Units) -> &[Candidate] {
         let position = self.menu.iter().position(|entry| entry.units == units);
         self.shape(side)
@@ -187,9 +188,9 @@ impl Layout {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Where to create the instance for an entry of the menu, given every instance on the whole
-    /// GPU, foreign ones included. `None` when nothing fits: without foreign instances that
-    /// cannot happen to a request that counting admits.
+    /// The instance to create for a menu entry, given all instances on the whole GPU, with those that gpufrac did not
+    /// make. Returns None if nothing fits; without foreign instances this cannot happen to a request that Slurm's
+    /// count admits.
     pub fn place(&self, side: Side, units: Units, occupied: &[Occupied]) -> Option<Candidate> {
         let shape = self.shape(side)?;
         self.preference(side, units)
@@ -198,7 +199,7 @@ impl Layout {
             .find(|candidate| self.fits(shape, *candidate, occupied))
     }
 
-    /// Whether an instance has room at a position, given every instance on the whole GPU.
+    /// Whether the candidate has room, given all instances on the whole GPU.
     pub fn has_room(&self, side: Side, candidate: Candidate, occupied: &[Occupied]) -> bool {
         let shape = self.shape(side);
         shape.is_some_and(|shape| self.fits(shape, candidate, occupied))
@@ -234,8 +235,8 @@ impl Layout {
         self.profiles
             .iter()
             .find(|profile| profile.id == instance.profile_id)
-            // No profile has more compute slices than memory slices: for one that we do not
-            // know this errs towards leaving room.
+            // The profile is not in the table. No profile has more compute slices than memory slices, so this assumes
+            // at least as many as are in use.
             .map_or(instance.placement.size.into(), |p| p.compute_slices)
     }
 }

@@ -1,9 +1,9 @@
-//! The proof that counting is enough.
+//! The proof that Slurm's count is enough.
 //!
-//! A device starts empty. From each state, every menu entry whose units fit by counting must find
-//! a position by preference, which leads to the next state; and each instance may leave at any time,
-//! which leads to another. All states that can be reached this way are visited, breadth first, so
-//! that a state that breaks the layout is one of the smallest that do.
+//! A device starts empty. From each state, every menu entry whose units fit by counting must find a position by
+//! preference, which leads to the next state; and each instance may end at any time, which leads to another state.
+//! The walk visits all states that can be reached, breadth first, so that a state that breaks the layout is one of
+//! the smallest such states.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -12,13 +12,13 @@ use super::parts::{Candidate, Layout, Occupied, Proof, Shape};
 use crate::fraction::Units;
 use crate::geometry::{Geometry, Placement};
 
-/// States of a device that are walked; a menu that makes more is no menu an admin can want.
+/// The most states of a device that are visited; no useful menu has more.
 const MAX_STATES: usize = 100_000;
 
-/// The instances on a device, sorted; each with its position in the menu.
+/// The instances on a device, sorted; each with the index of its menu entry.
 type Instances = Vec<(usize, Candidate)>;
 
-/// Proves every device of the layout, and that they do not disturb each other.
+/// Proves every device of the layout, and that the devices of a GPU are independent.
 pub(super) fn prove(layout: &Layout, geometry: &Geometry) -> Result<Vec<Proof>, LayoutError> {
     let proofs = layout
         .shapes
@@ -135,9 +135,8 @@ fn counterexample(
     }
 }
 
-/// What one device does never changes what another one of the same GPU can do: they share no
-/// memory slice, have compute slices of their own, and the limit of each profile is enough for
-/// the most that all of them hold at a time.
+/// Proves that the devices of a GPU are independent: they share no memory slice, each has its own compute slices, and
+/// the limit of each profile allows the most instances that all of them have at a time.
 fn independence(layout: &Layout, proofs: &[Proof], geometry: &Geometry) -> Result<(), LayoutError> {
     let disturb = |what: String| LayoutError::Disturb {
         model: geometry.model.clone(),

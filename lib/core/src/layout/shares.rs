@@ -1,7 +1,7 @@
-//! Layouts of shares: whole percents of a device, by MPS, time slices or a library.
+//! Layouts of shares: whole percents of a device, by MPS, time slices or HAMi-core.
 //!
-//! A share has no place, so what Slurm counts is all there is, and nothing is left to prove. MPS
-//! inside MIG has places again, but one a device: the instance that all jobs of a half share.
+//! A share has no position, so Slurm's count is the only limit and there is nothing to prove. MPS inside MIG has
+//! positions, but only one for each device: that of the instance that all jobs of a half share.
 
 use super::candidates;
 use super::error::LayoutError;
@@ -12,11 +12,11 @@ use crate::geometry::Geometry;
 const HALF: Units = Units(50);
 
 impl Layout {
-    /// A GPU with `memory`, shared in percents. `word` names the way in messages, `least` is the smallest share
-    /// that can be given. An empty `menu` asks for every percent; the whole GPU can always be lent.
+    /// The layout of a GPU with `memory`, shared in percents. `word` is the name of the mechanism in messages,
+    /// `least` the smallest share. An empty `menu` stands for every percent. The whole GPU can always be lent.
     ///
     /// # Errors
-    /// When the menu has a share below `least`, or two that cost the same.
+    /// The menu has a share below `least`, or two with the same price.
     pub fn shares(
         word: &str,
         memory: MemoryMib,
@@ -37,10 +37,10 @@ impl Layout {
         Ok(Layout::of_entries(entries.into_iter().map(entry).collect()))
     }
 
-    /// A GPU that is not in MIG mode and is lent as a whole, or not at all.
+    /// The layout of a GPU that is not in MIG mode and is only lent whole.
     ///
     /// # Errors
-    /// When the menu has anything else.
+    /// The menu has any other size.
     pub fn whole_gpu(
         model: &str,
         memory: MemoryMib,
@@ -78,11 +78,11 @@ impl Layout {
         }
     }
 
-    /// The halves of a MIG GPU, the one instance of each shared in percents of the GPU, at most 50.
-    /// [`Layout::place`] gives the place of that instance for every size.
+    /// The layout of the halves of a MIG GPU. Each half has one instance, shared in percents of the GPU, at most 50.
+    /// [`Layout::place`] gives the position of this instance for every size.
     ///
     /// # Errors
-    /// When the GPU has no halves, or for a menu as in [`Layout::shares`].
+    /// The GPU has no halves; or the menu is wrong as in [`Layout::shares`].
     pub fn shared_halves(
         geometry: &Geometry,
         menu: &[Fraction],

@@ -1,4 +1,4 @@
-//! From a menu to a layout that is proven.
+//! From a menu to a proven layout.
 
 use super::error::LayoutError;
 use super::parts::{Layout, LayoutKind, Limits, Shape};
@@ -7,17 +7,16 @@ use crate::fraction::Fraction;
 use crate::geometry::Geometry;
 
 impl Layout {
-    /// Works out the layout of a GPU model and proves it: on every device, in every state that
-    /// arrivals by preference and departures in any order can lead to, each menu entry that
-    /// counting admits can be placed, and no device can disturb another one of the GPU.
+    /// Computes the layout of a GPU model and proves it: on every device, in every state that arrivals by preference
+    /// and departures in any order can lead to, each menu entry that Slurm's count admits has a place, and no device
+    /// can affect another one of the GPU.
     ///
-    /// An empty `menu` asks for the default: 1/2, 1/4, 1/8 for halves (1/2, 1/4 on GPUs of four
-    /// slices), else the one size that the layout has. `equal` takes only
-    /// profiles of which all pieces of a size can have the same compute (3g for 4g as a half).
+    /// An empty `menu` stands for the default: 1/2, 1/4, 1/8 for halves (1/2, 1/4 on GPUs of four slices), otherwise
+    /// the one size of the layout. `equal` uses only profiles of which all pieces of a size can have the same compute
+    /// slices (3g instead of 4g for a half).
     ///
     /// # Errors
-    /// When the menu is not possible on this GPU, or not safe; the error shows a state that
-    /// breaks it.
+    /// The menu is not possible on this GPU, or not safe; the error shows a state that breaks the rule.
     pub fn solve(
         geometry: &Geometry,
         kind: LayoutKind,
@@ -27,13 +26,13 @@ impl Layout {
         candidates::check_geometry(geometry)?;
         let plan = candidates::plan(geometry, kind, menu)?;
         Layout::prove(geometry, plan, equal).map_err(|error| match (kind, error) {
-            // Of the one size no other can be left out.
+            // The menu has a single size, so the message cannot propose to leave one out.
             (LayoutKind::Uniform, LayoutError::Unsafe { .. }) => LayoutError::NotUniform,
             (_, error) => error,
         })
     }
 
-    /// The second half of [`Layout::solve`], for a plan of any shape.
+    /// The second part of [`Layout::solve`], for a plan of any shape.
     pub(super) fn prove(
         geometry: &Geometry,
         plan: candidates::Plan,

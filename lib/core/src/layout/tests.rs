@@ -12,8 +12,7 @@ fn fractions(texts: &[&str]) -> Vec<Fraction> {
     texts.iter().map(|t| Fraction::parse(t).unwrap()).collect()
 }
 
-/// A whole GPU as one device of mixed sizes: what gpufrac does not do, because it is not
-/// safe. The solver has to find that out.
+/// A whole GPU as one device of mixed sizes, which is not safe. The solver must refuse it.
 fn solve_mixed_gpu(geometry: &Geometry, menu: &[Fraction]) -> Result<Layout, LayoutError> {
     let plan = candidates::Plan {
         kind: LayoutKind::Whole,
@@ -61,7 +60,7 @@ fn the_preferences_are_those_of_the_design() {
         assert_eq!(right(25), ["2g@4", "1g@6", "1g@4"]);
         assert_eq!(left(50), ["4g@0"]);
         assert_eq!(right(50), ["3g@4"]);
-        // The way out of a quarter is the profile with double memory, not a plain 1g.
+        // The alternative for a quarter is the profile with double memory, not a plain 1g.
         let double = layout.preference(Side::Right, Units(25))[1];
         assert_eq!((double.profile_id, double.placement.size), (15, 2));
 
@@ -96,7 +95,7 @@ fn every_builtin_geometry_is_proven() {
             let seven = geometry.compute_slices == 7;
             let expected: &[usize] = match kind {
                 LayoutKind::Halves if seven => &[15, 15],
-                // Nothing, a half, and the subsets of two quarters.
+                // The empty half, the full half, and the subsets of two quarters.
                 LayoutKind::Halves => &[5, 5],
                 // Every subset of seven or of four instances.
                 LayoutKind::Slices if seven => &[128],
@@ -151,8 +150,8 @@ fn a_whole_gpu_of_mixed_sizes_is_refused_with_a_state() {
     );
 }
 
-/// Looks at the counterexample without the solver: it admits by counting, and each position of
-/// the request is taken or out of compute slices.
+/// Checks a counterexample without the solver: Slurm's count admits the request, and each of its positions is taken
+/// or has no compute slices left.
 fn assert_really_stuck(model: &str, case: &Counterexample) {
     let geometry = builtin(model);
     assert!(case.units <= case.free, "{case}");
@@ -194,7 +193,7 @@ fn unsafe_menus_of_halves_show_a_state() {
         let error = Layout::solve(&geometry, LayoutKind::Halves, &fractions(menu), false);
         assert!(matches!(error, Err(LayoutError::Unsafe { .. })), "{menu:?}");
     }
-    // Eighths do not exist on four slices: there 1/8 is a 1g, at half the price.
+    // Four memory slices have no eighths: 1/8 is a 1g at half the price.
     let error = Layout::solve(
         &builtin("A30-24"),
         LayoutKind::Halves,
@@ -209,8 +208,8 @@ fn unsafe_menus_of_halves_show_a_state() {
 
 #[test]
 fn sides_that_disturb_each_other_are_refused() {
-    // A driver that allows only two 2g on the GPU: each half alone is still safe, as 1g with
-    // double memory is the way out, but both together need three 2g.
+    // A driver that allows only two 2g on a GPU: each half alone is safe, because 1g with double memory is the
+    // alternative; both halves together need three 2g.
     let mut geometry = builtin("H100-80");
     let two = geometry.profiles.iter_mut().find(|p| p.id == 14).unwrap();
     two.max_instances = 2;
@@ -283,19 +282,19 @@ fn foreign_instances_are_respected() {
             .map(|c| (c.profile_id, c.placement.start))
     };
     assert_eq!(start(Side::Left, 25, &[]), Some((14, 2)));
-    // An admin's own 1g with media engines at 2.
+    // An admin's own 1g with media engines at slice 2.
     assert_eq!(start(Side::Left, 25, &[at(20, 2, 1)]), Some((14, 0)));
-    // The only position of a 2g in the right half is taken: the way out.
+    // The only position of a 2g in the right half is taken: the alternative is used.
     assert_eq!(start(Side::Right, 25, &[at(19, 5, 1)]), Some((15, 6)));
     let twos = [at(14, 2, 2), at(14, 4, 2), at(14, 0, 2)];
     assert_eq!(start(Side::Left, 25, &twos[1..]), Some((14, 2)));
     assert_eq!(start(Side::Left, 25, &twos), None);
-    // A profile that is not in the table counts as much compute as memory.
+    // A profile that is not in the table counts as many compute slices as memory slices.
     assert_eq!(start(Side::Right, 25, &[at(99, 6, 2)]), Some((15, 4)));
-    // The whole GPU taken by hand.
+    // An admin made an instance of the whole GPU.
     assert_eq!(start(Side::Left, 13, &[at(0, 0, 8)]), None);
     assert_eq!(start(Side::Right, 50, &[at(0, 0, 8)]), None);
-    // The other half's instances do not matter.
+    // Instances of the other half do not matter.
     assert_eq!(start(Side::Right, 50, &[at(5, 0, 4)]), Some((9, 4)));
 }
 
@@ -360,7 +359,7 @@ fn shares_are_whole_percents() {
         assert_eq!(size.memory.0, 46068 * u64::from(size.units.0) / 100);
     }
     assert_eq!(layout.largest().unwrap().memory, MemoryMib(46068));
-    // No amount is too much to compute with.
+    // The largest amount of memory does not overflow.
     let huge = Layout::shares("mps", MemoryMib(u64::MAX), &[], Units(1)).unwrap();
     assert_eq!(
         huge.entry(Units(50)).unwrap().memory,
@@ -410,7 +409,7 @@ fn shared_halves_have_one_instance_each() {
     assert!(matches!(odd, Err(LayoutError::Geometry { .. })));
 }
 
-/// The pieces of a GPU, its lowest piece first, as they stand when all of them came one after the other.
+/// The pieces of a GPU after one request for each, from the lowest piece up.
 fn pieces(model: &str, size: &str, equal: bool) -> (Layout, Vec<String>) {
     let geometry = builtin(model);
     let layout = Layout::solve(&geometry, LayoutKind::Uniform, &fractions(&[size]), equal).unwrap();
@@ -439,7 +438,7 @@ fn uniform_pieces_and_the_whole_gpu() {
     for model in Geometry::builtin_names() {
         let seven = builtin(model).compute_slices == 7;
         let cases: &[(&str, bool, u32, usize, usize)] = match seven {
-            // Size, equal, units, how many, states: the subsets of the pieces, and the whole GPU.
+            // Size, equal, units, number of pieces, states: the subsets of the pieces, and the whole GPU.
             true => &[
                 ("1/2", false, 50, 2, 5),
                 ("1/2", true, 50, 2, 5),
@@ -501,7 +500,7 @@ fn uniform_takes_one_size_that_is_safe() {
         let menu = fractions(menu);
         Layout::solve(&geometry, LayoutKind::Uniform, &menu, false).unwrap_err()
     };
-    // Slices of memory come in twos and fours: three or five pieces leave some that no instance can have.
+    // Memory slices come in twos and fours: three or five pieces leave slices that no instance can have.
     for menu in [
         &[][..],
         &["1"],
@@ -515,7 +514,7 @@ fn uniform_takes_one_size_that_is_safe() {
     ] {
         assert_eq!(refused(menu), LayoutError::NotUniform, "{menu:?}");
     }
-    // The whole GPU may be named.
+    // The menu may name the whole GPU, too.
     let named = Layout::solve(
         &geometry,
         LayoutKind::Uniform,

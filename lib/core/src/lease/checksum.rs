@@ -5,14 +5,14 @@ use crate::crc64::crc64;
 
 const LABEL: &str = "# crc64 ";
 
-/// The body with its checksum line.
+/// Adds the line with the checksum to a body.
 pub(super) fn seal(mut body: String) -> String {
     let sum = crc64(body.as_bytes());
     body.push_str(&format!("{LABEL}{sum:016x}\n"));
     body
 }
 
-/// The body of a sealed text.
+/// The body of a text with a checksum line.
 pub(super) fn open(text: &str) -> Result<&str, LeaseError> {
     let line_length = LABEL.len() + 17;
     let split = text

@@ -1,78 +1,78 @@
-//! What can be wrong with a lease.
+//! The errors of leases.
 
 use super::state::LeaseState;
 use crate::ids::JobId;
 use crate::mechanism::Mechanism;
 
-/// The version of the text that this build writes. A key more, or one that means something else, is a new version.
+/// The version of the text that this build writes. A further key, or a key with another meaning, needs a new version.
 pub const VERSION: u32 = 3;
-/// The oldest version that it reads: jobs run on while a node goes from one build to the next.
+/// The oldest version that this build reads, because jobs run on during an upgrade of a node.
 pub const OLDEST: u32 = VERSION - 1;
 
-/// Why a text is not a lease, or a lease cannot change as asked.
+/// The reasons why a text is not a lease, or a lease cannot change its state.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The last line, with the checksum, is missing: the file was cut short.
+    /// The last line, with the checksum, is missing: the file is incomplete.
     #[error("the last line has no checksum: the lease was not written to its end")]
     Torn,
-    /// The checksum is that of another text.
+    /// The checksum does not match the text.
     #[error("the checksum does not match: the lease was damaged or edited")]
     Checksum,
-    /// Not a lease of this build, though the checksum is right.
+    /// The checksum is right, but this build cannot read the text.
     #[error(
         "a newer gpufrac wrote this lease: {source}; install that build again, it ends the lease"
     )]
     Text {
-        /// What the reader of TOML says.
+        /// The error of the TOML parser.
         source: Box<toml::de::Error>,
     },
-    /// Written by another version of gpufrac.
+    /// Another version of gpufrac wrote the lease.
     #[error("{}", unread(*found))]
     Version {
         /// The version in the text.
         found: i64,
     },
-    /// An active lease says which instance it holds.
+    /// The lease is active, but names no instance.
     #[error("job {job_id}: a lease in state active must name its instance")]
     NoInstance {
-        /// The lease's job.
+        /// The job of the lease.
         job_id: JobId,
     },
-    /// Parts that the mechanism does not have, or one that it needs is missing.
+    /// The lease has sections that its mechanism does not have, or one that the mechanism needs is missing.
     #[error("job {job_id}: the sections below [slice] are not those of mechanism {mechanism}")]
     Sections {
-        /// The lease's job.
+        /// The job of the lease.
         job_id: JobId,
-        /// Its mechanism.
+        /// The mechanism of the lease.
         mechanism: Mechanism,
     },
-    /// Leases only go forward: carving, active, releasing.
+    /// States only go forward: carving, active, releasing.
     #[error("job {job_id}: a lease cannot go from {from} to {to}")]
     Transition {
-        /// The lease's job.
+        /// The job of the lease.
         job_id: JobId,
-        /// Its state.
+        /// The current state.
         from: LeaseState,
-        /// The state that was asked for.
+        /// The requested state.
         to: LeaseState,
     },
-    /// A value that cannot be written as TOML.
+    /// TOML cannot represent a value.
     #[error("job {job_id}: cannot write the lease: {source}")]
     Write {
-        /// The lease's job.
+        /// The job of the lease.
         job_id: JobId,
-        /// What the writer of TOML says.
+        /// The error of the TOML writer.
         source: Box<toml::ser::Error>,
     },
 }
 
 impl LeaseError {
-    /// Whether the lease is whole, and a newer build than this one wrote it: that build reads it.
+    /// Whether the lease is complete, but a newer build wrote it, so that only that build can read it.
     #[must_use]
     pub fn is_of_newer_build(&self) -> bool {
         match self {
             LeaseError::Version { found } => *found > i64::from(VERSION),
-            // The checksum is right, so a gpufrac wrote it: with a key that this one does not know.
+            // The checksum is right, so gpufrac wrote the text: with a key that this build does not know.
             LeaseError::Text { .. } => true,
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! What a job holds of a GPU.
+//! The part of a GPU that a job holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,12 +8,12 @@ use crate::ids::{DeviceIndex, DeviceMinor, GpuIndex};
 use crate::layout::Side;
 use crate::mechanism::Mechanism;
 
-/// What a job holds of a GPU: which GPU, and what of it.
+/// The part of a GPU that a job holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Slurm's index of the device on this node (`SLURM_JOB_GPUS`).
     pub device_index: DeviceIndex,
-    /// Which part of the GPU the device is.
+    /// The part of the GPU that the device is.
     pub side: Side,
     /// UUID of the GPU, `GPU-...`.
     pub gpu_uuid: String,
@@ -21,31 +21,31 @@ pub struct Slice {
     pub gpu_index: GpuIndex,
     /// N of the GPU's `/dev/nvidiaN`.
     pub gpu_minor: DeviceMinor,
-    /// Memory that the job may use.
+    /// Memory that the job may use, in MiB.
     pub memory_mib: MemoryMib,
-    /// Whether the job gets variables that tell frameworks to stay within their share.
+    /// Whether the job gets variables that tell frameworks (such as PyTorch) to stay within their share.
     pub hints: bool,
     /// Whether the driver limits the memory of the job's control groups.
     pub group_limit: bool,
-    /// What of it is the job's.
+    /// The resources of the job's mechanism.
     pub held: Held,
 }
 
-/// What of a GPU is the job's: for each mechanism what it needs, and no more.
+/// The resources that a job holds, by mechanism.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
     /// A MIG instance of its own.
     Mig(MigSlice),
-    /// A part of a MIG instance.
+    /// A part of a MIG instance by MPS.
     MigMps {
-        /// The instance, which jobs share.
+        /// The instance, which several jobs share.
         mig: MigSlice,
         /// The instance's control daemon and its limits for the job.
         mps: MpsSlice,
     },
-    /// A part of the GPU by a control daemon of MPS; None for a whole GPU, which has no daemon.
+    /// A part of the GPU by MPS; None for a whole GPU, which needs no control daemon.
     Mps(Option<MpsSlice>),
-    /// Turns on the GPU, or the whole GPU.
+    /// Time slices of the GPU, or the whole GPU.
     Timeslice,
     /// A part of the GPU by HAMi-core; None for a whole GPU, which has no limits.
     Hami(Option<HamiSlice>),
@@ -66,7 +66,7 @@ impl Held {
 }
 
 impl Slice {
-    /// The place of the MIG instance, made or not; None without MIG.
+    /// The MIG instance or its planned place; None without MIG.
     pub fn mig(&self) -> Option<&MigSlice> {
         match &self.held {
             Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
@@ -74,7 +74,7 @@ impl Slice {
         }
     }
 
-    /// As [`Slice::mig`], to note the instance that was made.
+    /// As [`Slice::mig`], to record the instance after it was created.
     pub fn mig_mut(&mut self) -> Option<&mut MigSlice> {
         match &mut self.held {
             Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
@@ -90,7 +90,7 @@ impl Slice {
         }
     }
 
-    /// As [`Slice::mps`], to note the partition that the daemon gave.
+    /// As [`Slice::mps`], to record the partition of multiprocessors that the daemon gave.
     pub fn mps_mut(&mut self) -> Option<&mut MpsSlice> {
         match &mut self.held {
             Held::MigMps { mps, .. } | Held::Mps(Some(mps)) => Some(mps),
@@ -98,7 +98,7 @@ impl Slice {
         }
     }
 
-    /// HAMi-core's library and cache; None without HAMi-core and for a whole GPU.
+    /// The library and cache of HAMi-core; None without HAMi-core and for a whole GPU.
     pub fn hami(&self) -> Option<&HamiSlice> {
         match &self.held {
             Held::Hami(hami) => hami.as_ref(),
@@ -106,13 +106,13 @@ impl Slice {
         }
     }
 
-    /// The MIG instance, once it is known.
+    /// The MIG instance, after it was created.
     pub fn instance(&self) -> Option<&Instance> {
         self.mig()?.instance.as_ref()
     }
 
-    /// What CUDA calls the device: the MIG device where there is one, else the GPU. None while the
-    /// instance is not made.
+    /// The UUID by which CUDA names the device: that of the MIG device, otherwise that of the GPU. None until the
+    /// instance is created.
     pub fn cuda_device(&self) -> Option<&str> {
         match self.mig() {
             Some(mig) => mig.instance.as_ref().map(|i| i.mig_uuid.as_str()),
@@ -121,7 +121,7 @@ impl Slice {
     }
 }
 
-/// A MIG instance: where it is, or will be, created.
+/// A MIG instance, created or planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MigSlice {
@@ -131,53 +131,53 @@ pub struct MigSlice {
     pub profile_name: String,
     /// Its position.
     pub placement: Placement,
-    /// The instance, once it is known.
+    /// The instance, after it was created.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<Instance>,
 }
 
-/// A job's part of what a control daemon of MPS serves.
+/// A job's share of an MPS control daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MpsSlice {
-    /// The daemon's folder; `pipe` and `log` are in it.
+    /// The daemon's folder, with `pipe` and `log` in it.
     pub folder: String,
-    /// Whether the daemon is this job's alone.
+    /// Whether only this job uses the daemon.
     pub private: bool,
-    /// Percent of the multiprocessors that the daemon's device has.
+    /// Percent of the multiprocessors of the daemon's device.
     pub thread_percentage: u32,
-    /// Memory limit of each client.
+    /// Memory limit of each client, in MiB.
     pub memory_limit_mib: MemoryMib,
-    /// The static partition of multiprocessors, `UUID/ID`, where the pool uses them.
+    /// The static partition of multiprocessors, `UUID/ID`, if the pool uses them (`sm_chunks`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_partition: Option<String>,
 }
 
 impl MpsSlice {
-    /// `CUDA_MPS_PIPE_DIRECTORY`.
+    /// The value of `CUDA_MPS_PIPE_DIRECTORY`.
     pub fn pipe(&self) -> String {
         format!("{}/pipe", self.folder)
     }
 
-    /// `CUDA_MPS_LOG_DIRECTORY`.
+    /// The value of `CUDA_MPS_LOG_DIRECTORY`.
     pub fn log(&self) -> String {
         format!("{}/log", self.folder)
     }
 }
 
-/// HAMi-core's part.
+/// A job's share by HAMi-core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HamiSlice {
-    /// `libvgpu.so` where the site installed it.
+    /// The path of `libvgpu.so`.
     pub library: String,
-    /// The job's own file of usage counters.
+    /// The path of the job's file of usage counters.
     pub cache: String,
     /// Percent of the multiprocessors.
     pub sm_limit: u32,
 }
 
-/// A MIG instance as it was created. The driver uses the ids again, never the UUID.
+/// A MIG instance as it was created. The driver reuses ids, but never a UUID.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Instance {
@@ -187,8 +187,8 @@ pub struct Instance {
     pub ci_id: u32,
     /// UUID of the compute instance's device, `MIG-...`.
     pub mig_uuid: String,
-    /// Minor of the GPU instance's capability node.
+    /// Minor number of the GPU instance's capability node.
     pub gi_cap_minor: u32,
-    /// Minor of the compute instance's capability node.
+    /// Minor number of the compute instance's capability node.
     pub ci_cap_minor: u32,
 }

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a slice is in its life.
+/// The state of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LeaseState {
-    /// Intent: written before the first change of the GPU. The instance may or may not exist.
+    /// The lease is written before the first change of the GPU; the instance may or may not exist.
     Carving,
-    /// The instance exists and is the job's.
+    /// The instance exists and belongs to the job.
     Active,
-    /// The job is over; the instance may or may not be gone already.
+    /// The job has ended; the instance may or may not be destroyed already.
     Releasing,
-    /// The job is over, and its instance stands for the next job of its user (`reuse` of the pool).
+    /// The job has ended, and its instance is kept for the next job of its user (`reuse` of the pool).
     Kept,
 }
 

@@ -65,7 +65,7 @@ fn a_lease_is_named_by_job_and_number() {
 }
 
 proptest! {
-    /// A name has one spelling: no two files can be one lease.
+    /// Each name has one spelling, so that two files are never the same lease.
     #[test]
     fn only_names_of_leases_are_read(text in "[.0-9+]{0,5}|[0-9]{1,11}\\.[0-9]{1,11}") {
         if let Some((job_id, number)) = read_name(&text) {
@@ -138,7 +138,7 @@ fn only_forward() {
 fn only_an_instance_that_was_the_jobs_alone_is_kept() {
     let mut kept = lease();
     kept.slice.held = Held::Mig(mig(Some(instance())));
-    // Not while the job may run.
+    // A lease is not kept while its job may run.
     kept.state = LeaseState::Active;
     assert!(matches!(kept.keep(7), Err(LeaseError::Transition { .. })));
     kept.state = LeaseState::Releasing;
@@ -184,7 +184,7 @@ fn active_needs_an_instance() {
     ));
 }
 
-/// Every way to hold a GPU, what `kind` says of it, and the sections of its text.
+/// Every kind of slice, its `kind`, and the sections of its text.
 fn ways() -> Vec<(Slice, &'static str, &'static [&'static str])> {
     let with = |held| Slice {
         held,
@@ -216,7 +216,6 @@ fn ways() -> Vec<(Slice, &'static str, &'static [&'static str])> {
             &["[slice.mps]"],
         ),
         (with(Held::Mps(Some(partition))), "mps", &["[slice.mps]"]),
-        // Whole GPUs.
         (with(Held::Mps(None)), "mps", &[]),
         (with(Held::Hami(None)), "hami", &[]),
         (with(Held::Timeslice), "timeslice", &[]),
@@ -311,7 +310,7 @@ fn a_text_is_what_an_admin_can_read() {
     assert_eq!(Lease::parse(&text).unwrap(), lease);
 }
 
-/// Whole texts as they were written while the sections were fields of their own.
+/// Texts of the version before this one: its sections were separate fields.
 #[test]
 fn texts_of_before_are_read_and_written_the_same() {
     let head = r#"version = 3
@@ -374,7 +373,7 @@ sm_limit = 25
         let right: &[&[&str]] = match mechanism {
             Mechanism::Mig => &[&["mig"]],
             Mechanism::MigMps => &[&["mig", "mps"]],
-            // Without its section, a whole GPU.
+            // Without its section, the lease is that of a whole GPU.
             Mechanism::Mps => &[&["mps"], &[]],
             Mechanism::Timeslice => &[&[]],
             Mechanism::Hami => &[&["hami"], &[]],
@@ -549,7 +548,7 @@ fn a_group_without_a_lease_of_its_name_is_nobodys_while_leases_lack_sluids() {
     assert_eq!(old.owns_group("s0TDM7ZNDQVY00", &both), Some(false));
     assert_eq!(old.owns_group("job_2", &both), Some(true));
     assert_eq!(new.owns_group("job_3", &both), Some(false));
-    // It may be the other's, whose prolog was not told.
+    // The group may belong to the other job, whose prolog did not get the SLUID.
     for lease in both {
         assert_eq!(lease.owns_group("s0TDM7ZNDQVY01", &both), None);
     }

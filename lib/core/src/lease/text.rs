@@ -12,7 +12,7 @@ use crate::layout::Side;
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
-/// All that is read before the version is known to be ours.
+/// The key that is read first: the version.
 #[derive(Deserialize)]
 struct Header {
     version: i64,
@@ -110,7 +110,7 @@ impl LeaseText {
         let (job_id, mechanism) = (self.job_id, self.mechanism);
         let slice = self.slice.slice(mechanism);
         Ok(Lease {
-            // Whoever writes it again writes all that this version has.
+            // A lease is always written in the current version, even if an older one was read.
             version: VERSION,
             state: self.state,
             job_id: self.job_id,
@@ -153,7 +153,7 @@ impl SliceText {
         }
     }
 
-    /// None where the sections are not those of `mechanism`.
+    /// None if the sections do not match `mechanism`.
     fn slice(self, mechanism: Mechanism) -> Option<Slice> {
         let held = match (mechanism, self.mig, self.mps, self.hami) {
             (Mechanism::Mig, Some(mig), None, None) => Held::Mig(mig),
@@ -177,7 +177,7 @@ impl SliceText {
     }
 }
 
-/// What a text of this version begins with.
+/// The first line of a text of this version.
 fn version_line() -> String {
     format!("version = {VERSION}\n")
 }
@@ -186,7 +186,7 @@ impl Lease {
     /// The text of the file.
     ///
     /// # Errors
-    /// When a value has no form in TOML (a time after the year 292 277 026 596).
+    /// A value that TOML cannot represent (a time after the year 292 277 026 596).
     pub fn to_text(&self) -> Result<String, LeaseError> {
         let body = toml::to_string(&LeaseText::of(self)).map_err(|source| LeaseError::Write {
             job_id: self.job_id,
@@ -195,8 +195,8 @@ impl Lease {
         Ok(checksum::seal(body))
     }
 
-    /// Whether the text of a file is beyond doubt that of a lease on another GPU: whole, of this version, of the slice that `name`
-    /// names, and without the GPU's UUID. To know no more than that takes a tenth of the time of [`Lease::parse`].
+    /// Whether the text is certainly that of a lease on another GPU: complete, of this version, of the slice `name`,
+    /// and without the UUID of this GPU. This check takes a tenth of the time of [`Lease::parse`].
     #[must_use]
     pub fn is_elsewhere(text: &str, name: &str, gpu_uuid: &str) -> bool {
         let (Ok(body), Some((job_id, number))) = (checksum::open(text), read_name(name)) else {
@@ -215,7 +215,7 @@ impl Lease {
     /// Reads the text of a file.
     ///
     /// # Errors
-    /// When it is not, to the last byte, what [`Lease::to_text`] of this version or the one before wrote.
+    /// The text is not exactly what [`Lease::to_text`] of this version or the one before wrote.
     pub fn parse(text: &str) -> Result<Lease, LeaseError> {
         let body = checksum::open(text)?;
         let wrong = |source| LeaseError::Text {

@@ -1,4 +1,4 @@
-//! Where an exporter of this node listens.
+//! The address of dcgm-exporter on this node.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,8 +7,8 @@ use std::str::FromStr;
 /// The port of HTTP.
 const HTTP: u16 = 80;
 
-/// A page that a service of this very machine serves: a loopback address in figures, as a name is looked up in files
-/// and by servers that others may change, and a path.
+/// The URL of a service on this machine: a numeric loopback address and a path. Names are not accepted, because they
+/// are looked up in files and servers that others may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExporterUrl {
     address: SocketAddr,
@@ -16,13 +16,13 @@ pub struct ExporterUrl {
 }
 
 impl ExporterUrl {
-    /// Where to connect to.
+    /// The address to connect to.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to ask for.
+    /// The path to request.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
@@ -53,7 +53,7 @@ impl FromStr for ExporterUrl {
     }
 }
 
-/// An address with or without its port; one of version 6 stands in brackets.
+/// An address with or without a port; an IPv6 address stands in brackets.
 fn address(host: &str) -> Option<SocketAddr> {
     let in_brackets = host
         .strip_prefix('[')

@@ -20,12 +20,12 @@ const NAMES: [(&str, u8); 8] = [
 ];
 
 impl Signal {
-    /// Its number.
+    /// The number of the signal.
     pub fn number(self) -> u8 {
         self.0
     }
 
-    /// The names that can be written.
+    /// The allowed names.
     pub fn known() -> String {
         NAMES.map(|(name, _)| name).join(", ")
     }

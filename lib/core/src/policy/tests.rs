@@ -50,7 +50,7 @@ fn the_first_rule_that_matches_holds() {
     assert_eq!(reaper.policy(&facts).name, "notebooks");
     facts.interactive = Some(false);
     assert_eq!(reaper.policy(&facts).name, "");
-    // Who has no account is not in `*` either.
+    // A job without an account does not match `*` either.
     facts.account = Some("");
     let all = Conditions {
         accounts: patterns(&["*"]),

@@ -1,24 +1,25 @@
-//! Texts that Slurm reads otherwise than [`parse`](super::parse) does.
+//! Texts that Slurm reads differently from [`parse`](super::parse).
 //!
-//! A text as a user writes it is refused where it has two readings ([`refuse_ambiguous`]), one that slurmctld counts as it
-//! stands also where Slurm reads nothing or another number ([`refuse_misread`]).
+//! [`refuse_ambiguous`] refuses a user's text that has two readings. [`refuse_misread`] is for a text that slurmctld
+//! counts as it is; it also refuses a text in which Slurm reads nothing or another number.
 //!
-//! Up to 23.02 Slurm looks for `gres:` anywhere in what is left of a text, and takes what follows as the next item; from
-//! 23.11 on it looks for `gres`, and takes a `/` off what follows. What stands before is left out. Of two counts for one
+//! Up to 23.02 Slurm looks for `gres:` anywhere in the rest of a text and takes the text behind it as the next item;
+//! from 23.11 on it looks for `gres` and skips a `/` behind it. It ignores the text before. Of two counts for one
 //! name and Type it takes the last (`_get_next_gres` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
-//! src/common/slurm_protocol_defs.c of 24.11). So a text can show one count to a reader of items and another to Slurm.
+//! src/common/slurm_protocol_defs.c of 24.11). So a text can show one count to a reader of items and another to
+//! Slurm.
 
 use super::error::RequestError;
 use super::item::{GresForm, Kind};
 use super::{counted, item, names_fraction, quoted};
 use crate::pool::Pool;
 
-/// Refuses a text about GPUs that Slurm of this form could read otherwise: an item with a mark inside or with several, one
-/// name and Type twice, a name that only contains that of the fraction, characters that no count has. Texts that do not
-/// name GPUs or shares are not looked into.
+/// Refuses a text about GPUs that a Slurm with this form could read in another way: an item with a mark inside or
+/// with several marks, one name and Type twice, a name that only contains that of the fraction, characters that no
+/// count has. Texts that name neither GPUs nor shares are not checked.
 ///
 /// # Errors
-/// The item, and what is wrong with it.
+/// The item, and the reason.
 pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> {
     if !is_about_gpus(list) {
         return Ok(());
@@ -44,13 +45,13 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
         if body.len() >= 5 && body.is_char_boundary(5) && is_mark(&body[..5]) {
             return refused("it has two marks");
         }
-        // What is wrong with a fraction is said in words of its own.
+        // A wrong fraction has its own message.
         let kind = item(text)?.kind;
         if !body.bytes().all(is_plain) {
             return refused("a name or a count has no such character");
         }
         let (name, type_name) = match &kind {
-            // Slurm leaves out what counts nothing.
+            // Slurm ignores items with a count of zero.
             Kind::Gpu(count) | Kind::Shard(count) if count.count == Some(0) => continue,
             Kind::Gpufrac { .. } => ("gpufrac", ""),
             Kind::Gpu(count) => ("gpu", count.type_name.unwrap_or("")),
@@ -69,12 +70,13 @@ pub fn refuse_ambiguous(list: &str, form: GresForm) -> Result<(), RequestError> 
     Ok(())
 }
 
-/// Refuses a text about GPUs that slurmctld counts as it stands, where it could count something else: everything that
-/// [`refuse_ambiguous`] refuses, an item about GPUs without this Slurm's mark or in capital letters, one about anything that
-/// ends Slurm's list, counts and Types that Slurm reads otherwise, and a Type that Slurm takes for another.
+/// Refuses a text about GPUs that slurmctld counts as it is, if Slurm could count something else: everything that
+/// [`refuse_ambiguous`] refuses, an item about GPUs without this Slurm's mark or in capital letters, an item at which
+/// Slurm stops reading the list, counts and Types that Slurm reads differently, and a Type that Slurm takes for
+/// another one.
 ///
 /// # Errors
-/// The item, and what is wrong with it.
+/// The item, and the reason.
 pub fn refuse_misread(list: &str, form: GresForm) -> Result<(), RequestError> {
     refuse_ambiguous(list, form)?;
     if !is_about_gpus(list) {
@@ -142,7 +144,7 @@ fn is_about_gpus(text: &str) -> bool {
     names("gpu") || names("shard")
 }
 
-/// The mark of an item as Slurm writes it, and what follows.
+/// The mark of an item as Slurm writes it, and the text behind it.
 fn mark(text: &str) -> Option<(GresForm, &str)> {
     let forms = [GresForm::Colon, GresForm::Slash];
     forms
@@ -156,7 +158,7 @@ fn is_mark(text: &str) -> bool {
         .any(|mark| text.eq_ignore_ascii_case(mark))
 }
 
-/// What names, Types and counts are made of.
+/// The characters of names, Types and counts.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"_-.:=/".contains(&byte)
 }
@@ -170,7 +172,7 @@ mod tests {
     #[test]
     fn what_slurm_reads_otherwise_is_refused() {
         for text in [
-            // The last item wins, and a mark is found anywhere.
+            // Slurm takes the last item, and finds a mark anywhere in the text.
             "gres/gpufrac:50,gres/shard:50,xgres/shard:1,xgres/gpufrac:1",
             "gres:gpufrac:50,gres:shard:50,xgres:shard:1,xgres:gpufrac:1",
             "gres/gpu:whole:1,gres/gpufrac:100,licensegres/gpu:whole:1",
@@ -195,14 +197,14 @@ mod tests {
     #[test]
     fn what_slurm_counts_otherwise_is_refused_where_it_is_counted() {
         for text in [
-            // No mark, that of another Slurm, capital letters: nothing is counted.
+            // No mark, the mark of another series, capital letters: Slurm counts nothing.
             "gpu:1",
             "gres:gpu:1,shard:5",
             "gres:GPU:1",
-            // What ends the list.
+            // Slurm stops reading the list at these items.
             "gres:shard:3,gres:5,gres:gpufrac:13",
             "gres:shard:3,gres:,gres:gpufrac:13",
-            // Numbers of Types: of `half`, and none.
+            // Names whose number collides: with that of `half`, and with that of no Type.
             "gres:shard:x063x063x:25,gres:gpufrac:25",
             // Counts and Types.
             "gres:shard:5x",

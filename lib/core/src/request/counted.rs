@@ -1,19 +1,19 @@
-//! Type and count of an item, as Slurm reads them where no other reading is possible.
+//! Type and count of an item, if all versions of Slurm read them in the same way.
 //!
-//! `_get_next_gres` and `_is_valid_number` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
+//! Sources: `_get_next_gres` and `_is_valid_number` in src/common/gres.c of 22.05, `slurm_get_next_tres` in
 //! src/common/slurm_protocol_defs.c of 24.11, `suffix_mult` in src/common/read_config.c.
 
 use super::item::GresForm;
 use super::value;
 
-/// What an item counts.
+/// Type and count of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Counted<'a> {
     pub(super) type_name: Option<&'a str>,
     pub(super) count: u64,
 }
 
-/// Reads `[:TYPE][:COUNT]`, what follows the name. None where versions of Slurm differ, or a word could be either.
+/// Reads `[:TYPE][:COUNT]`, the text behind the name. None if versions of Slurm differ, or if a word could be either.
 pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
     // From 23.11 on a `=` may stand before the count.
     let (rest, last) = match rest.split_once('=') {
@@ -42,8 +42,8 @@ pub(super) fn read(rest: &str, form: GresForm) -> Option<Counted<'_>> {
     }
 }
 
-/// The number by which Slurm compares names of Types (`gres_build_id` in src/common/gres.c): each byte is added at the next
-/// of four places. Only for names of ASCII characters: others have a sign.
+/// The number by which Slurm compares names of Types (`gres_build_id` in src/common/gres.c): each byte is added to
+/// the next of four bytes in turn. For ASCII names only, because Slurm's chars are signed.
 pub(super) fn number(name: &str) -> u32 {
     let bytes = name.bytes().enumerate();
     bytes.fold(0, |sum: u32, (place, byte)| {
@@ -51,12 +51,12 @@ pub(super) fn number(name: &str) -> u32 {
     })
 }
 
-/// A number with one of Slurm's suffixes. The two greatest mean something else to Slurm (NO_VAL64, INFINITE64).
+/// A number with one of Slurm's suffixes. Slurm gives the two greatest values another meaning (NO_VAL64, INFINITE64).
 fn number_of(text: &str) -> Option<u64> {
     value::number_of(text).filter(|count| *count < u64::MAX - 1)
 }
 
-/// Whether no Slurm takes it for a count.
+/// Whether no version of Slurm takes the text for a count.
 fn is_type(name: &str) -> bool {
     let first = |letter: char| letter.is_ascii_alphabetic() || letter == '_';
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);

@@ -1,79 +1,79 @@
-//! Why an item is refused.
+//! The reasons why an item is refused.
 
 use crate::fraction::{Fraction, FractionError};
 use crate::mechanism::UnknownMechanism;
 
-/// Why a `gpufrac` item is refused.
+/// The reasons why a `gpufrac` item is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// `gpufrac` or `gpufrac:` alone.
+    /// `gpufrac` or `gpufrac:` without an amount.
     #[error("{item:?} does not say how much; write gpufrac:0.25")]
     Missing {
-        /// The item.
+        /// The item as written.
         item: String,
     },
-    /// A value that is no fraction.
+    /// The value is not a fraction.
     #[error("{item:?}: {source}; write for example gpufrac:0.25")]
     Fraction {
-        /// The item.
+        /// The item as written.
         item: String,
-        /// Why not.
+        /// The reason.
         source: FractionError,
     },
-    /// A ratio or a percentage.
+    /// The value is a ratio or a percentage.
     #[error("{item:?}: write it as a decimal: gpufrac:{decimal}")]
     Decimal {
-        /// The item.
+        /// The item as written.
         item: String,
-        /// What to write.
+        /// The decimal to write instead.
         decimal: Fraction,
     },
-    /// What can only be meant in one way.
+    /// The item is misspelt, but has only one possible meaning.
     #[error("{item:?}: {why}; write {write}")]
     Instead {
-        /// The item.
+        /// The item as written.
         item: String,
-        /// What is wrong with it.
+        /// The mistake.
         why: &'static str,
-        /// What to write.
+        /// The text to write instead.
         write: String,
     },
-    /// Memory that is no whole number, or too much of it.
+    /// The amount of memory is not a whole number, or too large.
     #[error(
         "{item:?} is not an amount of memory; write a whole number with K, M, G or T, such as gpufrac:10G"
     )]
     Memory {
-        /// The item.
+        /// The item as written.
         item: String,
     },
-    /// A word that names no mechanism.
+    /// No mechanism has this name.
     #[error("{item:?}: {source}; write gpufrac:0.25 or gpufrac:mig:0.25")]
     Mechanism {
-        /// The item.
+        /// The item as written.
         item: String,
-        /// The word.
+        /// The word in place of a mechanism.
         source: UnknownMechanism,
     },
-    /// More words than mechanism and amount.
+    /// The item has more parts than mechanism and amount.
     #[error("{item:?} has too many parts; write gpufrac:0.25 or gpufrac:mig:0.25")]
     TooManyParts {
-        /// The item.
+        /// The item as written.
         item: String,
     },
-    /// Slurm would read it otherwise.
+    /// Slurm could read the item in another way.
     #[error(
         "{item:?} can be read in two ways: {why}; write each of gpufrac, shard and gpu once, as in --gres=gpufrac:0.25"
     )]
     Ambiguous {
-        /// The item.
+        /// The item as written.
         item: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// Capital letters.
+    /// The name is in capital letters.
     #[error("{item:?}: names of GRES are in small letters; write gpufrac:0.25")]
     Case {
-        /// The item.
+        /// The item as written.
         item: String,
     },
 }

@@ -3,7 +3,7 @@
 use crate::fraction::{Fraction, MemoryMib};
 use crate::mechanism::Mechanism;
 
-/// How a GRES is marked in a tres string.
+/// The mark before a GRES in a tres string.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GresForm {
     /// `gres:`, up to Slurm 23.02.
@@ -23,45 +23,45 @@ impl GresForm {
     }
 }
 
-/// What stands after `gpufrac`.
+/// The amount behind `gpufrac`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     /// A part of a GPU.
     Fraction(Fraction),
-    /// At least that much memory.
+    /// At least this much memory.
     Memory(MemoryMib),
-    /// An integer above one: units that were counted before.
+    /// An integer above one: units, which gpufrac wrote earlier.
     Units(u64),
 }
 
 /// One item of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item<'a> {
-    /// As it stands in the list.
+    /// The text of the item in the list.
     pub text: &'a str,
-    /// The mark it has.
+    /// The mark of the item; None without a mark.
     pub form: Option<GresForm>,
-    /// What it asks for.
+    /// The meaning of the item.
     pub kind: Kind<'a>,
 }
 
-/// What an item asks for, as far as gpufrac cares.
+/// The meaning of an item, as far as gpufrac needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
     /// A fraction of a GPU.
     Gpufrac {
         /// The mechanism, if named.
         mechanism: Option<Mechanism>,
-        /// How much.
+        /// The amount.
         amount: Amount,
     },
-    /// Slurm's own share of a GPU.
+    /// `shard`, Slurm's own share of a GPU.
     Shard(Count<'a>),
-    /// Whole devices.
+    /// `gpu`, whole devices.
     Gpu(Count<'a>),
-    /// `none`: no GRES at all.
+    /// `none`: no GRES.
     None,
-    /// Anything else.
+    /// Any other item.
     Other,
 }
 
@@ -70,6 +70,6 @@ pub enum Kind<'a> {
 pub struct Count<'a> {
     /// The type, if named.
     pub type_name: Option<&'a str>,
-    /// The count; 1 where none is written. `None` when it is not a number that we can read.
+    /// The count; 1 if none is written. None if the text is not a number that gpufrac can read.
     pub count: Option<u64>,
 }

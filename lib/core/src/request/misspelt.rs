@@ -1,7 +1,7 @@
-//! What newcomers write in place of a fraction, and what they mean by it.
+//! Misspelt fractions, and their intended meaning.
 //!
-//! Slurm counts GRES in whole numbers and splits texts at commas, so that none of this can mean anything else: it refuses most of
-//! it by itself, in words that do not say what to write.
+//! Slurm counts GRES in whole numbers and splits texts at commas, so that these texts can have no other meaning.
+//! Slurm refuses most of them itself, but its messages do not say what to write.
 
 use super::error::RequestError;
 use super::value::{self, is_decimal};
@@ -9,10 +9,10 @@ use super::{NAME, part_of_gpu, quoted, without_prefix};
 use crate::fraction::Fraction;
 use crate::mechanism::Mechanism;
 
-/// Refuses a text in which a fraction is misspelt, in a way that the grammar does not know.
+/// Refuses a text with a misspelt fraction that the grammar does not know.
 ///
 /// # Errors
-/// The item, and what to write instead.
+/// The item, and the text to write instead.
 pub fn refuse_misspelt(list: &str) -> Result<(), RequestError> {
     let mut previous = "";
     for text in list.split(',') {
@@ -24,7 +24,7 @@ pub fn refuse_misspelt(list: &str) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// `gpufrac:0,25`, which is two items to Slurm, as is `gpu:0,25`.
+/// `gpufrac:0,25` and `gpu:0,25`, which are two items to Slurm.
 fn decimal_comma(text: &str, next: &str) -> Option<RequestError> {
     let decimals = without_prefix(next).1;
     let (_, body) = without_prefix(text);
@@ -50,7 +50,7 @@ fn decimal_comma(text: &str, next: &str) -> Option<RequestError> {
     })
 }
 
-/// A part of anything but `gpufrac` or `gpu`: `frac:0.25`, `gpu:h100:0.25`, `gpufrac0.25`.
+/// A fraction of another name than `gpufrac` or `gpu`: `frac:0.25`, `gpu:h100:0.25`, `gpufrac0.25`.
 fn misnamed(text: &str) -> Option<RequestError> {
     let (_, body) = without_prefix(text);
     let instead = |why, mechanism, amount| {
@@ -90,7 +90,7 @@ fn mechanism(word: &str) -> Option<Mechanism> {
     word.to_ascii_lowercase().parse().ok()
 }
 
-/// What to write for an amount; an example where there is no such fraction.
+/// The text to write for an amount; an example if there is no such fraction.
 fn fraction(mechanism: Option<Mechanism>, amount: &str) -> String {
     let by = mechanism.map(|name| format!("{name}:")).unwrap_or_default();
     match Fraction::parse_decimal(amount) {
@@ -99,7 +99,7 @@ fn fraction(mechanism: Option<Mechanism>, amount: &str) -> String {
     }
 }
 
-/// What is wrong with `gpufrac:A:B`, if A is no mechanism but B can be told.
+/// The mistake in `gpufrac:A:B` if A is not a mechanism, but the meaning of B is clear.
 pub(super) fn swapped(text: &str, first: &str, second: &str) -> Option<RequestError> {
     let instead = |why, write| {
         Some(RequestError::Instead {
@@ -118,7 +118,7 @@ pub(super) fn swapped(text: &str, first: &str, second: &str) -> Option<RequestEr
             fraction(None, second),
         );
     }
-    // Units are nothing to write.
+    // Users do not write units.
     let amount = Fraction::parse_decimal(first).is_ok() || value::is_memory(first);
     if !amount {
         return None;

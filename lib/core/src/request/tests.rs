@@ -35,10 +35,10 @@ fn every_way_to_write_a_quarter() {
         "gres/gpufrac:0.25",
         "gres/gpufrac=0.25",
         "gres/gpufrac=.250000",
-        // What Slurm makes of --gpus-per-node=gpufrac:0.25.
+        // The form into which Slurm turns --gpus-per-node=gpufrac:0.25.
         "gres:gpu:gpufrac:0.25",
         "gres/gpu:gpufrac:0.25",
-        // And of --gpus-per-node=0.25.
+        // The form into which Slurm turns --gpus-per-node=0.25.
         "gres:gpu:0.25",
         "gpu=.25",
     ] {
@@ -120,7 +120,7 @@ fn counts_as_slurm_reads_them() {
         ("shard:2m", count(None, Some(2 << 20))),
         ("shard:1x", count(None, None)),
         ("shard:99999999999999999999", count(None, None)),
-        // Over 64 bits.
+        // More than 64 bits.
         ("shard:20000P", count(None, None)),
         ("SHARD:5", count(None, Some(5))),
         ("GRES:Shard:5", count(None, Some(5))),
@@ -291,7 +291,7 @@ fn refusals_say_what_to_write() {
     assert!(!control.contains('\u{1b}'), "{control:?}");
 }
 
-/// Texts near the grammar, so that the branches are reached.
+/// Texts close to the grammar, so that the tests reach all branches.
 pub(crate) fn near() -> impl Strategy<Value = String> {
     let word = prop_oneof![
         Just("gpufrac".to_owned()),

@@ -4,7 +4,7 @@ use super::error::RequestError;
 use super::item::{Amount, Count};
 use crate::fraction::{Fraction, FractionError, MemoryMib};
 
-/// Reads what stands after `gpufrac:`; `item` is for the message.
+/// Reads the text behind `gpufrac:`; `item` is for the message.
 pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
     if let Some(memory) = memory(text) {
         return memory
@@ -14,7 +14,7 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
     match Fraction::parse_decimal(text) {
         Ok(fraction) => Ok(Amount::Fraction(fraction)),
         Err(FractionError::OverOne) if text.bytes().all(|b| b.is_ascii_digit()) => {
-            // A number with more digits than u64 has is over one like any other.
+            // A number that does not fit into u64 counts as the largest one.
             Ok(Amount::Units(text.parse().unwrap_or(u64::MAX)))
         }
         Err(source) => Err(match other_notation(text) {
@@ -24,17 +24,17 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
     }
 }
 
-/// Whether this is a number with a point in it, which no count of Slurm's is.
+/// Whether this is a number with a decimal point, which no count of Slurm has.
 pub(super) fn is_decimal(text: &str) -> bool {
     text.contains('.') && text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
 }
 
-/// Whether this is meant as an amount of memory.
+/// Whether the text is meant as an amount of memory.
 pub(super) fn is_memory(text: &str) -> bool {
     memory(text).is_some()
 }
 
-/// `1/4` and `25%`, for which we know what is meant.
+/// The fraction of `1/4` and `25%`, which the grammar does not allow but which have a clear meaning.
 fn other_notation(text: &str) -> Option<Fraction> {
     if text.contains('/') {
         return Fraction::parse(text).ok();
@@ -43,7 +43,7 @@ fn other_notation(text: &str) -> Option<Fraction> {
     Fraction::new(percent, 100).ok()
 }
 
-/// `None` when the text is not meant as memory, `Some(None)` when it is but no such amount exists.
+/// None if the text is not meant as memory; `Some(None)` if it is, but there is no such amount.
 fn memory(text: &str) -> Option<Option<MemoryMib>> {
     let lower = text.to_ascii_lowercase();
     let number_end = lower.find(|c: char| !(c.is_ascii_digit() || c == '.'))?;
@@ -79,7 +79,7 @@ pub(super) fn count<'a>(parts: &[&'a str]) -> Count<'a> {
     Count { type_name, count }
 }
 
-/// A number with Slurm's suffixes k, m, g, t, p: powers of 1024.
+/// A number with Slurm's suffixes k, m, g, t, p, which are powers of 1024.
 pub(super) fn number_of(text: &str) -> Option<u64> {
     let end = text
         .find(|c: char| !c.is_ascii_digit())

@@ -1,4 +1,4 @@
-//! What stands against a request, whatever its size.
+//! Parts of a request that contradict a fraction of any size.
 
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
@@ -8,19 +8,19 @@ use super::requested::is_of_no_pool;
 use crate::config::Config;
 use crate::request::{self, Item, Kind};
 
-/// What the options ask for that do not count per node.
+/// The items of options that do not count per node.
 #[derive(Default)]
 pub(super) struct Elsewhere {
     /// The option that asks for a GPU.
     pub(super) gpu: Option<&'static str>,
-    /// `gpu` or `shard`, when one is asked for that may be of a pool.
+    /// `gpu` or `shard`, if one that may be of a pool is asked for.
     pub(super) raw: Option<&'static str>,
-    /// Whether one of them says anything of a GPU, `gpu:0` included.
+    /// Whether one of the items names a GPU, even `gpu:0`.
     pub(super) any: bool,
 }
 
-/// Looks through the items that do not count per node, each with its option. A fraction there is refused: it could not
-/// be kept apart from one GPU for the whole job.
+/// Reads the items that do not count per node, each with its option. A fraction there is refused, because gpufrac
+/// could not distinguish it from one GPU for the whole job.
 pub(super) fn elsewhere<'i, 't: 'i>(
     request: &JobRequest<'_>,
     items: impl Iterator<Item = (&'static str, &'i Item<'t>)>,
@@ -52,7 +52,7 @@ pub(super) fn elsewhere<'i, 't: 'i>(
     Ok(found)
 }
 
-/// The option that ties something to whole GPUs, which Slurm refuses together with shards.
+/// The option that binds something to whole GPUs; Slurm refuses it together with shards.
 pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
     let texts = [
         ("--cpus-per-gpu", request.cpus_per_tres),
@@ -69,7 +69,7 @@ pub(super) fn bound_to_gpu(request: &JobRequest<'_>) -> Option<&'static str> {
         .map(|(option, _)| option)
 }
 
-/// Whether nothing in the request stands against a fraction, whatever its size.
+/// Checks that nothing in the request contradicts a fraction of any size.
 pub(super) fn fraction_alone(
     config: &Config,
     destination: &Destination<'_>,
@@ -94,7 +94,7 @@ pub(super) fn fraction_alone(
     Ok(())
 }
 
-/// Whether `shard` or `gpu` may be asked for as they are.
+/// Refuses `shard` and `gpu` where they may not be asked for directly.
 pub(super) fn refuse_raw(
     config: &Config,
     destination: &Destination<'_>,
@@ -104,7 +104,7 @@ pub(super) fn refuse_raw(
 ) -> Result<(), Refusal> {
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
     let closed = destination.partitions.iter().find(|name| !allowed(name));
-    // A client that does not know where the job will go leaves it to the controller.
+    // A client that does not know the partition of the job leaves this to the controller.
     let undecided = occasion == Occasion::Submit && !destination.named;
     match closed {
         None => Ok(()),
@@ -123,8 +123,8 @@ pub(super) fn refuse_raw(
     }
 }
 
-/// Refuses GPUs of a Type that nothing in the cluster has, where GPUs are shared: that of before, or a profile of MIG. Slurm
-/// says no more of it than that the node configuration is not available.
+/// Refuses GPUs of a Type that no node has, in a partition with shared GPUs: usually the Type before gpufrac, or a
+/// MIG profile. Slurm says only that the node configuration is not available.
 pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     config: &Config,
     destination: &Destination<'_>,
@@ -160,7 +160,7 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     })
 }
 
-/// A fraction is asked for where no pool is.
+/// The refusal of a fraction in a partition without a pool.
 pub(super) fn not_served(config: &Config, request: &JobRequest<'_>) -> Refusal {
     let mut served: Vec<String> = Vec::new();
     for name in config.pools.iter().flat_map(|pool| &pool.partitions) {

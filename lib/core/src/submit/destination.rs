@@ -1,20 +1,20 @@
-//! Where a job may run.
+//! The partitions in which a job may run.
 
 use super::job::{JobRequest, Occasion};
 use crate::config::Config;
 use crate::pool::Pool;
 
-/// The partitions of a request, as far as they are known and have pools.
+/// The known partitions of a request and their pools.
 pub(super) struct Destination<'a> {
-    /// Those with a pool; every partition that has one when the request names none.
+    /// Partitions with a pool; all of these if the request names no partition.
     pub(super) partitions: Vec<&'a str>,
-    /// All their pools, each once, in the order of the file.
+    /// All pools of these partitions, each once, in the order of the file.
     pub(super) pools: Vec<&'a Pool>,
-    /// Whether the request, or the default, names partitions.
+    /// Whether the request names partitions, or a default partition is known.
     pub(super) named: bool,
-    /// Whether one of these has no pool, or the job may go to one that has none: a reservation's own.
+    /// Whether one of the partitions has no pool, or a reservation may move the job to such a partition.
     pub(super) others: bool,
-    /// Whether a reservation may have a partition that comes before the default one.
+    /// Whether a reservation may have a partition, which takes precedence over the default one.
     pub(super) by_reservation: bool,
 }
 
@@ -25,13 +25,14 @@ impl<'a> Destination<'a> {
         occasion: Occasion,
     ) -> Destination<'a> {
         let given = request.partitions.filter(|names| !names.is_empty());
-        // A reservation that a fraction is asked in has a partition of its own where the default one has none to give.
+        // The default partition has no pool, but the job asks for a fraction in a reservation: the reservation must
+        // have its own partition.
         let default = request
             .default_partition
             .filter(|name| !request.reserved || !config.pools_of_partition(name).is_empty());
         let names = match occasion {
             Occasion::Submit => given.or(default),
-            // A job or a step that is there already need not be in the default partition.
+            // An existing job, and a step in it, need not be in the default partition.
             Occasion::Modify | Occasion::Step => given,
         };
         let all = || config.pools.iter().flat_map(|pool| &pool.partitions);
@@ -58,7 +59,7 @@ impl<'a> Destination<'a> {
         }
     }
 
-    /// `partition gpu` for messages.
+    /// The destination for messages: `partition gpu`.
     pub(super) fn title(&self) -> String {
         match (self.named, self.partitions.as_slice()) {
             (true, [one]) => format!("partition {one}"),

@@ -1,4 +1,4 @@
-//! The size that is given for a fraction.
+//! The grant for a fraction.
 
 use super::destination::Destination;
 use super::job::Occasion;
@@ -13,17 +13,17 @@ use crate::pool::Pool;
 use crate::request;
 use crate::rounding::{self, Demand, Grant, NoGrant};
 
-/// What is given for a fraction.
+/// The grant for a fraction, with the Type of devices.
 pub(super) struct Granted<'a> {
     pub(super) grant: Grant<'a>,
-    /// The Type to write with its shares; None where any device will do.
+    /// The Type to write with the shares; None if any device will do.
     pub(super) shard_type: Option<&'static str>,
 }
 
-/// Rounds a fraction up, and checks it against the rules of the partitions.
+/// Rounds a fraction up, and checks the size against the rules of the partitions.
 ///
 /// # Errors
-/// When the pools have no such size, or may not give it.
+/// The pools have no such size, or the rules do not allow it.
 pub(super) fn grant<'a>(
     config: &Config,
     destination: &Destination<'a>,
@@ -32,7 +32,7 @@ pub(super) fn grant<'a>(
 ) -> Result<Granted<'a>, Refusal> {
     let pools = candidates(destination, requested)?;
     let granted = match occasion {
-        // A step divides what its job has, of one pool that only the node knows.
+        // A step divides the slice of its job. Only the node knows the pool of the slice.
         Occasion::Step => rounding::least(&pools, requested.demand),
         Occasion::Submit | Occasion::Modify => rounding::grant(&pools, requested.demand),
     };
@@ -50,7 +50,7 @@ pub(super) fn grant<'a>(
     Ok(Granted { grant, shard_type })
 }
 
-/// The pools that can be meant.
+/// The pools that can serve the request.
 fn candidates<'a>(
     destination: &Destination<'a>,
     requested: &RequestedFraction<'_>,
@@ -150,7 +150,7 @@ fn no_grant(
     }
 }
 
-/// The mechanisms that could serve the request, if it named them.
+/// The mechanisms that could serve the request if the request named one of them.
 fn single_mechanisms(
     config: &Config,
     destination: &Destination<'_>,

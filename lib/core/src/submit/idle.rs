@@ -1,36 +1,36 @@
-//! What a job says with `--gpufrac-idle`, and whether it may.
+//! The value of `--gpufrac-idle`, and whether the job may use it.
 
 use crate::policy::{Facts, IdleWish, Reaper, UnknownWish};
 
-/// How clients hand an option of the SPANK plugin to the controller: in `spank_job_env`, under a
-/// name made of the plugin's and the option's, with `_` for what is no letter or digit
-/// (`_opt_env_name` of Slurm's plugstack.c).
+/// The name in `spank_job_env` under which clients pass the plugin's option to the controller: the names of the
+/// plugin and the option, with `_` for other characters than letters and digits (`_opt_env_name` of Slurm's
+/// plugstack.c).
 const VARIABLE: &str = "_SLURM_SPANK_OPTION_gpufrac_gpufrac_idle=";
-/// Slurm adds it to names that lack it, so a client may have as well.
+/// Slurm adds this prefix to names without it; a client may have added it, too.
 const PREFIX: &str = "SPANK_";
 
-/// What a user is told who has the option where there is nothing to reclaim.
+/// The message for a user with the option if the job has no slice to reclaim.
 pub const NO_EFFECT: &str =
     "gpufrac: --gpufrac-idle has no effect here: this job asks for no fraction of a GPU";
 
-/// Why a value of `--gpufrac-idle` is refused.
+/// The reasons why a value of `--gpufrac-idle` is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdleRefusal {
     /// There is no such value.
     #[error("gpufrac: {0}")]
     Unknown(#[from] UnknownWish),
-    /// The rules of `[reaper]` do not allow it.
+    /// The rules of `[reaper]` do not allow the value for this job.
     #[error(
         "gpufrac: this job may not have --gpufrac-idle={wish}, only {}{}",
         words(allowed),
         contact.iter().map(|contact| format!(". {contact}")).collect::<String>()
     )]
     NotAllowed {
-        /// The value asked for.
+        /// The requested value.
         wish: IdleWish,
-        /// The values that may be used.
+        /// The values that the job may use.
         allowed: Vec<IdleWish>,
-        /// Where to ask for more.
+        /// Where the user can ask for an exemption.
         contact: Option<String>,
     },
 }
@@ -45,11 +45,11 @@ fn words(wishes: &[IdleWish]) -> String {
     }
 }
 
-/// The option's value in a job's `spank_job_env`, if it has one. Clients put one there; of several
-/// the last counts, as it does for them.
+/// The option's value in a job's `spank_job_env`; of several variables the last one, as clients do.
 ///
 /// # Errors
-/// A value that is none. Clients refuse those themselves, but not all clients have the plugin.
+/// The text is not a value of the option. Clients with the plugin refuse such texts themselves, but not all clients
+/// have the plugin.
 pub fn asked(environment: &[String]) -> Result<Option<IdleWish>, IdleRefusal> {
     let value = environment.iter().rev().find_map(|variable| {
         let mut name = variable.as_str();
@@ -61,11 +61,11 @@ pub fn asked(environment: &[String]) -> Result<Option<IdleWish>, IdleRefusal> {
     Ok(value.map(str::parse).transpose()?)
 }
 
-/// Whether a job of which `facts` are known may have `wish`. The default may always be had: it is
-/// what a job without the option gets.
+/// Checks whether a job may use `wish`; `facts` are the known properties of the job. `default` is always allowed,
+/// because a job without the option has it.
 ///
 /// # Errors
-/// When no rule that can turn out to hold for the job allows it.
+/// No rule that may match the job allows the value.
 pub fn allow(reaper: &Reaper, facts: &Facts<'_>, wish: IdleWish) -> Result<(), IdleRefusal> {
     if wish == IdleWish::Default || reaper.allows(facts, wish) {
         return Ok(());
@@ -149,7 +149,7 @@ idle_option = ["default"]
         };
         for wish in IdleWish::ALL {
             assert_eq!(try_as(Some("phys"), wish), Ok(()));
-            // It may turn out to be phys.
+            // The account is unknown and may be `phys`.
             assert_eq!(try_as(None, wish), Ok(()));
         }
         assert_eq!(

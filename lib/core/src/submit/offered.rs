@@ -1,4 +1,4 @@
-//! What could be asked for instead, for messages.
+//! Alternatives that messages propose.
 
 use super::destination::Destination;
 use crate::config::Config;
@@ -7,7 +7,7 @@ use crate::layout::MenuEntry;
 use crate::pool::Pool;
 use crate::rounding::{self, Demand, Grant};
 
-/// The sizes that a user may have of these pools.
+/// The sizes of these pools that the rules allow.
 pub(super) fn allowed(
     config: &Config,
     destination: &Destination<'_>,
@@ -18,7 +18,7 @@ pub(super) fn allowed(
     sizes
 }
 
-/// The partition whose rules do not allow a size.
+/// The partition whose rules do not allow the size.
 pub(super) fn broken_rule<'a>(
     config: &Config,
     destination: &Destination<'a>,
@@ -34,7 +34,7 @@ pub(super) fn fractions(sizes: &[MenuEntry]) -> Vec<Fraction> {
     sizes.iter().map(|size| size.fraction).collect()
 }
 
-/// The partitions that give as much.
+/// The partitions that can give at least `demand`.
 pub(super) fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
@@ -48,8 +48,8 @@ pub(super) fn partitions_with(config: &Config, demand: Demand) -> Vec<String> {
     found
 }
 
-/// What a job may write for GPUs as they are: the sizes where it may run, and the partitions that lend whole GPUs where
-/// these do not.
+/// The alternatives to whole GPUs: the sizes in the job's partitions, and other partitions that lend whole GPUs if
+/// the job's do not.
 pub(super) fn instead_of_gpus(
     config: &Config,
     destination: &Destination<'_>,

@@ -1,4 +1,4 @@
-//! What a user is told whose request cannot be given.
+//! The messages for users whose request is refused.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use crate::mechanism::Mechanism;
 use crate::request::RequestError;
 use crate::rounding::MAX_LISTED_SIZES;
 
-/// The option in which a fraction is asked for. `Display` is all of it that comes before the size.
+/// The option with the fraction. `Display` writes everything before the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FractionOption {
-    /// A slice on each node.
+    /// `--gres`: a slice on each node.
     Gres,
-    /// A slice for each task.
+    /// `--tres-per-task`: a slice for each task.
     TresPerTask,
 }
 
@@ -25,53 +25,53 @@ impl fmt::Display for FractionOption {
     }
 }
 
-/// Why a request is refused, and what to write instead.
+/// The reason of a refusal, and the text to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It cannot be understood.
+    /// The text cannot be read.
     #[error("gpufrac: {0}")]
     Request(#[from] RequestError),
-    /// More than one fraction.
+    /// The request has several fractions.
     #[error(
         "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25"
     )]
     TwoFractions,
-    /// More than one GPU.
+    /// The fraction is more than one GPU.
     #[error("gpufrac: {text:?} is over 1, and a fraction is at most one GPU; {}", meant.map_or_else(
         || "write for example --gres=gpufrac:0.25".to_owned(),
         |fraction| format!("for {}% of a GPU write --gres=gpufrac:{fraction}", fraction.ceil_of(100)),
     ))]
     OverOne {
-        /// The item.
+        /// The item as written.
         text: String,
-        /// What a percentage would have meant.
+        /// The fraction, if the number was meant as a percentage.
         meant: Option<Fraction>,
     },
-    /// A fraction together with `gpu`.
+    /// A fraction and `gpu` in one request.
     #[error(
         "gpufrac: a fraction and whole GPUs (gpu) cannot be in one job; leave gpu out, and write only --gres=gpufrac:0.25"
     )]
     WithGpu,
-    /// A fraction together with `none`.
+    /// A fraction and `none` in one request.
     #[error(
         "gpufrac: a fraction and none cannot be in one request; leave none out, and write only --gres=gpufrac:0.25"
     )]
     WithNone,
-    /// A fraction together with `shard`.
+    /// A fraction and `shard` in one request.
     #[error("gpufrac: leave shard out of the request; write only --gres=gpufrac:0.25")]
     WithShard,
-    /// GPUs in an option that does not count per node.
+    /// The option asks for GPUs, but does not count per node.
     #[error("gpufrac: a fraction cannot be combined with {option}; write only --gres=gpufrac:0.25")]
     GpuElsewhere {
         /// The option.
         option: &'static str,
     },
-    /// A fraction of a node that is to be the job's alone.
+    /// A fraction and `--exclusive` in one request.
     #[error(
         "gpufrac: a fraction cannot be combined with --exclusive (Slurm then gives no shares of GPUs); leave --exclusive out, or keep other users away with --exclusive=user"
     )]
     Exclusive,
-    /// As [`Refusal::Exclusive`].
+    /// A fraction and `--core-spec` or `--thread-spec`, which make a job exclusive.
     #[error(
         "gpufrac: a fraction cannot be combined with --core-spec or --thread-spec (Slurm then gives the job its nodes alone, and no shares of GPUs); leave it out"
     )]
@@ -84,7 +84,7 @@ pub enum Refusal {
         /// The option.
         option: &'static str,
     },
-    /// A fraction per task where Slurm cannot count so.
+    /// A fraction per task, which this Slurm cannot count.
     #[error(
         "gpufrac: a fraction for each task needs Slurm 23.11 or later; write --gres=gpufrac:0.25, a slice on each node that all tasks there share"
     )]
@@ -94,7 +94,7 @@ pub enum Refusal {
         "gpufrac: --gpus-per-task takes no fraction; write --tres-per-task=gres/gpufrac:0.25 for a slice for each task"
     )]
     GpusPerTask,
-    /// GPUs per node and a fraction per task.
+    /// GPUs per node and a fraction per task in one request.
     #[error(
         "gpufrac: GPUs are asked for both per node and per task; write either --gres=gpufrac:0.25 (a slice on each node) or --tres-per-task=gres/gpufrac:0.25 (a slice for each task)"
     )]
@@ -109,26 +109,26 @@ pub enum Refusal {
         "gpufrac: {tasks} tasks with {units}% of a GPU each do not fit: all slices of a job on a node are of one device, which has {most}; write --nodes={nodes} --ntasks={tasks} (at most {most} tasks on a node), or a smaller fraction"
     )]
     TooManyTasks {
-        /// What is asked for.
+        /// The number of tasks.
         tasks: u32,
-        /// The size of each.
+        /// The size for each task, in units.
         units: Units,
-        /// How many fit on a device.
+        /// The number of tasks that fit on a device.
         most: u32,
-        /// How many nodes that takes.
+        /// The number of nodes that are needed.
         nodes: u32,
     },
-    /// An update that names a fraction per task.
+    /// An update names a fraction per task.
     #[error(
         "gpufrac: how much each task of a job has cannot be changed; cancel the job and submit it again"
     )]
     TasksChanged,
-    /// An update after which Slurm would count what the job no longer asks for.
+    /// After the update Slurm would still count GRES that the job no longer asks for.
     #[error(
         "gpufrac: this Slurm does not take counts of GRES away from a job: name all that the job needs in one TresPerNode, or cancel the job and submit it again"
     )]
     CountsStay,
-    /// Something that Slurm can tie to whole GPUs only.
+    /// The option works with whole GPUs only.
     #[error(
         "gpufrac: {option} works with whole GPUs only (Slurm refuses it for shares); leave it out and use --cpus-per-task or --mem"
     )]
@@ -136,142 +136,142 @@ pub enum Refusal {
         /// The option.
         option: &'static str,
     },
-    /// No pool in the partition.
+    /// The partition has no pool.
     #[error(
         "gpufrac: partition {partition:?} has no fractions of GPUs; {}",
         served_by(served)
     )]
     NotServed {
-        /// The partitions of the request.
+        /// The partition of the request.
         partition: String,
-        /// Those that have pools.
+        /// The partitions that have pools.
         served: Vec<String>,
     },
-    /// No pool of the mechanism asked for.
+    /// No pool of the partition has the requested mechanism.
     #[error(
         "gpufrac: {destination} has no fractions by {mechanism}, only by {}; write {option}0.25",
         words(there)
     )]
     NoMechanism {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
-        /// The one asked for.
+        /// The requested mechanism.
         mechanism: Mechanism,
-        /// Those that are there.
+        /// The mechanisms of the partition.
         there: Vec<Mechanism>,
     },
-    /// Slurm can be asked for devices of one Type, and no Type is that of the right pools alone.
+    /// Slurm accepts only one Type of device, and no Type belongs to the right pools alone.
     #[error(
         "gpufrac: Slurm could give a job of {destination} GPUs of pool {other} that are not for it; {way}"
     )]
     WhichType {
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
-        /// A pool that must not serve it.
+        /// A pool that must not serve the job.
         other: String,
-        /// What to do about it.
+        /// What the user can do.
         way: &'static str,
     },
-    /// One unit where pools have different Types.
+    /// One unit, where pools have different Types.
     #[error(
         "gpufrac: {destination} has GPUs of several kinds, and 0.01 could be given of one that is not shared; write gpufrac:0.02"
     )]
     OneUnit {
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
     },
-    /// A whole GPU where none is lent.
+    /// A whole GPU, where no pool lends one.
     #[error(
         "gpufrac: {destination} offers no whole GPU; {}",
         ways(*option, sizes, elsewhere)
     )]
     NoWhole {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs.
         elsewhere: Vec<String>,
     },
-    /// More than the largest size.
+    /// The fraction is larger than the largest size.
     #[error(
         "gpufrac: {text} is more than {destination} gives of one GPU; {}",
         ways(*option, sizes, elsewhere)
     )]
     TooLarge {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs.
         elsewhere: Vec<String>,
     },
-    /// More memory than the largest size has.
+    /// The memory is more than that of the largest size.
     #[error(
         "gpufrac: {text} is more than {destination} gives of one GPU{}{}",
         largest.iter().map(|size| format!("; its largest size is {size}")).collect::<String>(),
         partitions(elsewhere)
     )]
     TooMuchMemory {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
         /// The largest size there.
         largest: Option<String>,
-        /// Partitions that give as much.
+        /// Partitions that can give as much.
         elsewhere: Vec<String>,
     },
-    /// Rewritten before, to something that is not on the menu here.
+    /// The size was rewritten earlier, and is not on the menu of this partition.
     #[error("gpufrac: {text} units are not a size of {destination}; {}", ways(*option, sizes, &[]))]
     NotOnMenu {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
         /// The sizes there.
         sizes: Vec<Fraction>,
     },
-    /// Pools without a common size for it.
+    /// The pools have no common size for the request.
     #[error("gpufrac: the pools of {destination} ({}) have no common size for {text}; {}{}", pools.join(", "), ways_here(*option, sizes, *named, *one), with_mechanism(*option, by, text))]
     NothingInCommon {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// Where the job may run.
+        /// The partition for messages.
         destination: String,
-        /// The pools.
+        /// The names of the pools.
         pools: Vec<String>,
-        /// The sizes that all of them have.
+        /// The sizes that all pools have.
         sizes: Vec<Fraction>,
-        /// The mechanisms that have one.
+        /// The mechanisms that have a size for the request.
         by: Vec<Mechanism>,
         /// Whether the request names its partition.
         named: bool,
-        /// Whether it is about a single partition.
+        /// Whether the request is for a single partition.
         one: bool,
     },
-    /// Less or more than the partition's rules allow.
+    /// The size is outside of the partition's rules.
     #[error("gpufrac: partition {partition} does not give {size} of a GPU; {}", ways_here(*option, sizes, *named, true))]
     OutsideRules {
-        /// Where the fraction was asked for.
+        /// The option with the fraction.
         option: FractionOption,
         /// The partition.
         partition: String,
-        /// What would have been given.
+        /// The size that the pools would have given.
         size: Fraction,
-        /// The sizes that it gives.
+        /// The sizes that the partition gives.
         sizes: Vec<Fraction>,
         /// Whether the request names its partition.
         named: bool,
@@ -286,11 +286,11 @@ pub enum Refusal {
         name: &'static str,
         /// The partition.
         partition: String,
-        /// What more there is to say.
+        /// The reason.
         reason: RawReason,
         /// The sizes where the job may run.
         sizes: Vec<Fraction>,
-        /// Partitions that lend whole GPUs, where this one does not.
+        /// Partitions that lend whole GPUs, if this one does not.
         elsewhere: Vec<String>,
     },
     /// A Type of GPU that neither Slurm nor a pool has.
@@ -299,16 +299,16 @@ pub enum Refusal {
         ways(FractionOption::Gres, sizes, elsewhere)
     )]
     NoSuchType {
-        /// The value as it stands in the request or file.
+        /// The Type as written.
         type_name: String,
         /// The partition.
         partition: String,
         /// The sizes where the job may run.
         sizes: Vec<Fraction>,
-        /// Partitions that lend whole GPUs, where this one does not.
+        /// Partitions that lend whole GPUs, if this one does not.
         elsewhere: Vec<String>,
     },
-    /// As [`Refusal::Raw`], and the partition is not known.
+    /// As [`Refusal::Raw`], if the partition is not known.
     #[error(
         "gpufrac: {name} cannot be asked for in partitions with shared GPUs; name the job's partition in the same request, or write gpufrac:0.25"
     )]
@@ -319,7 +319,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The partitions that it recommends.
+    /// The partitions that the message recommends.
     fn partitions(&mut self) -> Option<&mut Vec<String>> {
         match self {
             Refusal::NotServed { served: names, .. }
@@ -342,8 +342,8 @@ impl Refusal {
         }
     }
 
-    /// Recommends only those partitions that `existing` leaves: gpufrac.toml may name others than Slurm has. It is not
-    /// asked where none is recommended.
+    /// Limits the recommended partitions to those that `existing` keeps, because gpufrac.toml may name partitions
+    /// that Slurm does not have. `existing` is not called if no partition is recommended.
     pub fn recommend_only(&mut self, existing: impl FnOnce(&mut Vec<String>)) {
         if let Some(names) = self.partitions().filter(|names| !names.is_empty()) {
             existing(names);
@@ -351,14 +351,14 @@ impl Refusal {
     }
 }
 
-/// Why a request counts as one for `shard` or `gpu`.
+/// The reasons why a request counts as one for `shard` or `gpu`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawReason {
-    /// It just asks for it.
+    /// The request names it.
     Plain,
-    /// It looks rewritten, but the counts do not agree.
+    /// The request looks rewritten, but its counts differ.
     Unequal,
-    /// `gpu:0.25`: a fraction was meant.
+    /// The request has `gpu:0.25`, which was meant as a fraction.
     MeantFraction,
 }
 
@@ -380,7 +380,7 @@ fn words(mechanisms: &[Mechanism]) -> String {
 fn ways(option: FractionOption, sizes: &[Fraction], elsewhere: &[String]) -> String {
     let mut text = match sizes {
         [] => "nothing can be asked for there".to_owned(),
-        // Every percent: too many to list.
+        // A menu of every percent is too long to list.
         [first, .., before, Fraction::ONE] if sizes.len() > MAX_LISTED_SIZES => {
             format!("write {option}F with F from {first} to {before}, or {option}1")
         }
@@ -421,7 +421,7 @@ fn with_mechanism(option: FractionOption, mechanisms: &[Mechanism], text: &str) 
     mechanisms.iter().map(way).collect()
 }
 
-/// As [`ways`], where naming a partition, or a single one, is a way too.
+/// As [`ways`], with the proposal to name a partition, or a single one.
 fn ways_here(option: FractionOption, sizes: &[Fraction], named: bool, one: bool) -> String {
     let partition = match (named, one) {
         (true, true) => return ways(option, sizes, &[]),

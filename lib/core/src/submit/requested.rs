@@ -1,4 +1,4 @@
-//! What the texts of a request ask for together.
+//! The GPUs that the texts of a request ask for together.
 
 use super::conflicts::{self, Elsewhere};
 use super::destination::Destination;
@@ -14,45 +14,44 @@ use crate::pool::Pool;
 use crate::request::{self, Amount, Count, Item, Kind};
 use crate::rounding::Demand;
 
-/// What the items of an option ask for.
+/// The GPUs that the items of an option ask for.
 pub(super) enum RequestedGpus<'a> {
     /// A fraction of a GPU.
     Fraction(RequestedFraction<'a>),
-    /// `shard` or `gpu` as they are.
+    /// `shard` or `gpu`.
     Raw {
         name: &'static str,
         reason: RawReason,
     },
-    /// No GPU of a pool; `none` when it says so, or names another.
+    /// No GPU of a pool; `none` if the request says so explicitly or names another GPU.
     Nothing { none: bool },
 }
 
-/// Where a fraction comes from.
+/// The origin of a fraction.
 #[derive(Clone, Copy)]
 pub(super) enum Origin<'a> {
-    /// The request: the item at this position of its option.
+    /// The request: the item at this index of its option.
     Item(usize),
-    /// The rules of this partition, for a job that asks for no GPU.
+    /// The `default` of this partition, for a job that asks for no GPU.
     Default(&'a str),
 }
 
-/// A fraction that is to be given.
+/// A requested fraction.
 pub(super) struct RequestedFraction<'a> {
     pub(super) option: FractionOption,
     pub(super) origin: Origin<'a>,
     pub(super) mechanism: Option<Mechanism>,
     pub(super) demand: Demand,
-    /// A pair that was written before: the Type in it.
+    /// The Type in a pair of counts that gpufrac wrote earlier.
     pub(super) type_name: Option<String>,
-    /// As the user wrote it, for the note.
+    /// The text as the user wrote it, for the note.
     pub(super) text: String,
 }
 
-/// The fraction that a request asks for, or that its partition gives without being asked; None where the request is
-/// Slurm's alone.
+/// The fraction that a request asks for, or the partition's `default`; None if gpufrac leaves the request to Slurm.
 ///
 /// # Errors
-/// What stands against the request, whatever its size.
+/// The request contradicts a fraction of any size.
 pub(super) fn of<'a>(
     config: &'a Config,
     destination: &Destination<'a>,
@@ -93,7 +92,7 @@ pub(super) fn of<'a>(
                 .chain(texts.beside(option).map(|(_, item)| item));
             conflicts::refuse_unknown_type(config, destination, request, occasion, named)?;
             let silent = !none && is_silent(request, &elsewhere);
-            // Where one partition has no GPUs to give, a job that wants none may well be meant for that one.
+            // If one of the partitions has no pool, a job without a GPU may be meant for that partition.
             let sure = occasion == Occasion::Submit && destination.named && !destination.others;
             Ok((silent && sure)
                 .then(|| default(config, destination))
@@ -102,7 +101,7 @@ pub(super) fn of<'a>(
     }
 }
 
-/// Whether nothing in a request speaks of GPUs, or keeps shares of them away.
+/// Whether nothing in a request names GPUs or conflicts with shares.
 fn is_silent(request: &JobRequest<'_>, elsewhere: &Elsewhere) -> bool {
     !elsewhere.any
         && !request.exclusive
@@ -110,7 +109,7 @@ fn is_silent(request: &JobRequest<'_>, elsewhere: &Elsewhere) -> bool {
         && conflicts::bound_to_gpu(request).is_none()
 }
 
-/// What the partitions give to a job that asks for no GPU.
+/// The `default` of the partitions, for a job that asks for no GPU.
 fn default<'a>(config: &Config, destination: &Destination<'a>) -> Option<RequestedFraction<'a>> {
     let defaults = destination.partitions.iter().filter_map(|partition| {
         let default = config.rules(partition)?.default?;
@@ -140,7 +139,7 @@ pub(super) fn read<'a>(
     for (position, item) in items.iter().enumerate() {
         match item.kind {
             Kind::Gpufrac { mechanism, amount } => fractions.push((position, mechanism, amount)),
-            // No count of it is no request.
+            // A count of zero is no request.
             Kind::Shard(count) if count.count != Some(0) => shards.push(count),
             Kind::Gpu(count) if count.count != Some(0) => gpus.push(count),
             Kind::None | Kind::Shard(_) | Kind::Gpu(_) => none = true,
@@ -169,7 +168,7 @@ pub(super) fn read<'a>(
     };
     let pair = |units| mechanism.is_none() && is_pair(units, &shards, &gpus, pools);
     match amount {
-        // One unit prints as a whole GPU does.
+        // One unit is written like a whole GPU: `gpufrac:1`.
         Amount::Fraction(Fraction::ONE) if last_part(text) == "1" && pair(1) => {
             requested(Demand::Units(Units(1)))
         }
@@ -206,11 +205,12 @@ fn last_part(text: &str) -> &str {
     text.rsplit([':', '=']).next().unwrap_or(text)
 }
 
-/// Whether units and counts are what `decide` writes.
+/// Whether units and counts are a pair that `decide` writes.
 fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]) -> bool {
     match (shards, gpus) {
         ([shard], []) => {
-            // A type must be one that the pools have; a share of a whole device is none of ours.
+            // The Type must be one of the pools. A share of a device that is only lent whole is never written by
+            // `decide`.
             let mut parts = pools.iter().filter(|p| p.layout.kind != LayoutKind::Whole);
             let known = match (units, shard.type_name) {
                 (..100, None) => true,
@@ -259,15 +259,15 @@ fn raw_or_nothing(
     }
 }
 
-/// Slurm takes `gpu:0.25` for a type named 0.25. `2g.20gb` is one.
+/// Slurm takes `gpu:0.25` for a Type named 0.25; `2g.20gb` is a real Type.
 fn is_number(type_name: &str) -> bool {
     type_name
         .bytes()
         .all(|byte| byte.is_ascii_digit() || b".%/".contains(&byte))
 }
 
-/// Whether GPUs of a Type are asked for that no pool has. Slurm gives devices of that Type alone, which are
-/// not ours to share.
+/// Whether the item asks for GPUs of a Type that no pool has. Slurm then gives devices of this Type only, which
+/// gpufrac does not share.
 pub(super) fn is_of_no_pool(gpus: &Count<'_>, config: &Config) -> bool {
     let other = |name: &str| !is_number(name) && !config.has_type(name);
     gpus.count.is_some() && gpus.type_name.is_some_and(other)

@@ -1,4 +1,4 @@
-//! What holds for a fraction for each task alone.
+//! Rules for a fraction per task.
 
 use super::destination::Destination;
 use super::job::{JobRequest, Occasion};
@@ -10,9 +10,9 @@ use crate::entry::Entry;
 use crate::fraction::Units;
 use crate::request::{self, GresForm, Item, Kind};
 
-/// Refuses a fraction that stands where this Slurm, or any, counts none per task.
+/// Refuses a fraction per task in a spelling that this Slurm, or any Slurm, does not count.
 pub(super) fn refuse_spelling(request: &JobRequest<'_>, items: &[Item<'_>]) -> Result<(), Refusal> {
-    // Marked with a colon up to 23.02.
+    // Slurm up to 23.02, with the mark `gres:`.
     if request.form == GresForm::Colon {
         return Err(Refusal::TasksTooEarly);
     }
@@ -27,14 +27,14 @@ pub(super) fn refuse_spelling(request: &JobRequest<'_>, items: &[Item<'_>]) -> R
     }
 }
 
-/// Whether nothing else that is requested, and no update, stands against a fraction for each task.
+/// Checks that nothing else in the request, and no update, contradicts a fraction per task.
 pub(super) fn alone(
     config: &Config,
     destination: &Destination<'_>,
     texts: &Texts<'_>,
     occasion: Occasion,
 ) -> Result<(), Refusal> {
-    // job_submit is not told what the job asked for before.
+    // An update does not contain the earlier request of the job.
     if occasion == Occasion::Modify {
         return Err(Refusal::TasksChanged);
     }
@@ -45,8 +45,8 @@ pub(super) fn alone(
     }
 }
 
-/// Whether the tasks find a place on the devices of the nodes. Slurm refuses what can never start, but does not say
-/// why.
+/// Checks that the tasks fit on the devices of the nodes. Slurm refuses a request that can never start, but does not
+/// give the reason.
 pub(super) fn fit(
     destination: &Destination<'_>,
     request: &JobRequest<'_>,
@@ -65,7 +65,7 @@ pub(super) fn fit(
     else {
         return Ok(());
     };
-    // Beside a number of tasks, that of a node is the most that it may have.
+    // Together with `--ntasks`, `--ntasks-per-node` is the maximum on a node.
     let per_node = request.tasks_per_node.unwrap_or(1);
     let tasks = request.tasks.unwrap_or(per_node);
     let on_a_node = per_node.min(tasks);

@@ -160,7 +160,7 @@ fn rounding_is_said() {
         let (_, got, said) = submit("gpu", tres);
         assert_eq!((got, said.as_str()), (units, note), "{tres}");
     }
-    // What the menu prints is not rounded: 1/7 is shown as 0.143.
+    // A size that the menu prints is not rounded: 1/7 is shown as 0.143.
     assert_eq!(submit("slices", "gpufrac:0.143").1, 14);
     assert_eq!(submit("slices", "gpufrac:0.143").2, "");
     assert_eq!(
@@ -181,10 +181,10 @@ fn several_pools_give_the_costliest() {
         "gpufrac: rounded up from 0.125 to 0.25 (2g.10gb, 9.6 GiB), the least that all pools of \
          partition mixed have (h100, a100)"
     );
-    // By memory 10G is a quarter of the one and half of the other.
+    // 10G of memory are a quarter of one GPU and half of the other.
     assert_eq!(submit("mixed", "gpufrac:10G").1, 50);
     assert_eq!(submit("gpu,old", "gpufrac:0.125").1, 25);
-    // The pair that came out is right for all of them, another one is not.
+    // The resulting pair is right for both pools; another pair is not.
     assert_eq!(submit("mixed", "gpufrac:25,shard:25").1, 25);
     assert_eq!(
         refusal("mixed", "gpufrac:13,shard:13"),
@@ -195,16 +195,16 @@ fn several_pools_give_the_costliest() {
         "gpufrac: the pools of partitions gpu, slices (h100, seven) have no common size for 0.125; \
          name a single partition"
     );
-    // A partition without a pool takes no part in it.
+    // A partition without a pool is ignored.
     assert_eq!(submit("cpu,gpu", "gpufrac:0.125").1, 13);
 }
 
 #[test]
 fn half_a_gpu_does_not_become_a_whole_one() {
-    // h100 has halves, seven has not, full would have a whole GPU.
+    // The pool h100 has halves, seven has none, full would give a whole GPU.
     let message = refusal("gpu,slices,full", "gpufrac:0.5");
     assert!(message.contains("no common size for 0.5"), "{message}");
-    // What no part can be is another matter.
+    // A request that no part of a GPU can answer gets a whole GPU.
     assert_eq!(submit("gpu,slices,full", "gpufrac:0.75").1, 100);
 }
 
@@ -224,7 +224,7 @@ fn whole_gpus() {
         note,
         "gpufrac: rounded up from 0.75 to 1 (7g.80gb, 79.2 GiB)"
     );
-    // Halves are still available there.
+    // Halves are still available in partition gpu.
     assert_eq!(
         submit("big", "gpufrac:0.5").0,
         "gres/gpufrac:50,gres/shard:50"
@@ -484,13 +484,13 @@ fn raw_requests_in_partitions_with_pools() {
         untouched(&job("cpu", tres), Occasion::Submit);
         untouched(&job("gpu", tres), Occasion::Step);
         refused(&job("gpu", tres), Occasion::Modify);
-        // The partition of the job is not known: it may be one with pools.
+        // The partition of the job is not known and may have pools.
         let modify = JobRequest {
             partitions: None,
             ..job("", tres)
         };
         assert!(refused(&modify, Occasion::Modify).contains("name the job's partition"));
-        // The client leaves it to the controller.
+        // The client leaves the decision to the controller.
         untouched(&modify, Occasion::Submit);
     }
     for options in [
@@ -529,13 +529,13 @@ fn advice_is_what_can_be_had_there() {
     let small = small.unwrap();
     let refusal_of = |request: &JobRequest<'_>| decide(&small, request, Occasion::Submit);
     let message = |request: &JobRequest<'_>| refusal_of(request).unwrap_err().to_string();
-    // No pool lends a whole GPU, and not all sizes of the menu may be had.
+    // No pool lends a whole GPU, and the rules do not allow all sizes of the menu.
     assert_eq!(
         message(&job("gpu", "gpu:1")),
         "gpufrac: GPUs of partition gpu are shared, and gpu cannot be asked for by itself; write --gres=gpufrac:0.125"
     );
     assert!(!refusal("gpu", "gpufrac:0.25,gpu:1").contains("gpufrac:1"));
-    // One that lends them says so itself.
+    // A partition that lends whole GPUs has another message.
     let message_of_big = refusal("big", "gpu:1");
     assert!(
         message_of_big.ends_with("or --gres=gpufrac:0.5 or --gres=gpufrac:1"),
@@ -589,11 +589,11 @@ fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
         );
     }
     for request in [
-        // Slurm lends it itself, in whatever letters.
+        // Slurm gives these GPUs itself; upper and lower case are the same.
         job("gpu", "gpu:t4:1"),
         job("gpu", "gpu:T4:1"),
         job("gpu", "gpu:h100:0"),
-        // It is no business of gpufrac's what happens there.
+        // gpufrac does not check partitions without a pool.
         job("cpu", "gpu:h100:1"),
         job("raw", "gpu:h100:1"),
     ] {
@@ -615,7 +615,7 @@ fn gpus_of_a_type_that_no_pool_has_are_slurms_own() {
         ..job("ruled", "")
     };
     untouched(&option, Occasion::Submit);
-    // A Type of a pool, in whatever letters, or something beside the other Type.
+    // A Type of a pool in upper case, or another GRES beside the unknown Type.
     for tres in [
         "gpu:HALF:1",
         "gpu:0.25:1",
@@ -670,7 +670,7 @@ fn partitions_without_a_pool() {
         let message = refusal("cpu", tres);
         assert!(message.starts_with("gpufrac: partition \"cpu\" has no fractions of GPUs; use --partition=gpu or --partition=mixed"), "{message}");
     }
-    // The default partition counts when none is named, for a submission.
+    // A submission without a partition goes to the default partition.
     let request = JobRequest {
         partitions: None,
         default_partition: Some("old"),
@@ -706,11 +706,11 @@ fn rules_of_partitions() {
             )
         );
     }
-    // The strictest of several partitions holds.
+    // The strictest of several partitions decides.
     refusal("gpu,ruled", "gpufrac:0.5");
-    // A step divides what its job has: no rules.
+    // The rules do not hold for a step, which divides what its job has.
     assert_eq!(given(&job("ruled", "gpufrac:0.125"), Occasion::Step).1, 13);
-    // A change that does not name the partition must keep the rules of all.
+    // An update without a partition must satisfy the rules of all partitions.
     let modify = JobRequest {
         partitions: None,
         ..job("", "gpufrac:0.5")
@@ -780,7 +780,7 @@ fn a_change_without_a_partition_considers_all_pools() {
     }
 }
 
-/// Requests near the grammar, with every other thing that decides.
+/// Requests close to the grammar, with every other input of the decision.
 fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, Occasion)> {
     let item = prop_oneof![
         3 => (1_u32..=1000).prop_map(|n| format!("gpufrac:{}", Fraction::new(n, 1000).unwrap())),
@@ -811,7 +811,7 @@ fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, 
     (text, partition, form, occasion)
 }
 
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
+/// At least `cases` cases, or as many as `PROPTEST_CASES` asks for.
 fn at_least(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     ProptestConfig {
@@ -820,7 +820,7 @@ fn at_least(cases: u32) -> ProptestConfig {
     }
 }
 
-/// What is not ours. An empty string, which is how some clients say nothing, names nothing.
+/// The items that are not about GPUs. An empty string, which some clients send for nothing, has none.
 fn others(text: &str) -> Vec<String> {
     let items = request::parse(text).unwrap();
     let other =
@@ -847,17 +847,17 @@ proptest! {
         let Ok(Verdict::Rewritten { text: tres_per_node, entry, .. }) = decide(config, &request, occasion) else {
             return Ok(());
         };
-        // Again, on what came out: the same, and nothing to say.
+        // A second decision about the result changes nothing and has no note.
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
         let expected = Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
         prop_assert_eq!(decide(config, &again, occasion), Ok(expected));
-        // Everything that is not ours is still there, byte for byte and in order.
+        // All other items are still there, byte for byte and in order.
         prop_assert_eq!(others(&text), others(&tres_per_node));
-        // As much as was asked for, and never more than a GPU; and every pool can make it.
+        // The grant is at least the request and at most one GPU, and every pool can make it.
         prop_assert!((1..=100).contains(&entry.units.0));
         let destination = Destination::of(config, &request, occasion);
         let makers: Vec<_> = destination.pools.iter().filter_map(|pool| pool.layout.entry(entry.units)).collect();
-        // A step is given the least of its pools.
+        // A step gets the smallest size of its pools.
         let all = |good: &dyn Fn(&MenuEntry) -> bool| match occasion {
             Occasion::Step => makers.iter().any(|size| good(size)),
             _ => makers.iter().all(|size| good(size)),
@@ -870,7 +870,7 @@ proptest! {
             Some(Amount::Fraction(fraction)) => prop_assert!(all(&|size| size.fraction.covers(fraction))),
             Some(Amount::Memory(memory)) => prop_assert!(all(&|size| size.memory >= memory)),
             Some(Amount::Units(units)) => prop_assert_eq!(units, u64::from(entry.units.0)),
-            // The partition's default.
+            // The `default` of the partition.
             None => prop_assert_eq!(partition, Some("ruled")),
         }
     }
@@ -906,7 +906,7 @@ proptest! {
     }
 }
 
-/// Solved once for all cases.
+/// The configuration, solved once for all cases.
 fn shared_config() -> &'static Config {
     static CONFIG_ONCE: std::sync::OnceLock<Config> = std::sync::OnceLock::new();
     CONFIG_ONCE.get_or_init(config)

@@ -4,7 +4,7 @@ use super::job::{JobRequest, Occasion};
 use super::refusal::{FractionOption, Refusal};
 use crate::request::{self, GresForm, Item, Kind};
 
-/// The items of a request, by the option that they stand in.
+/// The items of a request, by option.
 pub(super) struct Texts<'a> {
     request: JobRequest<'a>,
     per_node: Vec<Item<'a>>,
@@ -14,10 +14,10 @@ pub(super) struct Texts<'a> {
 }
 
 impl<'a> Texts<'a> {
-    /// Reads all texts of a request in which GRES can be named.
+    /// Reads all texts of a request that can name GRES.
     ///
     /// # Errors
-    /// A text that gpufrac cannot read, or after which Slurm counts something else.
+    /// gpufrac cannot read a text, or Slurm would count something else.
     pub(super) fn read(request: &JobRequest<'a>, occasion: Occasion) -> Result<Self, Refusal> {
         if occasion == Occasion::Modify {
             refuse_what_leaves_counts(request)?;
@@ -36,11 +36,11 @@ impl<'a> Texts<'a> {
         })
     }
 
-    /// Refuses texts that Slurm reads otherwise. Asked last, as what else is wrong is said in words of its own. `rewritten`:
-    /// the option whose text gpufrac will write.
+    /// Refuses texts that Slurm reads in another way. This check comes last, because other mistakes have clearer
+    /// messages. `rewritten` is the option whose text gpufrac will write.
     ///
     /// # Errors
-    /// The first of them.
+    /// The first such text.
     pub(super) fn refuse_ambiguous(
         &self,
         rewritten: Option<FractionOption>,
@@ -66,7 +66,7 @@ impl<'a> Texts<'a> {
         Ok(())
     }
 
-    /// The option in which the request names a fraction, `--gres` where it names none.
+    /// The option with the fraction; `--gres` if there is no fraction.
     pub(super) fn option(&self) -> FractionOption {
         match self.per_task.iter().any(is_fraction) {
             true => FractionOption::TresPerTask,
@@ -82,7 +82,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// The items that stand beside those of an option and do not count per node, each with the name of its own option.
+    /// The items of the other options that do not count per node, each with the name of its option.
     pub(super) fn beside(
         &self,
         option: FractionOption,
@@ -106,7 +106,7 @@ fn is_fraction(item: &Item<'_>) -> bool {
     matches!(item.kind, Kind::Gpufrac { .. })
 }
 
-/// Refuses an update after which Slurm would still count what the texts of the job no longer name.
+/// Refuses an update after which Slurm would still count GRES that the texts of the job no longer name.
 fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
     if request.updates_take_counts {
         return Ok(());
@@ -114,8 +114,8 @@ fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
     if request.tres().any(|text| counts_nothing(text, request)) {
         return Err(Refusal::CountsStay);
     }
-    // `gres_job_state_validate` of 22.05 sets the totals of all GRES of the job to zero, and afterwards only those that
-    // the update names.
+    // `gres_job_state_validate` of 22.05 sets the totals of all GRES of the job to zero, and then sets only those
+    // that the update names.
     let per_node = request.tres_per_node.is_some();
     let others = [
         request.tres_per_job,
@@ -131,10 +131,10 @@ fn refuse_what_leaves_counts(request: &JobRequest<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether no item of a text has a count over zero that this Slurm sees.
+/// Whether this Slurm counts nothing for any item of a text.
 fn counts_nothing(text: &str, request: &JobRequest<'_>) -> bool {
     let nothing = |item: &str| {
-        // A fraction is written with the mark.
+        // A fraction will be written with the mark.
         let is_read = item.starts_with(request.form.prefix()) || request::names_fraction(item);
         if request.marked && !is_read {
             return true;

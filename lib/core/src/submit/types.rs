@@ -1,4 +1,4 @@
-//! Which Type of device a job must ask for.
+//! Chooses the Type of device that a job must ask for.
 
 use super::destination::Destination;
 use super::job::Occasion;
@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::device_type::{self, only_type};
 use crate::rounding::Grant;
 
-/// The Type to write with shares; None if any device will do. A whole GPU has its Type anyway.
+/// The Type to write with shares; None if any device will do. The text for a whole GPU always has a Type.
 pub(super) fn needed(
     config: &Config,
     destination: &Destination<'_>,
@@ -22,7 +22,7 @@ pub(super) fn needed(
     }
 }
 
-/// The Type that keeps a job to the pools of its partitions.
+/// The Type that limits a job to the pools of its partitions.
 fn among_partitions(
     config: &Config,
     destination: &Destination<'_>,
@@ -32,7 +32,7 @@ fn among_partitions(
 ) -> Result<Option<&'static str>, Refusal> {
     let undecided = !destination.named && occasion == Occasion::Submit;
     let of_mechanism = only_type(&grant.pools).filter(|name| is_of_mechanism(config, grant, name));
-    // Who names several partitions will have a GPU of any of them, wherever the job starts.
+    // A job that names several partitions may get a GPU of any of them, wherever it starts.
     let any = destination.named;
     match device_type::of_pools(
         &config.pools,
@@ -41,8 +41,8 @@ fn among_partitions(
         grant.whole,
         any,
     ) {
-        // Devices that lend no shares have one all the same, because Slurm needs one (gres.conf): only the Type keeps a
-        // request of one unit away from it.
+        // A device that lends no shares has one, because Slurm needs one (gres.conf). Only the Type keeps a request
+        // for one unit from this share.
         Ok(None) if grant.whole.is_none() && grant.entry.units.0 == 1 && !undecided => {
             only_type(&grant.pools)
                 .map(Some)
@@ -51,8 +51,8 @@ fn among_partitions(
                 })
         }
         Ok(found) => Ok(found),
-        // A client that does not know where the job will go leaves it to the controller, and says
-        // no more than the mechanism.
+        // A client that does not know the partition leaves the Type to the controller, and passes on only the
+        // mechanism.
         Err(_) if undecided && !by_mechanism => Ok(None),
         Err(_) if undecided && of_mechanism.is_some() => Ok(of_mechanism),
         Err(other) => Err(Refusal::WhichType {
@@ -67,7 +67,7 @@ fn among_partitions(
     }
 }
 
-/// The Type that keeps a job to the mechanism that it names in whatever partition its reservation has.
+/// The Type that limits a job to its requested mechanism, whatever partition its reservation has.
 fn keeping_mechanism(
     config: &Config,
     destination: &Destination<'_>,
@@ -88,7 +88,7 @@ fn keeping_mechanism(
     }
 }
 
-/// Whether all pools of a Type are of the mechanism of what is given.
+/// Whether all pools of a Type have the mechanism of the grant.
 fn is_of_mechanism(config: &Config, grant: &Grant<'_>, name: &str) -> bool {
     let mut alike = config.pools.iter().filter(|pool| pool.type_name() == name);
     alike.all(|pool| Some(pool.mechanism) == grant.entry.mechanism)

@@ -1,4 +1,4 @@
-//! The text and the entry for what is given.
+//! Writes the text that Slurm counts, and the entry.
 
 use super::destination::Destination;
 use super::granted::Granted;
@@ -12,10 +12,10 @@ use crate::pool::Pool;
 use crate::request::{self, GresForm, Item, Kind};
 use crate::rounding::{Demand, Grant};
 
-/// Writes the counts of what is given into the option that asked for it.
+/// Writes the counts of the grant into the option that asked for it.
 ///
 /// # Errors
-/// A text that Slurm could read in another way: by a fault of gpufrac's.
+/// Slurm could read the new text in another way; this is a fault of gpufrac.
 pub(super) fn verdict(
     destination: &Destination<'_>,
     request: &JobRequest<'_>,
@@ -58,8 +58,8 @@ fn rewritten(
 ) -> String {
     let texts = items.iter().enumerate().map(|(at, item)| {
         match (demand, &item.kind, granted.shard_type) {
-            // What was rewritten before stays as it is; only a client that did not know the
-            // partition could not know the Type either.
+            // A text that was rewritten earlier stays the same. Only a client that did not know the partition can
+            // have left out the Type.
             (Demand::Units(units), Kind::Shard(count), Some(_))
                 if count.type_name.is_none() && count.count == Some(units.0.into()) =>
             {
@@ -74,7 +74,7 @@ fn rewritten(
     texts.collect::<Vec<_>>().join(",")
 }
 
-/// The list of `--gres` with the counts behind it.
+/// The list of `--gres` with the counts added.
 fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
     let counted = counted(request.form, granted);
     match request.tres_per_node.filter(|list| !list.is_empty()) {
@@ -83,11 +83,11 @@ fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
     }
 }
 
-/// What Slurm counts for it.
+/// The GRES that Slurm counts for the grant.
 ///
-/// Slurm before 23.11.5 forgets that shares of a device are in use when the first of the jobs that have some ends
-/// (`_job_dealloc` in `gres_ctld.c`), and gives the device whole beside the others. All shares of a device together it counts
-/// rightly.
+/// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends (`_job_dealloc`
+/// in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a whole GPU is
+/// requested as all shares of a device.
 fn counted(form: GresForm, granted: &Granted<'_>) -> String {
     let (prefix, units) = (form.prefix(), granted.grant.entry.units);
     let is_shared = |pool: &&Pool| pool.layout.kind != LayoutKind::Whole;
@@ -108,7 +108,7 @@ fn shards(form: GresForm, granted: &Granted<'_>) -> String {
     }
 }
 
-/// Says that, and why, more is given than was asked for.
+/// The note that more is given than was asked for, with the reason.
 fn note(
     destination: &Destination<'_>,
     requested: &RequestedFraction<'_>,
@@ -119,7 +119,7 @@ fn note(
         Demand::Units(_) => return None,
         Demand::Fraction(fraction) => {
             let shown = fraction.to_string();
-            // 0.143 and 1/7 are the same to who asks.
+            // To a user 0.143 and 1/7 are the same.
             if shown == size.fraction.to_string() {
                 return None;
             }

@@ -1,10 +1,10 @@
-//! Requests where GPUs are shared in several ways, on one node and across a cluster.
+//! Requests in clusters where GPUs are shared by several mechanisms.
 
 use super::*;
 use crate::request;
 
-/// A100 beside L40S beside T4 in one partition and each in its own; a node with GPUs of several pools;
-/// GPUs that are only lent whole.
+/// A100, L40S and T4 in one partition and each in its own; a node with GPUs of several pools; GPUs that are only lent
+/// whole.
 const CLUSTER: &str = r#"
 version = 1
 [pool.a100]
@@ -102,7 +102,7 @@ fn no(partition: &str, tres: &str) -> String {
     refusal_on(Occasion::Submit, partition, tres)
 }
 
-/// As `on` gives it.
+/// The expected result of `on`.
 fn want(text: &str, entry: &str, note: &str) -> (String, String, String) {
     (text.to_owned(), entry.to_owned(), note.to_owned())
 }
@@ -120,7 +120,7 @@ fn any_whole_percent() {
             let (text, entry, note) = on(partition, &asked);
             let shard = match partition {
                 "mixmps" => format!("shard:mps:{percent}"),
-                // Devices that are lent whole have one share, too.
+                // Devices that are only lent whole have one share, too.
                 "t4" if percent == 1 => "shard:timeslice:1".to_owned(),
                 _ => format!("shard:{percent}"),
             };
@@ -152,7 +152,7 @@ fn a_size_by_memory() {
         )
     );
     assert_eq!(on("l40s", "gpufrac:44G").0, "gpufrac:98,shard:98");
-    // 46068 MiB to the last one.
+    // 46068 MiB are all memory of the GPU.
     assert_eq!(on("l40s", "gpufrac:46068M").0, "gpu:mps:1,gpufrac:100");
     assert_eq!(on("halves", "gpufrac:30G").0, "gpufrac:38,shard:38");
     assert_eq!(
@@ -164,7 +164,7 @@ fn a_size_by_memory() {
         no("l40s", "gpufrac:100G"),
         "gpufrac: 100G is more than partition l40s gives of one GPU; its largest size is 1 (mps, 44.9 GiB)"
     );
-    // What rules forbid is not proposed.
+    // A size that the rules forbid is not proposed.
     assert_eq!(
         no("capped", "gpufrac:100G"),
         "gpufrac: 100G is more than partition capped gives of one GPU; its largest size is 0.5 \
@@ -212,7 +212,7 @@ fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
         let again = format!("gpufrac:100,shard:{name}:100");
         assert_eq!(given(partition, &again).1, Units::WHOLE);
     }
-    // Nobody has shares of these.
+    // These GPUs have no shares.
     assert_eq!(
         given("mix", "gpufrac:1").0,
         "gres:gpu:whole:1,gres:gpufrac:100"
@@ -236,7 +236,7 @@ fn a_whole_gpu_is_exclusive() {
         );
         assert_eq!(on(partition, &whole).0, whole);
     }
-    // A hundredth of a GPU prints as a whole one does; the shards beside it say which.
+    // A hundredth of a GPU is written like a whole one; the shards beside it decide.
     assert_eq!(
         on("t4", "gpufrac:0.01"),
         want("gpufrac:1,shard:timeslice:1", "1:mech=timeslice", "")
@@ -247,7 +247,7 @@ fn a_whole_gpu_is_exclusive() {
     );
     assert!(no("t4", "gpufrac:1,shard:2").contains("leave shard out"));
     assert!(no("t4", "gpufrac:1.0,shard:1").contains("leave shard out"));
-    // 99.5 % is a whole one as well.
+    // 99.5 % is rounded up to a whole GPU.
     assert_eq!(
         on("l40s", "gpufrac:0.995"),
         want(
@@ -262,7 +262,7 @@ fn a_whole_gpu_is_exclusive() {
          0.5; for a whole GPU --gres=gpufrac:1 --partition=all or --partition=l40s or \
          --partition=t4 or --partition=few or --partition=mix or --partition=mixmps"
     );
-    // GPUs that are lent as a whole only come first, and no mechanism can be told from them.
+    // GPUs that are only lent whole come first; they have no mechanism of their own.
     assert_eq!(on("mix", "gpufrac:1").0, "gpu:whole:1,gpufrac:100");
     assert_eq!(on("mix", "gpu:mps:1,gpufrac:100").1, "100:mech=mps");
     for pair in [
@@ -320,13 +320,13 @@ fn where_several_mechanisms_are_the_costliest_rounding_applies() {
             )
         );
     }
-    // 1/8 is 13 units to one pool and 13 % to the other.
+    // 1/8 is 13 units in one pool and 13 % in the other.
     assert_eq!(
         on("a100,l40s", "gpufrac:0.125"),
         want("gpufrac:13,shard:13", "13:mech=any", "")
     );
     assert_eq!(on("a100,l40s", "gpufrac:0.13").0, "gpufrac:25,shard:25");
-    // By memory 10G is half of an A100-40 and two thirds of a T4.
+    // 10G of memory are half of an A100-40 and two thirds of a T4.
     assert_eq!(on("l40s,t4", "gpufrac:10G").0, "gpufrac:67,shard:67");
     assert_eq!(
         no("all", "gpufrac:0.75"),
@@ -340,12 +340,12 @@ fn where_several_mechanisms_are_the_costliest_rounding_applies() {
          --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5 or --gres=gpufrac:1, or \
          --gres=gpufrac:mps:20G"
     );
-    // One mechanism lends the whole one: Slurm can be asked for one Type.
+    // Only one mechanism lends a whole GPU, and Slurm accepts its Type.
     assert_eq!(
         on("all", "gpufrac:1"),
         want("gpu:mps:1,gpufrac:100", "100:mech=mps", "")
     );
-    // The T4 has less.
+    // The T4 has less memory.
     assert_eq!(on("t4,l40s", "gpufrac:1").0, "gpu:mps:1,gpufrac:100");
 }
 
@@ -367,7 +367,7 @@ fn a_mechanism_goes_where_it_is() {
     ] {
         let (rewritten, entry, _) = on("all", tres);
         assert_eq!((rewritten.as_str(), entry.as_str()), (text, mechanism));
-        // The controller sees what the client wrote.
+        // The controller gets the text that the client wrote.
         assert_eq!(on("all", text), want(text, mechanism, ""));
     }
     assert_eq!(
@@ -382,7 +382,7 @@ fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
     assert_eq!(on("mixmig", "gpufrac:0.2").0, "gpufrac:25,shard:half:25");
     assert_eq!(on("mixmps", "gpufrac:0.2").0, "gpufrac:20,shard:mps:20");
     assert_eq!(on("mixmps", "gpufrac:1").0, "gpu:mps:1,gpufrac:100");
-    // This one has both; nobody else has GPUs there.
+    // The partition has both, and no other partition has GPUs of these pools.
     assert_eq!(
         on("mix", "gpufrac:0.2"),
         want(
@@ -393,7 +393,7 @@ fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
         )
     );
     assert_eq!(on("mix", "gpufrac:mps:0.2").0, "gpufrac:20,shard:mps:20");
-    // Who names both has a GPU of either, at the price of the dearer.
+    // A job that names both partitions gets a GPU of either, at the higher price.
     assert_eq!(
         on("mixmig,mixmps", "gpufrac:0.2"),
         want(
@@ -403,19 +403,19 @@ fn on_a_mixed_node_a_request_goes_where_its_partition_says() {
              partitions mixmig, mixmps have (mix-mig, mix-mps)"
         )
     );
-    // One that needs a Type beside one that has no other.
+    // One partition needs a Type, the other has no other pool.
     assert_eq!(
         on("mixmig,a100", "gpufrac:0.25").0,
         "gpufrac:25,shard:half:25"
     );
-    // Other Types are none of the partition's.
+    // Types of pools that do not serve the partition.
     assert!(no("mixmig", "gpufrac:25,shard:mps:25").contains("do not belong together"));
     assert!(no("mixmig", "gpu:mps:1,gpufrac:100").contains("whole GPUs"));
 }
 
 #[test]
 fn the_controller_adds_the_type_that_the_client_could_not_know() {
-    // No partition is named.
+    // The client names no partition.
     let client = on("", "gpufrac:0.5").0;
     assert_eq!(client, "gpufrac:50,shard:50");
     assert_eq!(
@@ -423,18 +423,18 @@ fn the_controller_adds_the_type_that_the_client_could_not_know() {
         want("gpufrac:50,shard:half:50", "50:mech=mig", "")
     );
     assert_eq!(on("l40s", &client).0, client);
-    // Other things in the list stay, and what is no request is not taken for one.
+    // Other items stay, and are not taken for requests.
     assert_eq!(
         on("mixmps", "x:1,shard:50,gres:shard:0,y,gpufrac:50").0,
         "x:1,shard:mps:50,gres:shard:0,y,gpufrac:50"
     );
-    // A mechanism is not forgotten on the way.
+    // The mechanism is kept for the controller.
     assert_eq!(on("", "gpufrac:mps:0.3").0, "gpufrac:30,shard:mps:30");
     assert_eq!(on("l40s", "gpufrac:30,shard:mps:30").1, "30:mech=mps");
     assert!(no("t4", "gpufrac:30,shard:mps:30").contains("do not belong together"));
 }
 
-/// Slurm alone knows whether the reservation has a partition, which comes before the default one.
+/// Only Slurm knows whether the reservation has a partition, which takes precedence over the default one.
 #[test]
 fn a_mechanism_is_kept_where_a_reservation_chooses_the_partition() {
     let whole = "version = 1\n[pool.one]\nmechanism = \"mig\"\nlayout = \"whole\"\ngpu = \"H100-80\"\n\
@@ -458,11 +458,11 @@ fn a_mechanism_is_kept_where_a_reservation_chooses_the_partition() {
     let (plain, typed) = ("gpufrac:13,shard:13", "gpufrac:13,shard:half:13");
     assert_eq!(on_cluster(false, "gpufrac:mig:0.125"), plain);
     assert_eq!(on_cluster(true, "gpufrac:mig:0.125"), typed);
-    // Who names the partition, or no mechanism, will have what is there.
+    // With a partition, or without a mechanism, the result does not depend on the reservation.
     assert_eq!(on_cluster(true, "gpufrac:0.125"), plain);
     let named = decided(cluster(), Some("a100"), "t4", true, "gpufrac:mig:0.125");
     assert_eq!(named, plain);
-    // No Type tells whole GPUs of one mechanism from those of another.
+    // Whole GPUs of different mechanisms have the same Type.
     let of = |partitions, reserved| decided(&whole, partitions, "one", reserved, "gpufrac:mig:1");
     let given = "gpu:whole:1,gpufrac:100";
     assert_eq!(of(None, false), given);
@@ -490,7 +490,7 @@ fn a_change_that_names_no_partition() {
 #[test]
 fn a_step_takes_the_least_of_its_pools() {
     let step = |partition, tres| given_on(Occasion::Step, partition, tres);
-    // Its job may hold 30 units of an L40S.
+    // The job of the step may hold 30 units of an L40S.
     for tres in ["gpufrac:0.3", "gpufrac:mps:0.3"] {
         for partition in ["all", "mix", ""] {
             assert_eq!(
@@ -534,12 +534,12 @@ nodes = "sn1"
         other => panic!("{other:?}"),
     }
     assert!(decided("big", "gpufrac:42G").is_ok());
-    // Slurm could give the smaller one.
+    // Slurm could give the smaller GPU.
     assert_eq!(
         decided("full", "gpufrac:42G").unwrap_err(),
         "gpufrac: the pools of partition full (big, small) have no common size for 42G; write --gres=gpufrac:1"
     );
-    // Nor can it tell the mechanisms apart; a client that knows no partition does not try.
+    // No Type separates the mechanisms; a client that knows no partition leaves it to the controller.
     let unknown = JobRequest {
         partitions: None,
         ..job("", "gpufrac:mps:1")
@@ -553,7 +553,7 @@ nodes = "sn1"
     );
 }
 
-/// Texts, as they are short when one is shown.
+/// Clusters as texts, because proptest prints them in a readable form.
 fn any_cluster() -> impl Strategy<Value = String> {
     let way = proptest::sample::select(vec![
         "mechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"A100-40\"",
@@ -608,8 +608,8 @@ fn any_ask() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(at_least(1000))]
 
-    /// On any cluster: what comes out stays, is as much as was asked for on every GPU that Slurm could choose,
-    /// and is of the pools of the partitions named alone.
+    /// On any cluster: a second decision changes nothing, the grant is at least the request on every GPU that Slurm
+    /// could choose, and it is of the pools of the named partitions alone.
     #[test]
     fn on_any_cluster(
         config in any_cluster(),
@@ -631,7 +631,7 @@ proptest! {
         let again = JobRequest { tres_per_node: Some(&tres_per_node), ..request };
         let same = |entry| Verdict::Rewritten { text: tres_per_node.clone(), entry, note: None };
         match decide(&config, &again, occasion) {
-            // The entry of a step goes nowhere, and its text has no Type.
+            // The entry of a step is not used, and its text has no Type.
             Ok(Verdict::Rewritten { entry, .. }) if occasion == Occasion::Step => {
                 prop_assert_eq!(decide(&config, &again, occasion), Ok(same(entry)));
             }
@@ -643,7 +643,7 @@ proptest! {
             Kind::Shard(count) | Kind::Gpu(count) => count.type_name,
             _ => None,
         });
-        // Every device that Slurm could choose, if a partition's jobs run where it has pools.
+        // Every device that Slurm could choose, if the jobs of a partition run where it has pools.
         let destination = Destination::of(&config, &request, occasion);
         let asked = request::parse(&text).unwrap().into_iter().find_map(|item| match item.kind {
             Kind::Gpufrac { mechanism, amount } => Some((mechanism, amount)),
@@ -661,7 +661,7 @@ proptest! {
                 near && kind && type_name.is_none_or(|name| pool.type_name() == name)
             });
             for pool in chosen {
-                // A request for several partitions is one for the GPUs of any of them.
+                // A request for several partitions may get GPUs of any of them.
                 let own = match destination.named {
                     true => destination.pools.iter().any(|own| own.name == pool.name),
                     false => own.iter().any(|own| own.name == pool.name),

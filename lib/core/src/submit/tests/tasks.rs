@@ -34,7 +34,7 @@ fn each_task_counts() {
     for (tres, (text, entry)) in [
         ("gres/gpufrac:0.25", quarter),
         ("gres/gpufrac:mig:0.25", quarter),
-        // What was written before stays.
+        // A text that was rewritten earlier stays the same.
         ("gres/gpufrac:25,gres/shard:25", quarter),
         (
             "cpu=4,gres/gpufrac:0.125",
@@ -171,7 +171,7 @@ fn tasks_that_never_fit_are_refused() {
     for request in [
         asked(quarter, Some(2), None, Some(1)),
         asked(quarter, Some(4), Some(2), Some(2)),
-        // Slurm puts them where there is room.
+        // Slurm distributes the tasks over nodes with room.
         asked(quarter, Some(9), None, None),
         asked(eighth, Some(3), None, Some(1)),
         asked(eighth, None, Some(3), None),
@@ -205,7 +205,7 @@ fn tasks_that_never_fit_are_refused() {
         let reason = no(&request);
         assert!(reason.contains(tells), "{reason}");
     }
-    // Seven slices are one device.
+    // A device has seven slices.
     on(
         &JobRequest {
             tasks: Some(7),
@@ -217,7 +217,7 @@ fn tasks_that_never_fit_are_refused() {
 }
 
 proptest! {
-    /// Whatever is written per task is refused, left alone, or given in full and stays so.
+    /// Any text per task is refused, left alone, or granted in full, and a second decision leaves the grant the same.
     #[test]
     fn given_is_at_least_what_was_asked(text in near(), count in 1..20_u32, nodes in 1..6_u32) {
         let request = JobRequest {
@@ -229,7 +229,7 @@ proptest! {
             decide(shared_config(), &request, Occasion::Submit)
         {
             prop_assert!(entry.per_task);
-            // Slurm puts no more on a node than the device has, so the nodes must do.
+            // Slurm puts no more tasks on a node than its device has room for, so the nodes must be enough.
             prop_assert!((50 / entry.units.0) * nodes >= count);
             let (again, told, note) = on(&JobRequest { tres_per_task: Some(&tres_per_task), ..request }, Occasion::Submit);
             prop_assert_eq!((again, told, note), (tres_per_task, entry.to_string(), String::new()));
