@@ -1,4 +1,5 @@
-//! Who can read gpufrac.toml: root's programs always, slurmctld and the users' commands only where modes let them.
+//! Who can read gpufrac.toml. Root's programs always can; slurmctld and the users' commands only if the modes of the
+//! file and its folders allow it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,14 +11,14 @@ use rustix::fs::getxattr;
 
 use super::Settings;
 
-/// A file or folder that keeps somebody from gpufrac.toml.
+/// A file or folder whose mode keeps a reader from gpufrac.toml.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
     /// gpufrac.toml, or a folder above it.
     pub path: PathBuf,
-    /// What has to be given to everybody: `r`, or `x` of a folder.
+    /// The permission that everybody needs: `r` of a file, `x` of a folder.
     pub permission: char,
-    /// The user of this host's slurmctld, if that is one of those who are kept out.
+    /// The user of this host's slurmctld, if the mode keeps slurmctld from the file.
     pub slurm_user: Option<String>,
 }
 
@@ -47,20 +48,21 @@ impl Closed {
     }
 }
 
-/// The class of a permission: owner, group or others.
+/// The class of a reader's permission bits: owner, group or others.
 struct Reader {
     uid: Option<Uid>,
     groups: Vec<Gid>,
 }
 
 impl Reader {
-    /// Anybody.
+    /// A reader who is neither the owner nor in the group.
     const OTHER: Reader = Reader {
         uid: None,
         groups: Vec::new(),
     };
 
-    /// By name, or by number as `SlurmUser=` takes it too. A user that this host does not know is one of the others.
+    /// A user by name, or by number, because `SlurmUser=` accepts both. A user that this host does not know is in no
+    /// group.
     fn of(name: &str) -> Reader {
         let known = match name.parse() {
             Ok(uid) => User::from_uid(Uid::from_raw(uid)),
@@ -78,13 +80,13 @@ impl Reader {
         }
     }
 
-    /// The first of these that modes keep it from.
+    /// The first of these files and folders whose mode keeps the reader out.
     fn stopped_at<'a>(
         &self,
         places: &'a [(PathBuf, u32, char)],
     ) -> Option<&'a (PathBuf, u32, char)> {
         places.iter().find(|(path, bit, _)| {
-            // What cannot be looked at, or has an access list, is not judged.
+            // Files that cannot be read here, or that have an access list, are not judged.
             let Ok(of) = fs::metadata(path) else {
                 return false;
             };
@@ -106,7 +108,7 @@ fn has_list(path: &Path) -> bool {
     getxattr(path, "system.posix_acl_access", &mut none).is_ok_and(|length| length > 0)
 }
 
-/// What keeps slurmctld, if it runs here, or users from gpufrac.toml.
+/// The file or folder whose mode keeps slurmctld (if it runs on this host) or users from gpufrac.toml.
 pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
     let config = fs::canonicalize(config).ok()?;
     let mut places: Vec<_> = config
@@ -118,7 +120,7 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
     places.push((config, 0o4, 'r'));
     let for_others = Reader::OTHER.stopped_at(&places)?;
     let user = settings.value("SlurmUser").unwrap_or("root");
-    // scontrol adds the number: `slurm(64030)`.
+    // scontrol prints the number behind the name: `slurm(64030)`.
     let user = user.split('(').next();
     let user = user.filter(|user| *user != "root" && controls(settings));
     let stopped = user.and_then(|user| Some((user, Reader::of(user).stopped_at(&places)?)));
@@ -130,7 +132,7 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
     })
 }
 
-/// Whether slurmctld is to run on this host.
+/// Whether this host is one of slurmctld's hosts.
 pub(super) fn controls(settings: &Settings) -> bool {
     let short = |name: &str| name.split(['(', '.']).next().unwrap_or_default().to_owned();
     let Ok(own) = gethostname() else {
@@ -190,7 +192,7 @@ mod tests {
             })
         };
         assert_eq!(look([0o755, 0o755, 0o644], nobody), None);
-        // One that can be entered and not listed will do.
+        // A folder with `x` and without `r` is enough.
         assert_eq!(look([0o755, 0o711, 0o604], nobody), None);
         let file = [0o755, 0o755, 0o640];
         assert_eq!(look(file, nobody), kept(&config, 'r', Some("nobody")));
@@ -210,7 +212,7 @@ mod tests {
             look([0o755, 0o700, 0o600], nobody),
             kept(&folder, 'x', Some("nobody"))
         );
-        // Its group may, and so its user.
+        // The group may read the file, and so may a user of the group.
         if let Ok(Some(user)) = User::from_name("nobody")
             && nix::unistd::geteuid().is_root()
         {

@@ -7,15 +7,15 @@ use std::sync::OnceLock;
 
 use gpufrac_core::hostlist::Hostlist;
 
-/// How deep files may include each other.
+/// The greatest depth of include lines.
 const DEPTH: usize = 8;
 
-/// A line of a file.
+/// The place of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The file.
+    /// The path of the file.
     pub file: PathBuf,
-    /// The line, from 1.
+    /// The line, counted from 1.
     pub line: usize,
 }
 
@@ -28,16 +28,16 @@ impl std::fmt::Display for Place {
 /// A line of `Key=Value` pairs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Where it begins.
+    /// The place of its first line.
     pub place: Place,
-    /// Keys as they are written, values without their quotes.
+    /// Keys as written, values without quotes.
     pub pairs: Vec<(String, String)>,
-    /// `NodeName=` written out when it is first asked for: a cluster has thousands of nodes, each of which asks.
+    /// `NodeName=` expanded, computed on first use: a cluster has thousands of nodes, and each is looked up.
     nodes: OnceLock<Option<Hostlist>>,
 }
 
 impl Line {
-    /// The value of a key, whatever its case.
+    /// The value of a key; upper and lower case are the same.
     pub fn get(&self, key: &str) -> Option<&str> {
         let mut pairs = self.pairs.iter();
         pairs
@@ -45,7 +45,7 @@ impl Line {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Whether its `NodeName=` has a node; ALL is every node.
+    /// Whether its `NodeName=` contains a node; `ALL` contains every node.
     pub fn covers(&self, node: &str) -> bool {
         let Some(text) = self.get("NodeName") else {
             return false;
@@ -54,7 +54,7 @@ impl Line {
         text.eq_ignore_ascii_case("ALL") || nodes.as_ref().is_some_and(|nodes| nodes.contains(node))
     }
 
-    /// The first key.
+    /// The first key of the line.
     pub fn first(&self) -> &str {
         self.pairs.first().map_or("", |(key, _)| key.as_str())
     }
@@ -63,21 +63,21 @@ impl Line {
 /// A file with what it includes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfFile {
-    /// The file itself.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Whether it is there.
+    /// Whether the file exists.
     pub exists: bool,
     /// Lines in the order in which Slurm reads them.
     pub lines: Vec<Line>,
 }
 
 impl ConfFile {
-    /// The last line that sets a key by itself. Slurm takes the last one.
+    /// The last line that sets a key of its own; Slurm uses the last one.
     pub fn last(&self, key: &str) -> Option<(&Place, &str)> {
         self.all(key).pop()
     }
 
-    /// All lines that set it.
+    /// All lines that set a key of their own.
     pub fn all(&self, key: &str) -> Vec<(&Place, &str)> {
         self.lines
             .iter()
@@ -86,7 +86,7 @@ impl ConfFile {
             .collect()
     }
 
-    /// Lines that begin with a key.
+    /// Lines that begin with this key.
     pub fn starting<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a Line> {
         self.lines
             .iter()
@@ -94,7 +94,7 @@ impl ConfFile {
     }
 }
 
-/// Keys that begin a line of their own, where other keys belong to them.
+/// Keys that begin a line whose other keys belong to them.
 fn is_list(key: &str) -> bool {
     [
         "NodeName",
@@ -111,7 +111,7 @@ fn is_list(key: &str) -> bool {
 /// A line of plugstack.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PluginLine {
-    /// Where.
+    /// The place of the line.
     pub place: Place,
     /// Whether it is `required`.
     pub required: bool,
@@ -119,7 +119,7 @@ pub struct PluginLine {
     pub plugin: String,
 }
 
-/// The files of a Slurm.
+/// The configuration files of a Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
     /// slurm.conf.
@@ -130,22 +130,22 @@ pub struct Files {
     pub cgroup: ConfFile,
     /// plugstack.conf.
     pub plugstack: PathBuf,
-    /// Its lines; None where there is no such file.
+    /// The lines of plugstack.conf; None if the file does not exist.
     pub plugins: Option<Vec<PluginLine>>,
-    /// Where jobs are given user namespaces of their own.
+    /// The file that gives jobs their own user namespaces.
     pub user_namespaces: Option<Place>,
 }
 
 /// Reads one file as text.
 pub type Read<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
-/// Gives the files that a pattern names.
+/// Lists the files that match a pattern.
 pub type Glob<'a> = &'a dyn Fn(&Path) -> Vec<PathBuf>;
 
 impl Files {
     /// Reads slurm.conf and the files beside it.
     ///
     /// # Errors
-    /// When slurm.conf cannot be read; other files count as absent then.
+    /// slurm.conf cannot be read. Other files that cannot be read count as absent.
     pub fn read(slurm_conf: &Path, read: Read<'_>, glob: Glob<'_>) -> io::Result<Files> {
         let folder = slurm_conf.parent().unwrap_or(Path::new("/"));
         let slurm = read_conf(slurm_conf, read)?;
@@ -168,7 +168,7 @@ impl Files {
             slurm,
             plugstack,
             plugins: known.then_some(lines),
-            // Before 26.05 and from then on.
+            // The name before 26.05, and the name since.
             user_namespaces: ["job_container.conf", "namespace.yaml"]
                 .into_iter()
                 .find_map(|name| user_namespaces(&folder.join(name), read)),
@@ -191,7 +191,7 @@ fn user_namespaces(path: &Path, read: Read<'_>) -> Option<Place> {
 /// Reads a file of `Key=Value` lines with its includes.
 ///
 /// # Errors
-/// When it cannot be read; an include that cannot be is left out.
+/// The file cannot be read. An include that cannot be read is left out.
 pub fn read_conf(path: &Path, read: Read<'_>) -> io::Result<ConfFile> {
     let mut file = ConfFile {
         path: path.to_owned(),
@@ -218,7 +218,7 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
                 None => name.to_owned(),
             };
             if depth < DEPTH {
-                // slurmctld does not start without it, which is Slurm's to say.
+                // Without the included file slurmctld does not start, and reports it itself.
                 let _ = add(&folder.join(name), read, depth + 1, lines);
             }
             continue;
@@ -239,7 +239,8 @@ fn add(path: &Path, read: Read<'_>, depth: usize, lines: &mut Vec<Line>) -> io::
     Ok(())
 }
 
-/// Lines without comments, those that end with a backslash joined, with the number of the first.
+/// Lines without comments; a line that ends with a backslash is joined with the next. Each has the number of its
+/// first line.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let lines = super::edit::logical_lines(text).into_iter();
     lines.map(|line| (line.number, line.text)).collect()
@@ -264,12 +265,12 @@ pub(super) fn pairs(text: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Where keys and values stand in a line, values without their quotes.
+/// The ranges of keys and values in a line, values without quotes.
 pub(super) fn spans(text: &str) -> Vec<(Range<usize>, Range<usize>)> {
     let mut spans = Vec::new();
     let mut at = 0;
     while let Some(sign) = text[at..].find('=').map(|found| at + found) {
-        // Words without a value before it are not ours to understand.
+        // Words that are not `Key=Value` are skipped.
         let before = text[at..sign].trim_end();
         let word = before.rsplit(char::is_whitespace).next().unwrap_or(before);
         let key = at + before.len() - word.len()..at + before.len();
@@ -303,7 +304,7 @@ fn read_plugstack(
             (Some("include"), Some(pattern)) if depth < DEPTH => {
                 let folder = path.parent().unwrap_or(Path::new("/"));
                 for file in glob(&folder.join(pattern)) {
-                    // SPANK goes on without a file that it cannot read.
+                    // SPANK continues without an included file that it cannot read.
                     let _ = read_plugstack(&file, read, glob, depth + 1, lines);
                 }
             }

@@ -1,22 +1,22 @@
-//! Changes of single values in the text of a file: comments, blanks and the order of everything else stay as they are.
+//! Changes single values in the text of a file. Comments, blanks and the order of everything else stay the same.
 
 use std::ops::Range;
 
 use super::conf::{spans, without_comment};
 
-/// A line as Slurm reads it: without comments, and with those that a backslash joins to it.
+/// A line as Slurm reads it: without comments, joined with the lines that a backslash continues.
 #[derive(Debug)]
 pub(super) struct LogicalLine {
-    /// Of its first line, from 1.
+    /// The number of its first line, from 1.
     pub number: usize,
     pub text: String,
-    /// Where each byte of `text` stands in the file.
+    /// The position in the file of each byte of `text`.
     at: Vec<usize>,
-    /// The whole of it in the file, with the ends of its lines.
+    /// The range in the file, with the line ends.
     pub range: Range<usize>,
 }
 
-/// All lines that say something.
+/// All lines that are not empty.
 pub(super) fn logical_lines(text: &str) -> Vec<LogicalLine> {
     let mut lines: Vec<LogicalLine> = Vec::new();
     let (mut goes_on, mut start) = (false, 0);
@@ -48,7 +48,7 @@ pub(super) fn logical_lines(text: &str) -> Vec<LogicalLine> {
 }
 
 impl LogicalLine {
-    /// The place of a part of its text in the file.
+    /// The range in the file of a part of `text`.
     fn in_file(&self, part: Range<usize>) -> Range<usize> {
         let after = |position: usize| {
             let before = position.checked_sub(1).and_then(|last| self.at.get(last));
@@ -61,13 +61,13 @@ impl LogicalLine {
     }
 }
 
-/// The line of this number, as [`super::conf::Place`] counts.
+/// The line with this number, counted as in [`super::conf::Place`].
 fn line(text: &str, number: usize) -> Option<LogicalLine> {
     let mut lines = logical_lines(text).into_iter();
     lines.find(|line| line.number == number)
 }
 
-/// Sets a key in the line of this number: its value, or at the end of the line.
+/// Sets a key in the line with this number: changes its value, or adds it at the end of the line.
 pub(super) fn set(text: &mut String, number: usize, key: &str, value: &str) {
     let Some(line) = line(text, number) else {
         return;
@@ -82,14 +82,14 @@ pub(super) fn set(text: &mut String, number: usize, key: &str, value: &str) {
     }
 }
 
-/// Puts text in the place of the line of this number.
+/// Replaces the line with this number.
 pub(super) fn replace(text: &mut String, number: usize, with: &str) {
     if let Some(line) = line(text, number) {
         text.replace_range(line.range, with);
     }
 }
 
-/// The line of this number as it stands there, with its end.
+/// The text of the line with this number, with its line end.
 pub(super) fn raw(text: &str, number: usize) -> String {
     let mut raw = line(text, number).map_or(String::new(), |line| text[line.range].to_owned());
     if !raw.is_empty() && !raw.ends_with('\n') {
@@ -103,7 +103,7 @@ pub(super) fn append(text: &mut String, line: &str) {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }
-    // The last line may wait for another one.
+    // The last line may end with a backslash, which would join the new line to it.
     if text.ends_with("\\\n") {
         text.push('\n');
     }

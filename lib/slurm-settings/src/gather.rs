@@ -1,4 +1,4 @@
-//! Where the settings come from: scontrol, the files, and this host.
+//! The sources of the settings: scontrol, the files, and this host.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,49 +12,50 @@ use super::conf::Files;
 use super::running::Running;
 use super::{Script, Settings};
 
-/// How long scontrol may take for one answer.
+/// The longest time for one answer of scontrol.
 pub(super) const LIMIT: Duration = Duration::from_secs(15);
-/// Where slurm.conf is where nobody says so; the second on nodes that get it from slurmctld.
+/// The usual paths of slurm.conf; the second on nodes that get it from slurmctld.
 const USUAL: [&str; 2] = ["/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf"];
-/// What slurmd runs on a node, and our program for it.
+/// The settings for programs that slurmd runs on a node, and gpufrac's program for each.
 pub(super) const HOOKS: [(&str, &str); 2] =
     [("Prolog", "gpufrac-prolog"), ("Epilog", "gpufrac-epilog")];
-/// Longer files are no scripts.
+/// A longer file is not taken for a script.
 const MANY_BYTES: u64 = 1 << 20;
 
-/// Where the settings are to be looked for.
+/// The sources to read.
 #[derive(Debug, Clone, Default)]
 pub struct Sources<'a> {
-    /// This slurm.conf and the files beside it, and no running Slurm.
+    /// This slurm.conf and the files beside it are judged, without a running Slurm.
     pub slurm_conf: Option<PathBuf>,
-    /// gpufrac.toml where it is in use, to see who can read it; none for one that is only tried.
+    /// The gpufrac.toml in use, to judge who can read it; None for a file that is only tested.
     pub config: Option<PathBuf>,
-    /// Whether to look at what this host has of gpufrac, too.
+    /// Whether to check the files of gpufrac on this host.
     pub host: bool,
-    /// Whether no other node is asked about: what thousands of nodes ask every few minutes must cost slurmctld little.
+    /// Whether to ask slurmctld about this node only. Thousands of nodes ask every few minutes, so each question must
+    /// cost slurmctld little.
     pub this_node_alone: bool,
-    /// The node that this host is, so that its own settings count.
+    /// The node that this host is, if it is one.
     pub here: Option<Here<'a>>,
 }
 
 /// This host as a node of a pool.
 #[derive(Debug, Clone)]
 pub struct Here<'a> {
-    /// Its name in Slurm.
+    /// The name of the node in Slurm.
     pub node: &'a str,
-    /// How many GPUs NVML shows; None where NVML does not answer.
+    /// The number of GPUs that NVML shows; None if NVML does not answer.
     pub gpus: Option<u32>,
-    /// Whether one of its pools has control daemons of MPS.
+    /// Whether one of the node's pools has MPS control daemons.
     pub uses_mps: bool,
 }
 
-/// Reads whatever can be read. What could not be is in [`Settings::unknown`].
+/// Reads all sources. [`Settings::unknown`] lists those that could not be read.
 pub fn gather(sources: &Sources<'_>) -> Settings {
     let mut settings = Settings::default();
     let here = sources.here.as_ref().filter(|_| sources.this_node_alone);
     settings.only = here.map(|here| here.node.to_owned());
     let from_environment = std::env::var_os("SLURM_CONF").map(PathBuf::from);
-    // scontrol would wait for the file to appear.
+    // If the file named by SLURM_CONF does not exist, scontrol would wait for it.
     let absent = from_environment.as_ref().filter(|path| !path.exists());
     match (&sources.slurm_conf, absent) {
         (Some(_), _) => {}
@@ -66,7 +67,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         }
         (None, None) => {
             let only = settings.only.as_deref();
-            // Each is a program that waits for slurmctld.
+            // Both run programs that wait for slurmctld, so they run in parallel.
             let (running, pools) = std::thread::scope(|scope| {
                 let asked = sources.config.as_ref();
                 let asked = asked.map(|_| scope.spawn(super::pools::ask));
@@ -126,27 +127,27 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
     settings
 }
 
-/// Why a program of Slurm's says nothing.
+/// The reasons why a program of Slurm gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Not installed.
+    /// The program is not installed.
     #[error("there is no {0} here")]
     Absent(&'static str),
-    /// Not started.
+    /// The program could not be started.
     #[error("cannot run {0}: {1}")]
     Run(&'static str, std::io::Error),
-    /// It failed; with the last line that it printed.
+    /// The program failed; with the last line of its output.
     #[error("{0} does not answer ({1})")]
     Refused(&'static str, String),
-    /// It did not end.
+    /// The program did not end in time.
     #[error("{0} did not answer within {limit} s", limit = LIMIT.as_secs())]
     Silent(&'static str),
 }
 
-/// Of all nodes and partitions, or of one node alone.
+/// The state of all nodes and partitions, or of one node only.
 fn running(only: Option<&str>) -> Result<Running, AskError> {
     let scontrol = |arguments: &[&str]| ask_slurm("scontrol", arguments);
-    // Each is a program that waits for slurmctld: they wait together.
+    // Each is a program that waits for slurmctld, so they run in parallel.
     let (config, nodes, partitions) = std::thread::scope(|scope| {
         let nodes = scope.spawn(move || match only {
             Some(node) => scontrol(&["-o", "show", "node", node]),
@@ -162,7 +163,7 @@ fn running(only: Option<&str>) -> Result<Running, AskError> {
     Ok(Running::parse(&config?, &nodes?, &partitions?))
 }
 
-/// What a thread came to. One that panicked has nothing to say.
+/// The result of a thread; a thread that panicked has no answer.
 fn joined(thread: ScopedJoinHandle<'_, Result<String, AskError>>) -> Result<String, AskError> {
     let panicked = |_| {
         Err(AskError::Refused(
@@ -173,15 +174,15 @@ fn joined(thread: ScopedJoinHandle<'_, Result<String, AskError>>) -> Result<Stri
     thread.join().unwrap_or_else(panicked)
 }
 
-/// A file of the Slurm that this was built for, where that has a prefix of its own and `PATH` may not know it.
+/// A program in the prefix of the Slurm that this build is for, because `PATH` may not contain this prefix.
 pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
     Some(slurm_sys::client::prefix()?.join(name))
 }
 
-/// What a program of Slurm's prints. Without slurmctld it says so on stderr.
+/// The output of a program of Slurm.
 ///
 /// # Errors
-/// It is not here, or ends badly, or not in time.
+/// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
 pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
     let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
     let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
@@ -199,7 +200,7 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
     }
 }
 
-/// What the first of the programs that is there says.
+/// The output of the first of these programs that exists.
 fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Outcome> {
     let mut absent = std::io::ErrorKind::NotFound.into();
     for program in programs {
@@ -216,7 +217,7 @@ fn ask(program: &Path, arguments: &[&str]) -> std::io::Result<Outcome> {
     subprocess::run(command.env("LC_ALL", "C").args(arguments), b"", LIMIT)
 }
 
-/// The values of `Prolog` or `Epilog`, each with the line or the command that shows it.
+/// The values of `Prolog` or `Epilog`, each with the line of the file, or with the command that prints it.
 pub(super) fn hooks<'a>(settings: &'a Settings, key: &'a str) -> Vec<(String, &'a str)> {
     let files = settings.files.iter().flat_map(|files| files.slurm.all(key));
     let mut found: Vec<_> = files
@@ -231,14 +232,14 @@ pub(super) fn hooks<'a>(settings: &'a Settings, key: &'a str) -> Vec<(String, &'
     found
 }
 
-/// One that is not absolute is beside slurm.conf (24.11; 22.05 takes none).
+/// A relative path is relative to the folder of slurm.conf (24.11; 22.05 accepts none).
 pub(super) fn beside_slurm_conf(settings: &Settings, path: &str) -> PathBuf {
     let files = settings.files.as_ref();
     let folder = files.and_then(|files| files.slurm.path.parent());
     folder.unwrap_or(Path::new("/")).join(path)
 }
 
-/// The prologs and epilogs that are named, and whether they name ours.
+/// The prologs and epilogs that are set, and whether they run gpufrac's programs.
 fn scripts(settings: &Settings) -> Vec<Script> {
     let mut scripts = Vec::new();
     for (key, program) in HOOKS {
@@ -271,17 +272,17 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     if !file.is_file() || file.len() > MANY_BYTES {
         return None;
     }
-    // A program that is no script can call anything.
+    // A program that is not a script could run anything.
     let text = fs::read(path).ok()?;
     let text = String::from_utf8(text).ok()?;
-    // What is only spoken of is not run.
+    // Comments are removed, because a program named in a comment is not run.
     let mut code = text
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
     Some(code.any(|line| line.contains(program)))
 }
 
-/// Files that a path with `*` in its last part names; in order.
+/// The files that match a path with `*` in its last part, in order.
 pub fn files_named(path: &Path) -> Vec<PathBuf> {
     glob(path)
 }
@@ -309,7 +310,7 @@ pub(super) fn glob(path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How systemd ends slurmd here, where control daemons of MPS must outlive it.
+/// `KillMode=` of slurmd's unit on this host. MPS control daemons must outlive slurmd.
 fn kill_mode() -> Option<String> {
     let arguments = ["show", "--property=LoadState,KillMode", "slurmd.service"];
     let Ok(Outcome::Ended(ended)) = ask(Path::new("systemctl"), &arguments) else {

@@ -1,4 +1,4 @@
-//! What gres.conf and `Gres=` say of one node.
+//! The content of gres.conf and `Gres=` for one node.
 
 use std::collections::BTreeMap;
 
@@ -6,31 +6,31 @@ use gpufrac_core::hostlist::Hostlist;
 
 use super::conf::{ConfFile, Line, Place};
 
-/// A device of `Name=gpu`.
+/// A device of a line with `Name=gpu`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gpu {
     pub type_name: Option<String>,
     pub file: String,
 }
 
-/// What gres.conf says of a node.
+/// The content of gres.conf for a node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeLines {
-    /// In the order that gives Slurm's indexes.
+    /// The GPUs in the order by which Slurm numbers them.
     pub gpus: Vec<Gpu>,
-    /// Lines of gpus: with Cores=, and where any of them begins.
+    /// GPU lines with `Cores=`, and the place of the first.
     pub cores: Vec<(Place, String)>,
-    /// Units by file.
+    /// Shares (units) by file.
     pub shards: BTreeMap<String, u64>,
-    /// All shards, with and without files.
+    /// The number of all shares, with and without files.
     pub shard_count: u64,
-    /// A shard line without a Type or File.
+    /// The place of a shard line without a Type or File.
     pub vague: Option<Place>,
-    /// `Name=gpufrac`.
+    /// The count of `Name=gpufrac`.
     pub fractions: u64,
-    /// Where AutoDetect is switched on.
+    /// The line that switches AutoDetect on.
     pub detect: Option<(Place, String)>,
-    /// First line of the node.
+    /// The first line of the node.
     pub place: Option<Place>,
 }
 
@@ -46,7 +46,7 @@ impl NodeLines {
             if let Some(how) = line.get("AutoDetect")
                 && (nodes.is_some() || !own_detect)
             {
-                // A node's own line goes before that of all nodes.
+                // A node's own line takes precedence over that of all nodes.
                 own_detect = nodes.is_some();
                 found.detect = Some((line.place.clone(), how.to_owned()));
             }
@@ -67,7 +67,7 @@ impl NodeLines {
     }
 
     fn add_gpus(&mut self, line: &Line, files: Vec<String>) {
-        // CPUs is its old name.
+        // CPUs is the old name of Cores.
         if let Some(cores) = line.get("Cores").or_else(|| line.get("CPUs")) {
             self.cores.push((line.place.clone(), cores.to_owned()));
         }
@@ -90,9 +90,9 @@ impl NodeLines {
     }
 }
 
-/// `/dev/x/half[0-3],/dev/y` as single files.
+/// Expands `/dev/x/half[0-3],/dev/y` into single paths.
 pub(super) fn files_of(text: &str) -> Vec<String> {
-    // A list of hosts has no slashes; a character stands for them that paths do not begin with.
+    // A hostlist has no slashes, so each slash is replaced by a word that no path contains.
     const SLASH: &str = "__SLASH__";
     let masked = text.replace('/', SLASH);
     match Hostlist::parse(&masked) {
@@ -105,7 +105,7 @@ pub(super) fn files_of(text: &str) -> Vec<String> {
     }
 }
 
-/// A count as Slurm writes it: `800`, `1K`.
+/// A count in Slurm's notation: `800`, `1K`.
 fn count(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -117,7 +117,7 @@ fn count(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// `Gres=` by name and Type: `gpu:half:4(S:0-1),shard:half:200`.
+/// The counts of `Gres=` by name and Type: `gpu:half:4(S:0-1),shard:half:200`.
 pub(super) fn counts(text: &str) -> BTreeMap<(String, String), u64> {
     let mut counts = BTreeMap::new();
     let mut depth = 0;

@@ -1,5 +1,5 @@
-//! What this host has of gpufrac for its Slurm: the plugins that its files name, and the prolog and epilog of a node. Slurm
-//! says of most of this only when it starts the next time, or when a job does.
+//! The files of gpufrac that this host's Slurm needs: plugins, and on a node prolog and epilog. Slurm reports most
+//! faults of them only at its next start, or when a job runs.
 
 mod script;
 
@@ -17,10 +17,10 @@ use super::rules::plugins_of;
 use super::{Settings, access, gather};
 use script::Ending;
 
-/// Longer files are no scripts.
+/// A longer file is not taken for a script.
 const MANY_BYTES: u64 = 1 << 20;
 
-/// The daemons or users that a host serves.
+/// The function of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Role {
     /// slurmd runs here, with GPUs of a pool.
@@ -29,52 +29,52 @@ pub struct Role {
     pub has_commands: bool,
 }
 
-/// Something that this host lacks.
+/// A file of gpufrac with a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// The line that names the file.
+    /// The setting or line that names the file.
     pub place: String,
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What is wrong with it.
+    /// The fault.
     pub wrong: Wrong,
 }
 
-/// What is wrong with a file.
+/// The faults of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
-    /// Slurm does not find the plugin in these folders.
+    /// The plugin is in none of the folders.
     NoPlugin {
-        /// What comes of it.
+        /// The effect.
         then: &'static str,
-        /// Where it looks.
+        /// The folders in which Slurm looks for plugins.
         folders: Vec<PathBuf>,
     },
-    /// It has no version, as a plugin has.
+    /// The file has no version, as each plugin has.
     IsNoPlugin,
-    /// It is built for another series than this host's Slurm.
+    /// The plugin is built for another series than this host's Slurm.
     OtherSeries {
-        /// Of the file.
+        /// The series of the file.
         built_for: Series,
-        /// Of the Slurm here.
+        /// The series of this host's Slurm.
         host: Series,
     },
-    /// Somebody else than root can change it.
+    /// Others than root can change the file.
     Untrusted {
-        /// Who, and where.
+        /// Who can change it, and where.
         error: String,
-        /// It is the user of slurmctld, who decides over all jobs anyway.
+        /// Whether only the user of slurmctld can change it; this user controls all jobs anyway.
         is_slurm_user: bool,
-        /// Where.
+        /// The folder or file that can be changed.
         at: PathBuf,
     },
-    /// There is no such program.
+    /// The program does not exist.
     NoProgram,
-    /// It has no `x`.
+    /// The program has no execute permission.
     NotExecutable,
-    /// A script runs this program, whose bad end is lost in this line.
+    /// A script runs this program, and ignores its exit status in this line.
     StatusLost(&'static str, usize),
-    /// As above, and it is not known whether it is lost.
+    /// As above, if it is not certain that the status is ignored.
     StatusUnsure(&'static str, usize),
 }
 
@@ -146,7 +146,7 @@ fn consequence(program: &str) -> &'static str {
     }
 }
 
-/// Looks at this host.
+/// The function of this host, and the faults of its files.
 pub(super) fn look(settings: &Settings, is_node: bool) -> (Role, Vec<Trouble>) {
     let role = Role {
         is_node,
@@ -169,7 +169,7 @@ pub(super) fn look(settings: &Settings, is_node: bool) -> (Role, Vec<Trouble>) {
     (role, found)
 }
 
-/// Whether sbatch is here.
+/// Whether sbatch is installed.
 fn has_commands() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let prefix = gather::of_prefix("bin");
@@ -177,14 +177,14 @@ fn has_commands() -> bool {
     folders.any(|folder| folder.join("sbatch").exists())
 }
 
-/// Its uid, where it is not root.
+/// The user id of slurmctld, if that is not root.
 fn slurm_user(settings: &Settings) -> Option<u32> {
     let name = settings.value("SlurmUser")?.split('(').next()?;
     let user = User::from_name(name).ok()??;
     Some(user.uid.as_raw()).filter(|uid| *uid != 0)
 }
 
-/// Where Slurm looks for plugins: `PluginDir`, else where Slurm's own are.
+/// The folders in which Slurm looks for plugins: `PluginDir`, otherwise the folder of Slurm's own plugins.
 fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
     let files = settings.files.as_ref();
     let written = files.and_then(|files| files.slurm.last("PluginDir"));
@@ -192,7 +192,7 @@ fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
         return list.split(':').map(PathBuf::from).collect();
     }
     let running = settings.running.as_ref();
-    // That of slurmctld's host; this one may have another system.
+    // The running `PluginDir` is that of slurmctld's host; this host may have another operating system.
     let told = running.and_then(|running| running.get("PluginDir"));
     let told = told
         .into_iter()
@@ -219,13 +219,13 @@ fn plugin_folders(settings: &Settings) -> Vec<PathBuf> {
 struct Host<'a> {
     settings: &'a Settings,
     folders: Vec<PathBuf>,
-    /// That of the Slurm on this host.
+    /// The release of this host's Slurm.
     release: Option<Release>,
     slurm_user: Option<u32>,
 }
 
 impl Host<'_> {
-    /// The plugins that are named, where Slurm loads them.
+    /// Checks the plugins that the settings name.
     fn plugins(&self, role: Role, found: &mut Vec<Trouble>) {
         if self.folders.is_empty() {
             return;
@@ -273,7 +273,7 @@ impl Host<'_> {
     }
 
     fn plugin(&self, place: String, file: PathBuf, then: &'static str, found: &mut Vec<Trouble>) {
-        // An absolute path replaces the folder.
+        // `join` with an absolute path replaces the folder.
         let mut candidates = self.folders.iter().map(|folder| folder.join(&file));
         let Some(path) = candidates.find(|path| path.exists()) else {
             let folders = match file.parent() {
@@ -317,12 +317,12 @@ impl Host<'_> {
                     at: path,
                 })
             }
-            // What cannot be looked at is told of where it is used.
+            // A file that cannot be read is reported where it is used.
             _ => None,
         }
     }
 
-    /// Prolog or Epilog of this node.
+    /// Checks Prolog or Epilog of this node.
     fn hook(&self, key: &'static str, program: &'static str, found: &mut Vec<Trouble>) {
         for (place, value) in gather::hooks(self.settings, key) {
             let paths = gather::glob(&gather::beside_slurm_conf(self.settings, value));
@@ -338,7 +338,7 @@ impl Host<'_> {
         }
     }
 
-    /// What is wrong with a program that slurmd runs, and with ours where it runs it.
+    /// The faults of a program that slurmd runs, and of gpufrac's program that it calls.
     fn program(&self, path: &Path, program: &'static str) -> Vec<(PathBuf, Wrong)> {
         let mut wrong = Vec::new();
         let with = |wrong: Wrong| (path.to_owned(), wrong);
@@ -371,7 +371,7 @@ impl Host<'_> {
     }
 }
 
-/// The program's absolute paths in a script.
+/// The absolute paths of `program` in a script.
 fn paths_of(text: &str, program: &str) -> Vec<PathBuf> {
     let lines = text.lines().map(str::trim_start);
     let code = lines.filter(|line| !line.starts_with('#'));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     impl World {
-        /// None where this is not root.
+        /// None if the test does not run as root.
         fn new() -> Option<World> {
             if !nix::unistd::geteuid().is_root() {
                 eprintln!("skipped: only root has files of root");
@@ -421,7 +421,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         }
 
-        /// A library with this number as its version.
+        /// Makes a library with this version number.
         fn plugin(&self, name: &str, version: u32) {
             let path = self.path(name);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -477,7 +477,7 @@ mod tests {
             "{found:#?}"
         );
         assert!(found[0].place.ends_with("slurm.conf:4"), "{found:#?}");
-        // A micro release more is no other Slurm.
+        // Another micro release is the same series.
         world.plugin("lib/job_submit_gpufrac.so", 0x18_0b_01);
         world.plugin("lib/spank_gpufrac.so", 0x16_05_08);
         let found = world.look(names, true);
@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(wrong(&world.look(names, true)), [&Wrong::IsNoPlugin]);
         world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
         assert_eq!(world.look(names, true), []);
-        // A user could put another one there.
+        // A user could replace the plugin.
         chown(world.path("lib"), Some(65534), None).unwrap();
         let found = world.look(names, true);
         assert_eq!(found.len(), 2, "{found:#?}");
@@ -545,7 +545,7 @@ mod tests {
             matches!(wrong(&found)[..], [Wrong::Untrusted { .. }]),
             "{found:#?}"
         );
-        // A pattern, one file of which nobody can run.
+        // A pattern; one of its files has no execute permission.
         fs::set_permissions(world.path("sbin"), fs::Permissions::from_mode(0o755)).unwrap();
         world.put("prolog.d/10-site", "#!/bin/sh\n", 0o644);
         world.put(

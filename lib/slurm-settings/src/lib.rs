@@ -1,7 +1,7 @@
-//! Slurm's settings, as `gpufrac check` judges them: what must be there for a fraction to work and to be fenced,
-//! what takes something away from it, and what to write instead.
+//! Judges Slurm's settings for `gpufrac check`: settings that fractions and their isolation need, settings that
+//! weaken them, and the text to write instead.
 //!
-//! [`gather()`] reads, [`judge`] judges and does no I/O.
+//! [`gather()`] reads the settings; [`judge`] judges them without I/O.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -30,66 +30,66 @@ pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather};
 pub use host::{Role, Trouble};
 pub use running::Running;
 
-/// A program that Slurm runs as Prolog or Epilog, seen from here.
+/// A program that Slurm runs as Prolog or Epilog, as this host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
-    /// Its path as slurm.conf has it; a pattern, maybe.
+    /// The path in slurm.conf, possibly a pattern.
     pub path: String,
-    /// Whether its text, or that of one file that the pattern matches, names gpufrac's program; None where it
+    /// Whether the text of the file, or of one file that matches the pattern, names gpufrac's program; None if it
     /// cannot be read.
     pub names_ours: Option<bool>,
 }
 
-/// All that is known of a Slurm.
+/// The known settings of a Slurm.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
-    /// Its files, where they could be read.
+    /// The configuration files; None if they cannot be read.
     pub files: Option<Files>,
-    /// What its controller says.
+    /// The settings of the running slurmctld.
     pub running: Option<Running>,
-    /// Prologs and epilogs as this host has them.
+    /// Prologs and epilogs on this host.
     pub scripts: Vec<Script>,
-    /// `KillMode=` of slurmd's unit, on a node of a pool with control daemons.
+    /// `KillMode=` of slurmd's unit, on a node with MPS control daemons.
     pub kill_mode: Option<String>,
-    /// This host's node and how many GPUs NVML shows there.
+    /// The node that this host is, and its number of GPUs in NVML.
     pub gpus: Option<(String, u32)>,
-    /// gpufrac.toml, where it is the one in use.
+    /// The path of gpufrac.toml, if it is the one in use.
     pub config: Option<PathBuf>,
-    /// What slurmctld says of its pools; None where it was not asked or said nothing.
+    /// slurmctld's answer about its pools; None if it was not asked or did not answer.
     pub pools: Option<pools::Answer>,
-    /// What keeps slurmctld or users from reading gpufrac.toml.
+    /// The file or folder whose mode keeps slurmctld or users from reading gpufrac.toml.
     pub closed: Option<Closed>,
-    /// The one node that was asked about, and is judged.
+    /// The only node that was asked about and is judged; None for all.
     pub only: Option<String>,
-    /// The daemons or users that this host serves; None where nothing was looked at.
+    /// The function of this host; None if its files were not checked.
     pub role: Option<Role>,
-    /// What this host lacks.
+    /// The faults of gpufrac's files on this host.
     pub troubles: Vec<Trouble>,
-    /// What could not be asked or read, and why.
+    /// The sources that could not be read, with the reason.
     pub unknown: Vec<String>,
 }
 
 impl Settings {
-    /// Whether anything is known at all.
+    /// Whether no source could be read.
     pub fn is_empty(&self) -> bool {
         self.files.is_none() && self.running.is_none()
     }
 
-    /// A value of slurm.conf: the running one, else the written one.
+    /// A value of slurm.conf: the running one, otherwise the one in the file.
     fn value(&self, key: &str) -> Option<&str> {
         let running = self.running.as_ref().and_then(|running| running.get(key));
         let written = || Some(self.files.as_ref()?.slurm.last(key)?.1);
         running.or_else(written)
     }
 
-    /// slurm.conf, for what is in no line of it.
+    /// The path of slurm.conf, for findings without a line.
     fn slurm_conf(&self) -> String {
         let path = self.files.as_ref().map(|files| &files.slurm.path);
         path.map_or("slurm.conf".into(), |path| path.display().to_string())
     }
 }
 
-/// Judges a Slurm against the pools: errors first, then warnings, then notes.
+/// Judges the settings against the pools. The findings are sorted: errors, warnings, notes.
 pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
     if settings.is_empty() {

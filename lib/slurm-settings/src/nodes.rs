@@ -1,4 +1,4 @@
-//! The devices and counts of each node of a pool: gres.conf, `Gres=` in slurm.conf, and what slurmctld has.
+//! Judges the devices and counts of each node with a pool: in gres.conf, in `Gres=` of slurm.conf, and in slurmctld.
 
 mod fault;
 mod without_pool;
@@ -18,10 +18,10 @@ use super::propose::Gpus;
 use super::{Running, Settings};
 use fault::{Fault, Shards, Wrong, WrongLine};
 
-/// The place of what slurmctld has.
+/// The place of findings about slurmctld's node records.
 const NODE_RECORD: &str = "scontrol show node";
 
-/// From this release on `Cores=` gives no job of a whole GPU one with fractions on it.
+/// From this release on, with `Cores=` Slurm no longer gives a device with fractions to a job of a whole GPU.
 const CORES_ARE_SAFE: SlurmRelease = SlurmSeries::new(23, 11).release(5);
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
@@ -48,7 +48,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     }
 }
 
-/// A node's line of slurm.conf.
+/// The line of a node in slurm.conf.
 struct Written<'a> {
     place: &'a Place,
     gres: Option<&'a str>,
@@ -71,7 +71,7 @@ fn written<'a>(file: &'a ConfFile, node: &str) -> Option<Written<'a>> {
     found
 }
 
-/// The lines that a node must have; None where its number of GPUs is not known.
+/// The lines that a node needs; None if its number of GPUs is unknown.
 pub(super) fn wanted(
     settings: &Settings,
     config: &Config,
@@ -92,7 +92,7 @@ pub(super) fn wanted(
     expected(config, node, count)
 }
 
-/// Whether what gres.conf says of a node keeps something from working.
+/// Whether gres.conf has a fault that affects a node.
 pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &GresLines) -> bool {
     let Some(files) = &settings.files else {
         return false;
@@ -104,18 +104,18 @@ pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &Gr
     found.iter().any(|fault| fault.severity != Severity::Note)
 }
 
-/// Whether a `Gres=` is another one than the lines need.
+/// Whether a `Gres=` differs from the needed one.
 pub(super) fn is_wrong_gres(wanted: &GresLines, gres: Option<&str>) -> bool {
     let right = counts(&wanted.gres);
     differs(&right, gres).is_some() || types_of_shares(&right, gres).is_some()
 }
 
-/// As above, of what slurmctld has, which writes no Types of shares.
+/// As [`is_wrong_gres`], for slurmctld's record, which has no Types of shares.
 pub(super) fn is_wrong_in_running(wanted: &GresLines, gres: Option<&str>) -> bool {
     differs(&counts(&wanted.gres), gres).is_some()
 }
 
-/// The `Gres=` of a node's line, or of the defaults before it; None where there is no line of the node.
+/// The `Gres=` in a node's line, or in the DEFAULT line before it; None if slurm.conf has no line of the node.
 pub(super) fn written_gres<'a>(
     file: &'a ConfFile,
     node: &str,
@@ -133,7 +133,7 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         .and_then(|running| running.nodes.get(node));
     let lines = files.map(|files| NodeLines::of(&files.gres, node));
     if line.is_none() && record.is_none() {
-        // Nodes that register by themselves (`slurmd -Z`) come and go.
+        // Dynamic nodes (`slurmd -Z`) register by themselves, so they need no line.
         let comes_and_goes = settings.value("MaxNodeCount").is_some();
         found.push(Fault {
             severity: match comes_and_goes {
@@ -207,8 +207,8 @@ fn place_of(line: Option<&Written<'_>>) -> String {
     line.map_or(NODE_RECORD.into(), |line| line.place.to_string())
 }
 
-/// How many GPUs a node has: by the pools, by NVML here, or as most of Slurm's counts have it. None where nothing
-/// is counted.
+/// The number of GPUs of a node: from the pools, from NVML on this host, or the one in most of Slurm's counts. None
+/// if there is no count.
 fn gpus(
     settings: &Settings,
     config: &Config,
@@ -260,7 +260,7 @@ fn gpus(
     }
     guesses.retain(|count| *count > 0);
     if guesses.is_empty() {
-        // As before gpufrac: GPUs of another Type, each of them whole.
+        // The Gres= from before gpufrac: GPUs of another Type, each a whole GPU.
         let of_gpus = texts.iter().flatten().map(|text| sum(&counts(text), "gpu"));
         let files = lines.map_or(0, |lines| lines.gpus.len());
         guesses.extend(
@@ -286,7 +286,7 @@ fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     (!lines.gres.is_empty()).then_some(lines)
 }
 
-/// What gres.conf has against what it should have.
+/// Compares gres.conf with the lines that the node needs.
 fn devices(
     node: &str,
     file: &ConfFile,
@@ -322,7 +322,7 @@ fn devices(
         wrong_shards(lines, &right).map(on_lines),
         wrong_fractions(lines, &right).map(on_lines),
     ];
-    // The lines to write are the same for all that is wrong in one place.
+    // All faults at one place have the same cure.
     let mut places: Vec<(Severity, String, Vec<WrongLine>)> = Vec::new();
     for (severity, place, why) in wrong.into_iter().flatten() {
         match places.last_mut() {
@@ -353,7 +353,7 @@ fn wrong_cores(
     Some((severity, place.to_string(), WrongLine::Cores(cores.clone())))
 }
 
-/// The first device of ours that is missing or another one, else one that is there once more.
+/// The first device of the pools that is missing or differs, otherwise a device that occurs twice.
 fn wrong_gpu(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     let mut ours = right.gpus.iter().enumerate();
     let wrong = ours.find(|(at, gpu)| lines.gpus.get(*at) != Some(gpu));
@@ -373,7 +373,7 @@ fn wrong_gpu(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     Some(WrongLine::TooMany(more.clone()))
 }
 
-/// Shards whose line names no file of ours, though their number is right.
+/// Shards whose line names no file of a placeholder, though their number is right.
 fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, String, WrongLine)> {
     let place = lines.vague.as_ref()?;
     if lines.shard_count != right.shard_count {
@@ -389,7 +389,8 @@ fn vague_shards(lines: &NodeLines, right: &NodeLines) -> Option<(Severity, Strin
     Some((severity, place.to_string(), WrongLine::Vague))
 }
 
-/// Shards that are not those of our devices. Of vague ones that are right in number [`vague_shards`] tells.
+/// Shards that are not those of the pools' devices. [`vague_shards`] reports lines without files with the right
+/// number.
 fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     let same_count = lines.shard_count == right.shard_count;
     if same_count && (lines.vague.is_some() || lines.shards == right.shards) {
@@ -420,13 +421,13 @@ fn sum(of: &Counts, name: &str) -> u64 {
     of_name.map(|(_, count)| count).sum()
 }
 
-/// How a `Gres=` differs from the right one; GRES of other names and Types may be in it.
+/// The difference between a `Gres=` and the needed one; it may have GRES of other names and Types.
 fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     let is = counts(text.unwrap_or_default());
     if is.is_empty() {
         return Some((Severity::Error, "nothing is counted".into()));
     }
-    // slurmctld gives shares the Types that nodes register, whether they are written or not.
+    // slurmctld gives shares the Types that nodes register, even if they are not in the file.
     for name in ["shard", "gpufrac"] {
         let (is, right) = (sum(&is, name), sum(right, name));
         if is != right {
@@ -454,7 +455,7 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     None
 }
 
-/// The Types of shares, where their number is right.
+/// The Types of shares, if their number is right.
 fn types_of_shares(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
     let is = counts(text.unwrap_or_default());
     let shares = |of: &Counts| -> Counts {

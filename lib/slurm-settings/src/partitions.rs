@@ -1,4 +1,4 @@
-//! The partitions of the pools.
+//! Judges the partitions of the pools.
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::{Finding, Severity};
@@ -8,7 +8,7 @@ use super::Settings;
 use super::conf::{ConfFile, Place};
 use super::rules::{SUSPENDED, suspends};
 
-/// What a partition's line says, with the defaults before it.
+/// The line of a partition, with the DEFAULT lines before it.
 struct Written<'a> {
     place: &'a Place,
     values: Vec<(&'static str, &'a Place, &'a str)>,
@@ -61,7 +61,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     without_pools(settings, config, &names, found);
 }
 
-/// Partitions without a pool on nodes of pools. `served`: the partitions that have pools.
+/// Reports partitions that have nodes of pools, but no pool. `served`: the partitions with pools.
 fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &mut Vec<Finding>) {
     let files = settings.files.iter();
     let lines = files.flat_map(|files| files.slurm.starting("PartitionName"));
@@ -86,7 +86,7 @@ fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &
     }
 }
 
-/// A node of these that a pool has.
+/// The first of these nodes that is in a pool.
 fn node_of_pools(config: &Config, nodes: &str) -> Option<String> {
     let mut pools = config.pools.iter().map(|pool| &pool.nodes);
     if nodes.eq_ignore_ascii_case("ALL") {
@@ -120,7 +120,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
         let line = line.as_ref().map(|line| line.place.to_string());
         line.unwrap_or("scontrol show partition".into())
     };
-    // What is written, else what runs, of a value that is bad.
+    // The value in the file, otherwise the running one, if it is bad.
     let bad = |key: &'static str, is_bad: &dyn Fn(&str) -> bool| -> Option<(String, String)> {
         let written = line.as_ref().and_then(|line| line.get(key));
         if let Some((place, value)) = written.filter(|(_, value)| is_bad(value)) {
@@ -147,7 +147,7 @@ fn one(settings: &Settings, name: &str, found: &mut Vec<Finding>) {
             break;
         }
     }
-    // What is not a partition's own was said of slurm.conf.
+    // A value that the partition has from slurm.conf is reported there.
     let general = settings
         .running
         .as_ref()

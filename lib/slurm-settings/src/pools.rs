@@ -1,4 +1,5 @@
-//! Whether slurmctld has the pools that gpufrac.toml has here. It counts by those that it read last; a node carves by its own file.
+//! Compares slurmctld's pools with those of this host's gpufrac.toml. slurmctld counts by the pools that it read
+//! last; a node makes slices by its own file.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,19 +12,19 @@ use gpufrac_host::subprocess::{self, Outcome};
 use super::Settings;
 use super::gather::{LIMIT, of_prefix};
 
-/// Variables by which sbatch would ask another cluster.
+/// Environment variables that would make sbatch ask another cluster.
 const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
 
-/// What slurmctld's plugin says of its pools.
+/// The answer of slurmctld's plugin about its pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// Their sum.
+    /// The checksum of the pools.
     Sum(PoolsSum),
-    /// There are none, for this reason.
+    /// slurmctld has no pools, for this reason.
     NoPools(String),
 }
 
-/// How job_submit begins where it has no configuration.
+/// The beginning of job_submit's message if it has no configuration.
 const NO_POOLS: &str = "gpufrac: fractions are not available now: ";
 
 impl Answer {
@@ -38,7 +39,8 @@ impl Answer {
     }
 }
 
-/// Asks slurmctld. None where sbatch is not here, or a plugin of ours is not there to answer. Nothing is submitted.
+/// Asks slurmctld by sbatch; job_submit refuses the request with the answer, so that no job is submitted. None if
+/// sbatch is not installed, or if gpufrac's plugin is not there to answer.
 pub(super) fn ask() -> Option<Answer> {
     let programs = [Some("sbatch".into()), of_prefix("bin/sbatch")];
     let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
@@ -60,7 +62,7 @@ fn ask_by(program: &Path) -> Option<Answer> {
     }
 }
 
-/// Compares the two.
+/// Reports a difference between both checksums.
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let (Some(answer), Some(file)) = (&settings.pools, &settings.config) else {
         return;

@@ -1,8 +1,8 @@
-//! How Slurm's files have to change for the pools, as text: what `gpufrac init` and `gpufrac conf --diff` show.
+//! Proposes changes of Slurm's files for the pools, as text: for `gpufrac init` and `gpufrac conf --diff`.
 //!
-//! Only what `gpufrac check` finds wrong is touched, and of that only what is gpufrac's: a few settings, the lines of GPUs and shares
-//! of the pools' nodes, the line of the SPANK plugin. What is right in whatever form stays as it is, so that a second run changes
-//! nothing. The rest is told, in [`Proposal::left`].
+//! Only gpufrac's own settings that `gpufrac check` finds wrong are changed: a few settings, the lines of GPUs and
+//! shares of the pools' nodes, the line of the SPANK plugin. A right setting stays in its form, so that a second run
+//! changes nothing. [`Proposal::left`] has the other findings.
 
 mod devices;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use super::conf::{Files, Glob, Read};
 use super::gather::HOOKS;
 use super::{Running, Settings, edit, host, nodes, rules};
 
-/// The settings of slurm.conf that are set, in the order in which new ones are added.
+/// The settings of slurm.conf that may be changed, in the order in which new ones are added.
 const SETTINGS: [&str; 8] = [
     "GresTypes",
     "SelectType",
@@ -31,38 +31,39 @@ const SETTINGS: [&str; 8] = [
     "TaskPlugin",
     "PrEpPlugins",
 ];
-/// Of cgroup.conf.
+/// The settings of cgroup.conf that may be changed.
 const CGROUP_SETTINGS: [&str; 1] = ["ConstrainDevices"];
-/// With one of these changed, no job may run anywhere: slurmctld or slurmd would not know it any more.
+/// After a change of one of these, slurmctld and slurmd do not recognise running jobs. Therefore no job may run on
+/// any node.
 const FOR_ALL_NODES: [&str; 3] = ["SelectType", "ProctrackType", "TaskPlugin"];
-/// From here on slurm.conf may have several lines of Prolog and Epilog, all of which are run.
+/// The first series whose slurm.conf may have several lines of Prolog and Epilog, all of which are run.
 const SEVERAL_PROLOGS: SlurmSeries = SlurmSeries::new(24, 5);
 
-/// A file as it is and as it is to be.
+/// A file before and after the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// The file.
+    /// The path.
     pub path: PathBuf,
-    /// Its text; None where there is no such file.
+    /// The text before; None if the file does not exist.
     pub before: Option<String>,
-    /// The text that it needs.
+    /// The text after the change.
     pub after: String,
 }
 
-/// What is to be done to Slurm's files.
+/// The changes of Slurm's files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proposal {
-    /// The files that change.
+    /// The changes, one for each file.
     pub changes: Vec<Change>,
-    /// What stays wrong, and is not gpufrac's to change, or not a matter of these files.
+    /// Findings that remain: settings that are not gpufrac's to change, or that are not in these files.
     pub left: Vec<Finding>,
-    /// Nodes of pools whose devices change, in the files.
+    /// The nodes of pools whose devices change.
     pub nodes: Vec<String>,
-    /// Whether a setting changes that no job on any node outlives.
+    /// Whether a changed setting requires that no job runs on any node.
     pub concerns_all_nodes: bool,
 }
 
-/// Where the texts come from.
+/// How files are read and listed.
 #[derive(Clone, Copy)]
 pub struct Texts<'a> {
     /// Reads a file.
@@ -71,16 +72,16 @@ pub struct Texts<'a> {
     pub glob: Glob<'a>,
 }
 
-/// How many GPUs the nodes have.
+/// The number of GPUs of the nodes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gpus {
-    /// Whatever Slurm counts.
+    /// The number to use even if Slurm counts another one.
     pub told: Option<u32>,
-    /// Where Slurm counts none.
+    /// The number to use if Slurm counts no GPUs.
     pub otherwise: Option<u32>,
 }
 
-/// What Slurm's files need for the pools.
+/// Computes the changes of Slurm's files for the pools.
 ///
 /// # Errors
 /// slurm.conf cannot be read.
@@ -116,10 +117,10 @@ pub fn propose(
     Ok(proposal)
 }
 
-/// The files as they are to be, so far.
+/// The files with the changes so far.
 struct Draft<'a> {
     slurm_conf: PathBuf,
-    /// With [`Settings::files`] of the draft.
+    /// [`Settings::files`] has the changed texts.
     settings: Settings,
     config: &'a Config,
     texts: Texts<'a>,
@@ -160,11 +161,11 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Adds a line to a file, with a comment that names gpufrac.
+    /// Adds a line to a file, after a comment that names gpufrac.
     fn append(&mut self, path: &Path, line: &str) -> io::Result<()> {
         const MARK: &str = "# gpufrac";
         let known = self.changed.get(path);
-        // The mark stands once before what one run adds.
+        // One run writes the comment once before all lines that it adds.
         let added = known.is_some_and(|change| {
             let mut before = change.before.iter().flat_map(|text| text.lines());
             let mut after = change.after.lines();
@@ -200,7 +201,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Sets a key in its last line, or in a new one.
+    /// Sets a key in the last line that has it, or in a new line.
     fn set(&mut self, file: &super::conf::ConfFile, key: &str, value: &str) -> io::Result<()> {
         match file.last(key) {
             Some((place, _)) => {
@@ -210,7 +211,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Prolog and Epilog. A script of the site is the site's to change.
+    /// Sets Prolog and Epilog. A site's own script is not changed.
     fn hooks(&mut self) -> io::Result<()> {
         for (key, program) in HOOKS {
             let of_files = Settings {
@@ -239,7 +240,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// What is wrong with the files as they are to be; what runs is another matter.
+    /// The findings about the changed files, without the running Slurm.
     fn left(&self) -> Vec<Finding> {
         let mut settings = self.settings.clone();
         if let Some(role) = settings.role {
@@ -271,32 +272,32 @@ impl Draft<'_> {
     }
 }
 
-/// What the running Slurm has otherwise than the pools need: lines as slurm.conf would have them, as they are and as they must be.
+/// The difference between the running Slurm and the pools' needs, as lines of slurm.conf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunningDifference {
-    /// What slurmctld has.
+    /// The lines of the running slurmctld.
     pub is: Vec<String>,
-    /// What it must have.
+    /// The lines that it needs.
     pub right: Vec<String>,
-    /// The nodes whose devices it counts otherwise.
+    /// The nodes whose devices slurmctld counts differently.
     pub nodes: Vec<String>,
 }
 
 impl RunningDifference {
-    /// Whether there is none.
+    /// Whether there is no difference.
     pub fn is_empty(&self) -> bool {
         self.right.is_empty()
     }
 }
 
-/// Compares what slurmctld runs with; nothing where it does not answer.
+/// Compares the settings of the running slurmctld; empty if slurmctld does not answer.
 pub fn running_difference(settings: &Settings, config: &Config, gpus: Gpus) -> RunningDifference {
     let mut found = RunningDifference::default();
     let Some(running) = &settings.running else {
         return found;
     };
     for key in SETTINGS.into_iter().chain(CGROUP_SETTINGS) {
-        // Where no plugin reads cgroup.conf, slurmctld has nothing to show of it.
+        // If no plugin reads cgroup.conf, slurmctld has no values of it.
         if CGROUP_SETTINGS.contains(&key) && running.get(key).is_none() {
             continue;
         }

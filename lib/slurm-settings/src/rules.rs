@@ -1,4 +1,4 @@
-//! Settings that hold for the whole cluster, each by itself.
+//! Judges the settings of the whole cluster, each by itself.
 
 mod counting;
 mod fence;
@@ -16,12 +16,12 @@ use super::{Running, Settings};
 pub(super) use gpu_use::{SUSPENDED, suspends};
 pub(super) use words::is;
 
-/// The names in a list of plugins of this kind.
+/// The names of plugins of this kind in a list.
 pub(super) fn plugins_of<'a>(value: &'a str, kind: &str) -> Vec<&'a str> {
     words::plugins(Some(value), kind)
 }
 
-/// What is wrong with a value.
+/// A wrong value.
 struct Fault {
     severity: Severity,
     what: String,
@@ -31,11 +31,11 @@ struct Fault {
 enum Fix {
     /// This value is right.
     Value(String),
-    /// The line has to go.
+    /// The line must be removed.
     Remove,
 }
 
-/// What judging a value may depend on.
+/// The facts that the judgement of a value depends on.
 struct Context {
     release: Option<SlurmRelease>,
     uses_mig: bool,
@@ -58,27 +58,27 @@ impl Context {
         }
     }
 
-    /// Whether the release is known and older than the series.
+    /// Whether the release is known and older than this series.
     fn before(&self, major: u8, minor: u8) -> bool {
         let series = SlurmSeries::new(major, minor);
         self.release.is_some_and(|own| own.series < series)
     }
 
-    /// Whether the release is known and of this series or a newer one.
+    /// Whether the release is known, and of this series or a newer one.
     fn since(&self, major: u8, minor: u8) -> bool {
         let series = SlurmSeries::new(major, minor);
         self.release.is_some_and(|own| own.series >= series)
     }
 }
 
-/// A setting that has another value than it must have.
+/// A setting with a wrong value, and the right value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WrongValue {
     pub is: Option<String>,
     pub right: String,
 }
 
-/// The table of a key, and its file.
+/// The rule for a key, and the file of the key.
 fn known<'a>(files: Option<&'a super::Files>, key: &str) -> Option<(Judge, Option<&'a ConfFile>)> {
     let of = |table: &[(&str, Judge)]| {
         let mut rows = table.iter();
@@ -99,7 +99,7 @@ fn wrong_value(judge: Judge, context: &Context, is: Option<&str>) -> Option<Wron
     }
 }
 
-/// What the files give a setting, where that is wrong and another value is right.
+/// The wrong value of a setting in the files, if another value is right.
 pub(super) fn wrong_in_files(
     settings: &Settings,
     config: &Config,
@@ -113,7 +113,7 @@ pub(super) fn wrong_in_files(
     wrong_value(judge, &Context::of(settings, config), is)
 }
 
-/// The same of the running Slurm.
+/// As [`wrong_in_files`], for the running Slurm.
 pub(super) fn wrong_in_running(
     settings: &Settings,
     config: &Config,
@@ -152,7 +152,8 @@ const CGROUP_CONF: &[(&str, Judge)] = &[
     ("CgroupPlugin", fence::cgroup_plugin),
 ];
 
-/// Settings that are empty in every release where no line sets them: what runs may be that of a line that is gone.
+/// Settings that are empty by default in every release: a running value without a line comes from a line that was
+/// removed.
 const WITHOUT_DEFAULT: &[&str] = &[
     "GresTypes",
     "PrologFlags",
@@ -167,7 +168,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     for (key, judge) in SLURM_CONF {
         one(&context, running, slurm, key, *judge, found);
     }
-    // Where no plugin reads cgroup.conf, slurmctld has nothing to show of it.
+    // If no plugin reads cgroup.conf, slurmctld has no values of it.
     let running = running.filter(|running| running.get("ConstrainDevices").is_some());
     let cgroup = settings.files.as_ref().map(|files| &files.cgroup);
     for (key, judge) in CGROUP_CONF {
@@ -180,7 +181,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     gpu_use::kill_mode(settings, found);
 }
 
-/// Where a value is wrong, in the file, in the running Slurm, or in both.
+/// The finding about one setting: in the file, in the running Slurm, or in both.
 fn one(
     context: &Context,
     running: Option<&Running>,
@@ -193,7 +194,7 @@ fn one(
     let now = running.and_then(|running| judge(context, running.get(key)));
     let written = match line {
         Some((_, value)) => judge(context, Some(value)),
-        // What is not written has its default, which the running one shows.
+        // A setting without a line has its default, which the running Slurm shows.
         None if running.is_some() && !WITHOUT_DEFAULT.contains(&key) => None,
         None => file.and_then(|_| judge(context, None)),
     };

@@ -1,4 +1,4 @@
-//! What `scontrol show` prints, of any version: unknown lines are left out, unset values are none.
+//! Reads the output of `scontrol show`, of any version. Unknown lines are skipped; unset values are None.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use gpufrac_core::slurm_release::SlurmRelease;
 
 use super::conf::pairs;
 
-/// Values of a running Slurm.
+/// The settings and records of a running Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Running {
-    /// `scontrol show config` by lower-case key; since 24.05 some keys have several values.
+    /// `scontrol show config` by lower-case key. Since 24.05 some keys have several values.
     config: BTreeMap<String, Vec<String>>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, Record>,
@@ -17,19 +17,19 @@ pub struct Running {
     pub partitions: BTreeMap<String, Record>,
 }
 
-/// What is known of one node or partition, by lower-case key.
+/// The fields of a node or partition, by lower-case key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Record(BTreeMap<String, String>);
 
 impl Record {
-    /// A value; None where it is unset.
+    /// The value of a field; None if it is unset.
     pub fn get(&self, key: &str) -> Option<&str> {
         let value = self.0.get(&key.to_ascii_lowercase())?;
         set(value)
     }
 }
 
-/// Slurm's spellings of "not set".
+/// None for each of Slurm's spellings of "not set".
 fn set(value: &str) -> Option<&str> {
     match value.trim() {
         "" | "(null)" | "N/A" | "None" | "NONE" => None,
@@ -38,11 +38,11 @@ fn set(value: &str) -> Option<&str> {
 }
 
 impl Running {
-    /// From `scontrol show config`, `scontrol -o show node` and `scontrol -o show partition`.
+    /// Reads `scontrol show config`, `scontrol -o show node` and `scontrol -o show partition`.
     pub fn parse(config: &str, nodes: &str, partitions: &str) -> Running {
         let mut running = Running::default();
         for line in config.lines() {
-            // `Prolog[0] = ...` since 24.05. Cgroup settings have names of their own.
+            // `Prolog[0] = ...` since 24.05. Cgroup settings have their own names.
             let Some((key, value)) = line.split_once('=') else {
                 continue;
             };
@@ -57,25 +57,25 @@ impl Running {
         running
     }
 
-    /// A value; None where it is unset.
+    /// The value of a setting; None if it is unset.
     pub fn get(&self, key: &str) -> Option<&str> {
         let values = self.config.get(&key.to_ascii_lowercase())?;
         values.first().map(String::as_str)
     }
 
-    /// All values of a key that may have several.
+    /// All values of a setting that may have several.
     pub fn all(&self, key: &str) -> Vec<&str> {
         let values = self.config.get(&key.to_ascii_lowercase());
         values.into_iter().flatten().map(String::as_str).collect()
     }
 
-    /// Its release.
+    /// The release of the running Slurm.
     pub fn release(&self) -> Option<SlurmRelease> {
         self.get("SLURM_VERSION")?.parse().ok()
     }
 }
 
-/// Records that begin with a key, on one line each or on several.
+/// Records that begin with this key, on one line each or on several.
 fn records(text: &str, first: &str) -> BTreeMap<String, Record> {
     let mut records = BTreeMap::new();
     let mut name = None;

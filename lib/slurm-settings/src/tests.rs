@@ -32,7 +32,7 @@ impl World {
             .insert(Path::new("/etc/slurm").join(name), text.to_owned());
     }
 
-    /// Replaces text that must be there once.
+    /// Replaces a text that must occur exactly once.
     #[track_caller]
     fn change(&mut self, name: &str, from: &str, to: &str) {
         self.try_change(name, from, to).unwrap();
@@ -72,7 +72,7 @@ impl World {
     }
 }
 
-/// Every finding of Slurm's settings has one.
+/// The place of a finding; every finding about Slurm's settings has one.
 fn place(finding: &Finding) -> &str {
     finding.place.as_deref().unwrap()
 }
@@ -81,7 +81,7 @@ fn pools(text: &str) -> Config {
     Config::parse(text, "gpufrac.toml").unwrap()
 }
 
-/// What scontrol printed on a release, with this said otherwise.
+/// The recorded output of scontrol of a release, with these changes.
 fn recorded(release: &str, changes: &[(&str, &str)]) -> Running {
     let text = |what: &str| {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/recorded");
@@ -95,7 +95,7 @@ fn recorded(release: &str, changes: &[(&str, &str)]) -> Running {
     Running::parse(&text("config"), &text("node"), &text("partition"))
 }
 
-/// The recorded clusters have no plugin of ours, as they were recorded without.
+/// The clusters were recorded without gpufrac's plugins.
 const PLUGINS: [(&str, &str); 2] = [
     (
         "JobSubmitPlugins        = (null)",
@@ -196,7 +196,7 @@ fn the_running_values_and_the_files_are_told_apart() {
             running: Some(running.clone()),
             ..Settings::default()
         };
-        // The files were put right and the daemons were not restarted.
+        // The files were corrected, but the daemons were not restarted.
         let found = judge(&settings(Some(World::right().files())), &config);
         let places: Vec<&str> = found.iter().map(place).collect();
         let config_at = "scontrol show config";
@@ -215,7 +215,7 @@ fn the_running_values_and_the_files_are_told_apart() {
         let found = judge(&settings(None), &config);
         assert_eq!(found.len(), 3, "{release}: {found:#?}");
         assert!(found[2].fix.contains("Gres=gpu:half:16,"), "{found:#?}");
-        // The running Slurm is right, the file will not be.
+        // The running Slurm is right, but the file is not.
         let mut world = World::right();
         world.change("slurm.conf", "select/cons_tres", "select/linear");
         let right = Settings {
@@ -236,7 +236,7 @@ fn flags_of_the_prolog_bring_others_with_them() {
     assert_eq!(world.judge(), []);
     world.change("slurm.conf", "X11,DeferBatch", "contain,deferbatch");
     assert_eq!(world.judge(), []);
-    // DeferBatch alone brings Alloc from 26.05 on.
+    // From 26.05 on DeferBatch includes Alloc.
     world.change("slurm.conf", "contain,deferbatch", "DeferBatch");
     let config = pools(POOLS);
     for (release, severity) in [("24.11", Severity::Error), ("26.05", Severity::Warning)] {
@@ -340,7 +340,7 @@ NodeName=gn[01-02] Name=gpufrac Count=800
             .ends_with("Gres=gpu:half:16,shard:half:800,gpufrac:800"),
         "{found:#?}"
     );
-    // Nothing at all is counted.
+    // Slurm counts no GPUs at all.
     world.write("gres.conf", "");
     world.change(
         "slurm.conf",

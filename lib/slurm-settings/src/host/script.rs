@@ -1,18 +1,19 @@
-//! Whether a site's prolog ends with the status of gpufrac's. A prolog that goes on after it failed lets the job start without
-//! its slice. Scripts are read, not run; what is not understood is said to be so.
+//! Finds out whether a site's prolog ends with the exit status of gpufrac's prolog. A script that ignores a failure
+//! lets the job start without its slice. Scripts are read, not run; the result is `Unsure` where the reader does not
+//! understand the script.
 
-/// What becomes of the program's status.
+/// The effect of the program's status on that of the script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
-    /// It is the script's.
+    /// The script ends with the program's status.
     Passed,
-    /// It is not known, from the program in this line on.
+    /// Unknown, for the program in this line.
     Unsure(usize),
-    /// It is lost, in this line.
+    /// The script ignores the status of the program in this line.
     Lost(usize),
 }
 
-/// What stands between a command and the next one.
+/// The separator between a command and the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
     End,
@@ -22,7 +23,7 @@ enum After {
     Background,
 }
 
-/// A command without what stands around it.
+/// A command with its separators.
 #[derive(Debug)]
 struct Step {
     line: usize,
@@ -30,18 +31,19 @@ struct Step {
     after: After,
 }
 
-/// Words that begin a command and are none.
+/// Words before a command.
 const OPENING: [&str; 6] = ["then", "do", "else", "{", "(", "time"];
 const CLOSING: [&str; 6] = ["fi", "done", "esac", "}", ")", ";;"];
 const CONDITIONS: [&str; 4] = ["if", "elif", "while", "until"];
-/// Programs that run others and end with their status.
+/// Programs that run another program and end with its status.
 const WRAPPERS: [&str; 8] = [
     "exec", "env", "timeout", "nice", "nohup", "command", "sudo", "ionice",
 ];
-/// What ends well whatever was before it.
+/// Commands that end with status 0, whatever the status before them.
 const HARMLESS: [&str; 7] = ["true", ":", "echo", "printf", "logger", "sleep", "mail"];
 
-/// Whether a text runs the program, and how it goes on. None: it does not, or is no script of a shell.
+/// The effect of the program's status in a script. None if the script does not run the program, or is not a shell
+/// script.
 pub fn ending(text: &str, program: &str) -> Option<Ending> {
     let shebang = text.lines().next().unwrap_or_default();
     let interpreter = shebang.strip_prefix("#!").unwrap_or("/bin/sh");
@@ -75,7 +77,7 @@ fn is_flag(word: &str, flag: char) -> bool {
     flags.is_some_and(|flags| !flags.starts_with('-') && flags.contains(flag))
 }
 
-/// Variables that hold the program's path.
+/// The variables that hold the program's path.
 fn names_of(steps: &[Step], program: &str) -> Vec<String> {
     let words = steps.iter().flat_map(|step| &step.words);
     words
@@ -94,7 +96,7 @@ struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// The steps that run the program.
+    /// The indexes of the commands that run the program.
     fn runs(&self) -> Vec<usize> {
         let all = self.steps.iter().enumerate();
         all.filter(|(_, step)| self.is_program(step.command()))
@@ -108,7 +110,7 @@ impl Script<'_> {
             || variable.is_some_and(|name| self.names.iter().any(|known| known == name))
     }
 
-    /// What becomes of the status of the step there.
+    /// The effect of the status of the command at this index.
     fn after(&self, at: usize) -> Ending {
         let step = &self.steps[at];
         if step.wrappers().any(|word| word == "exec") {
@@ -117,7 +119,7 @@ impl Script<'_> {
         if step.condition().is_some() {
             return self.in_condition(at);
         }
-        // `a && b` has a's status where that is bad.
+        // `a && b` has the status of `a` if that is not 0.
         let mut last = at;
         while self.steps[last].after == After::And && last + 1 < self.steps.len() {
             last += 1;
@@ -138,7 +140,7 @@ impl Script<'_> {
         self.exits_early || self.is_set(at, 'e', "errexit")
     }
 
-    /// Whether `set` switched an option on before this step.
+    /// Whether `set` switched an option on before this command.
     fn is_set(&self, at: usize, flag: char, name: &str) -> bool {
         let before = self.steps[..at].iter();
         let sets = before.filter(|step| step.command() == "set");
@@ -152,7 +154,7 @@ impl Script<'_> {
         })
     }
 
-    /// Whether a function was begun and not ended: who calls it is not looked for.
+    /// Whether the command is in a function. Callers of functions are not looked for.
     fn in_function(&self, at: usize) -> bool {
         let mut depth = 0_usize;
         for step in &self.steps[..=at] {
@@ -228,7 +230,7 @@ impl Script<'_> {
         }
     }
 
-    /// What comes after the program, from this step on.
+    /// The commands from this index on, after the program.
     fn followed(&self, line: usize, mut at: usize) -> Ending {
         while let Some(next) = self.steps.get(at) {
             let first = next.words.first().map_or("", String::as_str);
@@ -252,7 +254,7 @@ impl Script<'_> {
         match next.exit() {
             Some(true) => Ending::Passed,
             Some(false) => Ending::Lost(next.line),
-            // Looked at, and maybe acted on.
+            // The script reads the status, and may act on it.
             None if next.words.iter().any(|word| word.contains("$?")) => {
                 let exits = self.steps[at..]
                     .iter()
@@ -267,7 +269,7 @@ impl Script<'_> {
         }
     }
 
-    /// The status is in a variable.
+    /// The script keeps the status in a variable.
     fn kept(&self, name: &str, line: usize, from: usize) -> Ending {
         let rest = self.steps.get(from..).unwrap_or_default();
         let uses = |step: &&Step| {
@@ -291,7 +293,7 @@ fn bare(name: &str) -> &str {
 }
 
 impl Step {
-    /// Its words without those that open a block or a condition, and without assignments.
+    /// The words without those that open a block or condition, and without assignments.
     fn own(&self) -> impl Iterator<Item = &str> {
         let words = self.words.iter().map(String::as_str);
         words.skip_while(|word| {
@@ -306,12 +308,12 @@ impl Step {
         CONDITIONS.contains(&first).then_some(first)
     }
 
-    /// The programs before the one that is run.
+    /// The wrappers before the command.
     fn wrappers(&self) -> impl Iterator<Item = &str> {
         self.own().take_while(|word| is_before_command(word))
     }
 
-    /// What is run.
+    /// The program that is run.
     fn command(&self) -> &str {
         let mut words = self.own();
         let first = words.next().unwrap_or_default();
@@ -323,13 +325,13 @@ impl Step {
             .unwrap_or_default()
     }
 
-    /// For `exit`: whether it ends with a bad status where the one before it was bad.
+    /// For `exit`: whether it ends with a status other than 0 if the command before it failed.
     fn exit(&self) -> Option<bool> {
         let mut words = self.own();
         (words.next() == Some("exit")).then(|| words.next() != Some("0"))
     }
 
-    /// The variable of `name=$?`.
+    /// The variable in `name=$?`.
     fn kept_status(&self) -> Option<&str> {
         let mut words = self.words.iter();
         words.find_map(|word| {
@@ -339,7 +341,7 @@ impl Step {
     }
 }
 
-/// Whether a word stands between the first wrapper and the command: a wrapper, its option or number, a variable.
+/// Whether a word can stand between the first wrapper and the command: a wrapper, its option or number, a variable.
 fn is_before_command(word: &str) -> bool {
     WRAPPERS.contains(&word)
         || word.starts_with('-')
@@ -363,12 +365,12 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// A command that is read.
+/// The state of the parser.
 #[derive(Default)]
 struct Reader {
-    /// The line that is read.
+    /// The number of the current line.
     at: usize,
-    /// That of the first word.
+    /// The line of the command's first word.
     line: usize,
     words: Vec<String>,
     word: String,
@@ -530,7 +532,7 @@ mod tests {
         ] {
             assert_eq!(of(text), Some(Ending::Unsure(line)), "{text}");
         }
-        // Nothing runs it.
+        // The script does not run the program.
         assert_eq!(of("#!/bin/sh\n# /usr/sbin/gpufrac-prolog\nexit 0\n"), None);
         assert_eq!(of("#!/bin/sh\n"), None);
     }

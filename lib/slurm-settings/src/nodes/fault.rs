@@ -1,11 +1,11 @@
-//! What is wrong with a node, without its name: nodes with the same fault have one finding together.
+//! The faults of nodes, without the name of the node, so that nodes with the same fault get one finding.
 
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 
 use super::super::gres_lines::Gpu;
 
-/// Where something is wrong with a node.
+/// A fault with its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     pub severity: Severity,
@@ -13,37 +13,37 @@ pub(super) struct Fault {
     pub wrong: Wrong,
 }
 
-/// What is wrong with a node.
+/// The kinds of faults of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// Slurm does not know the node.
     Unknown,
-    /// No GPUs are counted on it.
+    /// Slurm counts no GPUs on the node.
     Uncounted,
-    /// `Gres=` of its line in slurm.conf.
+    /// `Gres=` in the line of slurm.conf.
     Written {
         why: String,
         config_overrides: bool,
         right: String,
     },
-    /// `Gres=` as slurmctld has it. `is_written`: slurm.conf has it right.
+    /// `Gres=` in slurmctld's record. `is_written`: the one in slurm.conf is right.
     Running {
         why: String,
         is_written: bool,
         right: String,
     },
-    /// slurmctld drained it for this reason.
+    /// slurmctld drained the node for this reason.
     Drained { reason: String },
     /// `AutoDetect=` of gres.conf.
     AutoDetect { how: String },
-    /// Its devices and shares in gres.conf.
+    /// Devices and shares in gres.conf.
     Lines {
         why: Vec<WrongLine>,
         right: GresLines,
     },
 }
 
-/// What is wrong with the lines of a node in gres.conf.
+/// The faults of a node's lines in gres.conf.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WrongLine {
     Cores(String),
@@ -53,7 +53,7 @@ pub(super) enum WrongLine {
         right: Gpu,
     },
     TooMany(Gpu),
-    /// Shares without Type or File.
+    /// Shares without a Type or File.
     Vague,
     Shards {
         is: Shards,
@@ -65,7 +65,7 @@ pub(super) enum WrongLine {
     },
 }
 
-/// How many shares there are, on how many devices.
+/// The number of shares and of their devices.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shards {
     pub count: u64,
@@ -73,7 +73,7 @@ pub(super) struct Shards {
 }
 
 impl Fault {
-    /// The finding for these nodes, as Slurm writes a list of hosts.
+    /// The finding for these nodes, a hostlist.
     pub fn finding(self, nodes: &str) -> Finding {
         let (what, fix) = self.wrong.texts(nodes);
         Finding {
@@ -86,7 +86,7 @@ impl Fault {
 }
 
 impl Wrong {
-    /// What is wrong, and what to do.
+    /// The fault and the cure.
     fn texts(&self, nodes: &str) -> (String, String) {
         match self {
             Wrong::Unknown => (

@@ -1,4 +1,5 @@
-//! Nodes whose fractions Slurm counts, and that no pool has: Slurm starts jobs there, and nothing makes their slices.
+//! Nodes with fractions in Slurm but without a pool in gpufrac.toml: Slurm starts jobs there, but nothing makes their
+//! slices.
 
 use std::collections::BTreeMap;
 

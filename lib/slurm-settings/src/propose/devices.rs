@@ -1,4 +1,4 @@
-//! The lines of the pools' nodes: in gres.conf, and `Gres=` in slurm.conf.
+//! Changes the lines of the pools' nodes: in gres.conf, and `Gres=` in slurm.conf.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
@@ -13,9 +13,9 @@ use super::super::gres_lines::{NodeLines, files_of};
 use super::super::{edit, nodes, rules};
 use super::{Draft, Gpus};
 
-/// What is ours in a `Gres=` and in gres.conf, on nodes of pools.
+/// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf.
 const OURS: [&str; 3] = ["gpu", "shard", "gpufrac"];
-/// Keys of a node's line whose values go with the nodes one by one: such a line cannot be divided.
+/// Keys of a node's line with one value for each node: such a line cannot be split.
 const ONE_BY_ONE: [&str; 4] = ["NodeAddr", "NodeHostname", "BcastAddr", "Port"];
 
 /// The nodes of all pools, each once.
@@ -47,11 +47,11 @@ fn short(names: &[String]) -> String {
     hostlist::short(&names)
 }
 
-/// What becomes of a line: its file, its number, the text in its place.
+/// A change of a line: file, line number, new text.
 type Edit = (PathBuf, usize, String);
 
 impl Draft<'_> {
-    /// gres.conf first: what it keeps of GPUs that no pool has is counted in `Gres=`.
+    /// Changes gres.conf first, because `Gres=` counts the GPUs without a pool that remain in gres.conf.
     pub(super) fn devices(&mut self, gpus: Gpus) -> io::Result<()> {
         let names: Vec<String> = nodes(self.config).into_iter().map(str::to_owned).collect();
         let mut wanted = BTreeMap::new();
@@ -105,7 +105,8 @@ impl Draft<'_> {
                 block.push('\n');
             }
         }
-        // Where the first line of these nodes stands: Slurm numbers devices in the order of the lines.
+        // The new lines go to the place of the first line of these nodes, because Slurm numbers devices in the order
+        // of lines.
         let first = edits.first().map(|(path, line, _)| (path.clone(), *line));
         match first {
             Some(at) => {
@@ -126,7 +127,7 @@ impl Draft<'_> {
         self.apply(edits)
     }
 
-    /// From the last line to the first, so that numbers hold.
+    /// Applies the edits from the last line to the first, so that line numbers stay valid.
     fn apply(&mut self, mut edits: Vec<Edit>) -> io::Result<()> {
         edits.sort_by(|a, b| (&b.0, b.1).cmp(&(&a.0, a.1)));
         for (path, number, with) in edits {
@@ -135,7 +136,7 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// A line of gres.conf without what is ours of these nodes; None where it has nothing of them.
+    /// A line of gres.conf without gpufrac's GRES of these nodes; None if nothing is left.
     fn line_of_gres_conf(
         &self,
         line: &Line,
@@ -146,7 +147,7 @@ impl Draft<'_> {
         let name = line.get("Name");
         let ours = match name {
             Some(name) => OURS.iter().any(|known| rules::is(name, known)),
-            // A node's own AutoDetect goes; that of all nodes is the site's.
+            // A node's own AutoDetect is removed; that of all nodes belongs to the site.
             None => line.get("AutoDetect").is_some() && line.get("NodeName").is_some(),
         };
         if !ours
@@ -160,7 +161,7 @@ impl Draft<'_> {
             Some(text) if !text.eq_ignore_ascii_case("ALL") => {
                 Hostlist::parse(text).ok()?.names().to_vec()
             }
-            // Without names it is of all nodes that count GPUs.
+            // A line without NodeName is for all nodes that count GPUs.
             _ => counting_gpus(slurm),
         };
         let (gone, stay): (Vec<String>, Vec<String>) =
@@ -185,7 +186,7 @@ impl Draft<'_> {
         Some((line.place.file.clone(), line.place.line, text))
     }
 
-    /// Devices of a line that are GPUs of no pool, by the nodes that keep them.
+    /// Devices of a line that are GPUs without a pool, by the nodes that keep them.
     fn kept_files(&self, line: &Line, nodes: &[String]) -> BTreeMap<String, Vec<String>> {
         let mut kept: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let of_gpus = line.get("Name").is_some_and(|name| rules::is(name, "gpu"));
@@ -227,7 +228,7 @@ impl Draft<'_> {
         text.map_or(String::new(), |text| edit::raw(&text, number))
     }
 
-    /// `Gres=` in the lines of nodes; a line is divided where its nodes need different ones.
+    /// Sets `Gres=` in the lines of nodes; splits a line if its nodes need different values.
     fn gres_of_nodes(
         &mut self,
         wanted: &BTreeMap<String, GresLines>,
@@ -240,7 +241,7 @@ impl Draft<'_> {
             let Ok(list) = Hostlist::parse(text) else {
                 continue;
             };
-            // What each node must have; None: what it has.
+            // For each class of nodes the needed value; None to keep the value.
             let mut classes: Vec<(Option<String>, Vec<String>)> = Vec::new();
             for node in list.names() {
                 let right = self.right_gres(&files.slurm, &files.gres, line, node, wanted);
@@ -259,7 +260,7 @@ impl Draft<'_> {
                 line.get(key)
                     .is_some_and(|value| value.contains(['[', ',']))
             });
-            // What such a line lacks is a finding of `judge`.
+            // `judge` reports the fault of such a line.
             if one_by_one.is_some() && classes.len() > 1 {
                 continue;
             }
@@ -280,7 +281,7 @@ impl Draft<'_> {
         self.apply(edits)
     }
 
-    /// The `Gres=` that a node needs, where its line is this one and has another.
+    /// The `Gres=` that a node needs, if this line has another one for it.
     fn right_gres(
         &self,
         slurm: &ConfFile,

@@ -1,5 +1,5 @@
-//! Whatever Slurm's files have before: what is proposed has no finding of gpufrac's own lines, a second run proposes nothing, and lines
-//! of others stay.
+//! For each state of Slurm's files: after the proposal gpufrac's own lines have no finding, a second run proposes
+//! nothing, and other lines are unchanged.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -67,7 +67,7 @@ impl World {
         (settings, proposal)
     }
 
-    /// Writes what is proposed, which must be right then.
+    /// Writes the proposal, and checks that it is right.
     #[track_caller]
     fn follow(&mut self) -> Proposal {
         let (_, proposal) = self.propose();
@@ -285,7 +285,7 @@ fn where_nothing_counts_gpus_their_number_is_told() {
     assert_eq!(world.follow().left, []);
 }
 
-/// Each mistake of the table that `gpufrac check` is tested with, in gpufrac's own lines or in others.
+/// Each mistake in the cases of `gpufrac check`, in gpufrac's own lines or in others.
 #[test]
 fn whatever_is_wrong_a_second_run_changes_nothing() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");

@@ -1,4 +1,4 @@
-//! How Slurm counts GPUs and their shares.
+//! Settings by which Slurm counts GPUs and their shares.
 
 use gpufrac_core::finding::Severity;
 
@@ -77,7 +77,7 @@ pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<
     if ours || !context.accounting {
         return None;
     }
-    // The running value has Slurm's own, which need not be written.
+    // The running value contains Slurm's own GRES, which need no line.
     let own = [
         "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
     ];

@@ -1,4 +1,4 @@
-//! Control groups: what keeps a job from GPUs that are not its own.
+//! Settings of control groups, which keep a job from other jobs' GPUs.
 
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -19,7 +19,7 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
-    // It is the default.
+    // proctrack/cgroup is the default.
     let value = value.unwrap_or("proctrack/cgroup");
     match is(value, "proctrack/cgroup") {
         true => None,
@@ -33,7 +33,7 @@ pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
 
 pub(super) fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Fault> {
     match value {
-        // What Slurm takes for yes (`_handle_boolean`, `parse_config.c`).
+        // The words that Slurm reads as yes (`_handle_boolean`, `parse_config.c`).
         Some(value) if ["yes", "up", "true", "1"].iter().any(|yes| is(value, yes)) => None,
         _ => fault(
             Severity::Error,

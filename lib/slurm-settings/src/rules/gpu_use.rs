@@ -1,4 +1,4 @@
-//! What else uses GPUs: the accounting of Slurm, suspended jobs, and control daemons of MPS.
+//! Settings for other uses of GPUs: Slurm's accounting, suspended jobs, and MPS control daemons.
 
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -6,7 +6,7 @@ use super::super::Settings;
 use super::words::{has, list, plugins, words};
 use super::{Context, Fault, Fix, fault};
 
-/// What SUSPEND and GANG do, in slurm.conf and in partitions.
+/// The effect of SUSPEND and GANG, in slurm.conf and in partitions.
 pub(in super::super) const SUSPENDED: &str =
     "a suspended job keeps its slice and its GPU memory, so that nobody else gets them";
 

@@ -1,4 +1,4 @@
-//! The plugins of gpufrac.
+//! Settings of gpufrac's plugins.
 
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -58,7 +58,7 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
                 None => Severity::Error,
                 Some(role) if role.is_node => Severity::Error,
                 Some(role) if role.has_commands => Severity::Warning,
-                // slurmctld loads none.
+                // slurmctld does not load cli_filter plugins.
                 Some(_) => Severity::Note,
             },
             place: Some(files.plugstack.display().to_string()),
@@ -68,8 +68,8 @@ pub(super) fn plugstack(settings: &Settings, found: &mut Vec<Finding>) {
                 false => "add the line on the nodes: required spank_gpufrac.so; and here, where jobs are submitted: optional spank_gpufrac.so",
             }.into(),
         }),
-        // On a host where jobs are only submitted it is right: with `required` and a plugin that cannot be loaded every
-        // sbatch fails.
+        // `optional` is right on a host where users only submit jobs: with `required`, every sbatch fails if the
+        // plugin cannot be loaded.
         Some(line) if !line.required && role.is_none_or(|role| role.is_node) => found.push(Finding {
             severity: match role {
                 Some(_) => Severity::Error,

@@ -1,4 +1,4 @@
-//! Prolog and epilog: that they run, as root, when they must, for as long as they need.
+//! Settings of prolog and epilog: that they run as root, at the right time, and for as long as they need.
 
 use gpufrac_core::finding::{Finding, Severity};
 
@@ -6,10 +6,11 @@ use super::super::Settings;
 use super::words::{has, is, list, plugins, words};
 use super::{Context, Fault, Fix, fault};
 
-/// Seconds that a prolog or epilog of ours may take where a driver is slow: a lock, nvidia-smi, a control daemon.
+/// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
+/// daemon.
 const PROLOG_NEEDS: u64 = 60;
 
-/// What these flags of the prolog bring with them: `prolog_str2flags` in Slurm's `read_config.c`.
+/// The flags that these flags of PrologFlags include: `prolog_str2flags` in Slurm's `read_config.c`.
 fn implied(context: &Context, words: &[&str]) -> Vec<&'static str> {
     let mut implied = Vec::new();
     for word in words {
@@ -77,7 +78,7 @@ pub(super) fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn timeout(_: &Context, value: Option<&str>) -> Option<Fault> {
-    // Unset is 65534 or 0.
+    // scontrol prints an unset timeout as 65534 or 0.
     let seconds: u64 = value?.split_whitespace().next()?.parse().ok()?;
     match seconds == 0 || seconds >= PROLOG_NEEDS {
         true => None,
@@ -113,7 +114,7 @@ pub(super) fn job_requeue(_: &Context, value: Option<&str>) -> Option<Fault> {
     }
 }
 
-/// Whether `key`, a Prolog or an Epilog, runs our `program` on the nodes.
+/// Whether the Prolog or Epilog in `key` runs `program` on the nodes.
 pub(in super::super) fn script(
     settings: &Settings,
     key: &str,
@@ -140,7 +141,7 @@ pub(in super::super) fn script(
     };
     let right = format!("/usr/sbin/{program}");
     let unset = format!("{key} is not set: no slice is made and unmade without it");
-    // The running Slurm may still have a line that is gone: the next restart ends it.
+    // The running Slurm may still have a line that was removed from the file; it lasts until the next restart.
     let is_known = running.as_ref().is_some_and(|values| !values.is_empty());
     if lines.is_empty() && (settings.files.is_some() || !is_known) {
         found.push(error(place, unset, format!("add the line: {key}={right}")));
@@ -151,7 +152,8 @@ pub(in super::super) fn script(
         found.push(error("scontrol show config".into(), unset, fix));
         return;
     }
-    // Tried with 24.11: it is sent as text, which ends at its first zero byte, the eighth of a program.
+    // Tested with 24.11: slurmctld sends the file as text, which ends at the first zero byte; that is the eighth byte
+    // of a program.
     let parameters = words(settings.value("SlurmctldParameters"));
     let configless = has(&parameters, "enable_configless");
     let sent = lines.iter().find(|(_, value)| *value == program);

@@ -16,14 +16,15 @@ pub(super) fn has(words: &[&str], name: &str) -> bool {
     words.iter().any(|word| is(word, name))
 }
 
-/// The list with what is missing at its end and without what is not wanted.
+/// The list without the unwanted words, with the missing words added at the end.
 pub(super) fn list(words: &[&str], missing: &[&str], unwanted: &[&str]) -> String {
     let kept = words.iter().filter(|word| !has(unwanted, word)).copied();
     let new = missing.iter().filter(|name| !has(words, name)).copied();
     kept.chain(new).collect::<Vec<_>>().join(",")
 }
 
-/// Slurm takes the names of some plugins with their kind before them, too; in small letters alone.
+/// The names of plugins in a value. Slurm accepts the names of some kinds with the kind before them, too, only in
+/// lower case.
 pub(super) fn plugins<'a>(value: Option<&'a str>, kind: &str) -> Vec<&'a str> {
     let mut words = words(value);
     for word in &mut words {

@@ -1,5 +1,5 @@
-//! Files of `lib/slurm-settings/src/cases`: each one changes the right settings in `lib/slurm-settings/src/right`, and says all that
-//! is found then. `place` and `severity` are exact, `what` and `fix` are words of the finding.
+//! Files of `lib/slurm-settings/src/cases`: each changes the right settings in `lib/slurm-settings/src/right`, and
+//! lists all findings. `place` and `severity` are exact; `what` and `fix` are words in the finding.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ struct Change {
     to: String,
 }
 
-/// What is wrong with a case, or with what was found.
+/// Compares a case with its findings; the error is the difference.
 fn check(text: &str) -> Result<(), String> {
     let case: Case = toml::from_str(text).map_err(|error| error.to_string())?;
     if case.change.is_empty() {
