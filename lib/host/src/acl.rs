@@ -1,5 +1,5 @@
-//! Access of several users to one file: POSIX access lists (acl(5)), as the kernel takes them in
-//! the attribute `system.posix_acl_access` (linux/posix_acl_xattr.h).
+//! Access of several users to one file: POSIX access control lists (acl(5)), in the format of the attribute
+//! `system.posix_acl_access` (linux/posix_acl_xattr.h).
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use gpufrac_core::ids::UserId;
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
 const VERSION: u32 = 2;
-/// The id of entries that name nobody.
+/// The id in entries that are not about a named user.
 const NOBODY: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -18,8 +18,8 @@ const GROUP_OBJ: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// Gives `path` a list of which the owner has `owner`, each of `users` `permission` (4 read,
-/// 2 write, 1 execute), everybody else nothing. The file's mode changes with it.
+/// Gives `path` an access control list: `owner` for the owner, `permission` for each of `users` (4 read, 2 write, 1
+/// execute), nothing for others. The mode of the file changes with it.
 pub(crate) fn set(path: &Path, owner: u16, permission: u16, users: &[UserId]) -> io::Result<()> {
     set_attribute(path, ATTRIBUTE, &list(owner, permission, users))
 }

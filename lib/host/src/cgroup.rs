@@ -1,21 +1,21 @@
-//! Control groups: where they are mounted, and which one a process is in.
+//! Control groups: their mounts, and the group of a process.
 
 use std::path::{Path, PathBuf};
 
-/// proc_pid_mountinfo(5)
+/// The list of mounts, proc_pid_mountinfo(5).
 pub const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Where a hierarchy is mounted.
+/// A mount of a hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The folder.
+    /// The folder of the mount.
     pub point: PathBuf,
-    /// The group that is seen there.
+    /// The group that is visible at the folder.
     pub root: PathBuf,
 }
 
 impl Mount {
-    /// The mounts in the text of mountinfo whose type and options of the super block are the wanted ones.
+    /// The mounts in the text of mountinfo whose file system type and super block options `wanted` accepts.
     pub fn list(
         mountinfo: &str,
         wanted: impl Fn(&str, &str) -> bool,
@@ -33,21 +33,21 @@ impl Mount {
         })
     }
 
-    /// Where a group is seen: of those mounts the one that shows the most of the hierarchy.
+    /// The mount in which a group is visible; of several the one that shows most of the hierarchy.
     pub fn of(group: &Path, mountinfo: &str, wanted: impl Fn(&str, &str) -> bool) -> Option<Mount> {
         let mounts = Mount::list(mountinfo, wanted);
         let showing = mounts.filter(|mount| group.starts_with(&mount.root));
         showing.min_by_key(|mount| mount.root.components().count())
     }
 
-    /// The folder of a group that is seen there.
+    /// The folder of a group in this mount.
     pub fn folder(&self, group: &Path) -> PathBuf {
         self.point
             .join(group.strip_prefix(&self.root).unwrap_or(group))
     }
 }
 
-/// Whether a file system of this type and with these options is the hierarchy of the controller `devices`, of version 1.
+/// Whether a file system of this type with these options is the version 1 hierarchy of the controller `devices`.
 pub fn has_devices(kind: &str, options: &str) -> bool {
     kind == "cgroup" && options.split(',').any(|option| option == "devices")
 }
@@ -66,8 +66,8 @@ fn unescape(text: &str) -> String {
     })
 }
 
-/// The group in the unified hierarchy, as an absolute path there, from the text of /proc/PID/cgroup (cgroups(7)); None
-/// where the process is in no group of version 2.
+/// The group in the unified hierarchy, as an absolute path, from the text of /proc/PID/cgroup (cgroups(7)); None if
+/// the process is in no group of version 2.
 pub fn unified(memberships: &str) -> Option<&str> {
     let mut lines = memberships.lines();
     lines.find_map(|line| line.strip_prefix("0::"))

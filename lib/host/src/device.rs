@@ -1,13 +1,13 @@
-//! Device nodes: their numbers, and what the processes of a job must not open.
+//! Device nodes: their numbers, and the devices that the processes of a job must not open.
 
 use nix::sys::stat::{FileStat, SFlag, major, makedev, minor};
 
 /// The device number of a character device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// Which driver.
+    /// The number of the driver.
     pub major: u32,
-    /// Which of the driver's devices.
+    /// The number of the device of this driver.
     pub minor: u32,
 }
 
@@ -31,20 +31,20 @@ impl std::fmt::Display for DeviceNumber {
     }
 }
 
-/// Something that a job must not open.
+/// A device, or several, that a job must not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceRule {
     /// One device.
     Device(DeviceNumber),
-    /// One device that opens nothing without another device, which is closed too. Version 2 of control groups closes it, as a row
-    /// of minors costs as much there as one; version 1 need not.
+    /// A device that is useless without another one, which is closed, too. Version 2 of control groups closes it,
+    /// because a range of minor numbers costs no more than one; version 1 need not.
     Behind(DeviceNumber),
-    /// All devices of a major. The kernel cannot except single minors from it later.
+    /// All devices of a driver. The kernel cannot exclude single minor numbers later.
     Major(u32),
 }
 
 impl DeviceRule {
-    /// Whether it is to be written where each rule is one more that the kernel looks through.
+    /// Whether the rule is needed where the kernel checks every rule in turn (version 1).
     #[must_use]
     pub fn is_alone(self) -> bool {
         !matches!(self, DeviceRule::Behind(_))

@@ -1,16 +1,16 @@
 //! The exit codes of gpufrac's programs. Slurm and systemd act on them, so they are an interface.
 
-/// How a program ends.
+/// The exit code of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done, or nothing to do. Also when a job was put back in the queue or cancelled because
-    /// its slice could not be carved now: the node is fine and stays in use.
+    /// Success, or nothing to do. Also if a job was requeued or cancelled because its slice could not be made now:
+    /// the node works and stays in use.
     Done = 0,
-    /// As prolog: this node cannot carve, an admin has to look; Slurm drains it. As command: a
-    /// check failed.
+    /// Of prolog: this node cannot make slices until an admin corrects it; Slurm drains it. Of a command: a check
+    /// failed.
     Broken = 1,
-    /// The command line or the environment makes no sense.
+    /// The arguments or the environment are wrong.
     Usage = 2,
 }
 

@@ -1,5 +1,5 @@
-//! Root's access to files. Every path is walked one component at a time without following a link, and only root may be
-//! able to change each directory on the way: a user cannot swap the files that root reads, writes, chowns or removes
+//! Root's access to files. Each component of a path is opened without following links, and only root may be able to
+//! change each directory on the way. So a user cannot exchange the files that root reads, writes, chowns or removes
 //! here.
 
 use std::fs::File;
@@ -26,18 +26,18 @@ pub use crate::device::{DeviceNumber, DeviceRule};
 pub use error::FileError;
 use error::MAX_TEXT_BYTES;
 
-/// What [`RootDir::ensure_device`] did.
+/// The outcome of [`RootDir::ensure_device`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Made {
-    /// It was there already and right.
+    /// The node existed and was right.
     Kept,
-    /// It was made.
+    /// The node was created.
     Created,
     /// A node with another number was replaced.
     Replaced,
 }
 
-/// An open directory that only root can change, reached through directories of the same kind.
+/// An open directory that only root can change, and whose parents only root can change.
 #[derive(Debug)]
 pub struct RootDir {
     fd: OwnedFd,
@@ -50,8 +50,7 @@ impl RootDir {
         Self::walk(path, None).map(|(dir, _)| dir)
     }
 
-    /// Opens a directory and makes the missing last components with `mode`. Says whether
-    /// something was made.
+    /// Opens a directory; creates missing last components with `mode`. The bool says whether something was created.
     pub fn create(path: &Path, mode: u32) -> Result<(RootDir, bool), FileError> {
         Self::walk(path, Some(mode))
     }
@@ -80,7 +79,7 @@ impl RootDir {
                         Err(error) => return Err(FileError::io("make", &reached, error)),
                     }
                     let next = open_dir(fd.as_fd(), name, &reached)?;
-                    // The umask of whoever started us must not decide who can read it.
+                    // The mode must not depend on the umask of the calling program.
                     fchmodat(fd.as_fd(), name, mode, FchmodatFlags::FollowSymlink)
                         .map_err(|e| FileError::io("set the mode of", &reached, e))?;
                     made = true;
@@ -103,7 +102,7 @@ impl RootDir {
         ))
     }
 
-    /// The path that it was opened by.
+    /// The path by which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,7 +111,7 @@ impl RootDir {
         self.path.join(name)
     }
 
-    /// The names in it, without `.` and `..`, sorted.
+    /// The names in the directory, without `.` and `..`, sorted.
     pub fn names(&self) -> Result<Vec<String>, FileError> {
         let list = |error: Errno| FileError::io("list", &self.path, error);
         let fd = openat(
@@ -124,7 +123,7 @@ impl RootDir {
         .map_err(list)?;
         let mut names = Vec::new();
         for entry in Dir::from_fd(fd).map_err(list)?.iter() {
-            // Names that are not UTF-8 are not ours.
+            // gpufrac's names are UTF-8, so other names are skipped.
             if let Ok(name) = entry.map_err(list)?.file_name().to_str()
                 && name != "."
                 && name != ".."
@@ -136,7 +135,7 @@ impl RootDir {
         Ok(names)
     }
 
-    /// The text of a file; None if there is none.
+    /// The text of a file; None if the file does not exist.
     pub fn read(&self, name: &str) -> Result<Option<String>, FileError> {
         let path = self.at(name);
         let mut file = match self.open_file(name, OFlag::O_RDONLY) {
@@ -158,12 +157,12 @@ impl RootDir {
         }
     }
 
-    /// Whether something of that name exists.
+    /// Whether the name exists, whatever its type.
     pub fn exists(&self, name: &str) -> Result<bool, FileError> {
         Ok(self.stat(name)?.is_some())
     }
 
-    /// Whether there is a plain file of that name; an error if anybody but root could change it.
+    /// Whether the name is a regular file. It is an error if others than root could change the file.
     pub fn has_file(&self, name: &str) -> Result<bool, FileError> {
         match self.open_file(name, OFlag::O_RDONLY) {
             Ok(_) => Ok(true),
@@ -172,14 +171,13 @@ impl RootDir {
         }
     }
 
-    /// Writes a file whole: whoever reads it sees the old text or the new one, also after a
-    /// crash at any instruction.
+    /// Writes a whole file: a reader sees the old text or the new one, even after a crash at any instruction.
     pub fn write(&self, name: &str, text: &str, mode: u32) -> Result<(), FileError> {
         self.write_through(&format!(".{name}.tmp"), name, text, mode)
     }
 
-    /// As [`RootDir::write`], through a file of the name `temporary`. A killed writer leaves that one, until the next
-    /// writer comes that names it; two writers that do so must not run at once.
+    /// As [`RootDir::write`], through a temporary file of the given name. A killed writer leaves this file until the
+    /// next writer uses the name; two writers with the same name must not run at once.
     pub fn write_through(
         &self,
         temporary: &str,
@@ -193,7 +191,7 @@ impl RootDir {
                 .map_err(|e| FileError::io("rename", &self.at(temporary), e))
         });
         if written.is_err() {
-            // Half a file takes space where there is none.
+            // An incomplete file would take up space that is already short.
             let _ = self.remove(temporary);
         }
         written?;
@@ -217,23 +215,23 @@ impl RootDir {
         file.sync_all().map_err(|e| FileError::io("sync", &path, e))
     }
 
-    /// Writes to a file of a pseudo file system such as /proc, where a text is an order to the
-    /// kernel and nothing can be renamed. In an ordinary file the text is appended.
+    /// Writes to a file of a pseudo file system such as /proc, where a text is a command to the kernel and a file
+    /// cannot be renamed. In an ordinary file the text is appended.
     pub fn tell(&self, name: &str, text: &str) -> Result<(), FileError> {
         let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_APPEND)?;
         file.write_all(text.as_bytes())
             .map_err(|e| FileError::io("write", &self.at(name), e))
     }
 
-    /// Opens a file to append to, making it with mode 0644 if needed.
+    /// Opens a file for appending; creates it with mode 0644 if it does not exist.
     pub fn append(&self, name: &str) -> Result<File, FileError> {
         self.open_file(name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)
     }
 
-    /// Opens a file to lock, making it with mode 0600 if needed.
+    /// Opens a file for locking; creates it with mode 0600 if it does not exist.
     ///
-    /// Who can open a file, be it only to read, can hold its lock. So the folder must be one that its owner alone can
-    /// enter: the mode of the file would come too late for those who opened it before.
+    /// A process that can open a file, even only for reading, can hold its lock. Therefore only the owner may be able
+    /// to enter the folder; the mode of the file alone would not stop processes that opened it earlier.
     pub fn lock_file(&self, name: &str) -> Result<File, FileError> {
         let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
         let mode = stat.st_mode & 0o7777;
@@ -246,7 +244,7 @@ impl RootDir {
         self.open_with(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
     }
 
-    /// Opens a file to lock, if there is one.
+    /// Opens a file for locking, if it exists.
     pub fn existing_lock_file(&self, name: &str) -> Result<Option<File>, FileError> {
         match self.open_file(name, OFlag::O_RDWR) {
             Ok(file) => Ok(Some(file)),
@@ -255,7 +253,7 @@ impl RootDir {
         }
     }
 
-    /// Gives a file another name in this directory; says whether there was one. Whatever had that name is replaced.
+    /// Renames a file in this directory, replacing a file of the new name. Returns whether the file existed.
     pub fn rename(&self, from: &str, to: &str) -> Result<bool, FileError> {
         match renameat(self.fd.as_fd(), from, self.fd.as_fd(), to) {
             Ok(()) => Ok(true),
@@ -291,7 +289,7 @@ impl RootDir {
         Ok(File::from(fd))
     }
 
-    /// Removes a file; says whether there was one.
+    /// Removes a file. Returns whether it existed.
     pub fn remove(&self, name: &str) -> Result<bool, FileError> {
         match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
@@ -300,7 +298,7 @@ impl RootDir {
         }
     }
 
-    /// Makes what was renamed or removed in it durable.
+    /// Makes renames and removals in the directory durable (fsync).
     pub fn sync(&self) -> Result<(), FileError> {
         fsync(self.fd.as_fd()).map_err(|e| FileError::io("sync", &self.path, e))
     }
@@ -313,32 +311,31 @@ impl RootDir {
         }
     }
 
-    /// Lets these users pass through this directory, and nobody else but root: they can open what they
-    /// know the name of, if its own mode lets them.
+    /// Lets these users, and no others but root, pass through this directory: they can open files whose name they
+    /// know, if the mode of the file allows it.
     pub fn let_pass(&self, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place("."), 7, 1, users)
             .map_err(|e| FileError::io("set the access list of", &self.path, e))
     }
 
-    /// Whether anybody but root can pass, as [`RootDir::let_pass`] lets them.
+    /// Whether others than root can pass through, by [`RootDir::let_pass`].
     pub fn is_passable(&self) -> Result<bool, FileError> {
         let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
         Ok(stat.st_mode & 0o011 != 0)
     }
 
-    /// Lets these users read the file or device `name`, and nobody else but root.
+    /// Lets these users, and no others but root, read the file or device `name`.
     pub fn let_read(&self, name: &str, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place(name), 4, 4, users)
             .map_err(|e| FileError::io("set the access list of", &self.at(name), e))
     }
 
-    /// A way to `name` that nobody can turn elsewhere: through our own descriptor.
+    /// A path to `name` through the open descriptor, so that no other process can redirect it.
     fn place(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
 
-    /// Makes an empty file of a user, readable and writable by the user alone; one that is there is
-    /// replaced.
+    /// Creates an empty file that only this user can read and write; replaces an existing file.
     pub fn make_for(&self, name: &str, user: UserId, group: GroupId) -> Result<(), FileError> {
         let path = self.at(name);
         self.remove(name)?;
@@ -354,7 +351,7 @@ impl RootDir {
             .map_err(|e| FileError::io("set the mode of", &path, e))
     }
 
-    /// Empties a file that is longer than `limit`. Who writes it must append.
+    /// Empties a file that is longer than `limit` bytes. Its writers must append.
     pub fn trim(&self, name: &str, limit: u64) -> Result<(), FileError> {
         let file = match self.open_file(name, OFlag::O_WRONLY) {
             Ok(file) => file,
@@ -370,8 +367,7 @@ impl RootDir {
         }
     }
 
-    /// Removes a file, or a directory with all that is in it; says whether there was one. No link is
-    /// followed.
+    /// Removes a file, or a directory with its content. Returns whether it existed. Links are not followed.
     pub fn remove_all(&self, name: &str) -> Result<bool, FileError> {
         match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) => return Ok(true),
@@ -391,7 +387,7 @@ impl RootDir {
         }
     }
 
-    /// Takes everybody's rights but the owner's to a file; one that is not there is no error.
+    /// Removes all permissions of a file but the owner's. A missing file is no error.
     pub fn close(&self, name: &str) -> Result<(), FileError> {
         let (mode, flags) = (
             Mode::from_bits_truncate(0o600),
@@ -403,7 +399,7 @@ impl RootDir {
         }
     }
 
-    /// A named pipe, for reading what is in it now; None if there is none.
+    /// Opens a named pipe without waiting for writers; None if it does not exist.
     pub fn fifo(&self, name: &str) -> Result<Option<File>, FileError> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
@@ -430,9 +426,9 @@ impl RootDir {
         }
     }
 
-    /// Makes sure that `name` is the character device `number` of `owner`, group root,
-    /// with `mode`. A device node with another number is replaced (majors may change when a
-    /// driver is loaded again); anything else at this place is refused.
+    /// Ensures that `name` is the character device `number` of `owner` and group root, with `mode`. A device node
+    /// with another number is replaced, because major numbers may change when a driver is loaded again; any other
+    /// file is refused.
     pub fn ensure_device(
         &self,
         name: &str,
@@ -451,13 +447,13 @@ impl RootDir {
                     self.fd.as_fd(),
                     name,
                     SFlag::S_IFCHR,
-                    // Nobody but root until the owner is set.
+                    // Only root has access until the owner is set.
                     Mode::from_bits_truncate(mode & 0o600),
                     number.raw(),
                 );
                 match made {
                     Ok(()) => {}
-                    // nvidia-modprobe was quicker.
+                    // nvidia-modprobe created the node at the same time.
                     Err(Errno::EEXIST) if self.device(name)? == Some(number) => {}
                     Err(error) => return Err(FileError::io("make the device", &path, error)),
                 }
@@ -468,7 +464,7 @@ impl RootDir {
                 }
             }
         };
-        // The mode first: between the two calls the old owner loses access, nobody gains any.
+        // The mode first: between both calls the old owner loses access, and no user gains any.
         fchmodat(
             self.fd.as_fd(),
             name,
@@ -496,7 +492,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd,
         Mode::empty(),
     )
     .map_err(|error| match error {
-        // A link opened as a directory without following says ENOTDIR.
+        // Opening a link as a directory with O_NOFOLLOW gives ENOTDIR.
         Errno::ELOOP | Errno::ENOTDIR if is_link(parent, name) => FileError::Link {
             path: path.to_owned(),
         },
@@ -516,8 +512,8 @@ fn is_link(parent: BorrowedFd<'_>, name: &Path) -> bool {
         .is_ok_and(|stat| stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFLNK.bits())
 }
 
-/// Whether only root (or, where gpufrac runs without root, its own user) can change it. On the
-/// way to a file a sticky directory is good enough: nobody can replace root's entries there.
+/// Whether only root can change the file; if gpufrac runs without root, its own user. For a directory on the way a
+/// sticky one is enough, because others cannot replace root's entries in it.
 fn check_owner(stat: &FileStat, path: &Path, on_the_way: bool) -> Result<(), FileError> {
     let owner = stat.st_uid;
     let mode = stat.st_mode & 0o7777;

@@ -8,37 +8,37 @@ use std::sync::Mutex;
 use gpufrac_core::ids::JobId;
 use syslog::{Facility, Formatter3164, Logger, LoggerBackend};
 
-/// Lines about one job, or about the set-up of the node.
+/// The log about one job, or about one command.
 pub struct JobLog {
     about: String,
-    /// Where lines go beside syslog.
+    /// The output besides syslog.
     out: Option<Mutex<Box<dyn Write + Send>>>,
-    // Root's programs here have one thread that logs; the mutex only makes `&self` possible.
+    // Programs that use this log have one thread that logs; the mutex only makes `&self` possible.
     syslog: Mutex<Option<Logger<LoggerBackend, Formatter3164>>>,
 }
 
 impl JobLog {
-    /// For a job. Without a syslog daemon the lines go to stderr alone.
+    /// The log of a job. Without a syslog daemon, lines go to stderr only.
     pub fn new(job_id: JobId) -> JobLog {
         Self::about(format!("job {job_id}"))
     }
 
-    /// For `gpufrac node-setup`.
+    /// The log of `gpufrac node-setup`.
     pub fn setup() -> JobLog {
         Self::about("node-setup".into())
     }
 
-    /// For a command by which an admin changes something.
+    /// The log of a command by which an admin changes something.
     pub fn command(name: &str) -> JobLog {
         Self::about(name.to_owned())
     }
 
-    /// For `gpufrac-reaperd`.
+    /// The log of `gpufrac-reaperd`.
     pub fn reaper() -> JobLog {
         Self::about("reaper".into())
     }
 
-    /// For `out` alone: neither syslog nor stderr gets a line.
+    /// A log that only writes to `out`, not to syslog or stderr.
     pub fn to(about: &str, out: impl Write + Send + 'static) -> JobLog {
         JobLog {
             about: about.to_owned(),
@@ -63,17 +63,17 @@ impl JobLog {
         }
     }
 
-    /// Something that went as it should.
+    /// Logs a normal event.
     pub fn info(&self, text: impl Display) {
         self.write(text, |logger, line| drop(logger.info(line)));
     }
 
-    /// Something an admin may want to know.
+    /// Logs an event that an admin may want to know.
     pub fn warning(&self, text: impl Display) {
         self.write(text, |logger, line| drop(logger.warning(line)));
     }
 
-    /// Something that needs an admin.
+    /// Logs an event that needs an admin.
     pub fn error(&self, text: impl Display) {
         self.write(text, |logger, line| drop(logger.err(line)));
     }
@@ -83,10 +83,10 @@ impl JobLog {
         text: impl Display,
         send: impl FnOnce(&mut Logger<LoggerBackend, Formatter3164>, &str),
     ) {
-        // One line each, so that no text of a user can look like another entry.
+        // Control characters are replaced, so that a user's text cannot look like a further entry.
         let text = text.to_string().replace(char::is_control, " ");
         let line = format!("{}: {text}", self.about);
-        // In one write: prologs of several jobs share slurmd's log.
+        // One write for each line, because prologs of several jobs share slurmd's log.
         if let Some(out) = &self.out
             && let Ok(mut out) = out.lock()
         {
@@ -107,7 +107,7 @@ fn stderr_is_journal() -> bool {
     about.is_ok_and(|about| is_stream(&stream, about.st_dev, about.st_ino))
 }
 
-/// Whether a file is that of `$JOURNAL_STREAM` (systemd.exec(5)): `DEVICE:INODE`. A program's children inherit the
+/// Whether a file is the one in `$JOURNAL_STREAM` (systemd.exec(5)): `DEVICE:INODE`. Child processes inherit the
 /// variable, and may have another stderr.
 fn is_stream(text: &str, device: u64, inode: u64) -> bool {
     let numbers = text.split_once(':');

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-/// Pauses of which each is twice as long as the one before.
+/// Pauses that double each time.
 #[derive(Debug, Clone)]
 pub struct Pause {
     next: Duration,
@@ -11,7 +11,7 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// The first one lasts `first`, none longer than `longest`.
+    /// The first pause lasts `first`; no pause is longer than `longest`.
     pub const fn new(first: Duration, longest: Duration) -> Pause {
         Pause {
             next: first,
@@ -19,7 +19,7 @@ impl Pause {
         }
     }
 
-    /// Sleeps for the next one, but not longer than `left`.
+    /// Sleeps for the next pause, but not longer than `left`.
     pub fn sleep(&mut self, left: Duration) {
         sleep(self.next.min(left));
         self.next = (self.next * 2).min(self.longest);

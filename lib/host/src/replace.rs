@@ -1,6 +1,6 @@
-//! Changes of files that belong to the site, such as slurm.conf: a copy is kept beside, the new text is written beside and
-//! renamed, owner and mode stay. The folder may be one that others than root can change (Slurm's user has /etc/slurm on some
-//! sites): new files are made where nothing is, and nothing is followed.
+//! Changes of files that belong to the site, such as slurm.conf: a copy of the old text is kept beside the file, the
+//! new text is written to a new file and renamed; owner and mode stay. On some sites Slurm's user can write to
+//! /etc/slurm, so new files are only created under names that do not exist, and links in the folder are not followed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,26 +9,26 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Gid, Uid, fchown};
 
-/// Longer files are no configuration.
+/// A longer file is not a configuration.
 const MANY_BYTES: u64 = 64 << 20;
 
-/// So many copies have one time at most.
+/// The most copies with the same time in their name.
 const MANY_COPIES: u32 = 100;
 
-/// Why a file stays as it is.
+/// The reasons why a file stays unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaceError {
-    /// The system refuses.
+    /// A system call failed.
     #[error("cannot {what} `{}`: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Another text than the change was made for.
+    /// The file no longer has the text for which the change was made.
     #[error("`{}` changed meanwhile and stays as it is; try again", path.display())]
     Changed {
         /// The file.
@@ -44,11 +44,11 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ReplaceE
     }
 }
 
-/// Writes `text` in the place of `before`; None: there is no such file. `copy` is the end of the name of the copy, whose path is given
-/// back. A link stays, and the file that it leads to is replaced.
+/// Replaces the text `before` of a file by `text`; `before` is None if the file does not exist yet. Returns the path
+/// of the copy, whose name ends with `copy`. If `path` is a link, its target is replaced.
 ///
 /// # Errors
-/// The file has another text than `before`, or cannot be read or written; then nothing is changed.
+/// The file has another text than `before`, or cannot be read or written. It is then unchanged.
 pub fn replace(
     path: &Path,
     before: Option<&str>,
@@ -90,7 +90,7 @@ pub fn replace(
     Ok(Some(kept))
 }
 
-/// Writes the copy, by a name that no other one has.
+/// Writes the copy under a new name.
 fn keep(
     path: &Path,
     copy: &str,
@@ -114,13 +114,13 @@ fn keep(
     }
 }
 
-/// A new file, and its folder where that is missing; all may read it.
+/// Creates a file, and its folder if that is missing; all users can read it.
 fn make(path: &Path, text: &str) -> Result<(), ReplaceError> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(failed("make", folder))?;
     }
     let new = path.with_file_name(format!(".{}.{}", name(path), std::process::id()));
-    // A link and no rename: what came meanwhile stays.
+    // A hard link instead of a rename, because it fails if the file was created meanwhile.
     let made = write_new(&new, text, None)
         .and_then(|_| fs::hard_link(&new, path).map_err(failed("make", path)));
     let _ = fs::remove_file(&new);
@@ -135,7 +135,7 @@ fn name(path: &Path) -> String {
         .into_owned()
 }
 
-/// The copy's name. What includes all files of a folder must not take it for one of them.
+/// The path of the copy. In a folder `*.d` its name begins with a dot, because programs read every other file there.
 fn beside(path: &Path, copy: &str) -> PathBuf {
     let folder = path.parent().and_then(Path::file_name).unwrap_or_default();
     let hidden = if folder.to_string_lossy().ends_with(".d") {
@@ -161,7 +161,7 @@ fn write_new(path: &Path, text: &str, like: Option<&fs::Metadata>) -> Result<Fil
             .map_err(io::Error::from)
             .map_err(failed("set the owner of", path))?;
     }
-    // After the owner, whose change takes some bits away.
+    // After the change of owner, which clears some mode bits.
     let mode = like.map_or(0o644, |like| like.mode() & 0o7777);
     file.set_permissions(fs::Permissions::from_mode(mode))
         .map_err(failed("set the mode of", path))?;
@@ -222,7 +222,7 @@ mod tests {
         let changed = replace(&path, Some("old"), "new", "c");
         assert!(matches!(changed, Err(ReplaceError::Changed { .. })));
         assert!(replace(&path, None, "new", "c").is_err());
-        // The copy of another run is not written over.
+        // The copy of an earlier run is not overwritten.
         fs::write(place.path().join("a.c"), "copy").unwrap();
         let copy = replace(&path, Some("theirs"), "new", "c").unwrap();
         assert_eq!(copy, Some(place.path().join("a.c-2")));

@@ -4,8 +4,8 @@ use std::io;
 
 use nix::errno::Errno;
 
-/// Whether a system call failed because something was used up that any user can use up and give back: space, a quota, memory,
-/// processes, open files, locks. It says nothing against the machine, and passes.
+/// Whether a system call failed because a resource was used up: space, a quota, memory, processes, open files, locks.
+/// Users can use up and free each of them, so the error is no fault of the machine, and temporary.
 pub fn is_shortage(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
     matches!(

@@ -1,4 +1,4 @@
-//! External programs with a deadline: a program that drives a GPU can hang with it.
+//! External programs with a deadline, because a program that uses a GPU can hang with it.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -14,40 +14,41 @@ use nix::unistd::Pid;
 
 use crate::pause::Pause;
 
-/// What a program came to.
+/// The outcome of a program.
 pub enum Outcome {
-    /// It ended.
+    /// The program ended.
     Ended(Ended),
-    /// It did not end in time, and was killed.
+    /// The program did not end in time, and was killed.
     Silent,
 }
 
-/// How a program ended, and what it printed.
+/// Exit status and output of a program.
 pub struct Ended {
-    /// How.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Its stdout.
+    /// The text on stdout.
     pub stdout: String,
-    /// Its stderr.
+    /// The text on stderr.
     pub stderr: String,
 }
 
 impl Ended {
-    /// stdout, then stderr, without the blanks around both.
+    /// stdout, then stderr, without surrounding blanks.
     pub fn text(&self) -> String {
         format!("{}{}", self.stdout, self.stderr).trim().to_owned()
     }
 }
 
-/// For programs that look for others.
+/// `PATH` for programs that run other programs.
 pub const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// Of each stream no more is read: a program that prints on without end fills its pipe, and not our memory.
+/// The most bytes that are read of each stream: a program that prints without end fills its pipe, and not this
+/// process's memory.
 const MOST_BYTES: usize = 64 << 20;
 
-/// Runs a command for as long as `limit`.
+/// Runs a command for at most `limit`.
 ///
 /// # Errors
-/// The program cannot be started, or not be waited for.
+/// The program cannot be started, or waiting for it failed.
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Result<Outcome> {
     let first = Pause::new(Duration::from_micros(200), Duration::from_millis(10));
     let mut child = command
@@ -68,13 +69,13 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Res
         }
         let waited = start.elapsed();
         if waited > limit {
-            // Its group has its own number, as it was started.
+            // The process group has the child's pid, because the child was started as its leader.
             let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
             child.kill()?;
             child.wait()?;
             return Ok(Outcome::Silent);
         }
-        // More may wait for room in the pipe.
+        // Further output may wait for room in the pipe.
         if printed > 0 {
             pause = first.clone();
         }
@@ -88,7 +89,7 @@ pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> std::io::Res
     }))
 }
 
-/// A file in memory: a program that reads nothing of it holds nobody up, as it would with a pipe.
+/// A file in memory for stdin. With a pipe, a program that does not read its input would block this process.
 fn stored(input: &[u8]) -> std::io::Result<File> {
     let mut file = File::from(memfd_create(c"gpufrac-input", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(input)?;
@@ -96,8 +97,8 @@ fn stored(input: &[u8]) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Takes what a child has printed by now; says how much. A daemon that the child left may hold the other end open, so
-/// the end of the stream is not waited for.
+/// Reads the output that a child has written so far; returns the number of bytes. It does not wait for the end of the
+/// stream, because a daemon that the child started may keep the other end open.
 fn drain(stream: Option<&mut (impl Read + AsFd)>, bytes: &mut Vec<u8>) -> usize {
     let Some(stream) = stream else { return 0 };
     if fcntl(&*stream, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_err() {

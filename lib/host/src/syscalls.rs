@@ -1,4 +1,4 @@
-//! System calls without a function of nix.
+//! System calls that nix has no function for.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -13,12 +13,12 @@ use crate::device::DeviceNumber;
 /// `KCMP_FILES` of linux/kcmp.h.
 const KCMP_FILES: libc::c_int = 2;
 
-/// The number of the character device that a path leads to; None for anything else: statx(2). Links are followed, those in
-/// /proc/PID/fd too. The kernel answers from what it knows: neither a server of a network file system nor a program of a
-/// user (FUSE) can keep the call from returning.
+/// The device number, if a path leads to a character device; None for other files: statx(2). Links are followed, also
+/// those in /proc/PID/fd. The kernel answers from its cache, so neither a network file server nor a user's FUSE
+/// program can block the call.
 ///
 /// # Errors
-/// The path leads nowhere, or the kernel refuses.
+/// The path does not exist, or the kernel refuses.
 pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
@@ -45,22 +45,22 @@ pub fn device_behind(path: &Path) -> io::Result<Option<DeviceNumber>> {
     }))
 }
 
-/// Whether two threads have one table of open files: kcmp(2). False where the kernel cannot tell.
+/// Whether two threads share a table of open files: kcmp(2). False if the kernel cannot tell.
 #[must_use]
 pub fn share_files(thread: i32, other: i32) -> bool {
     // SAFETY: kcmp takes numbers and touches no memory of ours.
     unsafe { libc::syscall(libc::SYS_kcmp, thread, other, KCMP_FILES, 0, 0) == 0 }
 }
 
-/// A process, whatever becomes of its number: pidfd_open(2).
+/// A process by its pidfd, which stays the same process even if the pid is reused: pidfd_open(2).
 #[derive(Debug)]
 pub struct ProcessHandle(OwnedFd);
 
 impl ProcessHandle {
-    /// The process that has this number now.
+    /// Opens the process that has this pid now.
     ///
     /// # Errors
-    /// There is none (ESRCH), or the kernel is older than 5.3 (ENOSYS).
+    /// There is no such process (ESRCH), or the kernel is older than 5.3 (ENOSYS).
     pub fn open(pid: i32) -> io::Result<ProcessHandle> {
         // SAFETY: pidfd_open takes two numbers and touches no memory.
         let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -75,7 +75,7 @@ impl ProcessHandle {
     /// Sends SIGKILL: pidfd_send_signal(2).
     ///
     /// # Errors
-    /// The process is gone (ESRCH), or is not ours to signal (EPERM).
+    /// The process has ended (ESRCH), or this program may not signal it (EPERM).
     pub fn kill(&self) -> io::Result<()> {
         let no_details = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open, and the kernel takes a null pointer for the details of an ordinary signal.
@@ -96,10 +96,10 @@ impl ProcessHandle {
     }
 }
 
-/// Sets an extended attribute of a file, not following a link at the path's end: lsetxattr(2).
+/// Sets an extended attribute of a file without following a link at the end of the path: lsetxattr(2).
 ///
 /// # Errors
-/// The kernel refuses, or a name has a zero byte.
+/// The kernel refuses, or a name contains a zero byte.
 pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (
         CString::new(path.as_os_str().as_bytes())?,

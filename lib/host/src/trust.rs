@@ -1,5 +1,5 @@
-//! Whether only root controls the file behind a path. [`crate::files::RootDir`] refuses links; Slurm follows them when
-//! it looks for its programs and plugins, so each link on the way is checked too.
+//! Whether only root can change the file at a path. [`crate::files::RootDir`] refuses links; Slurm follows them when
+//! it looks for programs and plugins, so each link on the way is checked, too.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,16 +8,16 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::files::FileError;
 
-/// More links than this are a loop, for the kernel too.
+/// More links than this are a loop; the kernel has the same limit.
 const MOST_LINKS: usize = 40;
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// Follows a path to its end as root would, and refuses where anybody but root could put something else there: a file, folder
-/// or link of another owner, or one that others write. Gives the path without links.
+/// Follows a path to its end as root would. Refuses a path on which others than root could replace something: a file,
+/// folder or link with another owner, or one that others can write. Returns the path without links.
 ///
 /// # Errors
-/// [`FileError::Untrusted`], with the folder or file that others can change; or it cannot be looked at.
+/// [`FileError::Untrusted`] with the folder or file that others can change; or a file cannot be read.
 pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
     let mut left = parts(path);
     let mut at = PathBuf::from("/");
@@ -39,7 +39,7 @@ pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
         if links > MOST_LINKS {
             return Err(FileError::Link { path: next });
         }
-        // Whoever owns it can replace it where the folder is one for all, such as /tmp.
+        // The owner of a link can replace it in a folder that all users can write, such as /tmp.
         if meta.uid() != 0 {
             return Err(untrusted(&next, &meta));
         }
@@ -52,7 +52,7 @@ pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
     Ok(at)
 }
 
-/// What is between the slashes, the last first.
+/// The components of the path, the last first.
 fn parts(path: &Path) -> Vec<OsString> {
     let parts = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Folders with a file system of their own: writing there fills no other file system.
+//! Folders with their own small file system, so that writing to them fills no other file system.
 
 use nix::fcntl::AtFlags;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -6,15 +6,15 @@ use nix::sys::stat::{fstat, fstatat};
 
 use super::{FileError, RootDir};
 
-/// As many files as a folder of ours has, and some more.
+/// More files than such a folder ever has.
 const INODES: u32 = 64;
 
 impl RootDir {
-    /// The folder `name` with a file system in memory of its own, which holds `bytes` and no more; both are made unless
-    /// they are there.
+    /// Creates the folder `name` and mounts a file system in memory on it, with room for `bytes`. Keeps both if they
+    /// exist.
     ///
     /// # Errors
-    /// The folder cannot be made, or nothing can be mounted on it.
+    /// The folder cannot be created, or the file system cannot be mounted.
     pub fn confine(&self, name: &str, bytes: u64, mode: u32) -> Result<RootDir, FileError> {
         let path = self.at(name);
         RootDir::create(&path, mode)?;
@@ -29,11 +29,11 @@ impl RootDir {
         RootDir::open(&path)
     }
 
-    /// Takes the file system of [`RootDir::confine`] off again, with all that is in it. Whoever has a file open there
-    /// keeps it. None is no error.
+    /// Unmounts the file system of [`RootDir::confine`], with its content. A process with an open file there keeps
+    /// the file. A missing mount is no error.
     ///
     /// # Errors
-    /// It cannot be unmounted.
+    /// The file system cannot be unmounted.
     pub fn unconfine(&self, name: &str) -> Result<(), FileError> {
         while self.is_confined(name)? {
             let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
@@ -43,7 +43,7 @@ impl RootDir {
         Ok(())
     }
 
-    /// Whether a folder has a file system of its own; false if there is none.
+    /// Whether a file system is mounted on a folder; false if the folder does not exist.
     fn is_confined(&self, name: &str) -> Result<bool, FileError> {
         let io = |error| FileError::io("stat", &self.at(name), error);
         let own = fstat(&self.fd).map_err(io)?;

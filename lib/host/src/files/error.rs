@@ -1,11 +1,11 @@
-//! Why a file of root could not be used.
+//! The errors of [`super::RootDir`].
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::shortage;
 
-/// No file of gpufrac comes near this; a larger one is not ours.
+/// The largest text file that is read; all files of gpufrac are much smaller.
 pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
 
 /// A file or directory that could not be used, or must not be used.
@@ -14,11 +14,11 @@ pub enum FileError {
     /// A system call failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Io {
-        /// What was tried: "open", "rename", ...
+        /// The operation: "open", "rename", ...
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// A component of the path is a symbolic link.
@@ -27,7 +27,7 @@ pub enum FileError {
         /// The component.
         path: PathBuf,
     },
-    /// Somebody other than root could change what lies there.
+    /// Others than root could change the file or directory.
     #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
     Untrusted {
         /// The file or directory.
@@ -37,7 +37,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others could open a lock that lies there, and hold it.
+    /// Others than root can enter the folder of a lock, so they could open the lock and hold it.
     #[error("cannot keep a lock in `{}`: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
         /// The folder.
@@ -45,12 +45,12 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Something else lies where our file should be.
+    /// The path has another type than expected.
     #[error("`{}` is not {expected}: gpufrac does not overwrite files of others; remove it", path.display())]
     Foreign {
         /// The path.
         path: PathBuf,
-        /// What should be there.
+        /// The expected type.
         expected: &'static str,
     },
     /// The path is relative or contains `..`.
@@ -59,7 +59,7 @@ pub enum FileError {
         /// The path.
         path: PathBuf,
     },
-    /// A file that should be short text is not.
+    /// The file is too large for a short text, or not UTF-8.
     #[error("`{}` is not UTF-8 text of less than {MAX_TEXT_BYTES} bytes", path.display())]
     NotText {
         /// The file.
@@ -81,7 +81,7 @@ impl FileError {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
-    /// The command that corrects the error, where others than root can change the file or enter the folder.
+    /// The command that cures the error, if others than root can change the file or enter the folder.
     pub fn cure(&self) -> Option<String> {
         match self {
             FileError::Untrusted { path, .. } => {
@@ -93,7 +93,7 @@ impl FileError {
         }
     }
 
-    /// Whether it failed because something was used up that users can use up, such as space; waiting may help.
+    /// Whether the cause is a lack of a resource that users can use up, such as space; waiting may help.
     pub fn is_shortage(&self) -> bool {
         matches!(self, FileError::Io { source, .. } if shortage::is_shortage(source))
     }

@@ -1,4 +1,4 @@
-//! Files in folders that are right, and wrong.
+//! Files in folders with right and with wrong permissions.
 
 use gpufrac_core::ids::UserId;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -49,7 +49,7 @@ fn links_are_not_followed() {
         Err(FileError::Link { .. })
     ));
     assert!(matches!(dir.read("file_link"), Err(FileError::Link { .. })));
-    // Writing replaces the link itself, never what it points to.
+    // A write replaces the link itself, never its target.
     dir.write("file_link", "new", 0o644).unwrap();
     assert_eq!(std::fs::read_to_string(real.join("f")).unwrap(), "x");
 }
@@ -68,7 +68,7 @@ fn a_directory_that_others_can_write_is_refused() {
         RootDir::create(&open.join("below"), 0o755),
         Err(FileError::Untrusted { .. })
     ));
-    // Sticky is enough on the way, not at the end.
+    // The sticky bit is enough for a directory on the way, not for the last one.
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o1777)).unwrap();
     RootDir::create(&open.join("below"), 0o755).unwrap();
     assert!(RootDir::open(&open).is_err());
@@ -164,7 +164,7 @@ fn a_confined_folder_is_full_by_itself() {
     let (_keep, dir) = folder();
     let text = "x".repeat(64 << 10);
     for _ in 0..2 {
-        // The second time it is there already.
+        // The second call finds it already mounted.
         let inside = dir.confine("small", 64 << 10, 0o700).unwrap();
         inside.write("a", "kept", 0o644).unwrap();
         let error = inside.write("b", &text, 0o644).unwrap_err();
