@@ -1,4 +1,4 @@
-//! What can go wrong in NVML, and whether waiting helps.
+//! Errors of NVML, and whether a retry can help.
 
 use std::path::PathBuf;
 
@@ -37,19 +37,19 @@ pub(crate) mod codes {
 /// The function that makes GPU instances.
 const CREATE_GPU_INSTANCE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
 
-/// What to do about an error.
+/// Whether a retry can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// It may be gone in a moment: a dying process, a busy driver.
+    /// The error may pass in a moment: a process that is ending, a busy driver.
     Transient,
-    /// An admin has to look at the node.
+    /// An admin must look at the node.
     Broken,
 }
 
 /// A call of NVML that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
-    /// The library could not be loaded or started.
+    /// The library could not be loaded or initialised.
     #[error("cannot start NVML (`{}`): {source}", path.display())]
     Start {
         /// The library.
@@ -57,7 +57,7 @@ pub enum NvmlError {
         /// The cause.
         source: WrapperError,
     },
-    /// The driver's NVML is older than the call.
+    /// The driver's NVML is older than this function.
     #[error("`{}` has no {call}: this driver is too old for MIG by gpufrac", library.display())]
     Missing {
         /// The function.
@@ -70,7 +70,7 @@ pub enum NvmlError {
     Call {
         /// The function.
         call: &'static str,
-        /// On what.
+        /// The GPU or instance of the call.
         subject: String,
         /// NVML's return code.
         code: u32,
@@ -78,7 +78,7 @@ pub enum NvmlError {
 }
 
 impl NvmlError {
-    /// NVML's return code, if a call gave one.
+    /// NVML's return code; None if no call was made.
     pub fn code(&self) -> Option<u32> {
         match self {
             NvmlError::Start { source, .. } => Some(code_of(source)),
@@ -91,12 +91,13 @@ impl NvmlError {
         self.code().is_some_and(|code| wanted.contains(&code))
     }
 
-    /// Whether something still runs on the instance.
+    /// Whether the instance is still in use.
     pub fn is_in_use(&self) -> bool {
         self.has_code(&[codes::IN_USE])
     }
 
-    /// Whether the driver refused to make a GPU instance, as there is no room for it or MIG is off: then it made none.
+    /// Whether the driver refused to create a GPU instance, because there is no room or MIG is off. It created none
+    /// then.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -108,7 +109,7 @@ impl NvmlError {
         )
     }
 
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self.code() {
             Some(
@@ -125,7 +126,7 @@ impl NvmlError {
                 | codes::UNINITIALIZED
                 | codes::UNKNOWN,
             ) => match self {
-                // A library that cannot even be loaded says nothing that would pass.
+                // A failure to load the library does not pass.
                 NvmlError::Start { source, .. } if is_load_failure(source) => ErrorClass::Broken,
                 _ => ErrorClass::Transient,
             },

@@ -1,4 +1,4 @@
-//! The possible instances of a GPU.
+//! The MIG profiles of a GPU.
 
 use std::ptr::null_mut;
 
@@ -8,15 +8,13 @@ use gpufrac_core::geometry::{Geometry, Placement, Profile};
 use crate::error::codes;
 use crate::{Gpu, NvmlError, call, ffi};
 
-/// Ids of GPU profiles in NVML run up to here; drivers older than a profile answer
-/// INVALID_ARGUMENT for it.
+/// Profile numbers in NVML are below this one. A driver that is older than a profile returns INVALID_ARGUMENT for it.
 const GPU_PROFILE_COUNT: u32 = 0x12;
 /// The version of `nvmlGpuInstanceProfileInfo_v2_t`, in the upper byte of its first field (nvml.h).
 const VERSION_2: u32 = 2 << 24;
 
 impl Gpu<'_> {
-    /// What this GPU can be cut into. The largest placement and the most compute slices give
-    /// the size of the GPU.
+    /// The profiles of this GPU. The largest placement and the most compute slices are the size of the GPU.
     pub fn geometry(&self) -> Result<Geometry, NvmlError> {
         let mut profiles = Vec::new();
         for slice_enum in 0..GPU_PROFILE_COUNT {
@@ -116,8 +114,7 @@ pub(crate) fn placement_of(placement: &ffi::nvmlGpuInstancePlacement_t) -> Place
     }
 }
 
-/// Slices are counted in ones; a number that does not fit is a broken driver and must not look
-/// like a small one.
+/// A number of slices is small. A number that does not fit comes from a faulty driver and must not look small.
 fn narrow(number: u32) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }

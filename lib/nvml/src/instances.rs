@@ -1,4 +1,4 @@
-//! The instances of a GPU, and how they are made and destroyed.
+//! The MIG instances of a GPU: list, create, destroy.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -11,39 +11,39 @@ use crate::error::codes;
 use crate::geometry::placement_of;
 use crate::{Gpu, NvmlError, call, ffi};
 
-/// A GPU instance holds at most this many compute instances.
+/// The most compute instances of a GPU instance.
 const COMPUTE_INSTANCES_MAX: u32 = 8;
-/// A GPU holds fewer GPU instances than this.
+/// More than the most GPU instances of a GPU.
 const GPU_INSTANCES_MAX: usize = 64;
-/// A GPU instance that stands on a GPU.
+/// An existing GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// Its id; the driver uses it again for a later one.
+    /// The GPU instance id; the driver reuses it.
     pub gi_id: u32,
-    /// Its profile.
+    /// The profile id.
     pub profile_id: u32,
-    /// Where it stands.
+    /// The position.
     pub placement: Placement,
 }
 
-/// A compute instance inside a GPU instance.
+/// A compute instance in a GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComputeInstance {
-    /// Its id inside the GPU instance.
+    /// The compute instance id, unique in its GPU instance.
     pub ci_id: u32,
-    /// `MIG-...`, never used twice.
+    /// `MIG-...`, never reused.
     pub mig_uuid: String,
 }
 
-/// A GPU instance that was just made, still empty.
+/// A new GPU instance, without a compute instance.
 pub struct NewInstance<'g> {
     gpu: &'g Gpu<'g>,
     gi: ffi::nvmlGpuInstance_t,
-    /// Its id.
+    /// The GPU instance id.
     pub gi_id: u32,
 }
 
-/// A compute instance that stands, and the GPU instance that it is in. To be dropped before the GPU's lock is.
+/// An existing compute instance and its GPU instance. It must be dropped before the GPU's lock is.
 pub struct Standing<'g> {
     gpu: &'g Gpu<'g>,
     gi: ffi::nvmlGpuInstance_t,
@@ -51,7 +51,7 @@ pub struct Standing<'g> {
     gi_id: u32,
     ci_id: u32,
     mig: ffi::nvmlDevice_t,
-    /// `MIG-...`, never used twice.
+    /// `MIG-...`, never reused.
     pub mig_uuid: String,
 }
 
@@ -62,8 +62,7 @@ struct MigHandle {
 }
 
 impl Gpu<'_> {
-    /// Every GPU instance, also those without a compute instance, which MIG enumeration does
-    /// not show.
+    /// All GPU instances, also those without a compute instance, which the enumeration of MIG devices does not show.
     pub fn instances(&self, geometry: &Geometry) -> Result<Vec<Instance>, NvmlError> {
         let mut found: Vec<Instance> = Vec::new();
         for profile in &geometry.profiles {
@@ -74,9 +73,9 @@ impl Gpu<'_> {
         Ok(found)
     }
 
-    /// The GPU instances of one profile, by its id.
+    /// The GPU instances of one profile id.
     pub fn instances_of(&self, profile_id: u32) -> Result<Vec<Instance>, NvmlError> {
-        // NVML takes the array to be long enough for every instance of the profile.
+        // NVML assumes that the array has room for all instances of the profile.
         let mut handles: Vec<ffi::nvmlGpuInstance_t> = vec![null_mut(); GPU_INSTANCES_MAX];
         let mut count = GPU_INSTANCES_MAX as u32;
         call!(
@@ -85,8 +84,8 @@ impl Gpu<'_> {
         )?;
         let mut found = Vec::new();
         for &handle in handles.iter().take(count as usize) {
-            // One that went away between the two calls: nobody else changes instances under
-            // our lock, but an admin might.
+            // None if the instance was destroyed between both calls. Other programs of gpufrac change no instance
+            // under this lock, but an admin may.
             found.extend(self.instance_of(handle)?);
         }
         Ok(found)
@@ -117,7 +116,7 @@ impl Gpu<'_> {
             nvmlDeviceGetGpuInstanceById(self.handle(), gi_id, &mut gi)
         ) {
             Ok(()) => Ok(Some(gi)),
-            // MIG mode is off: no instance exists.
+            // MIG mode is off, so no instance exists.
             Err(error) if error.has_code(&[codes::NOT_FOUND, codes::NOT_SUPPORTED]) => Ok(None),
             Err(error) => Err(error),
         }
@@ -147,7 +146,7 @@ impl Gpu<'_> {
         }
     }
 
-    /// The compute instances of a GPU instance; empty if there is no such instance.
+    /// The compute instances of a GPU instance; empty if there is no such GPU instance.
     pub fn compute_instances(&self, gi_id: u32) -> Result<Vec<ComputeInstance>, NvmlError> {
         let mut found = Vec::new();
         let Some(gi) = self.gi_handle(gi_id)? else {
@@ -165,7 +164,7 @@ impl Gpu<'_> {
         Ok(found)
     }
 
-    /// The compute instance with this id in this GPU instance; None if either is gone.
+    /// The compute instance with these ids; None if either does not exist any more.
     pub fn compute_instance(
         &self,
         gi_id: u32,
@@ -190,14 +189,15 @@ impl Gpu<'_> {
         }))
     }
 
-    /// The MIG device that is this compute instance.
+    /// The MIG device of this compute instance.
     fn mig_of(
         &self,
         gi_id: u32,
         info: &ffi::nvmlComputeInstanceInfo_t,
     ) -> Result<MigHandle, NvmlError> {
-        // nvml.h calls `device` the parent, yet NVIDIA's own driver for Kubernetes takes it for the MIG device.
-        // Where it is one, nothing more is to be asked: other ways take seconds when many ask at once.
+        // nvml.h calls `device` the parent, but NVIDIA's device plugin for Kubernetes uses it as the MIG device. If
+        // it is the MIG device, no further call is needed; the other ways take seconds when many programs ask at the
+        // same time.
         if !info.device.is_null() && info.device != self.handle() {
             let named = self.mig_behind(info.device)?;
             if named.uuid.starts_with("MIG-") {
@@ -218,7 +218,8 @@ impl Gpu<'_> {
         Ok(MigHandle { handle, uuid })
     }
 
-    /// By the name that MIG devices had before they had UUIDs of their own; None where the driver knows none such.
+    /// The MIG device by the name that it had before MIG devices had UUIDs; None if the driver does not know such
+    /// names.
     fn mig_by_name(&self, gi_id: u32, ci_id: u32) -> Result<Option<MigHandle>, NvmlError> {
         let Ok(name) = CString::new(format!("MIG-{}/{gi_id}/{ci_id}", self.uuid)) else {
             return Ok(None);
@@ -254,7 +255,7 @@ impl Gpu<'_> {
             let ids = call!(self, nvmlDeviceGetGpuInstanceId(mig, &mut its_gi))
                 .and_then(|()| call!(self, nvmlDeviceGetComputeInstanceId(mig, &mut its_ci)));
             match ids {
-                // It went away between the calls: somebody works on another instance by hand.
+                // The instance was destroyed between the calls, by an admin who works on another instance.
                 Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {}
                 other => other?,
             }
@@ -273,7 +274,7 @@ impl Gpu<'_> {
         format!("{self}, GPU instance {gi_id}, compute instance {ci_id}")
     }
 
-    /// The MIG device in a slot; the slots are not filled from the first on.
+    /// The MIG device in a slot; slots may have gaps.
     pub(crate) fn mig_device(&self, index: u32) -> Result<Option<ffi::nvmlDevice_t>, NvmlError> {
         let mut mig = null_mut();
         match call!(
@@ -301,7 +302,7 @@ impl Gpu<'_> {
         Ok(info)
     }
 
-    /// Makes a GPU instance at an exact place.
+    /// Creates a GPU instance at an exact position.
     pub fn create_gpu_instance(
         &self,
         profile_id: u32,
@@ -330,7 +331,8 @@ impl Gpu<'_> {
         }
     }
 
-    /// Destroys a compute instance; fine if it is gone. The caller knows that it may go, whoever's it is.
+    /// Destroys a compute instance; success if it does not exist. The caller must have checked that it may be
+    /// destroyed.
     pub fn destroy_compute_instance(&self, gi_id: u32, ci_id: u32) -> Result<(), NvmlError> {
         let Some(gi) = self.gi_handle(gi_id)? else {
             return Ok(());
@@ -341,7 +343,7 @@ impl Gpu<'_> {
         gone_is_fine(call!(self, nvmlComputeInstanceDestroy(ci)))
     }
 
-    /// Destroys a GPU instance; fine if it is gone.
+    /// Destroys a GPU instance; success if it does not exist.
     pub fn destroy_gpu_instance(&self, gi_id: u32) -> Result<(), NvmlError> {
         match self.gi_handle(gi_id)? {
             Some(gi) => gone_is_fine(call!(self, nvmlGpuInstanceDestroy(gi))),
@@ -351,15 +353,15 @@ impl Gpu<'_> {
 }
 
 impl NewInstance<'_> {
-    /// Makes the one compute instance that fills this GPU instance of `compute_slices`.
+    /// Creates the one compute instance that fills this GPU instance of `compute_slices`.
     pub fn create_compute_instance(
         &self,
         compute_slices: u8,
     ) -> Result<ComputeInstance, NvmlError> {
         let gpu = self.gpu;
         let kind = ci_profile_enum(compute_slices);
-        // The profile's id has been its number in all of NVIDIA's tables. Where it is another, the driver refuses, or
-        // what it made has another size.
+        // In all of NVIDIA's tables the profile id equals its number. If a driver has another id, it refuses, or the
+        // new instance has another size.
         let made = match self.try_profile(kind) {
             Ok((ci, info)) if info.placement.size == u32::from(compute_slices) => Ok((ci, info)),
             Ok((ci, info)) => match self.profile_id(kind)? {
@@ -397,7 +399,7 @@ impl NewInstance<'_> {
         Ok((ci, gpu.ci_info(ci)?))
     }
 
-    /// The id of a profile, by NVML's enumeration.
+    /// The profile id for a number of NVML's enumeration.
     fn profile_id(&self, kind: u32) -> Result<u32, NvmlError> {
         let mut profile = ffi::nvmlComputeInstanceProfileInfo_t {
             id: 0,
@@ -427,7 +429,7 @@ impl Standing<'_> {
     /// Device memory in use on the instance.
     ///
     /// # Errors
-    /// The driver does not say.
+    /// The driver does not answer.
     pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
         let gpu = self.gpu;
         // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.
@@ -437,7 +439,7 @@ impl Standing<'_> {
         Ok(MemoryMib(memory.used >> 20))
     }
 
-    /// Destroys the compute instance; fine if it is gone. The caller has compared the UUID.
+    /// Destroys the compute instance; success if it does not exist. The caller has compared the UUID.
     pub fn destroy_compute_instance(&self) -> Result<(), NvmlError> {
         let (gpu, ids) = (self.gpu, (self.gi_id, self.ci_id));
         let done = gone_is_fine(call!(gpu, nvmlComputeInstanceDestroy(self.ci)));
@@ -445,11 +447,11 @@ impl Standing<'_> {
         if !error.has_code(&[codes::INVALID_ARGUMENT]) {
             return Err(error);
         }
-        // So the driver answers, too, when the handle outlived the instance: somebody destroyed it by hand.
+        // The driver also answers in this way if an admin destroyed the instance and the handle is stale.
         match gpu.compute_instance(ids.0, ids.1)? {
             None => Ok(()),
             Some(now) if now.mig_uuid == self.mig_uuid => Err(error),
-            // Another one has its ids by now: who called is to look again.
+            // Another instance has these ids now; the caller must look again.
             Some(_) => Err(NvmlError::Call {
                 call: "nvmlComputeInstanceDestroy",
                 subject: gpu.of_instance(ids.0, ids.1),
@@ -458,7 +460,7 @@ impl Standing<'_> {
         }
     }
 
-    /// Destroys the GPU instance, whose compute instance is gone; fine if it is gone itself.
+    /// Destroys the GPU instance, whose compute instance is destroyed already; success if it does not exist.
     pub fn destroy_gpu_instance(&self) -> Result<(), NvmlError> {
         let gpu = self.gpu;
         match gone_is_fine(call!(gpu, nvmlGpuInstanceDestroy(self.gi))) {

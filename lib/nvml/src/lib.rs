@@ -1,6 +1,6 @@
-//! The part of NVML that gpufrac needs: the possible instances of a GPU, the existing ones, making and destroying
-//! them. nvml-wrapper loads the library and wraps the simple calls; for GPU and compute instances it has no wrappers
-//! (and its `possible_placements` is always empty), so those are raw calls here.
+//! The part of NVML that gpufrac needs: the MIG profiles of a GPU, and its instances (list, create, destroy).
+//! nvml-wrapper loads the library and wraps the simple calls. It has no wrappers for GPU and compute instances, and
+//! its `possible_placements` is always empty, so those are direct calls here.
 #![allow(unsafe_code)]
 
 mod error;
@@ -21,8 +21,8 @@ pub use error::{ErrorClass, NvmlError};
 use error::{code_of, codes};
 pub use instances::{ComputeInstance, Instance, NewInstance, Standing};
 
-/// A loaded and initialised NVML. Keep it no longer than needed: an open session can make
-/// teardown fail on some drivers.
+/// A loaded and initialised NVML. Close it soon: with some drivers an open session makes the destruction of an
+/// instance fail.
 pub struct Session {
     nvml: Nvml,
     path: PathBuf,
@@ -32,34 +32,34 @@ pub struct Session {
 pub struct Gpu<'s> {
     session: &'s Session,
     device: Device<'s>,
-    /// Its NVML index.
+    /// NVML's index.
     pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
-    /// N of `/dev/nvidiaN`; not always the index.
+    /// N of `/dev/nvidiaN`; it can differ from the index.
     pub minor: DeviceMinor,
 }
 
-/// Whether a GPU is in MIG mode.
+/// The MIG mode of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MigMode {
-    /// It is.
+    /// MIG mode is on.
     On,
-    /// It is not.
+    /// MIG mode is off.
     Off,
-    /// It will be after a reset of the GPU.
+    /// MIG mode will be on after a reset of the GPU.
     OnAfterReset,
     /// The GPU has no MIG.
     Unsupported,
 }
 
-/// Keeps the library loaded between sessions, for who has many of them: loading and unloading takes
-/// longer than all that is asked.
+/// Keeps the library loaded between sessions, for programs with many sessions: loading and unloading takes longer
+/// than the queries.
 pub struct Loaded(#[expect(dead_code, reason = "held until it is dropped")] Library);
 
 impl Loaded {
-    /// Loads the library at `path` (or by soname) without starting it; None if that fails, as the
-    /// next session will say why.
+    /// Loads the library at `path` (or by soname) without initialising it; None if that fails, because the next
+    /// session reports the error.
     pub fn keep(path: &Path) -> Option<Loaded> {
         // SAFETY: NVML's initialisers have no preconditions (every session runs them).
         unsafe { Library::new(path) }.ok().map(Loaded)
@@ -67,7 +67,7 @@ impl Loaded {
 }
 
 impl Session {
-    /// Loads the library at `path` (or by soname) and starts it.
+    /// Loads and initialises the library at `path` (or by soname).
     pub fn open(path: &Path) -> Result<Session, NvmlError> {
         let nvml = Nvml::builder()
             .lib_path(path.as_os_str())
@@ -82,12 +82,12 @@ impl Session {
         })
     }
 
-    /// The library that was loaded.
+    /// The path of the library.
     pub fn library(&self) -> &Path {
         &self.path
     }
 
-    /// How many GPUs the driver shows.
+    /// The number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlError> {
         self.nvml
             .device_count()
@@ -115,8 +115,9 @@ impl Session {
         })
     }
 
-    /// The GPU that has this index now, taken for the one with this UUID; None if no GPU has it. What is done to it must
-    /// depend on something that only the right GPU has, as the UUID of an instance, or on [`Gpu::is_itself`].
+    /// The GPU that has this index now, assumed to be the one with this UUID; None if no GPU has the index. An
+    /// operation on it must depend on a property of the right GPU only, such as the UUID of an instance, or on
+    /// [`Gpu::is_itself`].
     pub fn presumed_gpu(
         &self,
         index: GpuIndex,
@@ -124,7 +125,7 @@ impl Session {
         minor: DeviceMinor,
     ) -> Result<Option<Gpu<'_>>, NvmlError> {
         let device = match self.nvml.device_by_index(index.0) {
-            // There are fewer GPUs now.
+            // The machine has fewer GPUs now.
             Err(nvml_wrapper::error::NvmlError::InvalidArg) => return Ok(None),
             other => other.map_err(|e| {
                 self.failed("nvmlDeviceGetHandleByIndex_v2", &format!("GPU {index}"), &e)
@@ -139,8 +140,7 @@ impl Session {
         }))
     }
 
-    /// The GPU at this address of the PCI bus, `0000:07:00.0`; the caller knows that it is the one with this UUID. None if
-    /// there is none.
+    /// The GPU at this PCI address, `0000:07:00.0`, assumed to be the one with this UUID; None if there is no GPU.
     pub fn gpu_at(
         &self,
         pci: &str,
@@ -161,8 +161,8 @@ impl Session {
         }))
     }
 
-    /// The GPU of which index, UUID and minor are known already, in as few calls as can tell that it still has this
-    /// index; None if it has not.
+    /// The GPU with this index, UUID and minor number, with the fewest calls that can check that it still has the
+    /// index; None if it does not.
     pub fn known_gpu(
         &self,
         index: GpuIndex,
@@ -175,7 +175,7 @@ impl Session {
         }
     }
 
-    /// The GPU with this UUID, whatever its index is now.
+    /// The GPU with this UUID, whatever its index is now; None if there is none.
     pub fn gpu_with_uuid(&self, uuid: &str) -> Result<Option<Gpu<'_>>, NvmlError> {
         for index in (0..self.gpu_count()?).map(GpuIndex) {
             let gpu = self.gpu(index)?;
@@ -193,7 +193,7 @@ impl Session {
             .map_err(|e| self.failed("nvmlSystemGetDriverVersion", "the driver", &e))
     }
 
-    /// Every GPU.
+    /// All GPUs.
     pub fn gpus(&self) -> Result<Vec<Gpu<'_>>, NvmlError> {
         (0..self.gpu_count()?)
             .map(|index| self.gpu(GpuIndex(index)))
@@ -214,7 +214,7 @@ impl Session {
     }
 }
 
-/// Calls a function of the loaded library and turns its return value into a result.
+/// Calls a function of the loaded library and turns its return code into a result.
 macro_rules! call {
     ($gpu:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
         match $gpu.session.nvml.lib().$name.as_ref() {
@@ -236,14 +236,14 @@ macro_rules! call {
 use call;
 
 impl<'s> Gpu<'s> {
-    /// Whether it is the GPU that it was taken for ([`Session::presumed_gpu`]).
+    /// Whether this is the assumed GPU ([`Session::presumed_gpu`]).
     pub fn is_itself(&self) -> Result<bool, NvmlError> {
         let uuid = self.device.uuid();
         let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
         Ok(uuid == self.uuid)
     }
 
-    /// The GPU that it was taken for, wherever that is now.
+    /// The assumed GPU, whatever its index is now.
     pub fn elsewhere(&self) -> Result<Option<Gpu<'s>>, NvmlError> {
         self.session.gpu_with_uuid(&self.uuid)
     }
@@ -270,14 +270,14 @@ impl Gpu<'_> {
         unsafe { self.device.handle() }
     }
 
-    /// What NVML calls it, e.g. `NVIDIA H100 80GB HBM3`, for messages: where it does not say, they do without.
+    /// NVML's product name, e.g. `NVIDIA H100 80GB HBM3`, for messages; a generic word if NVML does not answer.
     pub fn name(&self) -> String {
         self.device
             .name()
             .unwrap_or_else(|_| "of unknown model".to_owned())
     }
 
-    /// Whether MIG is on.
+    /// The current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
         match self.device.mig_mode() {
             Ok(mode) => Ok(match (mode.current, mode.pending) {
@@ -290,8 +290,7 @@ impl Gpu<'_> {
         }
     }
 
-    /// Asks for MIG mode and says what mode the GPU is in then: the call may succeed and
-    /// change nothing.
+    /// Requests MIG mode, and returns the mode afterwards: the call may succeed without changing the mode.
     pub fn switch_mig_on(&self) -> Result<MigMode, NvmlError> {
         self.device
             .set_mig_mode(true)
@@ -304,7 +303,7 @@ impl Gpu<'_> {
         Ok(self.compute_capability()? >= 9)
     }
 
-    /// All memory of the GPU.
+    /// The memory of the GPU.
     pub fn memory(&self) -> Result<MemoryMib, NvmlError> {
         self.device
             .memory_info()
@@ -327,21 +326,20 @@ impl Gpu<'_> {
             .map_err(|e| self.failed("nvmlDeviceGetComputeMode", &e))
     }
 
-    /// Changes it; contexts that are there stay.
+    /// Changes the compute mode; existing contexts stay.
     pub fn set_compute_mode(&mut self, mode: ComputeMode) -> Result<(), NvmlError> {
         let done = self.device.set_compute_mode(mode);
         done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
     }
 
-    /// Whether the driver stays loaded without users. Without this, MIG mode and all instances
-    /// of a Hopper GPU are lost with the last user.
+    /// Whether persistence mode is on. Without it a Hopper GPU loses MIG mode and all instances with its last user.
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
         self.device
             .is_in_persistent_mode()
             .map_err(|e| self.failed("nvmlDeviceGetPersistenceMode", &e))
     }
 
-    /// Keeps the driver loaded without users.
+    /// Switches persistence mode on.
     pub fn make_persistent(&mut self) -> Result<(), NvmlError> {
         let done = self.device.set_persistent(true);
         done.map_err(|e| self.failed("nvmlDeviceSetPersistenceMode", &e))

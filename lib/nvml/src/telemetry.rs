@@ -1,5 +1,5 @@
-//! The use of a GPU and its instances. Instances are queried through their GPU and their id: no handle on an instance
-//! outlives a function here.
+//! The activity of a GPU and its instances. Instances are queried by their GPU and their id: no function here keeps a
+//! handle of an instance.
 
 use gpufrac_core::fraction::MemoryMib;
 use nvml_wrapper::enums::device::UsedGpuMemory;
@@ -11,46 +11,46 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use crate::error::codes;
 use crate::{Device, Gpu, NvmlError, Session, call, ffi};
 
-/// How often a list is read whose length changes meanwhile.
+/// How often a list is read again if its length changes meanwhile.
 const LIST_READINGS: u32 = 5;
 
 /// A process with a context on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Process {
-    /// Its pid, in this namespace.
+    /// The pid, in this pid namespace.
     pub pid: u32,
-    /// The GPU instance, on a GPU in MIG mode.
+    /// The id of the GPU instance, if the GPU is in MIG mode.
     pub gi_id: Option<u32>,
-    /// Device memory that it holds; None where the driver does not say.
+    /// Device memory of the process; None if the driver does not report it.
     pub memory: Option<MemoryMib>,
     /// Whether it is a client of MPS.
     pub mps_client: bool,
 }
 
-/// A process that computed.
+/// The activity of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Utilization {
-    /// Its pid; it may have ended since.
+    /// The pid; the process may have ended since.
     pub pid: u32,
-    /// Percent of the time in which it used the multiprocessors, the encoder or the decoder: the greatest.
+    /// The largest of its utilizations of multiprocessors, encoder and decoder, in percent of the time.
     pub percent: u32,
 }
 
-/// A MIG device as it stands.
+/// An existing MIG device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MigDevice {
-    /// GPU instance.
+    /// The GPU instance id.
     pub gi_id: u32,
     /// `MIG-...`
     pub uuid: String,
 }
 
-/// One end of an interval over which activity is measured.
+/// A sample of counters; two of them give the activity between them.
 pub struct Counters<'s>(GpmSample<'s>);
 
 impl Session {
-    /// Part of the time between two looks in which an instance computed, or decoded video: 0 to 1. Metrics
-    /// `GRAPHICS_UTIL`, `NVDEC_n_UTIL`, `NVJPG_n_UTIL` (nvml.h); at least 100 ms must lie between the looks.
+    /// The part of the time between two samples in which an instance computed or decoded video, 0 to 1. Metrics
+    /// `GRAPHICS_UTIL`, `NVDEC_n_UTIL`, `NVJPG_n_UTIL` (nvml.h); the samples must be at least 100 ms apart.
     pub fn activity(&self, first: &Counters<'_>, second: &Counters<'_>) -> Result<f64, NvmlError> {
         let failed = |e: &WrapperError| self.failed("nvmlGpmMetricsGet", "an interval", e);
         let metrics = [
@@ -68,7 +68,7 @@ impl Session {
         for (position, result) in results.into_iter().enumerate() {
             let value = match result {
                 Ok(metric) => metric.value,
-                // Not every instance has a decoder; each has a graphics engine.
+                // Each instance has a graphics engine; some have no decoder.
                 Err(_) if position > 0 => continue,
                 Err(error) => return Err(failed(&error)),
             };
@@ -86,19 +86,19 @@ impl Session {
 }
 
 impl<'s> Gpu<'s> {
-    /// The processes with a compute context, without clients of MPS: those have a server, which is among these. On a GPU
-    /// in MIG mode root sees those of all instances.
+    /// The processes with a compute context, without MPS clients; the server of these clients is in the list. On a
+    /// GPU in MIG mode root sees the processes of all instances.
     pub fn processes_but_clients(&self) -> Result<Vec<Process>, NvmlError> {
         let own = whole_list(|| self.device.running_compute_processes());
         let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
         Ok(own.iter().map(|p| process(p, false)).collect())
     }
 
-    /// The processes with a compute context, and the clients of MPS.
+    /// The processes with a compute context, and the MPS clients.
     pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
         let own = self.processes_but_clients()?;
         let clients = match whole_list(|| self.device.mps_running_compute_processes()) {
-            // Nothing of MPS before Volta.
+            // GPUs before Volta report no MPS clients.
             Err(WrapperError::NotSupported) => Vec::new(),
             other => {
                 other.map_err(|e| self.failed("nvmlDeviceGetMPSComputeRunningProcesses_v3", &e))?
@@ -106,7 +106,7 @@ impl<'s> Gpu<'s> {
         };
         let mut processes: Vec<Process> = clients.iter().map(|p| process(p, true)).collect();
         for other in own {
-            // Drivers differ in whether clients are in both lists.
+            // Some drivers list clients in both lists.
             if processes.iter().all(|known| known.pid != other.pid) {
                 processes.push(other);
             }
@@ -114,7 +114,7 @@ impl<'s> Gpu<'s> {
         Ok(processes)
     }
 
-    /// Whether GPM tells the activity of instances: from Hopper on.
+    /// Whether GPM reports the activity of instances: from Hopper on.
     pub fn has_gpm(&self) -> Result<bool, NvmlError> {
         match self.device.gpm_support() {
             Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(false),
@@ -122,7 +122,7 @@ impl<'s> Gpu<'s> {
         }
     }
 
-    /// A look at the counters of a GPU instance.
+    /// A sample of the counters of a GPU instance.
     pub fn counters(&self, gi_id: u32) -> Result<Counters<'s>, NvmlError> {
         let sample = self.device.gpm_mig_sample(gi_id);
         sample
@@ -130,7 +130,7 @@ impl<'s> Gpu<'s> {
             .map_err(|e| self.failed("nvmlGpmMigSampleGet", &e))
     }
 
-    /// The MIG devices that stand on the GPU.
+    /// The existing MIG devices of the GPU.
     pub fn mig_devices(&self) -> Result<Vec<MigDevice>, NvmlError> {
         let most = self
             .device
@@ -143,7 +143,7 @@ impl<'s> Gpu<'s> {
             };
             let mut gi_id = u32::MAX;
             match call!(self, nvmlDeviceGetGpuInstanceId(handle, &mut gi_id)) {
-                // It went away between the calls.
+                // The device disappeared between the calls.
                 Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => {
                     continue;
                 }
@@ -164,7 +164,7 @@ impl<'s> Gpu<'s> {
         }
     }
 
-    /// Memory in use on a MIG device, by all processes.
+    /// The memory in use on a MIG device, by all processes.
     pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
         let device = self.session.nvml.device_by_uuid(mig_uuid);
         let memory = device.and_then(|device| device.memory_info());
@@ -173,8 +173,8 @@ impl<'s> Gpu<'s> {
             .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
     }
 
-    /// What computed on a GPU without MIG after a moment of the driver's clock. The driver lists those alone
-    /// that did anything (nvml.h), so a process that is missing was idle.
+    /// The processes that computed on a GPU without MIG since `timestamp_us`, in microseconds of the driver's clock.
+    /// The driver lists only active processes (nvml.h), so a missing process was idle.
     pub fn utilization_since(&self, timestamp_us: u64) -> Result<Vec<Utilization>, NvmlError> {
         let samples = match whole_list(|| self.device.process_utilization_stats(timestamp_us)) {
             Err(WrapperError::NotFound) => Vec::new(),
@@ -187,7 +187,7 @@ impl<'s> Gpu<'s> {
         Ok(samples.collect())
     }
 
-    /// Percent of the last sample period of the driver in which a kernel ran on a GPU without MIG.
+    /// Percent of the driver's last sample period in which a kernel ran, on a GPU without MIG.
     pub fn utilization(&self) -> Result<u32, NvmlError> {
         let rates = self.device.utilization_rates();
         rates
@@ -196,8 +196,8 @@ impl<'s> Gpu<'s> {
     }
 }
 
-/// Reads a list once more that outgrew its room between the call that counts and the one that reads: where
-/// short programs follow each other that is no rare thing, and no failure of the driver.
+/// Reads a list again if it grew between the call for its length and the call for its content. This is common where
+/// short programs follow each other, and no failure of the driver.
 fn whole_list<T>(mut read: impl FnMut() -> Result<T, WrapperError>) -> Result<T, WrapperError> {
     for _ in 1..LIST_READINGS {
         match read() {
