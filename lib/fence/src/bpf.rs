@@ -1,5 +1,5 @@
-//! Programs of the kernel that decide which devices the processes of a control group of version 2 can open:
-//! bpf(2), types and layouts from linux/bpf.h.
+//! BPF programs that decide which devices the processes of a control group of version 2 can open: bpf(2), types and
+//! layouts from linux/bpf.h.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -22,18 +22,18 @@ mod command {
 const TYPE_CGROUP_DEVICE: u32 = 15;
 /// `BPF_CGROUP_DEVICE`
 const ATTACH_CGROUP_DEVICE: u32 = 6;
-/// How a program is attached that holds together with others in the group and in those below it: `BPF_F_ALLOW_MULTI`.
+/// `BPF_F_ALLOW_MULTI`: the program applies together with others of the group and of the groups below.
 pub const TOGETHER: u32 = 2;
-/// Programs that a group can have (`BPF_CGROUP_MAX_PROGS`).
+/// The most programs of a group (`BPF_CGROUP_MAX_PROGS`).
 const MOST: usize = 64;
-/// `BPF_OBJ_NAME_LEN`, with the zero at its end.
+/// `BPF_OBJ_NAME_LEN`, with the final zero byte.
 const NAME_LENGTH: usize = 16;
-/// Where `struct bpf_prog_info` has tag and name.
+/// The offsets of tag and name in `struct bpf_prog_info`.
 const INFO_TAG: usize = 8;
 const INFO_NAME: usize = 64;
 
-/// `union bpf_attr`: larger than any that a kernel has, as kernels answer in fields that they know and the
-/// caller does not.
+/// `union bpf_attr`, larger than that of any kernel, because a kernel also writes to fields that the caller does not
+/// know.
 #[repr(C, align(8))]
 struct Attributes([u8; 512]);
 
@@ -47,7 +47,7 @@ impl Attributes {
         self
     }
 
-    /// An address. What lies there must outlive the call.
+    /// Writes an address. The memory there must outlive the call.
     fn address<T>(mut self, offset: usize, of: *const T) -> Self {
         let value = of as usize as u64;
         self.0[offset..offset + 8].copy_from_slice(&value.to_ne_bytes());
@@ -64,7 +64,7 @@ impl Attributes {
     }
 
     /// # Safety
-    /// Addresses in the attributes must be of memory that the command may read or write.
+    /// Addresses in the attributes must point to memory that the command may read or write.
     unsafe fn call(&mut self, command: libc::c_int, size: usize) -> io::Result<libc::c_int> {
         // SAFETY: the attributes are larger than what any kernel writes there; the rest is the caller's promise.
         let answer = unsafe { libc::syscall(libc::SYS_bpf, command, self.0.as_mut_ptr(), size) };
@@ -74,10 +74,10 @@ impl Attributes {
         }
     }
 
-    /// A command that answers with a new descriptor.
+    /// Runs a command that returns a new descriptor.
     ///
     /// # Safety
-    /// As [`Attributes::call`]; the command must be one that makes a descriptor.
+    /// As [`Attributes::call`]; the command must return a descriptor.
     unsafe fn open(&mut self, command: libc::c_int, size: usize) -> io::Result<OwnedFd> {
         // SAFETY: the caller's promise.
         let fd = unsafe { self.call(command, size) }?;
@@ -91,19 +91,19 @@ impl Attributes {
 #[repr(C)]
 pub struct Instruction {
     pub code: u8,
-    /// Destination in the lower half, source in the upper.
+    /// The destination in the lower four bits, the source in the upper four.
     pub registers: u8,
-    /// How many instructions a jump leaves out, or where a load reads.
+    /// The number of instructions that a jump skips, or the offset of a load.
     pub offset: i16,
     pub immediate: i32,
 }
 
-/// A program of the kernel; it lives while somebody holds it or it is attached.
+/// A BPF program; it exists as long as a descriptor is open or it is attached.
 #[derive(Debug)]
 pub struct Program(OwnedFd);
 
 impl Program {
-    /// Has the kernel verify and load a program.
+    /// Loads a program; the kernel verifies it.
     pub fn load(instructions: &[Instruction], name: &str) -> io::Result<Program> {
         let count = u32::try_from(instructions.len()).unwrap_or(u32::MAX);
         let mut attributes = Attributes::new()
@@ -118,7 +118,7 @@ impl Program {
         Ok(Program(fd))
     }
 
-    /// A program that is attached somewhere.
+    /// The program with this id.
     pub fn of_id(id: u32) -> io::Result<Program> {
         let mut attributes = Attributes::new().u32(0, id);
         // SAFETY: no addresses.
@@ -126,7 +126,7 @@ impl Program {
         Ok(Program(fd))
     }
 
-    /// What the kernel says of it.
+    /// The kernel's information about the program.
     pub fn about(&self) -> io::Result<About> {
         let mut info = [0_u64; 64];
         let size = u32::try_from(size_of_val(&info)).unwrap_or(u32::MAX);
@@ -145,14 +145,14 @@ impl Program {
         })
     }
 
-    /// Attaches it to a group. `flags`: [`TOGETHER`], or what else linux/bpf.h knows.
+    /// Attaches the program to a group. `flags`: [`TOGETHER`], or others of linux/bpf.h.
     pub fn attach(&self, group: &File, flags: u32) -> io::Result<()> {
         let mut attributes = self.at(group).u32(12, flags);
         // SAFETY: no addresses.
         unsafe { attributes.call(command::PROG_ATTACH, 16) }.map(drop)
     }
 
-    /// Takes it off a group.
+    /// Detaches the program from a group.
     pub fn detach(&self, group: &File) -> io::Result<()> {
         // SAFETY: no addresses.
         unsafe { self.at(group).call(command::PROG_DETACH, 16) }.map(drop)
@@ -169,22 +169,22 @@ impl Program {
 /// A part of `struct bpf_prog_info`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// The name that it was loaded with.
+    /// The name given when it was loaded.
     pub name: String,
-    /// A digest of its instructions: the same programs have the same.
+    /// A digest of the instructions; equal programs have equal tags.
     pub tag: u64,
 }
 
-/// The programs of a group itself, not of those above it.
+/// The programs of a group itself, without those of the groups above it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Attached {
-    /// Their ids.
+    /// The ids of the programs.
     pub ids: Vec<u32>,
-    /// Whether they hold together with those of groups below; else a group below replaces them.
+    /// Whether they apply together with programs of groups below; otherwise those replace them.
     pub together: bool,
 }
 
-/// Asks for the programs of a group.
+/// Queries the programs of a group.
 pub fn attached(group: &File) -> io::Result<Attached> {
     let mut ids = [0_u32; MOST];
     let mut attributes = Attributes::new()

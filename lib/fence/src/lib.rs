@@ -1,5 +1,5 @@
-//! The device cgroup of a job: which device nodes its processes can open. In version 1 these are rules of the
-//! kernel's, in version 2 programs.
+//! The device control group of a job: which device nodes its processes can open. In version 1 these are rules of the
+//! kernel, in version 2 BPF programs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ mod bpf;
 mod version1;
 mod version2;
 
-/// Why the devices could not be denied.
+/// The reasons why the devices could not be closed.
 #[derive(Debug, thiserror::Error)]
 pub enum DevCgroupError {
     /// A file of /proc could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -33,20 +33,20 @@ pub enum DevCgroupError {
         /// The cause.
         source: io::Error,
     },
-    /// bpf(2) takes no programs.
+    /// The kernel does not support BPF programs for devices.
     #[error("the kernel takes no program for devices of control groups: {0}")]
     NoPrograms(io::Error),
     /// bpf(2) failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
     Bpf {
-        /// What was to be done.
+        /// The operation.
         action: &'static str,
-        /// The group.
+        /// The folder of the group.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// The process is in no group of this job that could be closed.
+    /// The process is in no control group of this job.
     #[error(
         "job {0} has no control group that keeps devices from it; set TaskPlugin=task/cgroup and ConstrainDevices=yes"
     )]
@@ -56,17 +56,17 @@ pub enum DevCgroupError {
 /// The caller's own folder in /proc.
 pub const OWN: &str = "self";
 
-/// What is to be closed.
+/// The devices to close.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// To the whole job. Version 2 has no group for that: there each step is to be fenced.
+    /// Devices closed to the whole job. Version 2 has no group for that, so each step must be fenced.
     pub to_job: Vec<DeviceRule>,
-    /// To the step: at least what is closed to the job.
+    /// Devices closed to the step, at least those closed to the job.
     pub to_step: Vec<DeviceRule>,
 }
 
 impl Closed {
-    /// The same to both.
+    /// The same devices for job and step.
     #[must_use]
     pub fn alike(rules: Vec<DeviceRule>) -> Self {
         Self {
@@ -76,13 +76,13 @@ impl Closed {
     }
 }
 
-/// Closes devices to a process, with its step and its job. Gives the group that is closed: the job's in version 1, the
-/// step's in version 2. `process` is a folder in /proc, [`OWN`] for the caller's. It
-/// must be the step's slurmstepd: this is root's, so that nobody else can move it to another group, as the job's user can do
-/// with the tasks.
+/// Closes devices to a process, its step and its job. Returns the group that was closed: the job's in version 1, the
+/// step's in version 2. `process` is a folder in /proc, [`OWN`] for the caller's. It must be the step's slurmstepd:
+/// this process belongs to root, so that only root can move it to another group; the job's user can move the tasks.
 ///
 /// # Errors
-/// Also where the process is in no group of the job ([`DevCgroupError::NotConstrained`]): then nothing is closed.
+/// A system call failed; or the process is in no group of the job ([`DevCgroupError::NotConstrained`]), and nothing
+/// was closed.
 pub fn fence(process: &str, job_id: JobId, closed: &Closed) -> Result<PathBuf, DevCgroupError> {
     let memberships = read(&format!("/proc/{process}/cgroup"))?;
     let mounts = read(MOUNTS)?;
@@ -93,8 +93,8 @@ pub fn fence(process: &str, job_id: JobId, closed: &Closed) -> Result<PathBuf, D
     closed.ok_or(DevCgroupError::NotConstrained(job_id))
 }
 
-/// Whether jobs can be fenced here, as far as that can be seen without one: where version 2 alone is mounted the kernel
-/// must take programs (`CONFIG_CGROUP_BPF`).
+/// Whether jobs can be fenced on this machine, as far as this can be seen without a job: if only version 2 is
+/// mounted, the kernel must support BPF programs (`CONFIG_CGROUP_BPF`).
 pub fn probe() -> Result<(), DevCgroupError> {
     match Mount::of(Path::new("/"), &read(MOUNTS)?, has_devices) {
         Some(_) => Ok(()),

@@ -19,7 +19,7 @@ use gpufrac_host::files::DeviceRule;
 
 use super::{Closed, DevCgroupError, Mount, has_devices};
 
-/// As [`super::fence`], in the hierarchy of the controller `devices`; None where the process is in no group of the job.
+/// As [`super::fence`], in the hierarchy of the controller `devices`; None if the process is in no group of the job.
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
@@ -77,18 +77,18 @@ fn group(memberships: &str) -> Option<&str> {
     })
 }
 
-/// Where a process of a job is, as paths of the hierarchy.
+/// The groups of a process of a job, as paths in the hierarchy.
 #[derive(Debug, PartialEq, Eq)]
 struct Groups {
-    /// The job's.
+    /// The group of the job.
     job: PathBuf,
-    /// The step's; the job's where the process is in no step.
+    /// The group of the step; that of the job if the process is in no step.
     step: PathBuf,
 }
 
 impl Groups {
-    /// The parts of a path that end with `job_<id>` and with the name below it; None if the path is not in this job,
-    /// so that a wrong pid can never close devices to slurmd or to the machine.
+    /// The parts of a path up to `job_<id>`, and up to the name below it. None if the path is not in this job, so
+    /// that a wrong pid can never close devices to slurmd or to the whole machine.
     fn of(path: &str, job_id: JobId) -> Option<Self> {
         let wanted = format!("job_{job_id}");
         let mut job = PathBuf::from("/");

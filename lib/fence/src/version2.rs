@@ -23,17 +23,17 @@ use gpufrac_host::files::DeviceRule;
 
 use super::{DevCgroupError, Mount};
 
-/// What our programs are called, as `bpftool cgroup tree` shows.
+/// The name of gpufrac's programs, as `bpftool cgroup tree` shows it.
 const NAME: &str = "gpufrac_fence";
-/// The greatest minor of a device (`MINORBITS` of linux/kdev_t.h).
+/// The largest minor number of a device (`MINORBITS` of linux/kdev_t.h).
 const LAST_MINOR: u32 = (1 << 20) - 1;
 
-/// What Slurm's own programs are called (`load_ebpf_prog` in `ebpf.c`).
+/// The name of Slurm's programs (`load_ebpf_prog` in `ebpf.c`).
 const SLURMS_NAME: &str = "Slurm_Cgroup_v2";
-/// How often programs are asked for that Slurm replaces meanwhile.
+/// How often the programs are queried again if Slurm replaces them meanwhile.
 const LOOKS: u32 = 20;
 
-/// As [`super::fence`], in the unified hierarchy; None where the process is in no group of the job.
+/// As [`super::fence`], in the unified hierarchy; None if the process is in no group of the job.
 pub fn fence(
     memberships: &str,
     mountinfo: &str,
@@ -53,7 +53,8 @@ pub fn fence(
     let own = Program::load(&instructions(rules), NAME).and_then(known);
     let own = own.map_err(DevCgroupError::NoPrograms)?;
     close(&cgroup, &mount.point, &own)?;
-    // Who comes in by ssh is there: closed with each step, so that it does not stay open after one failure.
+    // The extern step, which ssh sessions join. It is closed with each step, so that one failure does not leave it
+    // open.
     let external = cgroup.with_file_name("step_extern");
     if external != cgroup && external.is_dir() {
         close(&external, &mount.point, &own)?;
@@ -61,14 +62,14 @@ pub fn fence(
     Ok(Some(cgroup))
 }
 
-/// Whether the kernel takes a program.
+/// Whether the kernel can load a program.
 pub fn probe() -> Result<(), DevCgroupError> {
     let program = Program::load(&instructions(&[]), NAME);
     program.map(drop).map_err(DevCgroupError::NoPrograms)
 }
 
-/// Attaches our program to a step. What an earlier run of the job left in its folder, which the job's
-/// user can keep, is replaced.
+/// Attaches gpufrac's program to a step. Programs of an earlier run of the job in the same folder are replaced; the
+/// job's user can keep such a folder.
 fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     let failed = |action: &'static str| {
         let path = step.to_owned();
@@ -82,7 +83,8 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     let slurms = replaced(step, mount)?;
     let wanted: Vec<&Known> = slurms.iter().chain([own]).collect();
     let (present, _) = of_group(&group).map_err(failed("ask for the programs of"))?;
-    // First Slurm's own that would hold no longer, then ours: a run that dies in between leaves nothing open.
+    // Slurm's programs first, which would no longer apply; then gpufrac's. If the process dies in between, nothing is
+    // open that was closed before.
     for (program, about) in wanted.iter().copied() {
         if present.iter().all(|(_, other)| other != about) {
             let attached = program.attach(&group, bpf::TOGETHER);
@@ -100,8 +102,8 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     Ok(())
 }
 
-/// The programs above a group that hold no longer once it has some of its own: those of the nearest group
-/// that has any, unless they are such that hold together (cgroup.c of the kernel, `compute_effective_progs`).
+/// The programs above a group that no longer apply after the group gets its own: those of the nearest group with
+/// programs, unless they are attached with BPF_F_ALLOW_MULTI (cgroup.c of the kernel, `compute_effective_progs`).
 fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
     for above in group.ancestors().skip(1) {
         let found = of_group(&open(above)?).map_err(|source| DevCgroupError::Bpf {
@@ -121,11 +123,11 @@ fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
     Ok(Vec::new())
 }
 
-/// A program, and what the kernel says of it.
+/// A program, and the kernel's information about it.
 type Known = (Program, About);
 
-/// The programs of a group itself, and whether they hold together with those below. Slurm replaces the job's own with
-/// each step that begins.
+/// The programs of a group itself, and whether they apply together with those below. Queried again if one disappears,
+/// because Slurm replaces the job's program with each step that begins.
 fn of_group(group: &File) -> io::Result<(Vec<Known>, bool)> {
     let look = || -> io::Result<(Vec<Known>, bool)> {
         let Attached { ids, together } = bpf::attached(group)?;
@@ -158,8 +160,8 @@ fn open(group: &Path) -> Result<File, DevCgroupError> {
         })
 }
 
-/// The part of a path that ends with the step's folder, `.../[NODE_]slurmstepd.scope/JOB/step_...`; None if the
-/// path is not in this job. JOB is `job_<id>`, or from Slurm 26.05 on a name that does not tell the job.
+/// The path up to the step's folder, `.../[NODE_]slurmstepd.scope/JOB/step_...`; None if the path is not in this job.
+/// JOB is `job_<id>`, or from Slurm 26.05 on a SLUID, which does not contain the job's id.
 fn step_group(path: &Path, job_id: JobId) -> Option<PathBuf> {
     let text = |part: &Path| Some(part.file_name()?.to_str()?.to_owned());
     path.ancestors().find_map(|step| {
@@ -172,7 +174,7 @@ fn step_group(path: &Path, job_id: JobId) -> Option<PathBuf> {
     })
 }
 
-/// A program that lets everything be opened but what the rules name.
+/// A program that allows all devices except those of the rules.
 fn instructions(rules: &[DeviceRule]) -> Vec<Instruction> {
     let [denied, allowed] = [0, 1].map(answer);
     let mut program = vec![
@@ -194,7 +196,7 @@ fn instructions(rules: &[DeviceRule]) -> Vec<Instruction> {
     program
 }
 
-/// What is denied, as a major and the first and last of its minors: capabilities come in rows of hundreds.
+/// The closed devices as major number and range of minor numbers: capability devices come in rows of hundreds.
 fn ranges(rules: &[DeviceRule]) -> Vec<(u32, (u32, u32))> {
     let mut minors: Vec<(u32, (u32, u32))> = rules
         .iter()
@@ -218,7 +220,7 @@ fn ranges(rules: &[DeviceRule]) -> Vec<(u32, (u32, u32))> {
 
 // Registers.
 const ANSWER: u8 = 0;
-/// Holds the address of `struct bpf_cgroup_dev_ctx` when a program begins.
+/// The address of `struct bpf_cgroup_dev_ctx` at the start of a program.
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
 const MAJOR: u8 = 3;
@@ -227,7 +229,7 @@ const MINOR: u8 = 4;
 /// The lower half of `access_type` for a character device (`BPF_DEVCG_DEV_CHAR`).
 const CHARACTER: u32 = 2;
 
-// Codes of instructions, put together as linux/bpf_common.h and linux/bpf.h say.
+// Codes of instructions, composed as in linux/bpf_common.h and linux/bpf.h.
 /// `BPF_JMP | BPF_JEQ | BPF_K`
 const JUMP_IF_EQUAL: u8 = 0x15;
 /// `BPF_JMP | BPF_JNE | BPF_K`
@@ -259,7 +261,7 @@ fn load(register: u8, offset: i16) -> Instruction {
     with(LOAD, register | CONTEXT << 4, offset, 0)
 }
 
-/// Ends a program: 1 lets the device be opened, 0 does not.
+/// Ends a program with `value`: 1 allows the device, 0 denies it.
 fn answer(value: u32) -> [Instruction; 2] {
     [with(MOVE, ANSWER, 0, value), with(EXIT, 0, 0, 0)]
 }
@@ -302,7 +304,7 @@ mod tests {
         }
     }
 
-    /// Groups as Slurm makes them, on the kernel's own hierarchy; gone with the test.
+    /// Groups as Slurm makes them, in the kernel's own hierarchy; removed at the end of the test.
     struct Scope(PathBuf);
 
     impl Scope {
@@ -330,7 +332,7 @@ mod tests {
             path
         }
 
-        /// What Slurm does to a group: `flags` are `BPF_F_ALLOW_OVERRIDE` (1) above tasks, and none for a task.
+        /// Attaches a program as Slurm does: `flags` is `BPF_F_ALLOW_OVERRIDE` (1) above tasks, and 0 for a task.
         fn slurm_denies(&self, name: &str, flags: u32, minors: &[u32]) {
             let rules: Vec<DeviceRule> = minors.iter().map(|minor| rule(*minor)).collect();
             let program = Program::load(&instructions(&rules), "Slurm_Cgroup_v2").unwrap();
@@ -357,7 +359,7 @@ mod tests {
         DeviceRule::Device(DeviceNumber { major: 60, minor })
     }
 
-    /// Which of eight devices a process in a group can open. None of them has a driver.
+    /// Which of eight devices a process in a group can open. No driver serves these devices.
     fn opens(group: &Path, devices: &Path) -> Vec<u32> {
         let script = "read go; for n in 0 1 2 3 4 5 6 7; do echo $n $( (exec 3<$0/$n) 2>&1 ); done";
         let mut child = Command::new("sh")
@@ -409,7 +411,7 @@ mod tests {
             fence(&format!("0::{}\n", path.display()), &line, job_id, rules).unwrap()
         };
         let closed = |step: &str| Some(scope.group(step));
-        // What Slurm attached when the batch script began, and with a step.
+        // The programs that Slurm attaches when the batch script begins, and with a step.
         scope.slurm_denies("job_7", 1, &[0]);
         scope.slurm_denies("job_7/step_0/user", 1, &[0, 1]);
         scope.slurm_denies("job_7/step_0/user/task_0", 0, &[0, 1, 2]);
@@ -420,7 +422,7 @@ mod tests {
         for (group, step) in [(batch, "batch"), (task, "0"), (special, "extern")] {
             let step = closed(&format!("job_7/step_{step}"));
             assert_eq!(fence(group, JobId(7), &rules), step);
-            // With each task of a step again.
+            // A further task of the step fences again.
             assert_eq!(fence(group, JobId(7), &rules), step);
         }
         let of_job = |step: &str| {
@@ -431,9 +433,9 @@ mod tests {
         assert_eq!(opens(batch), [1, 2, 5, 7]);
         assert_eq!(opens(special), [1, 2, 5, 7]);
         assert_eq!(opens(task), [5, 7]);
-        // Slurm's one for the job, and ours.
+        // Slurm's program for the job, and gpufrac's.
         assert_eq!(of_job("job_7/step_batch"), 2);
-        // With the next step Slurm attaches the job's again, and this step's own.
+        // With the next step Slurm attaches the job's program again, and that of this step.
         scope.slurm_denies("job_7", 1, &[0]);
         scope.slurm_denies("job_7/step_1/user", 1, &[0]);
         let task = "job_7/step_1/user/task_0";
@@ -443,7 +445,8 @@ mod tests {
         assert_eq!(opens(batch), [1, 2, 5, 7]);
         // A group that the job's user makes below that of a task.
         assert_eq!(opens("job_7/step_1/user/task_0/mine"), [1, 2, 5, 7]);
-        // Another run of the job, in folders that stayed: what was closed to the first is not to the second.
+        // Another run of the job in the same folders: the devices closed to the first run are not closed to the
+        // second.
         scope.slurm_denies("job_7", 1, &[5]);
         for _ in 0..2 {
             assert_eq!(
@@ -454,7 +457,7 @@ mod tests {
             assert_eq!(opens(special), [0, 1, 2, 3, 4, 6]);
             assert_eq!(of_job("job_7/step_batch"), 2);
         }
-        // A job without devices of Slurm's, by its other name; a whole major.
+        // A job without Slurm's device programs, in a group named by SLUID; a rule for a whole major number.
         let named = "sEKNKTV3WPV500/step_batch/user/task_0";
         let all = [DeviceRule::Major(60)];
         assert_eq!(
@@ -462,13 +465,13 @@ mod tests {
             closed("sEKNKTV3WPV500/step_batch")
         );
         assert_eq!(opens(named), Vec::<u32>::new());
-        // Its extern step could not be closed when it began, and is with the next.
+        // Its extern step could not be closed when it began, and is closed with the next step.
         let special = "sEKNKTV3WPV500/step_extern/user/task_special";
         assert_eq!(opens(special).len(), 8);
         fence(named, JobId(8), &all);
         assert_eq!(opens(special), Vec::<u32>::new());
         assert_eq!(of_job("sEKNKTV3WPV500/step_batch"), 1);
-        // Whoever is no process of a job, or of another, is never fenced.
+        // A process that is not of this job is never fenced.
         for other in ["system", "slurmd", "job_71/step_0"] {
             assert_eq!(fence(other, JobId(7), &all), None);
             assert_eq!(opens(other), [0, 1, 2, 3, 4, 5, 6, 7]);

@@ -1,4 +1,4 @@
-//! The device cgroup of a job, on the kernel's own.
+//! The device control group of a job, with the real kernel.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_fence::{Closed, DevCgroupError, fence};
 use gpufrac_host::files::{DeviceNumber, DeviceRule, RootDir};
 
-/// A cgroup that goes with the test.
+/// A control group that is removed at the end of the test.
 struct Group(PathBuf);
 
 impl Group {
@@ -47,7 +47,7 @@ impl Drop for Group {
     }
 }
 
-/// Opens devices after it was told to, from inside a cgroup; gives what `cat` says of each.
+/// Waits for a signal, then opens devices from inside a control group; returns the messages of `cat`.
 fn opens(
     group: &Path,
     job_id: JobId,
@@ -118,13 +118,13 @@ fn a_job_reaches_what_is_not_denied_from_any_group_below() {
         opens(&beside, JobId(7), &closed(&[]), &paths).1,
         [false, true, false]
     );
-    // Another job is not concerned.
+    // Another job is not affected.
     let other = group.below("uid_0/job_8/step_0/task_0");
     assert_eq!(
         opens(&other, JobId(8), &closed(&[]), &paths).1,
         [true, true, true]
     );
-    // What is closed to one step alone is so in all of its groups, and in no other step.
+    // Devices closed to one step are closed in all groups of this step, and open in other steps.
     let one_step = Closed {
         to_job: closed(&[0]).to_job,
         to_step: vec![DeviceRule::Major(60)],
