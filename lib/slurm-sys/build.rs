@@ -1,13 +1,12 @@
-//! Binds the headers of the Slurm that is built for.
+//! Generates the bindings from the headers of the Slurm that this build is for.
 //!
-//! Layouts move between Slurm series, so nothing here is written down by hand: every
-//! structure, enum and prototype comes from the installed headers. bindgen's own layout
-//! tests stay on and run with `cargo test -p slurm-sys`.
+//! Layouts differ between series of Slurm, so nothing is declared by hand: every structure, enum and prototype comes
+//! from the installed headers. bindgen's layout tests run with `cargo test -p slurm-sys`.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Functions that the plugins take from their host process (slurmctld, slurmstepd, srun).
+/// Functions of the host process (slurmctld, slurmstepd, srun) that the plugins call.
 const HOST_FUNCTIONS: &[&str] = &[
     "slurm_info",
     "slurm_error",
@@ -86,7 +85,8 @@ fn main() {
     println!("cargo:rerun-if-changed={}", header.display());
 
     let version = version(&include);
-    // What had a job's number has a step's identity from then on, and what was the limit of Prolog and Epilog is one of each.
+    // Since these releases a call has a step's id in place of a job's number, or Prolog and Epilog have separate time
+    // limits.
     for (name, since) in [
         ("limits_by_hook", 0x19_05_00),
         ("records_by_step_id", 0x19_0b_00),
@@ -148,10 +148,10 @@ fn write(builder: bindgen::Builder, path: &Path) {
         .expect("the bindings could not be written to OUT_DIR");
 }
 
-/// Links the unwinder of GCC into every plugin and program of ours. std asks for `libgcc_s.so`,
-/// and loading that is a good part of what they cost a job without a GPU; so the linker finds a
-/// script of that name first, which stands for the static `libgcc_eh`. A search path of a
-/// library's build script holds for all that link the library.
+/// Links GCC's unwinder statically into every plugin and program of gpufrac. std asks for `libgcc_s.so`, and loading
+/// it is a large part of what gpufrac costs a job without a GPU. The linker finds a script of this name first, which
+/// refers to the static `libgcc_eh`. A search path that the build script of a library sets holds for everything that
+/// links the library.
 fn link_unwinder_statically() {
     if env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
         let folder =
@@ -163,8 +163,8 @@ fn link_unwinder_statically() {
     }
 }
 
-/// The folder of libslurm in the prefix of these headers; empty where it has none, as in Debian, whose loader finds
-/// libslurm by itself.
+/// The folder of libslurm in the prefix of these headers; empty if there is none, as in Debian, where the loader
+/// finds libslurm by itself.
 fn libraries(include: &Path) -> String {
     let prefix = include.parent().unwrap_or(include);
     ["lib64", "lib"]

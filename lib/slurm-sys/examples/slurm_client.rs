@@ -1,7 +1,7 @@
 //! Calls one function of [`slurm_sys::client`] for a job and prints the answer: `slurm_client WORD JOB`.
 //!
-//! The end-to-end tests run it: libslurm reads one configuration in the life of a process, and the layout of
-//! Slurm's structures is that of the headers this program was built with.
+//! The end-to-end tests run it as a program, because libslurm reads the configuration once in each process, and
+//! because the layout of Slurm's structures is that of the headers of this build.
 
 use std::fmt::Debug;
 use std::process::ExitCode;
@@ -36,10 +36,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What Slurm answered, its refusals included.
+/// Slurm's answer or its error.
 fn answer(client: &Client, word: &str, job_id: u32) -> Result<String, String> {
     if word == "limits" {
-        // Of no job.
+        // This question is about no job.
         let limits = client.hook_limits().ok_or("no slurm_conf")?;
         return Ok(format!(
             "prolog={:?} epilog={:?}",
@@ -67,7 +67,7 @@ fn answer(client: &Client, word: &str, job_id: u32) -> Result<String, String> {
     }
 }
 
-/// Field by field, on one line.
+/// All fields, on one line.
 fn show(job: &JobInfo) -> String {
     let part = |name: &str, value: &dyn Debug| format!("{name}={value:?}");
     [

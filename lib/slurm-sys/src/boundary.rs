@@ -1,9 +1,10 @@
-//! The edge between C and Rust: a panic ends here. What C calls is named in [`for_slurm!`](crate::for_slurm), all of it.
+//! The boundary between C and Rust, which no panic crosses. [`for_slurm!`](crate::for_slurm) lists all functions that
+//! C calls.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Names the functions of a module that C calls, each with its answer in case of a panic:
+/// Lists the functions of a module that C calls, each with its return value after a panic:
 ///
 /// ```ignore
 /// for_slurm! {
@@ -12,12 +13,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// }
 /// ```
 ///
-/// What it makes is in `exported`: a function of the same name that calls the module's own behind
-/// [`guard`](crate::boundary::guard). `export` makes it a symbol of the plugin, `callback` does not, and `silent` is a
-/// callback where there is no log of Slurm's yet. The module's own function may be unsafe; its contract is that of the C
-/// function.
+/// The macro makes a module `exported` with functions of the same names, which call the module's own inside
+/// [`guard`](crate::boundary::guard). `export` makes the function a symbol of the plugin, `callback` does not.
+/// `silent` is a callback for a time when Slurm's log does not exist yet. The module's own function may be unsafe;
+/// its contract is that of the C function.
 ///
-/// Tests hold that there is no other function for C: by the sources, and by the symbols of the plugins.
+/// Tests check that there is no other function for C, in the sources and among the symbols of the plugins.
 #[macro_export]
 macro_rules! for_slurm {
     ($(
@@ -55,17 +56,16 @@ macro_rules! for_slurm {
     };
 }
 
-/// Runs `body`; if it panics, logs the panic under `what` and returns `on_panic`.
+/// Runs `body`. If it panics, logs the panic under `what` and returns `on_panic`.
 ///
-/// Unwinding into C is undefined, and an abort would take slurmctld down with every job's
-/// submission, so each function that C calls runs its whole body in this, by [`for_slurm!`](crate::for_slurm).
-/// The state that `body` touches may be left half changed: callers use only state that is
-/// replaced whole.
+/// Unwinding into C is undefined, and an abort would end slurmctld. Therefore each function that C calls runs its
+/// whole body inside this function, by [`for_slurm!`](crate::for_slurm). A panic can leave state half changed, so
+/// callers only use state that is replaced whole.
 pub fn guard<T>(what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
         Err(panic) => {
-            // What a panic carries may panic itself when it is dropped.
+            // The payload of a panic may itself panic when it is dropped.
             let told = catch_unwind(AssertUnwindSafe(move || {
                 crate::log::error(&format!(
                     "gpufrac: {what}: internal error: {}; please report this",
@@ -78,7 +78,7 @@ pub fn guard<T>(what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
     }
 }
 
-/// As [`guard`], and says nothing.
+/// As [`guard`], without a log line.
 pub fn guard_silently<T>(_what: &str, on_panic: T, body: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(value) => value,
@@ -89,8 +89,8 @@ pub fn guard_silently<T>(_what: &str, on_panic: T, body: impl FnOnce() -> T) -> 
     }
 }
 
-/// With the feature `planted-panic`: panics if the variable `GPUFRAC_PLANT` names this entry point.
-/// For the tests of [`guard`], never in a build that is installed.
+/// With the feature `planted-panic`: panics if the variable `GPUFRAC_PLANT` names this entry point. Only for tests of
+/// [`guard`], never in an installed build.
 pub fn plant(_entry_point: &str) {
     #[cfg(feature = "planted-panic")]
     if std::env::var("GPUFRAC_PLANT").is_ok_and(|name| name == _entry_point) {
@@ -121,7 +121,7 @@ mod tests {
             silent fn nothing(), or ();
         }
 
-        /// Its payload panics, too.
+        /// A payload that panics when it is dropped.
         struct Bomb;
 
         impl Drop for Bomb {

@@ -1,10 +1,10 @@
-//! libslurm, loaded at run time: what a program on a node asks of slurmctld.
+//! libslurm, loaded at run time: the questions of a program on a node to slurmctld.
 //!
-//! Programs do not link libslurm, so that a prolog for a job without a fraction never pays
-//! for it. Signatures differ by release (26.05 takes a step id where earlier ones take a job
-//! id); bindgen gives those of the headers, and this module hides the difference.
+//! Programs do not link libslurm, so that a prolog for a job without a fraction does not load it. Signatures differ
+//! between releases (26.05 takes a step id, earlier ones a job id). bindgen gives those of the headers, and this
+//! module hides the difference.
 //!
-//! Never call this from a plugin inside slurmctld: an RPC to oneself under locks hangs.
+//! Never call this from a plugin inside slurmctld: an RPC to itself, while it holds its locks, hangs.
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ mod library {
     include!(concat!(env!("OUT_DIR"), "/client.rs"));
 }
 
-/// The library of the Slurm whose headers were bound.
+/// The name of the library in the release of the headers.
 const LIBRARY: &str = match Release::BUILT_FOR.series() {
     Series(22, 5) => "libslurm.so.38",
     Series(23, 2) => "libslurm.so.39",
@@ -50,38 +50,38 @@ const LIBRARY: &str = match Release::BUILT_FOR.series() {
     _ => "libslurm.so",
 };
 
-/// Where it was when this was built, for a Slurm with a prefix of its own (`/opt/slurm`) that the dynamic loader does not
-/// search. Empty if there was none beside the headers.
+/// The folder of the library at build time, for a Slurm with its own prefix (`/opt/slurm`) that the dynamic loader
+/// does not search. Empty if no library was beside the headers.
 const FOLDER: &str = env!("GPUFRAC_SLURM_LIB");
 
-/// The prefix (`/opt/slurm`) of the Slurm whose headers were bound, where its libraries are beside them; not in Debian.
+/// The prefix (`/opt/slurm`) of the Slurm whose headers were bound, if its libraries are beside them; None in Debian.
 #[must_use]
 pub fn prefix() -> Option<&'static Path> {
     Path::new(FOLDER).parent()
 }
 
-/// Why slurmctld could not be asked.
+/// The reasons why a question to slurmctld failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// libslurm is not there, or is another release than the one built for.
+    /// libslurm is not installed, or is of another release than this build.
     #[error(
         "cannot load `{LIBRARY}`: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
     )]
     Load(#[from] libloading::Error),
-    /// slurmctld answered with an error, or did not answer.
+    /// slurmctld returned an error, or did not answer.
     #[error("{call}: {message} (Slurm error {code})")]
     Call {
-        /// The function of the API.
+        /// The function of libslurm.
         call: &'static str,
-        /// Slurm's number, from `slurm_errno.h`.
+        /// The error number of `slurm_errno.h`.
         code: i32,
-        /// Slurm's text for it.
+        /// Slurm's message for the number.
         message: String,
     },
 }
 
 impl ClientError {
-    /// Did slurmctld refuse because the job is not a batch job or forbids requeueing?
+    /// Whether slurmctld refused because the job is not a batch job or forbids requeueing.
     #[must_use]
     pub fn cannot_requeue(&self) -> bool {
         matches!(self, Self::Call { code, .. }
@@ -89,84 +89,83 @@ impl ClientError {
     }
 }
 
-/// The state of a job, as far as a node needs to know it.
+/// The state of a job, as far as a node needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobState {
-    /// Waits in the queue (also after a requeue).
+    /// The job is pending, possibly after a requeue.
     Pending,
-    /// Runs, or its prolog does.
+    /// The job runs, or its prolog does.
     Running,
-    /// Suspended: it keeps its GRES.
+    /// The job is suspended; it keeps its GRES.
     Suspended,
-    /// Ended, but an epilog may still be running somewhere.
+    /// The job has ended, but an epilog may still run on a node.
     Completing,
-    /// Over on every node.
+    /// The job has ended on every node.
     Finished,
 }
 
-/// What slurmctld says of a job. A text that there is not is empty.
+/// slurmctld's record of a job. A missing text is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobInfo {
     /// Slurm's id of the job.
     pub job_id: u32,
-    /// Its owner.
+    /// The user id of the job.
     pub user_id: u32,
-    /// Its state.
+    /// The state.
     pub state: JobState,
-    /// Its partition.
+    /// The partition.
     pub partition: String,
-    /// The GRES asked for per node, `gres:` or `gres/` form: what `--gres` became.
+    /// The GRES requested per node, with `gres:` or `gres/`: the value of `--gres`.
     pub tres_per_node: Option<String>,
-    /// The GRES asked for in the other ways (`--gpus`, `--gpus-per-socket`, `--gpus-per-task`),
-    /// each text that is there.
+    /// The GRES requested by other options (`--gpus`, `--gpus-per-socket`, `--gpus-per-task`), each text that is set.
     pub tres_elsewhere: Vec<String>,
-    /// What is asked for per task; it is in `tres_elsewhere` too.
+    /// The GRES requested per task; `tres_elsewhere` has this text, too.
     pub tres_per_task: Option<String>,
-    /// What it holds of GRES on each node of `nodes`, in their order, such as
-    /// `gpufrac(CNT:50),shard:50(50/50,0/50)`. Empty unless it has nodes.
+    /// The GRES that the job holds on each node of `nodes`, in their order, such as
+    /// `gpufrac(CNT:50),shard:50(50/50,0/50)`. Empty if the job has no nodes.
     pub gres_of_nodes: Vec<String>,
-    /// Is it a batch job? Only these can be requeued.
+    /// Whether the job is a batch job; only batch jobs can be requeued.
     pub batch: bool,
-    /// How many times it was requeued.
+    /// How often the job was requeued.
     pub restart_count: u32,
-    /// Its name.
+    /// The name of the job.
     pub name: String,
-    /// Its quality of service; without accounting Slurm knows none.
+    /// The quality of service; empty without accounting.
     pub qos: String,
-    /// Its account.
+    /// The account.
     pub account: String,
-    /// Its reservation.
+    /// The reservation.
     pub reservation: String,
-    /// The nodes that it has, as Slurm's hostlist; of a pending job none.
+    /// The nodes of the job as a hostlist; empty while it is pending.
     pub nodes: String,
-    /// How many nodes it has, or asks for while it is pending.
+    /// The number of nodes that the job has, or requests while it is pending.
     pub node_count: u32,
-    /// The array and the number in it, of an array's task. None also for the record of those tasks
-    /// that still wait: it has the array's number, and none of its own.
+    /// The id of the array and the index, for a task of an array. None for the record of all pending tasks of an
+    /// array, which has the array's id and no index.
     pub array: Option<(u32, u32)>,
-    /// The het job of which it is a component: the first component's number. 0 if none.
+    /// The job id of the first component, if the job is a component of a heterogeneous job; otherwise 0.
     pub het_job_id: u32,
-    /// When it started, or is expected to: seconds since 1970.
+    /// The actual or expected start, in seconds since 1970.
     pub start_unix: u64,
-    /// When its time limit ends it; for a job without one a time far off.
+    /// The time at which the time limit ends the job, in seconds since 1970; far in the future without a limit.
     pub end_unix: u64,
-    /// When it was last suspended or resumed; 0 if never.
+    /// The time of the last suspension or resumption, in seconds since 1970; 0 if there was none.
     pub suspend_unix: u64,
-    /// Whether it is a batch job and its user lets it be requeued.
+    /// Whether the job is a batch job whose user allows a requeue.
     pub can_requeue: bool,
-    /// The recipient of Slurm's mail. Where the user names nobody slurmctld puts the user's name there, with
-    /// `MailDomain`; it may be empty all the same.
+    /// The recipient of Slurm's mail. If the user names none, slurmctld sets the user's name, with `MailDomain`; it
+    /// may also be empty.
     pub mail_user: String,
-    /// What admins wrote on it.
+    /// The comment of admins.
     pub admin_comment: String,
 }
 
 impl JobInfo {
-    /// What slurmctld takes for this job alone.
+    /// The job id in the form that stands for this job only.
     ///
-    /// The last task of an array that starts has the array's own number, and that number alone
-    /// means all tasks; the numbers of other tasks are refused (`job_str_signal` of Slurm 22.05) or
-    /// taken, depending on the call. `ARRAY_TASK` is the one form that all of them understand.
+    /// The last task of an array that starts has the array's id, and this id alone stands for all tasks. The ids of
+    /// other tasks are refused (`job_str_signal` of Slurm 22.05) or accepted, depending on the call. All calls accept
+    /// `ARRAY_TASK`.
     fn title(&self) -> String {
         match self.array {
             Some((array, task)) => format!("{array}_{task}"),
@@ -174,8 +173,8 @@ impl JobInfo {
         }
     }
 
-    /// As [`JobInfo::title`] for an update: the number of a het job's first component means all
-    /// components there.
+    /// As [`JobInfo::title`], for an update: the id of a heterogeneous job's first component would stand for all
+    /// components.
     fn title_for_update(&self) -> String {
         match self.het_job_id == self.job_id {
             true => format!("{}+0", self.job_id),
@@ -183,8 +182,7 @@ impl JobInfo {
         }
     }
 
-    /// As [`JobInfo::title`] for a requeue: components go back together or not at all, and only by
-    /// the number of the first.
+    /// As [`JobInfo::title`], for a requeue: all components are requeued together, and only by the id of the first.
     fn title_for_requeue(&self) -> String {
         match self.het_job_id {
             0 => self.title(),
@@ -193,7 +191,7 @@ impl JobInfo {
     }
 }
 
-/// A connection to the API of libslurm. One per process.
+/// A connection to the API of libslurm. One for each process.
 pub struct Client {
     library: library::LibSlurm,
 }
@@ -205,14 +203,14 @@ impl std::fmt::Debug for Client {
 }
 
 impl Client {
-    /// Loads libslurm; it reads slurm.conf (`SLURM_CONF`, else the built-in path).
+    /// Loads libslurm, which reads slurm.conf (`SLURM_CONF`, otherwise the built-in path).
     ///
     /// # Errors
-    /// The library is missing or lacks a function. An unreadable slurm.conf ends the process
-    /// inside libslurm: call this only where Slurm itself has started the program.
+    /// The library is missing or lacks a function. If slurm.conf cannot be read, libslurm ends the process: call this
+    /// only in a program that Slurm itself started.
     pub fn connect() -> Result<Self, ClientError> {
-        // RTLD_GLOBAL: the plugins that libslurm loads (auth, hash) take its symbols from the
-        // process, as in Slurm's own programs, which link it.
+        // RTLD_GLOBAL, because the plugins that libslurm loads (auth, hash) use its symbols from the process, as in
+        // Slurm's own programs, which link it.
         let flags = libc::RTLD_NOW | libc::RTLD_GLOBAL;
         // SAFETY: libslurm has no initialisers with preconditions; the types of its functions
         // come from the headers of the same release (the soname is part of LIBRARY).
@@ -232,10 +230,10 @@ impl Client {
         Ok(Self { library })
     }
 
-    /// The libslurm of the slurmstepd that loaded this as a plugin, which has set it up.
+    /// The libslurm of the slurmstepd that loaded this plugin, already initialised.
     ///
     /// # Errors
-    /// It lacks a function.
+    /// The library lacks a function.
     #[cfg(feature = "plugin")]
     pub fn of_host() -> Result<Self, ClientError> {
         // SAFETY: nothing is loaded. slurmstepd takes SPANK plugins of its own series alone, so the functions have the types of
@@ -265,17 +263,17 @@ impl Client {
         }
     }
 
-    /// The result of a call that may answer for each task of an array, or with one code.
+    /// The result of a call that returns one code, or one for each task of an array.
     ///
     /// # Safety
-    /// `answer` is NULL or what libslurm gave; it is freed here.
+    /// `answer` is NULL or comes from libslurm; it is freed here.
     unsafe fn check_answer(
         &self,
         call: &'static str,
         code: i32,
         answer: *mut raw::job_array_resp_msg_t,
     ) -> Result<(), ClientError> {
-        // Before anything else that could set errno.
+        // Before any other call, which could set errno.
         let result = self.check(call, code);
         // SAFETY: by the contract of this function; the array has as many codes as it says.
         unsafe {
@@ -297,19 +295,19 @@ impl Client {
         }
     }
 
-    /// As [`Client::job`] for a job that must be there.
+    /// As [`Client::job`], for a job that must exist.
     ///
     /// # Errors
-    /// As [`Client::job`], and when Slurm does not know the job.
+    /// As [`Client::job`], and if Slurm does not know the job.
     pub fn known_job(&self, job_id: u32) -> Result<JobInfo, ClientError> {
         self.job(job_id)?
             .ok_or_else(|| self.failure("slurm_load_job", raw::ESLURM_INVALID_JOB_ID as i32))
     }
 
-    /// Asks for one job. `None`: Slurm does not know it (any more).
+    /// Slurm's record of a job; None if Slurm does not know the job (any more).
     ///
     /// # Errors
-    /// slurmctld did not answer, or answered with another error.
+    /// slurmctld did not answer, or returned another error.
     pub fn job(&self, job_id: u32) -> Result<Option<JobInfo>, ClientError> {
         let mut answer: *mut raw::job_info_msg_t = ptr::null_mut();
         // SAFETY: `answer` receives a message that is freed below.
@@ -343,15 +341,15 @@ impl Client {
         }
     }
 
-    /// Puts a batch job that runs back in the queue, held or not. Its epilog runs on this node. slurmctld does nothing,
-    /// and says no error, for a job that does not run any more (`_job_requeue_op` of 22.05 to 26.05): without the flag for it
+    /// Requeues a running batch job, held or not. The epilog runs on this node. If the job does not run any more,
+    /// slurmctld does nothing and reports no error (`_job_requeue_op` of 22.05 to 26.05); without the flag for this,
     /// a job that its user cancelled would run again.
     ///
-    /// Of a het job all components go back, whichever is given: slurmctld refuses the number of any
-    /// but the first (`ESLURM_NOT_HET_JOB_LEADER`, `_job_requeue` of 22.05), and that one stands for all.
+    /// All components of a heterogeneous job are requeued, whichever is given: slurmctld refuses the id of any but
+    /// the first (`ESLURM_NOT_HET_JOB_LEADER`, `_job_requeue` of 22.05), and the first stands for all.
     ///
     /// # Errors
-    /// As [`ClientError::cannot_requeue`] tells for interactive jobs, or slurmctld did not answer.
+    /// [`ClientError::cannot_requeue`] is true for interactive jobs; or slurmctld did not answer.
     pub fn requeue(&self, job: &JobInfo, hold: bool) -> Result<(), ClientError> {
         let id = c_text(&job.title_for_requeue());
         let held = if hold {
@@ -370,10 +368,10 @@ impl Client {
         }
     }
 
-    /// Cancels a job as scancel does.
+    /// Cancels a job, as scancel does.
     ///
-    /// Of a het job that runs this component alone ends, unless it is the first, with which all
-    /// end, or `SchedulerParameters` has `whole_hetjob`.
+    /// Of a running heterogeneous job only this component ends, unless it is the first one, with which all end, or
+    /// `SchedulerParameters` has `whole_hetjob`.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
@@ -381,14 +379,13 @@ impl Client {
         self.kill(job, libc::SIGKILL as u16, 0)
     }
 
-    /// Sends a signal to a running job: to the shell of its batch script alone (not to what the
-    /// script started; `scancel --batch`), or to all its steps but the script (plain
-    /// `scancel --signal`). SIGKILL ends those processes and not the job as such. Components of a het
-    /// job as in [`Client::cancel`].
+    /// Sends a signal to a running job: to the shell of its batch script only, not to its child processes (`scancel
+    /// --batch`), or to all steps except the script (`scancel --signal`). SIGKILL ends these processes, but not the
+    /// job. For components of a heterogeneous job see [`Client::cancel`].
     ///
     /// # Errors
-    /// slurmctld refused (`ESLURM_JOB_SCRIPT_MISSING`: there is no script) or did not answer. That the
-    /// signal arrived is not known: slurmctld sends it on after it answered.
+    /// slurmctld refused (`ESLURM_JOB_SCRIPT_MISSING`: the job has no script) or did not answer. Success does not
+    /// mean that the signal arrived: slurmctld sends it after its answer.
     pub fn signal(&self, job: &JobInfo, signal: u8, batch_only: bool) -> Result<(), ClientError> {
         let flags = if batch_only {
             raw::GPUFRAC_KILL_JOB_BATCH
@@ -397,8 +394,8 @@ impl Client {
         };
         let sent = self.kill(job, u16::from(signal), flags);
         match sent {
-            // With other tasks of the array still pending, slurmctld sends the signal and answers
-            // this all the same (`job_str_signal`, 22.05 to 25.11); it is true only of a task that does not run.
+            // While other tasks of the array are pending, slurmctld sends the signal and still returns this error
+            // (`job_str_signal`, 22.05 to 25.11). The error is only right for a task that does not run.
             Err(ClientError::Call { code, .. })
                 if code == raw::ESLURM_TRANSITION_STATE_NO_UPDATE as i32
                     && job.array.is_some()
@@ -420,11 +417,11 @@ impl Client {
         self.check("slurm_kill_job2", code)
     }
 
-    /// Writes what admins see of a job (`AdminComment`), instead of what was there; only root may. It goes
-    /// before what ends the job.
+    /// Sets the comment of admins (`AdminComment`), replacing the old one; only root may. It must be set before the
+    /// job is ended.
     ///
     /// # Errors
-    /// slurmctld refused (the job is over: `ESLURM_JOB_FINISHED`) or did not answer.
+    /// slurmctld refused (`ESLURM_JOB_FINISHED`: the job has ended) or did not answer.
     pub fn set_admin_comment(&self, job: &JobInfo, comment: &str) -> Result<(), ClientError> {
         let id = c_text(&job.title_for_update());
         let comment = c_text(comment);
@@ -515,7 +512,7 @@ fn job_argument(job_id: u32) -> u32 {
 
 #[cfg(calls_by_step_id)]
 fn job_argument(job_id: u32) -> raw::slurm_step_id_t {
-    // `SLURM_STEP_ID_INITIALIZER` of slurm.h, which bindgen cannot see.
+    // `SLURM_STEP_ID_INITIALIZER` of slurm.h, a macro that bindgen does not translate.
     raw::slurm_step_id_t {
         sluid: 0,
         job_id,

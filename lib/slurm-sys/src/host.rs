@@ -1,4 +1,4 @@
-//! What a plugin reads from the process that loaded it.
+//! Reads data of the process that loaded the plugin.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;
@@ -7,21 +7,21 @@ use std::ptr;
 
 use crate::{raw, text};
 
-/// Looks a variable of the host process up. Not an undefined symbol of the plugin: a
-/// release that renamed it would then refuse to load the plugin, and slurmctld would not start.
+/// Looks up a variable of the host process. It is no undefined symbol of the plugin, because a release that renamed
+/// the variable could then not load the plugin, and slurmctld would not start.
 fn variable(name: &CStr) -> *const c_void {
     // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// The slurm.conf of this process, which lives as long; `None` where this release does not export it.
+/// The slurm.conf of this process, which exists as long as the process; None if this release does not export it.
 fn slurm_conf() -> Option<*const raw::slurm_conf_t> {
     let found = variable(c"slurm_conf").cast::<raw::slurm_conf_t>();
     (!found.is_null()).then_some(found)
 }
 
-/// When this process last read slurm.conf (Unix seconds): it changes with `scontrol
-/// reconfigure`. `None` where this release does not export its configuration.
+/// The time when this process last read slurm.conf, in seconds since 1970; it changes with `scontrol reconfigure`.
+/// None if this release does not export its configuration.
 #[must_use]
 pub fn slurm_conf_read_at() -> Option<i64> {
     let slurm_conf = slurm_conf()?;
@@ -30,10 +30,10 @@ pub fn slurm_conf_read_at() -> Option<i64> {
     Some(unsafe { ptr::read_volatile(&raw const (*slurm_conf).last_update) })
 }
 
-/// The file that this process read its slurm.conf from.
+/// The path from which this process read its slurm.conf.
 ///
 /// # Safety
-/// Nobody reads slurm.conf at this time: to be called while Slurm loads the plugin.
+/// No other thread reads slurm.conf at this time: call it while Slurm loads the plugin.
 #[must_use]
 pub unsafe fn slurm_conf_path() -> Option<PathBuf> {
     let slurm_conf = slurm_conf()?;
@@ -41,7 +41,7 @@ pub unsafe fn slurm_conf_path() -> Option<PathBuf> {
     unsafe { text::read((*slurm_conf).slurm_conf) }.map(PathBuf::from)
 }
 
-/// Whether a job may keep cores for the system (`AllowSpecResourcesUsage`): one that does has its nodes alone.
+/// Whether a job may reserve cores for the system (`AllowSpecResourcesUsage`); such a job has its nodes exclusively.
 #[must_use]
 pub fn takes_core_spec() -> bool {
     slurm_conf().is_some_and(|slurm_conf| {
@@ -51,20 +51,19 @@ pub fn takes_core_spec() -> bool {
     })
 }
 
-/// Whether this is the slurmctld that `scontrol reconfigure` has just started to replace one that runs.
+/// Whether this process is a slurmctld that `scontrol reconfigure` has just started to replace a running one.
 ///
-/// From 23.11 the old one waits for the new, and goes on if that one does not start (`_try_to_reconfig` of
-/// `src/slurmctld/controller.c`), unless it was started with `-D`: then it becomes the new one itself.
+/// From 23.11 on the old one waits for the new one, and continues if the new one does not start (`_try_to_reconfig`
+/// of `src/slurmctld/controller.c`). If the old one was started with `-D`, it becomes the new one itself.
 #[must_use]
 pub fn is_reconfigured() -> bool {
     std::env::var_os("SLURMCTLD_RECONF_PARENT_FD").is_some()
 }
 
-/// The default partition, from slurmctld's own memory. `None` if there is none, or outside
-/// slurmctld.
+/// The name of the default partition, from slurmctld's memory. None if there is none, or outside slurmctld.
 ///
 /// # Safety
-/// The caller holds slurmctld's partition lock, as it does in job_submit.
+/// The caller holds slurmctld's partition lock, as in job_submit.
 #[must_use]
 pub unsafe fn controller_default_partition() -> Option<String> {
     let name = variable(c"default_part_name").cast::<*const c_char>();
@@ -75,11 +74,11 @@ pub unsafe fn controller_default_partition() -> Option<String> {
     unsafe { text::read(*name) }
 }
 
-/// Whether slurmctld has a partition of this name, from its own memory. Outside of slurmctld, and of a release without this
-/// function, nothing is known against it.
+/// Whether slurmctld has a partition of this name, from its memory. True if that is unknown: outside slurmctld, or in
+/// a release without this function.
 ///
 /// # Safety
-/// The caller holds slurmctld's partition lock, as it does in job_submit.
+/// The caller holds slurmctld's partition lock, as in job_submit.
 #[must_use]
 pub unsafe fn controller_has_partition(name: &str) -> bool {
     let find = variable(c"find_part_record");
@@ -99,13 +98,13 @@ pub unsafe fn controller_has_partition(name: &str) -> bool {
 /// The partitions of a cluster.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Partitions {
-    /// All of them.
+    /// The names of all partitions.
     pub names: Vec<String>,
-    /// The default one.
+    /// The name of the default partition.
     pub default: Option<String>,
 }
 
-/// Asks slurmctld for its partitions, from inside a client command (one RPC).
+/// Asks slurmctld for its partitions from inside a client command (one RPC).
 #[must_use]
 pub fn ask_partitions() -> Option<Partitions> {
     let mut answer: *mut raw::partition_info_msg_t = ptr::null_mut();
@@ -147,7 +146,7 @@ unsafe fn partitions_of(message: &raw::partition_info_msg_t) -> Partitions {
     found
 }
 
-/// Why a plugin has no configuration. `E`: what its parser says.
+/// The reasons why a plugin has no configuration. `E` is the error of its parser.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError<E> {
     /// The file cannot be read.
@@ -155,18 +154,19 @@ pub enum ConfigurationError<E> {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What the file says is wrong.
+    /// The parser refused the text.
     #[error("{0}")]
     Wrong(E),
 }
 
-/// Reads the file that the variable of this process names, else `default`. `parse` is given its text and its path.
+/// Reads the file named by the environment variable of this process, otherwise `default`. `parse` gets the text and
+/// the path.
 ///
 /// # Errors
-/// The file cannot be read, or `parse` refuses it.
+/// The file cannot be read, or `parse` refuses its text.
 pub fn read_configuration<T, E>(
     variable: &str,
     default: &str,

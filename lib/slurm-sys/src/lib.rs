@@ -1,23 +1,23 @@
-//! Bindings of the Slurm that this was built for, and a thin safe layer over them.
+//! Bindings of the Slurm that this build is for, with a thin safe layer.
 //!
-//! For all:
+//! For all programs:
 //!
-//! * [`raw`]: what bindgen made of `slurm.h`, `slurm_errno.h` and `spank.h`.
-//! * [`text`]: strings and string lists of Slurm's, read.
-//! * [`release`]: the Slurm that was built for, and the one that runs.
+//! * [`raw`]: bindgen's output for `slurm.h`, `slurm_errno.h` and `spank.h`.
+//! * [`text`]: reads strings and string lists of Slurm.
+//! * [`release`]: the Slurm that this build is for, and the running one.
 //! * [`client`]: libslurm loaded at run time, for programs (prolog, epilog).
 //!
-//! With the feature `plugin`, for what Slurm loads. All of it calls functions that exist only inside Slurm's own
-//! processes (slurmctld, slurmstepd, srun), or has no use elsewhere:
+//! With the feature `plugin`, for plugins that Slurm loads; these modules call functions that exist only in Slurm's
+//! own processes (slurmctld, slurmstepd, srun):
 //!
 //! * `boundary`: no panic crosses into Slurm.
-//! * `memory`: strings and string lists in Slurm's memory, written.
+//! * `memory`: writes strings and string lists in Slurm's memory.
 //! * `log`: Slurm's log.
-//! * `spank`: what a SPANK plugin asks of slurmstepd.
-//! * `host`: what a plugin reads from the process that loaded it.
+//! * `spank`: the interface of a SPANK plugin to slurmstepd.
+//! * `host`: data of the process that loaded the plugin.
 //!
-//! Everything that differs by Slurm version is in this crate, but for the tables by which `gpufrac check` judges a Slurm
-//! that runs.
+//! All differences between versions of Slurm are in this crate, except for the tables by which `gpufrac check` judges
+//! a running Slurm.
 
 #![allow(unsafe_code)]
 
@@ -39,7 +39,7 @@ pub mod text;
 
 use release::{Release, Series};
 
-/// The bindings, as bindgen made them from the installed headers.
+/// bindgen's output for the installed headers.
 #[allow(
     missing_docs,
     non_camel_case_types,
@@ -55,31 +55,31 @@ pub mod raw {
     include!(concat!(env!("OUT_DIR"), "/host.rs"));
 }
 
-/// The series that this was built for.
+/// The series that this build is for.
 const SERIES: Series = Release::BUILT_FOR.series();
 
-/// Whether TRES strings of this Slurm say `gres/name`: from 23.11; before it they say `gres:name`.
+/// Whether TRES strings of this Slurm have the form `gres/name` (from 23.11); earlier ones have `gres:name`.
 #[must_use]
 pub fn gres_with_slash() -> bool {
     SERIES >= Series(23, 11)
 }
 
-/// Whether the commands have an option `--tres-per-task`: from 23.02.
+/// Whether the commands have the option `--tres-per-task` (from 23.02).
 #[must_use]
 pub fn has_tres_per_task() -> bool {
     SERIES >= Series(23, 2)
 }
 
-/// Whether clients end where `--gres` has anything that begins with `gpu` and `--gpus-per-node` was given as well: from
-/// 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`. What came from the environment counts even after it
-/// was taken back.
+/// Whether clients end with an error if `--gres` has a name that begins with `gpu` and `--gpus-per-node` was given,
+/// too (from 26.05, `_validate_gres_vs_gpus_per_node` of `slurm_opt.c`). An option from the environment counts even
+/// after it was reset.
 #[must_use]
 pub fn gres_excludes_gpus_per_node() -> bool {
     SERIES >= Series(26, 5)
 }
 
-/// Whether `scontrol update TresPerNode=` takes the counts of GRES away: from 25.05. Series before keep counting them, and
-/// 22.05 divides by zero where they are shares (`gres_job_state_validate`).
+/// Whether `scontrol update TresPerNode=` also removes counts of GRES (from 25.05). Earlier series keep counting
+/// them, and 22.05 divides by zero if they are shares (`gres_job_state_validate`).
 #[must_use]
 pub fn updates_take_counts() -> bool {
     SERIES >= Series(25, 5)

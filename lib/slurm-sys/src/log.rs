@@ -1,11 +1,10 @@
-//! Slurm's own log, from inside its processes: slurmctld.log, slurmd.log, the user's
-//! terminal in sbatch, salloc and srun.
+//! Slurm's log, inside its processes: slurmctld.log, slurmd.log, the user's terminal in sbatch, salloc and srun.
 
 use std::ffi::CString;
 
 use crate::raw;
 
-/// Logs a line of information. In sbatch, salloc and srun the user sees it on stderr.
+/// Logs information. In sbatch, salloc and srun the user sees it on stderr.
 pub fn info(line: &str) {
     let line = c_line(line);
     // SAFETY: the format takes exactly one string, and `line` is NUL-terminated and outlives the call.
@@ -19,7 +18,7 @@ pub fn error(line: &str) {
     unsafe { raw::slurm_error(c"%s".as_ptr(), line.as_ptr()) }
 }
 
-/// Logs a line that shows only where Slurm's debug level is raised.
+/// Logs a line that only appears with Slurm's debug level.
 pub fn debug(line: &str) {
     let line = c_line(line);
     // SAFETY: as in `info`.

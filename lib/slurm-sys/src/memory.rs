@@ -1,8 +1,8 @@
-//! Strings and string lists that live in Slurm's memory.
+//! Strings and string lists in Slurm's memory.
 //!
-//! Slurm frees what a plugin leaves in its structures with its own `xfree`, which finds a
-//! header in front of the block: such memory must come from `slurm_xcalloc`. The prototypes
-//! are those of Slurm's `src/common/xmalloc.h`, the same from 22.05 to 26.05.
+//! Slurm frees the values that a plugin leaves in its structures by its own `xfree`, which expects a header before
+//! the block. Such memory must come from `slurm_xcalloc`. The prototypes are those of Slurm's `src/common/xmalloc.h`,
+//! the same from 22.05 to 26.05.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -38,7 +38,7 @@ fn alloc(bytes: usize) -> *mut c_void {
     }
 }
 
-/// A new string in Slurm's memory; the receiver owns it. A NUL in `text` ends it there.
+/// A new string in Slurm's memory, owned by the receiver. A NUL in `text` ends it.
 fn new(text: &str) -> *mut c_char {
     let bytes = text.split('\0').next().unwrap_or_default().as_bytes();
     let copy = alloc(bytes.len() + 1).cast::<u8>();
@@ -47,7 +47,7 @@ fn new(text: &str) -> *mut c_char {
     copy.cast()
 }
 
-/// Puts `text` in a field of one of Slurm's structures and frees what was there.
+/// Sets a field of one of Slurm's structures to `text`, and frees the old value.
 ///
 /// # Safety
 /// `field` points to a valid `char *` that is NULL or was allocated by Slurm.
@@ -61,7 +61,7 @@ pub unsafe fn replace(field: *mut *mut c_char, text: Option<&str>) {
     }
 }
 
-/// Adds a line to a message of Slurm's that other plugins may have begun.
+/// Adds a line to a message of Slurm that other plugins may have begun.
 ///
 /// # Safety
 /// As [`replace`].
@@ -75,7 +75,7 @@ pub unsafe fn append_line(field: *mut *mut c_char, line: &str) {
     }
 }
 
-/// Reads a string that Slurm gave away, and frees it.
+/// Reads a string that Slurm passed to the caller, and frees it.
 ///
 /// # Safety
 /// `text` is NULL or a NUL-terminated string allocated by Slurm that nobody else owns.
@@ -89,11 +89,11 @@ pub unsafe fn take(mut text: *mut c_char) -> Option<String> {
     }
 }
 
-/// Replaces a counted list of strings of one of Slurm's structures, freeing the old one.
+/// Replaces a counted list of strings of one of Slurm's structures, and frees the old one.
 ///
 /// # Safety
-/// `list` and `count` point to the two fields of one structure; the list is NULL or holds
-/// `count` pointers, and it and its strings were allocated by Slurm.
+/// `list` and `count` point to the two fields of one structure; the list is NULL or holds `count` pointers, and it
+/// and its strings were allocated by Slurm.
 pub unsafe fn replace_list(list: *mut *mut *mut c_char, count: *mut u32, texts: &[String]) {
     // SAFETY: by the contract of this function. The new list is as long as `texts`, and
     // Slurm packs and frees exactly `count` entries.

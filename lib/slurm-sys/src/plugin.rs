@@ -1,6 +1,6 @@
-//! The three symbols that Slurm looks for in every plugin (`src/common/plugin.c`).
+//! The three symbols that Slurm expects in every plugin (`src/common/plugin.c`).
 
-/// A NUL-terminated text as Slurm wants it exported: the bytes themselves, not a pointer.
+/// A NUL-terminated text in the form that Slurm expects of a symbol: the bytes themselves, not a pointer.
 #[must_use]
 pub const fn name<const N: usize>(text: &str) -> [u8; N] {
     let bytes = text.as_bytes();
@@ -16,20 +16,20 @@ pub const fn name<const N: usize>(text: &str) -> [u8; N] {
 
 /// Exports `plugin_name`, `plugin_type` and `plugin_version`.
 ///
-/// `slurm_plugin!("human name", "spank");`: the version is the one built for. Slurm itself compares only
-/// the series of a SPANK plugin, and leaves one that does not fit out where plugstack.conf says `optional`.
+/// `slurm_plugin!("human name", "spank");`: the version is that of the build. Of a SPANK plugin Slurm itself compares
+/// only the series, and skips one that does not match if plugstack.conf says `optional`.
 ///
-/// `slurm_plugin!("human name", "job_submit/gpufrac", any release);`: the version is the host's, whatever it is; the
-/// plugin asks [`foreign`](crate::release::foreign) before it does anything.
+/// `slurm_plugin!("human name", "job_submit/gpufrac", any release);`: the version is always that of the host. The
+/// plugin must call [`foreign`](crate::release::foreign) before anything else.
 #[macro_export]
 macro_rules! slurm_plugin {
     ($name:literal, $type:literal, any release) => {
         $crate::slurm_plugin!(@names $name, $type);
-        /// What Slurm compares with its own release. An atomic number lies in memory as a number does.
+        /// Slurm compares it with its own release. An atomic number has the same layout as a number.
         #[unsafe(no_mangle)]
         pub static plugin_version: ::std::sync::atomic::AtomicU32 =
             ::std::sync::atomic::AtomicU32::new($crate::release::Release::BUILT_FOR.number());
-        /// The loader calls it in `dlopen`, before Slurm can ask for a symbol.
+        /// The loader calls it in `dlopen`, before Slurm looks up a symbol.
         #[used]
         #[unsafe(link_section = ".init_array")]
         static ADOPT_RELEASE: unsafe extern "C" fn() = at_load::exported::adopt_release;
@@ -44,7 +44,7 @@ macro_rules! slurm_plugin {
     };
     ($name:literal, $type:literal) => {
         $crate::slurm_plugin!(@names $name, $type);
-        /// What Slurm compares with its own release.
+        /// Slurm compares it with its own release.
         #[unsafe(no_mangle)]
         pub static plugin_version: u32 = $crate::release::Release::BUILT_FOR.number();
     };
@@ -52,7 +52,7 @@ macro_rules! slurm_plugin {
         /// The human-readable name.
         #[unsafe(no_mangle)]
         pub static plugin_name: [u8; $name.len() + 1] = $crate::plugin::name($name);
-        /// What Slurm compares with the type that slurm.conf asks for.
+        /// Slurm compares it with the type in slurm.conf.
         #[unsafe(no_mangle)]
         pub static plugin_type: [u8; $type.len() + 1] = $crate::plugin::name($type);
     };

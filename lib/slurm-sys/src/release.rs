@@ -1,11 +1,10 @@
-//! The release of the Slurm that this was built for, and of the one that loaded it.
+//! The release of the Slurm that this build is for, and of the Slurm that loaded it.
 //!
-//! Slurm takes a plugin only of exactly its own release (`_verify_syms` in `src/common/plugin.c`), SPANK
-//! plugins alone of any release of its series. Layouts and prototypes change with the series
-//! and never inside of one, so a plugin here takes the host's release for its own, and an upgrade inside of the
-//! series needs no other plugin. It does so in another series, too, as slurmctld would not start with a
-//! plugin that it cannot load; there [`foreign`] tells the plugin that it must not touch
-//! anything.
+//! Slurm accepts a plugin only if its release is exactly Slurm's own (`_verify_syms` in `src/common/plugin.c`); of
+//! SPANK plugins it compares only the series. Layouts and prototypes change with the series and never within one.
+//! Therefore a plugin here takes the host's release for its own, so that an upgrade within the series needs no new
+//! plugin. It does so in another series, too, because slurmctld does not start with a plugin that it cannot load;
+//! [`foreign`] then tells the plugin that it must not touch anything.
 
 mod daemon;
 #[cfg(feature = "plugin")]
@@ -21,25 +20,25 @@ pub use daemon::release_of_parent;
 pub use host::{adopt, foreign, host, refusal};
 pub use stock::{beside, of_file};
 
-/// A release as `slurm_version.h` counts it: 0xMMmmuu, each byte one number.
+/// A release in the form of `slurm_version.h`: 0xMMmmuu, one byte for each number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release(u32);
 
-/// Major and minor number: what layouts depend on.
+/// Major and minor number, which determine the layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series(pub u8, pub u8);
 
 impl Release {
-    /// That of the headers.
+    /// The release of the headers.
     pub const BUILT_FOR: Self = Self(crate::raw::SLURM_VERSION_NUMBER);
 
-    /// The number, as Slurm compares it.
+    /// The number that Slurm compares.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
     }
 
-    /// The series that it is of.
+    /// The series of the release.
     #[must_use]
     pub const fn series(self) -> Series {
         let [_, major, minor, _] = self.0.to_be_bytes();

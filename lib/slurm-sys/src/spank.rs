@@ -1,34 +1,34 @@
-//! What a SPANK plugin asks of the slurmstepd that loaded it (`spank.h`).
+//! The interface of a SPANK plugin to the slurmstepd that loaded it (`spank.h`).
 
 use std::ffi::{CStr, CString, NulError, c_char, c_int};
 
 use crate::{raw, text};
 
-/// Success, for a hook.
+/// The return value of a hook that succeeded.
 pub const OK: c_int = 0;
-/// Failure, for a hook: negative, as only that is an error to every release.
+/// The return value of a hook that failed: negative, because all releases take only negative values as errors.
 pub const FAILED: c_int = -1;
 
-/// Enough for nearly every value in a job's environment, in bytes.
+/// The size of the first buffer in bytes, enough for nearly every variable of a job.
 const VALUE_USUAL: usize = 4096;
-/// The kernel takes no longer one (`MAX_ARG_STRLEN`).
+/// The largest size of a variable in bytes (the kernel's `MAX_ARG_STRLEN`).
 const VALUE_MAX: usize = 128 << 10;
 
 /// An option of srun, sbatch and salloc.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandOption {
-    /// Its name, without `--`.
+    /// The name without `--`.
     pub name: &'static CStr,
-    /// What its values are called in the help.
+    /// The name of its value in the help.
     pub argument: &'static CStr,
-    /// A line of the help.
+    /// The line in the help.
     pub usage: &'static CStr,
-    /// Is given the value: in the client, where an answer other than [`OK`] ends the command, and in
-    /// slurmstepd.
+    /// The callback for the value. It is called in the client, where a result other than [`OK`] ends the command, and
+    /// in slurmstepd.
     pub check: unsafe extern "C" fn(value: c_int, argument: *const c_char, remote: c_int) -> c_int,
 }
 
-/// What kind of step this is.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The batch script.
@@ -41,16 +41,16 @@ pub enum Step {
     Numbered(u32),
 }
 
-/// Why Slurm did not do what a hook asked for.
+/// The reasons why a call to Slurm failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SpankError {
     /// Slurm refused.
     #[error("{reason}")]
     Refused {
-        /// Slurm's text for it.
+        /// Slurm's message.
         reason: String,
     },
-    /// A name or a value has a NUL in it.
+    /// A name or a value contains a NUL.
     #[error("a NUL in a variable")]
     Nul(#[from] NulError),
 }
@@ -61,27 +61,27 @@ pub struct Spank(raw::spank_t);
 
 impl Spank {
     /// # Safety
-    /// `handle` is what Slurm gave to the hook, and `Spank` does not outlive the call.
+    /// `handle` is the one that Slurm passed to the hook, and `Spank` does not outlive the call.
     #[must_use]
     pub const unsafe fn new(handle: raw::spank_t) -> Self {
         Self(handle)
     }
 
-    /// Is this slurmstepd, on a node of the job?
+    /// Whether this process is slurmstepd, on a node of the job.
     #[must_use]
     pub fn is_remote(self) -> bool {
         // SAFETY: by the contract of `new`.
         unsafe { raw::spank_remote(self.0) == 1 }
     }
 
-    /// Is this slurmd itself? Most of the API answers nothing there.
+    /// Whether this process is slurmd, where most of the API has no answers.
     #[must_use]
     pub fn is_slurmd() -> bool {
         // SAFETY: a plain question about this process.
         unsafe { raw::spank_context() == raw::S_CTX_SLURMD }
     }
 
-    /// Is this srun, sbatch or salloc?
+    /// Whether this process is srun, sbatch or salloc.
     #[must_use]
     pub fn is_command() -> bool {
         // SAFETY: a plain question about this process.
@@ -89,7 +89,7 @@ impl Spank {
         [raw::S_CTX_LOCAL, raw::S_CTX_ALLOCATOR].contains(&context)
     }
 
-    /// Adds an option to the commands. Only in `slurm_spank_init`, in every process that has it.
+    /// Adds an option to the commands. Call it only in `slurm_spank_init`, in every process that runs this hook.
     ///
     /// # Errors
     /// [`SpankError::Refused`].
@@ -115,13 +115,13 @@ impl Spank {
         (code == raw::SLURM_SUCCESS).then_some(value)
     }
 
-    /// The job (of a heterogeneous job: this component).
+    /// The job id (of a heterogeneous job: that of this component).
     #[must_use]
     pub fn job_id(self) -> Option<u32> {
         self.number(raw::S_JOB_ID)
     }
 
-    /// The job's user.
+    /// The user id of the job.
     #[must_use]
     pub fn user_id(self) -> Option<u32> {
         self.number(raw::S_JOB_UID)
@@ -138,25 +138,25 @@ impl Spank {
         })
     }
 
-    /// The process of the task that the hook is about; `None` where there is none.
+    /// The pid of the hook's task; None if the hook is not about a task.
     #[must_use]
     pub fn task_pid(self) -> Option<u32> {
         self.number(raw::S_TASK_PID)
     }
 
-    /// The number of the task that the hook is about, of those of the step on this node; `None` where there is none.
+    /// The number of the hook's task among those of the step on this node; None if the hook is not about a task.
     #[must_use]
     pub fn task(self) -> Option<usize> {
         usize::try_from(self.number(raw::S_TASK_ID)?).ok()
     }
 
-    /// How many tasks the step has on this node.
+    /// The number of tasks of the step on this node.
     #[must_use]
     pub fn local_tasks(self) -> Option<usize> {
         usize::try_from(self.number(raw::S_JOB_LOCAL_TASK_COUNT)?).ok()
     }
 
-    /// A variable of the job's environment.
+    /// The value of a variable of the job's environment.
     #[must_use]
     pub fn variable(self, name: &str) -> Option<String> {
         let name = CString::new(name).ok()?;
@@ -176,10 +176,10 @@ impl Spank {
         }
     }
 
-    /// Sets a variable of the job's environment, whatever the user had there.
+    /// Sets a variable of the job's environment; replaces the user's value.
     ///
     /// # Errors
-    /// Slurm refused, or one of the two has a NUL in it.
+    /// Slurm refused, or the name or the value contains a NUL.
     pub fn set_variable(self, name: &str, value: &str) -> Result<(), SpankError> {
         let (name, value) = (CString::new(name)?, CString::new(value)?);
         // SAFETY: by the contract of `new`; Slurm copies both texts.
@@ -187,7 +187,7 @@ impl Spank {
         succeeded(code)
     }
 
-    /// Removes a variable from the job's environment; one that is not there is no error.
+    /// Removes a variable from the job's environment. A missing variable is no error.
     pub fn unset_variable(self, name: &CStr) {
         // SAFETY: by the contract of `new`.
         unsafe { raw::spank_unsetenv(self.0, name.as_ptr()) };
@@ -206,7 +206,7 @@ fn succeeded(code: raw::spank_err_t) -> Result<(), SpankError> {
 /// The arguments of the plugin's line in plugstack.conf.
 ///
 /// # Safety
-/// `argv` holds `argc` NUL-terminated strings, as Slurm gives them to every hook.
+/// `argv` holds `argc` NUL-terminated strings, as Slurm passes them to every hook.
 #[must_use]
 pub unsafe fn arguments(argc: c_int, argv: *mut *mut c_char) -> Vec<String> {
     // SAFETY: by the contract of this function.

@@ -1,8 +1,8 @@
-//! Strings and string lists of Slurm's, read.
+//! Reads strings and string lists of Slurm.
 
 use std::ffi::{CStr, c_char};
 
-/// Reads a C string of Slurm's. `None` for NULL; bytes that are not UTF-8 are replaced.
+/// Reads a C string of Slurm. None for NULL; bytes that are not UTF-8 are replaced.
 ///
 /// # Safety
 /// `text` is NULL or points to a NUL-terminated string.
@@ -19,8 +19,8 @@ pub unsafe fn read(text: *const c_char) -> Option<String> {
     )
 }
 
-/// The length of a C string of Slurm's, in bytes; 0 for NULL. No byte behind the first `limit + 1` is looked at: a longer
-/// string counts as one of `limit + 1`.
+/// The length of a C string of Slurm in bytes; 0 for NULL. Reads at most `limit + 1` bytes: a longer string has the
+/// length `limit + 1`.
 ///
 /// # Safety
 /// `text` is NULL or points to a NUL-terminated string.
@@ -33,7 +33,7 @@ pub unsafe fn length(text: *const c_char, limit: usize) -> usize {
     unsafe { libc::strnlen(text, limit.saturating_add(1)) }
 }
 
-/// Reads a counted list of strings; NULL entries are left out.
+/// Reads a counted list of strings; skips NULL entries.
 ///
 /// # Safety
 /// `list` is NULL or holds `count` pointers, each NULL or a NUL-terminated string.

@@ -1,4 +1,4 @@
-//! What this host's slurm.conf says, as libslurm has read it: slurmctld is not asked.
+//! Settings of this host's slurm.conf, as libslurm read it, without asking slurmctld.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,32 +6,32 @@ use std::time::Duration;
 use super::Client;
 use crate::{raw, text};
 
-/// How long slurmd lets a Prolog or an Epilog run before it kills it and drains the node; None for as long as it takes.
+/// The time limits of Prolog and Epilog; after them slurmd kills the program and drains the node. None: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HookLimits {
-    /// Of a Prolog.
+    /// The limit of Prolog.
     pub prolog: Option<Duration>,
-    /// Of an Epilog.
+    /// The limit of Epilog.
     pub epilog: Option<Duration>,
 }
 
-/// Where slurmstepd looks for SPANK plugins.
+/// The paths of SPANK plugins for slurmstepd.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpankFiles {
-    /// `PlugStackConfig`, or plugstack.conf beside slurm.conf.
+    /// `PlugStackConfig`, otherwise plugstack.conf beside slurm.conf.
     pub plugstack: PathBuf,
     /// The folders of `PluginDir`.
     pub folders: Vec<PathBuf>,
 }
 
 impl Client {
-    /// How long Prolog and Epilog may take. None where this release does not export its configuration.
+    /// The time limits of Prolog and Epilog. None if this release does not export its configuration.
     #[must_use]
     pub fn hook_limits(&self) -> Option<HookLimits> {
         self.slurm_conf().map(limits_of)
     }
 
-    /// Where SPANK plugins are. None where this release does not say.
+    /// The paths of SPANK plugins. None if this release does not export its configuration.
     #[must_use]
     pub fn spank_files(&self) -> Option<SpankFiles> {
         let slurm_conf = self.slurm_conf()?;
@@ -40,7 +40,7 @@ impl Client {
         let folders = read(slurm_conf.plugindir)?;
         let plugstack = match read(slurm_conf.plugstack).filter(|path| !path.is_empty()) {
             Some(path) => PathBuf::from(path),
-            // As `get_extra_conf_path` of slurmd, from which the path of slurm.conf is.
+            // As `get_extra_conf_path` of slurmd, which takes the folder from the path of slurm.conf.
             None => PathBuf::from(read(slurm_conf.slurm_conf)?).with_file_name("plugstack.conf"),
         };
         Some(SpankFiles {
@@ -75,7 +75,7 @@ fn limits_of(slurm_conf: &raw::slurm_conf_t) -> HookLimits {
     }
 }
 
-/// Slurm waits for ever by 0 too (`run_command` of `src/common/run_command.c`).
+/// Slurm takes 0 as no limit, too (`run_command` of `src/common/run_command.c`).
 fn time_limit(seconds: u16) -> Option<Duration> {
     let none = seconds == 0 || seconds == raw::GPUFRAC_NO_VAL16;
     (!none).then(|| Duration::from_secs(seconds.into()))

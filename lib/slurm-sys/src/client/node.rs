@@ -7,10 +7,10 @@ use std::ptr;
 use super::{Client, ClientError, c_text};
 use crate::{raw, text};
 
-/// What a reason of gpufrac begins with.
+/// The first words of a reason that gpufrac set.
 const OURS: &str = "gpufrac: ";
 
-/// Reasons that say nothing: Slurm's own, which one of gpufrac's may replace.
+/// Reasons that Slurm itself sets and that explain nothing; gpufrac's reason may replace them.
 const SLURMS: [&str; 4] = [
     "Not responding",
     "Prolog error",
@@ -18,17 +18,17 @@ const SLURMS: [&str; 4] = [
     "Job env setup error",
 ];
 
-/// What became of a node that is to be drained.
+/// The outcome of a request to drain a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Drained {
-    /// It is drained, for this reason.
+    /// The node is drained for this reason.
     Done,
-    /// It has a reason that somebody else gave, which stays, and its state too.
+    /// The node already has a reason of an admin, which stays, and its state, too.
     Reasoned(String),
 }
 
 impl Client {
-    /// Drains a node for a reason, which gets `gpufrac: ` before it. A reason that an admin gave stays.
+    /// Drains a node. The reason gets the prefix `gpufrac: `. A reason of an admin stays.
     ///
     /// # Errors
     /// slurmctld refused or did not answer.
@@ -54,7 +54,7 @@ impl Client {
         Ok(Drained::Done)
     }
 
-    /// Why a node is down or drained; empty if it is not.
+    /// The reason why a node is down or drained; empty if it is neither.
     fn reason_of(&self, name: &CStr) -> Result<String, ClientError> {
         let mut answer: *mut raw::node_info_msg_t = ptr::null_mut();
         // SAFETY: the name is only read; `answer` receives a message that is freed below.
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// Whether a reason is no admin's.
+/// Whether gpufrac or Slurm itself set the reason, and not an admin.
 fn may_replace(reason: &str) -> bool {
     let is_slurms = SLURMS.iter().any(|start| reason.starts_with(start));
     reason.is_empty() || reason.starts_with(OURS) || is_slurms

@@ -1,20 +1,20 @@
 //! The release of the Slurm daemon that started this program.
 //!
-//! For when Slurm does not answer: a libslurm of before an upgrade may still be on the disk, and what slurmctld
-//! says to it looks like any other failure.
+//! Used if Slurm does not answer: after an upgrade an old libslurm may still be on the disk, and slurmctld's answer
+//! to it looks like any other failure.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{Release, stock};
 
-/// Slurm's own programs have it mapped, as their library or by their plugins.
+/// The library that Slurm's own programs have mapped, linked or through their plugins.
 const LIBRARY: &str = "libslurmfull.so";
-/// How far above this program slurmd is looked for; sites have scripts of their own between.
+/// The most generations above this program in which slurmd is looked for; sites put their own scripts between.
 const GENERATIONS: usize = 8;
 
-/// The release of the nearest process above this one that is Slurm's, by the plugins on its disk. `None` if there is none,
-/// or it is not to be found out.
+/// The release of the nearest ancestor process that is Slurm's, read from the plugins on its disk. None if there is
+/// none, or it cannot be determined.
 #[must_use]
 pub fn release_of_parent() -> Option<Release> {
     let mut pid = std::os::unix::process::parent_id();
@@ -27,14 +27,14 @@ pub fn release_of_parent() -> Option<Release> {
     None
 }
 
-/// Slurm's library in a process.
+/// The path of Slurm's library in a process.
 fn library_of(pid: u32) -> Option<PathBuf> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     library_in(&maps).map(Path::to_path_buf)
 }
 
-/// In the text of `/proc/PID/maps`. A file that was replaced since has a word behind its path: what lies there now says
-/// nothing of what runs.
+/// The path of Slurm's library in the text of `/proc/PID/maps`. If the file was replaced, the path there has `
+/// (deleted)` behind it, and the file that lies there now says nothing about the running process.
 fn library_in(maps: &str) -> Option<&Path> {
     let mut paths = maps
         .lines()

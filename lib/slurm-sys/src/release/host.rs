@@ -1,17 +1,17 @@
-//! The release of the process that loaded a plugin, and what the plugin does about it.
+//! The release of the process that loaded a plugin.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Release, loaded, stock};
 
-/// The host's release; 0 until [`adopt`] found it.
+/// The host's release; 0 until [`adopt`] has determined it.
 static HOST: AtomicU32 = AtomicU32::new(0);
 
-/// Puts the host's release in `version`, the plugin's symbol `plugin_version`. What cannot be found out
-/// leaves the release that it was built for, which Slurm then compares as ever.
+/// Sets `version`, the plugin's symbol `plugin_version`, to the host's release. If the release cannot be determined,
+/// the symbol keeps the release of the build, which Slurm compares as usual.
 ///
-/// For the constructor of a plugin, before Slurm looks at the symbol. It does not panic.
+/// For the constructor of a plugin, before Slurm reads the symbol. It does not panic.
 pub fn adopt(version: &AtomicU32) {
     let on_disk = || stock::beside(&loaded::folder()?);
     let find = || loaded::release(version.as_ptr()).or_else(on_disk);
@@ -21,7 +21,7 @@ pub fn adopt(version: &AtomicU32) {
     }
 }
 
-/// The release of the process that loaded this plugin, as far as it is known.
+/// The release of the process that loaded this plugin, if it is known.
 #[must_use]
 pub fn host() -> Option<Release> {
     match HOST.load(Ordering::Acquire) {
@@ -30,14 +30,14 @@ pub fn host() -> Option<Release> {
     }
 }
 
-/// The host's release if it is of another series than the one built for: none of its structures may be
-/// read then, and no function be called whose prototype is not the same in all of them.
+/// The host's release, if it is of another series than this build. The plugin must then read none of its structures,
+/// and must only call functions whose prototype is the same in all series.
 #[must_use]
 pub fn foreign() -> Option<Release> {
     host().filter(|host| host.series() != Release::BUILT_FOR.series())
 }
 
-/// What is wrong in a host of another series, and what to do.
+/// The message in a host of another series, with the cure.
 #[must_use]
 pub fn refusal(host: Release) -> String {
     format!(
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn without_slurm_the_version_stays() {
-        // No plugin of Slurm is in a test program, and no library of it.
+        // A test program has neither a plugin nor a library of Slurm.
         let version = AtomicU32::new(Release::BUILT_FOR.number());
         adopt(&version);
         assert_eq!(version.load(Ordering::Acquire), Release::BUILT_FOR.number());

@@ -1,5 +1,5 @@
-//! The release of a plugin of Slurm's that is loaded already. Slurm compared it with its own before it kept
-//! it; and what is loaded stays what it was when an upgrade puts other files on the disk.
+//! The release of a plugin that Slurm loaded earlier. Slurm compared this plugin's release with its own; and a loaded
+//! plugin stays the same when an upgrade replaces the files on the disk.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::ops::Range;
@@ -10,19 +10,19 @@ use super::{Release, Series};
 
 const TYPE: &CStr = c"plugin_type";
 const VERSION: &CStr = c"plugin_version";
-/// No type of Slurm's is as long.
+/// Longer than any plugin type of Slurm, in bytes.
 const KIND_LENGTH: usize = 64;
 /// A function of Slurm's library.
 const FUNCTION: &CStr = c"slurm_xfree";
-/// Of these Slurm compares the series alone.
+/// Of these plugins Slurm only compares the series.
 const SPANK: &[u8] = b"spank";
 
-/// The host's release; `None` if it has no plugin yet. `own` is that of the plugin that asks.
+/// The host's release; None if it has no plugin yet. `own` is the version symbol of the plugin that asks.
 pub(super) fn release(own: *const u32) -> Option<Release> {
     libraries().iter().find_map(|library| plugin(library, own))
 }
 
-/// The folder of the Slurm on disk that this process is of. `None` without its library.
+/// The folder on disk of the Slurm that this process belongs to; None if its library is not loaded.
 pub(super) fn folder() -> Option<PathBuf> {
     // SAFETY: dlsym with RTLD_DEFAULT only searches what is loaded.
     let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, FUNCTION.as_ptr()) };
@@ -32,22 +32,22 @@ pub(super) fn folder() -> Option<PathBuf> {
     path.parent().map(Path::to_path_buf)
 }
 
-/// A library that is loaded.
+/// A loaded library.
 struct Loaded {
     path: CString,
-    /// Where its segments are.
+    /// The address ranges of its segments.
     segments: Vec<Range<usize>>,
 }
 
 impl Loaded {
-    /// Whether an address is in it. dladdr would answer too, after a search of all of its symbols: of Slurm's library
-    /// that takes longer than all else here.
+    /// Whether an address is in the library. dladdr would also answer, but searches all symbols of the library first;
+    /// for Slurm's library that takes longer than everything else here.
     fn holds(&self, address: *const c_void) -> bool {
         let holds = |segment: &Range<usize>| segment.contains(&address.addr());
         self.segments.iter().any(holds)
     }
 
-    /// Slurm's plugins are called by their type and name, and what they need `lib...`.
+    /// Slurm's plugins are named by type and name; the libraries that they need are named `lib...`.
     fn may_be_plugin(&self) -> bool {
         let path = self.path.to_bytes();
         let name = path.rsplit(|byte| *byte == b'/').next();
@@ -55,7 +55,7 @@ impl Loaded {
     }
 }
 
-/// All libraries that are files.
+/// All loaded libraries that are files.
 fn libraries() -> Vec<Loaded> {
     let mut found: Vec<Loaded> = Vec::new();
     // SAFETY: `note` is called before this returns, with the pointer to `found`.
@@ -64,18 +64,18 @@ fn libraries() -> Vec<Loaded> {
 }
 
 crate::for_slurm! {
-    // 1: no further library is asked for.
+    // 1 ends the iteration.
     silent fn note(object: *mut libc::dl_phdr_info, size: usize, found: *mut c_void) -> c_int, or 1;
 }
 
 /// # Safety
-/// As `libraries` calls it.
+/// Only `libraries` calls it.
 unsafe fn note(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
     // SAFETY: as `libraries` calls it; the loader's name is NULL or NUL-terminated, and it has as many headers as it
     // says.
     unsafe {
         let object = &*object;
-        // The program itself has no name, and what is not a file no slash.
+        // The main program has an empty name; names of objects that are not files have no slash.
         if object.dlpi_name.is_null()
             || !CStr::from_ptr(object.dlpi_name).to_bytes().contains(&b'/')
         {
@@ -97,7 +97,7 @@ unsafe fn note(object: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void
     0
 }
 
-/// The release of one library, if it is a plugin of Slurm's.
+/// The release of a library, if it is a plugin of Slurm.
 fn plugin(library: &Loaded, own: *const u32) -> Option<Release> {
     if !library.may_be_plugin() {
         return None;
@@ -121,11 +121,11 @@ fn plugin(library: &Loaded, own: *const u32) -> Option<Release> {
     }
 }
 
-/// The text of a `plugin_type`, `job_submit/lua`; None for what is no such text: another library may have a
-/// symbol of that name.
+/// The text of a `plugin_type`, such as `job_submit/lua`; None for other data, because another library may have a
+/// symbol of this name.
 ///
 /// # Safety
-/// `start` is a symbol of a library that is loaded.
+/// `start` is a symbol of a loaded library.
 unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
     let mut kind = Vec::new();
     for position in 0..KIND_LENGTH {
@@ -140,7 +140,7 @@ unsafe fn kind_of(start: *const c_char) -> Option<Vec<u8>> {
     None
 }
 
-/// `plugin_type` and `plugin_version` of a library; not those of a library that it needs.
+/// `plugin_type` and `plugin_version` of a library itself, not of a library that it needs.
 ///
 /// # Safety
 /// `handle` is that of `library`.
@@ -153,7 +153,7 @@ unsafe fn symbols(library: &Loaded, handle: *mut c_void) -> Option<(*const c_cha
     Some((find(TYPE)?.cast(), find(VERSION)?.cast()))
 }
 
-/// Whether a Slurm can be of this release: from 20.02 on they are named after years and months.
+/// Whether a Slurm can have this release: from 20.02 on releases are named by year and month.
 fn is_plausible(release: &Release) -> bool {
     let Series(major, minor) = release.series();
     release.number() >> 24 == 0 && major >= 20 && minor <= 12

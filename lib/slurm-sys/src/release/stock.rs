@@ -1,9 +1,9 @@
-//! The release of the plugins that came with the host's Slurm: they lie beside its library
+//! The release of the plugins that came with the host's Slurm; they are in the folder of its library
 //! (`libslurmfull.so`, both in `pkglibdir`).
 //!
-//! The file is read, not loaded. Loading would be fewer lines, but many plugins have symbols of slurmctld or slurmd
-//! that no other program has, so that they cannot be loaded everywhere; others bring libraries along; and a file that an upgrade
-//! is just replacing ends a process that maps it, while one that is read is at worst not understood.
+//! The file is read, not loaded. Loading would be less code, but many plugins need symbols of slurmctld or slurmd, so
+//! that other programs cannot load them; some load further libraries; and a process that maps a file which an upgrade
+//! is replacing may be killed, whereas reading such a file at worst gives no result.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::Release;
 
-/// Plugins of every series from 22.05 to 26.05: one that was dropped could be left over from an older Slurm in the same
-/// folder. The first is the default of `HashPlugin`, so every installation has it.
+/// Plugins of every series from 22.05 to 26.05, because a plugin that Slurm dropped could be left over from an older
+/// Slurm in the same folder. The first is the default of `HashPlugin`, so every installation has it.
 const NAMES: [&str; 4] = [
     "hash_k12.so",
     "cli_filter_user_defaults.so",
@@ -20,19 +20,19 @@ const NAMES: [&str; 4] = [
     "select_linear.so",
 ];
 
-/// Larger files are no plugins.
+/// A larger file is not a plugin.
 const MANY_BYTES: u64 = 64 << 20;
 
-/// The release of the stock plugins in a folder.
+/// The release of Slurm's own plugins in a folder.
 #[must_use]
 pub fn beside(folder: &Path) -> Option<Release> {
     NAMES.iter().find_map(|name| of_file(&folder.join(name)))
 }
 
-/// The release that a plugin's file was built for.
+/// The release for which a plugin file was built.
 #[must_use]
 pub fn of_file(path: &Path) -> Option<Release> {
-    // A pipe would never end.
+    // Reading a named pipe would never end.
     let file = std::fs::metadata(path).ok()?;
     if !file.is_file() || file.len() > MANY_BYTES {
         return None;
@@ -40,7 +40,7 @@ pub fn of_file(path: &Path) -> Option<Release> {
     version(&std::fs::read(path).ok()?).map(Release)
 }
 
-/// The number that a plugin's file has under `plugin_version`.
+/// The value of the symbol `plugin_version` in a plugin file.
 fn version(file: &[u8]) -> Option<u32> {
     let file = object::File::parse(file).ok()?;
     let symbol = file
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder with a library of C in it.
+    /// A folder with a library compiled from C source.
     fn plugin(source: &str) -> TempDir {
         let folder = tempfile::tempdir().unwrap();
         let code = folder.path().join("plugin.c");
@@ -82,7 +82,7 @@ mod tests {
             const unsigned int plugin_version = 0x16050b;\n";
         let folder = plugin(source);
         assert_eq!(beside(folder.path()), Some(Release(0x16_05_0b)));
-        // As its packages are: without anything that the loader does not need.
+        // Stripped, as in Slurm's packages.
         let file = folder.path().join("hash_k12.so");
         let stripped = Command::new("strip").arg(&file).status().unwrap();
         assert!(stripped.success());
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(beside(folder.path()), None);
         let file = folder.path().join("hash_k12.so");
         let whole = std::fs::read(&file).unwrap();
-        // As an upgrade may leave it for a moment, and as it never should be.
+        // Incomplete files, as during an upgrade, and damaged ones.
         for end in [0, 1, 64, 200, whole.len() / 2] {
             std::fs::write(&file, &whole[..end]).unwrap();
             assert_eq!(beside(folder.path()), None);
