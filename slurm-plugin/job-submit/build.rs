@@ -1,4 +1,4 @@
-//! Tells the plugin what the Slurm that it is built for has.
+//! Passes facts about the Slurm headers to the plugin's code.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

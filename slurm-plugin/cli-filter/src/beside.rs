@@ -7,8 +7,8 @@ use slurm_sys::host;
 
 use crate::options::Options;
 
-/// Options that do not go with a fraction. slurmctld's plugin refuses them too, but some of them Slurm's commands refuse before,
-/// without a word about what to write.
+/// Options that contradict a fraction. slurmctld's plugin refuses them, too; but Slurm's commands refuse some of them
+/// earlier, without saying what to write.
 #[derive(Default)]
 pub struct Beside {
     per_job: Option<String>,
@@ -27,7 +27,7 @@ impl Beside {
     pub fn read(options: &Options) -> Self {
         let gpus = |name: &CStr| options.get(name).map(|value| format!("gpu:{value}"));
         let is_set = |name: &CStr| options.get(name).is_some();
-        // srun of 26.05 calls that of the job `allocation`.
+        // srun of 26.05 has the value `allocation` for the job's own option.
         let exclusive = options.get(c"exclusive");
         let alone = |value: &str| ["exclusive", "allocation"].contains(&value);
         Self {
@@ -43,12 +43,12 @@ impl Beside {
         }
     }
 
-    /// GPUs for each task.
+    /// GPUs requested per task.
     pub fn per_task(&self) -> Option<&str> {
         self.per_task.as_deref()
     }
 
-    /// A request with these, and nothing else.
+    /// A request with these options only.
     pub fn request(&self) -> JobRequest<'_> {
         JobRequest {
             tres_per_job: self.per_job.as_deref(),

@@ -28,13 +28,13 @@ slurm_sys::for_slurm! {
     export fn cli_filter_p_post_submit(offset: c_int, job: u32, step: u32), or ();
 }
 
-/// What counts per node, as `--gres` does: Slurm puts both in one text.
+/// The option that counts per node as `--gres` does; Slurm joins both in one text.
 const PER_NODE: &CStr = c"gpus-per-node";
 
-/// What counts per task and may have a fraction: that of each task.
+/// The option that counts per task and may have a fraction.
 const PER_TASK: &CStr = c"tres-per-task";
 
-/// Options that ask for GPUs and can have no fraction, with what is said of one there.
+/// Options that ask for GPUs and cannot have a fraction, each with the refusal.
 fn without_fraction() -> [(&'static CStr, Refusal); 3] {
     let per_task = match slurm_sys::gres_with_slash() {
         true => Refusal::GpusPerTask,
@@ -48,7 +48,7 @@ fn without_fraction() -> [(&'static CStr, Refusal); 3] {
     ]
 }
 
-/// Called before the options are read; there is nothing to preset.
+/// Called before the options are read; nothing to do.
 fn cli_filter_p_setup_defaults(_options: *mut SlurmOptions, _early: bool) -> c_int {
     SUCCESS
 }
@@ -74,11 +74,12 @@ unsafe fn cli_filter_p_pre_submit(options: *mut SlurmOptions, _offset: c_int) ->
     }
 }
 
-/// Called after the submission; there is nothing to do.
+/// Called after the submission; nothing to do.
 fn cli_filter_p_post_submit(_offset: c_int, _job: u32, _step: u32) {}
 
-/// In a Slurm of another series: the request stays as it is, and who names a fraction is told. Options are read
-/// through functions that are the same in all series. It is no refusal, as slurmctld may have a plugin that fits.
+/// In a Slurm of another series: leaves the request as it is, and warns a user who asks for a fraction. Options are
+/// read through functions that are the same in all series. The request is not refused, because slurmctld may have a
+/// plugin of its series.
 fn leave(options: &Options, host: Release) {
     let others = without_fraction().map(|(option, _)| option);
     let mut names = others.into_iter().chain([PER_TASK]);
@@ -95,23 +96,23 @@ fn leave(options: &Options, host: Release) {
     }
 }
 
-/// What is asked for per node, if a fraction is among it.
+/// The GRES requested per node, if they contain a fraction.
 fn per_node(options: &Options) -> Option<String> {
     let gpus = options.get(PER_NODE).map(|gpus| format!("gpu:{gpus}"));
     let texts = [options.get(c"gres"), gpus].into_iter().flatten();
     let list = texts.collect::<Vec<_>>().join(",");
-    // A question of `gpufrac check` is for slurmctld.
+    // A question of `gpufrac check` goes to slurmctld unchanged.
     (means_fraction(&list) && !is_question(&list)).then_some(list)
 }
 
-/// Variables from which the commands take `--gpus-per-node`, and the one to set instead.
+/// Environment variables that the commands read as `--gpus-per-node`, each with the variable to set instead.
 const PER_NODE_VARIABLES: [(&str, &str); 3] = [
     ("SBATCH_GPUS_PER_NODE", "SBATCH_GRES"),
     ("SALLOC_GPUS_PER_NODE", "SALLOC_GRES"),
     ("SLURM_GPUS_PER_NODE", "SLURM_GRES"),
 ];
 
-/// Leaves `list` in `--gres`, and nothing in the other option.
+/// Sets `--gres` to `list`, and clears the other option.
 fn set_per_node(options: &Options, list: &str) -> Result<(), FilterError> {
     if let Some(gpus) = options.get(PER_NODE) {
         let from = |(name, _): &&(&str, &str)| std::env::var(name).is_ok_and(|value| value == gpus);
@@ -135,11 +136,12 @@ fn set_per_node(options: &Options, list: &str) -> Result<(), FilterError> {
     }
 }
 
-/// What Slurm tells the steps of a job with a fraction for each task: srun takes it for an option.
+/// The variable that Slurm sets for the steps of a job with a fraction per task; srun reads it as an option.
 const OF_TASKS: &str = "SLURM_TRES_PER_TASK";
 
-/// Keeps that of the job in which this runs away from a job that is submitted here. Slurm hands it on, and where the
-/// new job has none of its own, each of its steps would ask for what it does not have.
+/// Removes the variable of the surrounding job from the environment of a job that is submitted inside it. Slurm
+/// passes it on; if the new job has no fraction per task, each of its steps would request one that the job does not
+/// have.
 fn forget_tasks_of_outer_job() {
     let inside = std::env::var_os("SLURM_JOB_ID").is_some();
     if inside && !is_srun() && is_per_task_around() {
@@ -148,7 +150,7 @@ fn forget_tasks_of_outer_job() {
     }
 }
 
-/// Whether the job in which this runs has a slice for each task.
+/// Whether this command runs inside a job with a slice for each task.
 fn is_per_task_around() -> bool {
     std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list))
 }
@@ -156,14 +158,14 @@ fn is_per_task_around() -> bool {
 fn filter(options: &Options) -> Result<(), FilterError> {
     forget_tasks_of_outer_job();
     for (option, refusal) in without_fraction() {
-        // As Slurm writes it: a bare number is one of GPUs.
+        // As Slurm writes it: a plain number is a number of GPUs.
         let named =
             |value: String| means_fraction(&value) || means_fraction(&format!("gpu:{value}"));
         if options.get(option).is_some_and(named) {
             return Err(Box::new(refusal).into());
         }
     }
-    // That not both have one is the controller's to say: a step may divide, per node, what its job has per task.
+    // The controller refuses a fraction in both options. A step may divide per node what its job has per task.
     if let Some(list) = per_node(options) {
         rewrite(options, &Text::PerNode(list))?;
     }
@@ -173,22 +175,22 @@ fn filter(options: &Options) -> Result<(), FilterError> {
     }
 }
 
-/// A text that names a fraction.
+/// An option's text that names a fraction.
 enum Text {
     PerNode(String),
     PerTask(String),
 }
 
 impl Text {
-    /// Whether there is a fraction in it that no plugin has rounded yet.
+    /// Whether the text has a fraction that no plugin has rounded yet.
     fn is_to_be_rounded(&self) -> bool {
         let (Text::PerNode(list) | Text::PerTask(list)) = self;
         let is_shard = |item: &Item<'_>| matches!(item.kind, Kind::Shard(_));
-        // What cannot be understood is not what a plugin wrote.
+        // A text that cannot be read was not written by a plugin.
         parse(list).map_or(true, |items| !items.iter().any(is_shard))
     }
 
-    /// Leaves `text` in the option of this one.
+    /// Sets this option to `text`.
     fn set(&self, options: &Options, text: &str) -> Result<(), FilterError> {
         match self {
             Text::PerNode(_) => set_per_node(options, &without_prefix(text)),
@@ -207,13 +209,13 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     let step = is_step(options);
     let config = match host::read_configuration(config::PATH_ENV, config::PATH, Config::parse) {
         Ok(config) => config,
-        // Steps are no business of the controller's plugin.
+        // The controller's plugin does not see steps, so a step is refused here.
         Err(reason) if step && asked.is_to_be_rounded() => {
             return Err(FilterError::StepWithoutConfig(reason));
         }
         Err(reason) => {
-            // The controller has the file too and rewrites what we leave. But Slurm's clients take only
-            // such texts as they understand.
+            // The controller has the configuration, too, and rewrites the text. But Slurm's clients only accept texts
+            // that they can parse.
             log::debug(&format!("gpufrac: left to the controller: {reason}"));
             return match asked {
                 Text::PerNode(list) => set_per_node(options, &spelled_out(list)),
@@ -275,7 +277,7 @@ fn rewrite(options: &Options, asked: &Text) -> Result<(), FilterError> {
     asked.set(options, &text)
 }
 
-/// A refusal that recommends only partitions that Slurm has. One RPC, in the way of nothing: no job is submitted.
+/// The refusal, limited to partitions that Slurm has. It costs one RPC, but no job is submitted.
 fn recommendable(mut refusal: Refusal) -> Box<Refusal> {
     refusal.recommend_only(|names| {
         if let Some(known) = host::ask_partitions() {
@@ -285,10 +287,10 @@ fn recommendable(mut refusal: Refusal) -> Box<Refusal> {
     Box::new(refusal)
 }
 
-/// The fraction of the job that a step belongs to, where this runs inside of it.
+/// The fraction of the surrounding job, if the command starts a step in it.
 fn own_fraction(options: &Options) -> Option<String> {
     let own = std::env::var("SLURM_JOB_ID").ok()?;
-    // Where each task has a slice, the job has several of them.
+    // With a slice per task the job has several slices.
     if is_per_task_around() {
         return None;
     }
@@ -298,8 +300,8 @@ fn own_fraction(options: &Options) -> Option<String> {
         .flatten()
 }
 
-/// Does it matter which partition the job goes to? Asking slurmctld for its default one is an
-/// RPC, which would be the greater part of what a submission costs.
+/// Whether the decision depends on the partition of the job. Asking slurmctld for its default partition is an RPC,
+/// which would be most of the cost of a submission.
 fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
     let names: BTreeSet<&str> = config
         .pools
@@ -318,14 +320,14 @@ fn partitions_differ(config: &Config, request: &JobRequest<'_>) -> bool {
     verdicts.any(|verdict| Some(&verdict) != first.as_ref())
 }
 
-/// `gres:a:1,gres:b:2` -> `a:1,b:2`: the option takes names, Slurm adds the prefix itself.
+/// `gres:a:1,gres:b:2` -> `a:1,b:2`: the option takes names; Slurm adds the prefix itself.
 fn without_prefix(tres: &str) -> String {
     let plain: Vec<&str> = tres.split(',').map(without_mark).collect();
     plain.join(",")
 }
 
-/// Does this call start a step inside an allocation? Only srun does; sbatch and salloc
-/// inside a job submit a new one.
+/// Whether this command starts a step in an allocation. Only srun does; sbatch and salloc inside a job submit a new
+/// one.
 fn is_step(options: &Options) -> bool {
     is_srun() && (std::env::var_os("SLURM_JOB_ID").is_some() || options.get(c"jobid").is_some())
 }

@@ -1,16 +1,16 @@
-//! Why a command ends before it submits.
+//! The reasons why a command ends before it submits.
 
 use gpufrac_core::config::ConfigErrors;
 use gpufrac_core::submit::Refusal;
 use slurm_sys::host::ConfigurationError;
 
-/// What the user is told of a request that is not submitted.
+/// The message for the user of a request that is not submitted.
 #[derive(Debug, thiserror::Error)]
 pub enum FilterError {
-    /// It cannot be met.
+    /// The request cannot be granted.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
-    /// This Slurm takes a fraction from `--gres`, and from no variable of another option.
+    /// This Slurm accepts a fraction in `--gres`, but not in the environment variable of another option.
     #[error(
         "gpufrac: this Slurm cannot take a fraction from {variable}; unset it and set {instead}={list}"
     )]
@@ -22,15 +22,15 @@ pub enum FilterError {
         /// The value to set it to.
         list: String,
     },
-    /// Slurm did not take what was to be in an option.
+    /// Slurm refused the value of an option.
     #[error("gpufrac: Slurm did not take `--{option}={value}`; please report this")]
     NotTaken {
         /// The option, without `--`.
         option: &'static str,
-        /// Its value.
+        /// The refused value.
         value: String,
     },
-    /// A step's fraction is rounded here or nowhere.
+    /// A step's fraction can only be rounded by this plugin.
     #[error(
         "gpufrac: a step cannot be given a fraction here: {0}; leave it out for all of the job's slice, \
          or ask the admin to let users read that file"

@@ -7,7 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 
 use slurm_sys::memory;
 
-/// Slurm's own, only ever handled by pointer.
+/// Slurm's own structure, only used by pointer.
 #[repr(C)]
 pub struct SlurmOptions {
     _private: [u8; 0],
@@ -25,19 +25,19 @@ unsafe extern "C" {
     fn slurm_option_isset(options: *mut SlurmOptions, name: *const c_char) -> bool;
 }
 
-/// The options of this call, from the command line, the script and the environment.
+/// The options of this command, from the command line, the script and the environment.
 pub struct Options(*mut SlurmOptions);
 
 impl Options {
     /// # Safety
-    /// `options` is what Slurm gave to the hook, and `Options` does not outlive the call.
+    /// `options` is the pointer that Slurm passed to the hook, and `Options` does not outlive the call.
     pub const unsafe fn new(options: *mut SlurmOptions) -> Self {
         Self(options)
     }
 
     /// The value of an option, if it was given and this command has it.
     pub fn get(&self, name: &CStr) -> Option<String> {
-        // SAFETY: by the contract of `new`; the answer is a copy that we own.
+        // SAFETY: by the contract of `new`; the returned string is a copy that the caller owns.
         unsafe {
             if !slurm_option_isset(self.0, name.as_ptr()) {
                 return None;
@@ -46,7 +46,7 @@ impl Options {
         }
     }
 
-    /// Sets an option. `false`: Slurm refused the value.
+    /// Sets an option. False if Slurm refuses the value.
     pub fn set(&self, name: &CStr, value: &str) -> bool {
         let Ok(value) = CString::new(value) else {
             return false;
@@ -55,9 +55,9 @@ impl Options {
         unsafe { slurm_option_set(self.0, name.as_ptr(), value.as_ptr(), false) == 0 }
     }
 
-    /// Takes an option back, as if it had not been given.
+    /// Resets an option, as if it had not been given.
     pub fn reset(&self, name: &CStr) {
-        // SAFETY: by the contract of `new`. What it answers is whether the option had been set.
+        // SAFETY: by the contract of `new`. The return value says whether the option was set before.
         unsafe { slurm_option_reset(self.0, name.as_ptr()) };
     }
 }

@@ -35,13 +35,13 @@ slurm_sys::for_slurm! {
     ) -> c_int, or REFUSED;
 }
 
-/// Whether `init` succeeded before in this process: a slurmctld that runs has nobody to go on in its place. That it
-/// failed before says nothing, as Slurm tries more than once to load a plugin.
+/// Whether `init` succeeded earlier in this process. After that no older slurmctld waits to continue. A failure says
+/// nothing, because Slurm tries to load a plugin several times.
 static SERVED: AtomicBool = AtomicBool::new(false);
 
-/// Called when slurmctld loads the plugin. A panic here must not keep slurmctld from starting:
-/// then there are no pools, and only jobs that ask for a fraction are refused. It fails only where an older
-/// slurmctld goes on in its place.
+/// Called when slurmctld loads the plugin. Neither a panic nor a wrong configuration may keep slurmctld from
+/// starting: there are then no pools, and only jobs that ask for a fraction are refused. `init` fails only if an
+/// older slurmctld continues in place of this one.
 fn init() -> c_int {
     boundary::plant("init");
     match release::foreign() {
@@ -60,7 +60,7 @@ fn init() -> c_int {
     SUCCESS
 }
 
-/// Only where it is not simply the release that was built for.
+/// Logs the release of the host, if it is not that of the build.
 fn tell_release(host: Option<Release>) {
     match host {
         Some(host) if host != Release::BUILT_FOR => log::info(&format!(
@@ -77,11 +77,10 @@ fn fini() {
     boundary::plant("fini");
 }
 
-/// A job is submitted, by whatever client.
+/// A client submits a job.
 ///
 /// # Safety
-/// As Slurm's job_submit interface gives them: a valid job description, and a place for a
-/// message that is NULL or Slurm's.
+/// As in Slurm's job_submit interface: a valid job description, and a place for a message that is NULL or Slurm's.
 unsafe fn job_submit(
     job: *mut raw::job_desc_msg_t,
     _submit_uid: u32,
@@ -105,9 +104,8 @@ unsafe fn job_submit(
     })
 }
 
-/// A pending or running job is changed. `_record` is slurmctld's own and not looked into:
-/// its layout is no interface. That a running job keeps its GRES is Slurm's own check, which
-/// comes right after this one.
+/// A pending or running job is changed. `_record` is slurmctld's own and is not read, because its layout is no
+/// interface. Slurm itself checks right after this call that a running job keeps its GRES.
 ///
 /// # Safety
 /// As `job_submit`.
@@ -119,11 +117,11 @@ unsafe fn job_modify(
 ) -> c_int {
     // SAFETY: by the contract of this function.
     let answer = unsafe { modify(job) };
-    // This release has no place for a message to the user: the controller's log has it.
+    // This release has no message to the user, so the message goes to the controller's log.
     give(answer, log::info)
 }
 
-/// A pending or running job is changed (with a message to the user, from 23.02).
+/// A pending or running job is changed (with a message to the user, from 23.02 on).
 ///
 /// # Safety
 /// As `job_submit`.
@@ -147,7 +145,8 @@ unsafe fn job_modify(
 /// # Safety
 /// As `job_submit`.
 unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Answer {
-    // In another series `message` may not even be an argument: nothing is looked at, nothing told.
+    // In another series `message` may not be an argument of this function, so nothing is read and no message is
+    // written.
     if release::foreign().is_some() {
         return Ok(None);
     }
@@ -157,10 +156,11 @@ unsafe fn modify(job: *mut raw::job_desc_msg_t) -> Answer {
     })
 }
 
-/// What the user is told: a note of a job that is taken, or why it is refused.
+/// The message for the user: the note of an accepted job, or the reason of a refusal.
 type Answer = Result<Option<String>, String>;
 
-/// Answers behind the boundary: a panic refuses the job. The refusal becomes text there, as that could panic as well.
+/// Decides inside the boundary, so that a panic refuses the job. The refusal becomes text there, because formatting
+/// could panic as well.
 fn guarded(name: &str, decide: impl FnOnce() -> Result<Option<String>, SubmitError>) -> Answer {
     boundary::guard(name, Err(SubmitError::Panicked.to_string()), || {
         boundary::plant(name);
@@ -182,7 +182,7 @@ fn give(answer: Answer, tell: impl FnOnce(&str)) -> c_int {
     }
 }
 
-/// Decides on one job description and changes it. `Ok`: a note for the user; `Err`: the refusal.
+/// Decides about a job description and changes it. `Ok`: a note for the user. `Err`: the refusal.
 ///
 /// # Safety
 /// The strings and lists in `job` are NULL or Slurm's, and slurmctld holds its partition lock.
@@ -203,7 +203,7 @@ unsafe fn handle(
     let gpu_types = known.and_then(|known| known.gpu_types.as_deref());
     let request = texts.request(job, default_partition, gpu_types);
 
-    // What is there was said at submission; an update does not touch it.
+    // An update does not contain the wish of the submission, and leaves it unchanged.
     let asked = match occasion {
         Occasion::Submit => idle::asked(&environment)?,
         Occasion::Modify | Occasion::Step => None,
@@ -276,7 +276,7 @@ enum Login {
     Loaded,
 }
 
-/// Writes what the node must know, and takes away what users wrote in its place.
+/// Writes the variables for the node, and removes those that a user set under the same names.
 ///
 /// # Safety
 /// The lists in `job` are NULL or Slurm's.
@@ -303,8 +303,8 @@ unsafe fn mark(
     }
 }
 
-/// Whether the job may have what it says with `--gpufrac-idle`, by what is known of it now. The user's name is
-/// not asked for: that may wait for a directory server.
+/// Checks whether the job may use its value of `--gpufrac-idle`, by the properties that are known now. The user's
+/// name is not looked up, because that may wait for a directory server.
 ///
 /// # Safety
 /// The strings in `job` are NULL or Slurm's.
@@ -324,7 +324,7 @@ unsafe fn allow(
     let facts = Facts {
         pool: None,
         partition: single(partition),
-        // Those of accounting's defaults are filled in later.
+        // slurmctld sets the default QOS and account of accounting later.
         qos: qos.as_deref(),
         account: account.as_deref(),
         user: None,
@@ -335,12 +335,12 @@ unsafe fn allow(
     idle::allow(reaper, &facts, wish)
 }
 
-/// Where several are named it is not known which it will be.
+/// The only name in a list; None if there are several, because it is not known which of them Slurm will choose.
 fn single(names: Option<&str>) -> Option<&str> {
     names.filter(|names| !names.contains(','))
 }
 
-/// Whether the job has no batch script. Of a het job only the first component brings the script.
+/// Whether the job has no batch script. Of a heterogeneous job only the first component has the script.
 fn interactive(job: &raw::job_desc_msg_t) -> Option<bool> {
     let part = ![raw::GPUFRAC_NO_VAL, 0].contains(&job.het_job_offset);
     (!part).then_some(job.script.is_null())

@@ -1,4 +1,4 @@
-//! Why a job is refused.
+//! The reasons why a job is refused.
 
 use std::sync::Arc;
 
@@ -9,25 +9,25 @@ use gpufrac_core::submit::idle::IdleRefusal;
 use crate::limits::TooLong;
 use crate::settings::NoConfig;
 
-/// What the user is told of a job that is refused.
+/// The message for the user of a refused job.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// It brings more text than slurmctld, Prolog and Epilog can have.
+    /// The job has more text than slurmctld, Prolog and Epilog can handle.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// Its request for a fraction cannot be met.
+    /// The request for a fraction cannot be granted.
     #[error(transparent)]
     Request(#[from] Box<Refusal>),
-    /// It may not have what it says with `--gpufrac-idle`.
+    /// The job may not use its value of `--gpufrac-idle`.
     #[error(transparent)]
     Idle(#[from] IdleRefusal),
-    /// It names a fraction, and the configuration is wrong or cannot be read.
+    /// The job asks for a fraction, and the configuration is wrong or cannot be read.
     #[error("gpufrac: fractions are not available now: {0}")]
     NoConfig(Arc<NoConfig>),
-    /// It names a fraction, and the configuration was not read yet.
+    /// The job asks for a fraction, and the configuration was not read yet.
     #[error("gpufrac: fractions are not available now: no configuration was read")]
     NotRead,
-    /// It is no job: `gpufrac check` asks for the pools.
+    /// The request is not a job, but a question of `gpufrac check`.
     #[error("{}", .0.answer())]
     Question(PoolsSum),
     /// The plugin panicked.

@@ -7,15 +7,16 @@
 use gpufrac_core::entry::{ENV_NAME, Entry, LOGIN_NAME, POOLS_NAME};
 use gpufrac_core::pools_sum::PoolsSum;
 
-/// Names that begin so are ours, with or without the prefix that Slurm adds.
+/// The first letters of gpufrac's names, with or without Slurm's prefix.
 const OWN: &[u8] = b"GPUFRAC";
 const SPANK_PREFIX: &[u8] = b"SPANK_";
 
-/// What job_submit decided about a job.
+/// The decision of job_submit about a job, with the checksum of its pools.
 pub type Word = (Entry, PoolsSum);
 
-/// The environment without anything that looks like ours, then with the entry and the sum of the pools that it was written by,
-/// and with a word of the login environment where the job has it loaded outside of its control groups.
+/// The environment for the node: without variables that look like gpufrac's, then with the entry and the checksum of
+/// its pools; if the job has its login environment loaded outside of its control groups, with the variable that says
+/// so.
 pub fn rewritten(environment: Vec<String>, word: Option<&Word>, login: bool) -> Vec<String> {
     let mut kept: Vec<String> = environment
         .into_iter()
@@ -29,7 +30,7 @@ pub fn rewritten(environment: Vec<String>, word: Option<&Word>, login: bool) -> 
     kept
 }
 
-/// Is this variable, in any case and under any number of `SPANK_` prefixes, one of ours?
+/// Whether a variable is gpufrac's, in upper or lower case and under any number of `SPANK_` prefixes.
 pub fn is_own(variable: &str) -> bool {
     let mut name = variable.trim_start().as_bytes();
     while let Some(rest) = without_prefix(name, SPANK_PREFIX) {
@@ -38,7 +39,7 @@ pub fn is_own(variable: &str) -> bool {
     without_prefix(name, OWN).is_some()
 }
 
-/// What follows a prefix, in any case.
+/// The rest of a name after a prefix, in upper or lower case.
 fn without_prefix<'a>(name: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     let (start, rest) = name.split_at_checked(prefix.len())?;
     start.eq_ignore_ascii_case(prefix).then_some(rest)

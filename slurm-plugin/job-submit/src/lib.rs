@@ -1,11 +1,11 @@
 //! `job_submit_gpufrac.so`: runs in slurmctld for every job that is submitted or changed.
 //!
-//! It rewrites a fraction into counts of Slurm, rounds it to the pool's menu, refuses requests that cannot be met, and
-//! writes the trusted entry for Prolog and Epilog. The decision is `gpufrac_core::submit`; here is only its edge to
-//! Slurm.
+//! It rewrites a fraction into counts of Slurm, rounds it to the pool's menu, refuses requests that cannot be
+//! granted, and writes the trusted entry for Prolog and Epilog. `gpufrac_core::submit` makes the decision; this crate
+//! connects it to Slurm.
 //!
-//! Slurm holds its locks around these calls: no RPC, no file, no waiting for a lock. The configuration is read
-//! elsewhere, see `settings`.
+//! Slurm holds its locks during these calls: no RPC, no file access, no waiting for a lock. A thread reads the
+//! configuration, see `settings`.
 
 #![allow(unsafe_code)]
 

@@ -8,8 +8,8 @@ use std::ffi::c_char;
 
 use slurm_sys::{raw, text};
 
-/// Bytes of a text that says what the job requests. Slurm takes no more when a job is submitted
-/// (`validate_job_create_req` of `job_mgr.c`), but any length when it is updated.
+/// Bytes of a text with a request. Slurm has the same limit when a job is submitted (`validate_job_create_req` of
+/// `job_mgr.c`), but none when it is updated.
 const REQUEST: usize = 1024;
 
 /// Bytes of a text that slurmd gives to Prolog and Epilog (`_build_env` of `prep_script_slurmd.c`).
@@ -18,45 +18,45 @@ const HANDED_ON: usize = 32 << 10;
 /// Variables of `spank_job_env`.
 const VARIABLES: u32 = 1024;
 
-/// Bytes of one of them.
+/// Bytes of one variable.
 const VARIABLE: usize = 64 << 10;
 
-/// Bytes of all of them. With the texts that are handed on they stay below the 2 MiB that Linux has for the arguments and
-/// variables of a program whose stack is 8 MiB (`execve(2)`).
+/// Bytes of all variables. Together with the other texts they stay below the 2 MiB that Linux allows for arguments
+/// and variables of a program with a stack of 8 MiB (`execve(2)`).
 const VARIABLES_TOGETHER: usize = 256 << 10;
 
-/// A job that brings more than it may.
+/// A job with too much text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TooLong {
-    /// A text.
+    /// A text is too long.
     #[error("gpufrac: {name} of the job is longer than {most} bytes; write a shorter text")]
     Text {
         /// The field of Slurm's `job_desc_msg_t`.
         name: &'static str,
-        /// What it may have.
+        /// The limit in bytes.
         most: usize,
     },
-    /// The number of variables.
+    /// There are too many variables.
     #[error(
         "gpufrac: the job has more than {VARIABLES} SPANK variables (spank_job_env); submit it with fewer SPANK options"
     )]
     Variables,
-    /// A variable.
+    /// A variable is too long.
     #[error(
         "gpufrac: a SPANK variable of the job (spank_job_env) is longer than {VARIABLE} bytes; write a shorter SPANK option"
     )]
     Variable,
-    /// All variables.
+    /// All variables together are too long.
     #[error(
         "gpufrac: the SPANK variables of the job (spank_job_env) have more than {VARIABLES_TOGETHER} bytes; write shorter SPANK options"
     )]
     Together,
 }
 
-/// Checks the texts that gpufrac reads, and those that reach Prolog and Epilog.
+/// Checks the lengths of the texts that gpufrac reads, and of those that reach Prolog and Epilog.
 ///
 /// # Errors
-/// The first that is too long.
+/// The first text that is too long.
 ///
 /// # Safety
 /// The strings and lists in `job` are NULL or Slurm's.

@@ -1,7 +1,7 @@
-//! The environment of a login, which `sbatch --get-user-env` and `--export=NONE` request from slurmd.
+//! The login environment, which `sbatch --get-user-env` and `--export=NONE` request from slurmd.
 //!
 //! slurmd starts a login shell of the user for it, outside of the job's control groups (`_get_user_env` of
-//! `src/slurmd/slurmd/req.c`). Programs that the user's profile starts there are in no fence, can use every GPU of the
+//! `src/slurmd/slurmd/req.c`). Programs that the user's profile starts there are not fenced, can use every GPU of the
 //! node, and outlive the job.
 
 use std::ffi::{CStr, c_char};
@@ -11,10 +11,10 @@ use slurm_sys::raw;
 /// The variable, exactly as slurmd compares it.
 const REQUESTED: &CStr = c"SLURM_GET_USER_ENV=1";
 
-/// What the user is told.
+/// The note for the user.
 pub const NOTE: &str = "gpufrac: partitions with shared GPUs do not load the login environment (--get-user-env, --export=NONE); begin the script with #!/bin/bash -l";
 
-/// Whether a job asks for it.
+/// Whether a job requests its login environment.
 ///
 /// # Safety
 /// The environment in `job` is NULL or Slurm's.
@@ -23,7 +23,7 @@ pub unsafe fn is_requested(job: &raw::job_desc_msg_t) -> bool {
     unsafe { variables(job) }.next().is_some()
 }
 
-/// Takes the request back. The job keeps its other variables as they are.
+/// Removes the request. The other variables of the job stay the same.
 ///
 /// # Safety
 /// As [`is_requested`], and nobody else uses `job` meanwhile.
@@ -36,7 +36,7 @@ pub unsafe fn withdraw(job: &mut raw::job_desc_msg_t) {
     }
 }
 
-/// The variables that ask for it.
+/// The variables with the request.
 ///
 /// # Safety
 /// As [`is_requested`].

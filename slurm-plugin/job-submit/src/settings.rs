@@ -1,5 +1,5 @@
-//! The configuration in slurmctld: a thread of the plugin reads it at start and on reconfigure and swaps it in whole;
-//! job_submit reads it without waiting.
+//! The configuration in slurmctld. A thread of the plugin reads it at start and after a reconfigure, and replaces it
+//! whole; job_submit reads it without waiting.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,26 @@ use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::gpu_types;
 use slurm_sys::{host, log};
 
-/// How often the watcher compares slurmctld's own time of reading slurm.conf.
+/// The interval at which the thread compares the time of slurmctld's last read of slurm.conf.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why there is no configuration.
+/// The reasons why there is no configuration.
 pub type NoConfig = host::ConfigurationError<ConfigErrors>;
 
-/// What is decided by.
+/// The files by which decisions are made.
 pub struct Known {
     /// gpufrac.toml.
     pub config: Config,
-    /// The Types of GPUs of slurm.conf, where it says all of them.
+    /// The Types of GPUs in slurm.conf; None if not all of them are known.
     pub gpu_types: Option<Vec<String>>,
 }
 
-/// What is known, or why nothing is.
+/// The current files, or the reason why there are none.
 pub type Settings = Result<Known, Arc<NoConfig>>;
 
 static CURRENT: LazyLock<ArcSwapOption<Settings>> = LazyLock::new(ArcSwapOption::empty);
 static WATCHER: Mutex<Option<JoinHandle<()>>> = Mutex::new(None);
-/// Its text is slurmctld's, and only at the start nobody else writes there.
+/// The path belongs to slurmctld, and only at the start no other thread writes to it.
 static SLURM_CONF: OnceLock<Option<PathBuf>> = OnceLock::new();
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -40,10 +40,11 @@ pub fn current() -> Option<Arc<Settings>> {
     CURRENT.load_full()
 }
 
-/// Reads the configuration and starts the thread that reads it again on reconfigure.
+/// Reads the configuration, and starts the thread that reads it again after a reconfigure. Returns whether the file
+/// is valid.
 ///
-/// A bad file does not keep slurmctld from starting: jobs that ask for a fraction are then
-/// refused with the file's error, all others are served. Whether it is a good one is the answer.
+/// An invalid file does not keep slurmctld from starting: jobs that ask for a fraction are refused with the file's
+/// error, all others are accepted.
 pub fn start() -> bool {
     // SAFETY: slurmctld loads its plugins before it reads slurm.conf again.
     SLURM_CONF.get_or_init(|| unsafe { host::slurm_conf_path() });
@@ -70,7 +71,7 @@ pub fn start() -> bool {
     good
 }
 
-/// Ends the thread. Slurm unmaps the plugin after this, so nothing of it may still run.
+/// Ends the thread. Slurm then unmaps the plugin, so no code of it may still run.
 pub fn stop() {
     STOP.store(true, Ordering::Release);
     let watcher = WATCHER
@@ -79,7 +80,7 @@ pub fn stop() {
         .take();
     if let Some(watcher) = watcher {
         watcher.thread().unpark();
-        // The thread ends by itself; that it panicked changes nothing here.
+        // A panic of the thread needs no further action, because the thread has ended.
         let _ = watcher.join();
     }
 }
@@ -98,7 +99,7 @@ fn watch() {
                 CURRENT.store(Some(Arc::new(Ok(known))));
                 log::info("gpufrac: configuration read again");
             }
-            // The old one stays in force: a typo must not stop a running cluster.
+            // The old configuration stays in force: a typing mistake must not stop a running cluster.
             Err(error) if in_force() => log::error(&format!(
                 "gpufrac: reconfigure keeps the old pools: {error}"
             )),
@@ -110,7 +111,7 @@ fn watch() {
     }
 }
 
-/// Whether there are pools.
+/// Whether a valid configuration is in force.
 fn in_force() -> bool {
     current().is_some_and(|settings| settings.is_ok())
 }

@@ -5,7 +5,7 @@ use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::JobRequest;
 use slurm_sys::{host, raw, text};
 
-/// The texts of a job description that a request is made of.
+/// The texts of a job description from which a request is made.
 pub struct Texts {
     partitions: Option<String>,
     reservation: Option<String>,
@@ -37,13 +37,13 @@ impl Texts {
         }
     }
 
-    /// Whether this is no job, but a question of `gpufrac check`.
+    /// Whether the request is a question of `gpufrac check` and not a job.
     pub fn asks_for_pools(&self) -> bool {
         let per_node = self.tres_per_node.as_deref();
         per_node.is_some_and(pools_sum::is_question)
     }
 
-    /// The request of the job that these are of.
+    /// The request of the job with these texts.
     pub fn request<'a>(
         &'a self,
         job: &raw::job_desc_msg_t,
@@ -68,7 +68,7 @@ impl Texts {
             tres_freq: self.tres_freq.as_deref(),
             tasks_per_gpu: ![0, raw::GPUFRAC_NO_VAL16].contains(&job.ntasks_per_tres),
             exclusive: job.shared == raw::GPUFRAC_SHARED_NONE,
-            // An update takes it back with INFINITE16.
+            // An update removes it with INFINITE16.
             core_spec: ![raw::GPUFRAC_NO_VAL16, raw::GPUFRAC_INFINITE16].contains(&job.core_spec)
                 && host::takes_core_spec(),
             tasks: number(job.num_tasks),
@@ -78,7 +78,7 @@ impl Texts {
     }
 }
 
-/// None where the job says nothing.
+/// None if the number is not set.
 fn number(value: u32) -> Option<u32> {
     (![raw::GPUFRAC_NO_VAL, 0].contains(&value)).then_some(value)
 }

@@ -1,8 +1,8 @@
-//! Which slices the tasks of a step have, of a job with a slice for each task.
+//! Assigns slices to the tasks of a step, in a job with a slice for each task.
 //!
-//! Slurm counts: of a job with four tasks two steps of two tasks each may run side by side, and to both of them their
-//! tasks are numbers 0 and 1. So a step takes slices that no other step has, by locks which slurmstepd holds and the
-//! kernel drops with it.
+//! In a job with four tasks two steps of two tasks each may run at the same time, and in both the tasks have the
+//! numbers 0 and 1. Therefore a step takes slices that no other step has. It locks them; slurmstepd holds the locks,
+//! and the kernel releases them when slurmstepd ends.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,17 +11,17 @@ use gpufrac_node::state::locks::{LockError, Locks, SliceLock};
 
 /// The slices of one step's tasks.
 pub struct Claims {
-    /// Positions among the job's leases, for task 0, 1, ...; tasks beyond start again at the first.
+    /// The index of the lease for task 0, 1, ...; further tasks start again at the first.
     slices: Vec<usize>,
     locks: Mutex<Vec<Option<SliceLock>>>,
     tasks: usize,
 }
 
 impl Claims {
-    /// Takes slices for `tasks` tasks: free ones, and if there are too few (`--overlap`), with others that are in use.
+    /// Takes slices for `tasks` tasks: free ones; if there are too few (`--overlap`), also slices that are in use.
     ///
     /// # Errors
-    /// When a lock cannot be asked for.
+    /// A lock could not be requested.
     pub fn take(locks: &Locks, leases: &[Lease], tasks: usize) -> Result<Claims, LockError> {
         let wanted = tasks.clamp(1, leases.len().max(1));
         let (mut slices, mut held, mut busy) = (Vec::new(), Vec::new(), Vec::new());
@@ -45,14 +45,14 @@ impl Claims {
         })
     }
 
-    /// The position of a task's slice among the job's leases. `task`: its number in this step on this node.
+    /// The index of a task's slice among the job's leases. `task` is its number in this step on this node.
     pub fn slice_of(&self, task: usize) -> usize {
         let slices = &self.slices;
         slices.get(task % slices.len().max(1)).copied().unwrap_or(0)
     }
 
-    /// A task ended: its slice is free for the next step, unless another task has it too. Slurm may start
-    /// that step before this slurmstepd is gone.
+    /// Releases the slice of a task that ended, unless another task has it, too. Slurm may start the next step before
+    /// this slurmstepd ends.
     pub fn give_back(&self, task: usize) {
         if self.tasks > self.slices.len() {
             return;

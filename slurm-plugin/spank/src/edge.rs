@@ -1,10 +1,10 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` only makes options known: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
-//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The others are slurmstepd's:
-//! `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child that becomes the task,
-//! `task_post_fork` as root in slurmstepd while that child waits, `task_exit` there when a task ended. srun, sbatch and salloc call
-//! `init_post_opt` too; there is nothing to do for them.
+//! `init` only registers options: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
+//! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The other hooks are for
+//! slurmstepd: `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child that
+//! becomes the task, `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd after a
+//! task ended. srun, sbatch and salloc call `init_post_opt`, too; it does nothing there.
 
 use std::ffi::{c_char, c_int};
 use std::path::Path;
@@ -41,25 +41,25 @@ slurm_sys::for_slurm! {
     callback fn check_idle(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
 }
 
-/// Set once per slurmstepd, which serves one step of one job; the tasks inherit it.
+/// Set once in each slurmstepd, which serves one step of one job; the tasks inherit it.
 static SLICE: Mutex<Option<Result<JobSlice, Arc<ReadError>>>> = Mutex::new(None);
 
-/// What node-setup found, where the job's slice cannot be read.
+/// The findings of node-setup, if the job's slice cannot be read.
 static RECORD: Mutex<Option<NodeRecord>> = Mutex::new(None);
 
-/// Why a hook fails.
+/// The reasons why a hook fails.
 #[derive(Debug, thiserror::Error)]
 enum HookError {
-    /// It is not known which slice the job has.
+    /// The slice of the job is not known.
     #[error("{0}")]
     NoSlice(Arc<ReadError>),
     /// The task must not use the slice.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The task cannot be told about the slice.
+    /// The variables of the slice cannot be set.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// What is not the job's could not be closed to it.
+    /// The devices of others could not be closed to the job.
     #[error(transparent)]
     Fence(#[from] DevCgroupError),
     /// The slice's memory could not be limited.
@@ -67,7 +67,7 @@ enum HookError {
     MemoryLimit(#[from] NoMemoryLimit),
 }
 
-/// What the user of a slice wishes when it is idle.
+/// The option with the user's wish for an idle slice.
 const IDLE_OPTION: CommandOption = CommandOption {
     name: c"gpufrac-idle",
     argument: c"default|long|off",
@@ -75,7 +75,7 @@ const IDLE_OPTION: CommandOption = CommandOption {
     check: exported::check_idle,
 };
 
-/// What the commands before Slurm 23.02 do not know: whoever writes it is told why.
+/// An option that the commands before Slurm 23.02 do not have; a user who gives it is told the reason.
 const TASKS_OPTION: CommandOption = CommandOption {
     name: c"tres-per-task",
     argument: c"list",
@@ -86,14 +86,14 @@ const TASKS_OPTION: CommandOption = CommandOption {
 /// # Safety
 /// As SPANK calls it.
 unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut c_char) -> c_int {
-    // Never an error from here: it would drain the node, or keep every command from running.
+    // `init` never returns an error, which would drain the node, or keep every command from running.
     boundary::plant("slurm_spank_init");
     if Spank::is_slurmd() {
         return OK;
     }
     // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
     let spank = unsafe { Spank::new(handle) };
-    // slurmstepd has to know it too: it would complain about an option that no plugin has.
+    // slurmstepd must have the option, too; it complains about an option that no plugin registered.
     if let Err(reason) = spank.register(&IDLE_OPTION) {
         log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
     }
@@ -101,7 +101,7 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut 
         && !slurm_sys::has_tres_per_task()
         && let Err(reason) = spank.register(&TASKS_OPTION)
     {
-        // Then Slurm refuses it, without a reason.
+        // Slurm then refuses the option without a reason.
         log::debug(&format!("gpufrac: no option --tres-per-task: {reason}"));
     }
     OK
@@ -120,8 +120,8 @@ unsafe fn refuse_tasks(_value: c_int, argument: *const c_char, _remote: c_int) -
     FAILED
 }
 
-/// The value of `--gpufrac-idle`. Whether the job may have it is job_submit's to say, which reads it
-/// from what the client sends.
+/// Checks the value of `--gpufrac-idle`. job_submit decides whether the job may use it; it reads the value that the
+/// client sends.
 ///
 /// # Safety
 /// As SPANK calls it: `argument` is NULL or NUL-terminated.
@@ -148,7 +148,7 @@ unsafe fn slurm_spank_init_post_opt(
     argc: c_int,
     argv: *mut *mut c_char,
 ) -> c_int {
-    // Never an error from here: it would drain the node. The tasks fail instead.
+    // Never an error here, which would drain the node. The tasks fail instead.
     hook("slurm_spank_init_post_opt", OK, handle, |spank| {
         // SAFETY: by the contract of this function.
         let arguments = unsafe { spank::arguments(argc, argv) };
@@ -220,7 +220,7 @@ unsafe fn slurm_spank_task_post_fork(
         with_slice(|slice| match slice {
             Ok(slice) => {
                 slice.fence()?;
-                // Here and not in a hook of the task: where that fails, 22.05 reports a batch job as completed.
+                // Here and not in a hook of the task: if such a hook fails, 22.05 reports a batch job as completed.
                 if let Some(unfit) = slice.unfit() {
                     return Err(unfit.into());
                 }
@@ -256,9 +256,10 @@ unsafe fn slurm_spank_task_exit(
     })
 }
 
-/// What cannot be read says neither what is to be closed to a job nor what is its own: an unfenced job is worse than a
-/// failed one, where there are pools. The extern step has no task that could fail: it is closed as far as the node's record
-/// can be read. On a node without pools it stops only those that need a slice.
+/// If the slice cannot be read, it is not known which devices to close and which belong to the job. On a node with
+/// pools the job then fails, because a job without a fence is worse than a failed one. The extern step has no task
+/// that could fail; it is closed as far as the node's record can be read. On a node without pools only jobs that need
+/// a slice are stopped.
 fn refuse_unfenced(spank: Spank, reason: Arc<ReadError>) -> Result<(), HookError> {
     if !reason.is_on_node_with_pools() {
         return match given::shards(spank) {
@@ -274,8 +275,8 @@ fn refuse_unfenced(spank: Spank, reason: Arc<ReadError>) -> Result<(), HookError
 }
 
 /// Kills a task that must not start or could not be fenced, before it runs the user's program: it waits for
-/// slurmstepd until after this hook. Slurm's own way, a failing hook, does not run the program
-/// either, but 22.05 then reports a batch job as completed with exit code 0.
+/// slurmstepd until after this hook. A failing hook, Slurm's own way, does not run the program either, but 22.05 then
+/// reports a batch job as completed with exit code 0.
 fn stop(spank: Spank) {
     let Some(pid) = task_pid(spank).and_then(|pid| libc::pid_t::try_from(pid).ok()) else {
         return;
@@ -285,7 +286,7 @@ fn stop(spank: Spank) {
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// The number of the task, if it is one of a step of srun.
+/// The number of the task, if it belongs to a step of srun.
 fn task_of_step(spank: Spank) -> Option<usize> {
     match spank.step() {
         Some(Step::Numbered(_)) => spank.task(),
@@ -297,7 +298,7 @@ fn task_pid(spank: Spank) -> Option<u32> {
     spank.task_pid().filter(|pid| *pid > 0)
 }
 
-/// Runs the body of a hook in slurmstepd; logs its error and turns it into `failure`.
+/// Runs the body of a hook in slurmstepd; logs an error and turns it into `failure`.
 fn hook(
     name: &str,
     failure: c_int,
@@ -321,7 +322,7 @@ fn hook(
     })
 }
 
-/// Nothing was read where `init_post_opt` panicked: then there is no slice to use.
+/// Runs `body` with the slice. There is none if `init_post_opt` panicked.
 fn with_slice(
     body: impl FnOnce(Result<&JobSlice, Arc<ReadError>>) -> Result<(), HookError>,
 ) -> Result<(), HookError> {
@@ -346,26 +347,26 @@ fn step_of(spank: Spank) -> Option<StepOf> {
     })
 }
 
-/// Says on the job why its tasks must not run, and puts one with a script back in the queue; held, if the next run would not
-/// have more than this one. Other steps are told by their srun.
+/// Writes the reason why the tasks must not run to the job's comment, and requeues a batch job; held if the next run
+/// would have the same fault. In other steps srun prints the reason.
 fn give_back(spank: Spank, unfit: Unfit) {
     let (Some(step), Some(job_id)) = (spank.step(), spank.job_id()) else {
         return;
     };
     let tell = |client: &Client| {
         let job = client.known_job(job_id)?;
-        // What a prolog said of this run stays; a prolog takes back what was said of an earlier one.
+        // A comment of the prolog about this run stays; a prolog removes the comment of an earlier run.
         let is_said = is_explained(&job);
         if !is_said {
             let comment = explained_in(&job.admin_comment, &unfit.to_string());
-            // What it is for comes next.
+            // The comment is optional; the requeue below is not.
             let _ = client.set_admin_comment(&job, &comment);
         }
         if step != Step::Batch {
             return Ok(false);
         }
-        // What passes, as with a slurmctld that lost its last seconds, is over by the next run. On a node without a prolog the job
-        // would come back for ever.
+        // A temporary fault, such as a slurmctld that lost its last seconds, is over by the next run. Without the
+        // hold, a job would return for ever to a node without a prolog.
         let hold = !unfit.passes() || is_said;
         client.requeue(&job, hold).map(|()| true)
     };
@@ -376,8 +377,9 @@ fn give_back(spank: Spank, unfit: Unfit) {
     }
 }
 
-/// Whether slurmctld counts gpufrac for a job on this node, where no pool is: its prolog did not run, or was not heard. Shares
-/// alone may be of a site's own devices, and without an answer they are.
+/// The fault of a job for which slurmctld counts gpufrac on this node, though the node has no pool: its prolog did
+/// not run, or its failure was ignored. Shares alone may be the site's own, and count as such if Slurm does not
+/// answer.
 fn counted_in_no_pool(spank: Spank, node: &str) -> Option<Unfit> {
     let job_id = spank.job_id()?;
     let info = Client::of_host().and_then(|client| client.known_job(job_id));

@@ -1,12 +1,11 @@
-//! The variables of a job about its slice.
+//! The environment variables of a job about its slice.
 
 use std::ffi::CStr;
 
 use gpufrac_core::lease::Lease;
 use slurm_sys::spank::{Spank, SpankError};
 
-/// Ours alone: a job without a slice must not see those that it inherited from the job that
-/// submitted it.
+/// Variables that only gpufrac sets: a job without a slice must not inherit them from the job that submitted it.
 const OWN: [&CStr; 5] = [
     c"GPUFRAC_FRACTION",
     c"GPUFRAC_MECHANISM",
@@ -14,15 +13,15 @@ const OWN: [&CStr; 5] = [
     c"GPUFRAC_MEMORY_MIB",
     HINTED,
 ];
-/// Says that the variables of [`HINTS`] are ours and not the user's.
+/// The variable that says that gpufrac, and not the user, set those of [`HINTS`].
 const HINTED: &CStr = c"GPUFRAC_HINTS";
 
-/// The option `--gpufrac-idle` of the job itself, as sbatch and salloc leave it for srun. It would count for every
-/// job that is submitted from inside, whatever that asks for.
+/// The variable by which sbatch and salloc pass the job's own `--gpufrac-idle` to srun. It would also count for every
+/// job that is submitted inside the job.
 const OPTION: &CStr = c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle";
 
-/// Of MPS: a job in another pool must not look for a daemon where its submitter had one, and nobody
-/// profits from limits of another job.
+/// Variables of MPS: a job in another pool must not look for a control daemon where its submitter had one, or keep
+/// the limits of another job.
 const MPS: [&CStr; 5] = [
     c"CUDA_MPS_PIPE_DIRECTORY",
     c"CUDA_MPS_LOG_DIRECTORY",
@@ -31,32 +30,32 @@ const MPS: [&CStr; 5] = [
     c"CUDA_MPS_SM_PARTITION",
 ];
 
-/// Of HAMi-core.
+/// Variables of HAMi-core.
 const HAMI: [&CStr; 3] = [
     c"CUDA_DEVICE_MEMORY_LIMIT",
     c"CUDA_DEVICE_SM_LIMIT",
     c"CUDA_DEVICE_MEMORY_SHARED_CACHE",
 ];
 
-/// What frameworks read to stay within a share: JAX, TensorFlow, CuPy.
+/// Variables by which frameworks limit themselves to a share: JAX, TensorFlow, CuPy.
 const HINTS: [&CStr; 3] = [
     c"XLA_PYTHON_CLIENT_MEM_FRACTION",
     c"TF_FORCE_GPU_ALLOW_GROWTH",
     c"CUPY_GPU_MEMORY_LIMIT",
 ];
 
-/// Why a task cannot be told about its slice.
+/// The reasons why the variables of a slice cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// The prolog left the lease without an instance.
+    /// The lease has no instance.
     #[error("its lease names no instance")]
     NoInstance,
-    /// Slurm did not take a variable.
+    /// Slurm refused a variable.
     #[error("cannot set {name}: {error}")]
     NotSet {
         /// The variable.
         name: &'static str,
-        /// Slurm's reason.
+        /// Slurm's message.
         error: SpankError,
     },
 }
@@ -64,9 +63,9 @@ pub enum EnvironmentError {
 /// Names and values.
 type Variables = Vec<(&'static str, String)>;
 
-/// Sets the variables of a task with a slice, whatever the user had there; of several slices, which a batch script
-/// has where each task has its own, it sees all devices and is told about the first. `libraries`: those that pools of
-/// this node preload.
+/// Sets the variables of a task with a slice; replaces the user's values. With several slices, which the batch script
+/// of a job with a slice per task has, the script sees all devices, and the other variables describe the first slice.
+/// `libraries`: the libraries that pools of this node preload.
 pub fn set(
     spank: Spank,
     lease: &Lease,
@@ -101,7 +100,7 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
     let mut devices: Vec<&str> = Vec::new();
     for lease in all {
         let device = lease.slice.cuda_device()?;
-        // Shares of one GPU have one device.
+        // Shares of one GPU have the same device.
         if !devices.contains(&device) {
             devices.push(device);
         }
@@ -119,7 +118,7 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
     if let Some(mps) = slice.mps() {
         variables.push(("CUDA_MPS_PIPE_DIRECTORY", mps.pipe()));
         variables.push(("CUDA_MPS_LOG_DIRECTORY", mps.log()));
-        // The one device that the daemon serves is device 0 to its clients.
+        // Clients of the daemon see its only device as device 0.
         let limit = format!("0={}M", mps.memory_limit_mib.0);
         variables.push(("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", limit));
         variables.push(match &mps.sm_partition {
@@ -140,7 +139,7 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
             Some(mps) => f64::from(mps.thread_percentage) / 100.0,
             None => f64::from(lease.units.0) / 100.0,
         };
-        // JAX takes it of all memory that it sees, and with these that is the share itself.
+        // JAX takes the fraction of all memory that it sees; with HAMi-core or a group limit it only sees the share.
         if slice.hami().is_none() && !slice.group_limit {
             variables.push(("XLA_PYTHON_CLIENT_MEM_FRACTION", part.to_string()));
         }
@@ -151,8 +150,8 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
     Some(variables)
 }
 
-/// Removes what a step inherited of another job's slice. What the user set himself stays: a daemon of MPS of
-/// his own, say. Slurm sets or removes `CUDA_VISIBLE_DEVICES` itself, but not the variable of the
+/// Removes the variables that a step inherited from another job's slice. Variables that the user set stay, such as
+/// those of the user's own MPS daemon. Slurm itself sets or removes `CUDA_VISIBLE_DEVICES`, but not the variable of
 /// container runtimes.
 pub fn clear(spank: Spank, libraries: &[String]) {
     spank.unset_variable(OPTION);
@@ -181,7 +180,7 @@ pub fn clear(spank: Spank, libraries: &[String]) {
     if kept.is_empty() {
         spank.unset_variable(c"LD_PRELOAD");
     } else {
-        // What cannot be set stays as it was.
+        // If the variable cannot be set, it keeps its value.
         let _ = spank.set_variable(PRELOAD, &kept.join(":"));
     }
 }

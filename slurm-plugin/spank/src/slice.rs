@@ -19,67 +19,67 @@ use gpufrac_node::state::without;
 
 use crate::claim::Claims;
 
-/// What slurmd calls the node, in slurmstepd's environment.
+/// The variable with the node's name in slurmstepd's environment.
 pub const NODE_NAME: &str = "SLURMD_NODENAME";
 
 /// The step that slurmstepd is about to start.
 pub struct StepOf {
-    /// Its job.
+    /// The id of the job.
     pub job_id: JobId,
-    /// The job's user.
+    /// The user id of the job.
     pub user_id: UserId,
-    /// How many tasks it has here, if it is one of srun.
+    /// The number of tasks on this node, for a step of srun.
     pub tasks: Option<usize>,
-    /// Whether it has all that the job holds here: the batch script and the interactive step.
+    /// Whether the step has everything that the job holds on this node: the batch script and the interactive step.
     pub is_whole_job: bool,
-    /// What Slurm gave to it.
+    /// Slurm's allocation for the step.
     pub given: Given,
 }
 
-/// What slurmstepd found when the step began.
+/// The state of the job's slices at the start of the step.
 pub struct JobSlice {
     step: StepOf,
-    /// Why no task of this step may start.
+    /// The reason why no task of this step may start.
     unfit: Option<Unfit>,
-    /// The slices that the prolog carved: none, one, or one for each task of the job here.
+    /// The leases that the prolog wrote: none, one, or one for each task of the job on this node.
     leases: Vec<Lease>,
-    /// Which of them the tasks of this step have, where there are several.
+    /// The slices of this step's tasks, if the job has several.
     claims: Option<Claims>,
-    /// What `gpufrac node-setup` found; `None` on a node without pools.
+    /// The findings of `gpufrac node-setup`; None on a node without pools.
     record: Option<NodeRecord>,
-    /// What pools preload, on this node or on the one where the job was submitted.
+    /// Libraries that pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
     nvidia_smi: PathBuf,
 }
 
-/// Why it is not known which slice a job has.
+/// The reasons why the slice of a job is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The configuration.
+    /// The configuration cannot be read.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The leases.
+    /// The leases cannot be read.
     #[error(transparent)]
     Leases(#[from] StoreError),
-    /// The folder of the locks, or that of jobs without a slice.
+    /// The folder of the locks, or that of jobs without a slice, cannot be opened.
     #[error(transparent)]
     Files(#[from] FileError),
-    /// The lock of a slice.
+    /// The lock of a slice cannot be requested.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// What node-setup found.
+    /// The findings of node-setup cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Slurm does not say which job this is.
+    /// Slurm does not tell the job id.
     #[error("slurmstepd did not pass node, job and user")]
     NotTold,
-    /// The hook that reads it did not come to its end.
+    /// The hook that reads it did not finish.
     #[error("this step did not read its lease")]
     NotRead,
 }
 
 impl ReadError {
-    /// Whether the node has pools: what node-setup left says so where the configuration cannot.
+    /// Whether the node has pools. If the configuration cannot be read, the findings of node-setup decide.
     pub fn is_on_node_with_pools(&self) -> bool {
         match self {
             ReadError::Node(_) | ReadError::NotTold | ReadError::NotRead => {
@@ -100,9 +100,9 @@ pub struct NoMemoryLimit {
 }
 
 impl JobSlice {
-    /// Reads configuration, lease and record, all of which only root can write.
+    /// Reads configuration, lease and findings; only root can write these files.
     pub fn read(config: &Path, node_name: &str, step: StepOf) -> Result<Self, ReadError> {
-        // The prolog complains.
+        // The prolog reports a fault of the configuration.
         let node = Node::load_to_serve(config, node_name, Path::new(LAST_GOOD))?.node;
         let pools = node.config.pools.iter();
         let libraries = pools.filter_map(|pool| pool.options.library.clone());
@@ -119,7 +119,7 @@ impl JobSlice {
             });
         }
         let mut leases = node.leases()?.of_job(step.job_id)?;
-        // Ids start again where Slurm lost its state: another user's lease is another job's.
+        // Job ids start again if Slurm lost its state, so a lease of another user belongs to another job.
         leases.retain(|lease| lease.user_id == step.user_id);
         let claims = match step.tasks {
             Some(tasks) if leases.len() > 1 => Some(Claims::take(&node.locks()?, &leases, tasks)?),
@@ -147,12 +147,12 @@ impl JobSlice {
         })
     }
 
-    /// Why no task of this step may start.
+    /// The reason why no task of this step may start.
     pub fn unfit(&self) -> Option<Unfit> {
         self.unfit
     }
 
-    /// Whether the node has no pool, and slurmstepd tells of shares of one of its devices.
+    /// Whether the node has no pool, but Slurm gave the step shares of a device.
     pub fn has_shares_of_no_pool(&self) -> bool {
         let has_shares = matches!(
             self.step.given,
@@ -164,12 +164,12 @@ impl JobSlice {
         self.record.is_none() && has_shares
     }
 
-    /// No task of this step may start.
+    /// Forbids that tasks of this step start.
     pub fn refuse(&mut self, unfit: Unfit) {
         self.unfit = Some(unfit);
     }
 
-    /// The slices that a task is told about; none where Slurm gave the step no device.
+    /// The slices that the variables of a task describe; none if Slurm gave the step no device.
     pub fn visible_to(&self, task: Option<usize>) -> &[Lease] {
         match self.step.given.is_some() && self.unfit.is_none() {
             true => self.of_task(task),
@@ -177,7 +177,7 @@ impl JobSlice {
         }
     }
 
-    /// The slices of a task: its own, or all of the job where it is no task of a step (`None`).
+    /// The slices of a task: its own, or all of the job if it is not a task of srun (`None`).
     fn of_task(&self, task: Option<usize>) -> &[Lease] {
         match (&self.claims, task) {
             (Some(claims), Some(task)) => {
@@ -188,14 +188,14 @@ impl JobSlice {
         }
     }
 
-    /// A task ended.
+    /// Releases the slice of a task that ended.
     pub fn give_back(&self, task: usize) {
         if let Some(claims) = &self.claims {
             claims.give_back(task);
         }
     }
 
-    /// Has the driver limit the memory of a task's control group, where the lease says so.
+    /// Limits the memory of a task's control group by the driver, if the lease requires it.
     pub fn limit_memory(&self, pid: u32, task: Option<usize>) -> Result<(), NoMemoryLimit> {
         let leases = self.of_task(task);
         let Some(slice) = leases.first().map(|lease| &lease.slice) else {
@@ -213,7 +213,7 @@ impl JobSlice {
         )
     }
 
-    /// Closes every GPU and capability of the pools but the job's own to the whole job.
+    /// Closes every GPU and capability of the pools except the job's own to the whole job.
     pub fn fence(&self) -> Result<(), DevCgroupError> {
         let Some(record) = &self.record else {
             return Ok(());
@@ -225,8 +225,7 @@ impl JobSlice {
         fence::fence(fence::OWN, self.step.job_id, &closed).map(drop)
     }
 
-    /// What stays open to this step: nothing of a lease that nobody confirmed, until a step was told that Slurm counted as
-    /// much.
+    /// The devices that stay open to this step: none of an unconfirmed lease, until a step gets as much from Slurm.
     fn leases_of_step(&self) -> &[Lease] {
         let is_confirmed = self.leases.iter().all(|lease| lease.confirmed);
         let is_compared = self.step.given.is_some() && self.unfit.is_none();
@@ -236,12 +235,12 @@ impl JobSlice {
         }
     }
 
-    /// What stays open inside of the fence. On version 1 of control groups the fence is the whole job's, so that a step with
-    /// less than its job does not close more than the job's other steps may have closed.
+    /// The devices that stay open inside the fence. On version 1 of control groups the fence is that of the whole
+    /// job, so a step with less than its job must not close devices that other steps of the job may use.
     fn leases_inside(&self) -> &[Lease] {
         let is_over = matches!(self.unfit, Some(Unfit::NotActive { .. }));
         let is_of_job = self.step.is_whole_job && !self.step.given.is_some();
-        // The extern step, of which nobody tells what it has, has no task that could be refused.
+        // slurmstepd sets no variables for the extern step, and it has no task that could be refused.
         let is_extern = self.step.given == Given::Untold;
         let is_unfit_job = (self.step.is_whole_job || is_extern) && self.unfit.is_some();
         match is_over || is_of_job || is_unfit_job {
