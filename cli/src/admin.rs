@@ -1,4 +1,4 @@
-//! What commands of root have in common: they show, ask, and then do.
+//! Shared parts of commands for root that change something: they show the change, ask, then carry it out.
 
 use std::io::{BufRead, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use gpufrac_node::node::Node;
 use crate::args::ConfigArgs;
 use crate::error::CliError;
 
-/// This host's node, for root.
+/// The node that this host is; an error without root.
 pub fn node(args: &ConfigArgs) -> Result<Node, CliError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(CliError::NotRoot);
@@ -19,7 +19,7 @@ pub fn node(args: &ConfigArgs) -> Result<Node, CliError> {
     Ok(node)
 }
 
-/// Asks a person, unless `yes` was said before.
+/// Asks the person at the terminal, unless `yes` was given.
 pub fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
     if yes {
         return Ok(true);
@@ -30,7 +30,7 @@ pub fn confirm(question: &str, yes: bool) -> Result<bool, CliError> {
     }
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
-    // Nothing said is no.
+    // No answer means no.
     let _ = std::io::stderr().flush();
     let _ = stdin.lock().read_line(&mut answer);
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))

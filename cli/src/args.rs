@@ -15,7 +15,7 @@ pub struct Args {
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make this node ready: folders, placeholder devices, MIG mode. Root, before slurmd starts
@@ -48,14 +48,14 @@ pub enum Command {
     },
 }
 
-/// What to do with a lease.
+/// The commands about a lease.
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
     /// End the lease of a job that is over, also one that cannot be read; root, asks first
     Drop(LeaseDropArgs),
 }
 
-/// Which lease.
+/// The lease to end.
 #[derive(Debug, clap::Args)]
 pub struct LeaseDropArgs {
     /// Which configuration, which node.
@@ -69,7 +69,7 @@ pub struct LeaseDropArgs {
     pub yes: bool,
 }
 
-/// What to clean.
+/// Arguments of `clean`.
 #[derive(Debug, clap::Args)]
 pub struct CleanArgs {
     /// Which configuration, which node.
@@ -80,7 +80,7 @@ pub struct CleanArgs {
     pub yes: bool,
 }
 
-/// Which job.
+/// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArgs {
     /// Which configuration, which node.
@@ -102,7 +102,7 @@ pub struct ConfigArgs {
     pub node: Option<String>,
 }
 
-/// What to check.
+/// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     /// Which configuration, which node.
@@ -125,7 +125,7 @@ pub struct CheckArgs {
     pub quiet: bool,
 }
 
-/// Whose lines to print.
+/// Arguments of `conf`.
 #[derive(Debug, clap::Args)]
 pub struct ConfArgs {
     /// Which configuration, which node.
@@ -142,7 +142,7 @@ pub struct ConfArgs {
     pub slurm_conf: Option<PathBuf>,
 }
 
-/// What to propose.
+/// Arguments of `init`.
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
     /// Which configuration, which node.
@@ -175,7 +175,7 @@ pub struct InitArgs {
     /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
-    /// Users may try to get round limits
+    /// Users may try to exceed their limits
     #[arg(long)]
     pub untrusted: bool,
     /// The GPU is a vGPU in a virtual machine
@@ -183,7 +183,7 @@ pub struct InitArgs {
     pub vgpu: bool,
 }
 
-/// Which job, and what of it.
+/// Arguments of `why`.
 #[derive(Debug, clap::Args)]
 pub struct WhyArgs {
     /// Which configuration, which node.
@@ -197,7 +197,7 @@ pub struct WhyArgs {
     pub svg: Option<PathBuf>,
 }
 
-/// A pool that is planned.
+/// Arguments of `advise`.
 #[derive(Debug, clap::Args)]
 pub struct AdviseArgs {
     /// What most jobs of the pool do
@@ -212,7 +212,7 @@ pub struct AdviseArgs {
     /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know
     #[arg(long, value_name = "MIB")]
     pub memory: Option<u64>,
-    /// Users may try to get round limits
+    /// Users may try to exceed their limits
     #[arg(long)]
     pub untrusted: bool,
     /// The GPU is a vGPU in a virtual machine
@@ -220,7 +220,7 @@ pub struct AdviseArgs {
     pub vgpu: bool,
 }
 
-/// What most jobs of a pool do.
+/// The kind of work that most jobs of a pool do.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub enum AdvisedWorkload {
     /// Interactive sessions, idle most of the time

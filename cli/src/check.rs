@@ -1,4 +1,4 @@
-//! `gpufrac check`: looks at the configuration, the machine and Slurm. How it is told is in [`report`].
+//! `gpufrac check`: checks the configuration, the machine and Slurm. [`report`] prints the result.
 
 mod report;
 
@@ -33,7 +33,7 @@ pub fn run(args: &CheckArgs) -> Verdict {
     }
 }
 
-/// All that is found.
+/// Runs all checks.
 fn look(args: &CheckArgs, config: Config) -> Report {
     let path = args.config.path();
     let mut report = Report::of(&path);
@@ -67,7 +67,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
     report.lines.extend(unknown);
     report.slurm_is_known = !settings.is_empty();
     report.of_slurm = settings::judge(&settings, &node.config);
-    // What was asked for by name must be there.
+    // An explicit request to check Slurm fails if there is nothing to check.
     if slurm_alone && !report.slurm_is_known {
         report.findings.push(Finding::of_machine(
             "nothing is known of Slurm",
@@ -77,7 +77,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
     report
 }
 
-/// The configuration where root's programs do not take it, as others could change it.
+/// An error if root's programs refuse the configuration because others than root could change it.
 fn refused_by_root(path: &Path) -> Option<Finding> {
     let (folder, name) = (path.parent()?, path.file_name()?.to_str()?);
     let error = RootDir::open(folder)
@@ -94,9 +94,9 @@ fn refused_by_root(path: &Path) -> Option<Finding> {
     })
 }
 
-/// Whether jobs could not be fenced here.
+/// An error if jobs could not be fenced on this machine.
 fn no_fence() -> Option<Finding> {
-    // Others may load no programs.
+    // Other users may not load BPF programs, so the check needs root.
     if !nix::unistd::geteuid().is_root() {
         return None;
     }
@@ -116,7 +116,7 @@ fn here(node: &Node) -> Here<'_> {
     }
 }
 
-/// The pools and what they offer.
+/// The pools with their sizes.
 fn summary(config: &Config) -> Vec<String> {
     let mut lines = Vec::new();
     for pool in &config.pools {
@@ -144,7 +144,7 @@ fn nodes(pool: &Pool) -> String {
     hostlist::short(&names)
 }
 
-/// A menu of more sizes than this is shortened.
+/// The most sizes of a menu that are listed.
 const MAX_LISTED_SIZES: usize = 12;
 
 fn menu(pool: &Pool) -> Vec<Vec<String>> {
@@ -154,7 +154,7 @@ fn menu(pool: &Pool) -> Vec<Vec<String>> {
             .into(),
     ];
     let menu = &pool.layout.menu;
-    // Any whole percent: its ends, and the whole GPU, say it all.
+    // Of a menu of every percent the first size, the last one and the whole GPU are enough.
     let shown = |position: usize, entry: &MenuEntry| {
         menu.len() <= MAX_LISTED_SIZES
             || position == 0

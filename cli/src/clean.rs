@@ -1,4 +1,4 @@
-//! `gpufrac clean`: destroys MIG instances that no lease names, after it showed them.
+//! `gpufrac clean`: shows the MIG instances that no lease names, asks, and destroys them.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::exit::Exit;
@@ -82,8 +82,8 @@ fn destroy(
     Ok(gone)
 }
 
-/// Jobs that hold fractions on this node and have no lease: an instance without a lease may be theirs, though nothing
-/// runs on it now.
+/// Jobs that hold fractions on this node and have no lease. An instance without a lease may belong to them, even if
+/// no process uses it now.
 fn without_lease(node: &Node) -> Result<Vec<JobId>, CliError> {
     let leases = node.leases()?.list()?;
     let mut lost = Vec::new();

@@ -23,7 +23,7 @@ pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
     }
 }
 
-/// How Slurm's files, and what slurmctld runs with, differ from these lines.
+/// Prints the differences between these lines and Slurm's files and the running slurmctld.
 fn diff(args: &ConfArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
     let node = Node::new(args.config.read_strictly()?, &args.config.node_name());
@@ -115,7 +115,7 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
     println!("SelectType=select/cons_tres");
     println!("PrologFlags=Alloc,Contain,DeferBatch");
     for (names, lines) in &groups {
-        // The rest of the node's line (CPUs, memory) is the site's.
+        // The site writes the rest of the node's line (CPUs, memory).
         println!("NodeName={} Gres={}", named(names), lines.gres);
     }
     Ok(Exit::Done)

@@ -1,4 +1,4 @@
-//! `gpufrac doctor`: what Slurm, this node and the records know of a job, in one place.
+//! `gpufrac doctor`: collects the data of Slurm, this node and the records about a job.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -19,7 +19,7 @@ use crate::args::DoctorArgs;
 use crate::error::CliError;
 use crate::{slurm, status, why as records};
 
-/// Lines of `scontrol show job` that say what becomes of a job.
+/// Fields of `scontrol show job` about the state and end of a job.
 const OF_JOB: [&str; 15] = [
     "JobId",
     "UserId",
@@ -37,15 +37,15 @@ const OF_JOB: [&str; 15] = [
     "SystemComment",
     "GRES",
 ];
-/// Words of `scontrol show node`.
+/// Fields of `scontrol show node`.
 const OF_NODE: [&str; 5] = ["State", "Reason", "Gres", "GresUsed", "Comment"];
-/// The end of a file that is looked through.
+/// The bytes at the end of a log file that are searched.
 const TAIL_BYTES: u64 = 4 << 20;
-/// Lines of a log that are shown, the last ones.
+/// The most lines of a log that are shown, the last ones.
 const MOST_LINES: usize = 20;
-/// How long journalctl may take.
+/// The time limit of journalctl.
 const JOURNAL_LIMIT: Duration = Duration::from_secs(10);
-/// Where syslog daemons write.
+/// The usual log files of syslog daemons.
 const LOGS: [&str; 3] = [
     "/var/log/syslog",
     "/var/log/messages",
@@ -84,7 +84,7 @@ fn head(title: &str) {
     println!("\n{title}:");
 }
 
-/// Each line, on a line: users choose names and comments.
+/// Prints each text on one line, because users choose names and comments.
 fn say<'a>(lines: impl IntoIterator<Item = &'a str>, if_none: &str) {
     let mut none = true;
     for line in lines {
@@ -96,7 +96,7 @@ fn say<'a>(lines: impl IntoIterator<Item = &'a str>, if_none: &str) {
     }
 }
 
-/// The job by slurmctld, or by its accounting. Gives its nodes.
+/// Prints the job's record in slurmctld, or in accounting. Returns its nodes.
 fn by_slurm(job: JobId) -> Vec<String> {
     println!("job {job} by Slurm:");
     let number = job.to_string();
@@ -124,7 +124,7 @@ fn by_slurm(job: JobId) -> Vec<String> {
         .map_or_else(Vec::new, |job| job.nodes)
 }
 
-/// Why the job's nodes may be drained.
+/// Prints the state of the job's nodes, with the reason if they are drained.
 fn of_nodes(nodes: &[String]) {
     for node in nodes {
         head(&format!("node {node} by Slurm"));
@@ -199,7 +199,7 @@ fn reaped(job: JobId, node: &Node) {
     }
 }
 
-/// What gpufrac's programs wrote of the job, by the journal, else by the files of syslog.
+/// Prints the log lines of gpufrac's programs about the job, from the journal, otherwise from the files of syslog.
 fn logged(job: JobId) {
     let marks = [
         format!("gpufrac: job {job}:"),

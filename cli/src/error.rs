@@ -1,4 +1,4 @@
-//! What ends a command.
+//! The errors that end a command.
 
 use std::path::PathBuf;
 
@@ -19,13 +19,13 @@ use gpufrac_nvml::NvmlError;
 use gpufrac_reaper::report::why::WhyError;
 use gpufrac_slurm_settings::AskError;
 
-/// What ends a command.
+/// The errors that end a command.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The configuration cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// The file.
+        /// The path of the configuration.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
@@ -33,25 +33,25 @@ pub enum CliError {
     /// The configuration is wrong.
     #[error("the configuration is wrong\n{0}")]
     Config(ConfigErrors),
-    /// The configuration that `init` would propose.
+    /// The configuration that `init` proposes is wrong.
     #[error("no pool can be proposed for these GPUs\n{0}")]
     Proposed(ConfigErrors),
-    /// The configuration as text.
+    /// The configuration is not TOML.
     #[error(transparent)]
     Toml(toml_edit::TomlError),
-    /// As above, in root's programs.
+    /// The configuration cannot be used by root's programs.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// There is no advice.
+    /// `advise` has no answer.
     #[error("advice failed: {0}")]
     Advise(#[from] gpufrac_core::advise::AdviseError),
-    /// Setting up failed.
+    /// node-setup failed.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// The leases cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no status.
+    /// The state of the node cannot be read.
     #[error(transparent)]
     Status(#[from] StatusError),
     /// No pool has GPUs on the node.
@@ -61,40 +61,40 @@ pub enum CliError {
     NoPool {
         /// The node.
         node: String,
-        /// Those that have GPUs of pools, as Slurm writes them.
+        /// The nodes of the pools, a hostlist.
         nodes: String,
-        /// One of them.
+        /// One of these nodes.
         one: String,
     },
-    /// Leases and records are on their node.
+    /// The leases and records of a node are only on that node.
     #[error("the leases and records of node `{node}` are on `{node}`, and this host is `{host}`")]
     Elsewhere {
         /// The node.
         node: String,
-        /// This host.
+        /// The name of this host.
         host: String,
     },
-    /// Root's work.
+    /// The command needs root.
     #[error("only root may do this")]
     NotRoot,
-    /// Nobody can answer.
+    /// There is no terminal for the confirmation.
     #[error("stdin is not a terminal, and nothing is destroyed without a confirmation")]
     NobodyToAsk,
-    /// No such lease.
+    /// No lease has this name.
     #[error("no lease `{name}` on this node")]
     NoLease {
-        /// The value as it stands in the request or file.
+        /// The name as written.
         name: String,
     },
-    /// The job may use it.
+    /// The job has not ended and may use the slice.
     #[error("job {job} is {state} on this node: its lease stays")]
     JobIsThere {
         /// Slurm's id of the job.
         job: JobId,
-        /// Its state.
+        /// The job's state in Slurm.
         state: String,
     },
-    /// Jobs whose instances are not known.
+    /// Jobs with fractions have no lease, so their instances are not known.
     #[error("nothing is destroyed: no lease is known of {} on node {node}; one of these instances may belong to them", in_words(.jobs))]
     JobsWithoutLease {
         /// The node.
@@ -102,33 +102,33 @@ pub enum CliError {
         /// The jobs.
         jobs: Vec<JobId>,
     },
-    /// Nothing to destroy.
+    /// Processes use all instances without a lease.
     #[error("nothing is destroyed: each of these instances is in use")]
     AllInUse,
-    /// Whether jobs are over is not known.
+    /// Slurm did not say whether the job has ended.
     #[error("nothing is destroyed: asking Slurm for its jobs failed: {0}")]
     SlurmIsSilent(AskError),
-    /// A file of root's.
+    /// A file of gpufrac could not be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A GPU is locked.
+    /// A GPU could not be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
-    /// An instance stays.
+    /// An instance could not be destroyed.
     #[error(transparent)]
     Clean(#[from] CleanError),
-    /// A slice stays.
+    /// A slice could not be removed.
     #[error("the slice cannot be removed yet: {0}")]
     Teardown(#[from] TeardownError),
-    /// A list of nodes that is none.
+    /// The value is not a list of nodes.
     #[error("`{text}`: {source}")]
     Nodes {
-        /// The value as it stands in the request or file.
+        /// The value as written.
         text: String,
-        /// What is wrong.
+        /// The mistake.
         source: HostlistError,
     },
-    /// How many GPUs the nodes have is not known.
+    /// The number of GPUs of the node is not known.
     #[error("counting the GPUs of `{node}` failed: {source}")]
     GpuCount {
         /// The node.
@@ -136,7 +136,7 @@ pub enum CliError {
         /// The cause.
         source: NvmlError,
     },
-    /// Not the id of a job.
+    /// The argument is not the id of a job.
     #[error(transparent)]
     Why(#[from] WhyError),
     /// A file could not be written.
@@ -150,63 +150,63 @@ pub enum CliError {
     /// A file of the site could not be changed.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    /// No GPU to share.
+    /// NVML does not answer, so no GPU is known.
     #[error("this node shows no GPU: {source}")]
     NoGpu {
         /// The cause.
         source: NvmlError,
     },
-    /// NVML shows none.
+    /// NVML shows no GPU.
     #[error("NVML shows no GPU on this node")]
     NoGpus,
-    /// A model without a table.
+    /// gpufrac knows no model for the GPU.
     #[error("GPU {index} is `{product}` with {memory} MiB, a model that gpufrac does not know")]
     UnknownGpu {
-        /// Its index.
+        /// NVML's index of the GPU.
         index: u32,
-        /// What NVML calls it.
+        /// NVML's product name.
         product: String,
-        /// Its memory.
+        /// Memory of the GPU in MiB.
         memory: u64,
     },
-    /// Slurm's files are not here.
+    /// Slurm's files are not on this host.
     #[error("Slurm's files are not found: {why}")]
     NoSlurmFiles {
         /// The cause.
         why: String,
     },
-    /// slurm.conf lacks what a pool needs.
+    /// slurm.conf lacks a setting that a pool needs.
     #[error("{} has no {what}", path.display())]
     NotInSlurmConf {
-        /// slurm.conf.
+        /// The path of slurm.conf.
         path: PathBuf,
-        /// What is missing.
+        /// The missing setting.
         what: String,
-        /// The option that says it.
+        /// The option that gives the value instead.
         option: &'static str,
     },
-    /// They are sent by slurmctld.
+    /// slurmctld sends the files to this host, so a change here would be lost.
     #[error("`{}` is a copy that slurmctld sent: nothing was written", path.display())]
     SentFile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Nothing is known of a job.
+    /// There is no record of the job.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
         /// Slurm's id of the job.
         job: JobId,
-        /// The node that was asked about.
+        /// The node that was searched.
         node: String,
-        /// Where the job runs or ran by Slurm, if that is elsewhere.
+        /// The nodes of the job, if Slurm knows other ones.
         nodes: Vec<String>,
-        /// The folders, as a list.
+        /// The searched folders, separated by commas.
         places: String,
     },
 }
 
 impl CliError {
-    /// Says it on stderr.
+    /// Prints the error to stderr.
     pub fn print(&self) {
         eprintln!("gpufrac: {self}");
         if let Some(hint) = self.hint() {
@@ -214,7 +214,7 @@ impl CliError {
         }
     }
 
-    /// For a node without pools.
+    /// The error for a node without pools.
     pub fn no_pool(node: &Node) -> CliError {
         let pools = node.config.pools.iter();
         let mut names: Vec<&str> = pools
@@ -230,7 +230,7 @@ impl CliError {
         }
     }
 
-    /// For another host's node.
+    /// The error for a node that is not this host.
     pub fn elsewhere(node: &Node) -> CliError {
         CliError::Elsewhere {
             node: node.name.clone(),
@@ -238,7 +238,7 @@ impl CliError {
         }
     }
 
-    /// What to do about it.
+    /// The cure.
     pub fn hint(&self) -> Option<String> {
         let there = |node: &str| {
             format!(

@@ -1,8 +1,8 @@
-//! How findings are printed.
+//! Prints findings.
 
 use gpufrac_core::finding::{Finding, Severity};
 
-/// A finding without its fix, on one line.
+/// A finding without its cure, on one line.
 pub fn line(finding: &Finding) -> String {
     let Finding { place, what, .. } = finding;
     match place {
@@ -11,7 +11,7 @@ pub fn line(finding: &Finding) -> String {
     }
 }
 
-/// Prints a finding: a note to stdout, what must be changed to stderr with its `hint:` line.
+/// Prints a finding: a note to stdout; an error or warning to stderr with a `hint:` line.
 pub fn print(finding: &Finding) {
     let (line, fix) = (line(finding), &finding.fix);
     match finding.severity {

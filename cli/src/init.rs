@@ -22,19 +22,19 @@ use crate::error::CliError;
 use crate::steps::Steps;
 use crate::{finding, patch};
 
-/// What a GPU is called where it was told and not seen.
+/// The GPU of a pool: from the options, or from NVML.
 struct Gpu {
     index: u32,
     model: String,
 }
 
-/// What this node has.
+/// The GPUs of this node.
 struct Seen {
     gpus: Vec<Gpu>,
     driver: Option<u32>,
 }
 
-/// Proposes, or writes.
+/// Proposes the changes, or writes them.
 pub fn run(args: &InitArgs) -> Result<Exit, CliError> {
     let path = args.config.path();
     let name = args.config.node_name();
@@ -96,7 +96,7 @@ fn gather(args: &InitArgs, node: &Node) -> Settings {
         config: None,
         host: args.slurm_conf.is_none(),
         this_node_alone: false,
-        // On slurmctld's host, for a node, this host is none.
+        // If `init` runs on slurmctld's host for another node, this host's settings do not count.
         here: (seen.is_some() || environment::host_name() == node.name).then(|| Here {
             node: &node.name,
             gpus: seen,
@@ -114,7 +114,7 @@ fn propose(args: &InitArgs, settings: &Settings, config: &Config) -> Result<Prop
     proposal(settings, config, gpus)
 }
 
-/// What Slurm's files need.
+/// The changes of Slurm's files for the configuration.
 pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Proposal, CliError> {
     let texts = Texts {
         read: &|path: &Path| std::fs::read_to_string(path),
@@ -130,7 +130,7 @@ pub fn proposal(settings: &Settings, config: &Config, gpus: Gpus) -> Result<Prop
     })
 }
 
-/// The diff, or the files.
+/// Prints the diff, or writes the files.
 fn show(changes: &[Change], write: bool) -> Result<(), CliError> {
     if changes.is_empty() {
         println!("nothing to change: gpufrac.toml and Slurm's files are right");
@@ -143,7 +143,7 @@ fn show(changes: &[Change], write: bool) -> Result<(), CliError> {
         println!("nothing was written; `gpufrac init --write` with the same options writes this");
         return Ok(());
     }
-    // Slurm makes these new whenever slurmd starts.
+    // slurmd writes these files again at each start.
     let sent = changes
         .iter()
         .find(|change| change.path.starts_with("/run"));
@@ -155,7 +155,7 @@ fn show(changes: &[Change], write: bool) -> Result<(), CliError> {
     patch::write(changes)
 }
 
-/// What an admin has to change beside.
+/// Prints the settings that an admin must change by hand.
 pub fn tell_left(left: &[Finding]) {
     if left.is_empty() {
         return;
@@ -233,7 +233,7 @@ fn with_pools(
     Ok(text)
 }
 
-/// The pool of the file that has such GPUs on other nodes.
+/// The pool of the file with the same model and GPUs on other nodes.
 fn pool_of<'a>(config: &'a Config, model: &str, gpus: Option<&[u32]>) -> Option<&'a Pool> {
     let mut pools = config.pools.iter();
     pools.find(|pool| {
@@ -245,7 +245,7 @@ fn pool_of<'a>(config: &'a Config, model: &str, gpus: Option<&[u32]>) -> Option<
     })
 }
 
-/// The file with more nodes in a pool; everything else stays as it is written.
+/// The text with further nodes in a pool; everything else stays as written.
 fn with_nodes(text: &str, pool: &Pool, nodes: &str) -> Result<String, CliError> {
     let more = hostlist(nodes)?;
     let mut names = pool.nodes.names().to_vec();
@@ -284,7 +284,7 @@ fn advise(args: &InitArgs, model: &str, driver: Option<u32>) -> Result<Advice, C
     Ok(advice)
 }
 
-/// `h100` for H100-80, with its memory where that name is taken.
+/// `h100` for H100-80; with the memory if that name is taken.
 fn pool_name(model: &str, taken: &[String]) -> String {
     let plain = |text: &str| -> String {
         let small = text.to_ascii_lowercase();
@@ -302,7 +302,7 @@ fn pool_name(model: &str, taken: &[String]) -> String {
         .unwrap_or_else(|| plain(model))
 }
 
-/// The GPUs of this node, or those that are told.
+/// The GPUs of this node from NVML, or those given by options.
 fn look(args: &InitArgs, node: &Node) -> Result<Seen, CliError> {
     let session = node.nvml();
     let driver = session.as_ref().ok().and_then(driver);
@@ -351,7 +351,7 @@ fn driver(session: &Session) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// The nodes of the pool, as Slurm writes them.
+/// The nodes of the pool, a hostlist.
 fn nodes(args: &InitArgs, node: &Node, slurm: &ConfFile) -> Result<String, CliError> {
     if let Some(text) = &args.nodes {
         let list = hostlist(text)?;
@@ -366,7 +366,7 @@ fn nodes(args: &InitArgs, node: &Node, slurm: &ConfFile) -> Result<String, CliEr
             option: "--node NAME",
         });
     };
-    // Those of other pools stay theirs.
+    // Nodes of other pools stay in their pools.
     let list = hostlist(text)?;
     let free = list
         .names()
@@ -380,7 +380,7 @@ fn short(names: &[String]) -> String {
     hostlist::short(&names)
 }
 
-/// The partitions of these nodes: those where each node counts GPUs, else all.
+/// The partitions of these nodes: those in which each node has GPUs, otherwise all.
 fn partitions(slurm: &ConfFile, nodes: &str) -> Result<Vec<String>, CliError> {
     let wanted = hostlist(nodes)?;
     let counts = |name: &str| {

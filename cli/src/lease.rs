@@ -1,4 +1,4 @@
-//! `gpufrac lease drop`: ends one lease of a job that is over, also where its file cannot be read.
+//! `gpufrac lease drop`: ends the lease of a job that has ended, even if the lease cannot be read.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, read_name};
@@ -16,7 +16,7 @@ use crate::error::CliError;
 use crate::slurm;
 use crate::status;
 
-/// In `<state>`: what was in files that could not be read.
+/// The folder in `<state>` for copies of damaged leases.
 const DROPPED: &str = "dropped";
 
 pub fn drop(args: &LeaseDropArgs) -> Result<Exit, CliError> {
@@ -57,7 +57,7 @@ pub fn drop(args: &LeaseDropArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// What Slurm says of a job that holds nothing here; an error where it may.
+/// Slurm's statement that the job holds nothing on this node; an error if it may hold something.
 fn over(job: JobId, node: &Node) -> Result<String, CliError> {
     match slurm::job(job).map_err(CliError::SlurmIsSilent)? {
         None => Ok("Slurm does not know it any more".into()),
@@ -69,13 +69,13 @@ fn over(job: JobId, node: &Node) -> Result<String, CliError> {
     }
 }
 
-/// Takes the slice down as its epilog would have.
+/// Removes the slice as the epilog would have done.
 fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     let store = node.leases()?;
     let locks = node.locks().map_err(CliError::File)?;
     let session = node.nvml().map_err(TeardownError::from)?;
     let gpu = match teardown::gpu_of(&session, &lease) {
-        // What stood on it is gone with it.
+        // Without the GPU there is no instance to destroy.
         Err(TeardownError::NoGpu { .. }) => {
             let lock = locks.gpu(lease.slice.gpu_index, node.lock_patience)?;
             store.remove(&lock, &lease)?;
@@ -89,7 +89,7 @@ fn end(node: &Node, mut lease: Lease, log: &JobLog) -> Result<(), CliError> {
     };
     let lock = locks.gpu(gpu.index, node.lock_patience)?;
     let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
-    // Its epilog may have come meanwhile.
+    // The epilog may have removed the lease meanwhile.
     if let Some(now) = store.again(&lease)? {
         lease = now;
         reconcile::end(&mut locked, &mut lease)?;
@@ -118,7 +118,7 @@ fn remove(node: &Node, name: &str, log: &JobLog) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What the lease stood for may stand on.
+/// Warns that an instance of the dropped lease may still exist.
 fn tell_unleased(node: &Node) {
     let found = node
         .nvml()

@@ -1,5 +1,5 @@
-//! `gpufrac`: the command line for admins and users. stdout is data; what went wrong goes to
-//! stderr, with `hint:` lines. Exit codes: [`gpufrac_host::exit::Exit`].
+//! `gpufrac`: the command line for admins and users. Data go to stdout; errors go to stderr, with `hint:` lines. Exit
+//! codes: [`gpufrac_host::exit::Exit`].
 
 #![forbid(unsafe_code)]
 
@@ -79,24 +79,24 @@ impl ConfigArgs {
         self.node.clone().unwrap_or_else(default)
     }
 
-    /// The text of the configuration, as anyone may read it.
+    /// The text of the configuration, read with the user's permissions.
     fn text(&self) -> Result<String, CliError> {
         let path = self.path();
         std::fs::read_to_string(&path).map_err(|source| CliError::Read { path, source })
     }
 
-    /// The configuration of the file, with every mistake in it an error.
+    /// The configuration; every mistake in the file is an error.
     fn read_strictly(&self) -> Result<Config, CliError> {
         let text = self.text()?;
         Config::parse(&text, &self.path().to_string_lossy()).map_err(CliError::Config)
     }
 
-    /// What the node goes by: a mistake in the file is told, and need not matter.
+    /// The configuration in use: a mistake in the file is only a warning if another configuration can be used.
     fn read(&self) -> Result<Config, CliError> {
         let (path, text) = (self.path(), self.text()?);
         match Config::parse_pools(&text, &path.to_string_lossy()) {
             Ok((config, None)) => Ok(config),
-            // What is asked here has nothing to do with `[reaper]`.
+            // A mistake in `[reaper]` does not matter for these commands.
             Ok((config, Some(errors))) => {
                 eprintln!("gpufrac: {errors}");
                 Ok(config)
@@ -105,7 +105,7 @@ impl ConfigArgs {
         }
     }
 
-    /// What the node goes on with; root alone may read it.
+    /// The last valid configuration of the node, which only root can read.
     fn last_good(&self, path: &Path) -> Option<Config> {
         let name = self.node_name();
         let served = Node::load_to_serve(path, &name, Path::new(LAST_GOOD)).ok()?;
@@ -122,7 +122,8 @@ fn completions(shell: Shell) -> Exit {
 }
 
 fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
-    // Root's work: only a file that only root can change. A mistake in it must not keep a node from coming back after a reboot.
+    // node-setup runs as root: only a file that only root can change is read. After a reboot the node must work even
+    // if the file has a mistake.
     let Served {
         node,
         complaint,
@@ -152,7 +153,7 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
     })
 }
 
-/// Keeps the configuration for prolog, epilog and steps, while the file has a mistake.
+/// Keeps a copy of the configuration, which prolog, epilog and steps use while the file has a mistake.
 fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
     let (path, folder) = (args.path(), Path::new(LAST_GOOD));
     let done = match node.has_pools() {
@@ -167,13 +168,13 @@ fn keep_copy(args: &ConfigArgs, node: &Node, text: &str) {
     }
 }
 
-/// This host's node, where it is one that has leases.
+/// The node that this host is, if it is one with pools.
 fn local(args: &ConfigArgs) -> Result<Node, CliError> {
     let node = Node::new(args.read()?, &args.node_name());
     if !node.has_pools() {
         return Err(CliError::no_pool(&node));
     }
-    // `--node` says which of several on this host; it leads to no other host.
+    // With several nodes on this host `--node` chooses one; it cannot choose another host.
     if args.node.is_some() && !node.run.exists() && node.name != environment::host_name() {
         return Err(CliError::elsewhere(&node));
     }
@@ -203,7 +204,7 @@ fn show_leases(args: &ConfigArgs) -> Result<Exit, CliError> {
     Ok(told(&damaged))
 }
 
-/// Names the leases that cannot be read.
+/// Prints the leases that cannot be read.
 fn told(damaged: &[StoreError]) -> Exit {
     for error in damaged {
         eprintln!("gpufrac: {error}\nhint: {}", error.fix());

@@ -1,5 +1,6 @@
-//! What commands print. A reader that goes away (`gpufrac status | head -1`) ends nothing, as a command may be in the middle of a
-//! change; any other failure is told once, at the end. The macros take the place of the standard library's, which panic.
+//! Output of commands. If the reader of a pipe ends (`gpufrac status | head -1`), the command continues, because it
+//! may be changing something; any other failure is reported once, at the end. These macros replace those of the
+//! standard library, which panic.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
@@ -8,7 +9,7 @@ use std::sync::OnceLock;
 
 use gpufrac_host::exit::Exit;
 
-/// The first failure of stdout that is not a reader's end.
+/// The first failure of stdout that is not a broken pipe.
 static FAILED: OnceLock<io::Error> = OnceLock::new();
 
 macro_rules! print {
@@ -33,7 +34,7 @@ pub(crate) fn to_stdout(text: fmt::Arguments<'_>) {
 }
 
 pub(crate) fn to_stderr(text: fmt::Arguments<'_>) {
-    // Nothing is left to which this could be told.
+    // There is no other place to report a failure of stderr.
     let _ = io::stderr().write_fmt(text);
 }
 
@@ -45,7 +46,7 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// Ends a command: what it printed is written, or the command failed.
+/// Ends a command: with its exit code, or with a failure if its output could not be written.
 pub(crate) fn end(exit: ExitCode) -> ExitCode {
     note(io::stdout().flush());
     match FAILED.get() {

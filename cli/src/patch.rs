@@ -1,4 +1,4 @@
-//! Files as they are and as they are to be: shown as a diff, or written.
+//! Changes of files, shown as a diff or written.
 
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -9,7 +9,7 @@ use gpufrac_slurm_settings::propose::Change;
 
 use crate::error::CliError;
 
-/// The changes as `diff -u` prints them, which `patch -p0` takes.
+/// The changes in the format of `diff -u`, which `patch -p0` reads.
 pub fn text(changes: &[Change]) -> String {
     let one = |change: &Change| {
         let path = change.path.display().to_string();
@@ -25,7 +25,7 @@ pub fn text(changes: &[Change]) -> String {
     changes.iter().map(one).collect()
 }
 
-/// How the second text differs from the first, each with its name.
+/// The diff between two texts, each with its name.
 pub fn between(first: (&str, &str), second: (&str, &str)) -> String {
     let mut options = DiffOptions::new();
     options.set_original_filename(first.0.to_owned());
@@ -33,7 +33,7 @@ pub fn between(first: (&str, &str), second: (&str, &str)) -> String {
     options.create_patch(first.1, second.1).to_string()
 }
 
-/// Writes them, and says which copies were kept.
+/// Writes the changes, and prints the paths of the copies.
 pub fn write(changes: &[Change]) -> Result<(), CliError> {
     let time: String = humantime::format_rfc3339_seconds(SystemTime::now())
         .to_string()

@@ -1,21 +1,21 @@
-//! What commands ask of Slurm, by Slurm's own programs: nothing of a user's is in what they read.
+//! Questions to Slurm by its own programs. No user can influence the text that is read here.
 
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
 use gpufrac_slurm_settings::{AskError, ask_slurm};
 
-/// What Slurm says of a job.
+/// A job in Slurm.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Its id.
+    /// The job's id.
     pub id: JobId,
-    /// As squeue writes it: `RUNNING`.
+    /// The state, in squeue's spelling: `RUNNING`.
     pub state: String,
-    /// Where it runs, or ran.
+    /// The nodes on which the job runs, or ran.
     pub nodes: Vec<String>,
 }
 
-/// States of jobs that hold nothing, as squeue writes them.
+/// States of jobs that hold no resources, in squeue's spelling.
 const HOLDS_NOTHING: [&str; 15] = [
     "PENDING",
     "COMPLETED",
@@ -35,17 +35,17 @@ const HOLDS_NOTHING: [&str; 15] = [
 ];
 
 impl Job {
-    /// Whether it may hold something on a node. An epilog may still be at work.
+    /// Whether the job may hold something on a node. In doubt true, because an epilog may still run.
     pub fn is_on(&self, node: &str) -> bool {
         let holds = !HOLDS_NOTHING.contains(&self.state.as_str());
         holds && (self.nodes.is_empty() || self.nodes.iter().any(|known| known == node))
     }
 }
 
-/// The fields of [`parse`].
+/// The fields that [`parse`] reads.
 const FORMAT: &str = "%A|%T|%N";
 
-/// A job; None where slurmctld knows none of this id.
+/// The job with this id; None if slurmctld knows none.
 pub fn job(id: JobId) -> Result<Option<Job>, AskError> {
     let number = id.to_string();
     let said = ask_slurm("squeue", &["-h", "-t", "all", "-j", &number, "-o", FORMAT]);
@@ -63,7 +63,7 @@ pub fn jobs_on(node: &str) -> Result<Vec<Job>, AskError> {
     Ok(jobs.filter(|job| job.is_on(node)).collect())
 }
 
-/// Whether a job has fractions, as far as it can be seen; in doubt it has.
+/// Whether a job has fractions; in doubt true.
 pub fn has_fractions(id: JobId) -> Result<bool, AskError> {
     let text = ask_slurm("scontrol", &["-d", "show", "job", &id.to_string()])?;
     Ok(text.contains("gpufrac") || text.contains("shard"))

@@ -1,4 +1,4 @@
-//! What a node holds, for people: a map of each GPU and the leases.
+//! The state of a node for people: a map of each GPU, and the leases.
 
 use gpufrac_core::config::Device;
 use gpufrac_core::ids::GpuIndex;
@@ -13,10 +13,10 @@ mod map;
 
 use map::Segment;
 
-/// Why there is no status.
+/// The reasons why the state cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum StatusError {
-    /// The node was not set up.
+    /// The findings of node-setup cannot be read.
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The leases cannot be read.
@@ -27,32 +27,32 @@ pub enum StatusError {
 /// A GPU of a pool.
 #[derive(Debug)]
 pub struct GpuStatus {
-    /// NVML index.
+    /// NVML's index.
     pub index: GpuIndex,
     /// `GPU-...`
     pub uuid: String,
-    /// Model by the configuration.
+    /// The model in the configuration.
     pub model: String,
-    /// Its size; 0 where it is shared without MIG.
+    /// Memory slices of the GPU; 0 without MIG.
     pub memory_slices: u8,
-    /// What stands on it, by the driver; the error if it could not be asked.
+    /// The instances on the GPU, or the driver's error.
     pub instances: Result<Vec<Instance>, NvmlError>,
 }
 
-/// A node.
+/// The state of a node.
 #[derive(Debug)]
 pub struct Status {
-    /// GPUs of its pools.
+    /// The GPUs of its pools.
     pub gpus: Vec<GpuStatus>,
-    /// Leases, by job.
+    /// The leases, by job.
     pub leases: Vec<Lease>,
-    /// Those that cannot be read.
+    /// Leases that cannot be read.
     pub damaged: Vec<StoreError>,
 }
 
-/// Looks at a node; anyone may.
+/// Reads the state of a node; any user may do so.
 pub fn status(node: &Node) -> Result<Status, StatusError> {
-    // A stale record is better than no picture.
+    // An old record is better than none.
     let record = NodeRecord::read_any(&node.run)?;
     let count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, count);
@@ -86,7 +86,7 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
 
 fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, NvmlError> {
     if !device.pool.mechanism.uses_mig() {
-        // Only whether it answers.
+        // The query only tests whether the GPU answers.
         return session.gpu(device.gpu_index).map(|_| Vec::new());
     }
     session
@@ -95,7 +95,7 @@ fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, Nv
 }
 
 impl Status {
-    /// One line a GPU over its memory slices: `GPU 0 H100-80  [job 12 4g.40gb ...][free ]`.
+    /// One line for each GPU, with its memory slices: `GPU 0 H100-80  [job 12 4g.40gb ...][free ]`.
     pub fn map(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for gpu in &self.gpus {
@@ -167,7 +167,7 @@ impl Status {
         segments
     }
 
-    /// The leases as a table, with a line of titles.
+    /// The leases as a table with a header.
     pub fn table(&self) -> Vec<String> {
         table(&self.leases)
     }
@@ -177,7 +177,7 @@ fn short(profile: &str) -> &str {
     profile.split('.').next().unwrap_or(profile)
 }
 
-/// Leases as a table, with a line of titles.
+/// Leases as a table with a header.
 pub fn table(leases: &[Lease]) -> Vec<String> {
     let titles = [
         "JOB", "USER", "ACCOUNT", "FRACTION", "PROFILE", "MEMORY", "GPU", "AT", "STATE", "DEVICE",

@@ -1,26 +1,26 @@
-//! In which order a change of Slurm's files goes live: docs/admin/going-live.md has the reasons.
+//! The order of steps by which a change of Slurm's files takes effect; docs/admin/going-live.md has the reasons.
 
 use std::path::Path;
 
 use gpufrac_core::hostlist;
 use gpufrac_slurm_settings::propose::{Change, Proposal};
 
-/// What changes.
+/// The changes.
 pub struct Steps<'a> {
-    /// gpufrac.toml, and whether it changes.
+    /// The path of gpufrac.toml, and whether it changes.
     pub config: (&'a Path, bool),
-    /// In Slurm's files.
+    /// The changes of Slurm's files.
     pub proposal: &'a Proposal,
-    /// Nodes of pools that slurmctld has otherwise, though the files are right.
+    /// Nodes of pools for which slurmctld has other devices, though the files are right.
     pub running: &'a [String],
-    /// Whether slurmctld runs with other settings than the files have.
+    /// Whether slurmctld runs with other settings than the files.
     pub restart: bool,
     /// Whether the files are written already.
     pub written: bool,
 }
 
 impl Steps<'_> {
-    /// The steps, in their order.
+    /// The steps, in order.
     pub fn lines(&self) -> Vec<String> {
         let Proposal { changes, nodes, .. } = self.proposal;
         let (config, config_changes) = self.config;
@@ -100,7 +100,7 @@ impl Steps<'_> {
         lines
     }
 
-    /// Prints them, with their numbers.
+    /// Prints the numbered steps.
     pub fn print(&self) {
         let lines = self.lines();
         if lines.is_empty() {
@@ -113,7 +113,7 @@ impl Steps<'_> {
     }
 }
 
-/// Whether a change brings a plugin or program of ours.
+/// Whether a change adds a plugin or program of gpufrac.
 fn names(changes: &[Change], word: &str) -> bool {
     let is_new = |change: &Change, line: &str| {
         let before = change.before.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `gpufrac why`: why a job was warned or ended.
+//! `gpufrac why`: prints why a job was warned or ended.
 
 use std::path::{Path, PathBuf};
 
@@ -12,9 +12,9 @@ use crate::args::WhyArgs;
 use crate::error::CliError;
 use crate::slurm;
 
-/// Characters of a line.
+/// The width of a line in characters.
 const WIDTH: usize = 80;
-/// Stands for stdout.
+/// The argument that stands for stdout.
 const STDOUT: &str = "-";
 
 pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
@@ -35,7 +35,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
         });
     };
     match &args.svg {
-        // stdout is the picture alone.
+        // With the chart on stdout, nothing else is printed there.
         Some(file) if file == Path::new(STDOUT) => print!("{}", chart::svg(last)),
         Some(file) => {
             print!("{}", text(&found.records));
@@ -55,7 +55,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     }
 }
 
-/// Where records are: of jobs that run on this node, of those that ran, and of all nodes.
+/// The folders of records: of running jobs on this node, of ended ones, and of all nodes.
 pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     let paths = config.paths.for_node(node);
     let own = [
@@ -68,7 +68,7 @@ pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     own.into_iter().chain(shared).collect()
 }
 
-/// The nodes of the job, where this is none of them. It is a hint: no answer says nothing.
+/// The nodes of the job, if this node is not one of them. The answer is only a hint; empty without one.
 fn elsewhere(job: JobId, node: &str) -> Vec<String> {
     let found = slurm::job(job).ok().flatten();
     let nodes = found.map_or_else(Vec::new, |job| job.nodes);

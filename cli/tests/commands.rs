@@ -1,4 +1,4 @@
-//! The commands as an admin types them: exit code, stdout, stderr.
+//! The commands as an admin runs them: exit code, stdout, stderr.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
@@ -57,13 +57,13 @@ impl World {
         fs::write(self.config(), text).unwrap();
     }
 
-    /// Programs of the test go before those of the machine.
+    /// The test's programs come before those of the machine.
     fn path(&self) -> String {
         let path = std::env::var("PATH").unwrap();
         format!("{}:{path}", self.folder.path().join("bin").display())
     }
 
-    /// A program of Slurm's that prints this and ends so.
+    /// Installs a stand-in for a program of Slurm with this output and exit code.
     fn slurm_says(&self, program: &str, text: &str, status: u8) {
         use std::os::unix::fs::PermissionsExt;
         let path = self.folder.path().join("bin").join(program);
@@ -73,7 +73,7 @@ impl World {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// Makes an instance behind gpufrac's back.
+    /// Creates an instance without gpufrac.
     fn foreign(&self) -> u32 {
         let make = |node: &mut Node| {
             let id = node.create_gpu_instance(1, 9, Some((4, 4)))?.id;
@@ -98,7 +98,7 @@ impl World {
             .args(args)
             .env("GPUFRAC_CONFIG", self.config())
             .env("SLURMD_NODENAME", "gpufrac-test02")
-            // Not the Slurm of this machine.
+            // The test must not use this machine's Slurm.
             .env("SLURM_CONF", self.folder.path().join("slurm.conf"))
             .env_remove("NVML_SIM_ROOT")
             .env("PATH", self.path());
@@ -121,7 +121,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Of `gpufrac node-setup`, in the one folder that no configuration names.
+        // A file of `gpufrac node-setup` in the one folder that no configuration names.
         let _ = fs::remove_file(Path::new(NODES).join("gpufrac-test02"));
         let copy = last_good_name("gpufrac-test02", &self.config().to_string_lossy());
         let _ = fs::remove_file(Path::new(LAST_GOOD).join(copy));
@@ -189,7 +189,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
     let after = world.run(&["check"]);
     assert_eq!((after.code, after.err.as_str()), (Some(0), ""));
     assert!(after.out.ends_with("ok; node gpufrac-test02: ok\n"));
-    // What node-setup made and somebody broke.
+    // A file of node-setup was removed.
     fs::remove_file(world.folder.path().join("dev/half1")).unwrap();
     let broken = world.run(&["check"]);
     assert!(
@@ -303,7 +303,7 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         "{}",
         said.err
     );
-    // Slurm does not say that nobody has it.
+    // squeue fails, so it is not known whether a job has the instance.
     world.slurm_says("squeue", "", 1);
     let said = world.run(&["clean", "--yes"]);
     assert_eq!((said.code, world.instances()), (Some(1), 1));
@@ -312,7 +312,7 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         "{}",
         said.err
     );
-    // A job whose lease is lost may have it.
+    // A job whose lease is lost may have the instance.
     world.slurm_says("squeue", "12|RUNNING|gpufrac-test02", 0);
     world.slurm_says("scontrol", "TresPerNode=gres:gpufrac:25,gres:shard:25", 0);
     let said = world.run(&["clean", "--yes"]);
@@ -328,7 +328,7 @@ fn instances_that_no_lease_names_are_shown_and_destroyed_when_asked() {
         "{}",
         said.err
     );
-    // Another job has no part in it. Nobody is there to be asked.
+    // A job without a fraction cannot have the instance. There is no terminal for the confirmation.
     world.slurm_says("scontrol", "JobId=12 TRES=cpu=1", 0);
     let said = world.run(&["clean"]);
     assert_eq!((said.code, world.instances()), (Some(1), 1));
@@ -418,7 +418,7 @@ fn a_lease_that_cannot_be_read_is_dropped_when_its_job_is_over() {
             "job 12 is {state} on this node: its lease stays\nhint: `scancel 12`"
         ));
     }
-    // It runs again, elsewhere.
+    // The job runs again on another node.
     world.slurm_says("squeue", "12|RUNNING|gpufrac-test03", 0);
     let said = world.run(&["lease", "drop", "12", "--yes"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
@@ -487,7 +487,7 @@ fn a_mistake_in_the_file_does_not_keep_a_node_from_coming_back() {
     let half = world.folder.path().join("dev/half0");
     let wrong = POOL.replace("layout", "layuot");
     assert_ne!(wrong, POOL);
-    // There is no good copy yet.
+    // There is no valid copy yet.
     world.configure(&wrong);
     let said = world.run(&["node-setup"]);
     assert_eq!(said.code, Some(1), "{}", said.out);
@@ -596,7 +596,7 @@ fn elsewhere_it_is_said_where_a_command_works() {
             "{}",
             said.err
         );
-        // A node of a pool, which this host is not.
+        // The node of a pool, but not this host.
         let said = world.run(&[command, "--node", "gpufrac-test03"]);
         assert_eq!(said.code, Some(1));
         assert!(
@@ -659,7 +659,7 @@ fn is_root() -> bool {
     root
 }
 
-/// `Command::output` has pipes of its own unless it is told otherwise.
+/// `Command::output` would replace the pipes of the test.
 #[test]
 fn a_reader_that_goes_away_ends_nothing_and_a_full_disk_is_told() {
     let world = World::new(true);

@@ -64,7 +64,7 @@ impl World {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// The names of all files, without what says when a copy was made.
+    /// The names of all files, without the time in the names of copies.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("")).unwrap();
         let name = |entry: fs::DirEntry| {
@@ -163,7 +163,7 @@ fn what_is_written_is_the_diff_with_a_copy_and_a_second_run_finds_nothing() {
     let world = World::new(&["H100-80", "H100-80"]);
     fs::set_permissions(world.path("slurm.conf"), fs::Permissions::from_mode(0o640)).unwrap();
     let diff = world.run(&["init"]).out;
-    // The same by patch(1), in a copy of the folder.
+    // The same change by patch(1), in a copy of the folder.
     let copy = world.0.path().join("patched");
     fs::create_dir(&copy).unwrap();
     for name in ["slurm.conf", "gres.conf"] {
@@ -258,7 +258,7 @@ fn the_pool_is_as_the_options_say() {
     assert!(world.read("slurm.conf").contains(
         "NodeName=gn01 CPUs=8 Gres=gpu:slices:2,shard:slices:200,gpufrac:200\nNodeName=gn02 CPUs=8 Gres=gpu:h100:2\n"
     ));
-    // The second node later: into the pool of its model, as that is.
+    // The second node is added later, to the existing pool of its model.
     let second = ["init", "--node", "gn02", "--write"];
     let said = world.run(&second);
     assert_eq!(said.code, Some(0), "{}", said.err);
@@ -282,7 +282,7 @@ fn gpus_of_two_models_are_two_pools_and_other_gpus_are_asked_about() {
         assert!(file.contains(text), "{file}");
     }
     assert_eq!(world.check().code, Some(0), "{}", world.check().err);
-    // On a host without GPUs.
+    // A host without GPUs.
     let other = World::new(&["T4-16"]);
     fs::remove_file(other.0.path().join("gpus/lib/libnvidia-ml.so.1")).unwrap();
     let said = other.run(&["init", "--node", "gn01"]);

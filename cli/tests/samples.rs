@@ -1,4 +1,4 @@
-//! The samples in `etc/` are right, and say the same.
+//! The samples in `etc/` are valid and agree with each other.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
@@ -28,8 +28,7 @@ fn the_sample_configuration_is_accepted() {
     assert!(gpufrac(&["check", "--file-only"]).ends_with("gpufrac.toml: ok\n"));
 }
 
-/// What `gpufrac conf` prints for the sample's nodes stands in the samples of Slurm's files, and they hold no
-/// other device.
+/// The samples of Slurm's files contain the output of `gpufrac conf` for the sample's nodes, and no other device.
 #[test]
 fn the_samples_of_slurms_files_belong_to_it() {
     let samples = ["gres.conf.sample", "slurm.conf.sample"]
@@ -53,8 +52,7 @@ fn the_samples_of_slurms_files_belong_to_it() {
     }
 }
 
-/// Copied beside each other the samples are a configuration that `gpufrac check` has nothing against, and one
-/// that it names a mistake in.
+/// `gpufrac check` has no finding about the samples, and finds a mistake that is put into them.
 #[test]
 fn the_samples_of_slurms_files_pass_the_check() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! `gpufrac why` as a user types it.
+//! `gpufrac why` as a user runs it.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 use std::fs;
@@ -15,7 +15,7 @@ struct Said {
     err: String,
 }
 
-/// A record as gpufrac-reaperd writes it.
+/// A record in the format of gpufrac-reaperd.
 const RECORD: &str = r#"{"version":1,"job":4242,"restart_count":0,"user":"alice","uid":1000,"account":"physics",
 "partition":"gpu","node":"NODE","pool":"h100","fraction":"0.25","profile":"2g.20gb","device":"MIG-1",
 "memory_mib":20096,"wish":"default","created_unix":CREATED,"began_unix":CREATED,
@@ -115,7 +115,7 @@ fn a_job_is_told_from_wherever_its_records_are() {
         "{}",
         said.out
     );
-    // Another node has its own.
+    // Another node has other records.
     let other = world.why(&["4242", "--node", "gn01"]);
     assert_eq!(
         other

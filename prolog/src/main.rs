@@ -1,5 +1,5 @@
-//! Slurm's Prolog on a compute node: carves the slice of a job. slurmd runs it as root. Exit
-//! codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
+//! Slurm's Prolog on a compute node: makes the slice of a job. slurmd runs it as root. Exit codes:
+//! [`gpufrac_host::exit::Exit`]; slurmd drains the node for every code except 0.
 
 #![forbid(unsafe_code)]
 

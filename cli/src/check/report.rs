@@ -1,4 +1,4 @@
-//! What `gpufrac check` says, to people and to programs.
+//! The report of `gpufrac check`, for people and for programs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ use crate::args::CheckArgs;
 use crate::error::CliError;
 use crate::finding;
 
-/// How a check ends. Monitoring acts on the numbers, so they are an interface.
+/// The exit code of a check. Monitoring uses the numbers, so they are an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Verdict {
-    /// Nothing is wrong.
+    /// No error and no warning.
     Good = 0,
-    /// Something is lost, or works only sometimes.
+    /// A function is lost, or does not work in all cases.
     Warnings = 1,
-    /// A fraction does not work, or is not fenced. clap ends with the same on a wrong command line.
+    /// Fractions do not work, or jobs are not isolated. clap uses the same code for wrong arguments.
     Errors = 2,
 }
 
@@ -28,14 +28,14 @@ impl From<Verdict> for ExitCode {
     }
 }
 
-/// The reader of a report.
+/// The form of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// People: notes on stdout, what must be changed with its hint on stderr.
+    /// For people: notes on stdout; errors and warnings, each with its hint, on stderr.
     Text,
-    /// Programs: one object.
+    /// For programs: one JSON object.
     Json,
-    /// Health checks: errors alone, a line each.
+    /// For health checks: only errors, one line each.
     Quiet,
 }
 
@@ -49,25 +49,25 @@ impl Form {
     }
 }
 
-/// What was looked at, and what was found.
+/// The result of all checks.
 #[derive(Debug)]
 pub struct Report {
-    /// The configuration.
+    /// The path of the configuration.
     config: PathBuf,
-    /// The node, if this host is one with pools and was looked at.
+    /// The node, if this host is one with pools and was checked.
     pub node: Option<String>,
-    /// Pools, and what is worth knowing.
+    /// The pools, and notes.
     pub lines: Vec<String>,
-    /// What is wrong with the configuration and the machine.
+    /// Findings about the configuration and the machine.
     pub findings: Vec<Finding>,
-    /// What is wrong with Slurm's settings.
+    /// Findings about Slurm's settings.
     pub of_slurm: Vec<Finding>,
-    /// Whether there was anything of Slurm to judge.
+    /// Whether there were settings of Slurm to judge.
     pub slurm_is_known: bool,
 }
 
 impl Report {
-    /// Nothing found yet.
+    /// An empty report.
     pub fn of(config: &Path) -> Report {
         Report {
             config: config.to_owned(),
@@ -155,7 +155,7 @@ fn object<'a>(
     json!({"config": config, "status": status, "findings": findings})
 }
 
-/// Tells that the configuration cannot be used.
+/// Reports that the configuration cannot be used.
 pub fn refused(config: &Path, error: &CliError, form: Form) {
     match (error, form) {
         (CliError::Config(errors), Form::Json) => {
@@ -176,7 +176,7 @@ pub fn refused(config: &Path, error: &CliError, form: Form) {
                 .collect();
             println!("{}", object(config, Verdict::Errors, findings.iter()));
         }
-        // Errors of the file are what this command is for: they go out as they are, one line each, for editors.
+        // Mistakes in the file are printed unchanged, one line each, for editors.
         (CliError::Config(errors), Form::Text | Form::Quiet) => eprintln!("{errors}"),
         (error, Form::Json) => {
             let finding = Finding::of_machine(error, error.hint().unwrap_or_default());

@@ -2,21 +2,20 @@
 
 use gpufrac_core::geometry::Placement;
 
-/// Something that stands on a GPU.
+/// A segment of the map: an instance on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
-    /// Where.
+    /// The position.
     pub placement: Placement,
-    /// What to write into it, e.g. `job 12 2g.20gb`.
+    /// The label, e.g. `job 12 2g.20gb`.
     pub label: String,
 }
 
-/// Columns of one memory slice.
+/// Columns for each memory slice.
 const SLICE_COLUMNS: usize = 11;
 
-/// Draws `memory_slices` slices in one line: `[job 12 4g.40gb      ...][free     ]`. A label that
-/// is too long is cut. Where segments overlap, which must never be, both are shown on lines of
-/// their own.
+/// Draws `memory_slices` slices in one line: `[job 12 4g.40gb      ...][free     ]`. A label that is too long is cut.
+/// Segments must not overlap; if they do, each is shown on its own line.
 pub fn draw(memory_slices: u8, segments: &[Segment]) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut left: Vec<&Segment> = segments.iter().collect();
@@ -47,8 +46,8 @@ pub fn draw(memory_slices: u8, segments: &[Segment]) -> Vec<String> {
     lines
 }
 
-/// Draws what has no place: shares of a device, one beside the other, as wide as they are large.
-/// `capacity` and the shares are in units.
+/// Draws shares, which have no position, side by side with a width in proportion to their size. `capacity` and the
+/// shares are in units.
 pub fn draw_shares(capacity: u32, shares: &[(u32, String)]) -> String {
     const COLUMNS: u32 = 8 * SLICE_COLUMNS as u32;
     let width = |units: u32| usize::try_from(units * COLUMNS / capacity.max(1)).unwrap_or(0);
