@@ -1,4 +1,4 @@
-//! What is done about a stalled slice, and about slices that other runs left.
+//! Actions on stalled slices, and on slices that earlier jobs left.
 
 pub mod mail;
 pub(crate) mod mail_queue;

@@ -1,4 +1,4 @@
-//! The node's clocks, and time by the one that nobody sets.
+//! The clocks of the node, and a time that setting the wall clock does not change.
 
 use std::fs;
 use std::ops::Add;
@@ -7,24 +7,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// A time since the node booted (`CLOCK_BOOTTIME`): it runs on while the daemon does not, and a step
-/// of the wall clock does not move it. Times of one boot can be compared; the state with them lies
-/// on a tmpfs and goes with the boot.
+/// The time since the node booted (`CLOCK_BOOTTIME`). It continues while the daemon does not run, and setting the
+/// wall clock does not change it. Only times of one boot can be compared; the state with such times is on a tmpfs, so
+/// it ends with the boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BootTime(Duration);
 
 impl BootTime {
-    /// That long after boot.
+    /// The time `time` after the boot.
     pub fn after_boot(time: Duration) -> BootTime {
         BootTime(time)
     }
 
-    /// How long after `earlier`; zero if it is not.
+    /// The duration since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: BootTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So long before; the boot at the earliest.
+    /// The time `time` earlier; not before the boot.
     pub fn before(self, time: Duration) -> BootTime {
         BootTime(self.0.saturating_sub(time))
     }
@@ -38,15 +38,15 @@ impl Add<Duration> for BootTime {
     }
 }
 
-/// The clocks that the daemon judges by.
+/// The clocks of the daemon.
 pub trait Clock {
     /// The time since boot.
     fn now(&self) -> BootTime;
 
-    /// What the wall clock shows: seconds since 1970.
+    /// The wall clock, in seconds since 1970.
     fn unix_now(&self) -> u64;
 
-    /// What the wall clock showed at a time, as far as it shows the right time now: seconds since 1970.
+    /// The wall-clock time of a boot time, if the wall clock is right now; in seconds since 1970.
     fn unix(&self, time: BootTime) -> u64 {
         let (now, wall) = (self.now(), self.unix_now());
         match time > now {
@@ -66,7 +66,7 @@ pub struct SystemClock;
 )]
 impl Clock for SystemClock {
     fn now(&self) -> BootTime {
-        // The kernel has this clock since 2.6.39; the call cannot fail with a valid id.
+        // The kernel has this clock since 2.6.39; with a valid id the call cannot fail.
         let time =
             clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
         BootTime(time.into())
@@ -78,7 +78,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Names this boot of the node.
+/// The kernel's identifier of this boot.
 pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map_or_else(|_| String::new(), |id| id.trim().to_owned())

@@ -1,4 +1,4 @@
-//! One round after the other: leases, samples, judgement, actions, what is reported.
+//! The rounds of the daemon: read the leases, take samples, judge, act, report.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,9 +33,9 @@ mod steps;
 mod tell;
 mod watched;
 
-/// Rounds between two looks for what other runs left.
+/// Rounds between two clean-ups.
 const ROUNDS_BETWEEN_CLEANUPS: u64 = 6;
-/// Rounds between two clearings of old records.
+/// Rounds between two removals of old records.
 const ROUNDS_BETWEEN_PURGES: u64 = 360;
 
 /// The daemon without its loop.
@@ -45,11 +45,11 @@ pub struct Daemon {
     peers: Peers,
     mail_queue: MailQueue,
     state: State,
-    /// The jobs whose leases are active.
+    /// The jobs with active leases.
     watched: BTreeMap<JobId, WatchedJob>,
-    /// All of them.
+    /// All leases of the node.
     leases: Vec<Lease>,
-    /// When it was last known which there are.
+    /// When the leases were last read without an error.
     leases_known: Option<BootTime>,
     breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
@@ -59,7 +59,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Takes up what an earlier run left.
+    /// Starts with the state that an earlier run of the daemon saved.
     ///
     /// # Errors
     /// The saved state cannot be read.
@@ -92,7 +92,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Takes another configuration; windows, warnings and history stay.
+    /// Takes a new configuration; windows, warnings and history stay.
     pub fn reload(&mut self, node: Node) {
         self.peers = Peers::new(node.shared.as_deref(), &node.name);
         self.outside.sampler.reload(&node);
@@ -102,7 +102,7 @@ impl Daemon {
         }
     }
 
-    /// How the next round is to be. A slice that has been stalled for half of its time is watched without gaps.
+    /// The rhythm of the next round. A slice that has been stalled for half of its window is observed without gaps.
     pub fn rhythm(&self) -> Rhythm {
         let interval = self.node.config.reaper.interval;
         let now = self.outside.clock.now();
@@ -117,12 +117,12 @@ impl Daemon {
         Rhythm::new(interval, suspect)
     }
 
-    /// One round. `changed`: whether leases may have changed since the last one. `observe` waits while activity is
-    /// measured, for as long as a [`LookScope`] is worth it, and says whether it was long enough to tell.
+    /// One round. `changed`: whether leases may have changed since the last round. `observe` waits while activity is
+    /// measured, as long as the [`LookScope`] allows, and returns whether the time was long enough for a measurement.
     pub fn round(&mut self, changed: bool, mut observe: impl FnMut(LookScope) -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
-        // Events can be lost, so not by them alone; and what could not be read is read again.
+        // inotify can lose events, so leases are also read at intervals; and again after an error.
         let read = changed
             || self.reports.has_error(Topic::Leases)
             || self.round % ROUNDS_BETWEEN_CLEANUPS == 1;
@@ -130,7 +130,7 @@ impl Daemon {
             None => {}
             Some(Ok(leases)) => self.sync_leases(leases),
             Some(Err(error)) => {
-                // The jobs of a damaged file are unknown: nothing is decided.
+                // The job of a damaged lease is not known, so nothing is decided.
                 self.reports
                     .report_once(&self.outside.log, Topic::Leases, Some(error));
                 return self.publish();
@@ -173,7 +173,7 @@ impl Daemon {
         self.reports.report_once(log, Topic::Kept, ended.err());
     }
 
-    /// Keeps everything: the daemon ends.
+    /// Saves the state; the daemon ends.
     pub fn stop(&mut self) {
         for watched in self.watched.values_mut() {
             watched.written = None;
@@ -186,7 +186,7 @@ impl Daemon {
         watched.policy(&self.node.config.reaper)
     }
 
-    /// Whether the work since `began` takes so long that the next samples must not wait for the rest.
+    /// Whether the work since `began` takes so long that the next samples must not wait for the rest of it.
     fn is_late(&self, began: BootTime) -> bool {
         rhythm::is_late(
             self.outside.clock.as_ref(),

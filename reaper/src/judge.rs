@@ -1,4 +1,4 @@
-//! From samples to what is due for a job.
+//! From samples to due actions.
 
 pub mod breaker;
 pub mod escalation;

@@ -1,4 +1,4 @@
-//! What outlives a round: the state of the daemon, and the records of jobs.
+//! Data that outlive a round: the state of the daemon, and the records of jobs.
 
 pub mod evidence;
 pub mod records;

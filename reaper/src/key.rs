@@ -1,23 +1,23 @@
-//! Which run of which job a lease is of, and which of its slices.
+//! Identifiers of a run of a job, and of one of its slices.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use serde::{Deserialize, Serialize};
 
-/// Which run of which job.
+/// Identifies a run of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Key {
     /// Slurm's id of the job.
     pub job_id: JobId,
-    /// How often it was requeued.
+    /// How often the job was requeued before.
     pub restart_count: u32,
-    /// When the lease was written: ids start over where Slurm lost its state.
+    /// When the lease was written, in seconds since 1970: job ids start again if Slurm lost its state.
     pub created_unix: u64,
 }
 
 impl Key {
-    /// Of a lease.
+    /// The key of a lease.
     pub fn of(lease: &Lease) -> Key {
         Key {
             job_id: lease.job_id,
@@ -27,17 +27,17 @@ impl Key {
     }
 }
 
-/// Which slice of which job on this node: a job with a slice for each task has several.
+/// Identifies a slice of a job on this node; a job with a slice for each task has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceId {
     /// Slurm's id of the job.
     pub job_id: JobId,
-    /// Which of its slices here, from 0.
+    /// The number of the slice among those of the job on this node, from 0.
     pub number: u32,
 }
 
 impl SliceId {
-    /// Of a lease.
+    /// The id of a lease's slice.
     pub fn of(lease: &Lease) -> SliceId {
         SliceId {
             job_id: lease.job_id,

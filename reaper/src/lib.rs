@@ -1,8 +1,7 @@
-//! gpufrac-reaperd: it finds jobs that hold a slice and do not use it, warns their users, and
-//! gives the slices back.
+//! gpufrac-reaperd: finds jobs that hold a slice without using it, warns their users, and reclaims the slices.
 //!
-//! Data flows one way, once in each interval: [`measure`], [`judge`], [`act`]. [`keep`] holds what outlives a
-//! round or the daemon, [`report`] shows it to people and to Prometheus.
+//! Data flow in one direction, once in each interval: [`measure`], [`judge`], [`act`]. [`keep`] stores data that
+//! outlive a round or the daemon; [`report`] shows them to people and to Prometheus.
 #![forbid(unsafe_code)]
 
 pub mod act;

@@ -35,7 +35,7 @@ struct Args {
     node: Option<String>,
 }
 
-/// How long what is left of a daemon that was killed, a child that just began, may hold its lock.
+/// How long a child process of a killed daemon, started just before, may still hold the daemon's lock.
 const LONGEST_LOCK_RELEASE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -78,14 +78,14 @@ impl Args {
     }
 }
 
-/// Why the daemon does not run.
+/// The reasons why the daemon does not start.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("{0}; name the file with `--config FILE` or `{name}`", name = config::PATH_ENV)]
     Config(#[from] NodeError),
     #[error(transparent)]
     File(#[from] FileError),
-    /// Signals, or the folder of leases.
+    /// Signals could not be set up, or the folder of leases does not exist.
     #[error(transparent)]
     Wait(#[from] std::io::Error),
     #[error(transparent)]
@@ -95,11 +95,11 @@ enum StartError {
 }
 
 fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
-    // First of all: a SIGHUP that comes now must not end the daemon. Threads that start later inherit this.
+    // Before anything else: a SIGHUP must not end the daemon. Threads that start later inherit the mask.
     let signals = wait::block_signals()?;
     let node = args.load()?;
     if !node.has_pools() {
-        // The unit may be enabled on every node of a cluster.
+        // The unit may be enabled on every node of a cluster, so a node without pools is no error.
         log.info(format!(
             "no pool has GPUs on node {}: nothing to do",
             node.name
@@ -150,7 +150,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     Ok(())
 }
 
-/// One daemon a node.
+/// Ensures that only one daemon runs for a node.
 #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
 fn alone(node: &Node) -> Result<DaemonLock, StartError> {
     let locks = Locks::create(&node.run)?;
@@ -169,7 +169,7 @@ fn alone(node: &Node) -> Result<DaemonLock, StartError> {
     }
 }
 
-/// The configuration as it is now, or why the daemon cannot go on with it.
+/// The current configuration; the error text if it cannot be used.
 fn reloaded(args: &Args, run: &Path) -> Result<Node, String> {
     let node = args.load().map_err(|error| error.to_string())?;
     match node.run == run {
@@ -178,9 +178,9 @@ fn reloaded(args: &Args, run: &Path) -> Result<Node, String> {
     }
 }
 
-/// Prometheus' endpoint; without it the daemon does its work all the same.
+/// The endpoint for Prometheus; the daemon also works without it.
 struct Endpoint {
-    /// As the configuration has it.
+    /// The address in the configuration.
     address: Option<SocketAddr>,
     server: Option<Server>,
 }
@@ -205,19 +205,19 @@ impl Endpoint {
         }
     }
 
-    /// At the address of another configuration.
+    /// Moves to the address of a new configuration.
     fn follow(self, node: &Node, snapshot: &Arc<Mutex<Snapshot>>, log: &JobLog) -> Endpoint {
         if node.config.reaper.metrics == self.address && self.server.is_some() {
             return self;
         }
-        // The old one may hold the port.
+        // The old endpoint may use the same port.
         drop(self);
         Endpoint::open(node, snapshot, log)
     }
 }
 
-/// The unit says how long a round may take beside what the configuration lets it wait: from the end of one to
-/// that of the next it may measure and rest for nearly two intervals.
+/// Sets the watchdog: the time of the unit for the work of a round, plus the longest wait of the configuration. From
+/// the end of one round to the end of the next, measurement and rest take nearly two intervals.
 fn set_watchdog(interval: Duration) {
     if let Some(unit) = sd_notify::watchdog_enabled() {
         let limit = (unit + 2 * interval).as_micros();
@@ -226,8 +226,8 @@ fn set_watchdog(interval: Duration) {
     }
 }
 
-/// Tells systemd, where there is one.
+/// Notifies systemd.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    // Without systemd no one reads the state.
+    // Without systemd no process reads the notification.
     let _ = sd_notify::notify(states);
 }

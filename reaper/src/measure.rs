@@ -1,4 +1,4 @@
-//! From the driver, dcgm-exporter and control groups to samples of slices.
+//! Takes samples of slices from the driver, dcgm-exporter and control groups.
 
 pub mod cpu;
 pub mod dcgm;

@@ -1,4 +1,4 @@
-//! What the daemon takes from outside, each behind a small trait: tests put a simulated world here.
+//! The daemon's access to the outside, each part behind a small trait, which tests implement by a simulated world.
 
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
@@ -12,27 +12,27 @@ use crate::keep::state::Memory;
 use crate::measure::sample::Sampler;
 use crate::measure::telemetry::Telemetry;
 
-/// The world of a daemon.
+/// The daemon's access to the outside.
 pub struct Outside {
-    /// Which time it is.
+    /// The clocks.
     pub clock: Box<dyn Clock>,
-    /// What slices do.
+    /// The activity of slices.
     pub sampler: Box<dyn Sampler>,
-    /// Which slices there are.
+    /// The slices of the node.
     pub slices: Box<dyn Slices>,
-    /// Whose they are, and how a job ends.
+    /// Slurm: the owners of jobs, and their end.
     pub slurm: Box<dyn JobControl>,
-    /// What an earlier run of the daemon left, and the next one is to find.
+    /// The storage of state and records.
     pub memory: Box<dyn Memory>,
-    /// What an admin reads.
+    /// The log for admins.
     pub log: JobLog,
 }
 
 impl Outside {
-    /// The real one, of this machine.
+    /// The real implementations for this machine.
     ///
     /// # Errors
-    /// A folder cannot be made, or is not root's alone.
+    /// A folder cannot be created, or others than root can change it.
     pub fn of(node: &Node) -> Result<Outside, FileError> {
         Ok(Outside {
             clock: Box::new(SystemClock),

@@ -1,4 +1,4 @@
-//! What people and Prometheus see: metrics, charts, errors in the log, and why a job ended.
+//! Reports for people and Prometheus: metrics, charts, errors in the log, and the reasons why jobs were ended.
 
 pub mod chart;
 pub(crate) mod errors;

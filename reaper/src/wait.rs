@@ -1,4 +1,4 @@
-//! Waiting: for the next round, for signals, and for leases that are about to end.
+//! Waits for the next round, for signals, and for leases that are being released.
 #![expect(clippy::disallowed_methods, reason = "waits for real time")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use crate::measure::telemetry::SHORTEST_LOOK;
 use crate::rhythm::{LookScope, Rhythm};
 
-/// Why waiting ended.
+/// The reason why waiting ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The time is over, or a lease changed.
@@ -26,7 +26,7 @@ pub enum Wake {
     End,
 }
 
-/// Blocks the signals that a [`Waiter`] waits for, in this thread and those that it starts.
+/// Blocks the signals that a [`Waiter`] waits for, in this thread and in threads that it starts.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -46,7 +46,7 @@ pub struct Waiter {
     folder: PathBuf,
     rhythm: Rhythm,
     began: Instant,
-    /// Whether the look of this round was cut short.
+    /// Whether the measurement of this round was interrupted.
     cut: bool,
     /// Whether a lease changed since the last round began.
     changed: bool,
@@ -54,10 +54,10 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Takes the signals that were blocked, and watches the folder of leases.
+    /// Takes the blocked signals, and watches the folder of leases.
     ///
     /// # Errors
-    /// The folder is not there: `gpufrac node-setup` makes it.
+    /// The folder does not exist; `gpufrac node-setup` creates it.
     pub fn new(signals: SigSet, leases: &Path) -> io::Result<Waiter> {
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         let changes = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
@@ -83,7 +83,7 @@ impl Waiter {
         })
     }
 
-    /// A round begins; whether a lease changed since the last one did.
+    /// Starts a round; returns whether a lease changed since the start of the last one.
     pub fn begin(&mut self, rhythm: Rhythm) -> bool {
         self.rhythm = rhythm;
         self.began = Instant::now();
@@ -93,8 +93,9 @@ impl Waiter {
         std::mem::replace(&mut self.changed, false)
     }
 
-    /// Waits while activity is measured. When a lease is about to end the driver is let go of at once, as for a signal;
-    /// a look at a part of the slices ends when a lease is gone, too. Says whether the measurement was long enough.
+    /// Waits while activity is measured. If a lease is being released, or a signal arrives, the wait ends at once, so
+    /// that the session with the driver is closed; a measurement of some slices also ends when a lease was removed.
+    /// Returns whether the measurement was long enough.
     pub fn observe(&mut self, scope: LookScope) -> bool {
         let began = Instant::now();
         let end = began + self.rhythm.look;
@@ -114,7 +115,7 @@ impl Waiter {
         self.wake
     }
 
-    /// `look`: what is being looked at, where the leases can cut the wait short.
+    /// `look`: the slices that are being measured, if changes of leases may end the wait.
     fn wait(&mut self, end: Instant, look: Option<LookScope>) {
         while self.wake == Wake::Due {
             let left = end.saturating_duration_since(Instant::now());
@@ -129,7 +130,7 @@ impl Waiter {
             let is_ready = |fd: Option<&PollFd<'_>>| fd.and_then(PollFd::any).unwrap_or(false);
             let (signal, lease) = (is_ready(fds.first()), is_ready(fds.get(1)));
             if ready.is_err() {
-                // Interrupted: look at the clock again.
+                // poll(2) was interrupted by a signal; compute the remaining time again.
                 continue;
             }
             if signal {
@@ -153,7 +154,7 @@ impl Waiter {
         }
     }
 
-    /// What became of the leases since the last call.
+    /// The changes of leases since the last call.
     fn take_changes(&mut self) -> Changes {
         let mut changes = Changes::default();
         while let Ok(events) = self.leases.read_events() {
@@ -171,16 +172,16 @@ impl Waiter {
     }
 }
 
-/// What became of leases.
+/// Changes of leases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
-    /// One is being released.
+    /// A lease is being released.
     ending: bool,
-    /// One was removed.
+    /// A lease was removed.
     gone: bool,
 }
 
-/// Rounded up, so as not to spin through the last millisecond.
+/// The rest as a timeout for poll(2), rounded up, so that the last millisecond does not spin.
 fn timeout(left: Duration) -> PollTimeout {
     let ms = left.as_millis().saturating_add(1).min(i32::MAX as u128);
     PollTimeout::try_from(ms as i32).unwrap_or(PollTimeout::MAX)
@@ -196,7 +197,7 @@ mod tests {
     use super::{Rhythm, Waiter};
     use crate::rhythm::LookScope;
 
-    /// A waiter of a folder with one lease, whose look takes so long.
+    /// A waiter with a folder of one lease, whose measurement takes `look`.
     fn waiter(look: Duration) -> (tempfile::TempDir, Waiter) {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("1.toml"), "state = \"releasing\"").unwrap();
@@ -206,7 +207,7 @@ mod tests {
         (folder, waiter)
     }
 
-    /// An hour that does not end would be seen.
+    /// The measurement would take an hour; the test would show if it did not end.
     #[test]
     fn a_look_at_a_part_ends_when_the_lease_is_gone() {
         let (folder, mut waiter) = waiter(Duration::from_secs(3600));

@@ -1,5 +1,5 @@
-//! The metrics as their readers see them: the text, the server, Prometheus itself with the rules of `etc`, and
-//! the dashboard.
+//! The metrics as their readers get them: the text, the server, Prometheus with the rules of `etc`, and the
+//! dashboard.
 #![expect(clippy::disallowed_methods, reason = "waits for real programs")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -41,7 +41,7 @@ fn slice(job: u32) -> SliceMetrics {
     }
 }
 
-/// A slice with figures and one without, and every counter another number.
+/// A slice with values and one without, and a different number for every counter.
 fn snapshot() -> Snapshot {
     Snapshot {
         slices: vec![
@@ -99,9 +99,9 @@ fn a_slice_that_is_there_twice_is_told_once() {
     assert!(!names.is_empty());
 }
 
-/// For how long a client is served: `LONGEST_SERVICE` of the server.
+/// How long a client is served: `LONGEST_SERVICE` of the server.
 const SERVED: Duration = Duration::from_secs(5);
-/// What takes longer than this hangs, however busy the machine.
+/// The time after which the test fails, even on a busy machine.
 const HANGS: Duration = Duration::from_secs(120);
 
 fn serve(snapshot: Snapshot) -> (Server, Arc<Mutex<Snapshot>>) {
@@ -111,7 +111,7 @@ fn serve(snapshot: Snapshot) -> (Server, Arc<Mutex<Snapshot>>) {
     (server.unwrap(), snapshot)
 }
 
-/// The answer to these bytes.
+/// Sends these bytes and returns the answer.
 fn send(server: &Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -138,7 +138,7 @@ fn what_is_answered() {
     let kind = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert!(head.contains(kind), "{head}");
     assert_eq!(body, render(&snapshot(), "gn01"));
-    // Always what is now.
+    // The answer always has the current values.
     shared.lock().unwrap().slices.clear();
     assert!(get(&server).contains("\ngpufrac_leases{node=\"gn01\"} 0\n"));
 
@@ -198,17 +198,17 @@ fn clients_that_say_nothing_or_never_read_stop_nobody() {
     }
     let begin = Instant::now();
     assert!(get(&server).ends_with("# EOF\n"));
-    // One thread answers those that asked before, each once; a busy machine takes a few times as long.
+    // One thread answers the earlier clients, each once; a busy machine needs a few times as long.
     let longest = SERVED + once * 150 * 4;
     assert!(
         begin.elapsed() < longest,
         "{:?}, {once:?} each",
         begin.elapsed()
     );
-    // Other tests run beside this one: a few may have come.
+    // Other tests run at the same time and may start a few threads.
     assert!(threads() < before + 20);
     assert!(shared.try_lock().is_ok());
-    // In the end nobody is left.
+    // In the end all clients are closed.
     for mut stream in idlers {
         stream.set_read_timeout(Some(HANGS)).unwrap();
         let mut rest = Vec::new();
@@ -223,11 +223,11 @@ fn a_request_without_end_is_ended() {
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let header = [b'x'; 4096];
     let begin = Instant::now();
-    // Answered after 8 KiB, closed after another MiB.
+    // The server answers after 8 KiB and closes the connection after another MiB.
     while stream.write_all(&header).is_ok() {
         assert!(begin.elapsed() < HANGS);
     }
-    // One byte a second is no way to stay.
+    // A client that sends one byte a second is closed, too.
     let mut stream = TcpStream::connect(server.address()).unwrap();
     let begin = Instant::now();
     while stream.write_all(b"x").is_ok() {
@@ -256,11 +256,11 @@ fn a_server_that_is_dropped_is_gone() {
     assert!(error.to_string().contains(&address.to_string()));
     let _silent = TcpStream::connect(address).unwrap();
     drop(server);
-    // Another program may get the port at once: the thread of this server is gone with its snapshot.
+    // Another program may get the port at once; the server's thread has ended and released its snapshot.
     assert_eq!(Arc::strong_count(&shared), 1);
 }
 
-/// Names of metrics in a text: those that are rendered, and those of recording rules, which have a colon.
+/// The names of metrics in a text; those of recording rules have a colon.
 fn names(text: &str) -> BTreeSet<String> {
     let part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     text.split(|c| !part(c))
@@ -320,7 +320,7 @@ fn prometheus_reads_what_is_served() {
         .unwrap();
     let labels = &info[0]["metric"];
     assert_eq!(labels["user"], names);
-    // The target's own label and Slurm's job do not meet.
+    // The target's own label `job` does not collide with Slurm's job.
     assert_eq!(labels["job"], "gpufrac");
     assert_eq!(labels["node"], "gn01");
     let told = prometheus.query("{__name__=~\"gpufrac_.*\"}").unwrap();
@@ -332,7 +332,7 @@ fn prometheus_reads_what_is_served() {
     types_and_units_are_known(&prometheus);
     rules_are_evaluated(&mut prometheus);
 
-    // A job that ended is not told any more.
+    // An ended job is no longer in the answer.
     shared.lock().unwrap().slices.clear();
     prometheus.wait("the slices are gone", |prometheus| {
         value(prometheus, "gpufrac_slice_idle_seconds").is_none()
@@ -391,7 +391,7 @@ fn alerts_fire_when_they_should() {
     };
     in_etc(["check", "rules", "prometheus-rules.yml"]).unwrap();
     in_etc(["test", "rules", "prometheus-rules.test.yml"]).unwrap();
-    // Each alert is tested: once with what it says, once with nothing.
+    // Each alert is tested, once when it fires and once when it does not.
     let rules = fs::read_to_string(etc("prometheus-rules.yml")).unwrap();
     let test = fs::read_to_string(etc("prometheus-rules.test.yml")).unwrap();
     let alerts = rules
@@ -439,7 +439,7 @@ fn the_dashboard_asks_for_what_there_is() {
     }
     let rendered = rendered();
     assert_eq!(asked.difference(&rendered).next(), None);
-    // And there is nothing that it does not show.
+    // The dashboard shows every metric.
     assert_eq!(rendered.difference(&asked).next(), None);
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
     for variable in variables.filter(|variable| variable["type"] == "query") {
@@ -451,7 +451,7 @@ fn the_dashboard_asks_for_what_there_is() {
 #[test]
 fn prometheus_answers_every_query_of_the_dashboard() {
     let mut idle = snapshot();
-    // Something for those that show only what is idle.
+    // A value for the panels that only show idle slices.
     idle.slices[0].idle_seconds = 1000.0;
     let (server, shared) = serve(idle);
     let mut prometheus = or_skip!(Prometheus::start(&[server.address()]));

@@ -1,8 +1,8 @@
-//! The daemon in virtual time: ten thousand random jobs and a month of days in seconds, on a simulated node. What real
-//! Slurm and real counters do is for the end-to-end tests.
+//! The daemon in virtual time: ten thousand random jobs, and a month of days, in seconds of real time on a simulated
+//! node. The end-to-end tests check real Slurm and real counters.
 //!
-//! Each run has another seed and prints it. `GPUFRAC_TEST_SEED=SEED cargo test -p gpufrac-reaper --test virtual_time`
-//! repeats a run; a seed that ever failed belongs into `FAILED`.
+//! Each run has a new seed and prints it. `GPUFRAC_TEST_SEED=SEED cargo test -p gpufrac-reaper --test virtual_time`
+//! repeats a run; a seed that ever failed belongs in `FAILED`.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "virtual_time/directed.rs"]

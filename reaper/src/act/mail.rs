@@ -1,4 +1,4 @@
-//! Mail messages: to a user whose job is about to end, and to the admins when nothing is ended although it looks so.
+//! Mail messages: to a user whose job will end, and to the admins when reclaims are suspended.
 #![expect(
     clippy::disallowed_methods,
     reason = "mail leaves by the real clock, beside the rounds"
@@ -21,56 +21,56 @@ use crate::report::words::{
 
 pub use send::{MailError, send};
 
-/// As wide as mail usually is.
+/// The usual width of a mail message in characters.
 const LINE_WIDTH: usize = 72;
-/// Longer addresses are refused (RFC 5321, 4.5.3.1.3).
+/// The longest address in bytes (RFC 5321, 4.5.3.1.3).
 const LONGEST_ADDRESS: usize = 254;
 
 /// A mail message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Addresses.
+    /// The addresses of the recipients.
     pub to: Vec<String>,
-    /// One line.
+    /// The subject, one line.
     pub subject: String,
-    /// Lines of text.
+    /// The lines of the text.
     pub text: String,
-    /// A picture to go with it, where it can.
+    /// An attached chart, if the mail program supports attachments.
     pub chart_svg: Option<String>,
 }
 
-/// The data of a warning in addition to the event.
+/// The data of a warning besides the event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Notice<'a> {
-    /// Addresses, as [`recipient`] gives them.
+    /// The addresses from [`recipient`].
     pub to: Vec<String>,
-    /// What will be done to this job.
+    /// The action that will be taken on the job.
     pub action: Action,
-    /// How long after the event.
+    /// The time from the event to the action.
     pub ends_in: Duration,
-    /// What holds for the job.
+    /// The policy of the job.
     pub policy: &'a Policy,
 }
 
-/// Why a breaker is open.
+/// The state that opened a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breach {
-    /// The node that says so.
+    /// The node that reports it.
     pub node: String,
-    /// Whether the leases of all nodes were counted.
+    /// Whether the leases of all nodes were counted; otherwise those of one node.
     pub cluster: bool,
     /// Leases that look stalled.
     pub stalled: u32,
-    /// Of so many.
+    /// All counted leases.
     pub leases: u32,
-    /// Percent of them from which nothing is ended.
+    /// Percent of the leases at which the breaker opens.
     pub share: u8,
-    /// Since when: seconds since 1970.
+    /// Time of opening, in seconds since 1970.
     pub since_unix: u64,
 }
 
-/// Where a job's user is written to: MailUser of the job if it is one address, else the user. MailUser is the
-/// user's own text; what could be read as an option, a list, a file or a program by what delivers mail is no address.
+/// The address of a job's user: the job's MailUser if it is one address, otherwise the user. MailUser is text of the
+/// user; a text that a mail program could read as an option, a list, a file or a program is not used.
 pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<String> {
     let whole = |name: &str| match domain {
         Some(domain) if !name.contains('@') => format!("{name}@{domain}"),
@@ -82,8 +82,9 @@ pub fn recipient(mail_user: &str, user: &str, domain: Option<&str>) -> Option<St
     names.map(whole).find(|address| is_address(address))
 }
 
-/// A user name, or a name and a host. What programs that send mail take for an option, a folder, a pipe or a file begins
-/// with another character than a name does (`-`, `+`, `|`, `/`), and has no place in one but for the first two.
+/// Whether a text is a user name, or a name and a host. An option, folder, pipe or file of a mail program begins with
+/// another character than a name does (`-`, `+`, `|`, `/`); the last two of these are not allowed anywhere in an
+/// address.
 fn is_address(text: &str) -> bool {
     let name = |text: &str| {
         let usual = |c: char| c.is_ascii_alphanumeric() || "._+-=".contains(c);
@@ -101,7 +102,7 @@ fn is_address(text: &str) -> bool {
         }
 }
 
-/// To a user: the job will end.
+/// The warning to a user that the job will end.
 pub fn warning(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Message {
     let dry_run = if event.dry_run { " (dry-run)" } else { "" };
     let subject = format!(
@@ -140,7 +141,7 @@ fn in_short(stall: Stall) -> &'static str {
     }
 }
 
-/// What happens, when and why.
+/// The action, its time and its cause.
 fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<String> {
     let end_ms = event
         .at_ms
@@ -174,7 +175,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
     vec![paragraphs.join("\n\n")]
 }
 
-/// The remedies, the checkpoint, and the contact for more time.
+/// What the user can do: the remedies, the checkpoint, and the contact for an exemption.
 fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Vec<String> {
     let mut options = remedies(Some(record.job), event.stall);
     if let Some((signal, before)) = notice.policy.signal {
@@ -192,10 +193,10 @@ fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> 
     options
 }
 
-/// What the user may ask for when the next job is submitted.
+/// The value of `--gpufrac-idle` that the user may choose for the next job.
 fn exemption(record: &Record, event: &Event, policy: &Policy) -> Option<String> {
     if event.stall == Stall::OverShare {
-        // No wish changes this window.
+        // `--gpufrac-idle` does not change this window.
         return None;
     }
     let asked = policy.granted(record.wish);
@@ -226,7 +227,7 @@ fn closing(record: &Record, attached: bool) -> String {
     }
 }
 
-/// To the admins: warnings and reclaims are suspended. None without recipients.
+/// The message to the admins that warnings and reclaims are suspended. None without recipients.
 pub fn breaker(breach: &Breach, mail: &Mail) -> Option<Message> {
     let node = plain(&breach.node);
     let place = match breach.cluster {

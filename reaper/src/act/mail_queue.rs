@@ -1,4 +1,4 @@
-//! Mail messages on their way, on a thread of their own: a mail system that hangs must not stop the rounds.
+//! The mail queue, with its own thread: a mail system that hangs must not stop the rounds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use gpufrac_host::log::JobLog;
 
 use crate::act::mail::{self, MailError, Message};
 
-/// How long one message may take.
+/// The time limit for one message.
 const LONGEST_DELIVERY: Duration = Duration::from_secs(10);
-/// Mail messages that wait at most.
+/// The most waiting messages.
 const MOST_WAITING_MESSAGES: usize = 200;
 
-/// Messages that wait for the thread, and what became of those before them.
+/// Waiting messages, and the results of earlier ones.
 pub(crate) struct MailQueue {
     out: Option<SyncSender<(Mail, Message)>>,
     thread: Option<JoinHandle<()>>,
@@ -56,7 +56,7 @@ impl MailQueue {
         }
     }
 
-    /// Adds a message; one too many is lost, which is logged and counted.
+    /// Adds a message. A message that does not fit in the queue is dropped, logged and counted.
     pub fn send(&self, mail: &Mail, message: Message) {
         let Some(out) = &self.out else { return };
         match out.try_send((mail.clone(), message)) {
@@ -69,17 +69,17 @@ impl MailQueue {
         }
     }
 
-    /// How many were not sent since the last call.
+    /// The number of failed messages since the last call.
     pub fn failed(&self) -> u64 {
         self.failed.swap(0, Ordering::Relaxed)
     }
 
-    /// Waits for the message that is on its way; the others are not sent any more.
+    /// Waits for the message that is being sent; the waiting ones are dropped.
     pub fn finish(&mut self) {
         self.closing.store(true, Ordering::Relaxed);
         self.out = None;
         if let Some(thread) = self.thread.take() {
-            // It has panicked: nothing is left to wait for.
+            // If the thread panicked there is nothing to wait for.
             let _ = thread.join();
         }
     }

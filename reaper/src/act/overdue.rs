@@ -1,5 +1,5 @@
-//! What other runs left: leases that are being released and do not come to an end, leases of jobs
-//! that are over, instances that no lease names. Whatever is not known for certain stays.
+//! Cleans up after jobs that ended irregularly: leases whose release does not finish, leases of jobs that have ended,
+//! instances without a lease. Everything that is not known for certain stays.
 
 use std::collections::BTreeMap;
 
@@ -15,50 +15,50 @@ use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
 use crate::rhythm;
 
-/// Rounds between two questions to Slurm about a job that has no processes here.
+/// Rounds between two questions to Slurm about a job without processes on this node.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 30;
 
-/// Why a lease of a job that seems to be over could not be ended.
+/// The reasons why the lease of a job that seems to have ended was kept.
 #[derive(Debug, thiserror::Error)]
 pub enum OverdueError {
-    /// Slurm did not say whether the job is over.
+    /// Slurm did not say whether the job has ended.
     #[error(transparent)]
     Slurm(#[from] SlurmError),
-    /// The slice could not be ended.
+    /// The slice could not be removed.
     #[error(transparent)]
     Slice(#[from] SliceError),
 }
 
-/// What other runs left, as far as it is known.
+/// The state of the clean-up.
 #[derive(Default)]
 pub(crate) struct Cleanup {
-    /// Instances that no lease names, in words.
+    /// Descriptions of instances without a lease.
     unleased: Vec<String>,
-    /// Processes that compute where their jobs have no lease, in words.
+    /// Descriptions of processes that compute although their job has no lease.
     strangers: Vec<String>,
-    /// Leases that are being released, and those of jobs that are over.
+    /// The number of leases that are being released, or whose job has ended.
     overdue: u32,
-    /// The round in which Slurm is asked at the earliest whether a job without processes is over, by job id.
+    /// For each job without processes the first round in which Slurm is asked whether it has ended.
     next_question: BTreeMap<JobId, u64>,
 }
 
 impl Cleanup {
-    /// How many instances no lease names.
+    /// The number of instances without a lease.
     pub(crate) fn unleased(&self) -> u32 {
         self.unleased.len() as u32
     }
 
-    /// How many processes compute where their jobs have no lease.
+    /// The number of processes that compute although their job has no lease.
     pub(crate) fn strangers(&self) -> u32 {
         self.strangers.len() as u32
     }
 
-    /// How many leases are of jobs that are over, in any state.
+    /// The number of leases, in any state, whose job has ended.
     pub(crate) fn overdue(&self) -> u32 {
         self.overdue
     }
 
-    /// Ends what other runs left among all leases of the node, and looks for instances that no lease names.
+    /// Ends overdue leases of the node, and looks for instances without a lease.
     pub(crate) fn run(
         &mut self,
         outside: &Outside,
@@ -75,7 +75,7 @@ impl Cleanup {
         let seem_over = seem_over(outside.sampler.as_ref(), leases);
         self.next_question
             .retain(|job, _| seem_over.contains_key(job));
-        // None: Slurm was not asked, though there was something to ask.
+        // None: a question was due, but Slurm was not asked.
         let mut answer = seem_over.is_empty().then_some(Ok(()));
         for (job, leases) in seem_over {
             if self.next_question.get(&job).is_some_and(|at| *at > round) {
@@ -104,7 +104,7 @@ impl Cleanup {
         self.find_strangers(outside, node, reports);
     }
 
-    /// An alarm and no more: whose fault it is, an admin has to find out.
+    /// Reports such processes to the admin; it takes no action, because the cause is not known.
     fn find_strangers(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
         let found = match outside.slices.strangers(node) {
             Ok(found) => found,
@@ -122,7 +122,7 @@ impl Cleanup {
     fn find_unleased(&mut self, outside: &Outside, node: &Node, reports: &mut ErrorReports) {
         let found = match outside.slices.unleased(node) {
             Ok(Some(found)) => found,
-            // Another program works on a GPU: this run skips it.
+            // Another program works on a GPU, so this run skips the check.
             Ok(None) => return,
             Err(error) => return reports.report_once(&outside.log, Topic::Unleased, Some(error)),
         };
@@ -136,7 +136,7 @@ impl Cleanup {
     }
 }
 
-/// The active leases of jobs without processes here, by job: those with several slices too, which are not watched.
+/// The active leases of jobs without processes on this node, by job, including jobs with several slices.
 fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<JobId, Vec<&'a Lease>> {
     let mut found: BTreeMap<JobId, Vec<&Lease>> = BTreeMap::new();
     let active = leases.iter();
@@ -147,12 +147,13 @@ fn seem_over<'a>(sampler: &dyn Sampler, leases: &'a [Lease]) -> BTreeMap<JobId, 
     found
 }
 
-/// Ends those of the active leases of one job that Slurm says is over, or is another run of. Says how many there were.
+/// Ends the active leases of one job if Slurm says that the job has ended or runs again. Returns the number of these
+/// leases.
 fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32, OverdueError> {
     let Some(first) = leases.first() else {
         return Ok(0);
     };
-    // Asked without the lock: an answer can take long.
+    // Asked without the lock, because an answer can take long.
     let job = outside.slurm.job(first.job_id)?;
     let is_over = |lease: &Lease| {
         let over = |job: &JobInfo| {
@@ -164,7 +165,7 @@ fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32,
     for lease in leases.iter().filter(|lease| is_over(lease)) {
         match outside.slices.end(node, lease, &outside.log) {
             Ok(was) => over += u32::from(was),
-            // The others can go all the same.
+            // The other leases can still be ended.
             Err(error) => outcome = outcome.and(Err(error.into())),
         }
     }

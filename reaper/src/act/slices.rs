@@ -1,4 +1,4 @@
-//! The slices of a node: which there are, and how those that other runs left are ended.
+//! Lists the slices of a node, and removes those that earlier jobs left.
 
 use std::time::Duration;
 
@@ -17,73 +17,73 @@ use gpufrac_nvml::{MigMode, NvmlError};
 
 use crate::key::Key;
 
-/// A prolog or epilog that holds the lock is at work there: the next round will do.
+/// Without waiting: if a prolog or epilog holds the lock, the next round is early enough.
 const LONGEST_LOCK_WAIT: Duration = Duration::ZERO;
 
-/// Why slices could not be listed, repaired or ended.
+/// The reasons why slices could not be listed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum SliceError {
     /// A lease cannot be read or written.
     #[error(transparent)]
     Lease(#[from] StoreError),
-    /// The lock of a GPU cannot be taken.
+    /// The lock of a GPU cannot be requested.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The folder of locks cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The driver refuses.
+    /// The driver refused a call.
     #[error(transparent)]
     Driver(#[from] NvmlError),
-    /// The GPU of a lease is not to be found.
+    /// The GPU of a lease does not exist.
     #[error(transparent)]
     Gpu(#[from] TeardownError),
 }
 
-/// The slices of a node, and how those that were left are ended.
+/// Access to the slices of a node.
 pub trait Slices {
-    /// All leases.
+    /// All leases of the node.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A lease cannot be read.
     fn list(&self, node: &Node) -> Result<Vec<Lease>, SliceError>;
 
-    /// Ends what runs that died left on the GPUs of `leases` in `carving` or `releasing`.
+    /// Ends leases in `carving` or `releasing` on the GPUs of `leases` whose program died.
     ///
     /// # Errors
-    /// The driver or a file refuses.
+    /// The driver refused a call, or a file could not be changed.
     fn repair(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
 
-    /// Destroys those instances of `leases` that were kept for long enough.
+    /// Destroys those instances of `leases` whose time of `reuse` is over.
     ///
     /// # Errors
-    /// The driver or a file refuses.
+    /// The driver refused a call, or a file could not be changed.
     fn end_kept(&self, node: &Node, leases: &[Lease], log: &JobLog) -> Result<(), SliceError>;
 
-    /// Ends an active lease, if it is still there. Says whether it was.
+    /// Ends an active lease if it still exists. Returns whether it did.
     ///
     /// # Errors
-    /// The driver or a file refuses.
+    /// The driver refused a call, or a file could not be changed.
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
 
-    /// GPU instances on the GPUs of pools that no lease names: an admin's own, or the remains of a
-    /// lease that was removed by hand. They are shown and stay. None while another program works on one of the GPUs.
+    /// The GPU instances on GPUs of pools that no lease names: an admin's own, or the rest of a lease that was
+    /// removed by hand. They are reported and stay. None while another program works on one of the GPUs.
     ///
     /// # Errors
-    /// The driver or a file refuses.
+    /// The driver refused a call, or a file could not be read.
     fn unleased(&self, node: &Node) -> Result<Option<Vec<String>>, SliceError>;
 
-    /// Users' processes on slices and on GPUs of pools whose jobs have no lease there.
+    /// Users' processes on slices and GPUs of pools whose jobs have no lease there.
     ///
     /// # Errors
-    /// The driver or a file refuses.
+    /// The driver refused a call, or a file could not be read.
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError>;
 }
 
-/// The slices that stand on the node's GPUs.
+/// The slices on this node's real GPUs.
 pub struct NodeSlices;
 
-/// Works on each GPU of these leases on which no other program works.
+/// Calls a function for each GPU of these leases that no other program has locked.
 fn on_gpus<'a>(
     node: &Node,
     leases: impl Iterator<Item = &'a Lease>,
@@ -95,7 +95,7 @@ fn on_gpus<'a>(
     of_gpus.dedup_by_key(|lease| &lease.slice.gpu_uuid);
     for lease in of_gpus {
         let locks = node.locks()?;
-        // The driver takes its time to start: no job waits for that.
+        // The session starts before the lock is taken, because it is slow and no job must wait for it.
         let session = node.nvml()?;
         let lock = match locks.gpu(lease.slice.gpu_index, LONGEST_LOCK_WAIT) {
             Err(LockError::Timeout { .. }) => continue,
@@ -104,7 +104,7 @@ fn on_gpus<'a>(
         let store = node.leases()?;
         match teardown::gpu_of(&session, lease) {
             Ok(gpu) => work(&mut LockedGpu::new(lock, node, &store, gpu, log))?,
-            // The other GPUs can be repaired all the same.
+            // The other GPUs can still be repaired.
             Err(error) => log.warning(format!(
                 "the lease of job {}, left {}, cannot be ended yet: {error}",
                 lease.job_id, lease.state
@@ -148,7 +148,7 @@ impl Slices for NodeSlices {
             other => other?,
         };
         let store = node.leases()?;
-        // The answer was about this run alone.
+        // Slurm's answer was about this run of the job only.
         let now = store.again(lease)?;
         let Some(mut same) = now.filter(|now| Key::of(now) == Key::of(lease)) else {
             return Ok(false);
@@ -175,7 +175,7 @@ impl Slices for NodeSlices {
                 continue;
             }
             let locks = node.locks()?;
-            // While a program carves, instances without a lease exist.
+            // While a program makes a slice, its instance has no lease yet.
             let _lock = match locks.gpu(index, LONGEST_LOCK_WAIT) {
                 Err(LockError::Timeout { .. }) => return Ok(None),
                 other => other?,
@@ -213,11 +213,11 @@ impl Slices for NodeSlices {
             if processes.is_empty() {
                 continue;
             }
-            // After the processes: a lease is there before the first process of its job.
+            // Leases are read after the processes, because a lease exists before the first process of its job.
             let leases = node.leases()?.of_gpu(&gpu.uuid)?;
             for process in processes {
                 let at = strangers::leases_at(&leases, process.gi_id);
-                // An instance that no lease names is another's, with all that runs on it.
+                // An instance without a lease is an admin's, with all of its processes.
                 let is_others = process.gi_id.is_some() && at.is_empty();
                 if !is_others && strangers::is_stranger(process.pid, &at) {
                     found.push(format!("process {} on {gpu}", process.pid));

@@ -1,5 +1,5 @@
-//! Slurm, asked and told by a process of its own: libslurm ends the process that it is in where
-//! slurm.conf is wrong, waits for minutes where slurmctld is silent, and takes memory.
+//! Calls Slurm in a separate process: libslurm ends its process if slurm.conf is wrong, waits for minutes if
+//! slurmctld does not answer, and uses much memory.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -11,55 +11,55 @@ use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
 use slurm_sys::client::{Client, ClientError, JobInfo};
 
-/// The argument that makes the daemon's program that process.
+/// The argument with which the daemon's program becomes this process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
-/// How long it may take.
+/// The time limit of a call.
 const LONGEST_CALL: Duration = Duration::from_secs(15);
 
-/// Why Slurm gave no answer.
+/// The reasons why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// The process could not be run.
+    /// The process could not be started.
     #[error("cannot ask Slurm: {0}")]
     Run(#[from] std::io::Error),
-    /// It did not end in time.
+    /// The process did not end in time.
     #[error("slurmctld did not answer within {} s", LONGEST_CALL.as_secs())]
     TooSlow,
-    /// It ended without a reply, and said this.
+    /// The process ended without a reply; with its output.
     #[error("libslurm ended: {0}")]
     Ended(String),
-    /// slurmctld refused, or was not reached.
+    /// slurmctld refused, or could not be reached.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Why an action was not carried out, in the words of Slurm.
+/// The reason why Slurm did not carry out an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{0}")]
 pub struct ActionError(pub String);
 
-/// Something to be done to a job.
+/// An action on a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SlurmAction {
-    /// A line on its terminal or in its output.
+    /// Writes a line to the job's terminal or output.
     Notify(String),
-    /// Its admin comment.
+    /// Sets the admin comment.
     Comment(String),
-    /// A signal to its batch script, or to the steps of a job that has none.
+    /// Sends a signal to the batch script; without a script, to the steps.
     Signal(u8),
-    /// Back to the queue, held or not.
+    /// Requeues the job.
     Requeue {
-        /// Held.
+        /// Whether the job is held.
         hold: bool,
     },
-    /// Its end.
+    /// Cancels the job.
     Cancel,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Call {
     job_id: JobId,
-    /// Which run of it is meant; actions are for no other.
+    /// The run of the job that is meant; no other run is changed.
     restart_count: Option<u32>,
     actions: Vec<SlurmAction>,
 }
@@ -67,15 +67,15 @@ struct Call {
 #[derive(Serialize, Deserialize)]
 struct Reply {
     job: Option<JobInfo>,
-    /// Of the actions, in their order.
+    /// The results of the actions, in their order.
     results: Vec<Result<(), ActionError>>,
 }
 
-/// Slurm, as the daemon knows it.
+/// The daemon's access to Slurm.
 pub trait JobControl {
-    /// A job; None if Slurm knows none of this id.
+    /// The job with this id; None if Slurm knows none.
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
-    /// Does something to a run of a job; the outcome of each.
+    /// Carries out actions on a run of a job; returns the result of each.
     fn act(
         &self,
         job_id: JobId,
@@ -84,12 +84,12 @@ pub trait JobControl {
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError>;
 }
 
-/// The real one.
+/// Slurm, called in a separate process.
 pub struct SlurmProcess;
 
 impl SlurmProcess {
     fn call(call: &Call) -> Result<Reply, SlurmError> {
-        // Also where the program was replaced meanwhile.
+        // This path works even if the program's file was replaced meanwhile.
         let mut child = Command::new(Path::new("/proc/self/exe"));
         child.arg(CALL_ARGUMENT);
         let text = serde_json::to_string(call).map_err(std::io::Error::from)?;
@@ -100,7 +100,7 @@ impl SlurmProcess {
             }
             Outcome::Ended(ended) => {
                 let text = ended.text();
-                // libslurm may have something to say, too.
+                // libslurm may also print lines.
                 let mut lines = text.lines();
                 let reply: Option<Result<Reply, String>> =
                     lines.find_map(|line| serde_json::from_str(line).ok());
@@ -136,10 +136,10 @@ impl JobControl for SlurmProcess {
     }
 }
 
-/// The process: a call on stdin, its reply as a line of stdout.
+/// The separate process: reads a call on stdin, writes the reply as a line to stdout.
 ///
 /// # Errors
-/// When the call cannot be read or the reply not be written.
+/// The call cannot be read, or the reply cannot be written.
 pub fn serve() -> std::io::Result<()> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;

@@ -1,4 +1,4 @@
-//! The breakers of the node and of the cluster: counted, opened, closed and announced.
+//! The circuit breakers of the node and of the cluster: counts, opens, closes and announces them.
 
 use super::Daemon;
 use crate::act::mail::{self, Breach};
@@ -9,8 +9,8 @@ use crate::judge::peers::LeaseCount;
 use crate::report::errors::Topic;
 
 impl Daemon {
-    /// Whether so few slices look stalled that it may be true, and when that was not so last, here or on a node of the
-    /// cluster; else why nothing is done. `users`: the leases here by user; `acts`: whether something is due.
+    /// Returns the time when a breaker was last open, here or on another node of the cluster, or the refusal if a
+    /// breaker is open now. `users`: the leases of this node by user. `acts`: whether an action is due.
     pub(super) fn check_breakers(
         &mut self,
         users: UserCounts,
@@ -23,13 +23,13 @@ impl Daemon {
         let told = self.peers.tell(own, now, interval);
         self.reports
             .report_once(&self.outside.log, Topic::Shared, told.err());
-        // All nodes are only asked for when something is to be done.
+        // The counts of all nodes are read only if an action is due.
         let cluster = match acts || self.breakers.cluster {
             true => self.count_cluster(),
             false => Ok(None),
         };
         self.set_breaker(BreakerScope::Node, Some(&users));
-        // A node that cannot count must not close the breaker.
+        // A node that cannot read the counts must not close the breaker.
         if let Ok(count) = &cluster {
             let users = count.as_ref().map(|count| &count.users);
             self.set_breaker(BreakerScope::Cluster, users);
@@ -56,7 +56,7 @@ impl Daemon {
         count.map_err(|_| Refusal::UncountedCluster)
     }
 
-    /// Opens or closes a breaker, and says so when that changes it.
+    /// Opens or closes a breaker; logs a change and informs the admins.
     fn set_breaker(&mut self, scope: BreakerScope, users: Option<&UserCounts>) {
         let limits = self.node.config.reaper.breaker;
         let too_many = users.filter(|users| breaker::is_open(&limits, scope, users));

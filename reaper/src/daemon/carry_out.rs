@@ -1,4 +1,4 @@
-//! Does what is due, if it is still due by what Slurm says now.
+//! Carries out due actions, if they are still due after Slurm was asked.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::judge::escalation::Step;
 use crate::judge::watch::LONGEST_GAP_ROUNDS;
 
 impl Daemon {
-    /// Carries out the action that is due. An error is Slurm's, which then does not answer for other jobs either.
+    /// Carries out a due action. An error means that Slurm does not answer, for other jobs either.
     pub(super) fn carry_out(&mut self, due: Due, now: BootTime) -> Result<(), SlurmError> {
         if self.is_still_refused(&due) || self.is_out_of_date(due.job) {
             return Ok(());
@@ -26,7 +26,7 @@ impl Daemon {
             .get(&due.job)
             .is_some_and(WatchedJob::is_on_several_nodes);
         let Some(job) = self.ask_about(due.job) else {
-            // It said so, or does not know the job.
+            // The function has logged the error, or Slurm does not know the job.
             return Ok(());
         };
         if self.is_out_of_date(due.job) {
@@ -40,7 +40,7 @@ impl Daemon {
             return Ok(());
         }
         if job.node_count > 1 && !was_known {
-            // It was judged as if it were here alone.
+            // The job was judged as if it ran only on this node.
             return Ok(());
         }
         let is_warning = matches!(due.step, Step::Warn { .. });
@@ -55,8 +55,8 @@ impl Daemon {
         }
     }
 
-    /// Whether the run of the job that was judged runs; else its slice counts as active. What Slurm says of a
-    /// suspension moves the last activity.
+    /// Whether the run of the job that was judged still runs; otherwise its slice counts as active. A suspension in
+    /// Slurm's answer moves the last activity.
     fn is_this_run(&mut self, due: &Due, job: &JobInfo, now: BootTime) -> bool {
         let now_unix = self.outside.clock.unix_now();
         let Some(watched) = self.watched.get_mut(&due.job) else {
@@ -64,7 +64,7 @@ impl Daemon {
         };
         let same = job.restart_count == watched.lease.restart_count;
         if !same || job.state != JobState::Running {
-            // That is not the user's idleness.
+            // A suspended job is idle, but its user is not the cause.
             let reason = "it is suspended, or on its way out";
             watched.watch.mark_active(now, reason);
             return false;
@@ -81,7 +81,8 @@ impl Daemon {
         true
     }
 
-    /// Whether the same is due by what Slurm says now: that may choose another rule, or move the beginning.
+    /// Whether the same action is still due with Slurm's answer, which may select another rule or change the start of
+    /// the window.
     fn is_still_due(&self, due: &Due) -> bool {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;
@@ -91,8 +92,8 @@ impl Daemon {
         *policy == due.policy && own.is_some_and(|own| own.since <= due.stalled.since)
     }
 
-    /// Looks once more: Slurm took its time to answer, for others too, and the job may have woken up meanwhile, or
-    /// other nodes may have taken their word back.
+    /// Takes another sample: Slurm's answer took time, for other jobs too, so that the job may be active again, or
+    /// other nodes may have withdrawn their reports.
     fn is_stalled_now(&mut self, due: &Due) -> bool {
         self.look_again(due.job);
         let watched = self.watched.get(&due.job);
@@ -102,7 +103,7 @@ impl Daemon {
             .is_some()
     }
 
-    /// Whether Slurm took so long, for this job or for earlier ones, that the samples are outdated.
+    /// Whether Slurm's answers, for this job or for earlier ones, took so long that the samples are outdated.
     fn is_out_of_date(&self, job: JobId) -> bool {
         let longest = self.node.config.reaper.interval * LONGEST_GAP_ROUNDS;
         let watched = self.watched.get(&job);
@@ -110,7 +111,7 @@ impl Daemon {
         watched.is_none_or(|watched| now.since(watched.watch.sampled) > longest)
     }
 
-    /// Whether this was refused before for a reason that Slurm need not be asked about again.
+    /// Whether the action was refused earlier for a reason that needs no new question to Slurm.
     fn is_still_refused(&self, due: &Due) -> bool {
         let Some(watched) = self.watched.get(&due.job) else {
             return false;
@@ -119,7 +120,7 @@ impl Daemon {
         watched.refused.is_some() && (is_het || self.is_over_limit(due))
     }
 
-    /// Whether this would end more jobs than a node may in an hour.
+    /// Whether the action would exceed the hourly limit of reclaims.
     pub(super) fn is_over_limit(&self, due: &Due) -> bool {
         let most = self.node.config.reaper.reaps_per_hour as usize;
         let ends = due.step == Step::End && due.policy.mode == Mode::On;

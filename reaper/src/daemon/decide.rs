@@ -1,4 +1,4 @@
-//! What was decided about a job, in its record and in the log.
+//! Writes decisions to the job's record and to the log.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Mode, Policy, Stall};
@@ -12,7 +12,7 @@ use crate::measure::sample::Source;
 use crate::report::errors::Topic;
 
 impl Daemon {
-    /// Writes a decision in the record and in the log.
+    /// Writes a decision to the record and to the log.
     pub(super) fn decide(
         &mut self,
         job: JobId,
@@ -55,7 +55,7 @@ impl Daemon {
             event.rule,
             event.source,
         ));
-        // At once: the node may go down with its /run.
+        // At once, because /run is lost if the node goes down.
         let kept = self.outside.memory.keep(record, &self.peers);
         let written = self.outside.memory.write(record);
         let error = kept.err().map(|error| error.to_string());
@@ -65,7 +65,7 @@ impl Daemon {
         Some(event)
     }
 
-    /// Warnings do not hold any more.
+    /// Cancels the warnings of a job without a record.
     pub(super) fn forget_warnings(&mut self, job: JobId) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.escalation = Escalation::default();
@@ -73,7 +73,7 @@ impl Daemon {
         }
     }
 
-    /// Nothing is done although it is due; said once.
+    /// Records once that a due action was not taken.
     pub(super) fn refuse(&mut self, job: JobId, stalled: &Stalled, policy: &Policy, why: Refusal) {
         let Some(watched) = self.watched.get_mut(&job) else {
             return;
@@ -85,7 +85,7 @@ impl Daemon {
         }
     }
 
-    /// The warnings of a job do not hold any more.
+    /// Cancels the warnings of a job and records it.
     pub(super) fn clear(&mut self, job: JobId, policy: &Policy, detail: &str) {
         let Some(watched) = self.watched.get(&job) else {
             return;

@@ -1,4 +1,4 @@
-//! What Slurm says of jobs. Busy ones cost it nothing.
+//! Asks Slurm about jobs. Busy jobs need no questions.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Mode;
@@ -8,11 +8,12 @@ use super::Daemon;
 use crate::clock::BootTime;
 use crate::report::errors::Topic;
 
-/// Rounds between two questions about a job that is not known yet.
+/// Rounds between two questions about a job without an answer yet.
 const ROUNDS_BETWEEN_QUESTIONS: u64 = 6;
 
 impl Daemon {
-    /// Learns of Slurm what rules may need to know of jobs that begin to look stalled. Busy jobs cost it nothing.
+    /// Asks Slurm about jobs that begin to look stalled, because rules may depend on the answer. Busy jobs need no
+    /// questions.
     pub(super) fn ask_about_suspects(&mut self, now: BootTime) {
         let reaper = &self.node.config.reaper;
         let unknown: Vec<JobId> = self
@@ -20,7 +21,7 @@ impl Daemon {
             .iter()
             .filter(|(_, watched)| watched.job.is_none() && watched.next_question <= self.round)
             .filter(|(_, watched)| {
-                // Any rule may turn out to hold.
+                // Any rule may match.
                 let wish = watched.lease.idle_wish;
                 let mut policies = reaper.policies().filter(|policy| policy.mode != Mode::Off);
                 policies.any(|policy| watched.watch.is_suspect(policy, wish, now))
@@ -30,13 +31,13 @@ impl Daemon {
         for job in unknown {
             self.ask_about(job);
             if self.reports.has_error(Topic::Slurm) || self.is_late(now) {
-                // After a missing answer Slurm is not asked about the others now.
+                // If Slurm does not answer, it is not asked about the other jobs in this round.
                 break;
             }
         }
     }
 
-    /// What Slurm says of a job now; None where it does not answer, or knows no such job.
+    /// Slurm's current record of a job; None if Slurm does not answer, or knows no such job.
     pub(super) fn ask_about(&mut self, job: JobId) -> Option<JobInfo> {
         let answer = self.outside.slurm.job(job);
         let watched = self.watched.get_mut(&job)?;

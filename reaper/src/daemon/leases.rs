@@ -1,4 +1,4 @@
-//! Which jobs are watched: those with new leases are adopted, those whose leases are gone are forgotten.
+//! The watched jobs: those with new leases are added, those without leases are removed.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use crate::keep::evidence::Record;
 use crate::key::Key;
 use crate::report::errors::Topic;
 
-/// A point of a record's series is made of so many samples at first.
+/// The number of samples in a point of a new record's series.
 const FIRST_SAMPLES_PER_POINT: u32 = 6;
-/// Seconds that a prolog may take from the lease to the start of its job.
+/// The longest time in seconds from the lease to the start of the job.
 const LONGEST_START_S: u64 = 30;
 
 impl Daemon {
-    /// Jobs with new leases are watched from now on, or taken up from the state of before; those whose leases are gone are
-    /// done with.
+    /// Starts to watch jobs with new leases, with their saved state if there is one; stops to watch jobs without
+    /// leases.
     pub(super) fn sync_leases(&mut self, leases: Vec<Lease>) {
         let now = self.outside.clock.now();
         self.leases = leases;
@@ -52,7 +52,7 @@ impl Daemon {
                 self.reports
                     .report_once(&self.outside.log, Topic::Shared, tidied.err());
             }
-            // The rest belongs to jobs that ended meanwhile.
+            // The remaining saved watches are those of jobs that ended meanwhile.
             self.state.watches.clear();
         }
     }
@@ -93,7 +93,7 @@ impl Daemon {
         WatchedJob::new(leases, watch, record)
     }
 
-    /// The job has no lease any more, or others.
+    /// Stops to watch a job that has no lease any more, or other ones.
     fn forget_job(&mut self, job: JobId, now: BootTime) {
         let Some(mut watched) = self.watched.remove(&job) else {
             return;
@@ -115,7 +115,7 @@ impl Daemon {
     }
 }
 
-/// The jobs whose leases are all active: one that is being made or released says nothing of its job.
+/// The jobs whose leases are all active. A lease that is being made or released says nothing about its job.
 fn active_jobs(leases: &[Lease]) -> BTreeMap<JobId, JobLeases> {
     let mut jobs: BTreeMap<JobId, Vec<&Lease>> = BTreeMap::new();
     for lease in leases {

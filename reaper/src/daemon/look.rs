@@ -1,4 +1,4 @@
-//! Looks at the slices.
+//! Takes samples of the slices.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -12,7 +12,7 @@ use crate::rhythm::LookScope;
 
 impl Daemon {
     pub(super) fn look(&mut self, observe: &mut dyn FnMut(LookScope) -> bool) {
-        // An instance that is about to go must not be looked at again after it was let go of.
+        // An instance that is being released must not be queried again after its handle was dropped.
         let ending = self.leases.iter();
         let ending = ending.filter(|lease| lease.state == LeaseState::Releasing);
         let ending: Vec<&str> = ending.map(|lease| lease.slice.gpu_uuid.as_str()).collect();
@@ -57,7 +57,8 @@ impl Daemon {
         }
     }
 
-    /// One more look at the slices of a job that is about to end. It takes the time of a shortest look.
+    /// Takes another sample of the slices of a job before it ends, in the shortest time in which activity can be
+    /// measured.
     pub(super) fn look_again(&mut self, job: JobId) {
         let Some(watched) = self.watched.get(&job) else {
             return;

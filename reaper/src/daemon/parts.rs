@@ -1,4 +1,4 @@
-//! Jobs on several nodes: each says for how long its part is stalled, the first one decides.
+//! Jobs on several nodes: each node reports for how long its part is stalled; the job's first node decides.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::Policy;
@@ -13,8 +13,8 @@ use crate::judge::watch::LONGEST_GAP_ROUNDS;
 use crate::report::errors::Topic;
 
 impl Daemon {
-    /// The stall of a job that may run on several nodes: as long as on the node where it is shortest. None where it is
-    /// not this node that decides, or not all of them say so.
+    /// The stall of a job that may run on several nodes, as long as on the node where it is shortest. None if another
+    /// node decides, or if not all nodes report a stall.
     pub(super) fn of_all_nodes(
         &mut self,
         job: JobId,
@@ -30,7 +30,7 @@ impl Daemon {
             return Some(own);
         }
         if !self.breakers.node && self.state.opened.node.is_some_and(|open| own.since <= open) {
-            // The others are not to act on it.
+            // The other nodes must not act on the old report.
             self.restart_window(job, now);
             self.withdraw(job);
             return None;
@@ -46,7 +46,7 @@ impl Daemon {
             false => self.peers.claim(key, length, now),
         };
         let answer = claimed.and_then(|()| {
-            // Twice as long as a round, as the folder may be a cache's.
+            // Reports are valid for two rounds, because the file system of the folder may cache files.
             self.peers
                 .stalled(key, &nodes, length, now, interval * LONGEST_GAP_ROUNDS * 2)
         });
@@ -71,14 +71,14 @@ impl Daemon {
         }
     }
 
-    /// Samples from the time of an open breaker do not count.
+    /// Ignores earlier samples, such as those from the time of an open breaker.
     pub(super) fn restart_window(&mut self, job: JobId, now: BootTime) {
         if let Some(watched) = self.watched.get_mut(&job) {
             watched.watch.restart_window(now, "a breaker was open");
         }
     }
 
-    /// This node's part of a job is not stalled. Cheap where it never said so.
+    /// Withdraws the report about this node's part of a job. Costs nothing if there is none.
     pub(super) fn withdraw(&mut self, job: JobId) {
         let on_several = self
             .watched

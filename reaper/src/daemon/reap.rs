@@ -1,4 +1,4 @@
-//! From a stalled slice to what is done about it.
+//! From stalled slices to due actions.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::judge::escalation::Step;
 use crate::judge::stall::Stalled;
 use crate::report::errors::Topic;
 
-/// The span of `reaps_per_hour`.
+/// The period of `reaps_per_hour`.
 const LIMITED_SPAN: Duration = Duration::from_secs(3600);
 
-/// A job, and the action that is due.
+/// A job and its due action.
 pub(super) struct Due {
     pub(super) job: JobId,
     pub(super) stalled: Stalled,
@@ -25,7 +25,7 @@ pub(super) struct Due {
 }
 
 impl Daemon {
-    /// Judges every job and carries out the actions that are due.
+    /// Judges every job and carries out due actions.
     pub(super) fn reap(&mut self, now: BootTime) {
         self.state.reaped.retain(|at| now.since(*at) < LIMITED_SPAN);
         let jobs: Vec<JobId> = self.watched.keys().copied().collect();
@@ -36,7 +36,7 @@ impl Daemon {
             let Some(watched) = self.watched.get(&job) else {
                 continue;
             };
-            // Of a job on several nodes each counts its own part: nothing is found but on the first.
+            // Of a job on several nodes each node counts its own part; only the first node finds a due action.
             let counts = watched.watch.escalation.is_warned() || self.is_own_part_due(watched, now);
             let leases = watched.leases().count() as u32;
             let stalled = if counts { leases } else { 0 };
@@ -55,8 +55,8 @@ impl Daemon {
                     self.refuse(due.job, &due.stalled, &due.policy, why.clone());
                     Ok(())
                 }
-                // Jobs that end and daemons that start again close it too: what made it open may have been wrong until
-                // the last moment.
+                // A breaker also closes when jobs end or daemons restart. The samples before that may have been
+                // faulty until the last moment, so windows start again after it.
                 Ok(Some(open)) if due.stalled.since <= *open => {
                     self.restart_window(due.job, now);
                     Ok(())
@@ -69,19 +69,19 @@ impl Daemon {
                     .report_once(&self.outside.log, Topic::Slurm, Some(error));
             }
             if self.state.totals.slurm_errors > errors {
-                // After a missing answer Slurm is not asked about the others now.
+                // If Slurm does not answer, it is not asked about the other jobs in this round.
                 break;
             }
         }
     }
 
-    /// The action that is due for a job, after outdated warnings were cancelled.
+    /// The due action of a job, after warnings that no longer apply were cancelled.
     fn judge(&mut self, job: JobId, now: BootTime) -> Option<Due> {
         let watched = self.watched.get(&job)?;
         let policy = self.policy(watched).clone();
         let escalation = &watched.watch.escalation;
         if escalation.has_ended() && policy.mode == Mode::On {
-            // The job is ending: its samples mean nothing now.
+            // The job is ending, so its samples mean nothing.
             return None;
         }
         if policy.mode == Mode::Off || escalation.is_of_other_mode(policy.mode) {
@@ -95,7 +95,7 @@ impl Daemon {
             self.withdraw(job);
             return None;
         }
-        // Only fresh samples: a job without them is not judged.
+        // A job without fresh samples is not judged.
         if now.since(watched.watch.sampled) > self.node.config.reaper.interval * 2 {
             return None;
         }
@@ -114,7 +114,7 @@ impl Daemon {
         })
     }
 
-    /// Whether a warning about the slice would be due, whatever is known of others of the job.
+    /// Whether a warning about this node's part of a job would be due, whatever the other parts do.
     fn is_own_part_due(&self, watched: &WatchedJob, now: BootTime) -> bool {
         let policy = self.policy(watched);
         let stalled = watched.stalled(policy);

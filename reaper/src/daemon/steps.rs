@@ -12,7 +12,7 @@ use crate::clock::BootTime;
 use crate::keep::evidence::Decision;
 use crate::report::words;
 
-/// Slurm lets a job without a limit end a year after its start: that is none.
+/// The end time of a job without a time limit is a year after its start; a limit this long counts as none.
 const SHORTEST_NO_LIMIT_S: u64 = 364 * 24 * 3600;
 
 impl Daemon {
@@ -34,7 +34,7 @@ impl Daemon {
             if let Some(Err(error)) = results.into_iter().next()
                 && self.recipient(due, job).is_none()
             {
-                // A warning that was not delivered does not count.
+                // A warning that did not reach the user does not count.
                 let why = Refusal::NotWarned(error.to_string());
                 self.refuse(due.job, &due.stalled, &due.policy, why);
                 return Ok(());
@@ -48,7 +48,7 @@ impl Daemon {
         else {
             return Ok(());
         };
-        // Slurm may have taken long to deliver it.
+        // Slurm may have needed long to deliver the warning.
         let given = self.outside.clock.now();
         if let Some(watched) = self.watched.get_mut(&due.job) {
             let escalation = &mut watched.watch.escalation;
@@ -78,7 +78,8 @@ impl Daemon {
         if on {
             let results = self.act(due, vec![SlurmAction::Signal(signal.number())])?;
             if let Some(Err(error)) = results.into_iter().next() {
-                // A script that is not there any more cannot be helped; the end has its time all the same.
+                // If the script does not exist any more, the signal cannot be sent; the job keeps the time before its
+                // end.
                 self.outside
                     .log
                     .warning(format!("job {}: {signal} was not sent: {error}", due.job));
@@ -147,7 +148,7 @@ impl Daemon {
         self.refuse(due.job, &due.stalled, &due.policy, why);
     }
 
-    /// Tells the user and lets Slurm end the job. Says whether Slurm did.
+    /// Informs the user and ends the job by Slurm. Returns whether Slurm did so.
     fn end_in_slurm(
         &mut self,
         due: &Due,
@@ -165,9 +166,9 @@ impl Daemon {
         );
         let refused = self.watched.get(&due.job).and_then(|w| w.refused.as_ref());
         let mut actions = match refused {
-            // Once is enough where Slurm refuses.
+            // If Slurm refused before, the user was informed already.
             Some(Refusal::Slurm(_)) => Vec::new(),
-            // Before the end: no user reads it in an ended job.
+            // Before the end, because a user does not read messages of an ended job.
             _ => {
                 let comment = comment(job, &text);
                 vec![SlurmAction::Notify(text), SlurmAction::Comment(comment)]
@@ -179,12 +180,12 @@ impl Daemon {
             Action::Cancel => SlurmAction::Cancel,
         });
         let results = self.act(due, actions);
-        // Slurm may have taken long: the hour of the limit begins when the job ended.
+        // Slurm may have needed long; the hour of the limit begins when the job ended.
         let ended = self.outside.clock.now();
         let results = match results {
             Ok(results) => results,
             Err(error) => {
-                // It may have been done all the same.
+                // Slurm may have ended the job although it reported an error.
                 self.state.reaped.push(ended);
                 let why = Refusal::UnknownOutcome(error.to_string());
                 self.refuse(due.job, &due.stalled, &due.policy, why);
@@ -203,7 +204,7 @@ impl Daemon {
         Ok(true)
     }
 
-    /// Does something to this run of the job, and to no later one.
+    /// Carries out an action on this run of the job only.
     pub(super) fn act(
         &mut self,
         due: &Due,
@@ -219,7 +220,7 @@ impl Daemon {
     }
 }
 
-/// What can be done to this job: one without a script cannot be requeued.
+/// The action that is possible for this job: a job without a script cannot be requeued.
 fn action(policy: &Policy, job: &JobInfo) -> Action {
     match job.can_requeue {
         true => policy.action,

@@ -1,4 +1,4 @@
-//! What the user of a job is told: on the terminal, in the admin comment, by mail.
+//! Messages to the user of a job: on the terminal, in the admin comment, by mail.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::keep::evidence::Event;
 use crate::report::words;
 
 impl Daemon {
-    /// What the user reads on the terminal or in the output.
+    /// The message on the terminal or in the output.
     pub(super) fn announcement(&self, due: &Due, action: Action, ends_in: Duration) -> String {
         let at = words::utc(self.outside.clock.unix_now() + ends_in.as_secs());
         let job = due.job;
@@ -31,7 +31,7 @@ impl Daemon {
         )
     }
 
-    /// The recipient; None where there is no mail.
+    /// The recipient of mail; None if no mail is sent.
     pub(super) fn recipient(&self, due: &Due, job: &JobInfo) -> Option<String> {
         let mail = &self.node.config.reaper.mail;
         mail.sendmail.as_ref().or(mail.program.as_ref())?;
@@ -63,7 +63,7 @@ impl Daemon {
     }
 }
 
-/// The admin comment with the text, after the text of others.
+/// The new admin comment: the text of others, then gpufrac's.
 pub(super) fn comment(job: &JobInfo, text: &str) -> String {
     let others = job
         .admin_comment

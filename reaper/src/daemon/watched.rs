@@ -1,4 +1,4 @@
-//! All that the daemon knows of a job's leases here.
+//! The state of a watched job.
 
 use std::time::Duration;
 
@@ -15,41 +15,41 @@ use crate::key::Key;
 use crate::measure::sample::{Sample, Source};
 use crate::report::metrics::SliceMetrics;
 
-/// All that the daemon knows of a job's leases here: one, or several where each task has a slice.
+/// The state of a watched job with its leases on this node: one, or several if each task has a slice.
 pub(super) struct WatchedJob {
-    /// The first lease. What is the job's own, its user and its wish, is the same in all of them.
+    /// The first lease. Properties of the job, such as its user and its wish, are the same in all leases.
     pub(super) lease: Lease,
-    /// The others.
+    /// The other leases.
     further: Vec<Lease>,
     pub(super) watch: Watch,
     pub(super) record: Record,
-    /// What the last look found: a sample of each slice, and what they say of the job.
+    /// The last samples, one for each slice.
     samples: Vec<Sample>,
     pub(super) last: Option<Sample>,
-    /// What Slurm said of the job when it was last asked.
+    /// Slurm's last record of the job.
     pub(super) job: Option<JobInfo>,
-    /// The round in which Slurm is asked at the earliest.
+    /// The first round in which Slurm is asked.
     pub(super) next_question: u64,
-    /// Why nothing was done although it was due; said once.
+    /// The last recorded reason why a due action was not taken.
     pub(super) refused: Option<Refusal>,
-    /// The size of the record when it was last written; None: it is to be written in any case.
+    /// The size of the record when it was last written; None if it must be written.
     pub(super) written: Option<RecordSize>,
 }
 
-/// The leases of a job here, by their numbers.
+/// The leases of a job on this node, by number.
 pub(super) struct JobLeases {
     pub(super) first: Lease,
     pub(super) further: Vec<Lease>,
 }
 
 impl JobLeases {
-    /// All of them.
+    /// All leases.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Lease> {
         [&self.first].into_iter().chain(&self.further)
     }
 }
 
-/// How much there is to write of a record.
+/// The size of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordSize {
     points: usize,
@@ -71,7 +71,7 @@ impl RecordSize {
 }
 
 impl WatchedJob {
-    /// Of a job that begins to be watched.
+    /// A job that is watched from now on.
     pub(super) fn new(leases: JobLeases, watch: Watch, record: Record) -> WatchedJob {
         WatchedJob {
             lease: leases.first,
@@ -87,12 +87,12 @@ impl WatchedJob {
         }
     }
 
-    /// Its leases, in their order.
+    /// The leases, in order.
     pub(super) fn leases(&self) -> impl Iterator<Item = &Lease> {
         [&self.lease].into_iter().chain(&self.further)
     }
 
-    /// Takes its leases as they were just read; false if they are others than those that are watched.
+    /// Takes the leases that were just read; false if they are not the watched ones.
     pub(super) fn update(&mut self, leases: &JobLeases) -> bool {
         let id = |lease: &Lease| (Key::of(lease), lease.number);
         let is_same = self.leases().map(id).eq(leases.iter().map(id));
@@ -103,22 +103,22 @@ impl WatchedJob {
         is_same
     }
 
-    /// The policy that holds for the job, as far as Slurm was asked about it.
+    /// The policy of the job, by Slurm's last record.
     pub(super) fn policy<'a>(&self, reaper: &'a Reaper) -> &'a Policy {
         reaper.policy(&facts(&self.lease, self.job.as_ref()))
     }
 
-    /// The stall of the slice by this policy whose window ends first.
+    /// The stall of the slice whose window ends first in this policy.
     pub(super) fn stalled(&self, policy: &Policy) -> Option<Stalled> {
         self.watch.stalled(policy, self.lease.idle_wish)
     }
 
-    /// Whether the job has other nodes, as far as Slurm was asked.
+    /// Whether the job has further nodes, by Slurm's last record.
     pub(super) fn is_on_several_nodes(&self) -> bool {
         self.job.as_ref().is_some_and(|job| job.node_count > 1)
     }
 
-    /// Takes in a sample of each slice.
+    /// Adds a sample of each slice.
     pub(super) fn take(
         &mut self,
         now: BootTime,
@@ -138,7 +138,7 @@ impl WatchedJob {
         (self.samples, self.last) = (samples, Some(sample));
     }
 
-    /// What Prometheus reads of the slices.
+    /// The metrics of the slices.
     pub(super) fn metrics(&self, now: BootTime) -> impl Iterator<Item = SliceMetrics> {
         let leases = self.leases().enumerate();
         leases.map(move |(number, lease)| self.metrics_of(lease, self.samples.get(number), now))
@@ -166,7 +166,7 @@ impl WatchedJob {
     }
 }
 
-/// The data of a job for the choice of its rule.
+/// The properties of a job that select its rule.
 fn facts<'a>(lease: &'a Lease, job: Option<&'a JobInfo>) -> Facts<'a> {
     Facts {
         pool: Some(&lease.pool),

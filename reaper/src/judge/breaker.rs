@@ -1,5 +1,5 @@
-//! Too many slices that look idle at once are rather a sign of broken telemetry. Those of one user are none: broken
-//! telemetry makes the slices of all users look idle.
+//! The circuit breaker: if too many slices look idle at once, the telemetry is probably faulty. Idle slices of a
+//! single user are no sign of this, because faulty telemetry makes the slices of all users look idle.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::BootTime;
 
-/// Which leases are too many.
+/// The leases that a breaker counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerScope {
-    /// Those of this node.
+    /// The leases of this node.
     Node,
-    /// Those of all nodes.
+    /// The leases of all nodes.
     Cluster,
 }
 
 impl BreakerScope {
-    /// The word in logs and metrics.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             BreakerScope::Node => "node",
@@ -28,17 +28,17 @@ impl BreakerScope {
     }
 }
 
-/// Which breakers are open.
+/// The state of the breakers: true if open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakers {
-    /// That of this node.
+    /// The breaker of this node.
     pub node: bool,
-    /// That of the cluster, as this node sees it.
+    /// The breaker of the cluster, as this node sees it.
     pub cluster: bool,
 }
 
 impl Breakers {
-    /// Opens or closes a breaker. Says whether that changed it.
+    /// Opens or closes a breaker. Returns whether its state changed.
     pub fn set(&mut self, scope: BreakerScope, open: bool) -> bool {
         let breaker = match scope {
             BreakerScope::Node => &mut self.node,
@@ -48,7 +48,7 @@ impl Breakers {
     }
 }
 
-/// When each breaker was last seen open. In a file: the time of the node, then that of the cluster.
+/// The times when the breakers were last open. In a file: the time for the node, then that for the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "[Option<BootTime>; 2]", into = "[Option<BootTime>; 2]")]
 pub struct LastOpen {
@@ -59,7 +59,7 @@ pub struct LastOpen {
 }
 
 impl LastOpen {
-    /// Takes in which breakers are open now.
+    /// Updates the times of the breakers that are open now.
     pub fn update(&mut self, breakers: Breakers, now: BootTime) {
         if breakers.node {
             self.node = Some(now);
@@ -90,13 +90,13 @@ pub fn share(limits: &Breaker, scope: BreakerScope) -> u8 {
     }
 }
 
-/// Leases, and those among them of jobs that are due for a warning, or were warned.
+/// The number of leases, and of those whose job was warned or is due for a warning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
-    /// All of them.
+    /// All leases.
     pub leases: u32,
-    /// Those that look stalled.
+    /// Leases that look stalled.
     pub stalled: u32,
 }
 
@@ -113,13 +113,13 @@ impl Count {
         }
     }
 
-    /// Whether more than so many percent look stalled.
+    /// Whether more than `share` percent look stalled.
     fn is_over(self, share: u8) -> bool {
         u64::from(self.stalled) * 100 > u64::from(share) * u64::from(self.leases)
     }
 }
 
-/// The leases of each user.
+/// The counts of each user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct UserCounts(BTreeMap<UserId, Count>);
@@ -130,14 +130,14 @@ impl UserCounts {
         self.0.entry(user).or_default().add(count);
     }
 
-    /// Adds those of another node.
+    /// Adds the counts of another node.
     pub fn merge(&mut self, others: UserCounts) {
         for (user, count) in others.0 {
             self.add(user, count);
         }
     }
 
-    /// The leases of all users.
+    /// The sum of all users.
     #[must_use]
     pub fn total(&self) -> Count {
         self.0.values().fold(Count::default(), |mut sum, count| {
@@ -147,12 +147,12 @@ impl UserCounts {
     }
 }
 
-/// Whether so many leases are stalled that nothing may be reaped.
+/// Whether a breaker is open: so many leases look stalled that nothing may be reclaimed.
 ///
-/// If other users have leases, the limit must also be exceeded without the leases of any one user: a user with only idle slices could keep
-/// them for it, and with them the idle slices of everybody. In the cluster the others need as many as it takes, so that
-/// one more idle slice does not help; the GPUs of a node may be used by two users alone, and if none of their slices
-/// looks used there is nothing that shows that the telemetry is right.
+/// If several users have leases, the limit must also be exceeded without the leases of any one user. Otherwise a user
+/// could open the breaker with idle slices of one account, and so keep all idle slices. In the cluster the other
+/// users must have enough leases by themselves, so that one more idle slice does not help. On a node only two users
+/// may have leases; if none of their slices looks used, nothing shows that the telemetry works.
 #[must_use]
 pub fn is_open(limits: &Breaker, scope: BreakerScope, counts: &UserCounts) -> bool {
     let share = share(limits, scope);
@@ -180,7 +180,7 @@ mod tests {
         least: 3,
     };
 
-    /// Of users 1, 2, ...: their stalled leases, and all of theirs.
+    /// The counts of users 1, 2, ...: stalled leases, all leases.
     fn counts(users: &[(u32, u32)]) -> UserCounts {
         let mut counts = UserCounts::default();
         for (user, (stalled, leases)) in (1..).zip(users) {
@@ -207,13 +207,13 @@ mod tests {
 
     #[test]
     fn one_user_does_not_open_it_for_others() {
-        // All that a user has is idle, and what others have is not, or hardly.
+        // All slices of one user are idle; those of others are not, or very few.
         assert!(!open(BreakerScope::Cluster, &[(900, 900), (0, 100)]));
         assert!(!open(BreakerScope::Cluster, &[(900, 900), (10, 100)]));
         assert!(!open(BreakerScope::Cluster, &[(900, 900), (2, 2)]));
         assert!(!open(BreakerScope::Node, &[(6, 6), (0, 1)]));
         assert!(!open(BreakerScope::Node, &[(6, 6), (1, 2)]));
-        // What all users have looks idle.
+        // The slices of all users look idle.
         assert!(open(BreakerScope::Cluster, &[(9, 9), (8, 8)]));
         assert!(open(BreakerScope::Cluster, &[(900, 900), (11, 100)]));
         assert!(open(BreakerScope::Node, &[(6, 6), (1, 1)]));
@@ -231,13 +231,13 @@ mod tests {
             r#"{"1":{"leases":4,"stalled":3},"2":{"leases":3,"stalled":0}}"#
         );
         assert_eq!(serde_json::from_str::<UserCounts>(&text).unwrap(), sum);
-        // What a file says is not to be trusted with a sum.
+        // Counts in a file may be wrong, so the sum must not overflow.
         sum.merge(counts(&[(u32::MAX, u32::MAX)]));
         assert_eq!(sum.total().leases, u32::MAX);
     }
 
     proptest! {
-        /// However many idle slices one user adds: they do not open it where the slices of others do not.
+        /// Idle slices of one user never open a breaker that the slices of others do not open.
         #[test]
         fn idle_slices_of_one_user_never_open_it(
             users in proptest::collection::vec((0_u32..20, 0_u32..20), 1..6),
@@ -253,7 +253,7 @@ mod tests {
             prop_assert!(!is_open(&limits, scope, &counts(&with)));
         }
 
-        /// Broken telemetry, by which every slice looks idle, opens it for any distribution of users.
+        /// Faulty telemetry, by which every slice looks idle, opens the breaker for any distribution of users.
         #[test]
         fn it_opens_when_all_slices_look_idle(users in proptest::collection::vec(3_u32..50, 1..6), node in any::<bool>()) {
             let scope = if node { BreakerScope::Node } else { BreakerScope::Cluster };

@@ -1,12 +1,11 @@
-//! From a warning to the end of a job. No I/O, no clock of its own.
+//! The steps from a warning to the end of a job. No I/O, no own clock.
 //!
 //! ```text
 //! since              due - w0            due - w1        due           due + checkpoint
 //!   |------ window ----+-------------------+--------------|- - - - - - - - - |
 //!   stalled            first warning       second         signal, or end     end
 //! ```
-//! A warning that could not be given in time moves all that follows: the end is never less than `w`
-//! after the warning for `w`.
+//! A late warning delays all later steps: the end is never less than `w` after the warning for `w`.
 
 use std::time::Duration;
 
@@ -16,61 +15,61 @@ use serde::{Deserialize, Serialize};
 use crate::clock::BootTime;
 use crate::judge::stall::Stalled;
 
-/// How far it has come.
+/// The state of an escalation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Escalation {
-    /// What the first warning was about.
+    /// The stall of the first warning.
     stall: Option<Stall>,
-    /// When each warning was given.
+    /// The times of the warnings.
     warned: Vec<BootTime>,
-    /// The end that was announced, without the time for a checkpoint: it does not come earlier, whatever the policy
-    /// becomes.
+    /// The announced end, without the time for a checkpoint. The job does not end earlier, even if the policy
+    /// changes.
     promised: BootTime,
-    /// When the signal was sent.
+    /// The time of the signal.
     signalled: Option<BootTime>,
-    /// Whether the end was carried out.
+    /// Whether the job was ended.
     ended: bool,
-    /// Whether all this was only said.
+    /// Whether the steps were only logged (dry-run).
     dry_run: bool,
 }
 
-/// The action that is due.
+/// The due step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// No step is due.
     None,
-    /// A warning; the job ends then.
+    /// A warning.
     Warn {
-        /// When the job will end at the earliest.
+        /// The earliest end of the job.
         end: BootTime,
     },
     /// The signal of the policy.
     Signal {
-        /// When the job will end at the earliest.
+        /// The earliest end of the job.
         end: BootTime,
     },
-    /// The end.
+    /// The end of the job.
     End,
 }
 
 impl Escalation {
-    /// Whether a warning was given that still stands.
+    /// Whether a warning is in force.
     pub fn is_warned(&self) -> bool {
         !self.warned.is_empty()
     }
 
-    /// When the first of them was given.
+    /// The time of the first warning.
     pub fn first_warning(&self) -> Option<BootTime> {
         self.warned.first().copied()
     }
 
-    /// What the warnings were about.
+    /// The stall of the warnings.
     pub fn stall(&self) -> Option<Stall> {
         self.stall
     }
 
-    /// The action that is due for a stalled slice.
+    /// The due step for a stalled slice.
     pub fn step(&self, stalled: &Stalled, policy: &Policy, now: BootTime) -> Step {
         if self.ended {
             return Step::None;
@@ -96,12 +95,12 @@ impl Escalation {
         }
     }
 
-    /// When the window ends, or later if a warning came late.
+    /// The end of the window, or later if a warning was late.
     fn end(&self, stalled: &Stalled) -> BootTime {
         stalled.due().max(self.promised)
     }
 
-    /// The next warning of the policy was given.
+    /// Records the next warning of the policy.
     pub fn warned(&mut self, stalled: &Stalled, policy: &Policy, now: BootTime) {
         let before = policy.warn.get(self.warned.len());
         let end = now + before.copied().unwrap_or_default();
@@ -111,28 +110,28 @@ impl Escalation {
         self.dry_run = policy.mode != Mode::On;
     }
 
-    /// The signal was sent.
+    /// Records the signal.
     pub fn signalled(&mut self, now: BootTime) {
         self.signalled = Some(now);
     }
 
-    /// The end was carried out.
+    /// Records the end.
     pub fn ended(&mut self) {
         self.ended = true;
     }
 
-    /// Whether the job was ended, in earnest.
+    /// Whether the job was ended, not only in dry-run.
     pub fn has_ended(&self) -> bool {
         self.ended && !self.dry_run
     }
 
-    /// Whether the warnings do not hold any more: they were only said and now count, or the other way.
+    /// Whether the warnings are from another mode: logged only, and the mode is now `on`, or the reverse.
     pub fn is_of_other_mode(&self, mode: Mode) -> bool {
         self.is_warned() && self.dry_run != (mode != Mode::On)
     }
 }
 
-/// What the signal adds.
+/// The time between signal and end.
 fn grace(policy: &Policy) -> Duration {
     policy
         .signal
@@ -165,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Every step at the seconds at which `look` says so, with the outcome carried out.
+    /// Plays all steps at the seconds for which `look` returns a sample, and carries each out.
     fn play(
         policy: &Policy,
         look: impl Fn(u64) -> Option<Activity>,
@@ -214,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_late_warning_moves_the_end() {
-        // The sample is late (but not so late that the activity is unknown).
+        // The sample is late, but not so late that the activity is unknown.
         let look = |second: u64| {
             let there = !(69..95).contains(&second);
             there.then_some(Activity::Idle)
@@ -283,8 +282,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is seen and whenever: each end has a window without use before it, and every warning at
-        /// least its time before, after the last use.
+        /// For any sequence of samples: before each end is a whole window without use, and each warning is at least
+        /// its time before the end and after the last use.
         #[test]
         fn every_end_was_earned(
             warn in proptest::collection::btree_set(1_u32..90, 1..4),
@@ -293,7 +292,7 @@ mod tests {
         ) {
             let warn: Vec<u32> = warn.into_iter().rev().collect();
             let policy = policy(&warn, checkpoint);
-            // 0: busy, 1-3: nobody looks, 4: no answer, else idle.
+            // 0: busy; 1-3: no sample; 4: no answer; otherwise idle.
             let look = |second: u64| match looks[second as usize - 1] {
                 0 => Some(Activity::Busy),
                 1..=3 => None,

@@ -1,12 +1,12 @@
-//! What nodes tell each other, in a folder that they share: whether their part of a job that runs on
-//! several nodes is stalled, and how many of their leases are.
+//! Messages between nodes in a shared folder: whether a node's part of a job on several nodes is stalled, and how
+//! many of its leases are.
 //!
-//! One small file for each node and job, written by that node alone: a thousand nodes do not wait for each other
-//! and lose nothing. The record of the job in Slurm would be one text that all of them read, change and
-//! write back, without a way to see that another did so in between, each time under slurmctld's lock.
+//! Each node writes one small file for each job, and one for its counts. So a thousand nodes neither wait for each
+//! other nor overwrite each other's data. The job's record in Slurm would be a single text that all nodes read,
+//! change and write, without a way to detect changes in between, each time under slurmctld's lock.
 //!
-//! A file counts as long as it is written again and again: the reader sees its number change by its own clock. A node
-//! whose daemon died says nothing any more, and nothing is known of it then.
+//! A file is valid as long as it is written again: the reader sees its number change, by the reader's own clock. If
+//! the daemon of a node dies, its file is not written again, and the state of the node counts as unknown.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -21,40 +21,40 @@ use crate::clock::{BootTime, Clock};
 use crate::judge::breaker::UserCounts;
 use crate::key::Key;
 
-/// Of a claim.
+/// The format version of a claim.
 const VERSION: u32 = 1;
-/// Of the count of a node's leases: the second one has them by user.
+/// The format version of a node's counts; version 2 has them by user.
 const COUNT_VERSION: u32 = 2;
-/// Of the files.
+/// The mode of the files.
 const FILE_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
-/// A node's part of a job is stalled.
+/// A claim: the node's part of a job is stalled.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Claim {
     version: u32,
     job: JobId,
     restart_count: u32,
-    /// Another one each time that it is written.
+    /// A number that changes with each write.
     number: u64,
     stalled_ms: u64,
 }
 
-/// The leases of a node.
+/// The counts of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LeaseCount {
     version: u32,
     at_unix: u64,
-    /// Those of each user.
+    /// The counts of each user.
     pub users: UserCounts,
-    /// When the node last saw the breaker of the cluster open: seconds since 1970, 0 for never.
+    /// When the node last saw the breaker of the cluster open, in seconds since 1970; 0 if never.
     opened_unix: u64,
 }
 
 impl LeaseCount {
-    /// Now. `opened`: when the breaker of the cluster was last seen open.
+    /// The current counts. `opened`: when the breaker of the cluster was last open.
     pub fn new(users: UserCounts, opened: Option<BootTime>, clock: &dyn Clock) -> LeaseCount {
         LeaseCount {
             version: COUNT_VERSION,
@@ -64,43 +64,43 @@ impl LeaseCount {
         }
     }
 
-    /// When the breaker of the cluster was last seen open; clocks of nodes that differ a little do no harm.
+    /// When the breaker of the cluster was last open. Small differences between the clocks of nodes do no harm.
     pub fn opened(&self, clock: &dyn Clock) -> Option<BootTime> {
         let ago = clock.unix_now().saturating_sub(self.opened_unix);
         (self.opened_unix > 0).then(|| clock.now().before(Duration::from_secs(ago)))
     }
 }
 
-/// Why a job on several nodes cannot be judged.
+/// The reasons why a job on several nodes cannot be judged.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// No folder.
+    /// The configuration has no shared folder.
     #[error(
         "it runs on several nodes, and gpufrac.toml names no folder that they share (`[paths] shared`)"
     )]
     NoFolder,
-    /// The folder.
+    /// The shared folder cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The nodes of the job are not known.
     #[error("its nodes `{0}` are not a list of nodes")]
     Nodes(String),
-    /// Another node decides.
+    /// Another node decides about the job.
     #[error("node {0} decides")]
     Follower(String),
-    /// What a node said may be old: it has not said it again yet.
+    /// The claim of a node may be old, because it was not written again yet.
     #[error("node {0} has not confirmed that its part of the job is idle")]
     Unheard(String),
-    /// A node does not report its part as stalled.
+    /// A node does not claim that its part is stalled.
     #[error("node {0} does not report its part of the job as idle")]
     Busy(String),
 }
 
-/// The shared folder.
+/// Access to the shared folder.
 pub struct Peers {
     folder: Option<PathBuf>,
     node: String,
-    /// The last content of each claim, and the time of its last change.
+    /// The last number of each claim, and the time of its last change.
     seen: HashMap<String, (u64, BootTime)>,
     counted: Option<(LeaseCount, BootTime)>,
 }
@@ -118,7 +118,7 @@ impl Peers {
 
     fn open(&self, name: &str) -> Result<RootDir, PeerError> {
         let folder = self.folder.as_ref().ok_or(PeerError::NoFolder)?;
-        // The folder itself is the admin's to make: a file system that is not mounted must not get one.
+        // An admin creates the folder: if its file system is not mounted, it must not be created on another one.
         RootDir::open(folder)?;
         Ok(RootDir::create(&folder.join(name), FOLDER_MODE)?.0)
     }
@@ -127,7 +127,7 @@ impl Peers {
         format!("{job}.{node}")
     }
 
-    /// Says that this node's part of a job is stalled.
+    /// Claims that this node's part of a job is stalled.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -144,7 +144,7 @@ impl Peers {
         Ok(dir.write(&Self::name(key.job_id, &self.node), &text, FILE_MODE)?)
     }
 
-    /// Takes it back.
+    /// Withdraws the claim about a job.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -156,7 +156,7 @@ impl Peers {
         Ok(())
     }
 
-    /// Takes back all that a run before this one said of jobs that are not here any more.
+    /// Removes claims of an earlier run of the daemon about jobs that are no longer on this node.
     ///
     /// # Errors
     /// The folder cannot be read or written.
@@ -172,11 +172,11 @@ impl Peers {
         Ok(())
     }
 
-    /// For how long all nodes of a job say that their parts are stalled. `valid`: how old a word may be. Only the first
-    /// node of the job gets an answer: one decides.
+    /// The time for which all nodes of a job claim that their parts are stalled. `valid`: the greatest age of a
+    /// claim. Only the first node of the job gets an answer, because only one node decides.
     ///
     /// # Errors
-    /// A node does not say so, or that cannot be read.
+    /// A node has no claim, or the claims cannot be read.
     pub fn stalled(
         &mut self,
         key: Key,
@@ -200,7 +200,7 @@ impl Peers {
                 self.seen.remove(&name);
                 return Err(PeerError::Busy(node.clone()));
             };
-            // A claim that is seen for the first time may be an old one.
+            // A claim that is read for the first time may be old.
             let (number, changed) = self
                 .seen
                 .get(&name)
@@ -222,7 +222,7 @@ impl Peers {
         }
     }
 
-    /// Tells the others how many leases are stalled here; seldom, as a thousand nodes do so.
+    /// Writes the counts of this node, rarely, because a thousand nodes do so.
     ///
     /// # Errors
     /// The folder cannot be written.
@@ -237,7 +237,7 @@ impl Peers {
         }
         let before = match &self.counted {
             Some((told, _)) => Some(told.clone()),
-            // From before this node was booted, or its daemon started.
+            // A file from before the node booted, or before its daemon started.
             None => {
                 let text = self.open("nodes")?.read(&self.node)?.unwrap_or_default();
                 serde_json::from_str(&text).ok()
@@ -258,7 +258,7 @@ impl Peers {
         Ok(())
     }
 
-    /// The leases of the cluster, as far as its nodes said lately; None without a folder. `now_unix`: seconds since 1970.
+    /// The counts of all nodes with a recent file; None without a folder. `now_unix` is in seconds since 1970.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -284,12 +284,12 @@ impl Peers {
             let Ok(count) = serde_json::from_str::<LeaseCount>(&text) else {
                 continue;
             };
-            // A time in the future is from a wrong clock, and would stay valid until then.
+            // A time in the future comes from a wrong clock, and would stay valid until then.
             let is_known = count.version == COUNT_VERSION;
             if !is_known || count.at_unix > newest || count.opened_unix > newest {
                 continue;
             }
-            // However old the word is.
+            // The time counts even if the file is old.
             sum.opened_unix = sum.opened_unix.max(count.opened_unix);
             if count.at_unix >= oldest {
                 sum.users.merge(count.users);
@@ -298,10 +298,10 @@ impl Peers {
         Ok(Some(sum))
     }
 
-    /// The folder of kept records, if there is one.
+    /// The folder of kept records in the shared folder; None without a shared folder.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The folder cannot be created.
     pub fn records(&self) -> Result<Option<RootDir>, PeerError> {
         match self.folder {
             Some(_) => self.open("records").map(Some),
@@ -321,7 +321,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Of one user.
+    /// The counts of one user.
     fn users(leases: u32, stalled: u32) -> UserCounts {
         let mut users = UserCounts::default();
         users.add(UserId(1000), Count { leases, stalled });
@@ -391,7 +391,7 @@ mod tests {
             Err(PeerError::NoFolder)
         ));
         assert_eq!(alone.cluster(SECOND, SystemClock.unix_now()).unwrap(), None);
-        // A folder that is not there is not made: it may be a file system that is not mounted.
+        // A missing folder is not created, because its file system may not be mounted.
         let gone = Peers::new(Some(Path::new("/nonexistent/shared")), "n1");
         assert!(gone.claim(KEY, SECOND, at(0)).is_err());
     }
@@ -435,7 +435,7 @@ mod tests {
         let heard = sum.opened(&SystemClock).unwrap();
         // The file has whole seconds.
         assert!(heard.since(open) <= 2 * SECOND && open.since(heard) <= 2 * SECOND);
-        // A boot of the node does not take it back.
+        // A reboot of the node does not change it.
         let mut again = Peers::new(two.folder.as_deref(), "n2");
         again
             .tell(
@@ -449,7 +449,7 @@ mod tests {
             .unwrap()
             .unwrap();
         assert!(sum.opened_unix.abs_diff(SystemClock.unix(open)) <= 2);
-        // A clock that is wrong by a year does not count.
+        // A clock that is wrong by a year is ignored.
         let text = |dir: &RootDir| dir.read("n2").unwrap().unwrap();
         let dir = two.open("nodes").unwrap();
         let mut wrong: LeaseCount = serde_json::from_str(&text(&dir)).unwrap();

@@ -1,4 +1,4 @@
-//! A stall of a slice, and when its window ends. No I/O, no clock of its own.
+//! A stall of a slice, and the end of its window. No I/O, no own clock.
 
 use std::time::Duration;
 
@@ -6,24 +6,24 @@ use gpufrac_core::policy::{Policy, Stall};
 
 use crate::clock::BootTime;
 
-/// A stall and its end by the policy.
+/// A stall, with its window in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stalled {
-    /// How.
+    /// The kind of stall.
     pub stall: Stall,
-    /// Since when, the grace after the start not counted.
+    /// The start of the stall; the grace after the job's start does not count.
     pub since: BootTime,
-    /// How long it may be so.
+    /// The length of the window.
     pub window: Duration,
 }
 
 impl Stalled {
-    /// When the window ends.
+    /// The end of the window.
     pub fn due(&self) -> BootTime {
         self.since + self.window
     }
 
-    /// When the first warning is due.
+    /// The time of the first warning.
     pub fn warned_from(&self, policy: &Policy) -> BootTime {
         self.due()
             .before(policy.warn.first().copied().unwrap_or_default())

@@ -1,5 +1,5 @@
-//! What is remembered of a job's slices here from sample to sample, and since when they are stalled. No I/O,
-//! no clock of its own.
+//! The state of a job's slices on this node from sample to sample, and the start of their stalls. No I/O, no own
+//! clock.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use crate::judge::stall::Stalled;
 use crate::key::Key;
 use crate::measure::sample::{Activity, Sample};
 
-/// Intervals that may pass between two samples of a slice; what happens in a longer gap is not known.
+/// The longest gap between two samples of a slice, in intervals. Activity in a longer gap is unknown.
 pub const LONGEST_GAP_ROUNDS: u32 = 6;
-/// As [`LONGEST_GAP_ROUNDS`] for a slice that is looked at all the time, as its job may end by what is seen.
+/// As [`LONGEST_GAP_ROUNDS`], for a slice that is observed without gaps because its job may end.
 pub const LONGEST_SUSPECT_GAP_ROUNDS: u32 = 3;
 /// Memory of an instance that the driver itself may hold.
 const DRIVERS_OWN: MemoryMib = MemoryMib(256);
 
-/// What the last look at a slice found.
+/// The values of the last sample of a slice that the next one is compared with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Seen {
@@ -32,38 +32,38 @@ struct Seen {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// The run of the job that holds the lease.
+    /// The run of the job that has the lease.
     pub key: Key,
-    /// When it was first seen.
+    /// The time of the first sample.
     pub began: BootTime,
-    /// When it was last looked at with an answer or without.
+    /// The time of the last sample, with or without an answer.
     pub sampled: BootTime,
     /// Whether the slice was ever active, or may have been.
     #[serde(rename = "used")]
     pub was_active: bool,
-    /// When the slice was last active, or may have been; `began` if it never was.
+    /// The last time at which the slice was active, or may have been; `began` if there is none.
     #[serde(rename = "last_use")]
     pub last_active: BootTime,
-    /// Why that counts as activity.
+    /// The reason why this counts as activity.
     pub reason: String,
-    /// The job's processes on its first slice at the last look.
+    /// The job's processes on its first slice at the last sample.
     contexts: u32,
-    /// Their memory at the last look.
+    /// The memory of these processes.
     memory: Option<MemoryMib>,
-    /// The same of its further slices, in their order.
+    /// The same values of its further slices, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     further: Vec<Seen>,
-    /// Since when memory is held and no process is left.
+    /// Since when memory is held without a process.
     held_since: Option<BootTime>,
-    /// Since when the job takes more than its share.
+    /// Since when the job exceeds its share.
     over_since: Option<BootTime>,
-    /// What has been done about it.
+    /// The steps that were carried out.
     #[serde(rename = "ladder")]
     pub escalation: Escalation,
 }
 
 impl Watch {
-    /// Begins to watch.
+    /// Starts to watch.
     pub fn new(key: Key, now: BootTime) -> Watch {
         Watch {
             key,
@@ -81,13 +81,12 @@ impl Watch {
         }
     }
 
-    /// How many slices the last look was at.
+    /// The number of slices in the last sample.
     pub fn slices(&self) -> usize {
         1 + self.further.len()
     }
 
-    /// Takes in a sample of each slice, in their order. `longest_gap`: what may have happened in more time without them is
-    /// not known.
+    /// Adds a sample of each slice, in order. Activity in a gap longer than `longest_gap` is unknown.
     pub fn observe(&mut self, now: BootTime, samples: &[Sample], longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
             self.restart_window(now, "nobody looked for too long");
@@ -107,7 +106,7 @@ impl Watch {
             self.compare(now, sample, seen);
         }
         (self.contexts, self.memory, self.further) = (own.contexts, own.memory, further);
-        // No process on any slice, and memory on one.
+        // No slice has a process, but one still has memory in use.
         let held = samples.iter().all(|sample| sample.contexts == Some(0))
             && samples
                 .iter()
@@ -125,7 +124,7 @@ impl Watch {
         };
     }
 
-    /// Takes in the sample of one slice, and what of it the next one is compared with.
+    /// Adds the sample of one slice, and keeps the values for the next comparison.
     fn compare(&mut self, now: BootTime, sample: &Sample, seen: &mut Seen) {
         match &sample.activity {
             Activity::Idle => {}
@@ -133,13 +132,14 @@ impl Watch {
             Activity::Unknown(why) => self.mark_active(now, why),
         }
         if let Some(contexts) = sample.contexts {
-            // A new context is made to be used.
+            // A new context counts as activity.
             if contexts > seen.contexts {
                 self.mark_active(now, "a new context");
             }
             seen.contexts = contexts;
         }
-        // Idle programs neither take nor give: whatever the counters say.
+        // An idle program neither allocates nor frees memory, so a change counts as activity, whatever the counters
+        // show.
         if let (Some(before), Some(memory)) = (seen.memory, sample.memory)
             && before != memory
         {
@@ -148,7 +148,7 @@ impl Watch {
         seen.memory = sample.memory;
     }
 
-    /// The slice is active now, or that cannot be ruled out.
+    /// Records that the slice is active, or may be.
     pub fn mark_active(&mut self, now: BootTime, reason: &str) {
         self.was_active = true;
         self.last_active = self.last_active.max(now);
@@ -156,13 +156,13 @@ impl Watch {
         self.held_since = None;
     }
 
-    /// Earlier samples do not count.
+    /// Ignores earlier samples.
     pub fn restart_window(&mut self, now: BootTime, reason: &str) {
         self.mark_active(now, reason);
         self.over_since = None;
     }
 
-    /// Since when the slice is stalled in this way; None if it is not.
+    /// The start of this kind of stall; None if there is none.
     pub fn since(&self, stall: Stall, grace: Duration) -> Option<BootTime> {
         let after_grace = |time: BootTime| time.max(self.began + grace);
         match stall {
@@ -186,7 +186,7 @@ impl Watch {
         stalls.min_by_key(Stalled::due)
     }
 
-    /// Whether the slice was used again after a warning, or the job keeps to its share again.
+    /// Whether the slice was active again after a warning, or the job is within its share again.
     pub fn is_cleared(&self) -> bool {
         let Some(first) = self.escalation.first_warning() else {
             return false;
@@ -200,7 +200,7 @@ impl Watch {
         }
     }
 
-    /// Whether the slice has been stalled for half of a window: it is looked at without gaps then.
+    /// Whether the slice has been stalled for half of a window, so that it is observed without gaps.
     pub fn is_suspect(&self, policy: &Policy, wish: IdleWish, now: BootTime) -> bool {
         let half = |stalled: Stalled| now.since(stalled.since) * 2 >= stalled.window;
         self.stalled(policy, wish).is_some_and(half)
@@ -265,7 +265,7 @@ pub(crate) mod tests {
         let never = Some((Stall::NeverUsed, at(5)));
         assert_eq!(look(1, &sample(Activity::Idle, 0, 0)), never);
         assert_eq!(look(2, &sample(Activity::Idle, 0, 0)), never);
-        // A context that computes nothing is a use once, not for ever.
+        // A new context that computes nothing counts as activity once, not for ever.
         let once = Some((Stall::Idle, at(7)));
         assert_eq!(look(7, &sample(Activity::Idle, 1, 300)), once);
         assert_eq!(look(8, &sample(Activity::Idle, 1, 300)), once);
@@ -338,7 +338,7 @@ pub(crate) mod tests {
         assert_eq!(look(2, idle(), idle()), never);
         let since = |second| (2, Some((Stall::Idle, at(second))));
         assert_eq!(look(6, idle(), sample(Activity::Busy, 1, 300)), since(6));
-        // A program that moves from one slice to the other is a new one there.
+        // A program that moves from one slice to the other counts as new there.
         assert_eq!(look(7, sample(Activity::Idle, 1, 300), idle()), since(7));
         assert_eq!(look(8, sample(Activity::Idle, 1, 300), idle()), since(7));
         assert_eq!(
@@ -349,7 +349,7 @@ pub(crate) mod tests {
             ),
             since(9)
         );
-        // Memory without a process, while the other slice has one.
+        // Memory without a process on one slice, while the other one has a process.
         let busy = || sample(Activity::Busy, 1, 300);
         assert_eq!(look(10, sample(Activity::Idle, 0, 300), busy()), since(10));
         assert_eq!(look(11, sample(Activity::Idle, 0, 300), busy()), since(11));

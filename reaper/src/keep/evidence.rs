@@ -1,5 +1,5 @@
-//! What is kept of a job: its samples, and what was decided for which reason. Written while the job
-//! runs, kept for days if anything was decided, read by `gpufrac why`.
+//! The record of a job: its samples, and the decisions with their reasons. The daemon writes it while the job runs
+//! and keeps it for days if there was a decision; `gpufrac why` reads it.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::measure::sample::{Activity, Sample, Source};
 
-/// Of the text of a [`Record`].
+/// The format version of a [`Record`].
 pub const VERSION: u32 = 1;
-/// Points of a series at most; then neighbours become one.
+/// The most points of a series; when it is full, neighbours are merged.
 const MOST_POINTS: usize = 256;
 
-/// A job's record on one node.
+/// The record of a job on one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// [`VERSION`].
+    /// The format version, [`VERSION`].
     pub version: u32,
     /// Slurm's id of the job.
     pub job: JobId,
-    /// How often it had been requeued.
+    /// How often Slurm requeued the job before this run.
     pub restart_count: u32,
-    /// Its user.
+    /// The user name.
     pub user: String,
-    /// Its user's id.
+    /// The user id.
     pub uid: UserId,
-    /// The account charged.
+    /// The account of the job.
     pub account: Option<String>,
     /// The partition.
     pub partition: String,
@@ -37,53 +37,54 @@ pub struct Record {
     pub node: String,
     /// The pool.
     pub pool: String,
-    /// Part of the GPU, as a decimal.
+    /// The fraction of the GPU as a decimal.
     pub fraction: String,
-    /// MIG profile or mechanism.
+    /// The MIG profile or the mechanism.
     pub profile: String,
-    /// What CUDA calls the device.
+    /// The UUID by which CUDA names the device.
     pub device: String,
-    /// Memory that the job may use.
+    /// Memory that the job may use, in MiB.
     pub memory_mib: u64,
-    /// What the user asked for.
+    /// The value of `--gpufrac-idle`.
     pub wish: IdleWish,
-    /// When the lease was written: seconds since 1970.
+    /// When the lease was written, in seconds since 1970.
     pub created_unix: u64,
-    /// When the first sample was taken: seconds since 1970. Times below count from here, by a clock that nobody sets.
+    /// When the first sample was taken, in seconds since 1970. Later times in the record count from here, by the boot
+    /// clock.
     pub began_unix: u64,
-    /// Activity and memory.
+    /// Activity and memory over time.
     pub series: Series,
     /// The decisions, oldest first.
     pub events: Vec<Event>,
-    /// When the lease was seen to be gone.
+    /// When the daemon saw that the lease was gone, in milliseconds.
     pub ended_ms: Option<u64>,
 }
 
-/// Samples, at equal distances.
+/// Samples at equal distances.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Series {
-    /// From one point to the next.
+    /// The time between two points, in milliseconds.
     pub step_ms: u64,
-    /// The points, the first at the beginning.
+    /// The points; the first one is at the start of the record.
     pub points: Vec<Point>,
 }
 
-/// What the samples of one step say together.
+/// The summary of the samples of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Samples in it; none while the daemon did not run.
+    /// The number of samples; 0 while the daemon did not run.
     pub samples: u32,
-    /// Of these, how many could not tell.
+    /// The number of samples with unknown activity.
     pub unknown: u32,
-    /// Of these, how many saw use.
+    /// The number of samples with activity.
     pub busy: u32,
-    /// Greatest activity, 0 to 1. Where the source has no figure, 1 for use and 0 for none.
+    /// The greatest activity, 0 to 1. If the source has no figure, 1 for activity and 0 for none.
     pub peak: f32,
-    /// Greatest memory.
+    /// The greatest memory in MiB.
     pub memory_mib: u32,
-    /// Of the last sample.
+    /// The source of the last sample.
     pub source: Source,
 }
 
@@ -134,7 +135,7 @@ impl Series {
         }
     }
 
-    /// Adds a sample taken so long after the beginning.
+    /// Adds a sample taken `at` after the start.
     pub fn add(&mut self, at: Duration, sample: &Sample) {
         let at_ms = at.as_millis() as u64;
         while at_ms / self.step_ms >= MOST_POINTS as u64 {
@@ -163,18 +164,18 @@ pub enum Decision {
     Warn,
     /// The batch script got the signal of its policy.
     Signal,
-    /// The job went back to the queue.
+    /// The job was requeued.
     Requeue,
     /// The job was cancelled.
     Cancel,
-    /// The slice was used again after a warning.
+    /// The slice was active again after a warning.
     Clear,
-    /// A due action was not carried out; the reason is in the detail.
+    /// A due action was not taken; the detail has the reason.
     Refuse,
 }
 
 impl Decision {
-    /// The word in logs and metrics.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Decision::Warn => "warn",
@@ -191,28 +192,28 @@ impl Decision {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Event {
-    /// When, after the record's beginning.
+    /// The time in milliseconds after the start of the record.
     pub at_ms: u64,
-    /// What.
+    /// The decision.
     pub decision: Decision,
-    /// Whether it was only said, not done.
+    /// Whether it was only logged, and not carried out.
     pub dry_run: bool,
-    /// How the slice was stalled.
+    /// The kind of stall.
     pub stall: Stall,
-    /// For how long.
+    /// The length of the stall in milliseconds.
     pub stalled_ms: u64,
-    /// The window of the policy.
+    /// The window of the policy in milliseconds.
     pub window_ms: u64,
-    /// The rule; empty for the general policy.
+    /// The name of the rule; empty for the general policy.
     pub rule: String,
-    /// Where the last sample came from.
+    /// The source of the last sample.
     pub source: Source,
-    /// The rest, for people.
+    /// Further text for people.
     pub detail: String,
 }
 
 impl Record {
-    /// An empty record of a lease.
+    /// An empty record for a lease.
     pub fn new(lease: &Lease, began_unix: u64, step: Duration) -> Record {
         Record {
             version: VERSION,

@@ -1,6 +1,6 @@
-//! What outlives the daemon, on disk: its state in `<run>/reaper`, the records of [`crate::keep::evidence`] in
-//! `<run>/reaper/jobs/JOB.json` while a job holds its slice, `<state>/reaper/JOB-CREATED.json` for days once anything
-//! was decided, and the same in the folder that nodes share, with the node in its name.
+//! The files of the daemon: its state in `<run>/reaper`; the records of [`crate::keep::evidence`] in
+//! `<run>/reaper/jobs/JOB.json` while a job has its slice; in `<state>/reaper/JOB-CREATED.json` for days if there was
+//! a decision; and there also in the shared folder, with the node in the name.
 
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
@@ -25,10 +25,10 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens them, or makes them.
+    /// Opens the folders, or creates them.
     ///
     /// # Errors
-    /// A folder is not root's alone.
+    /// Others than root can change a folder.
     pub fn open(run: &Path, state: &Path) -> Result<Records, FileError> {
         let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         let (living, _) = RootDir::create(&run.join("reaper/jobs"), FOLDER_MODE)?;
@@ -99,7 +99,7 @@ impl Memory for Records {
     }
 }
 
-/// Removes files whose last change was `before` that time since 1970.
+/// Removes files that were last changed before `before`, a time since 1970.
 fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
     for name in dir.names()?.iter().filter(|name| mine(name)) {
         let changed = std::fs::symlink_metadata(dir.path().join(name)).and_then(|m| m.modified());

@@ -1,5 +1,5 @@
-//! What outlives the daemon: when each slice was last used, which warnings were given, the counters. It
-//! lies beside the leases on a tmpfs and goes with the boot, as they do.
+//! The state of the daemon that outlives it: the last activity of each slice, the warnings, the counters. It is
+//! beside the leases on a tmpfs, so that it ends with the boot, as they do.
 
 use std::time::Duration;
 
@@ -15,64 +15,64 @@ use crate::keep::evidence::Record;
 use crate::keep::totals::Totals;
 use crate::key::Key;
 
-/// Of the text.
+/// The format version of the text.
 const VERSION: u32 = 1;
 const STATE_FILE: &str = "state.json";
 
-/// Why the state that was kept is not used.
+/// The reasons why a saved state is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableState {
-    /// It is no state.
+    /// The text is not a state.
     #[error("it is damaged ({0})")]
     Damaged(#[source] serde_json::Error),
     /// Another build wrote it.
     #[error("it is of version {0}, this is {VERSION}")]
     Version(u32),
-    /// Its times are of a clock that began again.
+    /// The times in it are from another boot.
     #[error("it was written before the last boot")]
     OtherBoot,
 }
 
-/// Where the daemon keeps what outlives it: its state, and the records of jobs.
+/// The daemon's storage: its state, and the records of jobs.
 pub trait Memory {
-    /// Reads the state that was kept; the reason if that is nothing although there is one. Then every slice
-    /// counts as used now.
+    /// Reads the saved state. If it cannot be used, returns a new state with the reason; every slice then counts as
+    /// active now.
     ///
     /// # Errors
     /// The file cannot be read.
     fn load(&self) -> Result<(State, Option<UnusableState>), FileError>;
 
-    /// Keeps the state.
+    /// Saves the state.
     ///
     /// # Errors
     /// The file cannot be written.
     fn save(&self, state: &State) -> Result<(), FileError>;
 
-    /// What an earlier run of the daemon wrote of this run of this job.
+    /// The record that an earlier run of the daemon wrote about this run of the job.
     ///
     /// # Errors
     /// The file cannot be read.
     fn read(&self, key: Key) -> Result<Option<Record>, FileError>;
 
-    /// Writes the record of a living job.
+    /// Writes the record of a running job.
     ///
     /// # Errors
     /// The file cannot be written.
     fn write(&self, record: &Record) -> Result<(), FileError>;
 
-    /// Keeps a record with a decision, also after the job and after a reboot.
+    /// Keeps a record with a decision beyond the end of the job and a reboot.
     ///
     /// # Errors
     /// A file cannot be written.
     fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError>;
 
-    /// The job holds nothing any more.
+    /// Removes the record of a running job that has ended.
     ///
     /// # Errors
     /// The file cannot be removed.
     fn end(&self, job: JobId) -> Result<(), FileError>;
 
-    /// Removes the living records of jobs that are not here.
+    /// Removes the records of running jobs that are no longer on this node.
     ///
     /// # Errors
     /// The folder cannot be read or written.
@@ -92,17 +92,17 @@ pub trait Memory {
     ) -> Result<(), PeerError>;
 }
 
-/// Everything that outlives the daemon.
+/// The state of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
     version: u32,
     boot_id: String,
-    /// The leases that are watched.
+    /// The watched jobs.
     pub watches: Vec<Watch>,
     /// When jobs were ended, in the last hour.
     pub reaped: Vec<BootTime>,
-    /// When breakers were last seen open.
+    /// When breakers were last open.
     #[serde(default)]
     pub opened: LastOpen,
     /// The counters.
@@ -122,7 +122,7 @@ struct Header {
 }
 
 impl State {
-    /// That of a daemon that was never there before.
+    /// The state of a daemon that runs for the first time.
     pub fn new() -> State {
         State {
             version: VERSION,
@@ -134,8 +134,8 @@ impl State {
         }
     }
 
-    /// Reads what was kept; the reason if that is nothing although there is a file. Then every slice
-    /// counts as used now.
+    /// Reads the saved state. If it cannot be used, returns a new state with the reason; every slice then counts as
+    /// active now.
     ///
     /// # Errors
     /// The file cannot be read.
@@ -155,7 +155,7 @@ impl State {
         Ok((State::new(), Some(unusable)))
     }
 
-    /// Keeps it.
+    /// Saves the state.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// A daemon of a later build goes on with what this one wrote.
+    /// A later build of the daemon reads the state that this build wrote.
     #[test]
     fn the_words_of_the_file_stay() {
         let text = include_str!("state/version1.json").trim_end();

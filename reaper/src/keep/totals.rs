@@ -1,36 +1,36 @@
-//! What the daemon counts.
+//! The counters of the daemon.
 
 use gpufrac_core::policy::{Action, Stall};
 use serde::{Deserialize, Serialize};
 
-/// Counters; they only grow, also over restarts of the daemon.
+/// Counters. They only grow, also over restarts of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// Rounds of samples.
     pub rounds: u64,
-    /// Seconds of slices that reaped jobs would have held until their time limits.
+    /// Seconds of slices that reclaimed jobs would have held until their time limits.
     pub reclaimed_slice_seconds: f64,
     /// Warnings by stall, in the order of [`Stall::ALL`].
     pub warnings: [u64; Stall::ALL.len()],
     /// Signals for a checkpoint.
     pub signals: u64,
-    /// Jobs put back in the queue.
+    /// Requeued jobs.
     pub requeued: u64,
-    /// Jobs cancelled.
+    /// Cancelled jobs.
     pub cancelled: u64,
-    /// Reaps that were due and not done: the limit of an hour.
+    /// Due reclaims that were not done because of the hourly limit.
     pub refused_rate: u64,
-    /// Reaps that were due and not done: a breaker was open.
+    /// Due reclaims that were not done because a breaker was open.
     pub refused_breaker: u64,
-    /// What would have been done in dry-run: warnings, signals and ends.
+    /// Steps in dry-run mode: warnings, signals and ends.
     pub dry_run: u64,
-    /// Samples that could not tell whether the slice was used.
+    /// Samples with unknown activity.
     pub unknown_samples: u64,
     /// Errors of the driver while sampling.
     pub driver_errors: u64,
     /// Calls to Slurm that failed.
     pub slurm_errors: u64,
-    /// Mails that could not be sent.
+    /// Mail messages that could not be sent.
     pub mail_errors: u64,
 }
 

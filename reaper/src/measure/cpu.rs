@@ -1,4 +1,4 @@
-//! CPU time of jobs, by their control groups.
+//! CPU time of jobs, from their control groups.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,27 +12,27 @@ use crate::key::Key;
 #[cfg(test)]
 mod tests;
 
-/// Where Slurm's groups of jobs are on this node.
+/// The control groups of Slurm's jobs on this node.
 pub struct JobGroups {
-    /// Folders with `uid_N/job_N` in them: hierarchies of version 1.
+    /// Folders with `uid_N/job_N`, in hierarchies of version 1.
     roots: Vec<PathBuf>,
     /// Mount points of version 2.
     mounts: Vec<PathBuf>,
-    /// Folders with a group for each job, in a slice of those. slurmd makes its own, which may be after this daemon
-    /// started.
+    /// Names of folders with a group for each job, in a slice of a mount point. slurmd creates the folder, possibly
+    /// after this daemon started.
     scopes: [String; 2],
     ticks_per_second: f64,
     last: HashMap<Key, (BootTime, f64)>,
 }
 
 impl JobGroups {
-    /// Looks for them. Debian's build of Slurm puts the node's name into the folder's.
+    /// Finds the groups. Debian's build of Slurm puts the node's name into the name of the folder.
     pub fn find(node: &str) -> JobGroups {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         JobGroups::below(node, &mounts)
     }
 
-    /// `table`: the mounts, as in mountinfo.
+    /// `table` is the list of mounts in the format of mountinfo.
     fn below(node: &str, table: &str) -> JobGroups {
         let names = [format!("slurm_{node}"), "slurm".to_owned()];
         let (mut roots, mut mounts) = (Vec::new(), Vec::new());
@@ -55,24 +55,24 @@ impl JobGroups {
         }
     }
 
-    /// Cores that a job kept busy since the last call for it; None for the first call, or where that cannot be
-    /// told.
+    /// The number of CPU cores that a job kept busy since the last call for it; None at the first call, or if that is
+    /// unknown.
     pub fn cores(&mut self, lease: &Lease, now: BootTime) -> Option<f64> {
         let used = self.seconds(lease)?;
         let (before, then) = self.last.insert(Key::of(lease), (now, used))?;
         let passed = now.since(before).as_secs_f64();
-        // Less than before: a process ended without a parent that waited for it.
+        // The time can decrease: a process ended whose parent did not wait for it.
         (passed > 0.0 && used >= then).then(|| (used - then) / passed)
     }
 
-    /// Whether a job has a process in one of its groups; always where Slurm makes none. slurmstepd may leave an empty group
-    /// behind, where the kernel did not let it go in time.
+    /// Whether a job has a process in one of its groups; true if Slurm makes no groups. slurmstepd may leave an empty
+    /// group, if the kernel did not release it in time.
     pub fn has_processes(&self, lease: &Lease) -> bool {
         let roots = self.roots();
         roots.is_empty() || places(&roots, lease).any(|group| holds_process(&group))
     }
 
-    /// Forgets jobs that are over.
+    /// Forgets all jobs except those that `keys` accepts.
     pub fn retain(&mut self, keys: impl Fn(&Key) -> bool) {
         self.last.retain(|key, _| keys(key));
     }
@@ -100,9 +100,9 @@ impl JobGroups {
         Some(ticks / self.ticks_per_second)
     }
 
-    /// The folders of either version that are there now.
+    /// The existing folders of both versions.
     fn roots(&self) -> Vec<PathBuf> {
-        // `CgroupSlice` of cgroup.conf names the slice.
+        // `CgroupSlice` in cgroup.conf sets the name of the slice.
         let slices = self.mounts.iter().flat_map(|mount| slices(mount));
         let scopes = slices.flat_map(|slice| self.scopes.each_ref().map(|scope| slice.join(scope)));
         let roots = self.roots.iter().cloned().chain(scopes);
@@ -114,13 +114,13 @@ impl JobGroups {
         let mut found: Vec<PathBuf> = places(roots, lease)
             .filter(|group| group.is_dir())
             .collect();
-        // The hierarchy that counts CPU time comes first where there is one.
+        // The hierarchy that counts CPU time comes first.
         found.sort_by_key(|path| !path.to_string_lossy().contains("cpuacct"));
         found.into_iter().next()
     }
 }
 
-/// Where the groups of a job may be.
+/// The possible folders of a job's groups.
 fn places<'a>(roots: &'a [PathBuf], lease: &'a Lease) -> impl Iterator<Item = PathBuf> + 'a {
     let job = format!("job_{}", lease.job_id);
     let user = format!("uid_{}", lease.user_id);
@@ -131,7 +131,7 @@ fn places<'a>(roots: &'a [PathBuf], lease: &'a Lease) -> impl Iterator<Item = Pa
     })
 }
 
-/// Whether a process is in a group or in one below.
+/// Whether a process is in a group or below it.
 fn holds_process(group: &Path) -> bool {
     let own = fs::read_to_string(group.join("cgroup.procs"));
     if own.is_ok_and(|text| !text.trim().is_empty()) {
@@ -152,7 +152,7 @@ fn slices(mount: &Path) -> Vec<PathBuf> {
     paths.filter(is_slice).collect()
 }
 
-/// Mount point of a hierarchy, and whether it is of version 2.
+/// The mount point of a hierarchy, and whether it is of version 2.
 fn cgroup_mount(line: &str) -> Option<(PathBuf, bool)> {
     let (places, kind) = line.split_once(" - ")?;
     let version2 = kind.starts_with("cgroup2 ");
@@ -160,7 +160,7 @@ fn cgroup_mount(line: &str) -> Option<(PathBuf, bool)> {
     (version2 || kind.starts_with("cgroup ")).then(|| (mount.into(), version2))
 }
 
-/// The processes of a group and of those below.
+/// The pids in a group and below it.
 fn pids(group: &Path) -> Vec<u32> {
     let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     let mut found: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
@@ -172,7 +172,7 @@ fn pids(group: &Path) -> Vec<u32> {
     found
 }
 
-/// User and system time of a process and of its children that are over (proc(5), fields 14 to 17).
+/// User and system time of a process and of its ended children, in ticks (proc(5), fields 14 to 17).
 fn ticks(pid: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;

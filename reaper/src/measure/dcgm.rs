@@ -1,4 +1,4 @@
-//! dcgm-exporter's text endpoint: the only one that knows the activity of instances before Hopper.
+//! dcgm-exporter's text endpoint, the only source for the activity of instances before Hopper.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -15,18 +15,18 @@ mod peer;
 
 pub use http::PageError;
 
-/// Part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
+/// The part of the time in which the graphics or compute engine was active, 0 to 1 (field 1001).
 const ACTIVITY: &str = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
-/// The exporter is on this node: what takes longer hangs.
+/// The time limit for an answer; the exporter is on the same node.
 const LONGEST_ANSWER: Duration = Duration::from_secs(2);
-/// The exporter reads the driver every 30 s unless told otherwise, and something always changes: energy,
-/// power, temperature.
+/// The age at which values count as outdated. The exporter reads the driver every 30 s by default, and some value
+/// always changes: energy, power, temperature.
 const LONGEST_STANDSTILL: Duration = Duration::from_secs(120);
 
-/// The first number of a person's account (login.defs(5), `UID_MIN`).
+/// The first user id of people (login.defs(5), `UID_MIN`).
 const FIRST_PERSON_UID: UserId = UserId(1000);
 
-/// Why the endpoint gave no metrics.
+/// The reasons why the endpoint gave no metrics.
 #[derive(Debug, thiserror::Error)]
 pub enum DcgmError {
     /// The connection failed.
@@ -34,10 +34,10 @@ pub enum DcgmError {
     Connection {
         /// The endpoint.
         url: ExporterUrl,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The answer is no page of metrics.
+    /// The answer is not a page of metrics.
     #[error("the answer of `{url}` is not used: {source}")]
     Page {
         /// The endpoint.
@@ -45,7 +45,7 @@ pub enum DcgmError {
         /// The cause.
         source: PageError,
     },
-    /// A user accepted the connection, and could report false values of other jobs.
+    /// A process of a user accepted the connection; it could report false values for other jobs.
     #[error("`{url}`: user {owner} answers there, and not a service of the system")]
     User {
         /// The endpoint.
@@ -53,7 +53,7 @@ pub enum DcgmError {
         /// The user id of the socket.
         owner: UserId,
     },
-    /// Whose process took the connection is not known.
+    /// The owner of the process that accepted the connection is not known.
     #[error(
         "`{url}`: cannot tell whose process answers there; run the exporter in the network namespace of the node"
     )]
@@ -66,7 +66,7 @@ pub enum DcgmError {
 /// A GPU instance: UUID of the GPU, id of the instance.
 pub type InstanceId = (String, u32);
 
-/// The values, and the time of their last change.
+/// The last values, and the time of their last change.
 pub struct Dcgm {
     url: ExporterUrl,
     last: HashMap<String, (u64, BootTime)>,
@@ -81,7 +81,7 @@ struct Line<'a> {
 }
 
 impl Dcgm {
-    /// Of the endpoint at `url`.
+    /// A reader of the endpoint at `url`.
     pub fn new(url: ExporterUrl) -> Dcgm {
         Dcgm {
             url,
@@ -89,11 +89,11 @@ impl Dcgm {
         }
     }
 
-    /// The activity of every instance whose GPU has fresh values. `tenants`: users of the node's slices, who are not
-    /// believed.
+    /// The activity of every instance whose GPU has current values. `tenants`: users with slices on the node, whose
+    /// processes are not trusted.
     ///
     /// # Errors
-    /// No process answers, or not a trusted one, or without metrics.
+    /// No process answers, or one that is not trusted, or the answer has no metrics.
     pub fn read(
         &mut self,
         now: BootTime,
@@ -103,10 +103,10 @@ impl Dcgm {
         self.take(&answer, now)
     }
 
-    /// The same, of an answer.
+    /// As [`Dcgm::read`], from the text of an answer.
     ///
     /// # Errors
-    /// It is no page of metrics.
+    /// The text is not a page of metrics.
     pub fn take(
         &mut self,
         answer: &[u8],
@@ -119,8 +119,8 @@ impl Dcgm {
         Ok(self.take_page(page, now))
     }
 
-    /// Any user may take a port while the exporter is down, and say that the jobs of others are idle. So whoever took the
-    /// connection is looked up before anything is asked.
+    /// Reads the page. Any user may take the port while the exporter does not run, and report that the jobs of others
+    /// are idle. Therefore the owner of the connection is looked up before the request is sent.
     fn fetch(&self, tenants: &BTreeSet<UserId>, patience: Duration) -> Result<Vec<u8>, DcgmError> {
         let url = || self.url.clone();
         let failed = |source| DcgmError::Connection { url: url(), source };
@@ -163,11 +163,11 @@ impl Dcgm {
                 let uuid = *line.labels.get("UUID")?;
                 let id = line.labels.get("GPU_I_ID")?.parse().ok()?;
                 let known = fresh(uuid) && line.value.is_finite() && line.value >= 0.0;
-                // Values a little over 1 are seen (rounding of the counters).
+                // Values slightly above 1 occur (rounding of the counters).
                 known.then(|| ((uuid.to_owned(), id), line.value.min(1.0)))
             })
             .fold(HashMap::new(), |mut all, (instance, value)| {
-                // Compute instances have a line each.
+                // Each compute instance has a line.
                 let greatest = all.entry(instance).or_insert(value);
                 *greatest = value.max(*greatest);
                 all
@@ -175,13 +175,13 @@ impl Dcgm {
     }
 }
 
-/// Whether a user has no business there.
+/// Whether the owner is a user, who must not run the exporter.
 fn is_user(owner: UserId, tenants: &BTreeSet<UserId>) -> bool {
     owner >= FIRST_PERSON_UID || (owner != UserId::ROOT && tenants.contains(&owner))
 }
 
-/// A line of the text format; None for comments and what is no such line. There are parsers on
-/// crates.io, with licences that do not go with version 2 of the GPL.
+/// Parses a line of the text format; None for comments and other lines. The licences of the parsers on crates.io are
+/// not compatible with version 2 of the GPL.
 fn line(text: &str) -> Option<Line<'_>> {
     if text.starts_with('#') {
         return None;
@@ -206,7 +206,7 @@ fn line(text: &str) -> Option<Line<'_>> {
 mod tests {
     use super::*;
 
-    /// As dcgm-exporter 4 writes it for a GPU with two instances.
+    /// The output of dcgm-exporter 4 for a GPU with two instances.
     const TEXT: &str = r#"# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.
 # TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
 DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-aa",pci_bus_id="00000000:07:00.0",device="nvidia0",modelName="NVIDIA A100-SXM4-40GB",GPU_I_PROFILE="1g.5gb",GPU_I_ID="7",Hostname="gn01"} 0.250000
@@ -263,7 +263,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
         }
     }
 
-    /// Answers one connection, as a user. On a busy machine the thread that answers may come late.
+    /// Answers one connection as a user. On a busy machine the answering thread may be late.
     fn answers(user: u32) -> Result<HashMap<InstanceId, f64>, DcgmError> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/metrics", listener.local_addr().unwrap());

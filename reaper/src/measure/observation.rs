@@ -1,4 +1,4 @@
-//! One lease and what was seen of its GPU, and the sample that follows.
+//! Makes a sample from a lease and the data of its GPU.
 
 use std::collections::HashMap;
 
@@ -16,19 +16,19 @@ use super::owners::Owners;
 use super::sample::{Activity, Excess, Sample, Source};
 use super::view::View;
 
-/// The memory of a context in addition to its program's allocations: NVML counts it, the limits of MPS do not.
+/// Memory of a context besides its program's allocations: NVML counts it, MPS limits do not.
 const CONTEXT_OVERHEAD: MemoryMib = MemoryMib(600);
-/// One lease and all that was seen.
+/// A lease with all data that were collected for it.
 pub(super) struct Observation<'a> {
     pub(super) lease: &'a Lease,
     pub(super) view: &'a View,
-    /// All leases on the GPU, itself among them.
+    /// All leases on the GPU, with this one.
     pub(super) neighbours: &'a [&'a Lease],
     pub(super) dcgm: Option<&'a HashMap<InstanceId, f64>>,
-    /// Groups of jobs of processes that were seen before.
+    /// The jobs of processes that were seen earlier.
     pub(super) owners: &'a Owners,
     pub(super) policy: &'a Policy,
-    /// Cores that the job kept busy.
+    /// CPU cores that the job kept busy.
     pub(super) cores: Option<f64>,
 }
 
@@ -48,7 +48,7 @@ impl Observation<'_> {
                     .iter()
                     .find(|d| d.uuid == instance.mig_uuid);
                 if stands.is_none_or(|device| device.gi_id != instance.gi_id) {
-                    // Ids are used again, UUIDs are not: whatever was measured is another's.
+                    // The driver reuses ids, but not UUIDs, so the data belong to another instance.
                     return Sample::missing("its instance does not stand");
                 }
                 self.instance(instance.gi_id, contexts)
@@ -61,7 +61,7 @@ impl Observation<'_> {
             busy_share,
             contexts,
             memory: match contexts {
-                // The driver does not know its holder either.
+                // The driver cannot name the process that holds the memory, either.
                 Some(0) => self.left_behind().or(by_processes),
                 _ => by_processes,
             },
@@ -69,7 +69,7 @@ impl Observation<'_> {
         }
     }
 
-    /// The job's processes with a context; None when the job of some is unknown.
+    /// The job's processes with a context; None if the job of one of them is not known.
     fn own_processes(&self) -> Option<Vec<Process>> {
         let instance = self.lease.slice.instance();
         let on_it = self.view.processes.iter().filter(|process| match instance {
@@ -89,12 +89,12 @@ impl Observation<'_> {
             }
             let group = process::job_group(pid);
             match group.and_then(|group| self.lease.owns_group(&group, self.neighbours)) {
-                // A group of that name is easily made where users have groups of their own.
+                // A user with own control groups can easily make a group with this name.
                 Some(true) if process::owner(pid) == Some(self.lease.user_id) => {
                     own.push(*process);
                 }
                 Some(_) => {}
-                // It ended since, or hides in a group of its own.
+                // The process has ended, or is in a control group of its own.
                 None if process::is_alive(pid) => return None,
                 None => {}
             }
@@ -102,11 +102,11 @@ impl Observation<'_> {
         Some(own)
     }
 
-    /// Whether a process is a server of MPS on a GPU that is shared by it: of root, or of any tenant, as private
-    /// daemons have one each. Where there is no MPS nobody hides behind its name.
+    /// Whether a process is an MPS server, on a GPU that is shared by MPS. It runs as root, or as any tenant, because
+    /// each private daemon has one. On other GPUs the name of a program is not trusted.
     fn is_server(&self, pid: i32) -> bool {
         let mut neighbours = self.neighbours.iter();
-        // What runs in a job is a program of its user, whatever it is called.
+        // A process in a job is a program of the job's user, whatever its name.
         let outside =
             || process::owner(pid) == Some(UserId::ROOT) || process::job_group(pid).is_none();
         neighbours.any(|lease| {
@@ -119,7 +119,7 @@ impl Observation<'_> {
         self.view.left_behind.get(&instance.mig_uuid).copied()
     }
 
-    /// A slice with MIG.
+    /// The activity of a slice with MIG.
     fn instance(&self, gi_id: u32, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
         let (source, measured) = match (self.view.busy_shares.get(&gi_id), self.dcgm) {
             (Some(share), _) if self.view.has_gpm => (
@@ -147,7 +147,7 @@ impl Observation<'_> {
         (source, Some(share), Activity::Busy)
     }
 
-    /// A slice of a GPU without MIG.
+    /// The activity of a slice of a GPU without MIG.
     fn whole(&self, contexts: Option<u32>) -> (Source, Option<f64>, Activity) {
         let source = match self.lease.slice.mps() {
             Some(_) => Source::MpsClients,
@@ -176,13 +176,13 @@ impl Observation<'_> {
         }
         let whose = |process: &Utilization| self.is_mine(process.pid).is_none();
         match used.iter().any(whose) {
-            // A server of MPS, or a process that came and went between two looks.
+            // An MPS server, or a process that started and ended between two samples.
             true => (source, None, self.among_tenants(contexts)),
             false => (source, Some(share), Activity::Idle),
         }
     }
 
-    /// Whether the work of a process is the job's; None if it is unknown.
+    /// Whether the work of a process belongs to the job; None if that is unknown.
     fn is_mine(&self, pid: u32) -> Option<bool> {
         if self
             .neighbours
@@ -195,7 +195,7 @@ impl Observation<'_> {
             return self.lease.owns_group(&group, self.neighbours);
         }
         let pid = pid as i32;
-        // A server of a daemon that is one job's alone runs as this job's user.
+        // The server of a private daemon runs as the user of its job.
         let user = process::owner(pid).filter(|user| *user != UserId::ROOT)?;
         let mut private = self.neighbours.iter().filter(|lease| {
             let mps = lease.slice.mps();
@@ -206,8 +206,8 @@ impl Observation<'_> {
         is_only_job.then(|| self.is_of_same_job(first))
     }
 
-    /// Somebody computed, and the driver does not say who: only who has no context and did nothing on the CPU was
-    /// surely not it.
+    /// The activity if a process computed and the driver does not say which one: a job was certainly not active only
+    /// if it has no context and used no CPU time.
     fn among_tenants(&self, contexts: Option<u32>) -> Activity {
         match (contexts, self.by_processes(contexts)) {
             (Some(0), Activity::Idle) => Activity::Idle,
@@ -218,7 +218,7 @@ impl Observation<'_> {
         }
     }
 
-    /// What can be said without any figure of the driver.
+    /// The activity without any figure of the driver.
     fn by_processes(&self, contexts: Option<u32>) -> Activity {
         let Some(cores) = self.cores else {
             return Activity::Unknown("the CPU time of the job is not known yet".into());
@@ -245,7 +245,8 @@ impl Observation<'_> {
         lease.job_id == self.lease.job_id
     }
 
-    /// Memory that the job may hold: which of its processes use which of its shares is not known.
+    /// Memory that the job may use in all of its shares, because it is not known which of its processes uses which
+    /// share.
     fn memory_share(&self) -> MemoryMib {
         let own = self
             .neighbours

@@ -1,4 +1,4 @@
-//! What one look at a slice found, and who looks.
+//! The sample of a slice, and the trait that takes samples.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::SliceId;
 
-/// Where a sample comes from.
+/// The source of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// GPM of NVML for a GPU instance: Hopper and later.
+    /// NVML's GPM for a GPU instance: Hopper and later.
     Gpm,
-    /// `GR_ENGINE_ACTIVE` of a GPU instance, by dcgm-exporter.
+    /// `GR_ENGINE_ACTIVE` of a GPU instance, from dcgm-exporter.
     Dcgm,
-    /// Utilisation of processes, by NVML: GPUs without MIG.
+    /// NVML's utilization of processes, on GPUs without MIG.
     ProcessUtilization,
-    /// Clients of the job at its MPS servers, and how busy these are.
+    /// Clients of the job at its MPS servers, and the activity of these servers.
     MpsClients,
     /// Processes and memory on the slice, and CPU time of the job.
     Processes,
-    /// None answered.
+    /// No source answered.
     Missing,
 }
 
 impl Source {
-    /// All of them.
+    /// All sources.
     pub const ALL: [Source; 6] = [
         Source::Gpm,
         Source::Dcgm,
@@ -40,7 +40,7 @@ impl Source {
         Source::Missing,
     ];
 
-    /// The word in logs and metrics.
+    /// The name in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Source::Gpm => "gpm",
@@ -59,14 +59,14 @@ impl fmt::Display for Source {
     }
 }
 
-/// Whether the slice was used in the time that a sample covers.
+/// Whether the slice was active during the time of a sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Activity {
-    /// It was.
+    /// The slice was active.
     Busy,
-    /// It was not.
+    /// The slice was not active.
     Idle,
-    /// That cannot be said, and why. Counts as busy.
+    /// The activity is unknown; with the reason. Counts as active.
     Unknown(String),
 }
 
@@ -80,17 +80,17 @@ impl Activity {
     }
 }
 
-/// What a job takes beyond its share.
+/// A use beyond the job's share.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Excess {
-    /// More memory than its share.
+    /// The job uses more memory than its share.
     Memory {
         /// The memory in use.
         held: MemoryMib,
         /// The limit.
         share: MemoryMib,
     },
-    /// Processes that went round the control daemon of their pool.
+    /// Processes that do not use the MPS control daemon of their pool.
     OutsideMps {
         /// Their pids.
         pids: Vec<u32>,
@@ -111,20 +111,20 @@ impl fmt::Display for Excess {
     }
 }
 
-/// What one look found.
+/// The data of one sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Where it comes from.
+    /// The source.
     pub source: Source,
-    /// Whether the slice was used.
+    /// The activity.
     pub activity: Activity,
-    /// Busy part of the time, 0 to 1, where the source has one.
+    /// The busy part of the time, 0 to 1; None if the source has no figure.
     pub busy_share: Option<f64>,
-    /// The job's processes on the slice; None if they could not be listed.
+    /// The number of the job's processes on the slice; None if they could not be listed.
     pub contexts: Option<u32>,
-    /// Memory held on the slice by the job.
+    /// Memory on the slice that the job holds.
     pub memory: Option<MemoryMib>,
-    /// What the job takes beyond its share.
+    /// The use beyond the job's share.
     pub excess: Option<Excess>,
 }
 
@@ -141,8 +141,8 @@ impl Sample {
         }
     }
 
-    /// What the samples of a job's slices say of the job: its busiest slice speaks for it. Where one cannot tell, nobody
-    /// can.
+    /// The sample of a job from those of its slices: the busiest slice decides. If one activity is unknown, that of
+    /// the job is.
     pub fn of_job(samples: &[Sample]) -> Sample {
         let busiest = samples.iter().max_by(|one, other| {
             let share = |sample: &Sample| sample.busy_share.unwrap_or_default();
@@ -152,7 +152,7 @@ impl Sample {
         let Some(busiest) = busiest else {
             return Sample::missing("it has no slice");
         };
-        // None is less than any number, and not known.
+        // `None` would compare as less than any number, but means unknown.
         let contexts = samples.iter().map(|sample| sample.contexts);
         let memory = samples.iter().map(|sample| sample.memory);
         Sample {
@@ -168,19 +168,19 @@ impl Sample {
     }
 }
 
-/// One look at all slices of a node.
+/// The samples of all slices of a node.
 #[derive(Debug, Default)]
 pub struct Look {
-    /// By slice.
+    /// The samples by slice.
     pub samples: HashMap<SliceId, Sample>,
-    /// What the driver or the exporter refused.
+    /// Errors of the driver or the exporter.
     pub errors: Vec<String>,
 }
 
 /// Takes samples of slices.
 pub trait Sampler {
-    /// Looks at active leases. `observe` waits for as long as activity is to be measured, and says whether that was
-    /// long enough to tell; `policy` is that of each lease.
+    /// Samples active leases. `observe` waits while activity is measured, and returns whether the time was long
+    /// enough; `policy` returns the policy of a lease.
     fn look<'p>(
         &mut self,
         node: &Node,
@@ -189,8 +189,8 @@ pub trait Sampler {
         policy: &dyn Fn(&Lease) -> &'p Policy,
     ) -> Look;
 
-    /// Looks at the leases of one job once more, for as short a time as can be measured; a sample of each, in their order.
-    /// `neighbours`: all leases on their GPU.
+    /// Samples the leases of one job again, in the shortest time in which activity can be measured; returns a sample
+    /// of each, in order. `neighbours`: all leases on their GPUs.
     fn look_at(
         &mut self,
         node: &Node,
@@ -199,10 +199,10 @@ pub trait Sampler {
         policy: &Policy,
     ) -> Vec<Sample>;
 
-    /// Whether a job has processes on the node; true if it is unknown.
+    /// Whether a job has processes on the node; true if that is unknown.
     fn has_processes(&self, lease: &Lease) -> bool;
 
-    /// Takes another configuration.
+    /// Takes a new configuration.
     fn reload(&mut self, node: &Node);
 }
 

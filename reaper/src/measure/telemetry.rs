@@ -1,4 +1,4 @@
-//! From the driver, dcgm-exporter and control groups to a sample of each lease.
+//! Takes a sample of each lease from the driver, dcgm-exporter and control groups.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -18,35 +18,35 @@ use super::view::{NoHistory, View, views};
 use crate::clock::{BootTime, Clock, SystemClock};
 use crate::key::{Key, SliceId};
 
-/// Between two looks at the counters of an instance at least (nvml.h, GPM).
+/// The shortest time between two readings of an instance's counters (nvml.h, GPM).
 pub const SHORTEST_LOOK: Duration = Duration::from_millis(100);
-/// Wall clock and boot clock may drift apart by so much between two looks.
+/// The largest drift between wall clock and boot clock from one sample to the next.
 const LARGEST_CLOCK_DRIFT: Duration = Duration::from_secs(1);
 
-/// The driver keeps what processes computed for so long at least. nvml.h does not say how long: this is cautious.
+/// How long the driver keeps the activity of processes. nvml.h does not say how long; this is a cautious value.
 const SHORTEST_DRIVER_HISTORY: Duration = Duration::from_secs(20);
 
-/// Cores that jobs kept busy, as far as they were asked for in this look: a job with several slices is asked about once.
+/// CPU cores that jobs kept busy, read once for each job in a sample, because a job may have several slices.
 type Cores = HashMap<Key, Option<f64>>;
 
-/// What lasts from look to look.
+/// The data that are kept from sample to sample.
 pub struct Telemetry {
     clock: SystemClock,
-    /// The driver's library, but no session with it.
+    /// The loaded library of the driver, without a session.
     _library: Option<Loaded>,
     groups: JobGroups,
     dcgm: Option<Dcgm>,
-    /// The last look by both clocks.
+    /// The time of the last sample by both clocks.
     last: Option<(BootTime, u64)>,
-    /// Slices that were looked at.
+    /// The slices that were sampled before.
     seen: HashSet<(Key, SliceId)>,
-    /// Users of the node's slices.
+    /// The users with slices on the node.
     tenants: BTreeSet<UserId>,
     owners: Owners,
 }
 
 impl Telemetry {
-    /// For a node.
+    /// The telemetry of a node.
     pub fn new(node: &Node) -> Telemetry {
         let exporter = node.config.reaper.dcgm_exporter.clone();
         Telemetry {
@@ -83,7 +83,7 @@ impl Sampler for Telemetry {
         let interval = self.interval();
         let views = views(node, leases, observe, interval, &mut look.errors);
         let Some(views) = views else {
-            // The driver's records since then were not read.
+            // The driver's records since then were not read, so the next sample must begin there.
             self.last = before;
             return look;
         };
@@ -106,7 +106,7 @@ impl Sampler for Telemetry {
                 look.samples.insert(id, sample);
             }
         }
-        // A process may end right after a look, and as looks overlap by up to a second two of them tell of it then.
+        // A process may end right after a sample. As samples overlap by up to a second, two of them report it then.
         let kept = node.config.reaper.interval * 2 + LARGEST_CLOCK_DRIFT * 2;
         self.owners.update(&views, now, kept);
         look
@@ -126,10 +126,10 @@ impl Sampler for Telemetry {
         };
         let before = self.last;
         let interval = self.interval();
-        // The next look at all of them is to begin where the last one ended.
+        // The next sample of all slices must begin where the last one ended.
         self.last = before;
         let mut errors = Vec::new();
-        // Its instances alone: one beside them may be about to go.
+        // Only the job's own instances, because another one may be in release.
         let views = views(node, leases, observe, interval, &mut errors).unwrap_or_default();
         let dcgm = self.read_dcgm(self.clock.now(), &mut errors);
         let mut cores = Cores::new();
@@ -171,7 +171,7 @@ impl Telemetry {
             owners: &self.owners,
             policy,
             cores: match measured {
-                // Not looked at: reading it takes longer than all the rest.
+                // Not read, because it takes longer than everything else.
                 true => None,
                 false => *cores
                     .entry(Key::of(lease))
@@ -181,8 +181,9 @@ impl Telemetry {
         .sample()
     }
 
-    /// Since when the driver's own records are to be read: microseconds by the wall clock, which the driver uses. An
-    /// error when the clock was set since the last look: then its records cannot be told apart.
+    /// The start of the time for which the driver's records are read, in microseconds of the wall clock, which the
+    /// driver uses. An error if the wall clock was set since the last sample, because the records cannot be assigned
+    /// then.
     fn interval(&mut self) -> Result<u64, NoHistory> {
         let (now, wall) = (self.clock.now(), self.clock.unix_now());
         let Some((then, wall_then)) = self.last.replace((now, wall)) else {
@@ -194,7 +195,7 @@ impl Telemetry {
             true => return Err(NoHistory::ClockSetBack),
             false => by_wall,
         };
-        // Whole seconds of the wall clock are off by one either way.
+        // Whole seconds of the wall clock are inexact by one in both directions.
         if by_wall.abs_diff(passed) > LARGEST_CLOCK_DRIFT + Duration::from_secs(1) {
             return Err(NoHistory::ClockSet);
         }
@@ -218,8 +219,8 @@ impl Telemetry {
     }
 }
 
-/// Whether a sample says nothing because no earlier sample exists to compare with. That is no sign of use: else no job
-/// would ever be one that did not use its slice.
+/// Whether a sample has no result because there is no earlier sample to compare with. This does not count as
+/// activity; otherwise no job could ever be found that never used its slice.
 fn compares_looks(sample: &Sample) -> bool {
     let compares = match sample.source {
         Source::Processes | Source::ProcessUtilization | Source::MpsClients => true,

@@ -1,6 +1,5 @@
-//! What the driver says of the GPUs in one look. A session with the driver is opened for the look and closed at its
-//! end, and instances are asked about through their GPU: nothing stays open that could keep an instance from being
-//! destroyed.
+//! The driver's data about the GPUs for one sample. The session with the driver ends with the sample, and instances
+//! are queried through their GPU: nothing stays open that could keep an instance from being destroyed.
 
 use std::collections::HashMap;
 
@@ -11,7 +10,7 @@ use gpufrac_node::node::Node;
 use gpufrac_nvml::telemetry::{Counters, MigDevice, Process, Utilization};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
-/// Why the driver's records since the last look cannot be read.
+/// The reasons why the driver's records since the last sample cannot be read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum NoHistory {
     #[error("the first look")]
@@ -24,7 +23,7 @@ pub(super) enum NoHistory {
     TooShort,
 }
 
-/// Why the work on a GPU without MIG cannot be attributed to processes.
+/// The reasons why activity on a GPU without MIG cannot be attributed to processes.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnknownWork {
     #[error(transparent)]
@@ -35,28 +34,28 @@ pub(super) enum UnknownWork {
     OfNoProcess(u32),
 }
 
-/// The sample of one GPU.
+/// The data of one GPU.
 pub(super) struct View {
-    /// Busy part of the time of its leased instances, 0 to 1.
+    /// The busy part of the time for each leased instance, 0 to 1, by instance id.
     pub(super) busy_shares: HashMap<u32, Result<f64, NvmlError>>,
     pub(super) has_gpm: bool,
     pub(super) processes: Vec<Process>,
     pub(super) mig_devices: Vec<MigDevice>,
-    /// Memory in use on leased instances without a process, by their UUIDs.
+    /// Memory in use on leased instances without a process, by UUID.
     pub(super) left_behind: HashMap<String, MemoryMib>,
-    /// None where the driver has none: MIG.
+    /// The activity of processes; None with MIG, for which the driver has none.
     pub(super) utilization: Option<Result<Vec<Utilization>, UnknownWork>>,
 }
 
 impl View {
-    /// Whether the activity of the lease's instance has a figure of its own.
+    /// Whether there is a separate figure for the activity of the lease's instance.
     pub(super) fn measures(&self, lease: &Lease, has_dcgm: bool) -> bool {
         lease.slice.mig().is_some() && (self.has_gpm || has_dcgm)
     }
 }
 
-/// The sample of each GPU by its UUID; a GPU is missing if the driver did not answer. None: the reading was cut
-/// short, and says nothing.
+/// The data of each GPU by its UUID; a GPU is missing if the driver did not answer. None if the reading was
+/// interrupted.
 pub(super) fn views(
     node: &Node,
     leases: &[&Lease],
@@ -102,10 +101,10 @@ pub(super) fn views(
     Some(views)
 }
 
-/// The first look at the counters of each leased instance.
+/// The first reading of the counters of each leased instance.
 type Begun<'s> = HashMap<u32, Result<Counters<'s>, NvmlError>>;
 
-/// None where the GPU has no such counters.
+/// None if the GPU has no such counters.
 fn begin<'s>(gpu: &Gpu<'s>, leases: &[&Lease]) -> Result<Option<Begun<'s>>, NvmlError> {
     let mine = leases
         .iter()
@@ -146,7 +145,7 @@ fn end(
     };
     let mut left_behind = HashMap::new();
     for lease in leases {
-        // One that is its job's alone, and on which nothing runs.
+        // An instance that belongs to one job, without processes.
         let Some(instance) = lease
             .slice
             .instance()
@@ -156,7 +155,7 @@ fn end(
         };
         let stands = mig_devices.iter().any(|d| d.uuid == instance.mig_uuid);
         if stands && processes.iter().all(|p| p.gi_id != Some(instance.gi_id)) {
-            // One that ends under our eyes says nothing of the others.
+            // An instance that ends during the reading does not affect the others.
             if let Ok(used) = gpu.memory_used(&instance.mig_uuid) {
                 left_behind.insert(instance.mig_uuid.clone(), used);
             }
@@ -172,8 +171,8 @@ fn end(
     })
 }
 
-/// The MIG devices of a GPU. While others come and go a walk through the slots may miss one, so that those of leases
-/// which it missed are asked for by their ids.
+/// The MIG devices of a GPU. While others are created and destroyed, the enumeration may miss one; missing ones of
+/// leases are then queried by id.
 fn standing(gpu: &Gpu<'_>, leases: &[&Lease]) -> Result<Vec<MigDevice>, NvmlError> {
     let mut found = gpu.mig_devices()?;
     let here = leases
@@ -201,7 +200,8 @@ fn utilization(
     since_us: Result<u64, NoHistory>,
 ) -> Result<Vec<Utilization>, UnknownWork> {
     let since = since_us?;
-    // Before the processes: one that begins between the two readings must not look like the work of none.
+    // Before the processes: the activity of a process that starts between the two readings must not look like
+    // activity without a process.
     let total = gpu.utilization()?;
     let mut used = gpu.utilization_since(since)?;
     used.retain(|process| process.percent > 0);

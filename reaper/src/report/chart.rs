@@ -1,4 +1,4 @@
-//! A job's life as a picture: SVG for mail and files, characters for terminals.
+//! Charts of a job's activity: SVG for mail and files, characters for terminals.
 
 mod picture;
 mod scale;

@@ -1,36 +1,36 @@
-//! Errors that hold for a while: each is logged when it comes or changes, and once more when it is over.
+//! Errors that last for some time: each is logged when it begins or changes, and again when it is over.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use gpufrac_host::log::JobLog;
 
-/// What an error is about.
+/// The subject of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Topic {
-    /// The leases of the node.
+    /// Reading the leases of the node.
     Leases,
-    /// Samples of the driver and of dcgm-exporter.
+    /// Sampling by the driver and dcgm-exporter.
     Driver,
-    /// Questions to Slurm, and actions of it.
+    /// Questions and actions by Slurm.
     Slurm,
     /// The folder that nodes share.
     Shared,
     /// The counts of all nodes.
     Cluster,
-    /// The records of jobs.
+    /// Writing the records of jobs.
     Records,
-    /// The removal of old records.
+    /// Removing old records.
     Purge,
-    /// The state that outlives the daemon.
+    /// The saved state of the daemon.
     State,
-    /// Leases that other runs left in carving or releasing.
+    /// Leases in carving or releasing whose program died.
     Overdue,
-    /// Instances that were kept for the next job of their user.
+    /// Kept instances.
     Kept,
-    /// Leases of jobs that seem to be over.
+    /// Leases of jobs that seem to have ended.
     OverJobs,
-    /// Instances that no lease names.
+    /// Instances without a lease.
     Unleased,
     /// Processes that compute without a lease.
     Strangers,
@@ -57,7 +57,7 @@ impl Topic {
     }
 }
 
-/// Errors that were logged and still hold.
+/// Errors that were logged and still last.
 #[derive(Default)]
 pub(crate) struct ErrorReports {
     standing: BTreeMap<Topic, String>,
@@ -69,7 +69,7 @@ impl ErrorReports {
         self.standing.contains_key(&topic)
     }
 
-    /// Logs an error when it comes or changes; None: its end.
+    /// Logs an error when it begins or changes; None: its end.
     pub(crate) fn report_once(&mut self, log: &JobLog, topic: Topic, error: Option<impl Display>) {
         let about = topic.name();
         let error = error.map(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! What Prometheus reads.
+//! The metrics for Prometheus.
 #![expect(
     clippy::disallowed_methods,
     reason = "the server waits for its clients, beside the rounds"
@@ -16,52 +16,52 @@ mod text;
 pub use server::{Server, ServerError};
 pub use text::render;
 
-/// Everything at one moment.
+/// The metrics at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Snapshot {
     /// The leases of this node.
     pub slices: Vec<SliceMetrics>,
-    /// Since the daemon's state began.
+    /// The counters since the daemon's state began.
     pub totals: Totals,
     /// Whether the breaker of the node is open.
     pub node_breaker: bool,
-    /// Whether that of the cluster is, as this node sees it.
+    /// Whether the breaker of the cluster is open, as this node sees it.
     pub cluster_breaker: bool,
-    /// Instances on GPUs of the pools that no lease names.
+    /// Instances without a lease on GPUs of the pools.
     pub unleased_instances: u32,
-    /// Leases of jobs that are over, in any state.
+    /// Leases, in any state, whose job has ended.
     pub overdue_leases: u32,
-    /// Processes that compute where their jobs have no lease.
+    /// Processes that compute although their job has no lease.
     pub strangers: u32,
 }
 
-/// A slice.
+/// The metrics of a slice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceMetrics {
     /// Slurm's id of the job.
     pub job: JobId,
-    /// Its user.
+    /// The user name.
     pub user: String,
-    /// Its account; empty without.
+    /// The account; empty if there is none.
     pub account: String,
-    /// Its partition.
+    /// The partition.
     pub partition: String,
-    /// Its pool.
+    /// The pool.
     pub pool: String,
-    /// UUID of the GPU.
+    /// The UUID of the GPU.
     pub gpu: String,
-    /// MIG UUID, or the GPU's.
+    /// The UUID of the MIG device, otherwise that of the GPU.
     pub device: String,
-    /// Part of the GPU, 0 to 1.
+    /// The fraction of the GPU, 0 to 1.
     pub fraction: f64,
-    /// Busy part of the time of the last sample, 0 to 1.
+    /// The busy part of the time in the last sample, 0 to 1.
     pub busy_share: Option<f64>,
-    /// Memory held, in bytes.
+    /// Memory in use, in bytes.
     pub memory_bytes: Option<u64>,
-    /// Memory that may be held.
+    /// Memory that the job may use, in bytes.
     pub memory_limit_bytes: u64,
-    /// Seconds since it was last used (or may have been).
+    /// Seconds since the slice was last active, or may have been.
     pub idle_seconds: f64,
-    /// Where the last sample came from.
+    /// The source of the last sample.
     pub source: Source,
 }

@@ -1,4 +1,4 @@
-//! Why a job was warned or ended: its records, found and told.
+//! Finds the records of a job, and explains why it was warned or ended.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,37 @@ use crate::report::words::{
     clipped, done, event_time, listed, plain, remedies, rule, span_ms, stall, utc, wrapped,
 };
 
-/// No record comes near this; a larger file is none.
+/// The largest file that is read; records are much smaller.
 const MOST_RECORD_BYTES: u64 = 4 << 20;
 
-/// Why a record cannot be shown.
+/// The reasons why a record cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum WhyError {
-    /// Not the number of a job.
+    /// The text is not the id of a job.
     #[error(
         "`{text}` is not the id of one job: write the id that `squeue -o %A` and `sacct -o JobIDRaw` print, also for tasks of an array and components of a het job"
     )]
     NotAJob {
-        /// The value as it stands in the request or file.
+        /// The text as written.
         text: String,
     },
     /// A folder or file could not be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
-    /// Another build wrote it.
+    /// Another version of gpufrac wrote the record.
     #[error("`{}` is of version {found}, this gpufrac reads version {VERSION}", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of the record.
         found: u64,
     },
-    /// It is no record, or another job's.
+    /// The file is not a record, or is that of another job.
     #[error("`{}` is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
@@ -56,20 +56,20 @@ pub enum WhyError {
 /// The records of a job.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Its records, by when their leases were written.
+    /// The records, in the order in which their leases were written.
     pub records: Vec<Record>,
     /// Records that could not be read; the others are still shown.
     pub problems: Vec<WhyError>,
 }
 
-/// The id of a job as it is typed.
+/// The id of a job in a user's text.
 pub fn job_id(text: &str) -> Result<JobId, WhyError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let id = digits.then(|| text.parse().ok()).flatten();
     id.ok_or_else(|| WhyError::NotAJob { text: plain(text) })
 }
 
-/// Looks for a job's records in these folders, with any user's rights. A missing folder has none.
+/// Looks for a job's records in these folders, with the permissions of the caller. A missing folder has none.
 pub fn find(job: JobId, places: &[PathBuf]) -> Found {
     let mut found = Found::default();
     for place in places {
@@ -89,7 +89,7 @@ pub fn find(job: JobId, places: &[PathBuf]) -> Found {
     found
 }
 
-/// The files of a job: `JOB.json`, and `JOB-` with whatever follows.
+/// The files of a job: `JOB.json`, and those that begin with `JOB-`.
 fn files(job: JobId, place: &Path) -> Result<Vec<PathBuf>, WhyError> {
     let failed = |source| WhyError::Read {
         path: place.to_owned(),
@@ -114,13 +114,13 @@ fn files(job: JobId, place: &Path) -> Result<Vec<PathBuf>, WhyError> {
     Ok(files)
 }
 
-/// What every version has.
+/// The key that every version of a record has.
 #[derive(Deserialize)]
 struct Version {
     version: u64,
 }
 
-/// A record; None if its job has just ended and it went elsewhere.
+/// Reads a record; None if its job has just ended and the file was moved.
 fn read(job: JobId, path: &Path) -> Result<Option<Record>, WhyError> {
     let failed = |source| WhyError::Read {
         path: path.to_owned(),
@@ -142,7 +142,7 @@ fn read(job: JobId, path: &Path) -> Result<Option<Record>, WhyError> {
             "it has more than {MOST_RECORD_BYTES} bytes"
         )));
     }
-    // First the version: what another one means by the rest is not ours to judge.
+    // The version is read first, because another version may give the other keys another meaning.
     let Version { version } =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
     if version != u64::from(VERSION) {
@@ -159,7 +159,7 @@ fn read(job: JobId, path: &Path) -> Result<Option<Record>, WhyError> {
     }
 }
 
-/// Of copies of a record, the one that was written last.
+/// Of several copies of a record the one that was written last.
 fn once_each(mut records: Vec<Record>) -> Vec<Record> {
     let same = |one: &Record| (one.created_unix, one.node.clone());
     let samples = |one: &Record| -> u64 {
@@ -172,7 +172,7 @@ fn once_each(mut records: Vec<Record>) -> Vec<Record> {
     records
 }
 
-/// A record for people, in lines of about `width` characters.
+/// A record as text for people, in lines of about `width` characters.
 pub fn explain(record: &Record, width: usize) -> Vec<String> {
     let mut lines = head(record, width);
     lines.push(String::new());
@@ -238,7 +238,7 @@ fn head(record: &Record, width: usize) -> Vec<String> {
         .collect()
 }
 
-/// Where samples came from and what share of them saw what.
+/// The sources of the samples, and their results in percent.
 fn measured(record: &Record) -> String {
     let points = record.series.points.iter();
     let sum = points.fold((0, 0, 0), |(samples, busy, unknown), point| {
@@ -272,7 +272,7 @@ fn measured(record: &Record) -> String {
     )
 }
 
-/// An event.
+/// An event as a sentence.
 fn sentence(record: &Record, event: &Event) -> String {
     let when = event_time(record, event.at_ms);
     let dry_run = match event.dry_run {
@@ -301,7 +301,7 @@ fn sentence(record: &Record, event: &Event) -> String {
     )
 }
 
-/// What the user can do now, by what happened last.
+/// Advice for the user, depending on the last event.
 fn advice(record: &Record) -> Vec<String> {
     let Some(last) = record.events.last() else {
         return Vec::new();
@@ -372,7 +372,7 @@ mod tests {
         world.put(1, "4242-1795000000.json", &early);
         world.put(2, "4242-gn07-1795000000.json", &whole);
         world.put(2, "4242-gn08-1794999995.json", &elsewhere);
-        // Not of this job.
+        // A record of another job.
         world.write(2, "42421-gn08-1.json", "{");
         world.write(2, ".4242-gn08-1.json.tmp", "{");
         let found = find(JobId(4242), &world.places);

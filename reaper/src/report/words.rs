@@ -1,4 +1,4 @@
-//! What mail, chart and `gpufrac why` say in the same words.
+//! Phrases that mail, chart and `gpufrac why` share.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use gpufrac_core::policy::{Action, Stall};
 
 use crate::keep::evidence::{Decision, Event, Record};
 
-/// The first second that has no date with a year of four digits.
+/// The first second of the year 10000, in seconds since 1970; dates are shown with four digits.
 const YEAR_10000: u64 = 253_402_300_800;
 
 /// `2026-11-21 10:46:08 UTC`.
@@ -19,12 +19,12 @@ pub(crate) fn utc(unix: u64) -> String {
     text.to_string().replace('T', " ").replace('Z', " UTC")
 }
 
-/// When an event was.
+/// The time of an event.
 pub(crate) fn event_time(record: &Record, at_ms: u64) -> String {
     utc(record.began_unix.saturating_add(at_ms / 1000))
 }
 
-/// `1h 20m`, in whole seconds, and in whole minutes from an hour on.
+/// A duration: `1h 20m`; in whole seconds, and from an hour on in whole minutes.
 pub(crate) fn span(length: Duration) -> String {
     let seconds = match length.as_secs() {
         long @ 3600.. => long / 60 * 60,
@@ -38,8 +38,8 @@ pub(crate) fn span_ms(length: u64) -> String {
     span(Duration::from_millis(length))
 }
 
-/// Text of others on one line: what would move a terminal's cursor or end a header becomes `?`, as does
-/// what XML cannot say.
+/// A text of others on one line. Characters that would move a terminal's cursor, end a header, or are not allowed in
+/// XML become `?`.
 pub(crate) fn plain(text: &str) -> String {
     let odd = |c: char| {
         c.is_control()
@@ -49,7 +49,7 @@ pub(crate) fn plain(text: &str) -> String {
     safe.collect()
 }
 
-/// The beginning of a text that is too long.
+/// The first `most` characters of a text that is too long.
 pub(crate) fn clipped(text: &str, most: usize) -> String {
     let plain = plain(text);
     if plain.chars().count() <= most {
@@ -59,7 +59,7 @@ pub(crate) fn clipped(text: &str, most: usize) -> String {
     format!("{start}...")
 }
 
-/// The stall of the slice, for its user.
+/// The stall, in words for the user.
 pub(crate) fn stall(stall: Stall) -> &'static str {
     match stall {
         Stall::NeverUsed => "nothing has used the slice since the job started",
@@ -69,7 +69,7 @@ pub(crate) fn stall(stall: Stall) -> &'static str {
     }
 }
 
-/// The action, in one or two words.
+/// The decision in one or two words.
 pub(crate) fn done(decision: Decision) -> &'static str {
     match decision {
         Decision::Warn => "warned",
@@ -81,7 +81,7 @@ pub(crate) fn done(decision: Decision) -> &'static str {
     }
 }
 
-/// What will be done to a job: "it will be ...".
+/// The action, after the words "it will be".
 pub(crate) fn end(action: Action) -> &'static str {
     match action {
         Action::Requeue => "put back in the queue",
@@ -90,7 +90,7 @@ pub(crate) fn end(action: Action) -> &'static str {
     }
 }
 
-/// The policy that decided, as it is called in the configuration.
+/// The policy of a decision, with its name in the configuration.
 pub(crate) fn rule(event: &Event) -> String {
     match event.rule.as_str() {
         "" => "[reaper]".to_owned(),
@@ -98,7 +98,7 @@ pub(crate) fn rule(event: &Event) -> String {
     }
 }
 
-/// What a user can do whose slice is stalled; without a job, whose job is over.
+/// What a user can do about a stalled slice; `job` is None if the job has ended.
 pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
     let end = |rest: &str| job.map(|job| format!("{rest}: `scancel {job}`."));
     let mut said: Vec<String> = Vec::new();
@@ -132,14 +132,14 @@ pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
     said
 }
 
-/// [`wrapped`] as one of a list.
+/// [`wrapped`] as an item of a list.
 pub(crate) fn listed(text: &str, width: usize) -> Vec<String> {
     let item = format!("- {text}");
     wrapped(&item, width, "  ")
 }
 
-/// A paragraph in lines of at most `width` characters; the second and later ones begin with `indent`. Words longer than
-/// a line are left whole: they are paths and options, to be copied.
+/// A paragraph in lines of at most `width` characters; `indent` is before all lines except the first. Words longer
+/// than a line are not broken, because they are paths and options that users copy.
 pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -156,7 +156,7 @@ pub(crate) fn wrapped(text: &str, width: usize, indent: &str) -> Vec<String> {
     lines
 }
 
-/// A record for the tests of what is drawn and said.
+/// A record for the tests of charts and texts.
 #[cfg(test)]
 pub(crate) mod example {
     use gpufrac_core::ids::UserId;
@@ -193,7 +193,7 @@ pub(crate) mod example {
         }
     }
 
-    /// Ten hours: work, a gap, samples that could not tell, idle until the end; every kind of event.
+    /// Ten hours: activity, a gap, samples with unknown activity, idle until the end; every kind of event.
     pub(crate) fn record() -> Record {
         let points = (0..120).map(|at| match at {
             0..5 => point(30, 0, 0.0, 0),

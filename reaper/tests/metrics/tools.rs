@@ -1,5 +1,5 @@
-//! What other people's programs say of ours: Prometheus of Debian, Grafana's types for Python. Each is downloaded
-//! once, into the build folder.
+//! Checks with other projects' programs: Prometheus of Debian, Grafana's types for Python. Each is downloaded once,
+//! into the build folder.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use debian::{DebianError, Release};
 use serde_json::Value;
 
-/// The value, or the reason why the test is skipped.
+/// The value; otherwise skips the test with the reason.
 macro_rules! or_skip {
     ($got:expr) => {
         match $got {
@@ -25,16 +25,16 @@ macro_rules! or_skip {
 }
 pub(crate) use or_skip;
 
-/// A version whose schema is that of Grafana 10.1, and the oldest that has every panel of ours.
+/// A version with the schema of Grafana 10.1, the oldest that has every panel of the dashboard.
 const GRAFANA_TYPES: &str = "grafana-foundation-sdk==1769699998!10.1.0";
-/// Longer than any answer takes on a busy machine.
+/// The time limit for an answer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
 
-/// A file of `etc`.
+/// The path of a file in `etc`.
 pub fn etc(name: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     root.join("etc").join(name)
@@ -44,7 +44,7 @@ pub fn etc(name: &str) -> PathBuf {
 pub fn program(name: &str) -> Result<PathBuf, DebianError> {
     let folder = cache().join("bookworm/prometheus");
     let programs = folder.join("usr/bin");
-    // Held from here on: the tests of this file begin at the same time.
+    // Locked from here on, because the tests of this file start at the same time.
     let release = Release::open(&cache(), "bookworm")?;
     if !programs.join("complete").exists() {
         debian::extract(&release.package("prometheus")?, &folder)?;
@@ -53,7 +53,7 @@ pub fn program(name: &str) -> Result<PathBuf, DebianError> {
     Ok(programs.join(name))
 }
 
-/// A Python that has Grafana's types.
+/// A Python with Grafana's types.
 pub fn python() -> Result<PathBuf, String> {
     let folder = cache().join("grafana");
     let python = folder.join("bin/python");
@@ -67,7 +67,7 @@ pub fn python() -> Result<PathBuf, String> {
     Ok(python)
 }
 
-/// What a program prints; an error if it fails.
+/// The output of a program; an error if it fails.
 pub fn run(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{command:?}: {error}"))?;
@@ -79,13 +79,13 @@ pub fn run(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Where nobody listens.
+/// An address at which no program listens.
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A Prometheus that runs.
+/// A running Prometheus.
 pub struct Prometheus {
     process: Child,
     address: SocketAddr,
@@ -93,14 +93,14 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Reads these targets each second, and the rules of `etc`.
+    /// Starts Prometheus, which reads these targets each second, and the rules of `etc`.
     pub fn start(targets: &[SocketAddr]) -> Result<Prometheus, DebianError> {
         let program = program("prometheus")?;
         let folder = tempfile::tempdir().unwrap();
         let configuration = folder.path().join("prometheus.yml");
         let rules = etc("prometheus-rules.yml");
         let targets: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
-        // JSON is YAML.
+        // JSON is valid YAML.
         let text = serde_json::json!({
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [rules],
@@ -133,7 +133,7 @@ impl Prometheus {
         minreq::get(format!("http://{}{path}", self.address)).with_timeout(20)
     }
 
-    /// Until something is so.
+    /// Waits until a condition is true.
     pub fn wait(&mut self, what: &str, so: impl Fn(&Prometheus) -> bool) {
         let begin = Instant::now();
         while !so(self) {
@@ -146,7 +146,7 @@ impl Prometheus {
         }
     }
 
-    /// `data` of an answer of its API, or its error.
+    /// `data` of an answer of the API, or the error.
     pub fn ask(&self, path: &str) -> Result<Value, String> {
         let answer = self.get(&format!("/api/v1/{path}")).send();
         let answer = answer.map_err(|error| error.to_string())?;
@@ -158,7 +158,7 @@ impl Prometheus {
         }
     }
 
-    /// The vector that a query gives.
+    /// The result vector of a query.
     pub fn query(&self, text: &str) -> Result<Vec<Value>, String> {
         let bytes = text.bytes();
         let text: String = bytes.map(|byte| format!("%{byte:02x}")).collect();

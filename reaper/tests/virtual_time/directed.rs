@@ -31,7 +31,7 @@ fn site() -> Site {
     }
 }
 
-/// A job that computes, then for `length` from `wakes` on after the end of its work, then never again.
+/// A job that computes, then pauses until `wakes` after the end of its work, computes for `length`, then never again.
 fn job(wakes: Duration, length: Duration) -> Submission {
     Submission {
         arrival: Duration::ZERO,
@@ -52,7 +52,7 @@ fn job(wakes: Duration, length: Duration) -> Submission {
     }
 }
 
-/// Plays one job; says when it was ended, after its plan began.
+/// Plays one job; returns when it was ended, counted from the start of its plan.
 fn ended(number: u64, job: Submission, disturb: impl FnOnce(&mut World)) -> Option<Duration> {
     let mut world = World::new(site(), vec![job], Rng::with_seed(number));
     disturb(&mut world);
@@ -65,15 +65,15 @@ fn ended(number: u64, job: Submission, disturb: impl FnOnce(&mut World)) -> Opti
     run.decided.map(|decided| decided - run.begin)
 }
 
-/// What a job does while the machine stands still is not seen, and so counts as use.
+/// Activity of a job while the machine stands still is not seen, so the time counts as activity.
 #[test]
 fn what_happens_in_a_standstill_counts() {
-    // Longer than three intervals in the second half of the window, than six in the first.
+    // Longer than the longest gap: three intervals in the second half of the window, six in the first.
     for (number, step) in (2..28).enumerate() {
         let wakes = INTERVAL * step;
         let length = INTERVAL * if wakes < WINDOW / 2 { 8 } else { 5 };
         let end = ended(number as u64, job(wakes, length), |world| {
-            // The look that runs then comes to its end before, and the prolog takes up to two seconds.
+            // The current measurement ends before it, and the prolog takes up to two seconds.
             let before = INTERVAL.mul_f64(1.2);
             let from = world.now + INTERVAL * 3 + wakes - before;
             world.standstill_at(from, before + length + Duration::from_secs(3));
@@ -85,7 +85,7 @@ fn what_happens_in_a_standstill_counts() {
     }
 }
 
-/// Slurm takes most of an interval for each answer, and the job wakes up meanwhile.
+/// Slurm needs most of an interval for each answer, and the job becomes active again meanwhile.
 #[test]
 fn who_wakes_up_while_slurm_answers_is_not_ended() {
     let mut spared = 0;
@@ -97,11 +97,11 @@ fn who_wakes_up_while_slurm_answers_is_not_ended() {
         let woke = INTERVAL * 3 + wakes;
         spared += u32::from(end.is_none_or(|end| end > woke + WINDOW));
     }
-    // Those that wake up later are ended before.
+    // Jobs that become active later are ended before.
     assert!((20..120).contains(&spared), "{spared} were spared");
 }
 
-/// The hour of `reaps_per_hour` begins when a job ended, however long that took.
+/// The hour of `reaps_per_hour` begins when a job has ended, however long that took.
 #[test]
 fn the_limit_of_an_hour_counts_from_the_end_of_a_job() {
     let hour = Duration::from_secs(3600);
@@ -130,7 +130,7 @@ fn the_limit_of_an_hour_counts_from_the_end_of_a_job() {
     assert!(delayed > 0, "Slurm never took long");
 }
 
-/// A job computes on its second slice when the first one has long been idle, and then on none.
+/// A job computes on its second slice after the first one has long been idle, and then on none.
 #[test]
 fn a_job_lives_as_long_as_one_of_its_slices_is_used() {
     for (number, step) in (2..28).enumerate() {
@@ -162,7 +162,7 @@ fn a_job_lives_as_long_as_one_of_its_slices_is_used() {
     }
 }
 
-/// Jobs of one slice each that are idle, or busy, for as long as they run; those that were ended, by user.
+/// Jobs of one slice each that are always idle or always busy; returns the ended ones by user.
 fn ended_of(number: u64, jobs: &[(u32, bool)]) -> (Vec<u32>, u32) {
     let site = Site {
         gpus: vec![1; jobs.len()],
@@ -193,7 +193,8 @@ fn ended_of(number: u64, jobs: &[(u32, bool)]) -> (Vec<u32>, u32) {
 const BOB: u32 = 1001;
 const EVE: u32 = 1002;
 
-/// Eve's idle slices are most of the node's, and look like broken telemetry; that Bob's look used shows that it is not.
+/// Eve's idle slices are most of the node's, as with faulty telemetry; Bob's busy slices show that the telemetry
+/// works.
 #[test]
 fn idle_slices_of_one_user_do_not_open_the_breaker() {
     for number in 0..10 {
@@ -206,7 +207,7 @@ fn idle_slices_of_one_user_do_not_open_the_breaker() {
     }
 }
 
-/// All slices look idle, whichever job has them: the telemetry is probably faulty.
+/// All slices of all users look idle: the telemetry is probably faulty.
 #[test]
 fn idle_slices_of_all_users_open_the_breaker() {
     for number in 0..10 {

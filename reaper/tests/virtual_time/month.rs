@@ -1,5 +1,5 @@
-//! A month of a node with eight GPUs: 300 jobs a day, of which a few hold their slices for hours after their last use.
-//! Each day the daemon starts again.
+//! A month of a node with eight GPUs: 300 jobs a day, a few of which hold their slices for hours after their last
+//! use. The daemon restarts each day.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use test_seed::seed;
 const MINUTE: Duration = Duration::from_secs(60);
 const DAYS: u32 = 30;
 const JOBS_PER_DAY: usize = 300;
-/// What the stalled part is of all slice-hours where nobody reaps (percent).
+/// Percent of all slice-hours that are stalled without the reaper.
 const STALLED: f64 = 5.5;
-/// What may be left of it (percent).
+/// Percent of all slice-hours that may remain stalled.
 const GOAL: f64 = 0.5;
-/// The window is longer than the pauses of the busy jobs, which take 20 minutes at most. Bursts come again within half
-/// of it: then they are looked for all the time.
+/// The window is longer than the pauses of busy jobs, which are at most 20 minutes. Bursts repeat within half of the
+/// window; in its second half slices are observed without gaps.
 const WINDOW: Duration = Duration::from_secs(25 * 60);
 const PAUSE: Duration = Duration::from_secs(20 * 60);
 
 /// A job of the month.
 struct Plan {
     arrival: Duration,
-    /// Eighths of a GPU.
+    /// The size in eighths of a GPU.
     units: u32,
     parts: Vec<Part>,
     /// How long it holds its slice after its last use.
@@ -44,15 +44,15 @@ impl Plan {
     }
 }
 
-/// Jobs as they are seen on clusters: training at full load, bursts that are a hundredth of the time or half of it,
-/// phases on the CPU, data that is loaded first, many short programs.
+/// Typical work of jobs: training at full load, bursts of one to fifty percent of the time, phases on the CPU,
+/// loading of data first, many short programs.
 fn work(dice: &mut Rng, length: Duration) -> Vec<Part> {
     let busy = |length| Part::Program(vec![(1.0, length)]);
     match dice.u8(0..6) {
         0 => vec![busy(length)],
         1 => vec![bursts(dice, length, 0.2, 0.5)],
         2 => vec![bursts(dice, length, 0.01, 0.05)],
-        // Twenty minutes on the CPU in between.
+        // Twenty minutes on the CPU between two phases on the GPU.
         3 => {
             let half = length.saturating_sub(PAUSE).max(4 * MINUTE) / 2;
             vec![busy(half), Part::Pause(PAUSE), busy(half)]
@@ -84,7 +84,7 @@ fn bursts(dice: &mut Rng, length: Duration, least: f64, most: f64) -> Part {
     Part::Program(steps.collect())
 }
 
-/// Arrivals all over each day, sizes and lengths by chance, and so many stalled jobs of eight hours that they are
+/// Arrivals over the whole day, random sizes and lengths, and enough stalled jobs of eight hours that they are
 /// [`STALLED`] percent of all slice-hours.
 fn plans(dice: &mut Rng) -> Vec<Plan> {
     let mut plans = Vec::new();
@@ -111,7 +111,7 @@ fn plans(dice: &mut Rng) -> Vec<Plan> {
                 let most = MINUTE.mul_f64(left / f64::from(plan.units));
                 plan.stalled = most.min(MINUTE * 480);
                 left -= plan.slice_minutes(plan.stalled);
-                // Half of them hold a context meanwhile.
+                // Half of the jobs hold a context meanwhile.
                 plan.parts.push(match dice.bool() {
                     true => Part::Program(vec![(0.0, plan.stalled)]),
                     false => Part::Pause(plan.stalled),
@@ -139,7 +139,7 @@ fn site() -> Site {
     }
 }
 
-/// Months in which the daemon, the world or the test was wrong once, and what was found.
+/// Seeds of months in which the daemon, the simulation or the test was wrong, with the fault.
 const FAILED: [(u64, &str); 1] = [(
     3_859_240_504,
     "a burst of 5 s went unseen in the second half of the window: a neighbour on the GPU was taken down",
@@ -181,7 +181,7 @@ fn month(seed: u64) {
         let run = &job.runs[0];
         let (end, how) = run.end.unwrap();
         let stalled_from = run.script + plan.busy();
-        // A short burst in the first half of the window may stay unseen, in the second half it does not.
+        // A short burst may stay unseen in the first half of the window, but not in the second.
         let earliest = stalled_from + WINDOW / 2;
         if how != How::ByItself && (plan.stalled.is_zero() || end < earliest) {
             let log = log.lines(&format!(" job={} ", job.id));

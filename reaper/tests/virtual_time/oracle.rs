@@ -1,7 +1,7 @@
-//! What must be true of each run of a job, by what it did and what became of it. The oracle knows plans, ends and
-//! warnings; of samples, windows' beginnings and escalations it knows nothing.
+//! Checks each run of a job against its plan and its end. The oracle knows plans, ends and warnings, but not samples,
+//! starts of windows and escalations.
 //!
-//! How short a use may be and still be seen is for [`Site::pauses`] to say.
+//! [`Site::pauses`] defines how short an activity may be and must still be seen.
 
 use std::time::Duration;
 
@@ -11,32 +11,32 @@ use crate::plans::Timeline;
 use crate::site::{Promise, Site};
 use crate::world::{How, Job, Run};
 
-/// What a job computes in less than this at the end of a look does not show in the counters.
+/// Activity shorter than this at the end of a measurement does not show in the counters.
 const GLIMPSE: Duration = Duration::from_millis(5);
 
-/// What is known of one run.
+/// The known facts of one run.
 pub struct Oracle<'a> {
     site: &'a Site,
     run: &'a Run,
-    /// What it did on any of its slices: who uses one uses what the job has.
+    /// The activity on all of its slices together: using one slice counts for the job.
     timeline: Timeline,
     promise: Promise,
     is_exempt: bool,
 }
 
-/// A time in which the slice was used.
+/// A time of activity.
 #[derive(Clone, Copy)]
 struct Span {
     from: Duration,
     to: Duration,
 }
 
-/// What is wrong with the runs of a job.
+/// The errors in the runs of a job.
 pub fn judge(site: &Site, job: &Job) -> Vec<String> {
     judge_all(site, job, site.is_quiet())
 }
 
-/// What is wrong with how runs of a job were ended: they may end later than in a quiet world.
+/// The errors in the ends of a job's runs, which may be later than in a world without disturbances.
 pub fn judge_ends(site: &Site, job: &Job) -> Vec<String> {
     judge_all(site, job, false)
 }
@@ -82,7 +82,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// Whether a job that was ended had the time that it was promised.
+    /// Checks that an ended job had the promised time.
     fn judge_end(&self, decided: Duration) -> Result<(), String> {
         if self.is_exempt {
             return Err("it was not to be ended".to_owned());
@@ -95,7 +95,7 @@ impl Oracle<'_> {
             ..
         } = self.promise;
         let allowed = self.run.begin + grace;
-        // The window, whichever it was, is over.
+        // The whole window is over, whichever it was.
         let last_active = self.last_active(decided, pauses.usual);
         let earliest = match last_active {
             Some(last_active) => last_active.max(allowed) + idle,
@@ -110,7 +110,7 @@ impl Oracle<'_> {
                 seconds(earliest - decided)
             ));
         }
-        // In the second half of the window it is looked at all the time.
+        // In the second half of the window the slice is observed without gaps.
         let window = if last_active.is_some() {
             idle
         } else {
@@ -128,7 +128,7 @@ impl Oracle<'_> {
                 seconds(decided.saturating_sub(busy.to))
             ));
         }
-        // It is looked at once more at its end.
+        // There is one more sample directly before the end.
         let glimpse = decided.saturating_sub(SHORTEST_LOOK);
         let computes = self.timeline.busy.iter().any(|busy| {
             busy.to.min(decided)
@@ -147,7 +147,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// Each warning of the policy came its time before the end, after the last use.
+    /// Checks that each warning of the policy was its time before the end, and after the last use.
     fn judge_warnings(
         &self,
         decided: Duration,
@@ -184,9 +184,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// When it was used last before `decided`, as far as that must have been seen: a use that lasts longer than a pause
-    /// between two looks is, but for its last moments, which may fall in such a pause. So is a program that begins
-    /// after a longer pause.
+    /// The last activity before `decided` that must have been seen: activity longer than a gap between two samples,
+    /// except for its last moments, which may be in such a gap; also a program that starts after a longer pause.
     fn last_active(&self, decided: Duration, pause: Duration) -> Option<Duration> {
         let timeline = &self.timeline;
         let busy = timeline.busy.iter().map(|busy| Span {
@@ -195,7 +194,7 @@ impl Oracle<'_> {
         });
         let busy = joined(busy).into_iter();
         let computed = busy.filter(|span| span.to > span.from + pause);
-        // Programs are counted at the end of a look, which may take nearly an interval.
+        // Programs are counted at the end of a measurement, which may take nearly an interval.
         let to_end = pause + self.site.interval;
         let mut before = Duration::ZERO;
         let starts = timeline.programs.iter().filter_map(|program| {
@@ -206,7 +205,7 @@ impl Oracle<'_> {
         computed.map(|span| span.to - pause).chain(starts).max()
     }
 
-    /// Whether a job that nothing disturbed was ended as soon as it was to be.
+    /// Checks that a job without disturbances was ended as soon as it was due.
     fn judge_delay(&self, end: Duration) -> Result<(), String> {
         if self.is_exempt {
             return Ok(());
@@ -218,7 +217,7 @@ impl Oracle<'_> {
             ref warn,
             checkpoint,
         } = self.promise;
-        // The last use is seen by the next look. Each step is late by a round, and those after it with it.
+        // The next sample sees the last activity. Each step may be late by a round, and delays the later ones.
         let steps = 1 + warn.len() as u32 + u32::from(checkpoint.is_some());
         let late = self.site.pauses().usual * (1 + steps);
         let limit = never_used.max(idle) + checkpoint.unwrap_or_default() + late;
@@ -239,7 +238,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// All that may count as use: work, and programs that come and go, in their order.
+    /// Everything that may count as activity: work, and programs that start and end, in order.
     fn signs(&self) -> Vec<Span> {
         let timeline = &self.timeline;
         let busy = timeline.busy.iter().map(|busy| Span {
@@ -254,7 +253,7 @@ impl Oracle<'_> {
     }
 }
 
-/// Spans that touch, as one.
+/// Joins spans that touch.
 fn joined(spans: impl Iterator<Item = Span>) -> Vec<Span> {
     let mut joined: Vec<Span> = Vec::new();
     for span in spans {

@@ -15,7 +15,7 @@ use test_seed::seed;
 const WORLDS: u64 = 20;
 const JOBS: usize = 500;
 
-/// Worlds in which the daemon, the world or the oracle was wrong once: seed, number of the world, jobs, what was found.
+/// Worlds in which the daemon, the simulation or the oracle was wrong: seed, number of the world, jobs, fault.
 const FAILED: [(u64, u64, usize, &str); 4] = [
     (
         103,
@@ -51,7 +51,7 @@ fn submission(dice: &mut Rng, site: &Site) -> Submission {
     let window = site.idle.max(site.never_used);
     let plan = |_| random(dice, site.interval, site.idle);
     let mut plans: Vec<Vec<Part>> = (0..3).map(plan).collect();
-    // A job that goes back to the queue again and again comes to an end.
+    // A job that is requeued again and again must end at some time.
     plans.push(vec![Part::Program(vec![(1.0, window)])]);
     Submission {
         arrival: between(dice, Duration::ZERO, window * 4),
@@ -70,7 +70,7 @@ fn submission(dice: &mut Rng, site: &Site) -> Submission {
     }
 }
 
-/// Half of them have up to three slices more, on which they do something else.
+/// Half of the jobs have up to three further slices with other work.
 fn with_slices(dice: &mut Rng, site: &Site) -> Submission {
     let submission = submission(dice, site);
     let further = dice.u8(0..2) * dice.u8(1..4);
@@ -138,7 +138,7 @@ fn world(
     }
 }
 
-/// When a node had ended more jobs than it may in an hour.
+/// The time at which a node had ended more jobs than the hourly limit.
 fn too_many_in_an_hour(ends: &[Duration], most: u32) -> Option<Duration> {
     let hour = Duration::from_secs(3600);
     let most = usize::try_from(most).ok()?;
@@ -166,7 +166,7 @@ fn no_busy_job_of_ten_thousand_is_ended() {
         spared += outcome.spared;
         sum.add(&outcome.tally);
     }
-    // Else nothing was tried.
+    // Otherwise the test would have tried nothing.
     let half = WORLDS as usize / 2 * JOBS;
     assert!(
         quiet * 5 > half,

@@ -1,25 +1,25 @@
-//! What jobs do: programs, busy or not, and pauses between them.
+//! The work of jobs: programs, busy or idle, and pauses between them.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// A time from `least` to `most`.
+/// A random time from `least` to `most`.
 pub fn between(dice: &mut Rng, least: Duration, most: Duration) -> Duration {
     least + (most.saturating_sub(least)).mul_f64(dice.f64())
 }
 
-/// What a job does for a while.
+/// A part of a job's work.
 #[derive(Clone, Debug)]
 pub enum Part {
-    /// No program.
+    /// No program runs.
     Pause(Duration),
-    /// A program: how busy (0 to 1), for how long.
+    /// A program: pairs of activity (0 to 1) and duration.
     Program(Vec<(f64, Duration)>),
 }
 
 impl Part {
-    /// How long it takes.
+    /// The length of the part.
     pub fn length(&self) -> Duration {
         match self {
             Part::Pause(length) => *length,
@@ -45,17 +45,17 @@ pub struct Busy {
     pub level: f64,
 }
 
-/// When a job does what, in time since boot.
+/// The activity of a job over time since boot.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline {
     pub programs: Vec<Program>,
     pub busy: Vec<Busy>,
-    /// When it is over by itself.
+    /// When the job ends by itself.
     pub end: Duration,
 }
 
 impl Timeline {
-    /// A plan that begins at a moment.
+    /// A timeline of these parts from `begin` on.
     pub fn new(parts: &[Part], begin: Duration, dice: &mut Rng) -> Timeline {
         let mut timeline = Timeline::default();
         let mut at = begin;
@@ -85,7 +85,7 @@ impl Timeline {
         timeline
     }
 
-    /// What a job does on all of its slices together.
+    /// The activity on all slices of a job together.
     pub fn of_all<'t>(slices: impl Iterator<Item = &'t Timeline>) -> Timeline {
         let mut all = Timeline::default();
         for slice in slices {
@@ -98,7 +98,7 @@ impl Timeline {
         all
     }
 
-    /// The job is ended.
+    /// Ends the job at `at`.
     pub fn cut(&mut self, at: Duration) {
         self.programs.retain(|program| program.from < at);
         self.busy.retain(|busy| busy.from < at);
@@ -111,7 +111,7 @@ impl Timeline {
         self.end = self.end.min(at);
     }
 
-    /// The part of the time from `from` to `to` in which it computed.
+    /// The part of the time between `from` and `to` in which it computed.
     pub fn activity(&self, from: Duration, to: Duration) -> f64 {
         let first = self.busy.partition_point(|busy| busy.to <= from);
         let there = self.busy[first..].iter().take_while(|busy| busy.from < to);
@@ -125,7 +125,7 @@ impl Timeline {
         if length > 0.0 { computed / length } else { 0.0 }
     }
 
-    /// The program that is there at a moment: one at a time.
+    /// The program that runs at a moment; at most one.
     pub fn program(&self, at: Duration) -> Option<&Program> {
         let first = self.programs.partition_point(|program| program.to <= at);
         self.programs
@@ -134,15 +134,15 @@ impl Timeline {
     }
 }
 
-/// Random parts in the measure of an interval and a window: programs that compute all the time, now and then or
-/// never, long and short ones, and pauses.
+/// Random parts in proportion to an interval and a window: programs that compute always, sometimes or never, long and
+/// short ones, and pauses.
 pub fn random(dice: &mut Rng, interval: Duration, window: Duration) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut left = between(dice, window.mul_f64(0.7), window.mul_f64(3.5));
     while !left.is_zero() {
         let part = match dice.u8(0..7) {
             0 | 1 => Part::Pause(between(dice, Duration::ZERO, window.mul_f64(2.25))),
-            // Short programs and pauses in turns.
+            // Short programs and pauses in turn.
             2 => Part::Program(vec![(
                 1.0,
                 between(dice, interval.mul_f64(0.02), interval * 4),

@@ -1,4 +1,4 @@
-//! The rounds of a daemon in a world, as `gpufrac-reaperd` makes them, and what may come between two of them.
+//! Plays the rounds of a daemon in a world, as `gpufrac-reaperd` runs them, with disturbances between rounds.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,11 +18,11 @@ use crate::world::World;
 pub struct Played {
     pub world: World,
     pub log: Log,
-    /// What happened how often, so that a test can say that it was tried.
+    /// How often events happened, so that a test can check that they occurred.
     pub tally: Tally,
 }
 
-/// How often something happened.
+/// How often each event happened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub rounds: u64,
@@ -34,7 +34,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds those of another play.
+    /// Adds the numbers of another play.
     pub fn add(&mut self, other: &Tally) {
         self.rounds += other.rounds;
         self.restarts += other.restarts;
@@ -44,7 +44,7 @@ impl Tally {
         self.refused_rate += other.refused_rate;
     }
 
-    /// Whether everything happened that chance does not keep away: the limit of an hour may be out of reach.
+    /// Whether every event happened that does not depend on chance; the hourly limit may be out of reach.
     pub fn has_all(&self) -> bool {
         let small = [self.restarts, self.rounds_with_open_breaker];
         let large = [self.unknown_samples, self.slurm_errors];
@@ -63,7 +63,7 @@ struct Player {
     next_restart: Duration,
 }
 
-/// Plays until all jobs are over.
+/// Plays until all jobs have ended.
 pub fn play(mut world: World) -> Played {
     let dice = world.dice.fork();
     let world = Rc::new(RefCell::new(world));
@@ -119,7 +119,7 @@ impl Player {
         Daemon::start(node, outside, Arc::clone(&self.snapshot)).unwrap()
     }
 
-    /// As `wait.rs` does it.
+    /// A round as in `wait.rs`.
     fn round(&mut self, daemon: &mut Daemon) {
         let rhythm = daemon.rhythm();
         let (began, changed) = {
@@ -131,7 +131,7 @@ impl Player {
         self.tally.rounds += 1;
         if self.snapshot().node_breaker {
             self.tally.rounds_with_open_breaker += 1;
-            // When in the round it was so, only the daemon knows.
+            // Only the daemon knows when in the round the breaker was open.
             self.world.borrow_mut().breaker_is_open(began);
         }
         let mut world = self.world.borrow_mut();
@@ -175,18 +175,18 @@ impl Player {
         self.start()
     }
 
-    /// What may come between two rounds.
+    /// A disturbance between two rounds.
     fn trouble(&mut self, mut daemon: Daemon) -> Daemon {
         let interval = self.world.borrow().site.interval;
         match self.dice.u8(0..5) {
-            // Somebody sets the wall clock.
+            // The wall clock is set.
             0 => {
                 let step = self.dice.i64(-90_000..90_000) / self.dice.i64(1..10_000);
                 self.world.borrow_mut().wall_step += step;
             }
             1 => daemon.reload(self.world.borrow().site.node()),
             2 => self.world.borrow_mut().stand_still(),
-            // The daemon ends, or is killed, and starts again; seldom without its state.
+            // The daemon ends or is killed, and starts again; rarely without its state.
             kind => {
                 if kind == 3 {
                     daemon.stop();
@@ -204,7 +204,7 @@ impl Player {
         daemon
     }
 
-    /// Takes over what a daemon counted.
+    /// Adds the numbers of a daemon.
     fn count(&mut self) {
         let totals = self.snapshot().totals.clone();
         let tally = &mut self.tally;

@@ -28,19 +28,19 @@ use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};
 
-/// Less than this part of the time the counters do not show.
+/// Activity below this part of the time does not show in the counters.
 const RESOLUTION: f64 = 1e-4;
 /// The driver's own memory on an instance without processes.
 const DRIVERS_OWN: MemoryMib = MemoryMib(16);
-/// How long an answer of Slurm may take before it counts as none.
+/// The time after which a missing answer of Slurm counts as an error.
 const SLURM_LIMIT: Duration = Duration::from_secs(15);
 
-/// One of those who look at the world for the daemon.
+/// One of the daemon's interfaces to the world.
 #[derive(Clone)]
 pub struct Simulated(pub Rc<RefCell<World>>);
 
 impl Simulated {
-    /// All of them, for a daemon.
+    /// All interfaces of a daemon.
     pub fn outside(&self, log: &Log) -> Outside {
         Outside {
             clock: Box::new(self.clone()),
@@ -53,12 +53,12 @@ impl Simulated {
     }
 }
 
-/// What the daemon logs.
+/// The log of the daemon.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// The lines with a text in them.
+    /// The lines that contain a text.
     pub fn lines(&self, text: &str) -> Vec<String> {
         let log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let log = String::from_utf8_lossy(&log);
@@ -90,7 +90,7 @@ impl Clock for Simulated {
     }
 }
 
-/// What counters and processes say of a lease's slice.
+/// The values of counters and processes for a lease's slice.
 fn sample(
     world: &mut World,
     lease: &Lease,
@@ -224,7 +224,7 @@ impl Slices for Simulated {
 }
 
 impl Simulated {
-    /// Slurm takes its time, and may refuse.
+    /// Slurm needs time to answer, and may refuse.
     fn reach_slurm(&self) -> Result<(), SlurmError> {
         let mut world = self.0.borrow_mut();
         world.call();
@@ -243,7 +243,7 @@ impl Simulated {
         Ok(())
     }
 
-    /// Slurm does not answer any more.
+    /// Slurm did not answer in time.
     fn end_of_patience(&self) -> Result<(), SlurmError> {
         let mut world = self.0.borrow_mut();
         if world.has(Fault::SilentSlurm) {
@@ -267,7 +267,7 @@ impl JobControl for Simulated {
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
-        // Who has told Slurm to do something cannot take it back.
+        // An action that was sent to Slurm cannot be taken back.
         let decided = self.0.borrow().decided();
         self.reach_slurm()?;
         let mut world = self.0.borrow_mut();
@@ -282,7 +282,7 @@ impl JobControl for Simulated {
             let done = match action {
                 SlurmAction::Cancel => reap(How::Cancelled),
                 SlurmAction::Requeue { .. } => reap(How::Requeued),
-                // What is said at the end is no warning.
+                // The message at the end is not a warning.
                 SlurmAction::Notify(_) if ends => Ok(()),
                 SlurmAction::Notify(_) => world.warn(job_id, restart_count),
                 SlurmAction::Signal(_) => world.signal(job_id, restart_count),
@@ -302,7 +302,7 @@ impl JobControl for Simulated {
 impl Memory for Simulated {
     fn load(&self) -> Result<(State, Option<UnusableState>), FileError> {
         let world = self.0.borrow();
-        // As from a file.
+        // Serialized as in a file.
         let text = world.kept.state.as_ref().map(serde_json::to_string);
         let state = text.map(|text| serde_json::from_str(&text.unwrap()).unwrap());
         Ok((state.unwrap_or_default(), None))

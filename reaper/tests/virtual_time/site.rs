@@ -1,4 +1,4 @@
-//! What a simulated node is configured to do, in the words of `gpufrac.toml` and in the oracle's.
+//! The configuration of a simulated node, in the words of `gpufrac.toml` and of the oracle.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use crate::plans::between;
 
 pub const NODE: &str = "n1";
 
-/// What `--gpufrac-idle=long` makes of the windows.
+/// The factor of `--gpufrac-idle=long`.
 const LONG_FACTOR: u32 = 2;
 
-/// The configuration has no shorter times.
+/// A time in whole seconds, the smallest unit of the configuration.
 fn whole(time: Duration) -> Duration {
     Duration::from_millis(time.as_millis() as u64)
 }
 
-/// Which rule holds for a job.
+/// The class of a job, which selects its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Plain,
-    /// Goes back to the queue.
+    /// The job is requeued.
     Requeue,
-    /// Gets a signal and time for a checkpoint.
+    /// The job gets a signal and time for a checkpoint.
     Signal,
-    /// Is warned twice.
+    /// The job is warned twice.
     Twice,
-    /// Has longer windows by its QOS, which only Slurm knows.
+    /// The job has longer windows by its QOS, which only Slurm knows.
     Patient,
-    /// Is not to be touched.
+    /// The job is never reclaimed.
     Exempt,
 }
 
@@ -59,7 +59,7 @@ impl Class {
     }
 }
 
-/// What is promised to a job.
+/// The promise to a job of a class.
 #[derive(Clone, Debug)]
 pub struct Promise {
     pub grace: Duration,
@@ -79,44 +79,44 @@ pub struct Site {
     pub warn: Vec<Duration>,
     pub second_warning: Duration,
     pub checkpoint: Duration,
-    /// Parts of each GPU: jobs that end hinder looks at others on their GPU.
+    /// The number of slices of each GPU: a release disturbs samples of the other slices on the same GPU.
     pub gpus: Vec<u32>,
     pub reaps_per_hour: u32,
-    /// Percent of the leases above which the breaker opens.
+    /// Percent of the leases at which the breaker opens.
     pub node_share: u8,
-    /// Mean time between two disturbances of any kind; None for a quiet world.
+    /// Mean time between two disturbances of any kind; None for a world without disturbances.
     pub trouble: Option<Duration>,
-    /// Time between two restarts of the daemon; None for none but those that are a disturbance.
+    /// Time between two planned restarts of the daemon; None if there are none.
     pub restarts: Option<Duration>,
 }
 
-/// How many intervals may lie between two looks at a slice: what happens in less time may stay unseen.
+/// The longest times between two samples of a slice; shorter activity may stay unseen.
 #[derive(Clone, Copy, Debug)]
 pub struct Pauses {
-    /// As long as the slice has not been stalled for half of its window.
+    /// Until the slice has been stalled for half of its window.
     pub usual: Duration,
     /// From then on.
     pub suspect: Duration,
-    /// Until it is looked at as a suspect.
+    /// Until the slice is observed without gaps.
     pub until_suspect: Duration,
 }
 
 impl Site {
-    /// Whether nothing hinders the daemon.
+    /// Whether nothing disturbs the daemon.
     pub fn is_quiet(&self) -> bool {
         self.trouble.is_none() && self.gpus.iter().all(|parts| *parts == 1)
     }
 
-    /// What ARCHITECTURE.md says: six intervals, or three; what happens in a longer pause is not known, and counts as
-    /// use. Where nothing hinders the daemon its rounds alone decide.
+    /// The times in ARCHITECTURE.md: six intervals, or three; activity in a longer gap is unknown, and counts as
+    /// activity. Without disturbances the rounds of the daemon decide.
     pub fn pauses(&self) -> Pauses {
         let intervals = |number: f64| self.interval.mul_f64(number);
         match self.is_quiet() {
-            // A round is at most a tenth longer than an interval; a look may come later by what Slurm and second looks
-            // take.
+            // A round is at most a tenth longer than an interval. A sample may be later by the time that Slurm and
+            // second samples take.
             true => Pauses {
                 usual: intervals(1.3),
-                // Jobs that end in one round are looked at once more, one after the other, for half an interval at most.
+                // Jobs that end in one round are sampled again one after the other, for half an interval at most.
                 suspect: intervals(0.55) + SHORTEST_LOOK,
                 until_suspect: intervals(1.2),
             },
@@ -128,7 +128,7 @@ impl Site {
         }
     }
 
-    /// A random one. Odd numbers are troubled, so that there are as many of each kind in each run.
+    /// A random site. Odd numbers have disturbances, so that each run has as many of both kinds.
     pub fn random(dice: &mut Rng, number: u64) -> Site {
         let (is_troubled, kind) = (number % 2 == 1, number / 2);
         let interval = Duration::from_secs([1, 5, 10, 30][dice.usize(0..4)]);
@@ -151,7 +151,7 @@ impl Site {
                 0 => vec![7; dice.usize(1..6)],
                 _ => vec![1; dice.usize(5..35)],
             },
-            // In a troubled world the limit is one of the disturbances.
+            // In a world with disturbances the limit is one of them.
             reaps_per_hour: match is_troubled && kind % 4 == 1 {
                 true => dice.u32(5..50),
                 false => u32::MAX,
@@ -165,7 +165,7 @@ impl Site {
         }
     }
 
-    /// What a job of a class is promised.
+    /// The promise to a job of a class.
     pub fn promise(&self, class: Class, wish: IdleWish) -> Promise {
         let factor = match wish {
             IdleWish::Long => LONG_FACTOR,

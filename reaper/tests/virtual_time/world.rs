@@ -1,5 +1,5 @@
-//! A node with its GPUs, its jobs and its Slurm, in virtual time. It knows what jobs do and what becomes of them, and
-//! nothing of how the daemon judges.
+//! A node with its GPUs, jobs and Slurm in virtual time. The world knows what jobs do and how they end, but not how
+//! the daemon judges.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -20,35 +20,35 @@ use slurm_sys::client::{JobInfo, JobState};
 use crate::plans::{Part, Timeline, between};
 use crate::site::{Class, NODE, Site};
 
-/// When the world begins, after boot and since 1970.
+/// The start of the world, after boot and since 1970.
 const BEGIN: Duration = Duration::from_secs(1000);
 const BEGIN_UNIX: u64 = 1_800_000_000;
-/// A job that is over for so long is no longer known to Slurm.
+/// The time after its end after which Slurm no longer knows a job.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 
-/// A job as it is submitted.
+/// A submitted job.
 #[derive(Clone, Debug)]
 pub struct Submission {
     pub arrival: Duration,
-    /// Parts of a GPU.
+    /// The size in parts of a GPU.
     pub units: u32,
-    /// How many a GPU has.
+    /// The parts of a GPU.
     pub of: u32,
     pub class: Class,
     pub wish: IdleWish,
-    /// Whether it has a batch script.
+    /// Whether the job has a batch script.
     pub batch: bool,
-    /// Whether what is said to it is lost.
+    /// Whether messages to the job are lost.
     pub deaf: bool,
-    /// What it does in each of its runs; the last one again where there are more.
+    /// Its work in each run; the last one is repeated in further runs.
     pub plans: Vec<Vec<Part>>,
-    /// What it does on further slices of its own, for as long as that lasts.
+    /// Its work on further slices, for as long as that takes.
     pub beside: Vec<Vec<Part>>,
-    /// Its owner.
+    /// The user id.
     pub user: u32,
 }
 
-/// The user of jobs where it does not matter.
+/// The default user of jobs.
 pub const ADA: u32 = 1000;
 
 /// How a run ended.
@@ -65,24 +65,24 @@ pub struct Run {
     pub begin: Duration,
     /// When its script began, after the prolog.
     pub script: Duration,
-    /// What it does on its first slice.
+    /// Its work on the first slice.
     pub timeline: Timeline,
-    /// What it does on the others.
+    /// Its work on the other slices.
     pub beside: Vec<Timeline>,
     pub end: Option<(Duration, How)>,
-    /// For one that was ended: the last moment at which that could be decided.
+    /// If the daemon ended it, the last moment of the decision.
     pub decided: Option<Duration>,
     /// When warnings reached the user.
     pub warnings: Vec<Duration>,
     /// When the signal was sent.
     pub signals: Vec<Duration>,
-    /// When the breaker was last open while it ran.
+    /// When the breaker was last open during the run.
     pub breaker: Option<Duration>,
     /// A lease for each slice.
     pub leases: Vec<Lease>,
-    /// Whether they are still there.
+    /// Whether the leases still exist.
     is_held: bool,
-    /// Whether its epilog never comes.
+    /// Whether its epilog never runs.
     is_lost: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Job {
     is_over: Option<Duration>,
 }
 
-/// What happens at a time.
+/// An event at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Queue(u32),
@@ -104,20 +104,20 @@ enum Event {
     Free(u32, u32),
 }
 
-/// What is wrong with the node for a while.
+/// A fault of the node that lasts for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The driver does not answer.
     Driver,
-    /// Looks are without a sample.
+    /// There are no samples.
     NoSamples,
     /// Some counters cannot be read.
     Counters,
     /// Leases cannot be read.
     Leases,
-    /// Slurm takes its time.
+    /// Slurm answers late.
     SlowSlurm,
-    /// Slurm does not answer in time, and does what it was told or not.
+    /// Slurm does not answer in time, and carries out the action or not.
     SilentSlurm,
     /// Slurm refuses.
     DeafSlurm,
@@ -133,21 +133,21 @@ const FAULTS: [Fault; 7] = [
     Fault::DeafSlurm,
 ];
 
-/// What the daemon keeps: its state, and the records of living jobs.
+/// The daemon's files: its state, and the records of running jobs.
 #[derive(Default)]
 pub struct Kept {
     pub state: Option<State>,
     pub records: HashMap<JobId, Record>,
-    /// When the state was lost, and with it what was done in the last hour.
+    /// When the state was lost, with the ends of the last hour.
     pub lost: Vec<Duration>,
 }
 
-/// What became of leases.
+/// Changes of leases.
 #[derive(Clone, Copy, Debug, Default)]
 struct Changes {
-    /// One began to be released.
+    /// A release began.
     ending: bool,
-    /// One was removed.
+    /// A lease was removed.
     gone: bool,
 }
 
@@ -157,14 +157,14 @@ pub struct World {
     pub now: Duration,
     pub jobs: Vec<Job>,
     pub kept: Kept,
-    /// Whether a lease changed since this was last taken.
+    /// Whether a lease changed since the flag was last read.
     pub changed: bool,
-    /// What became of leases since time began to pass.
+    /// Changes of leases since the start of the current wait.
     leases: Changes,
-    /// What nobody may do, done.
+    /// Forbidden actions that happened.
     pub wrong: Vec<String>,
     pub dice: Rng,
-    /// Seconds that the wall clock is ahead.
+    /// Seconds by which the wall clock is ahead.
     pub wall_step: i64,
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     sequence: u64,
@@ -174,18 +174,18 @@ pub struct World {
     left: usize,
     fault: Option<(Fault, Duration)>,
     next_fault: Duration,
-    /// Calls from the daemon until the machine stands still.
+    /// Calls of the daemon until the machine stands still.
     calls_left: u32,
-    /// When it will stand still all the same, and for how long.
+    /// The time and the length of the next planned standstill.
     next_standstill: Option<(Duration, Duration)>,
-    /// How many of Slurm's next answers take how long.
+    /// The number of Slurm's next answers that are late, and by how much.
     pub slow_answers: (u32, Duration),
-    /// The last time that it stood still.
+    /// The last standstill: start and length.
     standstill: (Duration, Duration),
 }
 
 impl World {
-    /// With these jobs to come.
+    /// A world in which these jobs are submitted.
     pub fn new(site: Site, submissions: Vec<Submission>, mut dice: Rng) -> World {
         let mut world = World {
             now: BEGIN,
@@ -225,7 +225,7 @@ impl World {
         world
     }
 
-    /// Whether all jobs are over and hold nothing.
+    /// Whether all jobs have ended and no lease is left.
     pub fn is_over(&self) -> bool {
         self.left == 0 && self.active.is_empty()
     }
@@ -244,7 +244,8 @@ impl World {
         self.advance(self.now + time, None);
     }
 
-    /// Time passes until then, or until a lease begins to be released; for a part of the slices, or until one is gone.
+    /// Lets time pass until `end`, or until a release begins; in a measurement of some slices also until a lease is
+    /// removed.
     pub fn pass_while_looking(&mut self, end: Duration, scope: LookScope) {
         self.advance(end, Some(scope));
     }
@@ -296,7 +297,7 @@ impl World {
         &mut self.job_mut(id).runs[run as usize]
     }
 
-    /// The run that a lease names.
+    /// The run of a lease.
     fn run(&self, lease: &Lease) -> Option<&Run> {
         let run = self
             .job(lease.job_id.0)?
@@ -305,7 +306,7 @@ impl World {
         run.is_held.then_some(run)
     }
 
-    /// Starts all jobs of the queue for which there is a place.
+    /// Starts all pending jobs that find a place.
     fn start_jobs(&mut self) {
         let waiting = std::mem::take(&mut self.queue);
         for id in waiting {
@@ -357,7 +358,7 @@ impl World {
         self.at(end, Event::Over(id, run as u32));
     }
 
-    /// The processes of a run end, and its epilog comes; seldom, in a troubled world, it does not.
+    /// Ends the processes of a run, and runs its epilog; in a world with disturbances the epilog is rarely missing.
     fn end(&mut self, id: u32, run: u32, how: How) {
         let now = self.now;
         if self.run_mut(id, run).end.is_some() {
@@ -380,7 +381,7 @@ impl World {
         }
     }
 
-    /// The lease goes.
+    /// Removes the lease.
     fn free(&mut self, id: u32, run: u32) {
         let now = self.now;
         let units = self.job_mut(id).submission.units;
@@ -429,7 +430,7 @@ impl World {
 
 /// Standstills and faults.
 impl World {
-    /// The daemon asks for something: the machine may stand still before it gets an answer.
+    /// A call of the daemon: the machine may stand still before the answer.
     pub fn call(&mut self) {
         if let Some((_, length)) = self.next_standstill.take_if(|(at, _)| *at <= self.now) {
             self.stand_still_for(length);
@@ -450,7 +451,7 @@ impl World {
         }
     }
 
-    /// Nothing of the daemon runs for a while; jobs do.
+    /// The daemon does not run for a while; jobs do.
     pub fn stand_still(&mut self) {
         let longest = if self.dice.bool() { 3.0 } else { 15.0 };
         let length = self.site.interval.mul_f64(longest * self.dice.f64());
@@ -463,7 +464,7 @@ impl World {
         self.standstill = (from, self.now);
     }
 
-    /// The machine will stand still, from the first call at a moment or after it.
+    /// Plans a standstill from the first call at or after a moment.
     pub fn standstill_at(&mut self, at: Duration, length: Duration) {
         self.next_standstill = Some((at, length));
     }
@@ -479,13 +480,13 @@ impl World {
         }
     }
 
-    /// Whether something is wrong now.
+    /// Whether a fault is present now.
     pub fn has(&self, fault: Fault) -> bool {
         self.fault
             .is_some_and(|(now, until)| now == fault && self.now < until)
     }
 
-    /// The last moment at which something that is done now could be decided: who stood still could not look.
+    /// The last moment at which the current action could have been decided: before a standstill.
     pub fn decided(&self) -> Duration {
         let (from, to) = self.standstill;
         if to == self.now { from } else { self.now }
@@ -494,7 +495,7 @@ impl World {
 
 /// Slurm.
 impl World {
-    /// What Slurm knows of a job.
+    /// Slurm's record of a job.
     pub fn slurm_job(&self, id: u32) -> Option<JobInfo> {
         let job = self.job(id)?;
         let is_forgotten = |over: Duration| self.now > over + FORGOTTEN;
@@ -503,7 +504,7 @@ impl World {
             return None;
         }
         let class = job.submission.class;
-        // Slurm counts when it hears of the epilog, or is told that the node is lost.
+        // Slurm counts a requeue when it gets the message of the epilog, or when the node is reported lost.
         let was_requeued =
             run.end.is_some_and(|(_, how)| how == How::Requeued) && (run.is_lost || !run.is_held);
         let text = |own: Class| if class == own { class.name() } else { "normal" }.to_owned();
@@ -540,7 +541,7 @@ impl World {
         })
     }
 
-    /// Whether a run can be told something, or why not.
+    /// The run, if messages can reach it; otherwise the error.
     fn living(&mut self, id: u32, run: u32) -> Result<&mut Run, String> {
         let runs = &mut self.job_mut(id).runs;
         if runs.len() as u32 != run + 1 {
@@ -553,7 +554,7 @@ impl World {
         }
     }
 
-    /// A warning reaches the user, or not.
+    /// Delivers a warning to the user, or not.
     pub fn warn(&mut self, id: u32, run: u32) -> Result<(), String> {
         let now = self.now;
         let is_deaf = self.job_mut(id).submission.deaf;
@@ -575,14 +576,14 @@ impl World {
         Ok(())
     }
 
-    /// Ends a run. `decided`: when that could be decided at the latest.
+    /// Ends a run. `decided`: the last possible moment of the decision.
     pub fn reap(&mut self, id: u32, run: u32, how: How, decided: Duration) -> Result<(), String> {
         self.living(id, run)?.decided = Some(decided);
         self.end(id, run, how);
         Ok(())
     }
 
-    /// Ends a lease whose epilog never came.
+    /// Ends a lease whose epilog never ran.
     pub fn end_lease(&mut self, lease: &Lease) -> bool {
         let Some(run) = self.run(lease) else {
             return false;
@@ -601,7 +602,7 @@ impl World {
         self.run(lease).is_some_and(|run| run.end.is_none())
     }
 
-    /// What a run did on a slice, as long as its instance stands.
+    /// The work of a run on a slice, while its instance exists.
     pub fn timeline(&self, lease: &Lease) -> Option<&Timeline> {
         let run = self.run(lease)?;
         match lease.number.checked_sub(1) {
@@ -610,7 +611,7 @@ impl World {
         }
     }
 
-    /// The breaker was open at a moment.
+    /// Records that the breaker was open at a moment.
     pub fn breaker_is_open(&mut self, at: Duration) {
         let ids: Vec<u32> = self.active.keys().copied().collect();
         for id in ids {

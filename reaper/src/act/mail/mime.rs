@@ -11,7 +11,7 @@ use lettre::message::{Attachment, Body, MultiPart, SinglePart};
 use super::Message;
 use crate::report::words::plain;
 
-/// The whole message, as what delivers mail on a node takes it. Without a sender of ours that program writes its own.
+/// The whole message in the form that sendmail reads. Without a configured sender the mail program adds its own.
 pub(super) fn mime(mail: &Mail, message: &Message) -> Vec<u8> {
     let mut parts = MultiPart::mixed().singlepart(SinglePart::plain(message.text.clone()));
     if let Some(chart) = &message.chart_svg {
@@ -34,7 +34,7 @@ pub(super) fn mime(mail: &Mail, message: &Message) -> Vec<u8> {
     lines(&parts.formatted())
 }
 
-/// With the line ends of files, which every such program takes; no body has other bytes than text.
+/// Line ends as in files, which all such programs accept. Bodies are text only.
 fn lines(text: &[u8]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(text.len());
     for line in text.split_inclusive(|&byte| byte == b'\n') {
@@ -55,7 +55,7 @@ fn picture(chart: &str) -> SinglePart {
     let bytes = chart.as_bytes().to_vec();
     match Body::new_with_encoding(bytes, ContentTransferEncoding::Base64) {
         Ok(body) => name.body(body, kind),
-        // Base64 takes every text.
+        // Base64 can encode any text.
         Err(text) => name.body(text, kind),
     }
 }

@@ -1,4 +1,4 @@
-//! Mail messages leave the node through programs of the site.
+//! Sends mail messages through programs of the site.
 
 use std::io;
 use std::process::{Command, ExitStatus};
@@ -11,7 +11,7 @@ use super::mime::mime;
 use super::{Message, is_address};
 use crate::report::words::{clipped, plain};
 
-/// The length of a program's complaint in an error.
+/// The most characters of a program's output in an error.
 const MOST_COMPLAINT_CHARS: usize = 400;
 
 /// Why a message was not sent.
@@ -23,7 +23,7 @@ pub enum MailError {
     /// A text that is not an address is not passed to a program.
     #[error("`{0}` is not an address")]
     Address(String),
-    /// The program could not be run.
+    /// The program could not be started.
     #[error("cannot run `{program}`: {source}")]
     Run {
         /// Its path.
@@ -31,30 +31,30 @@ pub enum MailError {
         /// The cause.
         source: io::Error,
     },
-    /// It failed.
+    /// The program failed.
     #[error("`{program}` failed with {status}: {said}")]
     Failed {
         /// Its path.
         program: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The program's output.
         said: String,
     },
-    /// The daemon ends before its turn comes.
+    /// The daemon ends before the message is sent.
     #[error("the daemon ends")]
     DaemonEnds,
-    /// It did not end in time, and was killed.
+    /// The program did not end in time, and was killed.
     #[error("`{program}` did not end within {} s", limit.as_secs_f32())]
     Hung {
         /// Its path.
         program: String,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
 }
 
-/// Sends a message, in `deadline` at most. Where no program is configured nothing is sent, and that is no error.
+/// Sends a message within `deadline`. Without a configured program nothing is sent; that is no error.
 pub fn send(mail: &Mail, message: &Message, deadline: Duration) -> Result<(), MailError> {
     if mail.sendmail.is_none() && mail.program.is_none() {
         return Ok(());
@@ -76,7 +76,7 @@ pub fn send(mail: &Mail, message: &Message, deadline: Duration) -> Result<(), Ma
 }
 
 fn sendmail_arguments(mail: &Mail, message: &Message) -> Vec<String> {
-    // A line with a single dot does not end the message.
+    // With `-i` a line with a single dot does not end the message.
     let mut arguments = vec!["-i".to_owned()];
     if let Some(from) = mail.from.as_ref().filter(|from| is_address(from)) {
         arguments.extend(["-f".to_owned(), from.clone()]);
@@ -99,7 +99,7 @@ fn mail_prog(program: &str, message: &Message, deadline: Duration) -> Result<(),
     done
 }
 
-/// Runs a program without a shell, without our environment, and not longer than `limit`.
+/// Runs a program without a shell and without this process's environment, for at most `limit`.
 fn run(
     program: &str,
     arguments: &[String],
@@ -111,7 +111,7 @@ fn run(
         limit,
     };
     if limit.is_zero() {
-        // Earlier recipients used all the time. A program that is killed at once may have sent half a message.
+        // Earlier recipients used up the time. A program that is killed at once may have sent half a message.
         return Err(hung());
     }
     let mut command = Command::new(program);

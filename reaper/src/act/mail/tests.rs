@@ -13,7 +13,7 @@ use crate::report::words::example::{event, record};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A program of the site that writes down what it is given.
+/// A mail program of the site that records its input.
 struct Site {
     keep: tempfile::TempDir,
 }
@@ -32,7 +32,7 @@ impl Site {
         path.to_string_lossy().into_owned()
     }
 
-    /// One that keeps arguments, stdin and environment of each call.
+    /// A program that records arguments, stdin and environment of each call.
     fn recorder(&self) -> String {
         self.program(
             "for a in \"$@\"; do printf '<%s>' \"$a\" >>args; done\necho >>args\ncat >>input\nenv >environment",
@@ -193,7 +193,7 @@ fn the_message_is_what_a_mail_program_reads() {
         .lines()
         .filter_map(|line| line.split('=').next())
         .collect();
-    // A shell adds the others itself.
+    // A shell sets the other variables itself.
     assert!(
         names
             .iter()
@@ -279,7 +279,7 @@ fn without_a_program_nothing_is_sent() {
 #[test]
 fn a_hung_program_is_killed_with_its_children() {
     let site = Site::new();
-    // It reads nothing, and the message is more than a pipe holds.
+    // The program reads nothing, and the message is larger than a pipe.
     let mail = sendmail(site.program("sleep 100 & echo $! >child\nwait"));
     let mut message = message(&mail);
     message.text = "long ".repeat(100_000);
@@ -290,7 +290,7 @@ fn a_hung_program_is_killed_with_its_children() {
     let child: i32 = site.text("child").trim().parse().unwrap();
     let gone = || {
         let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        // Nobody may have waited for it yet.
+        // The child may be a zombie that no process has waited for yet.
         stat.is_empty() || stat.contains(") Z ")
     };
     while !gone() {

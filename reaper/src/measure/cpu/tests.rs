@@ -1,4 +1,4 @@
-//! Groups in folders that look like Slurm's.
+//! Groups in folders with the structure of Slurm's.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ fn mounts_are_told_apart() {
     assert_eq!(mount(none), None);
 }
 
-/// A mount of version 2, and a lease of job 7 there.
+/// A mount of version 2, with the lease of job 7.
 fn version2() -> (tempfile::TempDir, JobGroups, Lease) {
     let mount = tempfile::tempdir().unwrap();
     let line = format!(
@@ -97,7 +97,7 @@ fn groups_are_named_by_sluid_or_by_job() {
         busy(&group, 12);
         let later = now + Duration::from_secs(4);
         assert_eq!(groups.cores(&lease, later), Some(0.5));
-        // Slurm left the groups behind.
+        // Slurm left empty groups.
         fs::write(group.join("step_0/task_0/cgroup.procs"), "").unwrap();
         assert!(!groups.has_processes(&lease));
         fs::remove_dir_all(&group).unwrap();

@@ -1,5 +1,5 @@
-//! A page by HTTP/1.0 over a connection whose other end is known. Crates for it make their connections themselves,
-//! after the last moment at which their owner could be asked for.
+//! Reads a page by HTTP/1.0 over an open connection whose peer is known. Crates for HTTP open their connections
+//! themselves, so that the peer could not be checked before the request.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use gpufrac_core::policy::ExporterUrl;
 
-/// No node has so many metrics.
+/// The longest answer in bytes; a node's metrics are much shorter.
 const MOST_ANSWER_BYTES: u64 = 4 << 20;
-/// Between the head and the page.
+/// The separator between head and page.
 const END_OF_HEAD: &[u8] = b"\r\n\r\n";
 
-/// Why there is no page.
+/// The reasons why there is no page.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PageError {
-    /// The answer is not of HTTP/1, or is coded as no answer to HTTP/1.0 may be.
+    /// The answer is not HTTP/1, or has an encoding that HTTP/1.0 does not allow.
     #[error("it is not an answer of HTTP/1.0")]
     NoHttp,
-    /// Another answer than 200.
+    /// The status is not 200.
     #[error("it says {0}")]
     Status(u16),
     /// The page is shorter than its head says.
@@ -32,7 +32,7 @@ pub enum PageError {
     NoText,
 }
 
-/// Asks for a page and reads the answer to its end.
+/// Requests a page and reads the answer to its end.
 pub(super) fn ask(
     stream: &mut TcpStream,
     url: &ExporterUrl,
@@ -47,7 +47,7 @@ pub(super) fn ask(
     let mut answer = Vec::new();
     let mut part = [0; 1 << 14];
     while answer.len() as u64 <= MOST_ANSWER_BYTES {
-        // Again each time: one byte a second would be a patience without end.
+        // Set before each read: with a fixed timeout, a server that sends one byte a second would never end.
         stream.set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut part) {
             Ok(0) => break,
@@ -59,7 +59,7 @@ pub(super) fn ask(
     Ok(answer)
 }
 
-/// The remaining time; an error if it is over.
+/// The time until the deadline; an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     #[expect(clippy::disallowed_methods, reason = "waits for a real process")]
     let left = deadline.saturating_duration_since(Instant::now());
@@ -69,7 +69,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-/// The page of an answer.
+/// The page in an answer.
 pub(super) fn page(answer: &[u8]) -> Result<&str, PageError> {
     if answer.len() as u64 > MOST_ANSWER_BYTES {
         return Err(PageError::TooLong);
@@ -97,7 +97,7 @@ pub(super) fn page(answer: &[u8]) -> Result<&str, PageError> {
     std::str::from_utf8(page).map_err(|_| PageError::NoText)
 }
 
-/// Of the first line, `HTTP/1.1 200 OK`.
+/// The status in the first line, `HTTP/1.1 200 OK`.
 fn status(line: &str) -> Option<u16> {
     let mut words = line.split(' ');
     let is_http = words.next()?.starts_with("HTTP/1.");

@@ -1,9 +1,9 @@
-//! Whose process is at the other end of a connection to this machine.
+//! The owner of the process at the other end of a connection on this machine.
 //!
-//! A port tells nothing: whoever listens on it may be another one by the time of the connection, or listen on the same
-//! number of the other family. The kernel's tables of connections name the owner of each socket (proc(5),
-//! `/proc/net/tcp`), that of the other end among them: its own address is the one that we connected to, its peer's is
-//! ours.
+//! The port alone does not tell: the listener may be another process by the time of the connection, or one that
+//! listens on the same port of the other address family. The kernel's tables of connections have the owner of each
+//! socket (proc(5), `/proc/net/tcp`), also that of the other end: its local address is the one that this process
+//! connected to, its remote address is this process's.
 
 use std::fs;
 use std::io;
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use gpufrac_core::ids::UserId;
 use gpufrac_host::pause::Pause;
 
-/// Connections of both families: a socket of version 6 may have taken one of version 4.
+/// The connections of both address families, because an IPv6 socket may accept an IPv4 connection.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// The two ends of a connection, as one of them sees them.
+/// The two addresses of a connection, as one end sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ends {
     own: (IpAddr, u16),
@@ -30,7 +30,7 @@ struct Held {
     inode: u64,
 }
 
-/// The user whose process took this connection; None where no process of this network namespace took it by the
+/// The user whose process accepted this connection; None if no process in this network namespace did so before the
 /// deadline.
 pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<UserId>> {
     let theirs = Ends {
@@ -45,8 +45,9 @@ pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<
             find(&text, theirs)
         });
         match (before, held) {
-            // A connection that waits to be accepted is nobody's, and is listed as root's. The kernel reads the owner
-            // before the inode, so the owner that stands beside the first inode may still be that one.
+            // A connection that waits to be accepted has no process, and root as its owner. The kernel reads the
+            // owner before the inode, so beside the first inode there may still be root; therefore two equal readings
+            // are needed.
             (Some(before), Some(held)) if before == held => return Ok(Some(held.owner)),
             _ => before = held,
         }
@@ -59,7 +60,7 @@ pub(super) fn owner(stream: &TcpStream, deadline: Instant) -> io::Result<Option<
     }
 }
 
-/// An error if the other end closed the connection: then no process holds it any more.
+/// An error if the other end closed the connection, because then no process holds it.
 fn check_open(stream: &TcpStream) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     let next = stream.peek(&mut [0]);
@@ -80,7 +81,7 @@ fn end(address: SocketAddr) -> (IpAddr, u16) {
     (address.ip().to_canonical(), address.port())
 }
 
-/// The socket with these ends, if a process holds it.
+/// The socket with these addresses, if a process holds it.
 fn find(table: &str, ends: Ends) -> Option<Held> {
     table.lines().skip(1).find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -94,7 +95,7 @@ fn find(table: &str, ends: Ends) -> Option<Held> {
     })
 }
 
-/// An address of the tables: hexadecimal words in the machine's order of bytes, and the port.
+/// An address in the tables: hexadecimal words in the machine's byte order, and the port.
 fn listed(text: &str) -> Option<(IpAddr, u16)> {
     let (words, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -125,7 +126,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// Connects to a listener whose connections a user accepts; None if no process does.
+    /// Connects to a listener whose connections a given user accepts; None if no process does.
     fn seen(listen: &str, to: IpAddr, by: Option<u32>, patience: Duration) -> Option<UserId> {
         let listener = TcpListener::bind(listen).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -135,7 +136,8 @@ mod tests {
             let listener = &listener;
             scope.spawn(move || {
                 let Some(user) = by else { return };
-                // Of this thread alone; a new socket is of the user whose rights the kernel checks for files.
+                // Only for this thread; a new socket belongs to the user whose permissions the kernel checks for
+                // files.
                 setfsuid(Uid::from_raw(user));
                 let taken = listener.accept();
                 let _ = wait.recv();
@@ -154,7 +156,7 @@ mod tests {
             ("127.0.0.1:0", "127.0.0.1"),
             ("0.0.0.0:0", "127.0.0.9"),
             ("[::1]:0", "::1"),
-            // Both families in one socket.
+            // One socket for both address families.
             ("[::]:0", "127.0.0.1"),
             ("[::]:0", "::1"),
         ] {
@@ -192,7 +194,8 @@ mod tests {
         assert!(began.elapsed() < PATIENCE / 2);
     }
 
-    /// Two ends at 127.0.0.1: a connection that waits (no inode), the same when it is taken, and other sockets.
+    /// Two ends at 127.0.0.1: a connection that waits (no inode), the same connection after it was accepted, and
+    /// other sockets.
     const TABLE: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:24B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 100 1 0000000000000000
    1: 0100007F:24B8 0100007F:8001 01 00000000:00000000 00:00000000 00000000     0        0 0 1 0000000000000000
@@ -200,7 +203,7 @@ mod tests {
    3: 0100007F:8002 0100007F:24B8 01 00000000:00000000 00:00000000 00000000     0        0 103 1 0000000000000000
    4: 0200007F:24B8 0100007F:8003 01 00000000:00000000 00:00000000 00000000     0        0 104 1 0000000000000000
 ";
-    /// The same of version 6.
+    /// The same with IPv6.
     const TABLE6: &str = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 00000000000000000000000001000000:24B8 00000000000000000000000001000000:8001 01 00000000:00000000 00:00000000 00000000   990        0 201 1 0000000000000000
    1: 0000000000000000FFFF00000100007F:24B8 0000000000000000FFFF00000100007F:8004 01 00000000:00000000 00:00000000 00000000   991        0 202 1 0000000000000000

@@ -15,20 +15,20 @@ type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::Error
 type Panel<'a, 'b> = ChartContext<'b, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 const SIZE: (u32, u32) = (900, 520);
-/// Pixels left of the axes and right of them.
+/// Pixels left of the axes, and of the right edge.
 const LEFT: i32 = 78;
 const RIGHT: i32 = 22;
-/// Pixels left of everything.
+/// Pixels of the left margin.
 const EDGE: i32 = 14;
-/// Where the panels begin and end, from the top.
+/// The vertical ranges of the panels, in pixels from the top.
 const ACTIVITY: Range<i32> = 128..316;
 const MEMORY: Range<i32> = 330..476;
-/// Of the labels of times.
+/// Pixels for the labels of times.
 const BELOW: i32 = 24;
-/// The lowest lane of the marks' labels, and how far the next is above it.
+/// The lowest lane for labels of marks, and the distance between lanes, in pixels.
 const LANE: (i32, i32) = (120, 15);
 const LANES: usize = 5;
-/// What one character of a label is wide; no browser's sans-serif is wider on average.
+/// The width of a character in pixels; the average width of common sans-serif fonts is smaller.
 const CHARACTER: i32 = 7;
 
 const INK: RGBColor = RGBColor(40, 40, 40);
@@ -40,10 +40,10 @@ const ORANGE: RGBColor = RGBColor(196, 98, 0);
 const PURPLE: RGBColor = RGBColor(120, 60, 170);
 const RED: RGBColor = RGBColor(190, 25, 35);
 
-/// Activity and memory of a job's slice over its life, with the decisions about it.
+/// The activity and memory of a job's slice over its life, with the decisions.
 pub fn svg(record: &Record) -> String {
     let mut text = String::new();
-    // Writing to memory does not fail; if it did, half a picture says more than none.
+    // Writing to memory does not fail; if it did, half a picture is better than none.
     let _ = draw(&mut text, record);
     text
 }
@@ -79,11 +79,11 @@ fn height(panel: &Range<i32>) -> u32 {
     (panel.end - panel.start) as u32
 }
 
-/// Time, from left to right.
+/// The axis of time.
 struct Axis {
-    /// Seconds from left to right.
+    /// The shown time in seconds.
     life: f64,
-    /// Seconds of the unit in which labels are.
+    /// The seconds in the unit of the labels.
     unit: f64,
     name: &'static str,
 }
@@ -95,13 +95,13 @@ impl Axis {
         Axis { life, unit, name }
     }
 
-    /// The pixel of a time.
+    /// The pixel of a time in seconds.
     fn pixel(&self, seconds: f64) -> i32 {
         let wide = f64::from(SIZE.0 as i32 - LEFT - RIGHT);
         LEFT + ((seconds / self.life).clamp(0.0, 1.0) * wide).round() as i32
     }
 
-    /// The pixels of a run of points.
+    /// The pixels of a range of points.
     fn columns(&self, record: &Record, run: &Range<usize>) -> Range<i32> {
         let step = step(record);
         self.pixel(run.start as f64 * step)..self.pixel(run.end as f64 * step)
@@ -109,7 +109,7 @@ impl Axis {
 }
 
 fn font<'a>(size: i32, color: &RGBColor) -> TextStyle<'a> {
-    // plotters makes every size smaller by this.
+    // plotters reduces every font size by this factor.
     let size = f64::from(size) * 1.24;
     ("sans-serif", size).into_font().color(color)
 }
@@ -162,14 +162,14 @@ fn mesh<'a>(panel: &mut Panel<'a, '_>, axis: &Axis, what: &str) -> Result<(), Fa
         .draw()
 }
 
-/// A label without the dust of binary fractions.
+/// A label without rounding errors of binary fractions.
 fn decimal(value: f64) -> String {
     let rounded = (value * 100.0).round() / 100.0;
-    // Also -0 is 0.
+    // Turns -0 into 0.
     format!("{}", rounded + 0.0)
 }
 
-/// Ranges of neighbours among the points that are wanted.
+/// The ranges of consecutive points that `wanted` accepts.
 fn runs(record: &Record, wanted: impl Fn(&Point) -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for (at, point) in record.series.points.iter().enumerate() {
@@ -184,7 +184,7 @@ fn runs(record: &Record, wanted: impl Fn(&Point) -> bool) -> Vec<Range<usize>> {
     runs
 }
 
-/// A run of points as a filled stairway.
+/// A range of points as filled steps.
 fn steps<'a>(
     panel: &mut Panel<'a, '_>,
     record: &Record,
@@ -205,7 +205,7 @@ fn steps<'a>(
     Ok(())
 }
 
-/// Grey with oblique lines: samples that could not tell.
+/// Grey with oblique lines, for samples with unknown activity.
 fn hatch<'a>(root: &Area<'a>, columns: &Range<i32>, rows: &Range<i32>) -> Result<(), Failed<'a>> {
     let corners = [(columns.start, rows.start), (columns.end, rows.end)];
     root.draw(&Rectangle::new(corners, PALE.filled()))?;
@@ -220,7 +220,7 @@ fn hatch<'a>(root: &Area<'a>, columns: &Range<i32>, rows: &Range<i32>) -> Result
     Ok(())
 }
 
-/// The lower panel; gives the row of the share.
+/// Draws the lower panel; returns the row of the share.
 fn memory<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<i32, Failed<'a>> {
     let rows = height(&MEMORY) + BELOW as u32;
     let area = root.clone().shrink((0, MEMORY.start), (SIZE.0, rows));
@@ -239,7 +239,7 @@ fn memory<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<i32, Fail
     Ok(row)
 }
 
-/// Says what the dashed line is.
+/// Labels the dashed line.
 fn share<'a>(root: &Area<'a>, record: &Record, row: i32) -> Result<(), Failed<'a>> {
     let gib = record.memory_mib as f64 / 1024.0;
     let said = format!("share {} GiB", (gib * 10.0).floor() / 10.0);
@@ -252,7 +252,7 @@ fn share<'a>(root: &Area<'a>, record: &Record, row: i32) -> Result<(), Failed<'a
     root.draw(&Text::new(said, (LEFT + 8, row - 10), style))
 }
 
-/// A dashed line, level or upright.
+/// A dashed line, horizontal or vertical.
 fn dashes<'a>(
     area: &Area<'a>,
     from: (i32, i32),
@@ -272,13 +272,13 @@ fn dashes<'a>(
     Ok(())
 }
 
-/// An upright line through both panels.
+/// A vertical line through both panels.
 struct Mark {
     x: i32,
     label: String,
     color: RGBColor,
     dry_run: bool,
-    /// The order of labels if there is no room for all.
+    /// The priority of its label if there is no room for all.
     weight: u8,
 }
 
@@ -311,7 +311,7 @@ impl Mark {
         }
     }
 
-    /// The columns of its label: right of the line, and left of it at the right edge.
+    /// The columns of the label: right of the line; left of it at the right edge.
     fn columns(&self) -> Range<i32> {
         let wide = self.label.chars().count() as i32 * CHARACTER + 6;
         match self.x + wide > SIZE.0 as i32 - 4 {
@@ -325,7 +325,7 @@ fn marks<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<(), Failed
     let events = record.events.iter().map(|event| Mark::of(event, axis));
     let end = record.ended_ms.map(|ended| Mark::end(ended, axis));
     let mut marks: Vec<Mark> = events.chain(end).collect();
-    // From right to left: then the line of a label in a higher lane passes left of the labels below.
+    // From right to left, so that the line of a label in a higher lane passes left of the labels below.
     marks.sort_by_key(|mark| std::cmp::Reverse((mark.weight, mark.x)));
     let lanes = lanes(&marks);
     for (mark, lane) in marks.iter().zip(&lanes) {
@@ -347,12 +347,12 @@ fn marks<'a>(root: &Area<'a>, record: &Record, axis: &Axis) -> Result<(), Failed
     Ok(())
 }
 
-/// The middle of a lane.
+/// The middle row of a lane.
 fn row(lane: usize) -> i32 {
     LANE.0 - LANE.1 * lane as i32
 }
 
-/// For each mark the lowest lane where its label meets no other; None where there is none.
+/// For each mark the lowest lane in which its label overlaps no other; None if there is none.
 fn lanes(marks: &[Mark]) -> Vec<Option<usize>> {
     let mut taken: Vec<Vec<Range<i32>>> = vec![Vec::new(); LANES];
     let place = |mark: &Mark| {
@@ -370,7 +370,7 @@ fn lanes(marks: &[Mark]) -> Vec<Option<usize>> {
 
 fn label<'a>(root: &Area<'a>, mark: &Mark, row: i32) -> Result<(), Failed<'a>> {
     let columns = mark.columns();
-    // Lines of other marks stay behind it.
+    // The background of the label covers the lines of other marks.
     let corners = [(columns.start + 1, row - 6), (columns.end - 1, row + 6)];
     root.draw(&Rectangle::new(corners, WHITE.filled()))?;
     let (x, side) = match columns.start == mark.x {
@@ -381,7 +381,7 @@ fn label<'a>(root: &Area<'a>, mark: &Mark, row: i32) -> Result<(), Failed<'a>> {
     root.draw(&Text::new(mark.label.clone(), (x, row), style))
 }
 
-/// The last line: what the colours mean.
+/// The last line: the meaning of the colours.
 fn legend<'a>(root: &Area<'a>, record: &Record) -> Result<(), Failed<'a>> {
     const ROW: i32 = 508;
     let points = &record.series.points;

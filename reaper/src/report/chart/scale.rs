@@ -1,8 +1,8 @@
-//! The time that a chart covers, and what was measured in a part of it.
+//! The time range of a chart, and the measurements in a part of it.
 
 use crate::keep::evidence::{Point, Record};
 
-/// Seconds from the beginning of a record to its last sample, event or the job's end; never nothing.
+/// Seconds from the start of a record to its last sample or event, or to the end of the job; always more than 0.
 pub(super) fn life(record: &Record) -> f64 {
     let step = step(record);
     let sampled = record.series.points.len() as f64 * step;
@@ -21,14 +21,14 @@ pub(super) fn seconds(ms: u64) -> f64 {
     ms as f64 / 1000.0
 }
 
-/// What the points of a series say.
+/// The measurements of a range of points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// No sample was taken.
+    /// There is no sample.
     Gap,
-    /// Samples were taken, none could tell whether the slice was used.
+    /// There are samples, all with unknown activity.
     Unknown,
-    /// At least one could.
+    /// At least one sample has a known activity.
     Measured,
 }
 
@@ -42,7 +42,7 @@ impl Known {
     }
 }
 
-/// Activity, 0 to 1, whatever was written.
+/// The activity, limited to 0 to 1.
 pub(super) fn busy_share(point: &Point) -> f64 {
     match f64::from(point.peak) {
         peak if peak.is_finite() => peak.clamp(0.0, 1.0),
@@ -50,7 +50,7 @@ pub(super) fn busy_share(point: &Point) -> f64 {
     }
 }
 
-/// The unit of a duration, and its name.
+/// The unit for a duration in seconds, and its name.
 pub(super) fn unit(life: f64) -> (f64, &'static str) {
     const MINUTE: f64 = 60.0;
     const HOUR: f64 = 60.0 * MINUTE;

@@ -4,7 +4,7 @@ use super::{svg, terminal};
 use crate::keep::evidence::{Decision, Event, Record};
 use crate::report::words::example::{event, record};
 
-/// The texts of a picture; where GPUFRAC_PICTURES names a folder, the picture is left there to be looked at.
+/// The texts of a picture. If the variable GPUFRAC_PICTURES names a folder, the picture is written there.
 fn texts(name: &str, record: &Record) -> Vec<String> {
     let picture = svg(record);
     if let Some(folder) = std::env::var_os("GPUFRAC_PICTURES") {
@@ -71,7 +71,7 @@ fn gaps_and_what_is_not_known_are_not_drawn_as_idle() {
     let mut known = record();
     known.events.clear();
     let polygons = |record: &Record| svg(record).matches("<polygon").count();
-    // Activity: until the gap, and after what was unknown. Memory: until the gap, and after it.
+    // Activity: before the gap, and after the unknown samples. Memory: before the gap, and after it.
     assert_eq!(polygons(&known), 4);
     for point in &mut known.series.points {
         point.samples = 0;
@@ -95,7 +95,7 @@ fn many_marks_leave_labels_that_do_not_meet() {
     assert!(count(&texts, "warned") < 60, "{texts:?}");
 }
 
-/// Nothing that a file can say makes it panic.
+/// No content of a file causes a panic.
 #[test]
 fn odd_records_are_drawn() {
     let mut empty = record();

@@ -1,4 +1,4 @@
-//! The chart of a terminal.
+//! The chart for terminals.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::scale::{Known, busy_share, life, seconds, step};
 use crate::keep::evidence::{Decision, Event, Record};
 use crate::report::words::{done, span};
 
-/// Rows between 0 and 100 %.
+/// Rows from 0 to 100 %.
 const ROWS: u32 = 8;
-/// What stands left of the columns.
+/// The width of the labels on the left.
 const LABEL_WIDTH: usize = 7;
-/// Columns at least, however narrow the terminal.
+/// The fewest columns, however narrow the terminal is.
 const FEWEST_COLUMNS: usize = 20;
 
-/// The activity of a job's slice over its life, with a line of marks under it, in `width` columns.
+/// The activity of a job's slice over its life, above a line of marks, in `width` columns.
 pub fn terminal(record: &Record, width: usize) -> Vec<String> {
     if record.series.points.is_empty() {
         return vec!["no sample was taken".to_owned()];
@@ -32,7 +32,7 @@ pub fn terminal(record: &Record, width: usize) -> Vec<String> {
     lines
 }
 
-/// Percent of activity in a part of the life.
+/// Percent of activity in a part of the time.
 #[derive(Clone, Copy)]
 struct Column {
     known: Known,
@@ -74,9 +74,9 @@ fn graph(columns: &[Column]) -> Vec<String> {
         _ => f64::NAN,
     };
     let mut values: Vec<f64> = columns.iter().map(value).collect();
-    // The graph ends before its last value; said twice, that is drawn.
+    // The graph ends before its last value, so that value is added twice.
     values.push(values.last().copied().unwrap_or(f64::NAN));
-    // It is as high as its values. A series of its own, right of what is shown, keeps it at 0 to 100.
+    // The height of the graph depends on its values. A further series, right of the shown part, keeps it at 0 to 100.
     let mut scale = vec![f64::NAN; values.len() + 1];
     scale.extend([0.0, f64::NAN, 100.0, f64::NAN]);
     values.resize(scale.len(), f64::NAN);
@@ -84,10 +84,10 @@ fn graph(columns: &[Column]) -> Vec<String> {
     let plotted = plot_many(vec![values, scale], config);
     let rows = plotted.lines().enumerate();
     rows.map(|(row, line)| {
-        // Its labels are not ours: what follows the axis is.
+        // The library's labels are replaced: only the part behind the axis is used.
         let drawn = line.split_once(['┤', '┼']).map_or("", |(_, drawn)| drawn);
         let shown = drawn.chars().zip(columns);
-        // A line is drawn up to the middle of a gap; the gap is empty.
+        // The library draws a line up to the middle of a gap; a gap must be empty.
         let shown = shown.map(|(c, column)| match column.known {
             Known::Measured => c,
             _ => ' ',
@@ -123,7 +123,7 @@ fn letter(event: &Event) -> char {
     }
 }
 
-/// Which of two events in one column is shown.
+/// The priority among two events in one column.
 fn weight(event: &Event) -> u8 {
     match event.decision {
         Decision::Requeue | Decision::Cancel => 4,
@@ -158,7 +158,7 @@ fn axis(record: &Record, columns: usize) -> String {
     format!("{:LABEL_WIDTH$}0{end:>room$}", "")
 }
 
-/// What the marks mean, in lines of `width` characters, no item of them broken.
+/// The meaning of the marks, in lines of `width` characters; no item is broken.
 fn legend(record: &Record, marks: &str, width: usize) -> Vec<String> {
     let mut said: Vec<String> = Vec::new();
     for event in &record.events {

@@ -1,4 +1,4 @@
-//! What is answered to a request.
+//! Answers to HTTP requests.
 
 use std::io::Cursor;
 use std::str;
@@ -8,11 +8,11 @@ use tiny_http::{HTTPVersion, Header, Method, Response, StatusCode};
 use super::client::Request;
 use super::text;
 
-/// Where the metrics are.
+/// The path of the metrics.
 const PATH: &str = "/metrics";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The whole answer; `metrics` is called if they are what was asked for.
+/// The whole answer; `metrics` is only called for a request of the metrics.
 pub(super) fn to(request: Request<'_>, metrics: impl FnOnce() -> String) -> Vec<u8> {
     let Request::Whole(head) = request else {
         return Answer::said(431, "the request is too long").bytes(false);
@@ -33,7 +33,7 @@ pub(super) fn to(request: Request<'_>, metrics: impl FnOnce() -> String) -> Vec<
     }
 }
 
-/// Method and path. The headers change nothing of the answer.
+/// Method and path of a request. The answer does not depend on the headers.
 fn first_line(head: &[u8]) -> Option<(Method, &str)> {
     let line = head.split(|byte| *byte == b'\n').next()?;
     let mut words = str::from_utf8(line).ok()?.trim_end().split(' ');
@@ -80,7 +80,7 @@ impl Answer {
             None,
         );
         let mut bytes = Vec::new();
-        // Of version 1.0 an answer ends with its connection.
+        // An answer by HTTP/1.0 ends with its connection.
         let version = HTTPVersion(1, 0);
         match response.raw_print(&mut bytes, version, &[], without_body, None) {
             Ok(()) => bytes,

@@ -1,4 +1,4 @@
-//! A connection, from its request to the end of its answer.
+//! A connection of a client, from its request to the end of the answer.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,20 +7,20 @@ use std::time::Instant;
 
 use nix::poll::PollFlags;
 
-/// No request with its headers is longer.
+/// The most bytes of a request with its headers.
 const LONGEST_REQUEST: usize = 8192;
-/// No more is read of what a client sends after its request.
+/// The most bytes that are read after the request.
 const MOST_IGNORED_BYTES: usize = 1 << 20;
 
-/// What a client sent.
+/// The data of a client.
 pub(super) enum Request<'a> {
-    /// Up to the empty line.
+    /// The request up to the empty line.
     Whole(&'a [u8]),
-    /// More than is read.
+    /// The request is too long.
     TooLong,
 }
 
-/// A client.
+/// The connection of a client.
 pub(super) struct Client {
     stream: TcpStream,
     since: Instant,
@@ -28,17 +28,17 @@ pub(super) struct Client {
 }
 
 enum Phase {
-    /// What has come of the request.
+    /// The request so far.
     Asking(Vec<u8>),
-    /// The answer, and how much of it is sent.
+    /// The answer, and the number of bytes sent.
     Answered(Vec<u8>, usize),
-    /// The answer is sent, so many more bytes came. Closed at once, with something unread, TCP would
-    /// take back an answer on its way.
+    /// The answer was sent; with the number of bytes received since. If a connection is closed with unread data, TCP
+    /// discards an answer that is still on its way.
     Leaving(usize),
 }
 
 impl Client {
-    /// None for one that is gone already.
+    /// None if the connection is closed already.
     pub(super) fn new(stream: TcpStream) -> Option<Client> {
         stream.set_nonblocking(true).ok()?;
         Some(Client {
@@ -48,12 +48,12 @@ impl Client {
         })
     }
 
-    /// When it came.
+    /// When the client connected.
     pub(super) fn since(&self) -> Instant {
         self.since
     }
 
-    /// For poll(2).
+    /// The events to wait for, for poll(2).
     pub(super) fn waits_for(&self) -> PollFlags {
         match self.state {
             Phase::Asking(_) | Phase::Leaving(_) => PollFlags::POLLIN,
@@ -61,7 +61,7 @@ impl Client {
         }
     }
 
-    /// Goes on as far as it can without waiting; whether there is more to come.
+    /// Reads and writes as far as possible without waiting; returns whether the connection continues.
     pub(super) fn advance(&mut self, answer: impl FnOnce(Request<'_>) -> Vec<u8>) -> bool {
         let mut answer = Some(answer);
         loop {
@@ -115,7 +115,7 @@ impl AsFd for Client {
     }
 }
 
-/// Whether the empty line has come.
+/// Whether the empty line was received.
 fn is_whole(head: &[u8]) -> bool {
     let ends = |end: &[u8]| head.windows(end.len()).any(|window| window == end);
     ends(b"\r\n\r\n") || ends(b"\n\n")

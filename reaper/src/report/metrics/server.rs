@@ -1,7 +1,6 @@
-//! `GET /metrics`. Every user of the node can connect, and most likely nobody but Prometheus should be
-//! listened to for long: one thread serves a bounded number of clients, each for a bounded time and with a
-//! bounded memory. tiny_http writes the answers; its own server has a thread for each connection, and neither
-//! a time nor a length at which it gives up on a request.
+//! Serves `GET /metrics`. Every user of the node can connect, but usually only Prometheus needs an answer. Therefore
+//! one thread serves a limited number of clients, each for a limited time and with limited memory. tiny_http formats
+//! the answers; its own server has a thread for each connection, and no limit of time or length for a request.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{SocketAddr, TcpListener};
@@ -15,43 +14,43 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::client::Client;
 use super::{Snapshot, answer, text};
 
-/// Clients at one time; the oldest has to go for the next.
+/// The most clients at a time; a new one replaces the oldest.
 const MOST_CLIENTS: usize = 32;
-/// How long a client is served. A scrape takes milliseconds.
+/// The time limit for a client; a scrape takes milliseconds.
 const LONGEST_SERVICE: Duration = Duration::from_secs(5);
-/// Until something is tried again that must not be tried in a loop.
+/// The pause after an error, so that the loop does not spin.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why metrics cannot be served.
+/// The reasons why metrics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// The address is taken, or not the node's.
+    /// The address is in use, or is not the node's.
     #[error("cannot listen at {address} for Prometheus: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// No thread or no pipe is available.
+    /// The thread or its pipe could not be created.
     #[error("cannot start a thread for Prometheus: {0}")]
     Start(#[source] io::Error),
 }
 
-/// Answers Prometheus on a thread of its own, until it is dropped.
+/// Serves metrics on its own thread, until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    /// Closed, it ends the thread.
+    /// Closing it ends the thread.
     stop: Option<PipeWriter>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Listens at an address; with port 0 at one that is free.
+    /// Listens at an address; port 0 chooses a free port.
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The address cannot be used.
     pub fn start(
         address: SocketAddr,
         node: String,
@@ -80,7 +79,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -90,13 +89,13 @@ impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It returns nothing, and what it panicked of has been printed.
+            // The thread returns nothing; a panic has already been printed.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Connections {
     listener: TcpListener,
     stopped: PipeReader,
@@ -116,7 +115,7 @@ impl Connections {
         }
     }
 
-    /// Until a client has something, comes, or has been here for too long.
+    /// Waits until a client sends data, a new one connects, or the oldest one's time is over.
     fn wait(&self) -> io::Result<Ready> {
         let mut polled = vec![
             PollFd::new(self.stopped.as_fd(), PollFlags::POLLIN),
@@ -133,7 +132,7 @@ impl Connections {
         })
     }
 
-    /// Until the oldest client's time is over.
+    /// The time until the oldest client's limit.
     fn patience(&self) -> PollTimeout {
         let ends = self
             .clients
@@ -141,7 +140,7 @@ impl Connections {
             .map(|client| client.since() + LONGEST_SERVICE);
         ends.min().map_or(PollTimeout::NONE, |end| {
             let left = end.saturating_duration_since(Instant::now());
-            // Rounded up, so that it is over then.
+            // Rounded up, so that the limit has passed when the wait ends.
             PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
         })
     }
@@ -149,7 +148,7 @@ impl Connections {
     fn advance(&mut self, ready: &Ready) {
         let (node, snapshot) = (&self.node, &self.snapshot);
         let metrics = || {
-            // The daemon waits for this lock: nothing is done while it is held.
+            // The daemon needs this lock, so it is only held for the copy.
             let now = snapshot.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Snapshot::clone(&now);
             text::render(&now, node)
@@ -169,22 +168,22 @@ impl Connections {
         match self.listener.accept() {
             Ok((stream, _)) => {
                 if self.clients.len() == MOST_CLIENTS {
-                    // They are in the order in which they came.
+                    // Clients are in the order in which they connected.
                     self.clients.remove(0);
                 }
                 self.clients.extend(Client::new(stream));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // No file descriptor is left: the connection stays in the queue.
+            // No file descriptor is left; the connection waits in the queue.
             Err(_) => thread::sleep(RETRY_PAUSE),
         }
     }
 }
 
-/// What there is to do.
+/// The events that poll(2) reported.
 struct Ready {
     stop: bool,
     listener: bool,
-    /// In their order.
+    /// For each client whether it has an event, in order.
     clients: Vec<bool>,
 }

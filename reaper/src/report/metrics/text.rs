@@ -17,15 +17,15 @@ use prometheus_client::registry::{Registry, Unit};
 use super::{SliceMetrics, Snapshot};
 use crate::keep::totals::Totals;
 
-/// Its `Content-Type`.
+/// The `Content-Type` of the format.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Before every name.
+/// The prefix of every name.
 const PREFIX: &str = "gpufrac";
-/// Of metrics that are not told apart by labels.
+/// The labels of a metric without labels.
 const NO_LABELS: [(&str, &str); 0] = [];
 
-/// The metrics of a node, each with the label `node`. Slurm's job id is `jobid`: Prometheus itself says
-/// with `job` which of its targets a series comes from.
+/// The metrics of a node, each with the label `node`. Slurm's job id has the label `jobid`, because Prometheus itself
+/// uses `job` for the target of a series.
 pub fn render(snapshot: &Snapshot, node: &str) -> String {
     let labels = [(Cow::from("node"), Cow::from(node.to_owned()))];
     let mut registry = Registry::with_prefix_and_labels(PREFIX, labels.into_iter());
@@ -33,7 +33,7 @@ pub fn render(snapshot: &Snapshot, node: &str) -> String {
     let mut written = String::new();
     match text::encode(&mut written, &registry) {
         Ok(()) => written,
-        // A text without its end is no answer for Prometheus either.
+        // Prometheus rejects a text without its end, too.
         Err(fmt::Error) => String::new(),
     }
 }
@@ -50,9 +50,9 @@ impl Collector for SnapshotCollector {
     }
 }
 
-/// What stands above the lines of a metric.
+/// The lines above the values of a metric.
 struct Head<'a> {
-    /// Without prefix, unit and the suffix of its type.
+    /// The name without prefix, unit and the suffix of its type.
     name: &'a str,
     unit: Option<Unit>,
     help: &'a str,
@@ -70,7 +70,7 @@ impl<'a> Head<'a> {
     }
 }
 
-/// Prometheus' word for a part of one, `Unit::Ratios` is "ratios".
+/// Prometheus's unit for a ratio is "ratio"; `Unit::Ratios` would write "ratios".
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }
@@ -213,7 +213,7 @@ impl Metrics<'_, '_> {
         Ok(())
     }
 
-    /// A gauge with the two labels by which slices differ.
+    /// A gauge with the two labels that identify a slice.
     fn of_slices<V: EncodeGaugeValue>(
         &mut self,
         head: Head<'_>,
@@ -262,7 +262,7 @@ impl Metrics<'_, '_> {
     }
 }
 
-/// Each slice once, with its job's id as text: of a text with the same line twice Prometheus takes nothing.
+/// Each slice once, with its job id as text: Prometheus rejects a text in which a line occurs twice.
 fn distinct(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
     let mut seen = HashSet::new();
     let slices = slices.iter();
