@@ -1,4 +1,4 @@
-//! `cargo xtask attack`: what a hostile user tries, on real Slurm.
+//! `cargo xtask attack`: runs the attacks of a hostile user, on real Slurm.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::suite::{self, Wanted};
 const TESTS: &str = "lab::e2e attack::";
 /// The file to which each attack adds a line (`tests/lab/tests/e2e/attack.rs`).
 const VARIABLE: &str = "GPUFRAC_ATTACK_TABLE";
-/// Where it lies, below the root.
+/// The path of this file, below the root.
 const TABLE: &str = "target/attack.tsv";
 
-/// Which attacks are run.
+/// The series, and whether long runs are included.
 #[derive(clap::Args)]
 pub(crate) struct AttackArguments {
     /// The series of Slurm: 22.05, 24.11, 26.05
@@ -28,7 +28,7 @@ pub(crate) struct AttackArguments {
 /// Runs all attacks, and prints what each reached, drained and lost.
 ///
 /// # Errors
-/// An attack reached, drained or lost anything.
+/// An attack reached, drained or lost something.
 pub(crate) fn run(arguments: &AttackArguments) -> Result<()> {
     let path = root().join(TABLE);
     if path.exists() {

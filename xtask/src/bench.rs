@@ -1,7 +1,6 @@
-//! `cargo xtask bench`: gpufrac against what it adds to and what it replaces, side by side.
+//! `cargo xtask bench`: compares gpufrac with plain Slurm and with the solutions that it replaces.
 //!
-//! Every comparison runs its two sides in turns, so that whatever else the machine does falls on both,
-//! and compares medians.
+//! Each comparison runs its two sides in turn, so that other load of the machine affects both, and compares medians.
 
 mod burst;
 mod cluster;
@@ -89,7 +88,7 @@ pub(crate) struct BenchArguments {
     nvidia_smi: Option<PathBuf>,
 }
 
-/// Compiles a program or library of `bench/`; `options` are what gcc is told besides.
+/// Compiles a program or library of `bench/`; `options` are further options of gcc.
 fn compile(source: &str, place: &Path, options: &[&str]) -> Result<()> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench");
     run_command(
@@ -126,15 +125,15 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
-/// Times of two things that were done in turns.
+/// The times of the two sides of a comparison.
 pub(crate) struct Pair {
     ours: Vec<Duration>,
     theirs: Vec<Duration>,
 }
 
 impl Pair {
-    /// Runs both sides `rounds` times in turns, the first after the other every second round. The first
-    /// round warms caches and does not count.
+    /// Runs both sides `rounds` times in turn; every second round begins with the other side. The first round warms
+    /// caches and does not count.
     fn measure(
         rounds: usize,
         mut ours: impl FnMut() -> Result<()>,
@@ -143,7 +142,7 @@ impl Pair {
         Self::measure_timed(rounds, || time(&mut ours), || time(&mut theirs))
     }
 
-    /// The same with sides that say themselves how long they took.
+    /// As [`measure`], for sides that return their own time.
     fn measure_timed(
         rounds: usize,
         mut ours: impl FnMut() -> Result<Duration>,

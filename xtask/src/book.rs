@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::{root, run, tool};
 
-/// The version that docs/book.toml was written for.
+/// The version of mdbook for which docs/book.toml was written.
 const VERSION: &str = "0.5.4";
 
-/// The pages of the book in their order.
+/// The pages of the book, in order.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
 /// Builds the book in target/book/html and checks each link of its pages.
@@ -49,7 +49,7 @@ pub(crate) fn build() -> Result<()> {
     Ok(())
 }
 
-/// Copies the pages of the summary, and the files that they link to, with the folders that they have in the repository.
+/// Copies the pages of the summary and the files that they link to, in the same folders as in the repository.
 fn stage(source: &Path) -> Result<()> {
     let summary = fs::read_to_string(root().join(SUMMARY))?;
     let pages: BTreeSet<PathBuf> = links::relative(&summary)

@@ -1,4 +1,4 @@
-//! Running cargo and other programs in the repository.
+//! Runs cargo and other programs in the repository.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,22 +7,21 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-/// The repository's root.
+/// The root of the repository.
 pub(crate) fn root() -> PathBuf {
-    // xtask is a folder of the root.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
-/// cargo, in the root.
+/// A cargo command in the root.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(root());
     command
 }
 
-/// Runs a command and takes a failure as an error.
+/// Runs a command; a failure is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let line = line(command);
     let status = command
@@ -34,7 +33,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A program of a crate in target/tools, of this version; installs the program if it is missing.
+/// The path of a crate's program of this version in target/tools; installs it if it is missing.
 pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBuf> {
     let tools = root().join("target/tools");
     let program = tools.join("bin").join(name);
@@ -51,12 +50,12 @@ pub(crate) fn tool(name: &str, version: &str, options: &[&str]) -> Result<PathBu
     Ok(program)
 }
 
-/// Builds all libraries, plugins, programs and examples, as they are tested: what a lab needs.
+/// Builds all libraries, plugins, programs and examples with the profile of tests, as a lab needs them.
 pub(crate) fn build() -> Result<()> {
     build_with(&[])
 }
 
-/// The same as installed: with the optimisations of a release.
+/// As [`build`], with the optimisations of a release.
 pub(crate) fn build_release() -> Result<()> {
     build_with(&["--release"])
 }
@@ -66,7 +65,7 @@ fn build_with(options: &[&str]) -> Result<()> {
     run(cargo(&["build"]).args(all).args(options))
 }
 
-/// What was counted in a run of tests.
+/// The number of tests of a run, by outcome.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub passed: u64,
@@ -93,8 +92,8 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// Runs `cargo test`, passes on what it prints and sums up its result lines. A failure without a failed
-/// test (a test that does not compile) counts as one.
+/// Runs `cargo test`, prints its output and adds up its result lines. A failure without a failed test, such as a test
+/// that does not compile, counts as one failed test.
 pub(crate) fn tests(args: &[&str]) -> Result<Counts> {
     let mut command = cargo(&["test", "--no-fail-fast"]);
     command.args(args).stdout(Stdio::piped());
@@ -129,7 +128,7 @@ fn result_line(line: &str) -> Option<Counts> {
     Some(Counts {
         passed: number("passed")?,
         failed: number("failed")?,
-        // Doc tests that only compile are not counted by anybody.
+        // Doc tests that are only compiled are not counted.
         skipped: 0,
     })
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: a fraction's life on a real cluster, in plain words.
+//! `cargo xtask demo`: shows the life of a fraction on a real cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(crate) struct DemoArguments {
     picture: Option<PathBuf>,
 }
 
-/// Runs until the story has shown what the job holds: a busy machine takes its time for that.
+/// The job runs until the demo has shown its slice; a busy machine needs time for this.
 const JOB: &str = "\
 #!/bin/sh
 echo \"hello from job $SLURM_JOB_ID on $SLURMD_NODENAME\"
@@ -27,7 +27,7 @@ env | grep -E '^(CUDA_VISIBLE_DEVICES|GPUFRAC_(FRACTION|MECHANISM|MEMORY_MIB|PRO
 while [ ! -e go ]; do sleep 0.1; done
 ";
 
-/// Runs the story.
+/// Runs the demo.
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     setup::run()?;
     println!("building gpufrac ...");
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     Ok(())
 }
 
-/// A demo that is interrupted leaves nothing behind.
+/// Cleans up after an interrupt.
 fn interrupted(folder: &Path) {
     eprintln!("\nstopping the cluster ...");
     let status = match stop_folder(folder) {
@@ -188,7 +188,7 @@ impl Story {
         self.show("sinfo", &["-o", "%N %T"])
     }
 
-    /// Runs sbatch as the user would type it.
+    /// Runs sbatch as a user would type it.
     fn submit(&self, fraction: &str, script: &str) -> Result<JobId> {
         let gres = format!("--gres=gpufrac:{fraction}");
         println!("    $ sbatch {gres} {script}");
@@ -226,7 +226,7 @@ impl Story {
         Ok(())
     }
 
-    /// For each GPU the simulator's instances, each with the job whose lease is there.
+    /// The simulator's instances of each GPU, each with the job of its lease.
     fn gpus(&self, jobs: &[(JobId, &str)]) -> Result<Vec<Vec<Stand>>> {
         let instances = self.lab.instances(&self.node)?;
         let leases = self.lab.leases(&self.node)?;
@@ -257,7 +257,7 @@ impl Story {
     }
 }
 
-/// As one would type it in a shell.
+/// The word with shell quotes.
 fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_=:./,".contains(c);
     if word.chars().all(plain) {

@@ -1,4 +1,5 @@
-//! `cargo xtask differ`: gpufrac's reader of GRES texts beside Slurm's own, by a million random requests on each series.
+//! `cargo xtask differ`: compares gpufrac's reading of GRES texts with Slurm's own, by a million random requests on
+//! each series.
 
 use std::time::Instant;
 
@@ -7,7 +8,7 @@ use anyhow::{Result, bail};
 use crate::series::{self, Series};
 use crate::suite;
 
-/// How often a run says how far it is, in requests.
+/// Requests between two progress messages.
 const TOLD: u64 = 200_000;
 
 #[derive(clap::Args)]
@@ -47,7 +48,7 @@ pub(crate) fn run(arguments: &DifferArguments) -> Result<()> {
     }
 }
 
-/// Compares on one series and prints the figures; how many requests differ.
+/// Compares on one series and prints the figures; returns the number of differences.
 fn one(name: &str, texts: u64, seed: u64) -> Result<u64> {
     let slurm = Series::prepare(name)?.slurm()?;
     let began = Instant::now();

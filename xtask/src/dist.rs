@@ -21,7 +21,7 @@ const PACKAGES: [&str; 7] = [
     "gpufrac",
 ];
 
-/// Cargo's names and Slurm's.
+/// The names of the plugins for Cargo and for Slurm.
 pub(crate) const PLUGINS: [(&str, &str); 3] = [
     ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
     ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
@@ -38,7 +38,7 @@ pub(crate) const PROGRAMS: [&str; 4] = [
 /// A release build for one Slurm.
 pub(crate) struct Build {
     pub release: Release,
-    /// Where the plugins, by Cargo's names, and the programs are.
+    /// The folder of the plugins, with Cargo's names, and of the programs.
     pub folder: PathBuf,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Build {
 pub(crate) fn build(slurm_include: &Path) -> Result<Build> {
     let release = Release::read(slurm_include)
         .context("which Slurm is this: does the folder hold `slurm/slurm.h`?")?;
-    // A folder of its own for each Slurm: bindings of one must not be taken for another's.
+    // A separate folder for each release: bindings of one must not be used for another.
     let target = root().join("target/dist").join(release.to_string());
     let mut build = cargo(&["build", "--release", "--locked", "--target-dir"]);
     build
@@ -115,7 +115,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     Ok(())
 }
 
-/// Where this Slurm looks for plugins, as it sees it.
+/// The plugin folder of this Slurm, as Slurm sees it.
 fn plugin_folder(arguments: &DistArguments) -> Result<PathBuf> {
     if let Some(folder) = &arguments.plugin_dir {
         return Ok(folder.clone());
@@ -128,7 +128,7 @@ fn plugin_folder(arguments: &DistArguments) -> Result<PathBuf> {
     Ok(library.join(multiarch()?).join("slurm-wlm"))
 }
 
-/// The plugins of the Slurm with these headers, where it was not packaged by Debian: its own prefix (`/opt/slurm`), or
+/// The plugins of the Slurm with these headers, if it is not packaged by Debian: in its own prefix (`/opt/slurm`), or
 /// `/usr/lib64/slurm`.
 fn plugins_beside(include: &Path) -> Option<PathBuf> {
     let prefix = include.parent()?;
@@ -166,7 +166,7 @@ impl Tree<'_> {
     }
 }
 
-/// All files below a folder; none where there is no such folder.
+/// All files below a folder; none if it does not exist.
 pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     if !folder.exists() {
@@ -204,7 +204,7 @@ mod tests {
             prefix: "/usr".into(),
             plugin_dir: None,
         };
-        // None is there: Debian's.
+        // There is no plugin: the folder of Debian is used.
         fs::write(lib.join("select_cons_tres.a"), "").unwrap();
         let debian = plugin_folder(&arguments).unwrap();
         assert!(debian.starts_with("/usr/lib"), "{debian:?}");
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(plugin_folder(&arguments).unwrap(), lib64);
         fs::write(lib.join("select_cons_tres.so"), "").unwrap();
         assert_eq!(plugin_folder(&arguments).unwrap(), lib);
-        // In the tree they are at that path.
+        // In the tree the files are at this path.
         let tree = Tree(&arguments.destdir);
         let plugin = plugin_folder(&arguments).unwrap().join("ours.so");
         tree.install(&lib.join("select_cons_tres.so"), &plugin, 0o644)

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: the targets of `tests/fuzz` under libFuzzer.
+//! `cargo xtask fuzz`: runs the targets of `tests/fuzz` under libFuzzer.
 //!
-//! The readers are built with LLVM's counters of edges and comparisons. rustc has had these behind stable options for long,
-//! so neither cargo-fuzz nor a nightly compiler is needed; a sanitizer of memory would need one, and the readers have no
+//! The readers are built with LLVM's counters of edges and comparisons. rustc has stable options for them, so neither
+//! cargo-fuzz nor a nightly compiler is needed. Only a memory sanitizer would need one, and the readers have no
 //! unsafe code.
 
 use std::fs;
@@ -12,13 +12,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::{cargo, root, run};
 
-/// What libFuzzer needs of LLVM, and what a test build has.
+/// The instrumentation that libFuzzer needs, with the checks of a test build.
 const RUSTFLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares";
-/// Longer inputs take longer and find no more.
+/// The longest input in bytes; longer ones take more time and find no more.
 const LONGEST_INPUT: u32 = 4096;
-/// One input may take so many seconds, and so many MiB.
+/// The limits of one input in seconds and MiB.
 const INPUT_LIMITS: (u32, u32) = (10, 2048);
 
 #[derive(clap::Args)]
@@ -35,7 +35,7 @@ struct Outcome {
     target: String,
     executions: u64,
     seconds: u64,
-    /// Inputs that reached something new, the seeds among them.
+    /// Inputs that reached new code, with the seeds.
     corpus: usize,
     findings: Vec<PathBuf>,
 }
@@ -75,7 +75,7 @@ pub(crate) fn run_targets(arguments: &FuzzArguments) -> Result<()> {
     Ok(())
 }
 
-/// The names of the folders of seeds.
+/// The names of the targets, from the folders of their seeds.
 fn targets() -> Result<Vec<String>> {
     let folder = root().join("tests/fuzz/seeds");
     let entries =
@@ -88,7 +88,7 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds the one program that has all targets.
+/// Builds the program that contains all targets.
 fn build() -> Result<PathBuf> {
     let target_folder = root().join("target/fuzz");
     let host = host()?;
@@ -99,7 +99,7 @@ fn build() -> Result<PathBuf> {
         "--manifest-path",
         "tests/fuzz/libfuzzer/Cargo.toml",
     ]);
-    // With a target named the flags are not those of build scripts.
+    // With `--target` the flags do not apply to build scripts.
     cargo
         .args(["--target", &host, "--target-dir"])
         .arg(&target_folder);
@@ -107,7 +107,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_folder.join(host).join("release/fuzz-libfuzzer"))
 }
 
-/// The machine as rustc names it.
+/// The machine's target triple.
 fn host() -> Result<String> {
     let said = Command::new("rustc")
         .arg("-vV")
@@ -164,7 +164,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     entries.map(|entry| Ok(entry?.path())).collect()
 }
 
-/// The number behind a word.
+/// The number after a word.
 fn number(said: &str, word: &str) -> Option<u64> {
     said.split(word)
         .nth(1)?

@@ -1,4 +1,4 @@
-//! `cargo xtask setup --hook`: git refuses commits whose subject is too long.
+//! `cargo xtask setup --hook`: installs a hook by which git refuses commits whose subject is too long.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::root;
 
-/// Git calls it with the file of the message.
+/// git calls the hook with the file of the message.
 const HOOK: &str = r#"#!/bin/sh
 # gpufrac: checks the subject of a commit (CONTRIBUTING.md, Language).
 subject=$(sed -n '/^[^#]/{p;q}' "$1")
@@ -22,7 +22,7 @@ case $subject in
 esac
 "#;
 
-/// Writes the hook into the repository.
+/// Installs the hook in the repository.
 pub(crate) fn install() -> Result<()> {
     let git = Command::new("git")
         .args(["rev-parse", "--git-path", "hooks/commit-msg"])
@@ -36,7 +36,7 @@ pub(crate) fn install() -> Result<()> {
     write(&root().join(path))
 }
 
-/// Writes the hook into a file that nobody else wrote.
+/// Writes the hook, unless the file belongs to another hook.
 fn write(path: &Path) -> Result<()> {
     let found = fs::read_to_string(path).unwrap_or_default();
     if !found.is_empty() && !found.contains("# gpufrac:") {

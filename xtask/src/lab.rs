@@ -1,4 +1,4 @@
-//! `cargo xtask lab`: clusters to play with.
+//! `cargo xtask lab`: clusters for manual tests.
 
 use std::path::PathBuf;
 
@@ -55,11 +55,11 @@ pub(crate) struct Up {
     plain: bool,
 }
 
-/// The lab whose name nobody gave.
+/// The default name of a lab.
 const NAME: &str = "lab";
 
-/// Windows that a person can wait for. All slices of a lab may be idle at once, so the breaker is out of the way; the port
-/// for Prometheus would be the same on all nodes, so there is none.
+/// Windows short enough to wait for. All slices of a lab may be idle at once, so the breaker is switched off. The
+/// port for Prometheus would be the same on all nodes, so metrics are switched off.
 const REAPER: &str = "\
 [reaper]
 mode = \"on\"
@@ -81,12 +81,12 @@ pub(crate) fn run(task: &LabTask) -> Result<()> {
     }
 }
 
-/// Where the lab of this name is.
+/// The folder of the lab with this name.
 fn folder(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("gpufrac-lab-{name}"))
 }
 
-/// A lab's name is part of the names of its nodes and of its folder.
+/// Checks the name of a lab, which becomes part of its nodes' names and of its folder.
 fn check_name(name: &str) -> Result<()> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let right = name.starts_with(|c: char| c.is_ascii_lowercase())
@@ -100,7 +100,7 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the names of the lab's nodes start with.
+/// The first part of the names of the lab's nodes.
 fn node_prefix(name: &str) -> String {
     match name {
         NAME => "gn".to_owned(),
@@ -108,7 +108,7 @@ fn node_prefix(name: &str) -> String {
     }
 }
 
-/// The model of `--gpus` and how many of it each node has.
+/// The model of `--gpus`, and the number of GPUs of each node.
 fn gpus(up: &Up) -> Result<(&'static str, u32)> {
     let parsed =
         parse_gpus(&up.gpus).with_context(|| format!("reading `--gpus {}` failed", up.gpus))?;
@@ -203,7 +203,7 @@ fn down(name: &str) -> String {
     }
 }
 
-/// Says how to use the lab, in lines that can be copied.
+/// Prints how to use the lab, in lines that can be copied.
 fn explain(up: &Up, nodes: &[String], folder: &Folder) {
     println!(
         "a cluster is up, with the nodes {}. To use it from this or another shell:\n",
@@ -234,7 +234,7 @@ fn explain(up: &Up, nodes: &[String], folder: &Folder) {
         println!("  gpufrac status --node {node}");
     }
     if up.reaper {
-        // A user who submits it reads the warnings in the job's output.
+        // A user who submits this job sees the warnings in the job's output.
         println!(
             "\nA job that does not use its slice is warned after 10 s and 25 s, and cancelled after 40 s:\n"
         );

@@ -1,12 +1,12 @@
-//! A GPU's memory slices as a drawing.
+//! Draws a GPU's memory slices as text.
 
-/// What stands on a GPU: first slice, number of slices, and words for it, of which the first that fit are drawn.
+/// An instance on a GPU: first slice, number of slices, and labels, of which the first that fits is drawn.
 pub(crate) type Stand = (u32, u32, Vec<String>);
 
 /// Columns of one slice.
 const WIDTH: usize = 10;
 
-/// Draws a GPU of `slices` memory slices with what stands on it.
+/// Draws a GPU of `slices` memory slices with its instances.
 pub(crate) fn draw(title: &str, slices: u32, stands: &[Stand]) -> String {
     let mut scale = String::new();
     let mut row = String::new();
@@ -60,7 +60,7 @@ mod tests {
             rows[1].contains("job 2") && !rows[1].contains('x'),
             "words that do not fit"
         );
-        // Each number stands in the middle of its slice's columns.
+        // Each number is in the middle of its slice's columns.
         assert_eq!(rows[0].find('6'), Some(left + 6 * WIDTH + 4));
     }
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask mistakes`: what an admin gets wrong once, on real Slurm.
+//! `cargo xtask mistakes`: runs common mistakes of admins, on real Slurm.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::suite::{self, Wanted};
 const TESTS: &str = "lab::e2e mistakes::";
 /// The file to which each mistake adds a line (`tests/lab/tests/e2e/mistakes.rs`).
 const VARIABLE: &str = "GPUFRAC_MISTAKES_TABLE";
-/// Where it lies, below the root.
+/// The path of this file, below the root.
 const TABLE: &str = "target/mistakes.tsv";
 
-/// Where mistakes are made.
+/// The series of Slurm.
 #[derive(clap::Args)]
 pub(crate) struct MistakesArguments {
     /// The series of Slurm: 22.05, 24.11, 26.05
@@ -25,7 +25,7 @@ pub(crate) struct MistakesArguments {
 /// Makes all mistakes, and prints the outcome of each.
 ///
 /// # Errors
-/// A mistake was not named, or something was lost or had no way out.
+/// gpufrac did not name a mistake, or something was lost or had no cure.
 pub(crate) fn run(arguments: &MistakesArguments) -> Result<()> {
     let path = root().join(TABLE);
     if path.exists() {

@@ -44,13 +44,13 @@ pub(crate) struct PackageArguments {
     debug: bool,
 }
 
-/// The plugins' folders of Slurm's packages: Debian's own, and those of SchedMD for Debian.
+/// The plugin folders of Slurm's packages for Debian: Debian's own, and SchedMD's.
 fn debian_folders() -> [String; 2] {
     let library = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
     ["slurm-wlm", "slurm"].map(|name| format!("{library}/{name}"))
 }
 
-/// That of SchedMD's packages for Red Hat, and of EPEL's.
+/// The plugin folder of SchedMD's packages for Red Hat, and of EPEL's.
 const REDHAT_FOLDER: &str = "/usr/lib64/slurm";
 
 pub(crate) fn run(arguments: &PackageArguments) -> Result<()> {
@@ -101,7 +101,7 @@ fn build_series(name: &str, debug: bool) -> Result<Build> {
     })
 }
 
-/// Writes the packages of these builds for Debian.
+/// Writes the Debian packages of these builds.
 fn debs(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Result<Vec<PathBuf>> {
     let work = tempfile::tempdir().context("making a temporary folder failed")?;
     let folders = debian_folders();
@@ -117,7 +117,7 @@ fn debs(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Resul
     })
 }
 
-/// The same for Red Hat.
+/// Writes the Red Hat packages of these builds.
 fn rpms(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Result<Vec<PathBuf>> {
     stage("packages for Red Hat", || {
         let packages = packages(builds, tarball, &[REDHAT_FOLDER], output)?;
@@ -126,7 +126,7 @@ fn rpms(builds: &[Build], tarball: &Path, version: &str, output: &Path) -> Resul
     })
 }
 
-/// All packages of these builds, whose plugins Slurm finds in `folders`. Makes the folder that they are written to.
+/// All packages of these builds, whose plugins Slurm finds in `folders`. Creates the output folder.
 fn packages(
     builds: &[Build],
     tarball: &Path,
@@ -148,7 +148,7 @@ fn packages(
     Ok(packages)
 }
 
-/// What shells read to complete the command, as the command prints it.
+/// The completion files of shells, as `gpufrac completions` prints them.
 fn completions(build: &Build) -> Result<Vec<(String, Vec<u8>)>> {
     let program = build.folder.join("gpufrac");
     let places = [
@@ -169,7 +169,7 @@ fn completions(build: &Build) -> Result<Vec<(String, Vec<u8>)>> {
     places.into_iter().map(print).collect()
 }
 
-/// The architecture as dpkg and rpm name it.
+/// The name of the architecture for dpkg and for rpm.
 struct Architecture {
     debian: &'static str,
     redhat: &'static str,
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::dist::{PLUGINS, PROGRAMS};
 
-    /// A build whose files are not programs, and say what they need.
+    /// A build with files that are not programs, but name the libraries that they need.
     fn fake(folder: &Path) -> Build {
         let plugins = PLUGINS.map(|(built, _)| built);
         for name in plugins.into_iter().chain(PROGRAMS) {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// What `dpkg-deb --contents` says of files and links: `-rw-r--r-- root/root /usr/...`.
+    /// The files and links in the output of `dpkg-deb --contents`: `-rw-r--r-- root/root /usr/...`.
     fn of_deb(path: &Path) -> BTreeSet<String> {
         let output = Command::new("dpkg-deb").arg("-c").arg(path).output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
@@ -220,7 +220,7 @@ mod tests {
         lines.map(row).collect()
     }
 
-    /// The same of an .rpm.
+    /// The files and links of an .rpm.
     fn of_rpm(path: &Path) -> BTreeSet<String> {
         let package = rpm::Package::open(path).unwrap();
         let files = package.metadata.get_file_entries().unwrap();

@@ -1,4 +1,4 @@
-//! The jobs on GPUs as a picture for README.md, in a light and a dark form.
+//! Draws jobs on GPUs for README.md, in a light and a dark form.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::map::Stand;
 
-/// Pixels of one memory slice, and of the picture around the GPUs.
+/// Width and height of one memory slice, in pixels.
 const SLICE: (i32, i32) = (86, 56);
 const MARGIN: i32 = 16;
-/// Pixels of the name of a GPU, left of its slices.
+/// Width of a GPU's name, left of its slices, in pixels.
 const NAME: i32 = 64;
 const GAP: i32 = 22;
 
@@ -50,7 +50,7 @@ const THEMES: [Theme; 2] = [
     },
 ];
 
-/// Writes `four-jobs-light.svg` and `four-jobs-dark.svg` of GPUs with `slices` memory slices each into a folder.
+/// Writes `four-jobs-light.svg` and `four-jobs-dark.svg` of GPUs with `slices` memory slices each to a folder.
 pub(crate) fn write(folder: &Path, slices: u32, gpus: &[Vec<Stand>]) -> Result<()> {
     for theme in &THEMES {
         let path = folder.join(format!("four-jobs-{}.svg", theme.name));
@@ -98,7 +98,7 @@ fn draw(theme: &Theme, slices: i32, gpus: &[Vec<Stand>]) -> Result<String> {
                 job += 1;
                 area.draw(&Rectangle::new(frame, colour.filled()))
                     .map_err(|error| failed(&error))?;
-                // A character takes about eight pixels.
+                // A character is about eight pixels wide.
                 let fits = |label: &&String| label.len() * 8 < (size * SLICE.0) as usize;
                 let label = labels.iter().find(fits).or(labels.last());
                 let place = (left(start) + size * SLICE.0 / 2, middle);

@@ -1,7 +1,7 @@
-//! The series of Slurm that gpufrac is tested on, each from the Debian release that has it.
+//! The series of Slurm that gpufrac is tested on, each from a Debian release.
 //!
-//! One of them is the machine's own. The others come into folders of the user's cache by debootstrap, from the
-//! mirror that the machine's apt names; nothing of them is installed on the machine.
+//! One of them is the machine's own. The others are installed in folders of the user's cache by debootstrap, from the
+//! mirror of the machine's apt; nothing of them is installed on the machine.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,21 +14,21 @@ use nix::fcntl::{Flock, FlockArg};
 
 use crate::cargo::{cargo, root, run};
 
-/// Series of Slurm, and Debian's name for the release.
+/// Series of Slurm, each with the name of the Debian release.
 const SERIES: [(&str, &str); 3] = [
     ("22.05", "bookworm"),
     ("24.11", "trixie"),
     ("26.05", "forky"),
 ];
 
-/// What is installed in a release's folder.
+/// The packages in a release's folder.
 const PACKAGES: &str =
     "slurmctld,slurmd,slurm-client,slurmdbd,slurmrestd,munge,libslurm-dev,procps";
 
-/// What is installed beside, where gpufrac is built in the folder, or Ansible comes.
+/// Further packages, for folders in which gpufrac is built or Ansible is used.
 const COMPILER: &str = "gcc,libclang-dev,xz-utils,python3";
 
-/// The plugins' packages.
+/// The packages of the plugins.
 const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
 
 /// The packages that are built against Slurm's headers.
@@ -46,17 +46,17 @@ const PACKAGES_OF_SERIES: [&str; 8] = [
 /// A series that can be built for and run.
 pub(crate) struct Series {
     pub name: &'static str,
-    /// None where it is the machine's own.
+    /// The folder of the release; None for the machine's own.
     root: Option<PathBuf>,
 }
 
-/// Names of all series, the oldest first.
+/// The names of all series, the oldest first.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     SERIES.into_iter().map(|(name, _)| name)
 }
 
 impl Series {
-    /// Makes a series ready: downloads it, if it is neither the machine's own nor there from before.
+    /// Prepares a series: downloads it unless it is the machine's own or was downloaded before.
     pub fn prepare(name: &str) -> Result<Self> {
         let Some((name, release)) = SERIES.into_iter().find(|(known, _)| *known == name) else {
             let known: Vec<_> = names().collect();
@@ -81,12 +81,12 @@ impl Series {
         Ok(Self { name, root })
     }
 
-    /// The folder of a clean Debian that has this series, whatever the machine has.
+    /// The folder of a clean Debian with this series, even if it is the machine's own.
     pub fn debian(name: &str) -> Result<PathBuf> {
         folder(release_of(name)?, "", PACKAGES)
     }
 
-    /// The same with a C compiler, libclang and Python.
+    /// As [`Series::debian`], with a C compiler, libclang and Python.
     pub fn debian_to_build_in(name: &str) -> Result<PathBuf> {
         let packages = format!("{PACKAGES},{COMPILER}");
         folder(release_of(name)?, "-build", &packages)
@@ -109,17 +109,17 @@ impl Series {
         })
     }
 
-    /// Whether it is the machine's own.
+    /// Whether it is the machine's own series.
     pub fn is_own(&self) -> bool {
         self.root.is_none()
     }
 
-    /// The Slurm itself.
+    /// Slurm itself.
     pub fn slurm(&self) -> Result<Slurm> {
         Ok(Slurm::in_root(self.root.clone())?)
     }
 
-    /// The folder of what is built against its headers: bindings of one Slurm must not be taken for another's.
+    /// The build folder for its headers: bindings of one Slurm must not be used for another.
     pub fn build_folder(&self) -> PathBuf {
         match &self.root {
             None => root().join("target/debug"),
@@ -131,7 +131,7 @@ impl Series {
         root().join("target/slurm").join(self.name)
     }
 
-    /// Builds what is built against its headers. The machine's own series is part of every build.
+    /// Builds the packages that depend on its headers. Every build contains those for the machine's own series.
     pub fn build(&self) -> Result<()> {
         match self.root {
             None => Ok(()),
@@ -139,7 +139,7 @@ impl Series {
         }
     }
 
-    /// The same, on the machine's own series too.
+    /// As [`Series::build`], also for the machine's own series.
     pub fn build_for_packages(&self) -> Result<()> {
         if self.root.is_some() {
             return self.build();
@@ -148,8 +148,8 @@ impl Series {
         run(cargo(&["build", "--quiet"]).args(names))
     }
 
-    /// Builds the plugins in the folder in which tests build plugins otherwise (with a feature, for other headers):
-    /// these tests then build little more than the plugins.
+    /// Builds the plugins in the folder in which tests build variants of them (with a feature, for other headers), so
+    /// that these tests build little more than the plugins.
     pub fn build_for_variants(&self) -> Result<()> {
         self.build_in(&root().join("target/variants"), &PLUGINS)
     }
@@ -160,26 +160,26 @@ impl Series {
             .args(packages.iter().flat_map(|name| ["-p", name]))
             .env("CARGO_TARGET_DIR", target)
             .envs(self.include())
-            // Nobody debugs these: what helps there would be most of what is written.
+            // These builds are not debugged, and incremental data would be most of their size.
             .env("CARGO_INCREMENTAL", "0")
             .env("CARGO_PROFILE_DEV_DEBUG", "false");
         run(&mut command)
     }
 
-    /// The variable that names its headers, unless they are the machine's.
+    /// The variable with the path of its headers; None for the machine's own.
     fn include(&self) -> Option<(&'static str, OsString)> {
         let include = self.root.as_ref()?.join("usr/include");
         Some(("GPUFRAC_SLURM_INCLUDE", include.into()))
     }
 
-    /// A lab that runs on it.
+    /// A lab that runs on this series.
     pub fn give(&self, builder: LabBuilder) -> Result<LabBuilder> {
         Ok(builder
             .slurm(self.slurm()?)
             .series_folder(self.build_folder()))
     }
 
-    /// What makes an end-to-end test run on it.
+    /// The environment by which an end-to-end test runs on this series.
     pub fn environment(&self) -> Vec<(&'static str, OsString)> {
         let Some(root) = &self.root else {
             return Vec::new();
@@ -193,7 +193,7 @@ impl Series {
     }
 }
 
-/// The user's cache, where a clean checkout finds what an earlier one downloaded.
+/// The user's cache, in which a clean checkout finds earlier downloads.
 fn cache() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let place = std::env::var_os("XDG_CACHE_HOME")
@@ -211,7 +211,7 @@ fn release_of(name: &str) -> Result<&'static str> {
     Ok(release)
 }
 
-/// The folder of a Debian release with these packages in it.
+/// The folder of a Debian release with these packages.
 fn folder(release: &str, suffix: &str, packages: &str) -> Result<PathBuf> {
     let cache = cache()?;
     let name = format!("{release}{suffix}");
@@ -238,12 +238,12 @@ fn folder(release: &str, suffix: &str, packages: &str) -> Result<PathBuf> {
     Ok(ready)
 }
 
-/// In a release's folder: the packages that were asked for. Written last.
+/// A file in a release's folder with the installed packages; written last.
 const STAMP: &str = "gpufrac-packages";
 
 fn bootstrap(release: &str, packages: &str, folder: &Path) -> Result<()> {
     let scripts = Path::new("/usr/share/debootstrap/scripts");
-    // One for all releases that this debootstrap does not know by name yet.
+    // debootstrap's script for releases that it does not know by name yet.
     let script = match scripts.join(release).exists() {
         true => release,
         false => "sid",

@@ -1,4 +1,4 @@
-//! The Debian packages that building and testing need.
+//! Installs the Debian packages that building and testing need.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::cargo::run as run_command;
 
-/// What is needed, and for what: real Slurm, a database for its accounting, its headers, bindgen's libclang, a
-/// linker, other releases of Slurm, a checker of memory, manual pages as HTML.
+/// The packages: real Slurm, a database for its accounting, its headers, libclang for bindgen, a linker, tools for
+/// other releases of Slurm, valgrind, mandoc.
 const PACKAGES: [&str; 14] = [
     "slurmctld",
     "slurmd",
@@ -28,10 +28,10 @@ const PACKAGES: [&str; 14] = [
     "mandoc",
 ];
 
-/// A Debian program: services are not started while it is there and says 101.
+/// A program that Debian runs before it starts a service; with exit code 101 the service is not started.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
-/// Installs what is missing; does nothing and needs no network when nothing is.
+/// Installs missing packages; without missing ones it does nothing and needs no network.
 pub(crate) fn run() -> Result<()> {
     let missing: Vec<_> = PACKAGES
         .into_iter()
@@ -82,7 +82,7 @@ fn is_root() -> Result<bool> {
     Ok(output.stdout.trim_ascii() == b"0")
 }
 
-/// Keeps Debian from starting slurmctld, MariaDB and the other daemons when they are installed: the lab runs its own.
+/// Keeps Debian from starting slurmctld, MariaDB and other daemons during installation: the lab runs its own.
 struct Policy {
     ours: bool,
 }

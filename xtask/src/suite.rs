@@ -1,8 +1,8 @@
 //! The tiers of the tests: `check`, `test`, `test --full`.
 //!
-//! Data flows one way: cargo builds programs ([`mod@programs`]), the table of the end-to-end tests says on which series of
-//! Slurm each runs ([`mod@table`]), each run of a test becomes a case ([`mod@case`]), threads run cases side by side
-//! ([`mod@pool`]), and the outcomes are told ([`mod@report`]).
+//! Data flow in one direction: cargo builds programs ([`mod@programs`]); the table of end-to-end tests says on which
+//! series of Slurm each runs ([`mod@table`]); each run of a test becomes a case ([`mod@case`]); threads run cases in
+//! parallel ([`mod@pool`]); the outcomes are printed ([`mod@report`]).
 
 mod case;
 mod pool;
@@ -31,20 +31,20 @@ use crate::words;
 
 /// The program of the end-to-end tests.
 const END_TO_END: &str = "lab::e2e";
-/// The table of the end-to-end tests, below the root.
+/// The path of the table of end-to-end tests, below the root.
 const TABLE: &str = "tests/lab/tests/e2e/series.toml";
-/// Outcomes for CI systems, below the root.
+/// The path of the results for CI systems, below the root.
 const JUNIT: &str = "target/junit.xml";
-/// The seed of all random tests of a run.
+/// The variable with the seed of all random tests of a run.
 const SEED: &str = "GPUFRAC_TEST_SEED";
-/// Set where a test must not pass because NVIDIA's own programs are missing.
+/// The variable that lets a test fail if NVIDIA's programs are missing.
 const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
-/// Set by those who have no way to these programs.
+/// The variable that a developer sets if these programs cannot be downloaded.
 const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
-/// What the long tier asks of random tests, unless the environment says otherwise: numbers of jobs and cases.
+/// The sizes of random tests in the tier `--full`, unless the environment sets them: numbers of jobs and cases.
 const FULL: [(&str, &str); 6] = [
-    // More than there are: all.
+    // More than all system calls.
     ("GPUFRAC_KILLED_CALLS", "1000000"),
     ("GPUFRAC_PATTERN_JOBS", "1000"),
     ("GPUFRAC_RESTART_JOBS", "50"),
@@ -53,7 +53,7 @@ const FULL: [(&str, &str); 6] = [
     ("PROPTEST_CASES", "4096"),
 ];
 
-/// Which tests are wanted.
+/// The tests to run.
 #[derive(clap::Args)]
 pub(crate) struct Wanted {
     /// The series of Slurm for the end-to-end tests: 22.05, 24.11, 26.05, or `all`. Unless given, the table
@@ -69,13 +69,13 @@ pub(crate) struct Wanted {
     /// Only tests whose names contain this
     #[arg(last = true)]
     name: Option<String>,
-    /// What tests get beside what the tier gives them.
+    /// Further variables of the tests.
     #[arg(skip)]
     variables: Vec<(&'static str, OsString)>,
 }
 
 impl Wanted {
-    /// Tests whose names contain `name`, on a series of Slurm or on all, with more variables.
+    /// Runs the tests whose names contain `name`, on a series of Slurm or on all, with further variables.
     pub(crate) fn named(
         name: &str,
         slurm: &str,
@@ -92,7 +92,7 @@ impl Wanted {
     }
 }
 
-/// The second tier: all that a change must pass, or the tests called NAME.
+/// The second tier: everything that a change must pass, or the tests called NAME.
 pub(crate) fn test(wanted: &Wanted) -> Result<()> {
     let began = Instant::now();
     let seed = wanted.seed.unwrap_or_else(fresh_seed);
@@ -118,7 +118,7 @@ pub(crate) fn test(wanted: &Wanted) -> Result<()> {
         Some(_) => plan.prepare(Series::prepare)?,
         None => plan.prepare_everything()?,
     };
-    // Most tests wait: the compiler has the cores meanwhile.
+    // Most tests wait, so the compiler can use the cores meanwhile.
     let (counts, checks) = std::thread::scope(|scope| {
         let checks = scope.spawn(|| match wanted.name {
             Some(_) => Ok(Counts::default()),
@@ -146,7 +146,7 @@ pub(crate) fn check() -> Result<()> {
     conclude(run_cases(cases.collect(), seed)?, began)
 }
 
-/// Runs cases side by side, and reports their outcomes.
+/// Runs cases in parallel, and reports their outcomes.
 fn run_cases(cases: Vec<Case>, seed: u64) -> Result<Counts> {
     println!("== {} tests", cases.len());
     let mut report = Report::new(seed);
@@ -165,7 +165,7 @@ fn run_cases(cases: Vec<Case>, seed: u64) -> Result<Counts> {
     Ok(report.counts())
 }
 
-/// The last lines of a run, and its verdict.
+/// Prints the last lines of a run, with its result.
 fn conclude(counts: Counts, began: Instant) -> Result<()> {
     let seconds = began.elapsed().as_secs_f64();
     println!("== all in {seconds:.1} s; {JUNIT} has the outcomes\n{counts}");
@@ -178,16 +178,16 @@ fn conclude(counts: Counts, began: Instant) -> Result<()> {
     }
 }
 
-/// What a run of the second or third tier does.
+/// The plan of a run of the second or third tier.
 struct Plan<'a> {
     wanted: &'a Wanted,
     choice: Choice<'a>,
-    /// What each test gets.
+    /// The environment of each test.
     environment: Vec<(&'static str, OsString)>,
 }
 
 impl Plan<'_> {
-    /// Builds for all cases, and gives these. Other series of Slurm are downloaded beside the build.
+    /// Builds for all cases, and returns them. Other series of Slurm are downloaded during the build.
     fn prepare_everything(&self) -> Result<Vec<Case>> {
         format()?;
         std::thread::scope(|scope| {
@@ -208,7 +208,7 @@ impl Plan<'_> {
         })
     }
 
-    /// Builds for the cases that are wanted, and gives these. `prepare` makes a series ready.
+    /// Builds for the requested cases, and returns them. `prepare` prepares a series.
     fn prepare(
         &self,
         mut prepare: impl FnMut(&'static str) -> Result<Series>,
@@ -243,7 +243,7 @@ impl Plan<'_> {
             }
             on_slurm.append(&mut found);
         }
-        // The series take turns. Tests that compute are short but for the soaks.
+        // The series alternate. Tests that compute are short, except the soaks.
         on_slurm.sort_by_key(|(place, _)| *place);
         let on_slurm = on_slurm.into_iter().map(|(_, case)| case);
         Ok(on_slurm.chain(plain).collect())
@@ -254,8 +254,8 @@ impl Plan<'_> {
         name.is_none_or(|name| case.name().contains(name.as_str()))
     }
 
-    /// The cases of the end-to-end tests on a series, each with its test's place in the table, without what the
-    /// series brings along.
+    /// The cases of the end-to-end tests on a series, each with its place in the table, without the environment of
+    /// the series.
     fn cases(
         &self,
         program: &Arc<Program>,
@@ -285,8 +285,9 @@ impl Plan<'_> {
 /// The programs of all tests.
 fn programs() -> Result<Vec<Arc<Program>>> {
     let mut programs = programs::build(&["--workspace"])?;
-    // Crashes need a build that can crash at each step. Selected as the workspace, so that dependencies have the same
-    // features: otherwise cargo builds the simulator's library, which has no hash in its name, again under running tests.
+    // The crash tests need a build that can crash at each step. The whole workspace is selected, so that dependencies
+    // have the same features: otherwise cargo would rebuild the simulator's library, which has no hash in its name,
+    // while tests use it.
     let crash = [
         "--workspace",
         "--features",
@@ -305,21 +306,21 @@ fn load(row: &Row) -> Load {
     }
 }
 
-/// Which series a run is about.
+/// The choice of series for a run.
 #[derive(Clone, Copy)]
 struct Choice<'a> {
     known: &'a [&'static str],
-    /// What was asked for on the command line.
+    /// The series on the command line.
     wanted: Option<&'a str>,
-    /// The machine's own series, where a test was asked for by its name.
+    /// The machine's own series, if a test was named.
     own: Option<&'static str>,
-    /// The series for tests that need one, whichever it is.
+    /// The series for tests that need any one series.
     drawn: &'static str,
     full: bool,
 }
 
 impl Choice<'_> {
-    /// The series in the order in which they are built for: the machine's own first, as it is built already.
+    /// The series in the order of their builds: the machine's own first, because its build exists already.
     fn order(&self) -> Result<Vec<&'static str>> {
         if let Some(wanted) = self.wanted.filter(|wanted| *wanted != "all") {
             let found = self.known.iter().find(|name| **name == wanted);
@@ -359,7 +360,7 @@ impl Choice<'_> {
     }
 }
 
-/// What a change must pass beside the tests of programs.
+/// The checks of a change besides its tests.
 fn checks() -> Result<Counts> {
     clippy()?;
     stage("documentation", || {
@@ -403,7 +404,7 @@ fn plain_cases(
         .collect()
 }
 
-/// What each test gets.
+/// The environment of each test.
 fn environment(seed: u64, full: bool) -> Vec<(&'static str, OsString)> {
     let mut environment = vec![(SEED, seed.to_string().into())];
     if std::env::var_os(MAY_SKIP).is_none() {
@@ -430,7 +431,7 @@ fn table(program: &Program, known: &[&str]) -> Result<Table> {
     read().with_context(|| TABLE.to_owned())
 }
 
-/// A seed that no run had before, small enough to be typed.
+/// A new seed, small enough to be typed.
 pub(crate) fn fresh_seed() -> u64 {
     // The standard library seeds its hashes from the system's random source.
     RandomState::new().hash_one(std::process::id()) >> 32

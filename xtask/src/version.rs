@@ -1,14 +1,14 @@
-//! The version of this tree: what programs say to `--version`, and what packages are called.
+//! The version of this tree, for `--version` and for packages.
 
 use std::process::Command;
 
 use crate::cargo::root;
 
-/// That of Cargo.toml.
+/// The version in Cargo.toml.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// `0.1.0` where this commit is the release, else `0.1.0~dev512.gd9538f4`: before the release for dpkg and rpm, after each
-/// earlier commit. `+changed` where files differ from the commit.
+/// `0.1.0` if this commit is the release, otherwise `0.1.0~dev512.gd9538f4`, which dpkg and rpm sort before the
+/// release and after each earlier commit. With `+changed` if files differ from the commit.
 pub(crate) fn of_tree() -> String {
     let Some(commit) = git(&["rev-parse", "--short=7", "HEAD"]) else {
         return RELEASE.to_owned();
@@ -30,7 +30,7 @@ fn name(is_release: bool, count: &str, commit: &str, changed: bool) -> String {
     }
 }
 
-/// What git says; None where the tree is no clone.
+/// The output of git; None if the tree is not a clone.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .args(args)

@@ -1,4 +1,4 @@
-//! Words that the project does not write: xtask/words.toml, over all texts of the repository.
+//! The check of words that the project does not write: xtask/words.toml, over all texts of the repository.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,44 +10,44 @@ use serde::Deserialize;
 
 use crate::cargo::root;
 
-/// The list, relative to the root.
+/// The path of the list, relative to the root.
 const LIST: &str = "xtask/words.toml";
 
-/// Texts by the ends of their names; files of docs/man, etc/ and packaging/ are texts all the same.
+/// The endings of text files. Files of docs/man, etc/ and packaging/ are texts whatever their ending.
 const ENDS: [&str; 6] = ["md", "rs", "toml", "sh", "py", "yml"];
 const FOLDERS: [&str; 3] = ["docs/man/", "etc/", "packaging/"];
 
-/// The words that a `*` stands for, at most.
+/// The most words that a `*` stands for.
 const GAP: usize = 4;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct List {
-    /// A phrase, and the words to write.
+    /// Each phrase, with the words to write instead.
     words: BTreeMap<String, String>,
-    /// A whole comment, and the words to write.
+    /// Each whole comment, with the words to write instead.
     comments: BTreeMap<String, String>,
-    /// Phrases that a file keeps.
+    /// Phrases that a file may keep.
     keep: BTreeMap<String, Vec<String>>,
 }
 
 /// A word of a text.
 struct Token<'a> {
     text: &'a str,
-    /// From 1.
+    /// The line, from 1.
     line: usize,
-    /// Whether the sentence ends before this word.
+    /// Whether a sentence begins with this word.
     begins: bool,
 }
 
-/// Fails with file, line, phrase and the words to write, for each phrase of the list in the repository.
+/// Fails if the repository has a phrase of the list; the error has file, line, phrase and the words to write.
 pub(crate) fn check() -> Result<()> {
     let list =
         fs::read_to_string(root().join(LIST)).with_context(|| format!("reading {LIST} failed"))?;
     let list: List = toml::from_str(&list).with_context(|| format!("reading {LIST} failed"))?;
     let mut found = Vec::new();
     for file in texts()? {
-        // A file that was removed and not yet committed.
+        // The file was removed, but the removal is not committed yet.
         let Ok(text) = fs::read_to_string(root().join(&file)) else {
             continue;
         };
@@ -70,7 +70,7 @@ pub(crate) fn check() -> Result<()> {
     );
 }
 
-/// The texts that git knows, and new ones that it does not ignore.
+/// The text files that git knows, and new ones that it does not ignore.
 fn texts() -> Result<Vec<String>> {
     let output = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -89,7 +89,7 @@ fn texts() -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Line, phrase and the words to write, of each hit in a text.
+/// Line, phrase and the words to write, for each occurrence in a text.
 fn hits<'a>(text: &str, list: &'a List, kept: &[String]) -> Vec<(usize, &'a str, &'a str)> {
     let tokens = tokens(text);
     let mut hits = Vec::new();
@@ -137,7 +137,7 @@ fn matches(tokens: &[Token<'_>], words: &[&str], first: bool) -> bool {
     })
 }
 
-/// The words of a text. Marks of comments and quotes between two words do not end a sentence.
+/// The words of a text. Comment marks and quotes between two words do not end a sentence.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens = Vec::new();
     let mut begins = true;

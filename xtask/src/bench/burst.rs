@@ -1,8 +1,8 @@
-//! Many jobs at once: gpufrac, which makes each slice when its job comes, with `reuse` and without, beside a plain Slurm that
-//! lends MIG instances which an admin has made for good.
+//! Bursts of jobs: gpufrac, which makes each slice when its job starts, with and without `reuse`, beside a plain
+//! Slurm with fixed MIG instances that an admin made.
 //!
-//! The simulated driver takes its time ([`DriverTimes`]); the plain cluster never asks it. All have eight GPUs with seven places
-//! each.
+//! The simulated driver needs the times of [`DriverTimes`]; the plain cluster never calls it. Each cluster has eight
+//! GPUs with seven places each.
 
 use std::fs;
 use std::path::Path;
@@ -19,9 +19,9 @@ use super::{BenchArguments, Pair, compile};
 use crate::series::Series;
 
 const GPUS: u32 = 8;
-/// Instances of the smallest profile on each.
+/// Instances of the smallest profile on each GPU.
 const PLACES: u32 = 7;
-/// How long the queue may take to become empty.
+/// The time limit until the queue is empty.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 const POOL: &str = "\
@@ -34,7 +34,7 @@ nodes = \"@NODES@\"
 @REUSE@
 ";
 
-/// How long the simulated driver takes for a call.
+/// The time that the simulated driver needs for a call.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum DriverTimes {
     /// Milliseconds that issues about real GPUs tell of: 300 to start, 1500 to make an instance, 1000 to destroy one
@@ -50,7 +50,7 @@ pub(super) enum DriverTimes {
 }
 
 impl DriverTimes {
-    /// `--call` and `--ms` of `gpusim delay` on all GPUs; empty for the model.
+    /// `--call` and `--ms` of `gpusim delay` for all GPUs; empty for the model.
     fn of_calls(self) -> Vec<(&'static str, u32)> {
         match self {
             DriverTimes::Seen => DRIVER.to_vec(),
@@ -61,7 +61,7 @@ impl DriverTimes {
     }
 }
 
-/// Functions of the driver and their milliseconds, the start first.
+/// Functions of the driver with their times in milliseconds, the start first.
 const DRIVER: [(&str, u32); 5] = [
     ("nvmlInit_v2", 300),
     ("nvmlDeviceCreateGpuInstanceWithPlacement", 1000),
@@ -70,22 +70,23 @@ const DRIVER: [(&str, u32); 5] = [
     ("nvmlGpuInstanceDestroy", 700),
 ];
 
-/// What `reuse` is measured with: longer than a place is free.
+/// The value of `reuse` in the benchmark: longer than a place is free.
 const REUSE: &str = "reuse = \"30s\"";
 
-/// Notes when the job began.
+/// The job writes the time of its start.
 const JOB: &str = "date +%s%N >began.$SLURM_JOB_ID; sleep 1";
 
-/// What a cluster made of a burst.
+/// The results of a burst on a cluster.
 struct Burst {
-    /// From the first submission until the last job ran.
+    /// From the first submission to the start of the last job.
     all_run: Duration,
-    /// Until the last one was over.
+    /// From the first submission to the end of the last job.
     all_over: Duration,
     prologs: Vec<Duration>,
     requeues: usize,
     drained: usize,
-    /// Of Slurm's daemons, of what they start and of the jobs, not of submissions; None where nothing counts it.
+    /// CPU time of Slurm's daemons, their child processes and the jobs, without submissions; None if it cannot be
+    /// counted.
     cpu: Option<Duration>,
 }
 
@@ -93,9 +94,9 @@ struct Burst {
 struct Side<'a> {
     lab: &'a Lab,
     meter: Option<&'a Meter>,
-    /// Requests, which the jobs have in turns.
+    /// The requests, which the jobs use in turn.
     requests: &'a [&'a str],
-    /// Whether users submit in turns; else each all of theirs at once, as arrays are.
+    /// Whether users submit in turn; otherwise each user submits all jobs at once, as with arrays.
     in_turns: bool,
 }
 
@@ -105,7 +106,7 @@ const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("starting three clusters with {GPUS} GPUs of {PLACES} places ...");
     let series = arguments.burst_slurm.as_deref();
-    // The machine's own is part of the build.
+    // The machine's own series is part of the build.
     let series = series.map(Series::prepare).transpose()?;
     let series = series.filter(|series| !series.is_own());
     if let Some(series) = &series {
@@ -145,7 +146,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         side(&lab, plain_meter.as_ref(), &["--gres=gpu:1"]),
     ];
     let users = 3.min(sides[0].lab.users().len());
-    // One after the other on each cluster: what the first one left the next one finds.
+    // One after the other on each cluster: a burst finds the state that the one before left.
     let kinds = [
         (places as usize, 1),
         (arguments.burst_jobs, 1),
@@ -343,7 +344,7 @@ impl Burst {
     }
 }
 
-/// Puts a program that takes the time before the lab's prolog.
+/// Puts a program that measures the time before the lab's prolog.
 fn time_prologs(lab: &Lab) -> Result<()> {
     let path = lab.folder().bin().join("prolog");
     let untimed = path.with_extension("untimed");
@@ -358,7 +359,7 @@ fn time_prologs(lab: &Lab) -> Result<()> {
     )
 }
 
-/// Since 1970.
+/// The time since 1970.
 fn now() -> Result<Duration> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?)
 }

@@ -1,4 +1,4 @@
-//! What a user waits for: sbatch and srun, on two clusters side by side, with and without gpufrac.
+//! The time that users wait for sbatch and srun, on two clusters side by side, with and without gpufrac.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use gpufrac_lab::Lab;
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile};
 
-/// Submissions that are timed together.
+/// Submissions that are measured together.
 const BATCH: usize = 10;
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
@@ -86,7 +86,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
 
-    // Last, as they stay in the place of ours.
+    // Last, because these plugins replace gpufrac's.
     put_plugins_that_do_nothing(&ours)?;
     table.add(
         "10 x sbatch, plugins in C that do nothing",
@@ -99,7 +99,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     Ok(())
 }
 
-/// Held, so that what is timed is the submission and not the jobs.
+/// Submits a held job, so that only the submission is measured.
 fn submit(lab: &Lab, option: &str) -> Result<()> {
     for _ in 0..BATCH {
         lab.sbatch(&lab.users()[0], &["--hold", option, "--wrap=true"])?;
@@ -107,7 +107,7 @@ fn submit(lab: &Lab, option: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a request begins with in Slurm's API.
+/// The first characters of a request in Slurm's API.
 pub(super) fn form(lab: &Lab) -> &'static str {
     match lab.slurm().since(23, 11) {
         true => "gres/",
@@ -115,14 +115,14 @@ pub(super) fn form(lab: &Lab) -> &'static str {
     }
 }
 
-/// Submits without starting a client for each job.
+/// Builds a program that submits jobs without starting a client for each.
 pub(super) fn build_submitter(lab: &Lab) -> Result<PathBuf> {
     let program = lab.folder().bin().join("submit");
     compile("submit.c", &program, &["-lslurm"])?;
     Ok(program)
 }
 
-/// Takes cli_filter and SPANK out of a lab, as far as the commands see them: what is left of their price is Slurm's own.
+/// Replaces cli_filter and SPANK by plugins that do nothing: the remaining cost is Slurm's own.
 fn put_plugins_that_do_nothing(lab: &Lab) -> Result<()> {
     let library = ["-shared", "-fPIC"];
     for (name, options) in [

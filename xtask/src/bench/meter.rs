@@ -1,4 +1,4 @@
-//! The CPU time of a cluster: whatever its daemons start is in a control group of its own.
+//! The CPU time of a cluster, whose daemons and their child processes are in a control group.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// Where version 1 of control groups counts CPU time.
+/// The mount of version 1 of control groups with the CPU time.
 const ACCOUNTS: &str = "/sys/fs/cgroup/cpuacct";
-/// The same controller by its name in /proc/self/cgroup.
+/// The name of this controller in /proc/self/cgroup.
 const CONTROLLER: &str = "cpuacct";
 
-/// Counts the CPU time of a group.
+/// A control group whose CPU time is counted.
 pub(super) struct Meter(PathBuf);
 
 impl Meter {
-    /// Starts something in a group of its own, with all that it starts in turn. No meter where version 1 of control groups does
-    /// not count CPU time.
+    /// Runs `start` in a new group, which all its child processes share. None if version 1 of control groups does not
+    /// count CPU time.
     pub fn around<T>(name: &str, start: impl FnOnce() -> Result<T>) -> Result<(Option<Meter>, T)> {
         let memberships = fs::read_to_string("/proc/self/cgroup")?;
         let Some(own) = own_group(&memberships).filter(|_| Path::new(ACCOUNTS).is_dir()) else {
@@ -31,7 +31,7 @@ impl Meter {
         Ok((Some(meter), started?))
     }
 
-    /// Since the group is there.
+    /// The CPU time since the group was made.
     pub fn used(&self) -> Result<Duration> {
         let text = fs::read_to_string(self.0.join("cpuacct.usage"))?;
         Ok(Duration::from_nanos(text.trim().parse()?))
@@ -40,19 +40,19 @@ impl Meter {
 
 impl Drop for Meter {
     fn drop(&mut self) {
-        // One with processes in it stays; the kernel says so and nothing else is lost.
+        // The kernel does not remove a group with processes; it then stays without harm.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// Moves this process.
+/// Moves this process into a group.
 fn enter(group: &Path) -> Result<()> {
     let path = group.join("cgroup.procs");
     fs::write(&path, std::process::id().to_string())
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The group in the text of /proc/self/cgroup, below the mount.
+/// This process's group in the text of /proc/self/cgroup, below the mount.
 fn own_group(memberships: &str) -> Option<&str> {
     memberships.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

@@ -1,5 +1,5 @@
-//! How long a job that shares a GPU by MPS takes to start: with gpufrac, with Slurm's own gres/mps, and, for comparison, a
-//! job with a GPU to itself. NVIDIA's own control daemon starts on both sides; without a GPU none of them has a server.
+//! The start of a job that shares a GPU by MPS: with gpufrac, with Slurm's gres/mps, and, for comparison, of a job
+//! with a whole GPU. NVIDIA's control daemon starts on both sides; without a real GPU it never starts a server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,7 +25,7 @@ partitions = [\"gpu\"]
 nodes = \"@NODES@\"
 ";
 
-/// Names the jobs that are timed.
+/// The name of the measured jobs.
 const NAME: &str = "timed";
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -134,8 +134,8 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     slurm.stop()
 }
 
-/// From the submission to the job's first program. The job's end and Epilog are waited for, so that they do not
-/// fall on the next one.
+/// The time from the submission to the job's first program. The function waits for the job's end and Epilog, so that
+/// they do not affect the next job.
 fn start(lab: &Lab, option: &str) -> Result<Duration> {
     let name = format!("--job-name={NAME}");
     let before = SystemTime::now().duration_since(UNIX_EPOCH)?;
@@ -156,8 +156,8 @@ fn start(lab: &Lab, option: &str) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds).saturating_sub(before))
 }
 
-/// A Prolog as slurmd runs it: srun asks in growing pauses whether it is done, which hides tens of milliseconds.
-/// The Epilog after it is not timed.
+/// Runs Prolog as slurmd does: srun asks with growing pauses whether it is done, which hides tens of milliseconds.
+/// The Epilog after it is not measured.
 fn prolog(lab: &Lab, prolog: &Path, epilog: &Path) -> Result<Duration> {
     let hook = |path: &Path| {
         let user = &lab.users()[0];
@@ -181,14 +181,14 @@ fn prolog(lab: &Lab, prolog: &Path, epilog: &Path) -> Result<Duration> {
     Ok(took)
 }
 
-/// A job that is there meanwhile.
+/// A job that runs during the measurement.
 fn stay(lab: &Lab, option: &str) -> Result<JobId> {
     let job = lab.sbatch(&lab.users()[0], &[option, "--wrap=sleep 3600"])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     Ok(job)
 }
 
-/// Times of clusters that do not run MPS as they are thought to would mean nothing.
+/// Checks that MPS runs as intended; other times would mean nothing.
 fn expect_daemon(lab: &Lab, there: bool) -> Result<()> {
     let found = lab.mps_processes(&lab.nodes()[0]);
     if found.iter().any(|process| process.control) != there {
@@ -202,9 +202,10 @@ fn end(lab: &Lab, job: JobId) -> Result<()> {
     Ok(lab.wait_until_empty(LIMIT)?)
 }
 
-/// slurm.conf's lines for Slurm's own MPS: Prolog and Epilog that run the control program, written to the folder.
+/// The lines of slurm.conf for Slurm's own MPS, with Prolog and Epilog that run the control program; both are written
+/// to the folder.
 fn hooks(folder: &Path, control: &Path) -> Result<String> {
-    // Where the lab looks for the daemons of a node.
+    // The folder in which the lab looks for the daemons of a node.
     let place = folder.join("run/$SLURMD_NODENAME/mps");
     let mut lines = "GresTypes=gpu,mps\n".to_owned();
     for (hook, commands) in [("Prolog", PROLOG), ("Epilog", EPILOG)] {
@@ -225,8 +226,8 @@ const SETTINGS: &str = "\
 export CUDA_MPS_PIPE_DIRECTORY=$place/pipe CUDA_MPS_LOG_DIRECTORY=$place/log
 ";
 
-/// What Slurm's manual asks of a Prolog for gres/mps: a daemon for the job's GPU if the job has a share of it, none if it has
-/// all of it. It does without the pauses and checks of the usual scripts.
+/// The Prolog that Slurm's manual requires for gres/mps: a daemon for the job's GPU if the job has a share of it,
+/// none if it has the whole GPU. It has no pauses and checks, as common scripts have.
 const PROLOG: &str = r#"[ -n "$CUDA_VISIBLE_DEVICES" ] || exit 0
 if [ -z "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" ]; then
     [ ! -e "$place/gpu" ] || echo quit | "$control"
@@ -242,7 +243,7 @@ if [ ! -e "$place/gpu" ] || [ "$(cat "$place/gpu")" != "$CUDA_VISIBLE_DEVICES" ]
 fi
 "#;
 
-/// The daemon goes with the last job.
+/// The daemon ends with the last job.
 const EPILOG: &str = r#"[ -e "$place/jobs/$SLURM_JOB_ID" ] || exit 0
 rm -f "$place/jobs/$SLURM_JOB_ID"
 if [ -z "$(ls "$place/jobs")" ]; then

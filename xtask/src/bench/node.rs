@@ -1,4 +1,4 @@
-//! What a node does for a job: prolog and epilog, as slurmd runs them.
+//! The work of a node for a job: prolog and epilog, as slurmd runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile};
 use crate::cargo::root;
 
-/// A job number that the lab's Slurm has not given to anybody.
+/// A job id that the lab's Slurm does not use.
 pub(super) const JOB: &str = "4000000";
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
@@ -75,7 +75,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
                 &pair,
                 Goal::FasterBy(10.0),
             );
-            // The simulator starts at once; a driver does not. How often each side starts NVML shows here.
+            // The simulator starts at once, but a driver does not. A delay shows how often each side starts NVML.
             for call in ["nvmlInit_v2", "nvmlInitWithFlags"] {
                 lab.gpusim(node.name, &["delay", "--call", call, "--ms", "100"])?;
             }
@@ -96,7 +96,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     Ok(())
 }
 
-/// The program that was given, or Debian's.
+/// The given program, otherwise Debian's.
 fn nvidia_smi(arguments: &BenchArguments) -> Result<PathBuf> {
     if let Some(program) = &arguments.nvidia_smi {
         return Ok(program.clone());
@@ -112,7 +112,7 @@ fn nvidia_smi(arguments: &BenchArguments) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// nvidia-smi works only with the NVML of its own version.
+/// The version of nvidia-smi, which only works with the NVML of the same version.
 fn version_of(nvidia_smi: &Path) -> Result<String> {
     let output = Command::new(nvidia_smi)
         .arg("--help")
@@ -128,14 +128,14 @@ fn version_of(nvidia_smi: &Path) -> Result<String> {
         .with_context(|| format!("{} does not say its version", nvidia_smi.display()))
 }
 
-/// A node of a lab, whose hooks are run as its slurmd runs them.
+/// A node of a lab; its prolog and epilog are run as its slurmd does.
 pub(super) struct Node<'a> {
     pub lab: &'a Lab,
     pub name: &'a str,
 }
 
 impl Node<'_> {
-    /// gpufrac's prolog or epilog with the environment that slurmd gives it.
+    /// gpufrac's prolog or epilog in the environment that slurmd gives it.
     pub fn hook(&self, program: &str, fraction: bool) -> Command {
         let folder = self.lab.folder();
         let user = &self.lab.users()[0];

@@ -1,4 +1,4 @@
-//! A cluster without gpufrac, whose GPUs Slurm lends itself.
+//! A cluster without gpufrac, whose GPUs Slurm itself allocates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,30 +10,30 @@ use gpufrac_lab::Lab;
 use super::node::run;
 use crate::series::Series;
 
-/// The settings.
+/// The settings of the cluster.
 pub(super) struct Plain<'a> {
-    /// Where cargo's results are.
+    /// The folder of cargo's build results.
     pub build: &'a Path,
     pub nodes: usize,
-    /// Of each node.
+    /// GPUs of each node.
     pub gpus: u32,
     /// `Gres=` of each node.
     pub gres: &'a str,
-    /// Of gres.conf, beside the GPUs.
+    /// Further lines of gres.conf.
     pub gres_conf: &'a str,
-    /// Of slurm.conf; `GresTypes=` at least.
+    /// Further lines of slurm.conf; at least `GresTypes=`.
     pub slurm_conf: &'a str,
-    /// Which Slurm; the machine's own unless said.
+    /// The series of Slurm; None for the machine's own.
     pub series: Option<&'a Series>,
 }
 
-/// One that runs, in a folder that was there before it.
+/// A running cluster in a folder that existed before.
 pub(super) struct PlainLab {
     pub lab: Lab,
     pub folder: PathBuf,
 }
 
-/// A folder for the cluster `name` of this run, with `etc` in it.
+/// A folder with `etc` for the cluster `name` of this run.
 pub(super) fn folder(name: &str) -> Result<PathBuf> {
     let folder = format!("gpufrac-bench-{name}-{}", std::process::id());
     let folder = std::env::temp_dir().join(folder);
@@ -44,7 +44,7 @@ pub(super) fn folder(name: &str) -> Result<PathBuf> {
 impl Plain<'_> {
     pub fn start(&self, folder: &Path) -> Result<PlainLab> {
         for number in 0..self.gpus {
-            // A major number for local use: no driver answers.
+            // A major number for local use, which no driver serves.
             run(Command::new("mknod")
                 .arg(folder.join(format!("gpu{number}")))
                 .args(["c", "240", &number.to_string(), "--mode=666"]))?;

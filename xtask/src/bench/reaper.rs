@@ -1,5 +1,5 @@
-//! What the reaper costs a node: CPU and memory with every slice of eight GPUs leased, and what jobs that end
-//! wait for it.
+//! The cost of the reaper for a node: CPU and memory with all slices of eight GPUs leased, and the delay for jobs
+//! that end.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,13 +15,13 @@ use super::node::{Node, run};
 use super::table::{Goal, Table};
 use super::{BenchArguments, Pair};
 
-/// Seven on each of eight GPUs.
+/// Seven slices on each of eight GPUs.
 const SLICES: usize = 56;
-/// Between two rounds where it is measured; a day has as many rounds of 10 s as half an hour has of these.
+/// The interval of the measurement: half an hour has as many rounds as a day with intervals of 10 s.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Between two rounds unless the site says otherwise.
+/// The default interval.
 const USUAL_INTERVAL: Duration = Duration::from_secs(10);
-/// Percent of a core.
+/// The goal in percent of a core.
 const CPU_GOAL: f64 = 0.1;
 const MEMORY_GOAL_MIB: f64 = 10.0;
 
@@ -62,7 +62,7 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let root = lab.folder().gpus(node).display().to_string();
     for job in 0..SLICES {
-        // Half of them idle, so that all are watched without gaps at last.
+        // Half of the jobs are idle, so that in the end all slices are observed without gaps.
         let pattern = if job % 2 == 0 { "burst:3:0.5" } else { "idle" };
         let script = format!("gpusim --root {root} run --memory 1G --pattern {pattern}");
         lab.sbatch(user, &["--gres=gpufrac:0.14", "--wrap", &script])?;
@@ -71,7 +71,7 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
         Ok((lab.leases(node)?.len() == SLICES).then_some(()))
     })?;
     let pid = pid_of_reaper(&lab, node)?;
-    // Every slice has been looked at by then, and every buffer has its size.
+    // By then every slice was sampled, and every buffer has its final size.
     rounds(&lab, node, 60)?;
     let before = (cpu(pid)?, rounds(&lab, node, 0)?, resident(pid)?);
     rounds(&lab, node, arguments.reaper_rounds)?;
@@ -96,7 +96,7 @@ fn footprint(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Res
     Ok(())
 }
 
-/// Prolog and epilog on a node whose reaper watches without gaps, and on one that has none.
+/// Prolog and epilog on a node whose reaper observes without gaps, and on a node without a reaper.
 fn teardown(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     println!("measuring teardown beside the reaper ...");
     let start = |watched: bool| -> Result<Lab> {
@@ -106,7 +106,7 @@ fn teardown(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Resu
             .run_on_tmpfs(true)
             .build_folder(build);
         if watched {
-            // A window that is half over at once: every slice is looked at all the time.
+            // Half of this window is over at once, so every slice is observed without gaps.
             let eager = "never_used = \"1s\"\ngrace = \"0s\"\nwarn = [\"100ms\"]\nbreaker = { least = 1, node_share = 0 }\n";
             builder = builder.reaper(&format!("{}{eager}", settings(INTERVAL)));
         }
@@ -119,7 +119,7 @@ fn teardown(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Resu
             name: &lab.nodes()[0],
         };
         run(&mut node.hook("gpufrac-prolog", true))?;
-        // Long enough to be watched.
+        // Long enough for the reaper to watch the job.
         sleep(Duration::from_millis(300));
         run(&mut node.hook("gpufrac-epilog", true))
     };
@@ -156,7 +156,7 @@ fn pid_of_reaper(lab: &Lab, node: &str) -> Result<u32> {
     bail!("no gpufrac-reaperd runs for {node}");
 }
 
-/// Waits for so many rounds more; how many there were then, by the daemon's own count.
+/// Waits for `more` further rounds; returns the number of rounds by the daemon's count.
 fn rounds(lab: &Lab, node: &str, more: u64) -> Result<u64> {
     let log = lab.reaper_log(node)?;
     let address = log
@@ -192,7 +192,7 @@ fn rounds(lab: &Lab, node: &str, more: u64) -> Result<u64> {
     count()
 }
 
-/// CPU time of all its threads; the kernel's own count, in nanoseconds.
+/// CPU time of all threads of a process; the kernel counts it in nanoseconds.
 fn cpu(pid: u32) -> Result<Duration> {
     let mut sum = Duration::ZERO;
     for task in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
@@ -203,7 +203,7 @@ fn cpu(pid: u32) -> Result<Duration> {
     Ok(sum)
 }
 
-/// Resident memory in MiB.
+/// Resident memory of a process in MiB.
 fn resident(pid: u32) -> Result<f64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

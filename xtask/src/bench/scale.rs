@@ -1,7 +1,7 @@
-//! What gpufrac costs slurmctld: many nodes, many jobs that wait, with and without it.
+//! The cost of gpufrac for slurmctld: many nodes and many pending jobs, with and without gpufrac.
 //!
-//! Three clusters of the same nodes: gpufrac; the same halves and shares without its plugins; GPUs that are lent
-//! whole. One job holds every CPU, so that all others wait and slurmctld thinks about them in each cycle.
+//! Three clusters with the same nodes: gpufrac; the same halves and shares without its plugins; whole GPUs. One job
+//! holds every CPU, so that all others are pending and slurmctld considers them in each cycle.
 
 use std::cell::Cell;
 use std::fs;
@@ -20,7 +20,7 @@ use super::{BenchArguments, Pair};
 const BATCH: usize = 50;
 const GPUS: u32 = 8;
 
-/// Of each kind of job, for the three clusters: gpufrac, its shares alone, whole GPUs.
+/// For each kind of job the requests on the three clusters: gpufrac, its shares only, whole GPUs.
 const LOAD: [[&str; 3]; 4] = [
     ["gpufrac:0.25", "shard:25", "gpu:1"],
     ["gpufrac:0.5", "shard:50", "gpu:1"],
@@ -28,14 +28,14 @@ const LOAD: [[&str; 3]; 4] = [
     ["", "", ""],
 ];
 
-/// All jobs are thought about in each cycle of backfill, and a cycle is not cut short.
+/// Backfill considers all jobs in each cycle, and no cycle is cut short.
 const SETTINGS: &str = "\
 SchedulerParameters=batch_sched_delay=3,sched_interval=60,bf_interval=5,bf_max_time=600,bf_continue,bf_max_job_test=20000\n";
 
-/// Cycles of backfill of which the median is taken.
+/// Cycles of backfill for the median.
 const CYCLES: usize = 5;
 
-/// How long slurmctld may take for some cycles over all jobs.
+/// The time limit for some cycles over all jobs.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
 struct Side {
@@ -43,7 +43,7 @@ struct Side {
     submitter: PathBuf,
     column: usize,
     batches: usize,
-    /// One of those that wait.
+    /// The last pending job.
     last: String,
     turns: Cell<usize>,
 }
@@ -78,7 +78,7 @@ impl Side {
         Ok(())
     }
 
-    /// Lets slurmctld think about all that was submitted. Until then nothing but submissions takes its locks.
+    /// Lets slurmctld schedule all submitted jobs. Before this only submissions take its locks.
     fn release(&mut self) -> Result<()> {
         let squeue = self.lab.command("squeue");
         let held = squeue.args(["-h", "-t", "PD", "-o", "%A"]).stdout()?;
@@ -96,7 +96,7 @@ impl Side {
         Ok(self.lab.command("sdiag").stdout()?)
     }
 
-    /// slurmctld's own time for a submission, its locks held: the mean.
+    /// The mean time of slurmctld for a submission, while it holds its locks.
     fn submission(&self) -> Result<Duration> {
         let text = self.diagnosis()?;
         let line = text
@@ -106,9 +106,9 @@ impl Side {
         number_after(line, "ave_time:").map(Duration::from_micros)
     }
 
-    /// What backfill takes for one waiting job that it thinks about: a cycle, divided by the jobs in it.
+    /// The time of backfill for one pending job: the time of a cycle divided by its jobs.
     fn backfill(&self) -> Result<Duration> {
-        // It rests until something changes.
+        // Backfill waits until something changes.
         let comment = format!("Comment={}", self.turns.get());
         self.turns.set(self.turns.get() + 1);
         self.lab.command("sdiag").args(["-r"]).stdout()?;
@@ -124,7 +124,7 @@ impl Side {
         Ok(cycle / jobs.max(1))
     }
 
-    /// Memory that slurmctld has in use, in MiB.
+    /// The memory that slurmctld uses, in MiB.
     fn memory(&self) -> Result<f64> {
         let pid = self.lab.daemon_pid("slurmctld").context("no slurmctld")?;
         let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -136,7 +136,7 @@ impl Side {
     }
 }
 
-/// A number of the part about backfill.
+/// A number from the section about backfill.
 fn backfill(text: &str, name: &str) -> Result<u64> {
     let (_, part) = text
         .split_once("Backfilling stats")

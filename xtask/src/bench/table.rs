@@ -1,19 +1,19 @@
-//! The results as a table.
+//! The table of results.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::Pair;
 
-/// The figures of a comparison.
+/// The goal of a comparison.
 pub(crate) enum Goal {
-    /// Ours may take at most so many times as long.
+    /// gpufrac may take at most this many times as long.
     AtMostTimes(f64),
-    /// Ours must be at least so many times as fast.
+    /// gpufrac must be at least this many times as fast.
     FasterBy(f64),
-    /// Ours may take at most so much longer.
+    /// gpufrac may take at most this much longer.
     Within(Duration),
-    /// Nothing was promised.
+    /// There is no goal.
     None,
 }
 
@@ -25,7 +25,7 @@ struct Row {
     goal: Goal,
 }
 
-/// Comparisons, in order.
+/// The comparisons, in order.
 pub(crate) struct Table {
     rows: Vec<Row>,
     notes: Vec<String>,
@@ -50,7 +50,7 @@ impl Table {
         });
     }
 
-    /// Says what could not be measured.
+    /// Notes what could not be measured.
     pub fn note(&mut self, words: impl Into<String>) {
         self.notes.push(words.into());
     }

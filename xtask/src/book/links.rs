@@ -1,4 +1,4 @@
-//! Links between the pages of the repository, and between those of the book.
+//! Links between pages of the repository, and between pages of the book.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,10 +8,10 @@ use anyhow::Result;
 
 use super::man;
 
-/// Where the target of a link or a picture begins and ends in Markdown.
+/// The text before and after the target of a link or a picture in Markdown.
 const ENDS: [(&str, char); 3] = [("](", ')'), ("src=\"", '"'), ("srcset=\"", '"')];
 
-/// The text between the marks, with what stands before: (text before, target).
+/// For each target the text before it and the target.
 fn targets<'a>(text: &'a str, open: &'a str, close: char) -> Vec<&'a str> {
     let rest = text.split(open).skip(1);
     rest.filter_map(|rest| Some(rest.split_once(close)?.0))
@@ -27,7 +27,7 @@ fn is_file(target: &str) -> bool {
         && !target.contains(char::is_whitespace)
 }
 
-/// The text outside of blocks of code, where no link is.
+/// The text outside of code blocks, where links are.
 fn prose(text: &str) -> String {
     let mut code = false;
     let lines = text.lines().filter(|line| {
@@ -38,7 +38,7 @@ fn prose(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Files that a page links to, as it writes them, without the place in the file.
+/// The files that a page links to, as written, without the anchor.
 pub(super) fn relative(page: &str) -> Vec<String> {
     let prose = prose(page);
     let all = ENDS
@@ -49,7 +49,7 @@ pub(super) fn relative(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// The file, relative to the root, that a link of a page leads to.
+/// The path, relative to the root, of a link's target.
 pub(super) fn resolve(page: &Path, link: &str) -> PathBuf {
     let mut path = page.parent().map(Path::to_path_buf).unwrap_or_default();
     for part in Path::new(link).components() {
@@ -64,7 +64,7 @@ pub(super) fn resolve(page: &Path, link: &str) -> PathBuf {
     path
 }
 
-/// The name of a page in the book: mdbook takes Markdown alone.
+/// The file name of a page in the book; mdbook only reads Markdown.
 pub(super) fn chapter(page: &Path) -> PathBuf {
     match man::is_page(page) {
         true => page.with_file_name(format!(
@@ -75,8 +75,8 @@ pub(super) fn chapter(page: &Path) -> PathBuf {
     }
 }
 
-/// The page with links as the book has them: to the chapters of manual pages, and from the root for the summary, which
-/// the book has at its root.
+/// The page with the book's links: to the chapters of manual pages, and relative to the root for the summary, which
+/// is at the book's root.
 pub(super) fn in_book(text: &str, page: &Path, from_root: bool) -> String {
     let mut parts = text.split("](");
     let mut written = parts.next().unwrap_or_default().to_owned();
@@ -92,7 +92,7 @@ pub(super) fn in_book(text: &str, page: &Path, from_root: bool) -> String {
             let resolved = resolve(page, file);
             let file = match from_root {
                 true => chapter(&resolved),
-                // mdbook makes index.html of a README.md, but does not change links to it.
+                // mdbook renames a README.md to index.html, but does not change links to it.
                 false if resolved.ends_with("README.md") => {
                     Path::new(file).with_file_name("index.md")
                 }
@@ -106,7 +106,7 @@ pub(super) fn in_book(text: &str, page: &Path, from_root: bool) -> String {
     written
 }
 
-/// Links of the built pages that lead to no page, or to no place in it.
+/// Links of the built pages whose page or anchor does not exist.
 pub(super) fn wrong(html: &Path) -> Result<Vec<String>> {
     let mut pages = BTreeMap::new();
     read_pages(html, html, &mut pages)?;
@@ -137,7 +137,7 @@ pub(super) fn wrong(html: &Path) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Reads the pages below a folder, by their paths in the book. `print.html` has all pages once more, and `404.html` knows no
+/// Reads the pages below a folder, by their paths in the book. `print.html` repeats all pages, and `404.html` has no
 /// folder.
 fn read_pages(html: &Path, folder: &Path, pages: &mut BTreeMap<PathBuf, String>) -> Result<()> {
     for entry in fs::read_dir(folder)? {

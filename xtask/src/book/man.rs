@@ -1,17 +1,17 @@
-//! Manual pages as pages of the book, by mandoc.
+//! Converts manual pages to pages of the book, by mandoc.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Whether a file is a manual page: its name ends with its section.
+/// Whether a file is a manual page: its name ends with the number of its section.
 pub(crate) fn is_page(path: &Path) -> bool {
     let end = path.extension().and_then(|end| end.to_str());
     end.is_some_and(|end| end.len() == 1 && end.chars().all(|c| c.is_ascii_digit()))
 }
 
-/// Reads a manual page by mandoc.
+/// Converts a manual page.
 pub(crate) fn to_markdown(path: &Path) -> Result<String> {
     let output = Command::new("mandoc")
         .args(["-T", "html", "-O", "fragment"])
@@ -32,8 +32,8 @@ pub(crate) fn to_markdown(path: &Path) -> Result<String> {
     Ok(format!("# {name}({section})\n\n{}", body(&html)))
 }
 
-/// mandoc's HTML without its head and foot, with headings of Markdown, so that the book's search and side bar know
-/// the sections. A blank line would end a block of HTML in Markdown: only headings have blank lines.
+/// mandoc's HTML without head and foot, with headings in Markdown, so that the book's search and side bar know the
+/// sections. A blank line would end a block of HTML in Markdown, so only headings have blank lines around them.
 fn body(html: &str) -> String {
     let html = html.split_once("<div class=\"manual-text\">");
     let html = html.map_or("", |(_, rest)| rest);
@@ -67,7 +67,7 @@ fn body(html: &str) -> String {
     linked(&text)
 }
 
-/// `<h1 class="Sh" id="NAME"><a class="permalink" href="#NAME">NAME</a></h1>` as a heading.
+/// Converts `<h1 class="Sh" id="NAME"><a class="permalink" href="#NAME">NAME</a></h1>` to a heading.
 fn heading(line: &str) -> Option<String> {
     let marks = match line.get(..3)? {
         "<h1" => "##",
@@ -78,7 +78,7 @@ fn heading(line: &str) -> Option<String> {
     Some(format!("\n{marks} {title}\n\n"))
 }
 
-/// Makes links of `<b>gpufrac.toml</b>(5)`.
+/// Converts `<b>gpufrac.toml</b>(5)` to a link.
 fn linked(text: &str) -> String {
     let mut parts = text.split("<b>gpufrac");
     let mut linked = parts.next().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
-//! `cargo xtask package --try-ansible`: the role of contrib/ansible on small clusters of clean Debian. Ansible runs on the machine, and what it
-//! takes for ssh enters the hosts of the cluster.
+//! `cargo xtask package --try-ansible`: tests the role of contrib/ansible on small clusters of clean Debian. Ansible
+//! runs on this machine; a stand-in for ssh enters the hosts of the cluster.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,10 +14,10 @@ use super::page::Place;
 use super::site::{HOSTS, Site};
 use crate::cargo::{root, run};
 
-/// The release that the role was written with.
+/// The release of Ansible for which the role was written.
 const ANSIBLE: &str = "ansible-core==2.19.*";
 
-/// `ssh OPTIONS HOST COMMAND`: enters the host whose first process its folder names.
+/// `ssh OPTIONS HOST COMMAND`: enters the host whose first process is recorded in its folder.
 const SSH: &str = "\
 #!/bin/bash
 host=${*: -2:1} command=${*: -1}
@@ -56,7 +56,7 @@ partitions = [\"gpu\"]
 nodes = \"gn01\"
 ";
 
-/// Ansible from PyPI, in a folder of the build.
+/// Installs Ansible from PyPI in a folder of the build.
 pub(super) fn program() -> Result<PathBuf> {
     let place = root().join("target/tools/ansible");
     let program = place.join("bin/ansible-playbook");
@@ -67,14 +67,14 @@ pub(super) fn program() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// A playbook's run.
+/// The result of a playbook.
 struct Played {
     success: bool,
     text: String,
 }
 
 impl Played {
-    /// Whether no host was changed, by the table at the end.
+    /// Whether no host was changed, by the table at the end of the output.
     fn changed_nothing(&self) -> bool {
         let recap = self.text.rsplit("PLAY RECAP").next().unwrap_or_default();
         let mut rows = recap.lines().filter(|line| line.contains("changed="));
@@ -115,7 +115,7 @@ impl Trial<'_> {
         })
     }
 
-    /// Plays it, to a good end.
+    /// Runs the playbook; a failure is an error.
     fn good(&self, options: &[&str]) -> Result<Played> {
         let played = self.play(options)?;
         if !played.success {
@@ -132,7 +132,7 @@ impl Trial<'_> {
         Ok(fs::write(self.folder.path().join("gpufrac.toml"), text)?)
     }
 
-    /// A command on a host, as root or as alice; what it prints.
+    /// Runs a command on a host, as root or as alice; returns its output.
     fn on(&self, host: &str, user: Option<&str>, command: &str) -> Result<String> {
         let place = Place {
             user: user.map(str::to_owned),
@@ -159,7 +159,8 @@ impl Trial<'_> {
     }
 }
 
-/// Plays the role on a cluster: check mode, the first time, once more, with a mistake, with another layout while a job runs.
+/// Runs the role on a cluster: in check mode, for the first time, again, with a mistake, and with another layout
+/// while a job runs.
 pub(super) fn follow(site: &Site) -> Result<()> {
     let folder = tempfile::tempdir().context("making a temporary folder failed")?;
     let trial = Trial {
@@ -207,7 +208,7 @@ pub(super) fn follow(site: &Site) -> Result<()> {
         bail!("the second time something changed:\n{}", again.text);
     }
 
-    // A mistake ends it on the first host.
+    // A mistake ends the play on the first host.
     trial.config(&CONFIG.replace("layout", "layuot"))?;
     if trial.play(&[])?.success {
         bail!("the playbook takes a gpufrac.toml with a mistake");
@@ -220,7 +221,7 @@ pub(super) fn follow(site: &Site) -> Result<()> {
         )?;
     }
 
-    // Another layout, while a job runs: it ends by itself, and Slurm kills nothing.
+    // A new layout while a job runs: the role waits until the job ends, and Slurm kills nothing.
     let submit =
         "sbatch --parsable -p gpu --gres=gpufrac:0.5 -o job.out --wrap 'sleep 20; echo ended'";
     let job = trial.on("login", Some("alice"), submit)?;
@@ -241,7 +242,7 @@ pub(super) fn follow(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Whether Ansible reads the playbook and the role.
+/// Checks that Ansible can read the playbook and the role.
 #[cfg(test)]
 fn syntax(contrib: &Path) -> Result<()> {
     run(Command::new(program()?)

@@ -1,8 +1,8 @@
-//! What is in each package. The writers of .deb and .rpm read this and nothing else.
+//! The contents of each package. The writers of .deb and .rpm read only this.
 //!
-//! What is built against `slurm.h` depends on the series of Slurm: the plugins, and also the programs, which read
-//! structures of libslurm. All of it is in one package for each series, in [`PROGRAMS`]; a host has one of them. The
-//! other packages have no programs: they give those names, and bring what belongs to them.
+//! Files built against `slurm.h` depend on the series of Slurm: the plugins, and the programs, which read structures
+//! of libslurm. All of them are in one package for each series, in [`PROGRAMS`]; a host has one of these packages.
+//! The other packages have no programs: they install links to them, and further files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,41 +13,41 @@ use super::elf;
 use crate::cargo::root;
 use crate::dist::{Build, PLUGINS, PROGRAMS as BUILT_PROGRAMS, files_below};
 
-/// Where a series' plugins and programs are.
+/// The folder of a series' plugins and programs.
 pub(super) const PROGRAMS: &str = "/usr/lib/gpufrac";
-/// What each package of a series provides, and the one that is built on the host.
+/// The name that the package of each series provides, and the package that is built on the host.
 pub(super) const SERIES: &str = "gpufrac-plugins";
 
 /// A package.
 #[derive(Debug)]
 pub(super) struct Package {
     pub name: String,
-    /// Whether it has machine code.
+    /// Whether the package contains machine code.
     pub native: bool,
     pub summary: String,
     pub description: String,
     pub needs: Vec<Need>,
-    /// Another name for it, which one package of a host may have.
+    /// A further name of the package, which only one package of a host may have.
     pub provides: Option<&'static str>,
     pub entries: Vec<Entry>,
-    /// Shell text for root, after it was installed or upgraded.
+    /// Shell script for root after an installation or upgrade.
     pub installed: Option<String>,
-    /// The same before it is removed, and not when another version takes its place. A failure keeps the package.
+    /// Shell script for root before a removal, but not before an upgrade. If it fails, the package stays.
     pub removing: Option<String>,
 }
 
-/// What a package cannot be without.
+/// A dependency of a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Need {
-    /// Another one of these packages, of the same version.
+    /// Another of these packages, of the same version.
     Own(&'static str),
-    /// Slurm of this series and of no other, with this library.
+    /// Slurm of exactly this series, with this library.
     Slurm { series: String, library: String },
-    /// The C library from this version on.
+    /// The C library, from this version on.
     Libc(String),
 }
 
-/// What versions of all later series are not before: of 24.11 it is 24.12.
+/// A version before all later series: 24.12 for 24.11.
 pub(super) fn after(series: &str) -> String {
     let (year, month) = series.split_once('.').unwrap_or((series, "0"));
     let month: u32 = month.parse().unwrap_or_default();
@@ -65,9 +65,9 @@ pub(super) struct Entry {
 pub(super) enum What {
     /// A copy of a file, with its mode.
     Copy(PathBuf, u16),
-    /// A copy of a file that the admin may change: an upgrade does not overwrite it.
+    /// A copy of a file that the admin may change, and that an upgrade does not overwrite.
     Config(PathBuf),
-    /// A text that is made for the package.
+    /// A text made for the package, with its mode.
     Text(Vec<u8>, u16),
     Link(String),
     Folder,
@@ -91,7 +91,7 @@ fn script(name: &str) -> Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// The command, the manual, samples and documents. `completions` are what shells read, by their paths.
+/// The package of the command, the manual, samples and documents. `completions` are the files of shells, by path.
 pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
     let mut entries = vec![
         entry("/etc/gpufrac", What::Folder),
@@ -119,7 +119,7 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
         (documents.join("user"), "user"),
     ] {
         for file in files_below(&path)? {
-            // Units are installed where systemd reads them.
+            // Units are installed in systemd's folder.
             if file.extension().is_some_and(|end| end == "service") {
                 continue;
             }
@@ -155,12 +155,13 @@ pub(super) fn common(completions: Vec<(String, Vec<u8>)>) -> Result<Package> {
         provides: None,
         entries,
         installed: None,
-        // With it goes what depends on it.
+        // Slurm does not start without a plugin that its files name, so the script refuses the removal while they
+        // name one.
         removing: script("plugins.removing")?,
     })
 }
 
-/// What nodes with GPUs have beside.
+/// The package for nodes with GPUs.
 pub(super) fn node() -> Result<Package> {
     let program = |name: &str| {
         entry(
@@ -203,7 +204,7 @@ pub(super) fn node() -> Result<Package> {
     })
 }
 
-/// What is built against one Slurm, and the names by which Slurm finds its plugins: in `folders`.
+/// The package of the files built against one Slurm, with links in the `folders` in which Slurm looks for plugins.
 pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
     let series = build.release.series();
     let mut entries = Vec::new();
@@ -249,7 +250,7 @@ pub(super) fn series(build: &Build, folders: &[&str]) -> Result<Package> {
     })
 }
 
-/// The source, and what builds it on a host.
+/// The package of the source, with the program that builds it on a host.
 pub(super) fn source(tarball: &Path) -> Result<Package> {
     Ok(Package {
         name: format!("{SERIES}-source"),
@@ -276,7 +277,7 @@ pub(super) fn source(tarball: &Path) -> Result<Package> {
     })
 }
 
-/// What was built on the host goes with the package that built it.
+/// A removal of the package also removes the files that were built on the host.
 const REMOVE_BUILT: &str = "\
 if [ -f /usr/lib/gpufrac/installed ]; then
     xargs -r -d '\\n' rm -f </usr/lib/gpufrac/installed

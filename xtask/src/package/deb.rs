@@ -11,10 +11,10 @@ use super::architecture;
 use super::contents::{Need, Package, What, after};
 use crate::cargo::run;
 
-/// Slurm's own packages with its plugins: Debian's, and SchedMD's.
+/// Slurm's packages with its plugins: Debian's, and SchedMD's.
 const SLURM: [&str; 2] = ["slurm-wlm-basic-plugins", "slurm-smd"];
 
-/// Writes a package into `output`; the tree is made below `work`.
+/// Writes a package to `output`; the tree is made below `work`.
 pub(super) fn write(
     package: &Package,
     version: &str,
@@ -42,7 +42,7 @@ pub(super) fn write(
     if !kept.is_empty() {
         put(&control.join("conffiles"), kept.as_bytes(), 0o644)?;
     }
-    // With another package in its place (`in-favour`) what Slurm needs stays.
+    // If another package replaces this one (`in-favour`), the files that Slurm needs stay.
     let scripts = [
         (
             "postinst",
@@ -70,7 +70,7 @@ pub(super) fn write(
     Ok(path)
 }
 
-/// Puts an entry in the tree. Its size.
+/// Adds an entry to the tree; returns its size.
 fn place(path: &Path, what: &What) -> Result<u64> {
     if let Some(above) = path.parent() {
         folder(above)?;
@@ -102,7 +102,7 @@ fn put(path: &Path, text: &[u8], mode: u16) -> Result<()> {
     )?)
 }
 
-/// A folder, and those above it, with the modes that they have in each Debian.
+/// Creates a folder and its parents with the modes of a Debian system.
 fn folder(path: &Path) -> Result<()> {
     if path.exists() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What a built file needs of the host, by the words that stand in it: versions of the C library's symbols are texts of
-//! its table of symbols, and the library of Slurm is loaded by its name.
+//! Finds the libraries that a built file needs by texts in the file: versions of the C library's symbols are in its
+//! symbol table, and Slurm's library is loaded by name.
 
 use std::fmt;
 use std::fs;
@@ -7,16 +7,16 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What one file needs.
+/// The needs of one file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// The newest version of the C library whose symbols it takes.
+    /// The newest version of the C library among its symbols.
     pub libc: Option<Version>,
     /// The library that it loads to ask slurmctld: `libslurm.so.42`.
     pub libslurm: Option<String>,
 }
 
-/// `2.34`.
+/// A version such as `2.34`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u32, u32);
 
@@ -51,7 +51,7 @@ fn version(word: &str) -> Option<Version> {
     Some(Version(number()?, number()?))
 }
 
-/// What follows each occurrence of `before`, as far as `is_part` holds.
+/// The texts after each occurrence of `before`, as long as `is_part` accepts the characters.
 fn words<'a>(
     bytes: &'a [u8],
     before: &'a [u8],

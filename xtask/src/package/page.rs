@@ -1,28 +1,28 @@
-//! A page of docs/admin as a program: its blocks marked `console` are commands, with the host of each in its prompt.
+//! Reads a page of docs/admin as a program: its blocks marked `console` are commands, with the host in the prompt.
 
 use anyhow::{Result, bail};
 
 /// A command of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// The heading that it stands under.
+    /// The heading above the command.
     pub section: String,
     pub place: Place,
     pub command: String,
-    /// What the page says that it prints; `...` stands for anything.
+    /// The output on the page; `...` stands for any text.
     pub printed: String,
 }
 
-/// Where a command runs.
+/// The host and the user of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// A user who is not root.
+    /// The user; None for root.
     pub user: Option<String>,
-    /// A host, or `all` of them.
+    /// The name of a host, or `all`.
     pub host: String,
 }
 
-/// The steps of a page, in their order.
+/// The steps of a page, in order.
 pub(super) fn steps(text: &str) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     let (mut section, mut inside) = (String::new(), false);
@@ -64,7 +64,7 @@ pub(super) fn steps(text: &str) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// `ctl# command`, `alice@login$ command`.
+/// Splits `ctl# command` or `alice@login$ command`.
 fn prompt(line: &str) -> Option<(Place, &str)> {
     let (prompt, command) = line.split_once(' ')?;
     let is_name = |name: &str| {
@@ -90,7 +90,7 @@ fn here_document(command: &str) -> Option<String> {
     Some(word.split_once('\'')?.0.to_owned())
 }
 
-/// The lines as far as the one that is this word, each with its line's end before it.
+/// The lines up to the one that is `word`, each after a line break.
 fn until<'a>(lines: impl Iterator<Item = &'a str>, word: &str) -> Option<String> {
     let mut text = String::new();
     for line in lines {
@@ -103,7 +103,7 @@ fn until<'a>(lines: impl Iterator<Item = &'a str>, word: &str) -> Option<String>
     None
 }
 
-/// Whether a command printed what the page says, as whole lines with `...` for anything.
+/// Whether the output of a command matches the page, line by line, with `...` for any text.
 pub(super) fn is_printed(expected: &str, printed: &str) -> bool {
     let mut rest = printed;
     let parts: Vec<&str> = expected.trim_end().split("...").collect();

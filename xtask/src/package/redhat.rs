@@ -8,10 +8,10 @@ use rpm::{BuildConfig, CompressionType, Dependency, FileOptions, PackageBuilder,
 use super::architecture;
 use super::contents::{Need, Package, What, after};
 
-/// Slurm's package with its plugins and libslurm: SchedMD's, and EPEL's.
+/// The package with Slurm's plugins and libslurm: SchedMD's, and EPEL's.
 const SLURM: &str = "slurm";
 
-/// Writes a package into `output`.
+/// Writes a package to `output`.
 pub(super) fn write(package: &Package, version: &str, output: &Path) -> Result<PathBuf> {
     let architecture = architecture(package)?.redhat;
     let mut builder = PackageBuilder::new(
@@ -55,7 +55,7 @@ pub(super) fn write(package: &Package, version: &str, output: &Path) -> Result<P
         builder.post_install_script(Scriptlet::new(text.clone()));
     }
     if let Some(text) = &package.removing {
-        // 1 while another version takes its place.
+        // rpm passes 1 during an upgrade.
         let text = format!("[ \"$1\" = 0 ] || exit 0\n{text}");
         builder.pre_uninstall_script(Scriptlet::new(text));
     }

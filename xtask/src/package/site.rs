@@ -1,6 +1,6 @@
-//! A small cluster as sites have it, on clean Debian: slurmctld's host, a node with simulated GPUs, a login host, and a node that Slurm does
-//! not know yet. Each is a root of its own over a Debian with Slurm, with its own processes, devices, control groups, network and
-//! name; nothing of it is the machine's.
+//! A small cluster as at a site, on clean Debian: slurmctld's host, a node with simulated GPUs, a login host, and a
+//! node that Slurm does not know yet. Each host has its own root over a Debian with Slurm, with its own processes,
+//! devices, control groups, network and name; nothing changes the machine.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use super::page::Place;
 use crate::cargo::root;
 
-/// How a host begins, and what it has in place of systemctl; what makes the cluster in it.
+/// The script that starts a host, the stand-in for systemctl, and the script that sets up the cluster.
 const HOST: &str = include_str!("host.sh");
 const SYSTEMCTL: &str = include_str!("systemctl.sh");
 const CLUSTER: &str = include_str!("site.sh");
@@ -23,32 +23,32 @@ const CLUSTER: &str = include_str!("site.sh");
 pub(super) const HOSTS: [&str; 4] = ["ctl", "gn01", "login", "gn02"];
 /// The hosts with GPUs.
 const NODES: [&str; 2] = ["gn01", "gn02"];
-/// A command of a page waits for jobs at most.
+/// The time limit of a command, which may wait for jobs.
 const LIMIT: Duration = Duration::from_secs(300);
-/// One that builds, on a busy machine.
+/// The time limit of a command that builds, on a busy machine.
 const BUILD_LIMIT: Duration = Duration::from_secs(3600);
 const START: Duration = Duration::from_secs(60);
 
-/// The cluster; it goes when this is dropped.
+/// A cluster; it ends when this is dropped.
 pub(super) struct Site {
     hosts: Vec<Host>,
-    /// How long a command may take.
+    /// The time limit of a command.
     limit: Duration,
-    /// Folders of the hosts, and what commands print.
+    /// The folders of the hosts, and of the commands' output.
     folder: tempfile::TempDir,
 }
 
 struct Host {
     name: &'static str,
     folder: PathBuf,
-    /// What started it.
+    /// The process that started the host.
     starter: Child,
-    /// Its first process.
+    /// The pid of the host's first process.
     first: i32,
 }
 
 impl Site {
-    /// Starts a cluster over this Debian, with these packages, and others to upgrade to, on each host.
+    /// Starts a cluster over this Debian, with these packages, and newer ones for an upgrade, on each host.
     pub fn start(debian: &Path, packages: &[PathBuf], newer: &[PathBuf]) -> Result<Site> {
         let folder = tempfile::Builder::new()
             .prefix("gpufrac-site-")
@@ -148,12 +148,12 @@ impl Site {
         begun
     }
 
-    /// Gives commands the time to build.
+    /// Gives commands the time limit of builds.
     pub fn let_build(&mut self) {
         self.limit = BUILD_LIMIT;
     }
 
-    /// Lets a host see a folder of the machine, which it cannot change.
+    /// Mounts a folder of the machine in a host, read-only.
     pub fn show(&self, host: &str, folder: &Path, at: &str) -> Result<()> {
         let Some(host) = self.hosts.iter().find(|known| known.name == host) else {
             bail!("no host is called {host}; there are {}", HOSTS.join(", "));
@@ -161,7 +161,8 @@ impl Site {
         let to = host.folder.join("root").join(at.trim_start_matches('/'));
         let script =
             "mkdir -p \"$2\" && mount --bind \"$1\" \"$2\" && mount -o remount,bind,ro \"$2\"";
-        // In the host's mounts, from the root of the machine: its first process alone has another one.
+        // In the mount namespace of the host, from the root of the machine: only the host's first process has another
+        // root.
         let status = Command::new("nsenter")
             .arg(format!("--target={}", host.first))
             .args(["--mount", "sh", "-c", script, "sh"])
@@ -174,7 +175,7 @@ impl Site {
         Ok(())
     }
 
-    /// The first process of a host.
+    /// The pid of a host's first process.
     pub fn process(&self, host: &str) -> Result<i32> {
         let found = self.hosts.iter().find(|known| known.name == host);
         let found = found.with_context(|| format!("no host is called {host}"))?;
@@ -223,7 +224,7 @@ impl Site {
                 break Some(status);
             }
             if begun.elapsed() > self.limit {
-                // Its own group, and nothing else.
+                // Kills only the command's own process group.
                 let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGKILL);
                 child.wait()?;
                 break None;
@@ -243,7 +244,7 @@ impl Site {
         })
     }
 
-    /// The last lines of a host's logs of Slurm.
+    /// The last lines of Slurm's logs on the hosts.
     pub fn logs(&self) -> String {
         let tails = self.hosts.iter().map(|host| {
             let place = Place {
@@ -261,7 +262,7 @@ impl Site {
     }
 }
 
-/// What a command said, on both ways out.
+/// The output of a command on stdout and stderr.
 pub(super) struct Said {
     pub success: bool,
     pub text: String,
@@ -290,7 +291,7 @@ fn wait_for_host(host: &mut Host) -> Result<()> {
     );
 }
 
-/// The child of what started it, once that has entered its root.
+/// The child of the starting process, after the child entered its root.
 fn first_process(host: &Host) -> Result<Option<i32>> {
     let starter = host.starter.id();
     let path = format!("/proc/{starter}/task/{starter}/children");
@@ -305,7 +306,7 @@ fn first_process(host: &Host) -> Result<Option<i32>> {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // With its first process all others of it go, and with them its mounts.
+        // When the first process ends, the kernel ends all others of the host, and removes its mounts.
         if self.first != 0 {
             let _ = kill(Pid::from_raw(self.first), Signal::SIGKILL);
         } else {
@@ -319,7 +320,7 @@ impl Drop for Host {
     }
 }
 
-/// Removes a control group with those below it; a group is gone once its processes are.
+/// Removes a control group and those below it; this works after its processes have ended.
 fn remove_group(group: &Path) {
     for entry in fs::read_dir(group).into_iter().flatten().flatten() {
         if entry.path().is_dir() {

@@ -1,4 +1,5 @@
-//! The source of what depends on Slurm's series, with all that it is built from: cargo needs no network for it.
+//! The source of the parts that depend on Slurm's series, with all crates that they need: cargo needs no network for
+//! the build.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,9 +11,9 @@ use toml::{Table, Value};
 
 use crate::cargo::{root, run};
 
-/// The packages' folders, as they begin.
+/// The first part of the packages' folders.
 const FOLDERS: [&str; 6] = ["lib/", "slurm-plugin/", "prolog", "epilog", "reaper", "cli"];
-/// What they are built for: crates of other systems are not taken along.
+/// The target systems; crates for other systems are left out.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
 /// Makes the tarball below `work`.
@@ -23,7 +24,7 @@ pub(super) fn tarball(work: &Path, version: &str) -> Result<PathBuf> {
     fs::write(tree.join("BUILD"), version)?;
     vendor(&tree)?;
     let path = work.join("source.tar.xz");
-    // The same tree gives the same file.
+    // These options give the same file for the same tree.
     run(Command::new("tar")
         .args([
             "--sort=name",
@@ -39,7 +40,7 @@ pub(super) fn tarball(work: &Path, version: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Copies what git knows of the packages, without their tests. Gives the packages' folders.
+/// Copies the packages' files that git knows, without their tests. Returns the packages' folders.
 fn copy(tree: &Path) -> Result<BTreeSet<String>> {
     let output = Command::new("git")
         .args(["ls-files", "Cargo.toml", "Cargo.lock", "LICENSE"])
@@ -63,7 +64,7 @@ fn copy(tree: &Path) -> Result<BTreeSet<String>> {
     Ok(members)
 }
 
-/// Leaves the packages alone in the workspace, without what only their tests need.
+/// Reduces the workspace to these packages, without the dependencies of their tests.
 fn reduce(tree: &Path, members: &BTreeSet<String>) -> Result<()> {
     for member in members {
         change(&tree.join(member).join("Cargo.toml"), |manifest| {
@@ -101,7 +102,7 @@ fn change(path: &Path, how: impl FnOnce(&mut Table)) -> Result<()> {
     Ok(fs::write(path, toml::to_string(&manifest)?)?)
 }
 
-/// Where cargo finds crates in the tree, and nowhere else.
+/// The setting by which cargo takes crates only from the tree.
 const SOURCES: &str = "\
 [source.crates-io]
 replace-with = \"vendored-sources\"
@@ -110,7 +111,7 @@ replace-with = \"vendored-sources\"
 directory = \"vendor\"
 ";
 
-/// Puts all crates into the tree, and leaves of those for other systems no more than their names.
+/// Adds all crates to the tree; crates for other systems become empty.
 fn vendor(tree: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(&cargo)
@@ -133,7 +134,7 @@ fn vendor(tree: &Path) -> Result<()> {
             empty(&path)?;
         }
     }
-    // A host without a network, and without anything from before.
+    // A build without a network, and without crates of earlier builds.
     let empty_home = tempfile::tempdir().context("making a temporary folder failed")?;
     run(Command::new(&cargo)
         .args(["metadata", "--frozen", "--quiet", "--format-version=1"])
@@ -143,7 +144,7 @@ fn vendor(tree: &Path) -> Result<()> {
     .context("the source is not complete")
 }
 
-/// `NAME-VERSION` of each crate that is built for one of our systems.
+/// `NAME-VERSION` of each crate that is built for one of the target systems.
 fn used(tree: &Path, cargo: &std::ffi::OsStr) -> Result<BTreeSet<String>> {
     let mut command = Command::new(cargo);
     command
@@ -173,7 +174,7 @@ fn used(tree: &Path, cargo: &std::ffi::OsStr) -> Result<BTreeSet<String>> {
     Ok(names.collect())
 }
 
-/// A crate that cargo may find and never builds.
+/// Makes a crate empty: cargo finds it, but never builds it.
 fn empty(path: &Path) -> Result<()> {
     let checksum = path.join(".cargo-checksum.json");
     let mut sums: serde_json::Value = serde_json::from_slice(&fs::read(&checksum)?)?;

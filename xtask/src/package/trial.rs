@@ -1,4 +1,4 @@
-//! `cargo xtask package --try`: the pages of docs/admin are followed word by word on small clusters of clean Debian.
+//! `cargo xtask package --try`: runs the commands of docs/admin word by word on small clusters of clean Debian.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,10 +23,10 @@ const PAGES: [&str; 5] = [
     "troubleshooting.md",
     "upgrade.md",
 ];
-/// The page of hosts that build for their own Slurm, and the host that does it.
+/// The page for hosts that build for their own Slurm.
 const BUILD_PAGES: [&str; 1] = ["other-series.md"];
 const BUILDER: &str = "ctl";
-/// What cargo then takes for the profile of a release.
+/// A profile that replaces that of a release, for quicker builds.
 const QUICK: &str = "
 mkdir -p /root/.cargo
 cat >/root/.cargo/config.toml <<'END'
@@ -35,10 +35,10 @@ lto = \"off\"
 opt-level = 0
 codegen-units = 16
 END";
-/// Where that host has Rust.
+/// The folder of Rust on this host.
 const RUST: &str = "/opt/rust";
 
-/// Tries packages of these builds on clusters of their series, and prints a table.
+/// Tries the packages of these builds on clusters of their series, and prints a table.
 pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
     setup::run()?;
     run_command(
@@ -70,9 +70,9 @@ pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()>
     table(&rows)
 }
 
-/// Tries the package of the source on a host with a compiler, and without a network.
+/// Tries the package of the source on a host with a compiler and without a network.
 ///
-/// `debug`: without what makes programs fast, and their build slow.
+/// `debug`: without optimisations, whose build is slow.
 pub(super) fn run_source(
     builds: &[Build],
     tarball: &Path,
@@ -138,7 +138,7 @@ pub(super) fn run_ansible(builds: &[Build], tarball: &Path, version: &str) -> Re
     table(&rows)
 }
 
-/// What a program prints.
+/// The output of a program.
 fn captured(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
@@ -150,7 +150,7 @@ fn captured(program: &str, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The same builds with other bytes behind, which no program reads: as files, a newer version.
+/// The same builds with further bytes at the end, which no program reads: a newer version with different files.
 fn newer(builds: &[Build], work: &Path) -> Result<Vec<Build>> {
     let copy = |build: &Build| {
         let folder = work.join("newer-build").join(build.release.to_string());
@@ -170,7 +170,7 @@ fn newer(builds: &[Build], work: &Path) -> Result<Vec<Build>> {
     builds.iter().map(copy).collect()
 }
 
-/// The packages of one series, and those of all.
+/// The packages of one series, and those for all series.
 fn of_series(debs: &[PathBuf], series: &str) -> Vec<PathBuf> {
     let is_wanted = |path: &&PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -180,7 +180,7 @@ fn of_series(debs: &[PathBuf], series: &str) -> Vec<PathBuf> {
     debs.iter().filter(is_wanted).cloned().collect()
 }
 
-/// The command's package, and that of the source.
+/// The package of the command, and that of the source.
 fn of_source(debs: &[PathBuf]) -> Vec<PathBuf> {
     let is_wanted = |path: &&PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -189,10 +189,10 @@ fn of_source(debs: &[PathBuf]) -> Vec<PathBuf> {
     debs.iter().filter(is_wanted).cloned().collect()
 }
 
-/// A section of a page, and whether it went as the page says: the failure, if not.
+/// A section of a page, and its failure if there was one.
 type Outcome = (String, Option<String>);
 
-/// Follows the pages until a step fails.
+/// Runs the pages until a step fails.
 fn follow_pages(site: &Site, pages: &[&str]) -> Vec<Outcome> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut settings = BTreeMap::new();
@@ -229,7 +229,8 @@ fn follow_pages(site: &Site, pages: &[&str]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Runs one step on its hosts. Variables that a page sets on a host hold for the page's later commands there, as in a shell.
+/// Runs one step on its hosts. Variables that a page sets on a host are also set for later commands there, as in a
+/// shell.
 fn follow(site: &Site, step: &Step, settings: &mut BTreeMap<String, String>) -> Result<()> {
     let hosts: Vec<&str> = match step.place.host.as_str() {
         "all" => HOSTS.to_vec(),
@@ -256,13 +257,13 @@ fn follow(site: &Site, step: &Step, settings: &mut BTreeMap<String, String>) -> 
     Ok(())
 }
 
-/// `name=...`
+/// Whether a command is `name=...`.
 fn is_setting(command: &str) -> bool {
     let name = command.split_once('=').map_or("", |(name, _)| name);
     !name.is_empty() && name.chars().all(|c| c.is_ascii_lowercase())
 }
 
-/// Prints what became of each section on each series.
+/// Prints the outcome of each section on each series.
 fn table(rows: &[(String, Vec<Outcome>)]) -> Result<()> {
     println!();
     let mut failed = 0;

@@ -1,4 +1,4 @@
-//! A test to be run, and its outcome.
+//! A run of a test, and its outcome.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 
 use super::programs::Program;
 
-/// How long a test may take before it counts as hanging.
+/// The time after which a test counts as hanging.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// As [`LIMIT`], in the tier `--full`.
 const LIMIT_FULL: Duration = Duration::from_secs(4 * 3600);
 
-/// One run of a test.
+/// A run of a test.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
     pub program: Arc<Program>,
-    /// The test's path in its program.
+    /// The path of the test in its program.
     pub test: String,
-    /// The series of Slurm it runs on; None where there is no Slurm in it.
+    /// The series of Slurm; None for a test without Slurm.
     pub series: Option<&'static str>,
     pub environment: Vec<(&'static str, OsString)>,
     pub load: Load,
     pub full: bool,
 }
 
-/// What a test does with its time.
+/// How a test uses its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Load {
-    /// It keeps a core busy.
+    /// The test keeps a core busy.
     Computes,
-    /// It waits for daemons, most of the time.
+    /// The test mostly waits for daemons.
     Waits,
 }
 
@@ -41,16 +41,16 @@ pub(crate) struct Outcome {
     pub case: Case,
     pub verdict: Verdict,
     pub took: Duration,
-    /// What the test printed, its messages of failure included.
+    /// The output of the test with its failure messages.
     pub output: String,
 }
 
-/// How a case ended.
+/// The result of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Passed,
     Failed,
-    /// It has nothing to show on this series.
+    /// The test does not apply to this series.
     NotHere,
 }
 
@@ -60,7 +60,7 @@ impl Case {
         format!("{} {}", self.program.name, self.test)
     }
 
-    /// Runs the test in a process of its own and waits for its end.
+    /// Runs the test in a separate process and waits for its end.
     pub fn run(self) -> Outcome {
         let began = Instant::now();
         let (verdict, output) = match self.output() {
@@ -85,7 +85,7 @@ impl Case {
         let not_here = format!("test {} ... n/a", self.test);
         match passed {
             false => Verdict::Failed,
-            // A test without anything to show passes.
+            // A test that does not apply passes.
             true if output.lines().any(|line| line == not_here) => Verdict::NotHere,
             true => Verdict::Passed,
         }
@@ -105,7 +105,7 @@ impl Case {
         let collect = |stream: Option<Box<dyn Read + Send>>| {
             std::thread::spawn(move || {
                 let mut bytes = Vec::new();
-                // What was read until an error is what there is.
+                // After an error the output read so far is used.
                 let _ = stream.map(|mut stream| stream.read_to_end(&mut bytes));
                 String::from_utf8_lossy(&bytes).into_owned()
             })
@@ -133,15 +133,15 @@ impl Case {
                 "\nkilled: the test did not end within {seconds} s\n"
             ));
         }
-        // A name that fits no test would pass.
+        // Without this check a name that matches no test would pass.
         let ran = text.contains("running 1 test");
         Ok((status.success() && ran, text))
     }
 }
 
 impl Outcome {
-    /// Seconds that the test's labs were up, and that it waited for them: of the lines `lab: up 12.3 s, started in
-    /// 2.1 s, waited 8.0 s` that the lab prints.
+    /// The seconds for which the test's labs ran, and for which the test waited for them, from the lab's lines `lab:
+    /// up 12.3 s, started in 2.1 s, waited 8.0 s`.
     pub fn labs(&self) -> (f64, f64) {
         let lines = self
             .output

@@ -1,4 +1,4 @@
-//! Cases side by side: threads of two kinds, as tests that compute need cores and tests that wait do not.
+//! Runs cases in parallel by two kinds of threads, because tests that compute need cores and tests that wait do not.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::Sender;
@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::case::{Case, Load, Outcome};
 
-/// So many tests that wait run for each core.
+/// The number of waiting tests that run for each core.
 const WAITING_PER_CORE: usize = 6;
 
 /// The cases that wait for a thread.
@@ -15,7 +15,7 @@ pub(crate) struct Pool {
     waiting: Mutex<VecDeque<Case>>,
 }
 
-/// How many threads there are of each kind on this machine.
+/// The threads of each kind on this machine.
 pub(crate) fn threads() -> Vec<Load> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut threads = vec![Load::Computes; cores];
@@ -24,7 +24,7 @@ pub(crate) fn threads() -> Vec<Load> {
 }
 
 impl Pool {
-    /// With these cases, in their order.
+    /// A pool of these cases, in this order.
     pub fn new(cases: Vec<Case>) -> Self {
         let (computing, waiting) = cases
             .into_iter()
@@ -35,10 +35,10 @@ impl Pool {
         }
     }
 
-    /// A thread's work: runs cases of its kind until there are no more.
+    /// The work of a thread: runs cases of its kind until none is left.
     pub fn work(&self, load: Load, outcomes: &Sender<Outcome>) {
         while let Some(case) = self.next(load) {
-            // Nobody listens to a run that is given up.
+            // If the run was aborted, no thread receives outcomes.
             if outcomes.send(case.run()).is_err() {
                 return;
             }

@@ -1,4 +1,4 @@
-//! Test programs, as cargo builds them, and the tests in them.
+//! The test programs that cargo builds, with their tests.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,9 +23,9 @@ pub(crate) struct Program {
 /// A test of a program.
 #[derive(Debug)]
 pub(crate) struct Test {
-    /// Its path in the program, `reaper::stalls::tenants_of_mps`.
+    /// The path in the program, `reaper::stalls::tenants_of_mps`.
     pub name: String,
-    /// Whether it runs in the tier `--full` alone.
+    /// Whether it only runs in the tier `--full`.
     pub only_full: bool,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<Program>> {
     let mut programs = Vec::new();
     if let Some(stdout) = child.stdout.take() {
         for line in BufReader::new(stdout).lines() {
-            // Tests print nothing here: each line is cargo's.
+            // With this option tests print nothing, so each line is cargo's.
             let message: Message = serde_json::from_str(&line?)?;
             programs.extend(program(message));
         }
@@ -82,7 +82,7 @@ pub(crate) fn build(args: &[&str]) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// The test program that a message is about, without its tests.
+/// The test program of a message, without its tests.
 fn program(message: Message) -> Option<Program> {
     let is_test = message.reason == "compiler-artifact" && message.profile?.test;
     let folder = message.manifest_path?.parent()?.to_path_buf();

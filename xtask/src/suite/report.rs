@@ -1,4 +1,4 @@
-//! What is printed of a run, and its JUnit file.
+//! The report of a run, and its JUnit file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,14 +11,14 @@ use quick_junit::{NonSuccessKind, TestCase, TestCaseStatus, TestSuite};
 use super::case::{Outcome, Verdict};
 use crate::cargo::Counts;
 
-/// How many of the slowest tests are named at the end.
+/// The number of slowest tests at the end of the report.
 const SLOWEST: usize = 10;
 
 /// The outcomes of a run.
 #[derive(Default)]
 pub(crate) struct Report {
     outcomes: Vec<Outcome>,
-    /// Written as the seed of the run.
+    /// The seed of the run.
     seed: u64,
 }
 
@@ -33,7 +33,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// Without outcomes.
+    /// A report without outcomes.
     pub fn new(seed: u64) -> Self {
         Self {
             outcomes: Vec::new(),
@@ -41,7 +41,7 @@ impl Report {
         }
     }
 
-    /// Prints a line of an outcome, all of its output where it failed, and keeps it.
+    /// Prints the line of an outcome, and the whole output of a failed test.
     pub fn add(&mut self, outcome: Outcome) {
         println!("{}", line(&outcome));
         if outcome.verdict == Verdict::Failed {
@@ -50,7 +50,7 @@ impl Report {
         self.outcomes.push(outcome);
     }
 
-    /// How many passed, failed, and had nothing to show.
+    /// The number of tests by result.
     pub fn counts(&self) -> Counts {
         let of = |verdict| {
             self.outcomes
@@ -83,7 +83,7 @@ impl Report {
         )
     }
 
-    /// The end of a run: the tests by series, the slowest, the failed.
+    /// The end of the report: tests by series, slowest and failed tests.
     pub fn summary(&self) -> String {
         let mut text = String::new();
         let matrix = self.matrix();
@@ -151,7 +151,7 @@ impl Report {
         text
     }
 
-    /// Writes all outcomes in JUnit's format, a suite for each program and series.
+    /// Writes all outcomes in JUnit's format, with a suite for each program and series.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -207,7 +207,7 @@ fn title(outcome: &Outcome) -> String {
     }
 }
 
-/// Verdict, seconds, name, and the times of the test's labs.
+/// Result, seconds, name, and the times of the test's labs.
 fn line(outcome: &Outcome) -> String {
     let (up, waited) = outcome.labs();
     let labs = match up > 0.0 {

@@ -1,4 +1,4 @@
-//! On which series of Slurm each end-to-end test runs, and why: `tests/lab/tests/e2e/series.toml`.
+//! The table with the series of each end-to-end test and the reasons: `tests/lab/tests/e2e/series.toml`.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use super::programs::Test;
 #[derive(Debug)]
 pub(crate) struct Table(BTreeMap<String, Row>);
 
-/// What the table says of a test.
+/// The entry of a test.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub on: On,
-    /// Whether it keeps a core busy; other tests of the lab wait most of their time.
+    /// Whether the test keeps a core busy; other tests of the lab mostly wait.
     pub computes: bool,
-    /// The place in the table: slow tests stand first, so that a run does not end with one.
+    /// The place in the table: slow tests come first, so that a run does not end with one.
     pub place: usize,
 }
 
 /// The series of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum On {
-    /// One of all series, drawn in each run.
+    /// One series, drawn in each run.
     One,
-    /// These.
+    /// All of these series.
     Each(Vec<String>),
 }
 
@@ -54,10 +54,10 @@ enum Word {
 }
 
 impl Table {
-    /// Reads the table. `known`: the series that there are.
+    /// Reads the table. `known`: the existing series.
     ///
     /// # Errors
-    /// The text is no such table; each error names the group by its reason or the test by its name.
+    /// The text is not such a table; each error names the group by its reason or the test by its name.
     pub fn parse(text: &str, known: &[&str]) -> Result<Self> {
         let file: File = toml::from_str(text)?;
         let mut rows = BTreeMap::new();
@@ -83,15 +83,15 @@ impl Table {
         Ok(Self(rows))
     }
 
-    /// What the table says of a test.
+    /// The entry of a test.
     pub fn row(&self, test: &str) -> Option<&Row> {
         self.0.get(test)
     }
 
-    /// Compares the table with the tests that there are.
+    /// Compares the table with the existing tests.
     ///
     /// # Errors
-    /// Names the tests without a line and the lines without a test.
+    /// Names the tests without an entry and the entries without a test.
     pub fn check(&self, tests: &[Test]) -> Result<()> {
         let names: Vec<&str> = tests.iter().map(|test| test.name.as_str()).collect();
         let without: Vec<&str> = names
