@@ -1,4 +1,4 @@
-//! Gives the library the name under which the driver's own is linked and loaded.
+//! Gives the library the soname of the driver's own.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,9 +1,9 @@
-//! For `LD_PRELOAD` of slurmd and slurmstepd: `/proc/PID/cgroup` has the line of the unified hierarchy alone.
+//! For `LD_PRELOAD` of slurmd and slurmstepd: `/proc/PID/cgroup` shows only the line of the unified hierarchy.
 //!
-//! Slurm's cgroup/v2 refuses to start where that file names hierarchies of version 1 too ("Hybrid mode is not
-//! supported"), and once they are mounted anywhere on a machine it does, in every namespace. A lab on such a machine
-//! can run cgroup/v2 nevertheless, on the kernel's own unified hierarchy: without controllers, but device programs
-//! need none.
+//! Slurm's cgroup/v2 refuses to start if this file also names hierarchies of version 1 ("Hybrid mode is not
+//! supported"). If one is mounted anywhere on a machine, the file names it in every namespace. With this library a
+//! lab on such a machine can run cgroup/v2 on the kernel's own unified hierarchy: without controllers, but device
+//! programs need none.
 #![allow(unsafe_code, reason = "it stands in for a function of the C library")]
 
 use std::ffi::CStr;
@@ -14,7 +14,7 @@ use libc::{c_char, c_int, mode_t};
 /// As open(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: as the caller promises to open(2); without O_CREAT the kernel does not look at the mode.
+    // SAFETY: by the contract of open(2); without O_CREAT the kernel ignores the mode.
     let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) };
     let fd = c_int::try_from(fd).unwrap_or(-1);
     // SAFETY: the kernel took it for a path.
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: mode_t) -
 /// As open(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-    // SAFETY: the same promise.
+    // SAFETY: by the same contract.
     unsafe { open(path, flags | libc::O_LARGEFILE, mode) }
 }
 
@@ -39,7 +39,7 @@ fn is_membership(path: &[u8]) -> bool {
     process.is_some_and(|process| !process.contains(&b'/'))
 }
 
-/// A file with the last of the lines, which is that of the unified hierarchy (cgroups(7)), in place of this one.
+/// A file that only has the last line, that of the unified hierarchy (cgroups(7)).
 fn unified_alone(fd: c_int) -> Option<c_int> {
     let mut text = Vec::new();
     let mut part = [0_u8; 4096];

@@ -1,6 +1,6 @@
-//! Packages of Debian that the machine's own apt sources do not name: another release, or the
-//! components contrib and non-free. They come from the mirror that the machine uses, through a
-//! private configuration of apt; nothing is installed on the machine.
+//! Debian packages that the machine's apt sources do not have: of another release, or of the components contrib and
+//! non-free. They come from the machine's mirror through a private configuration of apt; nothing is installed on the
+//! machine.
 
 #![forbid(unsafe_code)]
 
@@ -14,10 +14,10 @@ use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// How long downloaded package lists are good enough.
+/// How long downloaded package lists are used.
 const LISTS_AGE: Duration = Duration::from_secs(24 * 3600);
 
-/// Why a package cannot be had.
+/// The reasons why a package is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum DebianError {
     /// A program failed.
@@ -25,21 +25,21 @@ pub enum DebianError {
     Failed {
         /// The program with its arguments.
         command: String,
-        /// Its last words.
+        /// The last lines of its output.
         reason: String,
     },
     /// The machine's apt names no Debian mirror.
     #[error("apt on this machine has no source with the component main")]
     NoMirror,
-    /// Nothing was downloaded for this package.
+    /// No file was downloaded for this package.
     #[error("apt downloaded nothing for {0}")]
     Nothing(String),
-    /// A file or folder.
+    /// A file or folder could not be used.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -79,7 +79,7 @@ pub fn proxy() -> Option<String> {
 /// The machine's mirror.
 ///
 /// # Errors
-/// When apt has no source with the component main.
+/// apt has no source with the component main.
 pub fn mirror() -> Result<String, DebianError> {
     let format = "$(COMPONENT) $(SUITE) $(REPO_URI)";
     let sources = run(Command::new("apt-get").args([
@@ -93,7 +93,7 @@ pub fn mirror() -> Result<String, DebianError> {
         .filter_map(|line| {
             let mut words = line.split(' ');
             let (component, suite, uri) = (words.next()?, words.next()?, words.next()?);
-            // Updates and security are kept elsewhere.
+            // Updates and security updates have other mirrors.
             let plain = component == "main" && !suite.contains('-') && !suite.contains('/');
             plain.then(|| uri.to_owned())
         })
@@ -105,16 +105,15 @@ pub fn mirror() -> Result<String, DebianError> {
 #[derive(Debug)]
 pub struct Release {
     folder: PathBuf,
-    /// Held, so that two programs do not fill the same folder.
+    /// Locked, so that two programs do not write to the same folder.
     _lock: Flock<File>,
 }
 
 impl Release {
-    /// Prepares a release in a folder below `cache`, and downloads its package lists unless
-    /// there are some of today.
+    /// Prepares a release in a folder below `cache`, and downloads its package lists unless those of today are there.
     ///
     /// # Errors
-    /// Without a mirror, or without a way to it.
+    /// There is no mirror, or it cannot be reached.
     pub fn open(cache: &Path, name: &str) -> Result<Release, DebianError> {
         let folder = cache.join(name);
         for part in ["lists/partial", "archives/partial", "state", "packages"] {
@@ -154,7 +153,7 @@ impl Release {
         Ok(release)
     }
 
-    /// An apt program that sees this release and nothing of the machine.
+    /// A command of apt that uses only this release.
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for (key, name) in [
@@ -179,10 +178,10 @@ impl Release {
         command
     }
 
-    /// The version of a package that [`Release::package`] gives, or `None` without such a package.
+    /// The version of a package; None if the release does not have it.
     ///
     /// # Errors
-    /// What apt answers.
+    /// apt fails.
     pub fn version(&self, name: &str) -> Result<Option<String>, DebianError> {
         let text = run(self.apt("apt-cache").args(["policy", name]))?;
         let version = text
@@ -193,10 +192,10 @@ impl Release {
             .map(str::to_owned))
     }
 
-    /// One package's file, downloaded or from the cache.
+    /// The file of a package, downloaded or from the cache.
     ///
     /// # Errors
-    /// When the release does not have it.
+    /// The release does not have it.
     pub fn package(&self, name: &str) -> Result<PathBuf, DebianError> {
         let folder = self.folder.join("packages");
         let find = || -> Option<PathBuf> {
@@ -218,10 +217,10 @@ impl Release {
         find().ok_or_else(|| DebianError::Nothing(name.to_owned()))
     }
 
-    /// Downloads packages with all that they depend on, libc included.
+    /// Downloads packages with all of their dependencies, libc included.
     ///
     /// # Errors
-    /// When the release does not have them.
+    /// The release does not have them.
     pub fn packages_with_dependencies(&self, names: &[&str]) -> Result<Vec<PathBuf>, DebianError> {
         let arguments = ["-q", "-y", "--download-only", "--no-install-recommends"];
         run(self
@@ -242,19 +241,19 @@ impl Release {
     }
 }
 
-/// Unpacks a package. None of its scripts is run.
+/// Unpacks a package without running its scripts.
 ///
 /// # Errors
-/// What dpkg answers.
+/// dpkg fails.
 pub fn extract(package: &Path, to: &Path) -> Result<(), DebianError> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(to)).map(drop)
 }
 
-/// Unpacks packages into the tree of a machine, good for chroot: with the links of a merged
-/// `/usr`, and with root as its only user.
+/// Unpacks packages as the tree of a machine for chroot: with the links of a merged `/usr`, and with root as the only
+/// user.
 ///
 /// # Errors
-/// What tar and the file system answer.
+/// tar or the file system fails.
 pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
     for name in ["bin", "lib", "lib64", "sbin"] {
         let target = to.join("usr").join(name);
@@ -265,7 +264,7 @@ pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
         }
     }
     for package in packages {
-        // dpkg-deb -x would put folders in the links' place.
+        // dpkg-deb -x would replace the links by folders.
         run(Command::new("sh")
             .args([
                 "-c",
@@ -285,14 +284,14 @@ pub fn tree(packages: &[PathBuf], to: &Path) -> Result<(), DebianError> {
     Ok(())
 }
 
-/// Where `nvidia-cuda-mps` is looked for. Only experimental has a version that knows `-multiuser-server`.
+/// The releases that are searched for `nvidia-cuda-mps`. Only experimental has a version with `-multiuser-server`.
 const MPS_RELEASES: [&str; 4] = ["bookworm", "trixie", "sid", "experimental"];
 
-/// NVIDIA's own `nvidia-cuda-mps-control`, the newest that Debian has, with `nvidia-cuda-mps-server`
-/// beside it in `usr/sbin`. It is downloaded once; from then on no network is asked.
+/// The path of NVIDIA's `nvidia-cuda-mps-control`, the newest in Debian, with `nvidia-cuda-mps-server` beside it in
+/// `usr/sbin`. It is downloaded once; later calls need no network.
 ///
 /// # Errors
-/// When a release of Debian cannot be asked, or none has the package.
+/// No release could be queried, or none has the package.
 pub fn mps_control(cache: &Path) -> Result<PathBuf, DebianError> {
     const PACKAGE: &str = "nvidia-cuda-mps";
     let folder = cache.join(PACKAGE);
@@ -314,10 +313,10 @@ pub fn mps_control(cache: &Path) -> Result<PathBuf, DebianError> {
         }
     }
     let (_, package) = newest.ok_or_else(|| DebianError::Nothing(PACKAGE.to_owned()))?;
-    // Renamed into place as a whole: another program may be doing the same.
+    // Renamed as a whole, because another program may do the same.
     let partial = cache.join(format!(".{PACKAGE}.{}", std::process::id()));
     extract(&package, &partial)?;
-    // gpufrac runs no program that others could change.
+    // gpufrac refuses a program that others can change.
     run(Command::new("chmod").args(["-R", "go-w"]).arg(&partial))?;
     let renamed = fs::rename(&partial, &folder);
     if renamed.is_err() && control.exists() {

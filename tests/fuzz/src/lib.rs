@@ -1,8 +1,8 @@
-//! Readers of texts that others write: users, admins, Slurm, NVIDIA's daemons, whoever damages a file.
+//! Targets for readers of texts from other sources: users, admins, Slurm, NVIDIA's daemons, damaged files.
 //!
-//! Each target is a function of bytes. It panics where a reader panics, and where what was read breaks a promise of the
-//! reader. `tests/seeds.rs` gives it the seeds and changes of them in each run of the tests, `cargo xtask fuzz` gives it
-//! to libFuzzer.
+//! Each target is a function of bytes. It panics if a reader panics, or if the result breaks a promise of the reader.
+//! `tests/seeds.rs` runs the seeds and random changes of them with each run of the tests; `cargo xtask fuzz` runs the
+//! targets under libFuzzer.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -12,17 +12,17 @@ use std::path::{Path, PathBuf};
 mod crc64;
 mod targets;
 
-/// A reader, and what must hold for all that it is given.
+/// A reader with the checks of its result.
 pub struct Target {
-    /// Its name, and that of the folder of its seeds.
+    /// The name, also of the folder of its seeds.
     pub name: &'static str,
-    /// Words of its texts: a change of bytes alone would seldom write one.
+    /// Words of its texts, which random changes of bytes would rarely produce.
     pub words: &'static [&'static str],
     /// Reads an input.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 8] = [
     Target {
         name: "request",
@@ -150,7 +150,7 @@ pub const TARGETS: [Target; 8] = [
     },
 ];
 
-/// The target of a name.
+/// The target with this name.
 #[must_use]
 pub fn target(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
@@ -165,10 +165,10 @@ impl Target {
             .join(self.name)
     }
 
-    /// Its seeds with their files, in the order of their names.
+    /// Its seeds with their files, in the order of names.
     ///
     /// # Panics
-    /// When they cannot be read.
+    /// They cannot be read.
     #[must_use]
     pub fn seeds(&self) -> Vec<(PathBuf, Vec<u8>)> {
         let folder = self.folder();

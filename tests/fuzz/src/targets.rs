@@ -1,4 +1,4 @@
-//! The targets. An input is text; where it has parts they are its lines.
+//! The targets. An input is text; if it has several parts, each is a line.
 
 use std::path::Path;
 use std::sync::LazyLock;
@@ -27,12 +27,12 @@ const FULL: &str = include_str!("../../../lib/core/tests/config/valid/full.toml"
 static CONFIG: LazyLock<Config> =
     LazyLock::new(|| Config::parse(FULL, "full.toml").unwrap_or_else(|errors| panic!("{errors}")));
 
-/// What is no text has no reader.
+/// The input as text. Readers only get valid UTF-8.
 fn text(input: &[u8]) -> Option<&str> {
     std::str::from_utf8(input).ok()
 }
 
-/// Lines: per node, per task, per job, partitions, and letters for all else.
+/// Lines: request per node, per task, per job, partitions, and letters for the other inputs.
 pub(crate) fn request(input: &[u8]) {
     let Some(input) = text(input) else { return };
     let mut lines = input.split('\n');
@@ -64,7 +64,7 @@ pub(crate) fn request(input: &[u8]) {
         if let Ok(items) = request::parse(list) {
             assert_eq!(items.len(), list.split(',').count());
         }
-        // What is spelled out speaks of fractions if the text does.
+        // The spelled-out text names a fraction if the original does.
         let spelled = request::spelled_out(list);
         assert!(
             request::names_fraction(&spelled) || !request::names_fraction(list),
@@ -80,7 +80,7 @@ pub(crate) fn request(input: &[u8]) {
         return;
     };
     assert_eq!(entry.to_string().parse(), Ok(entry));
-    // What was written is taken unchanged: the other plugin decides after the first.
+    // The written text is taken unchanged, because the other plugin decides after this one.
     let again = match entry.per_task {
         true => JobRequest {
             tres_per_task: Some(&text),
@@ -97,7 +97,7 @@ pub(crate) fn request(input: &[u8]) {
             entry: as_before,
             ..
         }) => {
-            // A text that was written names no mechanism: where pools of several stand behind it, the device decides.
+            // A written text names no mechanism: with pools of several mechanisms the device decides.
             let mechanism = entry.mechanism;
             assert_eq!(
                 (
@@ -134,7 +134,7 @@ pub(crate) fn config(input: &[u8]) {
     }
 }
 
-/// The body of a lease, which gets its checksum here; and a whole file.
+/// The body of a lease, to which the checksum is added; and a whole file.
 pub(crate) fn lease(input: &[u8]) {
     let Some(text) = text(input) else { return };
     for file in [text.to_owned(), crc64::sealed(text)] {
@@ -166,7 +166,7 @@ pub(crate) fn hostlist(input: &[u8]) {
     }
 }
 
-/// Lines: the nodes, the request per node, that per task, then what the job holds on each node.
+/// Lines: the nodes, the request per node, the request per task, then the GRES on each node.
 pub(crate) fn gres_of_nodes(input: &[u8]) {
     let Some(input) = text(input) else { return };
     let mut lines = input.split('\n');
@@ -200,7 +200,7 @@ pub(crate) fn gres_of_nodes(input: &[u8]) {
     asked.is_for_gpu(&CONFIG);
 }
 
-/// A job of which nothing else matters.
+/// A job; only its GRES matter.
 fn running() -> JobInfo {
     JobInfo {
         job_id: 1,
@@ -230,7 +230,7 @@ fn running() -> JobInfo {
     }
 }
 
-/// What a control daemon says: lists of pids, memory, its version.
+/// Answers of a control daemon: lists of pids, memory, version.
 pub(crate) fn mps(input: &[u8]) {
     let Some(text) = text(input) else { return };
     assert!(answer::pids(text).count() <= text.lines().count());
@@ -240,7 +240,7 @@ pub(crate) fn mps(input: &[u8]) {
     version::of_text(text).has_partitions();
 }
 
-/// An answer of dcgm-exporter, and its page alone.
+/// An answer of dcgm-exporter, and its page.
 pub(crate) fn dcgm(input: &[u8]) {
     let page = [b"HTTP/1.0 200 OK\r\n\r\n", input].concat();
     for answer in [input, &page] {

@@ -1,6 +1,6 @@
-//! The short run of all targets: their seeds, and changes of them by chance.
+//! A short run of all targets: their seeds, and random changes of them.
 //!
-//! A change that fails is printed; it belongs into the target's folder of seeds.
+//! A change that fails is printed; it belongs in the target's folder of seeds.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,9 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use fuzz_targets::{TARGETS, Target};
 use test_seed::{Dice, seed};
 
-/// Changed inputs of each target.
+/// The number of changed inputs for each target.
 const CHANGES: usize = 4000;
-/// Longer ones take longer and find no more.
+/// The longest input in bytes; longer ones take more time and find no more.
 const LONGEST: usize = 4096;
 
 fn run(target: &Target, input: &[u8]) -> Result<(), String> {
@@ -67,7 +67,7 @@ fn seeds_and_changes_of_them() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// Else the readers are not reached at all.
+/// Without valid seeds the readers would not be reached at all.
 #[test]
 fn seeds_are_read() {
     use gpufrac_core::config::Config;

@@ -1,4 +1,4 @@
-//! Making a node, and doing to it what an administrator would.
+//! Makes a node, and changes it as an administrator would.
 
 use std::fs;
 use std::io;
@@ -9,16 +9,16 @@ use nvidia_ml::model::{MODELS, Model};
 use nvidia_ml::node::{Gpu, GpuInstance, MigDeviceBy, Node};
 use nvidia_ml::store::{Store, StoreError};
 
-/// What cannot be done to a node.
+/// The reasons why a node cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// A GPU model that there is not.
+    /// There is no such GPU model.
     #[error("there is no GPU model `{0}`; write MODEL, MODEL:COUNT, MODEL:mig or MODEL:COUNT:mig with one of {known}", known = model_names())]
     Model(String),
     /// MIG mode for a model without it.
     #[error("`{0}`: this model has no MIG")]
     NoMig(String),
-    /// The library to install was not found.
+    /// The library was not found.
     #[error("no libnvidia_ml.so beside {}: build it with `cargo build -p nvml-sim`, or name it with --lib", .0.display())]
     NoLibrary(PathBuf),
     /// Copying the library failed.
@@ -26,48 +26,48 @@ pub enum AdminError {
     Library {
         /// The library.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A GPU index outside the node.
+    /// There is no GPU with this index.
     #[error("there is no GPU {0} on this node")]
     Gpu(usize),
-    /// A profile that the GPU does not have.
+    /// The GPU does not have this profile.
     #[error("GPU {gpu} has no profile `{profile}`; it has {known}")]
     Profile {
         /// The GPU.
         gpu: usize,
-        /// The profile asked for.
+        /// The profile as written.
         profile: String,
-        /// Those there are.
+        /// The profiles of the GPU.
         known: String,
     },
-    /// A text that is no placement.
+    /// The text is not a placement.
     #[error("`{0}` is no placement: write START or START:SIZE in memory slices")]
     Placement(String),
-    /// No such instance.
+    /// There is no such instance.
     #[error("there is no instance {0}: name it by MIG UUID or by GPU/GI, such as 0/7")]
     Instance(String),
-    /// No such device.
+    /// There is no such device.
     #[error("there is no device {0}: name it by MIG UUID, GPU UUID or GPU index")]
     Device(String),
-    /// More than there is.
+    /// The device has less memory.
     #[error("{device} has {total_mib} MiB")]
     Memory {
         /// The device.
         device: String,
-        /// Its memory.
+        /// The memory of the device in MiB.
         total_mib: u64,
     },
-    /// NVML would have answered this.
+    /// NVML would refuse with this code.
     #[error("{doing}: {code}")]
     Refused {
-        /// What was tried.
+        /// The operation.
         doing: String,
-        /// The code.
+        /// NVML's code.
         code: Code,
     },
-    /// The node's folder.
+    /// The node's folder cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -82,19 +82,19 @@ fn refused(doing: impl Into<String>) -> impl FnOnce(Code) -> AdminError {
     move |code| AdminError::Refused { doing, code }
 }
 
-/// A GPU to be made.
+/// A GPU to create.
 #[derive(Debug, Clone, Copy)]
 pub struct NewGpu {
     /// Its model.
     pub model: &'static Model,
-    /// In MIG mode, whatever the others are in.
+    /// Whether it is in MIG mode, whatever the mode of the others is.
     pub mig: bool,
 }
 
 /// Reads `H100-80:2`, or `H100-80:2:mig`.
 ///
 /// # Errors
-/// A model that there is not, a count that is no number from 1 to 32, MIG on a model without it.
+/// An unknown model, a count that is not from 1 to 32, or MIG on a model without it.
 pub fn parse_gpus(text: &str) -> Result<Vec<NewGpu>, AdminError> {
     let error = || AdminError::Model(text.to_owned());
     let (rest, mig) = match text.strip_suffix(":mig") {
@@ -118,7 +118,7 @@ pub fn parse_gpus(text: &str) -> Result<Vec<NewGpu>, AdminError> {
 /// The newest built library near the running program.
 ///
 /// # Errors
-/// When there is none.
+/// There is none.
 pub fn built_library() -> Result<PathBuf, AdminError> {
     let program = std::env::current_exe().unwrap_or_default();
     let folder = program.parent().unwrap_or(Path::new("."));
@@ -134,11 +134,10 @@ pub fn built_library() -> Result<PathBuf, AdminError> {
         .ok_or_else(|| AdminError::NoLibrary(folder.to_owned()))
 }
 
-/// Makes a node in `root`, in place of one that was there; with `mig`, all GPUs that have it are in
-/// MIG mode.
+/// Makes a node in `root`, replacing an older one. With `mig`, all GPUs that have MIG are in MIG mode.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn init(
     root: &Path,
     gpus: &[NewGpu],
@@ -156,7 +155,7 @@ pub fn init(
     let folder = root.join("lib");
     let installed = folder.join("libnvidia-ml.so.1");
     let new = folder.join(".libnvidia-ml.so.1");
-    // Renamed into place: a process that has an older copy mapped keeps that.
+    // Renamed, so that a process that has mapped an older copy keeps it.
     fs::create_dir_all(&folder)
         .and_then(|()| fs::copy(library, &new))
         .and_then(|_| fs::rename(&new, &installed))
@@ -171,10 +170,10 @@ fn gpu(node: &Node, index: usize) -> Result<&Gpu, AdminError> {
     node.gpus.get(index).ok_or(AdminError::Gpu(index))
 }
 
-/// Switches MIG mode as a reset with that mode pending would: instances are lost.
+/// Switches MIG mode, as a reset with the pending mode would: instances are lost.
 ///
 /// # Errors
-/// When the GPU has no MIG, or there is no such GPU.
+/// The GPU has no MIG, or there is no such GPU.
 pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> {
     gpu(&*store.node()?, index)?;
     let doing = format!("switching MIG mode of GPU {index}");
@@ -190,10 +189,10 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
     store.update(change).map_err(refused(doing))
 }
 
-/// Lets the driver lead from compute instances to MIG devices in another way.
+/// Chooses how the driver leads from a compute instance to its MIG device.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         node.mig_device_by = by;
@@ -205,7 +204,7 @@ pub fn mig_device_by(store: &Store, by: MigDeviceBy) -> Result<(), AdminError> {
 /// Resets a GPU.
 ///
 /// # Errors
-/// When there is no such GPU.
+/// There is no such GPU.
 pub fn reset(store: &Store, index: usize) -> Result<(), AdminError> {
     gpu(&*store.node()?, index)?;
     let change = |node: &mut Node| {
@@ -217,10 +216,10 @@ pub fn reset(store: &Store, index: usize) -> Result<(), AdminError> {
         .map_err(refused(format!("resetting GPU {index}")))
 }
 
-/// Reboots the node, as far as its GPUs can tell.
+/// Reboots the node; only its GPUs change.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn reboot(store: &Store) -> Result<(), AdminError> {
     let change = |node: &mut Node| {
         node.reboot();
@@ -229,10 +228,10 @@ pub fn reboot(store: &Store) -> Result<(), AdminError> {
     store.update(change).map_err(refused("rebooting"))
 }
 
-/// Lets memory of a GPU or an instance be held without a process; 0 for no longer.
+/// Lets memory of a GPU or an instance stay in use without a process; 0 ends this.
 ///
 /// # Errors
-/// A device that there is not, and more memory than it has.
+/// There is no such device, or it has less memory.
 pub fn leak(store: &Store, device: &str, mib: u64) -> Result<(), AdminError> {
     let missing = || AdminError::Device(device.to_owned());
     let node = store.node()?;
@@ -279,11 +278,10 @@ fn enough(device: &str, mib: u64, total_mib: u64) -> Result<(), AdminError> {
     })
 }
 
-/// Creates an instance behind everyone's back. Answers GPU instance id and, when it gets a
-/// compute instance, the MIG UUID.
+/// Creates an instance without NVML. Returns the GPU instance id and, if it has a compute instance, the MIG UUID.
 ///
 /// # Errors
-/// NVML's refusals, and names that do not exist.
+/// NVML's refusals, and unknown names.
 pub fn create(
     store: &Store,
     index: usize,
@@ -334,11 +332,11 @@ pub fn create(
         .map_err(refused(format!("creating {} on GPU {index}", found.name)))
 }
 
-/// Destroys an instance with all that it has, named by MIG UUID or as GPU/GI. Processes on it
-/// hinder only who is not forcing it.
+/// Destroys an instance with its compute instances, named by MIG UUID or as GPU/GI. Processes on it prevent this
+/// unless `force` is set.
 ///
 /// # Errors
-/// NVML's refusals, and names that do not exist.
+/// NVML's refusals, and unknown names.
 pub fn destroy(store: &Store, name: &str, force: bool) -> Result<(), AdminError> {
     let node = store.node()?;
     let error = || AdminError::Instance(name.to_owned());

@@ -1,7 +1,6 @@
-//! Controls a simulated node of GPUs, and runs a fake CUDA program on it.
+//! Controls a simulated node with GPUs, and runs a fake CUDA program on it.
 //!
-//! The GPUs themselves, and the rules by which they are cut, are those of `nvml-sim`; the
-//! program `gpusim` is a thin layer over this library.
+//! `nvml-sim` has the GPUs themselves and the rules of MIG; the program `gpusim` is a thin layer over this library.
 
 #![forbid(unsafe_code)]
 

@@ -1,14 +1,14 @@
-//! Where simulated nodes live: in memory if possible, as `/run` of a real node does.
+//! The folder of simulated nodes: in memory if possible, as `/run` of a real node is.
 
 use std::path::{Path, PathBuf};
 
 use nix::sys::statvfs::{FsFlags, statvfs};
 
-/// What a file system in memory must have free, in bytes: each node has a copy of the library.
+/// The free bytes that a file system in memory must have; each node has a copy of the library.
 const ROOM: u64 = 1 << 30;
 
-/// The folder for the folders of nodes: one in memory where device nodes and programs work there, else the one for
-/// temporary files. State files that are replaced hundreds of times take seconds on a disk.
+/// The folder for simulated nodes: one in memory if device nodes and programs work there, otherwise that for
+/// temporary files. On a disk, state files that are replaced hundreds of times take seconds.
 #[must_use]
 pub fn folder() -> PathBuf {
     let memory = Path::new("/dev/shm");

@@ -1,8 +1,8 @@
-//! How a fake CUDA program becomes a client of `mps-standin`.
+//! The connection of a fake CUDA program to `mps-standin`.
 //!
-//! It connects to the socket `control` of the pipe directory, as CUDA does, and says its pid. The daemon
-//! answers with the server that is to serve it, and puts it on this server's list of clients. The
-//! connection stays open: a line from the daemon ends the client.
+//! The program connects to the socket `control` of the pipe directory, as CUDA does, and sends its pid. The daemon
+//! answers with a server, and adds the program to this server's clients. The connection stays open: a line from the
+//! daemon ends the client.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,12 +14,12 @@ use serde::{Deserialize, Serialize};
 
 /// The server's program.
 pub const SERVER: &str = "nvidia-cuda-mps-server";
-/// The word with which a client asks for a server; its pid follows.
+/// The word by which a client requests a server; its pid follows.
 pub const CONNECT: &str = "connect";
 
 const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
-/// Why MPS does not serve.
+/// The errors of MPS.
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
     /// CUDA error 807.
@@ -31,13 +31,13 @@ pub enum MpsError {
     /// CUDA error 810.
     #[error("the MPS client has been terminated")]
     Terminated,
-    /// A variable that means nothing.
+    /// The variable has an invalid value.
     #[error("{LIMIT}=`{0}`: write NUMBER=MEMORY, such as 0=4G, and more of them behind commas")]
     Limit(String),
 }
 
 impl MpsError {
-    /// The last eight bits of CUDA's error number.
+    /// The last eight bits of CUDA's error number, as an exit status.
     #[must_use]
     pub fn status(&self) -> u8 {
         let number: u16 = match self {
@@ -50,7 +50,7 @@ impl MpsError {
     }
 }
 
-/// Memory as MPS takes it, in MiB: `2G`, `512M` or `512`.
+/// Memory in MPS's notation, in MiB: `2G`, `512M` or `512`.
 #[must_use]
 pub fn parse_limit(text: &str) -> Option<u64> {
     match text.strip_suffix('G') {
@@ -59,12 +59,12 @@ pub fn parse_limit(text: &str) -> Option<u64> {
     }
 }
 
-/// What the environment of a program says of MPS.
+/// The variables of MPS in the environment of a program.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// The pipe directory.
     pub pipe: Option<PathBuf>,
-    /// The program's own limit of memory, on the device that it uses.
+    /// The program's own memory limit on its device, in MiB.
     pub own_limit_mib: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ impl Settings {
     /// Reads `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
     ///
     /// # Errors
-    /// A limit that is none.
+    /// The limit is not valid.
     pub fn from_environment() -> Result<Settings, MpsError> {
         let Some(pipe) = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY") else {
             return Ok(Settings::default());
@@ -84,7 +84,7 @@ impl Settings {
         })
     }
 
-    /// The least limit that applies to the device which the server calls `number`.
+    /// The smallest limit for the device with the server's number `number`, in MiB.
     #[must_use]
     pub fn limit_mib(&self, server: &Server, number: usize) -> Option<u64> {
         let by_number = server.limits.get(&number.to_string());
@@ -95,7 +95,7 @@ impl Settings {
     }
 }
 
-/// The limit of device 0, the only one that the program uses; the outer `None` for what is no list of limits.
+/// The limit of device 0, the only one that the program uses; the outer None if the text is not a list of limits.
 fn limit_of_first(text: &str) -> Option<Option<u64>> {
     let mut found = None;
     for part in text.split(',').filter(|part| !part.is_empty()) {
@@ -108,26 +108,26 @@ fn limit_of_first(text: &str) -> Option<Option<u64>> {
     Some(found)
 }
 
-/// A server, as the daemon tells a client of it.
+/// A server, as the daemon describes it to a client.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Server {
     /// Its pid.
     pub pid: u32,
     /// When it started, in ticks.
     pub started: u64,
-    /// `CUDA_VISIBLE_DEVICES` of the daemon; empty for all.
+    /// The devices in the daemon's `CUDA_VISIBLE_DEVICES`; empty for all.
     pub devices: Vec<String>,
-    /// Limits of memory in MiB, by number or name of the device.
+    /// Memory limits in MiB, by number or name of the device.
     pub limits: BTreeMap<String, u64>,
 }
 
-/// What the daemon answers to [`CONNECT`].
+/// The daemon's answer to [`CONNECT`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The client is served.
     Server(Server),
-    /// It is not.
+    /// The client is refused.
     NotReady(String),
 }
 
@@ -139,10 +139,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the daemon; without one there is nothing to connect to, and CUDA does without MPS.
+    /// Connects to the daemon. None if there is no daemon; CUDA then works without MPS.
     ///
     /// # Errors
-    /// When the daemon has no server for us.
+    /// The daemon has no server for this program.
     pub fn open(settings: &Settings) -> Result<Option<Connection>, MpsError> {
         let Some(pipe) = &settings.pipe else {
             return Ok(None);
@@ -161,16 +161,16 @@ impl Connection {
         }
     }
 
-    /// The server.
+    /// The server that serves this connection.
     #[must_use]
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Whether the server still serves us. It does so without its daemon, too.
+    /// Checks that the server still serves this program. It also does so after its daemon has ended.
     ///
     /// # Errors
-    /// When it does not.
+    /// It does not.
     pub fn check(&self) -> Result<(), MpsError> {
         if let Ok(1..) = (&self.stream).read(&mut [0; 16]) {
             return Err(MpsError::Terminated);

@@ -1,4 +1,4 @@
-//! A fake CUDA program: takes the device that CUDA would take, and holds it.
+//! A fake CUDA program: takes the device that CUDA would take, and keeps it.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -16,7 +16,7 @@ use nvidia_ml::tree::{self, Access, Capability};
 
 use crate::mps::{self, Connection};
 
-/// Why the program cannot run; each has its exit status.
+/// The reasons why the program cannot run; each has its exit status.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
     /// CUDA error 100.
@@ -29,11 +29,11 @@ pub enum ProgramError {
     OutOfMemory {
         /// The device.
         device: String,
-        /// Memory wanted.
+        /// The requested memory in MiB.
         asked_mib: u64,
-        /// Memory left.
+        /// The free memory in MiB.
         free_mib: u64,
-        /// Memory of the device.
+        /// The memory of the device in MiB.
         total_mib: u64,
     },
     /// CUDA error 46.
@@ -42,7 +42,7 @@ pub enum ProgramError {
     /// CUDA errors 806, 807 and 810.
     #[error(transparent)]
     Mps(#[from] mps::MpsError),
-    /// The node's folder.
+    /// The node's folder cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A system call failed.
@@ -54,7 +54,7 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// The exit status: CUDA's error number where there is one, of a high one the last eight bits.
+    /// The exit status: CUDA's error number if there is one, the last eight bits of a larger one.
     #[must_use]
     pub fn status(&self) -> u8 {
         match self {
@@ -67,24 +67,24 @@ impl ProgramError {
     }
 }
 
-/// What the program is to do.
+/// The arguments of the program.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// `CUDA_VISIBLE_DEVICES`; `None` when it is not set.
     pub visible: Option<String>,
-    /// Memory to hold.
+    /// The memory to allocate in MiB.
     pub memory_mib: u64,
-    /// How long to run; without it, until a signal.
+    /// The running time; None until a signal.
     pub time: Option<Duration>,
-    /// How busy to be.
+    /// The pattern of activity.
     pub pattern: Pattern,
-    /// Command that NVML reports.
+    /// The command name in NVML.
     pub name: String,
-    /// Where it finds MPS.
+    /// The variables of MPS.
     pub mps: mps::Settings,
 }
 
-/// What the context of an MPS server takes.
+/// The memory of an MPS server's context in MiB.
 const SERVER_MEMORY_MIB: u64 = 30;
 
 /// The device that the program got.
@@ -98,7 +98,7 @@ fn no_device(reason: impl Into<String>) -> ProgramError {
     ProgramError::NoDevice(reason.into())
 }
 
-/// Opens a node of the driver, as CUDA's library would.
+/// Opens a device node of the driver, as CUDA's library would.
 fn open(path: &Path, write: bool) -> Result<(), ProgramError> {
     match tree::probe(path, write) {
         Access::Reached => Ok(()),
@@ -107,8 +107,8 @@ fn open(path: &Path, write: bool) -> Result<(), ProgramError> {
     }
 }
 
-/// Opens the nodes of an instance. For root missing ones are made, as `nvidia-modprobe` would
-/// for everyone, since it is setuid root.
+/// Opens the device nodes of an instance. For root, missing nodes are created; for other users the real
+/// `nvidia-modprobe` would create them, because it is setuid root.
 fn open_instance(
     root: &Path,
     gpu: &Gpu,
@@ -119,7 +119,7 @@ fn open_instance(
         Capability::GpuInstance(gpu.minor, gi.id),
         Capability::ComputeInstance(gpu.minor, gi.id, ci.id),
     ] {
-        // Fails for everyone but root; for root the open below reports a missing node.
+        // Fails for other users than root. For root, the open below reports a missing node.
         let _ = tree::modprobe(root, capability);
         open(&capability.node(root), false)?;
     }
@@ -158,7 +158,7 @@ fn whole_or_first<'a>(root: &Path, gpu: &'a Gpu) -> Result<Found<'a>, ProgramErr
     }
 }
 
-/// The device that CUDA makes number 0.
+/// The device that CUDA numbers 0.
 fn choose<'a>(
     root: &Path,
     node: &'a Node,
@@ -175,8 +175,8 @@ fn choose<'a>(
         }
         return Err(no_device("no GPU and no instance can be opened"));
     };
-    // Only the first entry matters: CUDA stops at the first that names nothing, and a program
-    // that asks for no device by number uses the first of those before.
+    // Only the first entry matters: CUDA stops at the first entry without a device, and a program that names no
+    // device number uses the first one before it.
     let first = visible.split(',').next().unwrap_or_default().trim();
     if let Ok(index) = first.parse::<usize>() {
         let gpu = gpus
@@ -204,7 +204,7 @@ fn choose<'a>(
             mig: Some((gi, ci)),
         });
     }
-    // The start of a UUID is enough, as long as it is the start of one device's only.
+    // The start of a UUID is enough if it is the start of only one device's UUID.
     if first.starts_with("MIG-") && first.len() > 4 {
         let all = gpus
             .iter()
@@ -281,8 +281,8 @@ impl Found<'_> {
     }
 }
 
-/// The device that a client of MPS makes number 0, and the number that the server has for it. What the
-/// client names is one of the server's devices, or their number.
+/// The device that an MPS client numbers 0, and the server's number of it. The client names one of the server's
+/// devices, or its number.
 fn choose_of_server<'a>(
     root: &Path,
     node: &'a Node,
@@ -305,7 +305,7 @@ fn choose_of_server<'a>(
     Ok((wanted, number))
 }
 
-/// The device, and the number that limits of memory have for it.
+/// The device, and its number in memory limits.
 fn take<'a>(
     root: &Path,
     node: &'a Node,
@@ -326,12 +326,12 @@ fn take<'a>(
     }
 }
 
-/// Whether the compute mode lets the program in beside those who are there.
+/// Whether the compute mode admits the program besides those that are there.
 fn admitted(found: &Found<'_>, others: &[&Record], server: Option<&mps::Server>) -> bool {
     let is_other = |record: &&Record| server.is_none_or(|server| record.worker() != server.pid);
     match found.gpu.compute_mode {
         PROHIBITED => false,
-        // The server is the one process that has the GPU.
+        // The server is the only process that has the GPU.
         EXCLUSIVE_PROCESS => !others.iter().copied().any(|other| is_other(&other)),
         _ => true,
     }
@@ -357,15 +357,14 @@ fn process(
     })
 }
 
-/// Takes a device and memory on it. The answer is the registered process and the line that
-/// tells what it got.
+/// Takes a device and memory on it. Returns the registered process and the line with the result.
 fn start(
     store: &Store,
     plan: &Plan,
     server: Option<&mps::Server>,
 ) -> Result<(Process, String), ProgramError> {
     let root = store.root();
-    // No instance comes or goes from the look at it until the process is on the list.
+    // Locked, so that no instance is created or destroyed until the process is registered.
     let lock = store.lock()?;
     let node = store.node()?;
     let (found, number) = take(root, &node, plan, server)?;
@@ -381,7 +380,7 @@ fn start(
             found.gpu.uuid
         )));
     }
-    // The daemon knows nothing of simulated GPUs, so its server is put on the list by its first client.
+    // The daemon knows nothing of simulated GPUs, so the first client registers the server.
     let new_server = server.filter(|server| {
         let mut known = present.iter();
         !known.any(|record| record.role == Role::Server && record.process.pid == server.pid)
@@ -424,8 +423,8 @@ fn start(
     Ok((process, line))
 }
 
-/// Runs the program: takes the device, tells `report` what it got, and stays until its time is
-/// over or SIGTERM, SIGINT or SIGHUP comes. Answers the signal, if one came.
+/// Runs the program: takes the device, passes the result to `report`, and runs until its time is over or SIGTERM,
+/// SIGINT or SIGHUP arrives. Returns the signal, if there was one.
 ///
 /// # Errors
 /// As a CUDA program would fail.
@@ -434,7 +433,7 @@ pub fn run(
     plan: &Plan,
     report: impl FnOnce(&str),
 ) -> Result<Option<i32>, ProgramError> {
-    // This may wait for long, and a signal then ends it as it ends any program.
+    // This may wait for long; a signal then ends it like any program.
     let mps = Connection::open(&plan.mps)?;
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -450,7 +449,7 @@ pub fn run(
         if let Some(mps) = &mps {
             mps.check()?;
         }
-        // The node may have been made again, which is no reason to end.
+        // The node may have been created again, which must not end the program.
         let _ = process.beat(store.root());
         Ok(())
     });
@@ -458,7 +457,7 @@ pub fn run(
     signal
 }
 
-/// Waits for a signal or the end, with a look around every [`processes::BEAT`].
+/// Waits for a signal or the end, and reports activity after every [`processes::BEAT`].
 fn wait(
     signals: &SignalFd,
     end: Option<Instant>,
@@ -471,7 +470,7 @@ fn wait(
         if left.is_zero() {
             return Ok(None);
         }
-        // Rounded up, so as not to spin through the last millisecond.
+        // Rounded up, so that the last millisecond does not spin.
         let ms = left.min(processes::BEAT).as_millis() as i32 + 1;
         let timeout = PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX);
         let mut fds = [PollFd::new(signals.as_fd(), PollFlags::POLLIN)];

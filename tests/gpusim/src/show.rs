@@ -1,4 +1,4 @@
-//! What a node looks like now.
+//! The current state of a node.
 
 use std::fmt::Write as _;
 
@@ -9,13 +9,13 @@ use nvidia_ml::store::{Store, StoreError};
 use nvidia_ml::tree::Capability;
 use serde::Serialize;
 
-/// What cannot be shown.
+/// The reasons why the state cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum ShowError {
     /// The node's folder.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A state that contradicts itself.
+    /// The state contradicts itself.
     #[error("GPU {gpu}, GPU instance {gi}: its profile is unknown ({code})")]
     Profile {
         /// The GPU.

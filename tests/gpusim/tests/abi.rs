@@ -15,7 +15,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings as sys;
 
-/// Calls a function of the loaded library; the answer is its code.
+/// Calls a function of the loaded library; returns its code.
 macro_rules! raw {
     ($nvml:expr, $name:ident($($argument:expr),*)) => {{
         let function = $nvml.lib().$name.as_ref().unwrap();
@@ -75,7 +75,7 @@ fn instances(nvml: &Nvml, device: sys::nvmlDevice_t, profile: u32) -> Vec<(u32, 
         .collect()
 }
 
-/// The profiles with their placements, as NVML tells them.
+/// The profiles with their placements, from NVML.
 fn placements(nvml: &Nvml, device: sys::nvmlDevice_t) -> Vec<(u32, u32, u32)> {
     let mut all = Vec::new();
     for kind in 0..0x12 {
@@ -130,7 +130,7 @@ fn placements(nvml: &Nvml, device: sys::nvmlDevice_t) -> Vec<(u32, u32, u32)> {
     all
 }
 
-/// Sets every configuration of a GPU that there is, one instance at a time, and reads back each.
+/// Makes every possible configuration of a GPU, one instance at a time, and reads each back.
 fn every_configuration(model: &str) -> usize {
     let node = SimNode::new(&[model], &["--mig"]);
     let nvml = node.nvml();
@@ -177,7 +177,7 @@ fn every_configuration(model: &str) -> usize {
 
 #[test]
 fn every_configuration_of_an_a30_is_set_and_read_back() {
-    // 4 quarters, of which one can have the media engines, and 2 halves likewise.
+    // 4 quarters, one of which can have the media engines, and 2 halves, likewise.
     assert!(every_configuration("A30-24") > 50);
 }
 
@@ -205,7 +205,7 @@ fn a_mig_device_from_creation_to_destruction() {
         create(&nvml, device, 15, 2, 2),
         Err(Code::INSUFFICIENT_RESOURCES)
     );
-    // Without a compute instance it cannot be seen.
+    // Without a compute instance it is not visible.
     assert!(matches!(
         gpu.mig_device_by_index(0),
         Err(NvmlError::NotFound)
@@ -407,7 +407,7 @@ fn calls_are_cheap() {
     let library = node.library();
     let nvml = node.nvml();
     let gpu = nvml.device_by_index(7).unwrap();
-    // Beside them what the machine needs for a file at the same time.
+    // Besides NVML's memory, as much as a file needs at the same time.
     let state = node.root().join("state/node.json");
     let (mut start, mut call, mut file) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! What is told of activity and of memory, once programs have ended and while they run.
+//! The reported activity and memory of programs, while they run and after they ended.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -23,8 +23,8 @@ fn percent(nvml: &Nvml, from: &GpmSample<'_>, to: &GpmSample<'_>) -> Result<f64,
     Ok(got[0].as_ref().unwrap().value)
 }
 
-/// A sample, and the moments between which it was taken, in microseconds since 1970: on a busy machine they are far
-/// apart.
+/// A sample, and the times between which it was taken, in microseconds since 1970; on a busy machine they differ
+/// much.
 struct Taken<'nvml> {
     sample: GpmSample<'nvml>,
     from_us: u64,
@@ -45,7 +45,7 @@ fn seconds(from_us: u64, to_us: u64) -> f64 {
     to_us.saturating_sub(from_us) as f64 / 1e6
 }
 
-/// Busy seconds between two samples: at least and at most, give or take a millisecond.
+/// Busy seconds between two samples: lower and upper bound, with a tolerance of a millisecond.
 fn busy(nvml: &Nvml, from: &Taken<'_>, to: &Taken<'_>) -> RangeInclusive<f64> {
     let part = percent(nvml, &from.sample, &to.sample).unwrap() / 100.0;
     let least = part * seconds(from.to_us, to.from_us);
@@ -70,7 +70,7 @@ fn now_us() -> u64 {
     nvidia_ml::processes::now_us()
 }
 
-/// Who computed since a moment.
+/// The processes that computed since a time.
 fn workers(gpu: &Device<'_>, last_seen_us: u64) -> Vec<(u32, u32)> {
     match gpu.process_utilization_stats(last_seen_us) {
         Err(NvmlError::NotFound) => Vec::new(),
@@ -99,7 +99,7 @@ fn short_programs_between_two_samples_count() {
     }
     let (end, whole_end) = (sample(2), taken(|| gpu.gpm_sample()));
     let all = busy(&nvml, &first, &end);
-    // Twenty times 50 ms, and as much more as the machine let them live for.
+    // Twenty times 50 ms; more if the machine was slow to end the programs.
     agree(&all, &(1.0..=lives));
     let parts = samples.windows(2).map(|two| busy(&nvml, &two[0], &two[1]));
     let parts = parts.fold((0.0, 0.0), |sum, part| {
@@ -111,7 +111,7 @@ fn short_programs_between_two_samples_count() {
     };
     none(&idle, &sample(1));
     agree(&all, &busy(&nvml, &whole, &whole_end));
-    // All over.
+    // All programs have ended.
     none(&end, &sample(2));
 }
 
@@ -125,7 +125,7 @@ fn a_killed_program_counts_up_to_its_death() {
     let started = now_us();
     let mut program = Running::start(node.gpusim(&["run"]));
     let runs = now_us();
-    // What it did is known up to its last beat.
+    // Its activity is known up to its last beat.
     while last_beat(&node) < runs + 300_000 {
         sleep(10);
     }
@@ -135,7 +135,7 @@ fn a_killed_program_counts_up_to_its_death() {
     let dead = now_us();
     sleep(400);
     let after = sample();
-    // A killed program counts up to a beat after its last one.
+    // A killed program counts for up to one beat after its last one.
     let beat = nvidia_ml::processes::BEAT.as_secs_f64();
     let lived = 0.3..=seconds(started, dead) + beat;
     agree(&busy(&nvml, &from, &after), &lived);
@@ -146,7 +146,7 @@ fn a_killed_program_counts_up_to_its_death() {
     assert!(!node.ok(&["show"]).contains("process"));
 }
 
-/// When the only program of a node last said that it lives, in microseconds since 1970.
+/// The last beat of the only program of a node, in microseconds since 1970.
 fn last_beat(node: &SimNode) -> u64 {
     let mut files = fs::read_dir(node.root().join("procs")).unwrap();
     let file = files.next().unwrap().unwrap().metadata().unwrap();
@@ -209,7 +209,7 @@ fn steps_follow_one_another() {
         })
         .collect();
     let began_us = nvidia_ml::processes::live(node.root()).unwrap()[0].began_us;
-    // Half a load from 0.4 s on, a whole one from 0.8 s on.
+    // Half of the load from 0.4 s on, all of it from 0.8 s on.
     let worked = |at_us| {
         let age = seconds(began_us, at_us);
         (age - 0.4).clamp(0.0, 0.4) / 2.0 + (age - 0.8).clamp(0.0, 0.4)

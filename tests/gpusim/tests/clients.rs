@@ -1,6 +1,6 @@
-//! Programs that we did not write, on the simulated NVML: nvidia-ml-py, nvidia-smi, and Slurm's
-//! own gpu/nvml plugin. Each is downloaded once; a test whose program cannot be had says so and
-//! passes, or fails where `GPUFRAC_NO_SKIP` is set.
+//! Other projects' programs on the simulated NVML: nvidia-ml-py, nvidia-smi, and Slurm's gpu/nvml plugin. Each is
+//! downloaded once. A test whose program is not available passes with a message, or fails if `GPUFRAC_NO_SKIP` is
+//! set.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -16,7 +16,7 @@ fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
 
-/// The value, or the reason why the test is skipped.
+/// The value; otherwise skips the test with the reason.
 macro_rules! or_skip {
     ($got:expr) => {
         match $got {
@@ -30,7 +30,7 @@ macro_rules! or_skip {
     };
 }
 
-/// A Python that has nvidia-ml-py.
+/// A Python with nvidia-ml-py.
 fn python() -> Result<PathBuf, String> {
     let folder = cache().join("python");
     let python = folder.join("bin/python");
@@ -66,7 +66,7 @@ fn nvidia_ml_py() {
     assert!(output.status.success(), "{}", told(&output));
 }
 
-/// `nvidia-smi` of a Debian release, and the driver version that it wants.
+/// `nvidia-smi` of a Debian release, and the driver version that it requires.
 fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
     let packages = Release::open(&cache(), release)?;
     let package = packages.package("nvidia-smi")?;
@@ -86,7 +86,7 @@ fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
 fn nvidia_smi_manages(release: &str) {
     let (program, version) = or_skip!(nvidia_smi(release));
     println!("nvidia-smi {version}");
-    // `mig -lci` takes the index of a compute instance's `device` for that of its GPU.
+    // `mig -lci` uses the index of a compute instance's `device` as that of its GPU.
     let more = ["--mig", "--driver", &version, "--mig-device-by", "name"];
     let node = SimNode::new(&["H100-80", "A100-40"], &more);
     let smi = |arguments: &[&str]| -> Output {
@@ -102,7 +102,7 @@ fn nvidia_smi_manages(release: &str) {
         String::from_utf8(output.stdout).unwrap()
     };
     let has = |text: &str, wanted: &str| {
-        // Columns are filled with blanks, more or fewer.
+        // The width of columns varies, so runs of blanks are reduced to one.
         let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(
             squeeze(text).contains(&squeeze(wanted)),
@@ -142,7 +142,7 @@ fn nvidia_smi_manages(release: &str) {
         "0 2 MIG 1c.3g.40gb 0 0/3 16",
     );
 
-    // What nvidia-smi says of the instances is what gpusim shows.
+    // nvidia-smi shows the same instances as gpusim.
     let devices = ok(&["-L"]);
     let shown: serde_json::Value = serde_json::from_str(&node.ok(&["show", "--json"])).unwrap();
     let instances = shown["gpus"][0]["instances"].as_array().unwrap();
@@ -205,8 +205,8 @@ fn nvidia_smi_of_trixie() {
     nvidia_smi_manages("trixie");
 }
 
-/// `slurmd -G` with AutoDetect=nvml, in a tree of Debian trixie whose /proc and /dev are the
-/// simulator's: the plugin reads both by their fixed names.
+/// `slurmd -G` with AutoDetect=nvml, in a tree of Debian trixie with the simulator's /proc and /dev, because the
+/// plugin reads both at fixed paths.
 #[test]
 fn slurms_gpu_nvml_plugin() {
     let release = or_skip!(Release::open(&cache(), "trixie"));
@@ -266,7 +266,7 @@ fn slurms_gpu_nvml_plugin() {
     fs::write(conf.join("slurm.conf"), slurm_conf).unwrap();
     fs::write(conf.join("gres.conf"), "AutoDetect=nvml\n").unwrap();
     fs::write(conf.join("cgroup.conf"), "CgroupPlugin=disabled\n").unwrap();
-    // Debian calls it slurmd-wlm, which Slurm's own look at the program's name does not know.
+    // Debian's name is slurmd-wlm, which Slurm's check of its program name does not know.
     std::os::unix::fs::symlink("slurmd-wlm", tree.join("usr/sbin/slurmd")).unwrap();
     let slurmd = |arguments: &[&str]| {
         let mut command = Command::new("chroot");

@@ -1,4 +1,4 @@
-//! The simulator's tables against gpufrac's own: two readings of the same sources.
+//! Compares the simulator's tables with gpufrac's own: two independent readings of the same sources.
 
 use gpufrac_core::geometry::Geometry;
 use gpusim::admin::parse_gpus;
@@ -46,7 +46,7 @@ fn both_read_the_sources_alike() {
             if !estimated {
                 assert_eq!(profile.multiprocessors, other.multiprocessors, "{which}");
             }
-            // Captures of one model differ by driver and ECC; a node refuses beyond a tenth.
+            // Captures of one model differ by driver and ECC; a node refuses differences of more than a tenth.
             let (ours, theirs) = (profile.memory.0 as f64, other.memory_mib as f64);
             assert!(
                 (ours / theirs - 1.0).abs() < 0.1,
@@ -61,7 +61,7 @@ fn a_model_has_one_name() {
     for model in &MODELS {
         let name = model.name;
         let without = Geometry::without_mig(name);
-        // The names with MIG are compared above, from the other side.
+        // The names with MIG are compared above.
         assert_eq!(
             Geometry::builtin(name).is_some(),
             model.geometry.is_some(),

@@ -1,4 +1,4 @@
-//! How long the simulated driver takes, and who is told of which call.
+//! The duration of the simulated driver's calls, and the journal of calls.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unsafe_code, reason = "NVML's MIG functions have no safe wrapper")]
 
@@ -16,7 +16,7 @@ use nvml_wrapper::Nvml;
 
 const LIBRARY: &str = "GPUSIM_TEST_LIBRARY";
 
-/// Opens a session and keeps it until its input ends; nothing when a person runs the tests.
+/// Opens a session and keeps it until its input ends; does nothing if a person runs the tests.
 #[test]
 fn child() {
     let Some(library) = std::env::var_os(LIBRARY) else {
@@ -29,7 +29,7 @@ fn child() {
     std::io::stdin().read_line(&mut line).unwrap();
 }
 
-/// Another process with a session, as one of a job.
+/// Another process with a session, as of a job.
 fn other(node: &SimNode, job: &str) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture", "--quiet"])
@@ -39,7 +39,7 @@ fn other(node: &SimNode, job: &str) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Left open: the test harness in the child fails where it cannot write its last lines.
+    // Kept open: the test harness in the child fails if it cannot write its last lines.
     let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().starts_with("open with")));
     child
@@ -82,7 +82,7 @@ fn a_handle_by_uuid_takes_longer_for_each_other_session() {
     assert!(took() >= least(1));
     let mut second = other(&node, "8");
     assert!(took() >= least(2));
-    // A process that is killed is not counted any more; nor is one that ended.
+    // A killed process is no longer counted, nor is an ended one.
     first.kill().unwrap();
     first.wait().unwrap();
     assert!(took() >= least(1));
@@ -97,7 +97,7 @@ fn changes_of_one_gpu_take_turns_and_those_of_two_do_not() {
     let long = Duration::from_secs(1);
     node.ok(&["latency", "set", "create-gpu-instance", "1000"]);
     node.ok(&["latency", "set", "start", "0"]);
-    // When each ended, and how long it took, with the wait for the turn.
+    // The end and the duration of each call, with the wait for its turn.
     let both = |places: [(u32, u32); 2]| -> [Entry; 2] {
         node.ok(&["calls", "--start"]);
         let nvml = node.nvml();
@@ -144,7 +144,7 @@ fn a_delay_can_be_of_one_gpu() {
     }
     for entry in journal::read(node.root()).unwrap() {
         let slow = entry.took >= Duration::from_millis(150);
-        // A busy machine can make any call slow, and none quick.
+        // A busy machine can make a call slower, but not quicker.
         assert!(slow || entry.gpu != Some(1), "{entry:?}");
     }
     assert_eq!(calls(&node, "nvmlDeviceGetUUID")[1].gpu, Some(1));
@@ -184,7 +184,7 @@ fn the_model_is_switched_on_and_off() {
         "--profile",
         "1g.10gb",
     ]);
-    // Faults end; the driver stays as it is.
+    // `clear` ends faults; the latencies stay.
     node.ok(&["clear"]);
     let shown = show();
     assert!(shown.starts_with("on, at 10 %\n"), "{shown}");

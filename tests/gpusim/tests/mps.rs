@@ -15,7 +15,7 @@ fn lives(pid: u32) -> bool {
     nvidia_ml::processes::start_ticks(pid).is_some()
 }
 
-/// What the real program and the stand-in do alike.
+/// The common behaviour of the real program and the stand-in.
 fn behaves(mps: &Mps, flags: &[&str]) {
     let refused = mps.run(&[], "get_server_list");
     assert_eq!(refused.status.code(), Some(1));
@@ -144,7 +144,7 @@ fn servers_clients_and_faults() {
     assert_eq!(tell("get_server_status PID"), "FAULT\n");
     assert_eq!(tell(&format!("terminate_client PID {made_up}")), "0\n");
     assert_eq!(tell("get_client_list PID"), format!("{}\n", program.id()));
-    // A client that dies goes from the list, and the fault with it.
+    // A client that dies is removed from the list, and the fault ends.
     program.kill().unwrap();
     program.wait().unwrap();
     assert_eq!(tell("get_client_list PID"), "");

@@ -20,7 +20,7 @@ const MIB: u64 = 1 << 20;
 fn daemon(device: &str, flags: &[&str]) -> Mps {
     let mut mps = Mps::standin("{}");
     device.clone_into(&mut mps.device);
-    // Users may pass, as far as the pipe directory lets them.
+    // Other users may pass, as far as the pipe directory allows it.
     for (path, mode) in [(mps.folder.path().to_owned(), 0o755), (mps.pipe(""), 0o711)] {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
@@ -116,7 +116,7 @@ fn a_program_becomes_a_client_for_its_life() {
             .contains(&format!("by MPS server {server}\n"))
     );
 
-    // The server has the GPU, with clients or without.
+    // The server has the GPU, with or without clients.
     let outside = || node.status(None, &[]);
     assert_eq!(outside(), Some(46));
     drop(first);
@@ -131,7 +131,7 @@ fn a_program_becomes_a_client_for_its_life() {
     assert_eq!(compute(&gpu), []);
     assert_eq!(used(), idle_used);
     assert_eq!(outside(), Some(0));
-    // Without a daemon as without the variable.
+    // Without a daemon the result is the same as without the variable.
     let mut alone = Running::start(client(&mps, run(&node), &[]));
     assert!(!alone.line.contains("mps_server"));
     assert_eq!(compute(&gpu), [(alone.pid(), 100, None, None)]);
@@ -218,7 +218,7 @@ fn clients_share_an_instance() {
     let mig = nvml.device_by_uuid(own.as_str()).unwrap();
     let place = (Some(gi), Some(0));
     let mps = daemon(&own, &["-d", "-multiuser-server"]);
-    // The daemon's device, whatever the program calls it.
+    // The daemon's device, whatever name the program uses.
     let mut clients = Vec::new();
     for visible in [None, Some("0"), Some(own.as_str())] {
         let mut command = client(&mps, run(&node), &["--pattern", "burst:0.05:0.1"]);
@@ -270,7 +270,7 @@ fn a_server_is_its_users() {
     let server = pids(&mps.tell("get_server_list"))[0];
     let owner = fs::metadata(format!("/proc/{server}")).unwrap().uid();
     assert_eq!(owner, NOBODY);
-    // Another user waits until this one has no client left.
+    // Another user waits until this user has no client left.
     let mut command = client(&mps, run(&node), &["--seconds", "0"]);
     let mut waiting = command.spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
@@ -281,7 +281,7 @@ fn a_server_is_its_users() {
     assert_ne!(server, other);
     assert_eq!(fs::metadata(format!("/proc/{other}")).unwrap().uid(), 0);
 
-    // Who may not enter the folder does without MPS.
+    // A user who may not enter the folder works without MPS.
     fs::set_permissions(mps.pipe(""), Permissions::from_mode(0o700)).unwrap();
     let outside = Running::start(client(&mps, of_nobody(), &[]));
     assert!(!outside.line.is_empty() && !outside.line.contains("mps_server"));

@@ -1,4 +1,4 @@
-//! The fake CUDA program, and what NVML and others see of it.
+//! The fake CUDA program, as NVML and other programs see it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
@@ -24,7 +24,7 @@ fn it_takes_the_device_that_cuda_would() {
     let view: serde_json::Value = serde_json::from_str(&node.ok(&["show", "--json"])).unwrap();
     let gpu = |index: usize| view["gpus"][index]["uuid"].as_str().unwrap().to_owned();
     let (first, second) = (node.create("1g.10gb"), node.create("2g.20gb"));
-    // GPU instances by id: 2g comes before 1g.
+    // GPU instances by id: 2g is before 1g.
     let taken = |device: Option<&str>| {
         let mut command = node.gpusim(&["run", "--seconds", "0"]);
         if let Some(device) = device {
@@ -136,7 +136,7 @@ fn others_reach_what_the_nodes_let_them() {
     };
     let run = ["run", "--seconds", "0"];
     assert_eq!(as_nobody(&run), Some(100), "no capability nodes yet");
-    // As root they are made on the way, world-readable as the driver has it.
+    // For root the nodes are created, readable for all users, as the driver does.
     assert_eq!(node.status(Some(&uuid), &[]), Some(0));
     assert_eq!(as_nobody(&run), Some(0));
     assert_eq!(as_nobody(&["destroy", &uuid]), Some(1));
@@ -156,7 +156,7 @@ fn others_reach_what_the_nodes_let_them() {
     };
     close();
     assert_eq!(as_nobody(&run), Some(100), "closed");
-    // Any program of root that looks at MIG devices opens them again ...
+    // Any program of root that lists MIG devices opens them again ...
     node.nvml()
         .device_by_index(0)
         .unwrap()
@@ -167,7 +167,7 @@ fn others_reach_what_the_nodes_let_them() {
         Some(0),
         "opened by nvidia-modprobe's manners"
     );
-    // ... unless the driver is told to leave them alone.
+    // ... unless the driver is told not to change them.
     for capability in ["access", "ci0/access"] {
         let file = node
             .root()
@@ -209,7 +209,7 @@ fn utilisation_follows_the_pattern() {
     assert_eq!(of_process[0].pid, program.child.id());
     let end = Instant::now();
     drop(program);
-    // The last second was not idle.
+    // There was activity in the last second.
     let rate = gpu.utilization_rates().unwrap().gpu;
     assert!(rate > 0 || end.elapsed() > Duration::from_millis(900));
     std::thread::sleep(Duration::from_millis(1100));
@@ -241,7 +241,7 @@ fn gpm_tells_the_activity_of_an_instance() {
         .unwrap();
         got[0].as_ref().unwrap().value
     };
-    // 3g was given GI 2 first.
+    // The 3g instance has the id 2.
     assert!((utilization(2) - 30.0).abs() < 5.0);
     assert_eq!(utilization(1), 0.0);
     assert!(gpu.gpm_mig_sample(7).is_err());
@@ -326,7 +326,7 @@ fn a_killed_writer_leaves_a_whole_state() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Anywhere in its short life.
+        // At any moment of its short life.
         std::thread::sleep(Duration::from_micros(u64::from(child.id() % 37) * 100));
         let _ = child.kill();
         let _ = child.wait();

@@ -1,4 +1,4 @@
-//! Every function that clients look for is exported.
+//! The library exports every function that clients look up.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![allow(unsafe_code, reason = "looking up symbols")]
 

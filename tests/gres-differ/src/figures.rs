@@ -5,44 +5,44 @@ use std::fmt;
 use crate::judge::Finding;
 use crate::texts::Request;
 
-/// As many requests are shown that end Slurm's parser, and that gpufrac refuses.
+/// The most crashes that are shown.
 const CRASHES_SHOWN: usize = 5;
 
 /// Numbers of requests.
 #[derive(Debug, Default)]
 pub struct Figures {
-    /// All of them.
+    /// All requests.
     pub requests: u64,
-    /// gpufrac refuses, and Slurm does not.
+    /// gpufrac refuses, Slurm does not.
     pub refused_by_gpufrac: u64,
     /// Both refuse.
     pub refused_by_both: u64,
-    /// Slurm alone refuses.
+    /// Only Slurm refuses.
     pub refused_by_slurm: u64,
-    /// Both take it, and both count nothing of a GPU.
+    /// Both accept, and both count no GPU.
     pub without_gpu: u64,
-    /// Both take it, and count the same of a GPU.
+    /// Both accept, and count the same.
     pub same: u64,
     /// Of these, gpufrac wrote the text that Slurm reads.
     pub rewritten: u64,
-    /// Both read an update alike, and Slurm counts what the job had before as well.
+    /// Both read an update in the same way, and Slurm also counts what the job had before.
     pub left: u64,
-    /// Both take it, and count otherwise; or Slurm's parser ends its process.
+    /// Both accept, but count differently; or Slurm's parser ends its process.
     pub different: u64,
-    /// Slurm's parser ended its process over a request that gpufrac refuses.
+    /// Slurm's parser ended its process on a request that gpufrac refuses.
     pub crashes_refused: u64,
-    /// The first of these.
+    /// The first such requests.
     pub crashes: Vec<Difference>,
-    /// The first of the different ones, each shrunk as far as it stays different.
+    /// The first different ones, each shortened as far as it stays different.
     pub differences: Vec<Difference>,
 }
 
-/// A request that is read in two ways.
+/// A request with two readings.
 #[derive(Debug)]
 pub struct Difference {
     /// The request.
     pub request: String,
-    /// What each reads.
+    /// The two readings.
     pub why: String,
 }
 
@@ -64,7 +64,7 @@ impl Figures {
         }
     }
 
-    /// Keeps the first requests over which Slurm's parser ends its process.
+    /// Keeps the first requests on which Slurm's parser ends its process.
     pub(crate) fn show_crash(&mut self, request: &Request, words: String) {
         if self.crashes.len() < CRASHES_SHOWN {
             let request = request.to_string();

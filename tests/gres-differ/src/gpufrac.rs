@@ -1,4 +1,4 @@
-//! What gpufrac reads in a request.
+//! gpufrac's reading of a request.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::texts::{Field, Texts};
 /// Pools and partitions.
 const CONFIG: &str = include_str!("gpufrac.toml");
 
-/// Every count that is not zero, by place, name of the GRES and Type; `None` where the text is no number.
+/// Every count other than zero, by option, name of the GRES and Type; None if the text is not a number.
 pub(crate) type Counts = BTreeMap<(Field, &'static str, Vec<u8>), Option<u64>>;
 
-/// What gpufrac takes a request for.
+/// gpufrac's reading of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Said {
-    /// What Slurm is to read.
+    /// The texts that Slurm will read.
     pub(crate) texts: Texts,
-    /// What gpufrac reads in these.
+    /// gpufrac's counts of these texts.
     pub(crate) counts: Counts,
     /// Whether gpufrac wrote one of them.
     pub(crate) rewritten: bool,
-    /// What gpufrac says to the node, where its text says otherwise.
+    /// A contradiction between the entry for the node and the text.
     pub(crate) broken: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Gpufrac {
         }
     }
 
-    /// How job_submit and job_modify take a request; `None` where they refuse it.
+    /// The decision of job_submit and job_modify about a request; None if they refuse it.
     pub(crate) fn read(
         &self,
         texts: &Texts,
@@ -87,7 +87,7 @@ impl Gpufrac {
     }
 }
 
-/// Where gpufrac writes.
+/// The option that gpufrac writes.
 fn field_of(entry: &Entry) -> Field {
     match entry.per_task {
         true => Field::Task,
@@ -95,7 +95,7 @@ fn field_of(entry: &Entry) -> Field {
     }
 }
 
-/// The counts of texts, as gpufrac reads them.
+/// gpufrac's counts of texts.
 pub(crate) fn counts(texts: &Texts) -> Counts {
     let mut counts = Counts::new();
     for field in Field::ALL {
@@ -113,7 +113,7 @@ pub(crate) fn counts(texts: &Texts) -> Counts {
     counts
 }
 
-/// The one place that knows how gpufrac's reader of a text is called: name, Type and count of each item about GPUs.
+/// Name, Type and count of each item about GPUs. Only this function knows the interface of gpufrac's parser.
 fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
     let counted = |name, count: Count<'_>| {
         let type_name = count.type_name.unwrap_or_default();
@@ -138,7 +138,8 @@ fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
     known.collect()
 }
 
-/// What a node is told of a job must be what gpufrac writes for Slurm: units and as many shares, or a whole device.
+/// A contradiction between the entry for a node and the text for Slurm: the text must have the units and as many
+/// shares, or a whole device.
 fn contradiction(counts: &Counts, entry: &Entry) -> Option<String> {
     let field = field_of(entry);
     let sum = |wanted: &str| -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Whether gpufrac and Slurm read a request in the same way.
+//! Compares gpufrac's and Slurm's reading of a request.
 
 use gpufrac_core::submit::Occasion;
 
@@ -17,7 +17,7 @@ const TYPES: [&[u8]; 7] = [
     b"hami",
 ];
 
-/// The GRES that gpufrac is about.
+/// The GRES that gpufrac manages.
 const NAMES: [&str; 3] = ["gpufrac", "shard", "gpu"];
 
 /// The outcome of a request.
@@ -26,32 +26,32 @@ pub(crate) enum Finding {
     RefusedByGpufrac,
     RefusedByBoth,
     RefusedBySlurm,
-    /// Both take it for the same.
+    /// Both read the same.
     Same {
-        /// Whether that is anything.
+        /// Whether they count a GPU.
         counts: bool,
         rewritten: bool,
     },
-    /// They do, beside what an update left in the job. Up to 22.05 that is counted, and no limit sees it: a node holds such a
-    /// job, as its text does not ask for the shares that it has.
+    /// Both read the same, apart from counts that an update left in the job. Up to 22.05 Slurm counts these, and no
+    /// limit applies to them: a node holds such a job, because its text does not request the shares that it has.
     Left,
-    /// They do not; why.
+    /// The readings differ; with the difference.
     Differs(String),
-    /// Slurm's parser ended its process, and gpufrac refuses; how it ended.
+    /// gpufrac refuses, and Slurm's parser ended its process; with the way it ended.
     CrashRefused(String),
 }
 
-/// What Slurm is asked about a request, and what gpufrac says of it.
+/// The question to Slurm about a request, and gpufrac's reading.
 struct Asked {
     before: Option<Texts>,
     texts: Texts,
     said: Option<Said>,
 }
 
-/// Judges all of them.
+/// Judges all requests.
 ///
 /// # Errors
-/// When Slurm's library cannot be called.
+/// Slurm's library cannot be called.
 pub(crate) fn all(
     gpufrac: &Gpufrac,
     reader: &Reader,
@@ -69,7 +69,7 @@ pub(crate) fn all(
         .collect())
 }
 
-/// An update is one of a job that gpufrac took; where it did not, the update is taken for a submission.
+/// An update is for a job that gpufrac accepted; otherwise it is treated as a submission.
 fn ask(gpufrac: &Gpufrac, request: &Request) -> Asked {
     let read = |texts, occasion| gpufrac.read(texts, request.partitions, occasion);
     let before = request.before.as_ref();
@@ -130,7 +130,7 @@ fn judge(asked: &Asked, answer: &Answer) -> Finding {
     }
 }
 
-/// What an updated job asks for: what the update does not name stays.
+/// The request of an updated job: options that the update does not name stay the same.
 fn merged(before: &Texts, update: &Texts) -> Texts {
     let mut texts = Texts::default();
     for field in Field::ALL {
@@ -140,7 +140,7 @@ fn merged(before: &Texts, update: &Texts) -> Texts {
     texts
 }
 
-/// What would be wrong with Slurm's list, whoever reads the text.
+/// A fault in Slurm's list that no request may cause.
 fn strange(entries: &[Entry]) -> Option<String> {
     let mut ours = entries.iter().filter(|entry| ours(entry).is_some());
     ours.find_map(|entry| {
@@ -177,7 +177,7 @@ fn ours(entry: &Entry) -> Option<&'static str> {
     NAMES.into_iter().find(|name| *name == entry.name)
 }
 
-/// What Slurm counts. A count per job that no text names was derived from that per task.
+/// Slurm's counts. A count per job that no text names was derived from the one per task.
 fn found(entries: &[Entry], texts: &Texts) -> Counts {
     let mut counts = Counts::new();
     for entry in entries {

@@ -1,8 +1,8 @@
 //! Compares gpufrac's reading of GRES texts with that of Slurm's own parser.
 //!
-//! Random requests (`texts`) are decided by gpufrac (`gpufrac`) and read by the functions of Slurm's library that
-//! slurmctld calls (`slurm`, `reader.c`). For each, gpufrac refuses, or Slurm refuses, or both count the same
-//! of `gpufrac`, `shard` and `gpu` (`judge`). No daemon takes part.
+//! gpufrac decides about random requests (`texts`, `gpufrac`), and the functions of Slurm's library that slurmctld
+//! calls read them (`slurm`, `reader.c`). For each request gpufrac refuses, or Slurm refuses, or both count the same
+//! of `gpufrac`, `shard` and `gpu` (`judge`). No daemon runs.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
@@ -24,16 +24,16 @@ use slurm::Reader;
 pub use slurm::ReaderError;
 use texts::Writer;
 
-/// Requests for one process of the reader: Slurm's parser may leak.
+/// Requests for one process of the reader, because Slurm's parser may leak memory.
 const BATCH: u64 = 20_000;
 
-/// As many kinds of differences are shrunk, which takes a second each, and shown if they are not the same then.
+/// The most kinds of differences that are shortened, which takes a second each.
 const SHRUNK: usize = 40;
 
-/// Compares `count` random requests, and the attacks that are known, on one Slurm. `tell` hears how far it is.
+/// Compares `count` random requests, and the known attacks, on one Slurm. `tell` gets the progress.
 ///
 /// # Errors
-/// When Slurm's library cannot be called.
+/// Slurm's library cannot be called.
 pub fn compare(
     slurm: &Slurm,
     count: u64,

@@ -1,14 +1,14 @@
-//! Makes a request that is read in two ways as short as it can be.
+//! Shortens a request that has two readings.
 
 use crate::gpufrac::Gpufrac;
 use crate::judge::{self, Finding};
 use crate::slurm::{Reader, ReaderError};
 use crate::texts::{Field, Request};
 
-/// The shortest request that still differs, and why, by leaving out one part at a time.
+/// The shortest request that still differs, and the difference; leaves out one part at a time.
 ///
 /// # Errors
-/// When Slurm's library cannot be called.
+/// Slurm's library cannot be called.
 pub(crate) fn shrink(
     gpufrac: &Gpufrac,
     reader: &Reader,
@@ -31,7 +31,7 @@ pub(crate) fn shrink(
     }
 }
 
-/// The request without one of its parts: the job before it, a text, an item, a byte.
+/// The requests without one part: the earlier request of the job, a text, an item, a byte.
 fn shorter(request: &Request) -> Vec<Request> {
     let mut all = Vec::new();
     if request.before.is_some() {
@@ -51,7 +51,7 @@ fn shorter(request: &Request) -> Vec<Request> {
         };
         with(field, None);
         let items: Vec<&[u8]> = text.split(|byte| *byte == b',').collect();
-        // A text of one item goes as a whole.
+        // A text of one item is left out as a whole.
         for left_out in (0..items.len()).filter(|_| items.len() > 1) {
             let mut others = items.clone();
             others.remove(left_out);

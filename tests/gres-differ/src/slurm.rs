@@ -1,4 +1,4 @@
-//! What Slurm reads in a request: `reader.c` with the library of one series.
+//! Slurm's reading of a request: `reader.c` with the library of one series.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,27 +13,27 @@ use crate::texts::{Field, Texts};
 
 const SOURCE: &str = include_str!("reader.c");
 
-/// Why Slurm's library cannot be called.
+/// The reasons why Slurm's library cannot be called.
 #[derive(Debug, thiserror::Error)]
 pub enum ReaderError {
-    /// The Slurm is not as it should be.
+    /// The Slurm lacks something.
     #[error(transparent)]
     Slurm(#[from] LabError),
-    /// A file or program.
+    /// A file or program could not be used.
     #[error("{what} failed: {source}")]
     Io {
-        /// What was done.
+        /// The operation.
         what: &'static str,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The compiler's words.
+    /// The output of the compiler.
     #[error("building reader.c failed: {0}; install a C compiler (cargo xtask setup)")]
     Build(String),
-    /// The library cannot be loaded, or is not set up.
+    /// The library cannot be loaded or initialised.
     #[error("Slurm's library did not start: {0}")]
     Start(String),
-    /// An answer that is none.
+    /// The answer cannot be parsed.
     #[error("reader.c answered {0:?}; compare its structures with those of this Slurm (gres.h)")]
     Answer(String),
 }
@@ -42,13 +42,13 @@ fn io(what: &'static str) -> impl FnOnce(io::Error) -> ReaderError {
     move |source| ReaderError::Io { what, source }
 }
 
-/// What Slurm makes of a request.
+/// Slurm's reading of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
     Refused,
-    /// What it counts.
+    /// Its counts.
     Took(Vec<Entry>),
-    /// It ended its process; how.
+    /// The parser ended its process; with the way it ended.
     Crashed(String),
 }
 
@@ -57,15 +57,16 @@ pub(crate) enum Answer {
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) type_id: u32,
-    /// Empty where there is none.
+    /// Empty without a Type.
     pub(crate) type_name: Vec<u8>,
     /// By [`Field`].
     pub(crate) counts: [u64; 4],
-    /// Of the job, which an update of 22.05 leaves at zero for what it does not name. 1 where updates read all texts.
+    /// The total of the job; an update in 22.05 leaves it at zero for GRES that it does not name. 1 in series whose
+    /// updates read all texts.
     pub(crate) total: u64,
 }
 
-/// A Slurm's parser.
+/// The parser of one Slurm.
 pub(crate) struct Reader {
     /// The program with its arguments.
     command: Vec<OsString>,
@@ -74,7 +75,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// Builds `reader.c` and tries it with a text of which the answer is known.
+    /// Builds `reader.c` and tests it with a text whose answer is known.
     pub(crate) fn build(slurm: &Slurm) -> Result<Self, ReaderError> {
         let folder = TempDir::new().map_err(io("making a folder"))?;
         let program = folder.path().join("reader");
@@ -82,14 +83,14 @@ impl Reader {
         let plugins = slurm.libraries()?.join("slurm-wlm");
         let plugins = match plugins.exists() {
             true => plugins,
-            // A prefix of its own.
+            // A Slurm with its own prefix.
             false => slurm.plugins()?,
         };
         let conf = folder.path().join("slurm.conf");
         fs::write(&conf, slurm_conf(&plugins)).map_err(io("writing slurm.conf"))?;
         let mut command = Vec::new();
         if let Some(root) = slurm.root() {
-            // That release's own loader and libraries, without a namespace.
+            // The loader and libraries of that release, without a namespace.
             let libraries = slurm.libraries()?;
             command.push(loader(root)?.into());
             command.push("--library-path".into());
@@ -110,7 +111,7 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The structures in `reader.c` are this Slurm's if known texts are read as they must be.
+    /// If known texts are read correctly, the structures in `reader.c` match this Slurm.
     fn try_known(&self, slash: bool) -> Result<(), ReaderError> {
         let mark = if slash { "gres/" } else { "gres:" };
         let texts = |parts: &[(Field, &str)]| {
@@ -146,7 +147,8 @@ impl Reader {
         }
     }
 
-    /// Asks about requests, each with what the job is before it. Where one ends the process, another goes on behind it.
+    /// Asks about requests, each with the earlier request of its job. If a request ends the process, a new process
+    /// continues after it.
     pub(crate) fn ask(
         &self,
         requests: &[(Option<&Texts>, &Texts)],
@@ -154,7 +156,7 @@ impl Reader {
         let mut answers = Vec::with_capacity(requests.len());
         while answers.len() < requests.len() {
             let (status, output, log) = self.run(&requests[answers.len()..])?;
-            // A process that ends may leave a part of a line.
+            // A process that ends may leave an incomplete line.
             let whole = output.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let mut lines = whole.lines();
             if lines.next() != Some("ready") {
@@ -179,7 +181,7 @@ impl Reader {
         let mut command = Command::new(&self.command[0]);
         let output = command
             .args(&self.command[1..])
-            // Before the C library, which has functions of the same names (`error`).
+            // Loaded before the C library, which has functions of the same names (`error`).
             .env("LD_PRELOAD", &self.library)
             .stdin(File::open(&input).map_err(io("reading requests"))?)
             .stderr(File::create(&log).map_err(io("writing a log"))?)
@@ -210,7 +212,7 @@ fn compile(folder: &Path, program: &Path) -> Result<(), ReaderError> {
     }
 }
 
-/// What the library must know before it reads a text.
+/// The settings that the library needs before it reads a text.
 fn slurm_conf(plugins: &Path) -> String {
     format!(
         "ClusterName=differ\nSlurmctldHost=localhost\nSlurmUser=root\nPluginDir={}\nSelectType=select/cons_tres\n\
@@ -235,7 +237,7 @@ fn loader(root: &Path) -> Result<PathBuf, ReaderError> {
         .ok_or_else(|| ReaderError::Start(format!("no loader in {}", root.display())))
 }
 
-/// As `reader.c` takes it.
+/// Encodes requests for `reader.c`.
 fn encode(requests: &[(Option<&Texts>, &Texts)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let none = Texts::default();

@@ -1,4 +1,4 @@
-//! Random requests: texts by a grammar that knows what is valid and what comes near, then bytes of them changed.
+//! Random requests: texts from a grammar of valid and nearly valid forms, then with changed bytes.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ mod collision;
 
 pub(crate) use collision::type_id;
 
-/// Where GRES are named.
+/// The options that name GRES.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Field {
     Node,
@@ -22,7 +22,7 @@ impl Field {
     pub(crate) const ALL: [Field; 4] = [Field::Node, Field::Job, Field::Socket, Field::Task];
 }
 
-/// The texts of a request; bytes, as Slurm takes any but NUL.
+/// The texts of a request, as bytes, because Slurm accepts any byte except NUL.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Texts([Option<Vec<u8>>; 4]);
 
@@ -35,7 +35,7 @@ impl Texts {
         self.0[field as usize] = text;
     }
 
-    /// As a C program hands it over, from which Rust code gets a string.
+    /// The text as a C program passes it, from which Rust code makes a string.
     pub(crate) fn lossy(&self, field: Field) -> Option<String> {
         self.get(field)
             .map(|text| String::from_utf8_lossy(text).into_owned())
@@ -45,7 +45,7 @@ impl Texts {
 /// What a user asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The request of a pending job, if it is an update of that.
+    /// The earlier request of a pending job, if this is an update.
     pub(crate) before: Option<Texts>,
     pub(crate) texts: Texts,
     pub(crate) partitions: Option<&'static str>,
@@ -71,7 +71,7 @@ impl fmt::Display for Request {
     }
 }
 
-/// Attacks that were found once, and what comes near; `@` stands for the mark of the series.
+/// Attacks that were found earlier, and similar texts; `@` stands for the mark of the series.
 const KNOWN: [&str; 37] = [
     "@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
     "@gpu:whole:1,@gpufrac:100,x@gpu:whole:1",
@@ -105,11 +105,11 @@ const KNOWN: [&str; 37] = [
     "gres:gpufrac:1",
     "gres/shard:1",
     "shard:1,gpu:1",
-    // What ends the list for Slurm.
+    // Items that end the list for Slurm.
     "gres/5,@gpufrac:0.25",
     "gres:8,gpufrac:0.25",
     "gres:8",
-    // What begins like a number and is none.
+    // Texts that begin like numbers.
     "@shard:5b,@gpufrac:5",
     "@gpu:-0",
     "@gpu:::1",
@@ -218,7 +218,7 @@ const COUNTS: [&str; 44] = [
     "9223372036854775808",
 ];
 
-/// What a mutation puts in.
+/// Texts that a mutation inserts.
 const TOKENS: [&str; 21] = [
     "gres", "gres:", "gres/", "gres=", "Gres/", "gpu", "shard", "gpufrac", "half", ",", ":", "=",
     "/", "0", "1", "k", " ", "\n", "-", "\u{e9}", ".",
@@ -228,7 +228,7 @@ const TOKENS: [&str; 21] = [
 pub(crate) struct Writer {
     dice: Dice,
     mark: &'static str,
-    /// Types that Slurm takes for those of the pools.
+    /// Types whose number equals that of a pool's Type.
     alike: Vec<String>,
 }
 
@@ -247,7 +247,7 @@ impl Writer {
         }
     }
 
-    /// The requests that were found once, in partitions with and without rules.
+    /// The known requests, in partitions with and without rules.
     pub(crate) fn known(&self) -> Vec<Request> {
         let node = |text: &str| {
             let mut texts = Texts::default();
@@ -314,7 +314,7 @@ impl Writer {
         text
     }
 
-    /// What users write, or what gpufrac writes for them, maybe with other items.
+    /// A user's text or gpufrac's, sometimes with other items.
     fn valid(&mut self) -> String {
         let mark = self.mark;
         let units = self.pick(&["1", "12", "13", "25", "25", "50", "50"]);
@@ -406,7 +406,7 @@ impl Writer {
         let rest = text.len() - place;
         let length = self.dice.below(rest.min(8) + 1);
         match self.dice.below(6) {
-            // A part is taken out, doubled or moved.
+            // A part is removed, doubled or moved.
             0 => drop(text.drain(place..place + length)),
             1 => {
                 let part = text[place..place + length].to_vec();

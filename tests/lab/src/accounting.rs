@@ -1,7 +1,7 @@
-//! Slurm's accounting: a slurmdbd for the lab, on a MariaDB of its own that nobody else can reach.
+//! Slurm's accounting: a slurmdbd for the lab, with its own MariaDB that no other user can reach.
 //!
-//! MariaDB is the machine's, whichever Slurm the lab runs: slurmdbd brings its own client library and talks to
-//! the server through a socket in the lab's folder.
+//! MariaDB is the machine's, whichever Slurm the lab runs: slurmdbd has its own client library and connects to the
+//! server by a socket in the lab's folder.
 
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -14,10 +14,10 @@ use crate::{Folder, Lab, LabError};
 /// The account of the lab's users.
 const ACCOUNT: &str = "lab";
 
-/// How long a database may take to be ready.
+/// The time limit for the start of a database.
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// What slurm.conf and slurmdbd.conf say on slurmdbd; `port` is its own.
+/// The lines about slurmdbd in slurm.conf; `port` is slurmdbd's.
 pub(crate) fn slurm_conf(folder: &Folder, port: u16) -> String {
     let munge = folder.munge().join("socket");
     format!(
@@ -50,7 +50,7 @@ StorageLoc=slurm
     )
 }
 
-/// Makes an empty database and starts its server, outside of any namespace of the lab.
+/// Creates an empty database and starts its server, outside of any namespace of the lab.
 pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
     let place = folder.database();
     let socket = place.join("socket");
@@ -58,12 +58,12 @@ pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
         "--no-defaults".to_owned(),
         "--user=root".to_owned(),
         format!("--datadir={}", place.join("data").display()),
-        // A server that starts removes the temporary tables of all others from the folder that they have in common.
+        // At its start a server removes the temporary tables of all servers that use the same folder.
         format!("--tmpdir={}", place.display()),
         "--innodb-buffer-pool-size=16M".to_owned(),
         "--innodb-log-file-size=8M".to_owned(),
         "--innodb-autoextend-increment=1".to_owned(),
-        // Containers often forbid io_uring.
+        // Containers often do not allow io_uring.
         "--innodb-use-native-aio=0".to_owned(),
     ];
     let made = Command::new("mariadb-install-db")
@@ -98,10 +98,10 @@ pub(crate) fn mariadb(folder: &Folder) -> Result<Daemon, LabError> {
     Ok(daemon)
 }
 
-/// Starts slurmdbd, which makes its tables if there are none.
+/// Starts slurmdbd, which creates its tables if there are none.
 pub(crate) fn slurmdbd(folder: &Folder, port: u16) -> Result<Daemon, LabError> {
     let conf = folder.etc().join("slurmdbd.conf");
-    // slurmdbd takes no file that others can read.
+    // slurmdbd refuses a file that others can read.
     write(&conf, &slurmdbd_conf(folder, port), 0o600)?;
     let socket = folder.database().join("socket");
     let environment = vec![("MYSQL_UNIX_PORT".to_owned(), socket.display().to_string())];
@@ -113,15 +113,15 @@ pub(crate) fn slurmdbd(folder: &Folder, port: u16) -> Result<Daemon, LabError> {
 }
 
 impl Lab {
-    /// Runs `sacctmgr -i` as root and gives what it wrote.
+    /// Runs `sacctmgr -i` as root and returns its output.
     ///
     /// # Errors
-    /// When it fails; that nothing was to be changed is such a failure.
+    /// It fails; also if nothing had to be changed.
     pub fn sacctmgr(&self, args: &[&str]) -> Result<String, LabError> {
         self.command("sacctmgr").args(["-i"]).args(args).stdout()
     }
 
-    /// Makes the cluster known, with one account for all of the lab's users.
+    /// Registers the cluster, with one account for all of the lab's users.
     pub(crate) fn open_accounts(&self, cluster: &str) -> Result<(), LabError> {
         self.sacctmgr(&["add", "cluster", cluster])?;
         self.sacctmgr(&["add", "account", ACCOUNT])?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::folder::write;
 use crate::{Folder, LabError};
 
-/// Programs that are built against the headers of one series of Slurm, as cargo calls them and as the lab does.
+/// Programs that are built against the headers of one series of Slurm, with their names for cargo and in the lab.
 const PROGRAMS_OF_SERIES: [(&str, &str); 5] = [
     ("gpufrac", "gpufrac"),
     ("gpufrac-prolog", "gpufrac-prolog"),
@@ -15,10 +15,10 @@ const PROGRAMS_OF_SERIES: [(&str, &str); 5] = [
     ("examples/slurm_client", "slurm-client"),
 ];
 
-/// The simulator's control program, which knows nothing of Slurm.
+/// The simulator's control program, which does not depend on Slurm.
 const GPUSIM: &str = "gpusim";
 
-/// What cargo calls it, and what Slurm wants it to be called.
+/// The plugins with their names for cargo and for Slurm.
 const PLUGINS: [(&str, &str); 3] = [
     ("libjob_submit_gpufrac.so", "job_submit_gpufrac.so"),
     ("libcli_filter_gpufrac.so", "cli_filter_gpufrac.so"),
@@ -28,11 +28,11 @@ const PLUGINS: [(&str, &str); 3] = [
 /// The simulated NVML, as gpusim looks for it.
 const SIMULATOR: &str = "libnvidia_ml.so";
 
-/// What keeps hierarchies of version 1 from slurmd.
+/// The library that hides hierarchies of version 1 from slurmd.
 const CGROUP_VIEW: &str = "libcgroup_view.so";
 
-/// The build's folder: `GPUFRAC_BUILD_DIR`, or the folder above the running program (a test in
-/// `target/<profile>/deps`, xtask in `target/<profile>`) that holds gpufrac's programs.
+/// The build folder: `GPUFRAC_BUILD_DIR`, or the folder above the running program (a test in `target/<profile>/deps`,
+/// xtask in `target/<profile>`) that contains gpufrac's programs.
 pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
     if let Some(folder) = std::env::var_os("GPUFRAC_BUILD_DIR") {
         return Ok(folder.into());
@@ -55,12 +55,12 @@ pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
         })
 }
 
-/// The folder of what is built against the headers of one series of Slurm: `GPUFRAC_SERIES_DIR`, else `build`.
+/// The folder of the files built against the headers of one series of Slurm: `GPUFRAC_SERIES_DIR`, otherwise `build`.
 pub(crate) fn series_folder(build: &Path) -> PathBuf {
     std::env::var_os("GPUFRAC_SERIES_DIR").map_or_else(|| build.to_owned(), PathBuf::from)
 }
 
-/// Puts all of it into the lab: `build` has what knows no Slurm, `series` what is built against a Slurm's headers.
+/// Installs everything in the lab: from `build` the files that do not depend on Slurm, from `series` those that do.
 pub(crate) fn install(build: &Path, series: &Path, folder: &Folder) -> Result<(), LabError> {
     for (built, installed) in PROGRAMS_OF_SERIES {
         place(&series.join(built), &folder.bin().join(installed))?;
@@ -70,7 +70,7 @@ pub(crate) fn install(build: &Path, series: &Path, folder: &Folder) -> Result<()
     install_plugins(series, folder)
 }
 
-/// Puts the plugins alone into the lab.
+/// Installs only the plugins in the lab.
 pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabError> {
     for (built, installed) in PLUGINS {
         place(&build.join(built), &folder.lib().join(installed))?;
@@ -78,7 +78,7 @@ pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabEr
     Ok(())
 }
 
-/// Installs the stand-in for NVIDIA's MPS control program, in a folder of its own: it writes there.
+/// Installs the stand-in for NVIDIA's MPS control program in its own folder, because it writes there.
 pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), LabError> {
     let program = folder.mps_standin();
     if let Some(place) = program.parent() {
@@ -87,7 +87,7 @@ pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), L
     place(&build.join("mps-standin"), &program)
 }
 
-/// Installs a slurmd that sees the unified hierarchy of control groups alone.
+/// Installs a slurmd that only sees the unified hierarchy of control groups.
 pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), LabError> {
     let library = folder.lib().join(CGROUP_VIEW);
     place(&build.join(CGROUP_VIEW), &library)?;
@@ -100,8 +100,8 @@ pub(crate) fn install_cgroup_view(build: &Path, folder: &Folder) -> Result<(), L
     write(&path, &script, 0o755)
 }
 
-/// The program that stops a lab whose program was killed. It runs where cargo built it: programs in the lab's folder are
-/// killed with the lab.
+/// The program that stops a lab whose own program was killed. It runs from cargo's folder, because programs in the
+/// lab's folder are killed with the lab.
 pub(crate) fn keeper(build: &Path) -> Result<PathBuf, LabError> {
     built(build.join("lab-keeper"))
 }
@@ -116,9 +116,9 @@ fn built(path: PathBuf) -> Result<PathBuf, LabError> {
     }
 }
 
-/// Puts a built file into the lab, in the place of one that is there. A hard link where that can be: the programs
-/// of a debug build are 200 MB. A build that goes on beside a running lab does not change the lab, as linkers write
-/// a new file (`unlink_if_ordinary` of GNU ld).
+/// Installs a built file in the lab, replacing an older one; by a hard link if possible, because the programs of a
+/// debug build are 200 MB. A later build does not change a running lab, because linkers write a new file
+/// (`unlink_if_ordinary` of GNU ld).
 fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     let from = built(from.to_path_buf())?;
     match fs::remove_file(to) {
@@ -130,6 +130,6 @@ fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     if fs::hard_link(&from, to).is_ok() {
         return Ok(());
     }
-    // Another file system.
+    // The folder is on another file system.
     crate::install::install(&from, to, 0o755)
 }

@@ -12,11 +12,11 @@ pub struct LabBuilder {
     pub(crate) nodes: usize,
     pub(crate) name: Option<String>,
     pub(crate) node_prefix: Option<String>,
-    /// As gpusim reads them.
+    /// In gpusim's notation.
     pub(crate) gpus: Vec<String>,
     pub(crate) mig: bool,
     pub(crate) driver: Option<String>,
-    /// Percent of the model's times.
+    /// Percent of the model's latencies.
     pub(crate) latency: Option<u32>,
     pub(crate) pools: Option<String>,
     pub(crate) partitions: Vec<(String, String)>,
@@ -26,14 +26,14 @@ pub struct LabBuilder {
     pub(crate) slurm_conf_extra: String,
     pub(crate) folder: Option<PathBuf>,
     pub(crate) build_folder: Option<PathBuf>,
-    /// Of what is built against Slurm's headers.
+    /// The folder of the files built against Slurm's headers.
     pub(crate) series_folder: Option<PathBuf>,
     pub(crate) run_on_tmpfs: bool,
     pub(crate) plugin_folder: Option<PathBuf>,
-    /// Of gpufrac.toml, beside those of every lab.
+    /// Further paths in gpufrac.toml.
     pub(crate) paths: Vec<(&'static str, PathBuf)>,
     pub(crate) mps_standin: bool,
-    /// `[reaper]` and what else comes after the pools.
+    /// `[reaper]` and the text after it.
     pub(crate) reaper: Option<String>,
     pub(crate) shared: bool,
     /// Types, and positions in the node's list of GPUs.
@@ -43,7 +43,7 @@ pub struct LabBuilder {
     pub(crate) powered_down: bool,
     /// Names, and texts.
     pub(crate) scripts: Vec<(String, String)>,
-    /// Beside slurm.conf: names, and texts.
+    /// Names and texts of files beside slurm.conf.
     pub(crate) conf_files: Vec<(String, String)>,
     pub(crate) slurm_user: bool,
     pub(crate) configless: bool,
@@ -89,38 +89,38 @@ impl Default for LabBuilder {
 }
 
 impl LabBuilder {
-    /// How many nodes (one unless said).
+    /// The number of nodes; default 1.
     #[must_use]
     pub fn nodes(mut self, count: usize) -> Self {
         self.nodes = count;
         self
     }
 
-    /// What node names start with, unless another lab has that name. Without it a name is chosen; control groups are
-    /// named after nodes.
+    /// The first part of node names, unless another lab has it. By default a name is chosen; control groups are named
+    /// after nodes.
     #[must_use]
     pub fn node_prefix(mut self, prefix: &str) -> Self {
         self.node_prefix = Some(prefix.into());
         self
     }
 
-    /// The lab's name, by which people stop it, and what node names start with. Where another lab has such nodes, the start
-    /// fails.
+    /// The lab's name, by which it can be stopped, and the first part of node names. The start fails if another lab
+    /// has such nodes.
     #[must_use]
     pub fn name(mut self, name: &str, node_prefix: &str) -> Self {
         self.name = Some(name.into());
         self.node_prefix(node_prefix)
     }
 
-    /// The simulated GPUs of each node: a model of the simulator and how many (two H100 unless said).
+    /// The simulated GPUs of each node: model and count; default two H100.
     #[must_use]
     pub fn gpus(mut self, model: &str, count: u32) -> Self {
         self.gpus = vec![format!("{model}:{count}")];
         self
     }
 
-    /// Different GPUs on each node, as `gpusim init` reads them: those that say so are in MIG mode
-    /// (`H100-80:mig`), others are not.
+    /// Different GPUs on each node, in the notation of `gpusim init`: those with `:mig` (`H100-80:mig`) are in MIG
+    /// mode, others are not.
     #[must_use]
     pub fn gpu_list(mut self, gpus: &[&str]) -> Self {
         self.gpus = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
@@ -128,50 +128,50 @@ impl LabBuilder {
         self
     }
 
-    /// Whether MIG mode is on when the nodes come up, on all GPUs that have it (it is unless said).
+    /// Whether MIG mode is on at the start of the nodes, on all GPUs that have it; default on.
     #[must_use]
     pub fn mig(mut self, on: bool) -> Self {
         self.mig = on;
         self
     }
 
-    /// The version of the driver that the simulated NVML reports; nvidia-smi wants its own.
+    /// The driver version that the simulated NVML reports; nvidia-smi requires its own.
     #[must_use]
     pub fn driver(mut self, version: &str) -> Self {
         self.driver = Some(version.into());
         self
     }
 
-    /// The driver takes its time, as docs/design/tests.md says: this many percent of it.
+    /// Switches on the latencies of docs/design/tests.md, in percent of their values.
     #[must_use]
     pub fn latency(mut self, percent: u32) -> Self {
         self.latency = Some(percent);
         self
     }
 
-    /// The part of gpufrac.toml after `[paths]`, with `@NODES@` for the node list and `@NODE1@` for a node. Without it
-    /// one pool of halves serves the first partition.
+    /// The part of gpufrac.toml after `[paths]`, with `@NODES@` for the node list and `@NODE1@` for a node. By
+    /// default one pool of halves serves the first partition.
     #[must_use]
     pub fn pools(mut self, toml: &str) -> Self {
         self.pools = Some(toml.into());
         self
     }
 
-    /// A GPU of no pool, by its position on each node: Slurm lends it itself, under this Type.
+    /// A GPU without a pool, by its position on each node; Slurm itself allocates it under this Type.
     #[must_use]
     pub fn plain_gpu(mut self, type_name: &str, position: u32) -> Self {
         self.plain_gpus.push((type_name.into(), position));
         self
     }
 
-    /// One more partition, with what else its line in slurm.conf says (`@NODE1@` for a node).
+    /// A further partition, with the other keys of its line in slurm.conf (`@NODE1@` for a node).
     #[must_use]
     pub fn partition(mut self, name: &str, options: &str) -> Self {
         self.partitions.push((name.into(), options.into()));
         self
     }
 
-    /// These partitions and no others, the first one being the default.
+    /// Only these partitions; the first one is the default.
     #[must_use]
     pub fn only_partitions(mut self, partitions: &[(&str, &str)]) -> Self {
         let owned = |(name, options): &(&str, &str)| ((*name).to_owned(), (*options).to_owned());
@@ -179,7 +179,7 @@ impl LabBuilder {
         self
     }
 
-    /// Whether gpufrac's plugins, Prolog and Epilog are installed (they are unless said).
+    /// Whether gpufrac's plugins, Prolog and Epilog are installed; default yes.
     #[must_use]
     pub fn plugins(mut self, on: bool) -> Self {
         self.gpufrac = on;
@@ -200,15 +200,15 @@ impl LabBuilder {
         self
     }
 
-    /// CPUs that each node claims to have (64 unless said).
+    /// The number of CPUs that each node reports; default 64.
     #[must_use]
     pub fn cpus_per_node(mut self, count: u32) -> Self {
         self.cpus_per_node = count;
         self
     }
 
-    /// Whether nodes are machines of a cloud that are off: neither set up nor with a slurmd, until Slurm's
-    /// ResumeProgram does it.
+    /// Whether nodes are cloud machines that are off: without setup and slurmd until Slurm's ResumeProgram starts
+    /// them.
     #[must_use]
     pub fn powered_down(mut self) -> Self {
         self.powered_down = true;
@@ -229,14 +229,14 @@ impl LabBuilder {
         self
     }
 
-    /// slurmctld is run by an unprivileged user, the last of the lab's: [`Lab::slurm_user`].
+    /// Runs slurmctld as an unprivileged user, the last of the lab's: [`Lab::slurm_user`].
     #[must_use]
     pub fn slurm_user(mut self) -> Self {
         self.slurm_user = true;
         self
     }
 
-    /// Nodes get Slurm's files from slurmctld and see none beside it; `/run` is their own.
+    /// Nodes get Slurm's files from slurmctld and see no other ones; each has its own `/run`.
     #[must_use]
     pub fn configless(self) -> Self {
         let mut own = self.slurm_conf_extra("SlurmctldParameters=enable_configless");
@@ -252,36 +252,36 @@ impl LabBuilder {
         self
     }
 
-    /// A folder to use instead of a temporary one; it stays when the lab is stopped.
+    /// A folder to use instead of a temporary one; it remains when the lab is stopped.
     #[must_use]
     pub fn folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.folder = Some(path.into());
         self
     }
 
-    /// Where cargo's results are; unless said, those of the build that the running program is of.
+    /// The folder of cargo's results; by default that of the running program's build.
     #[must_use]
     pub fn build_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.build_folder = Some(path.into());
         self
     }
 
-    /// Where cargo's results are that were built against the headers of the lab's Slurm: `GPUFRAC_SERIES_DIR`, else
-    /// [`build_folder`](Self::build_folder), unless said.
+    /// The folder of cargo's results that were built against the headers of the lab's Slurm; by default
+    /// `GPUFRAC_SERIES_DIR`, otherwise [`build_folder`](Self::build_folder).
     #[must_use]
     pub fn series_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.series_folder = Some(path.into());
         self
     }
 
-    /// Whether leases are on a tmpfs, as `/run` is on a real node: what a disk adds is not measured then.
+    /// Whether leases are on a tmpfs, as `/run` is on a real node, so that a disk does not affect measurements.
     #[must_use]
     pub fn run_on_tmpfs(mut self, on: bool) -> Self {
         self.run_on_tmpfs = on;
         self
     }
 
-    /// Takes the plugins from another of cargo's folders than the programs.
+    /// Takes the plugins from another folder of cargo than the programs.
     #[must_use]
     pub fn plugin_folder(mut self, path: impl Into<PathBuf>) -> Self {
         self.plugin_folder = Some(path.into());
@@ -295,8 +295,7 @@ impl LabBuilder {
         self
     }
 
-    /// A stand-in for the MPS control program, which has servers and clients without a GPU; it is at
-    /// [`Folder::mps_standin`].
+    /// A stand-in for the MPS control program, with servers and clients without a GPU, at [`Folder::mps_standin`].
     #[must_use]
     pub fn mps_standin(mut self) -> Self {
         self.mps_standin = true;
@@ -310,8 +309,8 @@ impl LabBuilder {
         self
     }
 
-    /// Starts a slurmdbd with a database of its own; all of the lab's users are of the account `lab`. What is
-    /// enforced is up to [`slurm_conf_extra`](Self::slurm_conf_extra).
+    /// Starts a slurmdbd with its own database; all of the lab's users have the account `lab`.
+    /// [`slurm_conf_extra`](Self::slurm_conf_extra) sets what is enforced.
     #[must_use]
     pub fn accounting(mut self) -> Self {
         self.accounting = true;
@@ -332,7 +331,7 @@ impl LabBuilder {
         self
     }
 
-    /// The lab does not print its times and the ends of its logs when it ends: for programs that are not tests.
+    /// The lab does not print times and logs at its end: for programs that are not tests.
     #[must_use]
     pub fn quiet(mut self) -> Self {
         self.quiet = true;

@@ -16,10 +16,10 @@ const MOUNT: &str = "/sys/fs/cgroup";
 /// The hierarchies of version 1 that a lab's Slurm uses.
 const HIERARCHIES: [&str; 5] = ["freezer", "devices", "cpuset", "memory", "cpuacct"];
 
-/// `1` or `2`: which version labs use that do not say it themselves.
+/// `1` or `2`: the default version of control groups.
 const VERSION: &str = "GPUFRAC_LAB_CGROUP";
 
-/// Which control groups a lab's Slurm uses.
+/// The version of control groups of a lab's Slurm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupVersion {
     /// A hierarchy for each controller.
@@ -29,8 +29,8 @@ pub enum CgroupVersion {
 }
 
 impl CgroupVersion {
-    /// That of the environment, or what the machine has. Where it has both, the older Slurms take version 1 and
-    /// the newer ones version 2, as most sites do that run them: so the same tests run on both.
+    /// The version in the environment, otherwise the machine's. If the machine has both, older Slurms get version 1
+    /// and newer ones version 2, as on most sites; so the same tests run on both.
     pub(crate) fn usual(slurm: &Slurm) -> Result<Self, LabError> {
         match std::env::var(VERSION).ok().as_deref() {
             Some("1") => Ok(CgroupVersion::V1),
@@ -45,7 +45,7 @@ impl CgroupVersion {
         }
     }
 
-    /// Whether the machine has them.
+    /// Whether the machine has this version.
     #[must_use]
     pub fn is_mounted(self) -> bool {
         match self {
@@ -54,7 +54,7 @@ impl CgroupVersion {
         }
     }
 
-    /// Prepares the machine, or says what it lacks.
+    /// Prepares the machine; the error says what it lacks.
     pub(crate) fn require(self) -> Result<(), LabError> {
         match self {
             CgroupVersion::V1 if has_version1() => Ok(()),
@@ -67,18 +67,18 @@ impl CgroupVersion {
                     what: "control groups of version 2 are not mounted".into(),
                     hint: format!("mount -t cgroup2 cgroup2 {MOUNT}"),
                 })?;
-                // Made by systemd where there is one. It stays: the lab beside this one may be about to use it.
+                // systemd creates it if it runs. The slice stays, because another lab may be about to use it.
                 let slice = mount.join("system.slice");
                 fs::create_dir_all(&slice).map_err(LabError::file("cannot make", &slice))
             }
         }
     }
 
-    /// cgroup.conf: devices are fenced; cores and memory are not, so that many jobs fit on few cores.
+    /// cgroup.conf: devices are constrained; cores and memory are not, so that many jobs fit on few cores.
     pub(crate) fn conf(self) -> String {
         let (version, mount, more) = match self {
             CgroupVersion::V1 => ("v1", MOUNT.into(), ""),
-            // There may be no systemd to ask for a scope.
+            // There may be no systemd that could create a scope.
             CgroupVersion::V2 => (
                 "v2",
                 unified().unwrap_or_else(|| MOUNT.into()),
@@ -97,7 +97,7 @@ impl CgroupVersion {
         )
     }
 
-    /// Whether slurmd must not see all of the machine's hierarchies.
+    /// Whether slurmd must not see all hierarchies of the machine.
     pub(crate) fn needs_view(self) -> bool {
         let memberships = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         self == CgroupVersion::V2 && memberships.lines().count() > 1
@@ -111,7 +111,7 @@ fn has_version1() -> bool {
     })
 }
 
-/// Where version 2 is mounted.
+/// The mount point of version 2.
 fn unified() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     mounts.lines().find_map(|line| {
@@ -136,7 +136,7 @@ fn scope(node: &str) -> Option<PathBuf> {
     unified().map(|mount| mount.join("system.slice").join(name))
 }
 
-/// Whether a node of this name has control groups already, of this or of another cluster.
+/// Whether a node of this name already has control groups, of this or another cluster.
 pub(crate) fn name_is_taken(node: &str) -> bool {
     node_groups(node).next().is_some()
 }
@@ -159,15 +159,15 @@ fn processes(node: &str) -> Vec<Process> {
     found
 }
 
-/// Kills what is left in the groups of `node` and removes them.
+/// Kills the remaining processes in the groups of `node`, and removes the groups.
 ///
 /// # Errors
-/// When a group cannot be removed although its processes were killed.
+/// A group cannot be removed although its processes were killed.
 pub(crate) fn remove(node: &str) -> Result<(), LabError> {
     let patience = Patience::new(Duration::from_secs(2));
     loop {
         for root in node_groups(node).filter(|root| root.starts_with("/sys/fs/cgroup/freezer")) {
-            // A frozen process can't be killed.
+            // A frozen process cannot be killed.
             for group in depth_first(&root) {
                 let _ = fs::write(group.join("freezer.state"), "THAWED");
             }
@@ -195,7 +195,7 @@ pub(crate) fn remove(node: &str) -> Result<(), LabError> {
     }
 }
 
-/// `root` and all below it, children before their parents.
+/// `root` and all groups below it, children before their parents.
 fn depth_first(root: &Path) -> Vec<PathBuf> {
     let mut groups = Vec::new();
     if let Ok(entries) = fs::read_dir(root) {
@@ -211,10 +211,10 @@ fn depth_first(root: &Path) -> Vec<PathBuf> {
 }
 
 impl Lab {
-    /// Puts a process into the extern step of a job, as pam_slurm_adopt does.
+    /// Moves a process to the extern step of a job, as pam_slurm_adopt does.
     ///
     /// # Errors
-    /// When the step does not run on the node, or the kernel refuses.
+    /// The step does not run on the node, or the kernel refuses.
     pub fn put_in_extern_step(&self, node: &str, job: JobId, pid: u32) -> Result<(), LabError> {
         let title = format!("slurmstepd: [{job}.extern]");
         let groups = numeric_entries(Path::new("/proc")).into_iter();
@@ -238,7 +238,7 @@ impl Lab {
     }
 }
 
-/// Where an adopted process goes that is to be fenced, from where the step's slurmstepd is.
+/// The group for an adopted process, derived from that of the step's slurmstepd.
 fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
     let mut lines = memberships.lines().filter(|line| line.contains(node));
     let path = |line: &str, mark: &str| {
@@ -254,7 +254,7 @@ fn extern_group(memberships: &str, node: &str) -> Option<PathBuf> {
         let tasks = fs::read_dir(&user).ok()?.flatten();
         let mut tasks = tasks.map(|entry| entry.path());
         tasks.find(|path| path.is_dir()).or_else(|| {
-            // Slurm makes it for the first that comes.
+            // Slurm creates it for the first adopted process.
             let special = user.join("task_special");
             fs::create_dir(&special).ok().map(|()| special)
         })

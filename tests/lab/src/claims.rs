@@ -1,7 +1,7 @@
-//! Names and ports that a lab takes for itself, against labs of any program on this machine.
+//! Names and ports that a lab reserves against other labs on this machine.
 //!
-//! A claim is an abstract Unix socket: the kernel takes it back when the program ends, in whatever way, and there is no
-//! file that could be left behind.
+//! A claim is an abstract Unix socket: the kernel releases it when the program ends in any way, and no file is left
+//! behind.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
@@ -10,29 +10,29 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use crate::cgroups;
 
-/// Below the range from which the kernel takes ports for outgoing connections, so that none of those
-/// takes a port between our choice and the daemon's start.
+/// Below the kernel's range for outgoing connections, so that no connection takes a port between the choice and the
+/// daemon's start.
 const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
-/// So many ports are claimed at once.
+/// The number of ports that are claimed together.
 const BLOCK: u16 = 8;
 
-/// How often a free block of ports or a free name is looked for.
+/// The number of attempts to find free ports or a free name.
 const TRIES: u32 = 10_000;
 
-/// What one lab claimed, until it is dropped.
+/// The claims of one lab, until they are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(Vec<UnixListener>);
 
 impl Claims {
-    /// Whether this lab has the name now.
+    /// Claims a name; returns whether this lab has it now.
     fn take(&mut self, name: &str) -> bool {
         let taken = SocketAddr::from_abstract_name(format!("gpufrac-lab/{name}"))
             .and_then(|address| UnixListener::bind_addr(&address));
         taken.map(|claim| self.0.push(claim)).is_ok()
     }
 
-    /// `count` ports on which nothing listens; fewer when the machine has no more.
+    /// `count` ports on which no process listens; fewer if the machine has no more.
     pub fn ports(&mut self, count: usize) -> Vec<u16> {
         let mut ports = Vec::new();
         let blocks = u64::from((PORTS.end - PORTS.start) / BLOCK);
@@ -51,8 +51,7 @@ impl Claims {
         ports
     }
 
-    /// Whether this lab has the prefix of node names for itself. Labs that are up without their program are known by
-    /// their control groups.
+    /// Claims a prefix of node names. Labs without a program are found by their control groups.
     pub fn prefix(&mut self, prefix: &str) -> bool {
         self.take(&format!("nodes/{prefix}")) && !cgroups::name_is_taken(&format!("{prefix}1"))
     }
@@ -64,7 +63,7 @@ impl Claims {
     }
 }
 
-/// A number that differs from call to call and from process to process.
+/// A number that differs between calls and processes.
 fn random() -> u64 {
     // The standard library seeds its hashes from the system's random source.
     RandomState::new().hash_one(std::process::id())

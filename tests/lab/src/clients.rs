@@ -12,10 +12,10 @@ use crate::patience::Patience;
 use crate::process::spawn;
 use crate::{Folder, LabError, User, leftovers, slurm};
 
-/// How long a client command may take on a machine that does nothing else, unless its caller says otherwise.
+/// The default time limit of a client command on an idle machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// A client command that is put together.
+/// A client command.
 #[derive(Debug)]
 pub struct SlurmCommand {
     folder: Folder,
@@ -59,21 +59,21 @@ impl SlurmCommand {
         self.env("USER", &user.name).env("HOME", "/")
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.variables.push((name.into(), value.as_ref().into()));
         self
     }
 
-    /// Runs it elsewhere than in the lab's `work`.
+    /// Another working directory than the lab's `work`.
     #[must_use]
     pub fn current_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.place = path.into();
         self
     }
 
-    /// Another deadline than the usual minute and a half.
+    /// Another time limit than the default of 90 seconds.
     #[must_use]
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
@@ -89,10 +89,10 @@ impl SlurmCommand {
             .join(" ")
     }
 
-    /// Starts it and goes on.
+    /// Starts the command without waiting for it.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// The program cannot be started.
     pub fn spawn(self) -> Result<Running, LabError> {
         let line = self.line();
         let mut command = slurm::command(&self.folder, &self.words[0], &self.place, self.user);
@@ -120,24 +120,24 @@ impl SlurmCommand {
         })
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     ///
     /// # Errors
-    /// When it cannot be started or does not end in time; a failure of its own is in the outcome.
+    /// It cannot be started or does not end in time; a failure of the command itself is in the outcome.
     pub fn run(self) -> Result<Outcome, LabError> {
         self.spawn()?.wait()
     }
 
-    /// Runs it to its end and takes any failure as an error.
+    /// Runs the command to its end; any failure is an error.
     ///
     /// # Errors
-    /// As [`run`](Self::run), and when it ends with another status than 0.
+    /// As [`run`](Self::run), and if the exit status is not 0.
     pub fn stdout(self) -> Result<String, LabError> {
         self.run()?.success().map(|outcome| outcome.stdout)
     }
 }
 
-/// The lab's programs first, then the system's.
+/// The lab's programs come before the system's.
 pub(crate) fn search_path(folder: &Folder) -> OsString {
     let mut path = folder.bin().into_os_string();
     let prefix = folder.prefix();
@@ -151,19 +151,19 @@ pub(crate) fn search_path(folder: &Folder) -> OsString {
     path
 }
 
-/// Reads a stream to its end in the background and gives it then.
+/// Reads a stream to its end in the background, then sends the bytes.
 fn collect(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // What came until the pipe broke is what there is; nobody may be left to take it.
+        // After an error the bytes read so far are used; there may be no receiver any more.
         let _ = pipe.read_to_end(&mut bytes);
         let _ = sender.send(bytes);
     });
     receiver
 }
 
-/// A client command that runs.
+/// A running client command.
 #[derive(Debug)]
 pub struct Running {
     folder: Folder,
@@ -180,7 +180,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Whether it ended.
+    /// Whether it has ended.
     pub fn ended(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
@@ -188,16 +188,16 @@ impl Running {
     /// Waits for its end.
     ///
     /// # Errors
-    /// When it does not end in time; it is killed then.
+    /// It does not end in time; it is then killed.
     pub fn wait(mut self) -> Result<Outcome, LabError> {
-        // The ends of its streams are waited for, not its exit: that needs no polling, which would blur times.
+        // Waits for the ends of its streams, because this needs no polling, which would make times inexact.
         let streams = [self.stdout.take(), self.stderr.take()];
         let mut texts = streams
             .into_iter()
             .map(|stream| text(stream?, &self.patience));
         let (stdout, stderr) = (texts.next().flatten(), texts.next().flatten());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
-            // Both can only fail when it is gone already.
+            // Both can only fail if the process has ended already.
             let _ = self.child.kill();
             let _ = self.child.wait();
             return Err(LabError::Deadline {
@@ -224,7 +224,7 @@ fn text(stream: Receiver<Vec<u8>>, patience: &Patience) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What a client command did.
+/// The outcome of a client command.
 #[derive(Debug)]
 pub struct Outcome {
     command: String,
@@ -237,10 +237,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Takes a status other than 0 as an error.
+    /// An exit status other than 0 is an error.
     ///
     /// # Errors
-    /// The command's output, when it failed.
+    /// The command failed; with its output.
     pub fn success(self) -> Result<Self, LabError> {
         if self.status.success() {
             Ok(self)

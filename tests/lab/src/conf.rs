@@ -15,10 +15,10 @@ pub(crate) struct NodeGres {
 }
 
 impl NodeGres {
-    /// A GPU that Slurm lends itself. After all others, so that their numbers hold.
+    /// A GPU that Slurm itself allocates. After all others, so that their numbers stay the same.
     pub fn add_gpu(&mut self, node: &str, type_name: &str, file: &Path) {
         let file = file.display();
-        // The one share is for Slurm since 23.11: it wants some of each Type, or no Types.
+        // The one share is for Slurm since 23.11, which requires shares of each Type or no Types.
         let _ = write!(
             self.gres_conf,
             "NodeName={node} Name=gpu Type={type_name} File={file}\n\
@@ -28,8 +28,8 @@ impl NodeGres {
     }
 }
 
-/// The devices of a node of a lab without gpufrac: `gpus` GPUs, each as two halves, in the
-/// lines that gpufrac prints. Jobs ask for shards.
+/// The devices of a node in a lab without gpufrac: `gpus` GPUs, each as two halves, in the lines that gpufrac prints.
+/// Jobs request shards.
 pub(crate) fn plain_gres(folder: &Folder, node: &str, gpus: u32) -> NodeGres {
     let place = folder.devices(node);
     let (last, units) = (2 * gpus - 1, 100 * gpus);
@@ -44,7 +44,7 @@ pub(crate) fn plain_gres(folder: &Folder, node: &str, gpus: u32) -> NodeGres {
     }
 }
 
-/// What `gpufrac conf` printed for one node.
+/// The lines for one node in the output of `gpufrac conf`.
 pub(crate) fn printed_gres(text: &str) -> Option<NodeGres> {
     let (gres_conf, slurm_conf) = text.split_once("# slurm.conf")?;
     let node = slurm_conf
@@ -57,14 +57,14 @@ pub(crate) fn printed_gres(text: &str) -> Option<NodeGres> {
     })
 }
 
-/// What a node's line in slurm.conf depends on.
+/// The values for a node's line in slurm.conf.
 pub(crate) struct NodeLine {
     pub name: String,
     pub port: u16,
     pub gres: Option<String>,
 }
 
-/// All that slurm.conf depends on.
+/// The values for slurm.conf.
 pub(crate) struct SlurmConf<'a> {
     pub folder: &'a Folder,
     pub cluster: &'a str,
@@ -72,11 +72,11 @@ pub(crate) struct SlurmConf<'a> {
     pub controller_port: u16,
     pub nodes: &'a [NodeLine],
     pub cpus_per_node: u32,
-    /// Names, and what else their lines say.
+    /// Names of partitions, and the other keys of their lines.
     pub partitions: &'a [(String, String)],
     pub plugin_path: String,
     pub gpufrac: bool,
-    /// slurmdbd's port, if there is one.
+    /// slurmdbd's port; None without accounting.
     pub accounting: Option<u16>,
     pub powered_down: bool,
     pub extra: &'a str,
@@ -187,7 +187,7 @@ SlurmdParameters=config_overrides
     }
 }
 
-/// gpufrac.toml: the paths of the lab with `more` of them, then the pools.
+/// gpufrac.toml: the paths of the lab and `more`, then the pools.
 pub(crate) fn gpufrac_conf(folder: &Folder, more: &[(&str, PathBuf)], pools: &str) -> String {
     let root = folder.root().display();
     let mut paths = String::new();
@@ -209,7 +209,7 @@ nvml = \"{root}/gpus/%n/lib/libnvidia-ml.so.1\"
     )
 }
 
-/// The pool of a lab whose caller names none: every GPU as two halves.
+/// The default pool of a lab: every GPU as two halves.
 pub(crate) fn default_pool(model: &str, partition: &str, nodes: &[String]) -> String {
     let nodes = nodes.join(",");
     format!(
@@ -224,7 +224,7 @@ nodes = \"{nodes}\"
     )
 }
 
-/// A script that Slurm runs as Prolog or Epilog: Slurm gives those no PATH and no configuration.
+/// A script that Slurm runs as Prolog or Epilog; Slurm gives these no PATH and no configuration.
 pub(crate) fn wrapper(folder: &Folder, program: &str) -> String {
     format!(
         "#!/bin/sh\nexport GPUFRAC_CONFIG={} PATH=/usr/sbin:/usr/bin:/sbin:/bin\nexec {} \"$@\"\n",

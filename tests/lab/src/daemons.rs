@@ -1,4 +1,4 @@
-//! munged, slurmctld and slurmd: how they are started and stopped.
+//! Starts and stops munged, slurmctld and slurmd.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt;
@@ -22,15 +22,15 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Ends it, first politely, and takes its exit status from the kernel.
+    /// Ends the daemon, first with `signal`, and reads its exit status.
     pub fn stop(&mut self, signal: Signal) {
         stop(&self.process, signal);
-        // It is gone or cannot be made to go; either way there is nothing left to do here.
+        // It has ended or cannot be ended; nothing remains to be done here.
         let _ = self.child.try_wait();
     }
 }
 
-/// Ends a process: `signal`, and SIGKILL after five seconds.
+/// Ends a process by `signal`, and by SIGKILL after five seconds.
 pub(crate) fn stop(process: &Process, signal: Signal) {
     process.signal(signal);
     if !process.wait_gone(Duration::from_secs(5)) {
@@ -39,15 +39,15 @@ pub(crate) fn stop(process: &Process, signal: Signal) {
     }
 }
 
-/// Variables that the daemons get beside those of every lab.
+/// Further environment variables of the daemons.
 pub(crate) type Environment = Vec<(String, String)>;
 
-/// How Slurm's daemons run where it is not as root and with the lab's files.
+/// Differences from a Slurm that runs as root with the lab's files.
 #[derive(Debug, Default)]
 pub(crate) struct Way {
-    /// Who runs slurmctld.
+    /// The user of slurmctld.
     pub slurm_user: Option<User>,
-    /// From which slurmctld, as `HOST:PORT`, nodes get their files: they have none of their own then.
+    /// The slurmctld, as `HOST:PORT`, from which nodes get their files; they then have none of their own.
     pub conf_server: Option<String>,
 }
 
@@ -82,7 +82,7 @@ fn start_as(
         program: program.into(),
         reason,
     };
-    // The lab's own programs are found by the path of the command, not by that of this process.
+    // The lab's own programs are found by the command's PATH, not by this process's.
     let own = folder.bin().join(program);
     let path = if own.exists() { own } else { program.into() };
     let user = user.map(|user| (user.uid, user.gid));
@@ -98,7 +98,7 @@ fn start_as(
         .stdin(Stdio::null())
         .stdout(log)
         .stderr(errors)
-        // Away from the terminal's group: an interrupt must not end the daemons in any order.
+        // In its own process group: an interrupt from the terminal must not end the daemons in any order.
         .process_group(0);
     let child = spawn(&mut command).map_err(failed)?;
     let pid = i32::try_from(child.id()).unwrap_or(i32::MAX);
@@ -111,7 +111,7 @@ fn start_as(
     }
 }
 
-/// Starts munged with a key of its own and waits for its socket.
+/// Starts munged with its own key and waits for its socket.
 pub(crate) fn munged(folder: &Folder) -> Result<Daemon, LabError> {
     let place = folder.munge();
     let key = place.join("key");
@@ -171,7 +171,7 @@ fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {
         .map_err(LabError::file("cannot read", path))
 }
 
-/// Starts slurmctld; it recovers the state that an earlier one left.
+/// Starts slurmctld, which recovers the state of an earlier one.
 pub(crate) fn slurmctld(
     folder: &Folder,
     environment: &Environment,
@@ -181,8 +181,8 @@ pub(crate) fn slurmctld(
     start_as(user, folder, environment, "slurmctld", "slurmctld", &["-D"])
 }
 
-/// Starts a slurmd that has no file of Slurm's and none to be found. `/run` is the node's own, as slurmd and commands
-/// have files at fixed places there; munge's socket, too, is where it is when nobody can say another place.
+/// Starts a slurmd without any file of Slurm. `/run` is the node's own, because slurmd and commands use files at
+/// fixed paths there; munge's socket is at its default path, too.
 const CONFIGLESS: &str = "\
 mount -t tmpfs -o mode=0755 tmpfs /run && mkdir /run/munge &&
 ln -s \"$1/munge/socket\" /run/munge/munge.socket.2 &&
@@ -208,7 +208,7 @@ pub(crate) fn slurmd(
     start(folder, environment, &name, "slurmd", &["-D", "-N", node])
 }
 
-/// The name of a node's reaper, also of its log.
+/// The name of a node's reaper, and of its log.
 pub(crate) fn reaper_name(node: &str) -> String {
     format!("reaperd.{node}")
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a lab.
+//! The errors of a lab.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::Folder;
 use crate::patience::Patience;
 
-/// An error of the lab; each says on what it happened.
+/// An error of the lab; each names its subject.
 #[derive(thiserror::Error)]
 pub enum LabError {
     /// A file or folder could not be read or written.
     #[error("{action} {}: {reason}", path.display())]
     File {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         action: &'static str,
-        /// On which file.
+        /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// The error of the system.
         reason: std::io::Error,
     },
     /// A program could not be started.
@@ -27,7 +27,7 @@ pub enum LabError {
     Start {
         /// The program.
         program: String,
-        /// The system's answer.
+        /// The error of the system.
         reason: std::io::Error,
     },
     /// A command of Slurm or of the lab failed.
@@ -42,15 +42,15 @@ pub enum LabError {
         /// What it wrote to stderr.
         stderr: String,
     },
-    /// Something is not as the lab has to find it.
+    /// The state of the lab is not as expected.
     #[error("{what}: {found}")]
     Unexpected {
-        /// What was looked at: a command, a file, a state.
+        /// The subject: a command, a file, a state.
         what: String,
-        /// What was found.
+        /// The state that was found.
         found: String,
     },
-    /// A daemon ended though nobody asked it to.
+    /// A daemon ended unexpectedly.
     #[error("{daemon} ended; the last lines of its log say why:\n{logs}")]
     Ended {
         /// The daemon.
@@ -58,35 +58,35 @@ pub enum LabError {
         /// The last lines of the logs.
         logs: String,
     },
-    /// Something did not happen in time.
+    /// A condition did not become true in time.
     #[error("{what}: not within {limit:?}; the last lines of each log:\n{logs}")]
     Deadline {
-        /// What was waited for.
+        /// The condition.
         what: String,
-        /// For how long.
+        /// The time limit.
         limit: Duration,
         /// The last lines of the logs.
         logs: String,
     },
-    /// The machine cannot carry a lab.
+    /// The machine lacks something that a lab needs.
     #[error("{what}\nhint: {hint}")]
     Machine {
         /// What is missing.
         what: String,
-        /// What to do.
+        /// The cure.
         hint: String,
     },
 }
 
 impl fmt::Debug for LabError {
-    /// As for people: a test that returns an error prints it this way, and logs need their lines.
+    /// As for people: tests print returned errors in this way, and logs need line breaks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 impl LabError {
-    /// An error about a wait that was to take `limit` at most and took several times as long.
+    /// The error of a wait with the limit `limit`, which took several times as long.
     pub(crate) fn deadline(what: &str, limit: Duration, folder: &Folder) -> Self {
         Self::Deadline {
             what: what.into(),

@@ -1,4 +1,4 @@
-//! Where things are in a lab's folder.
+//! The paths in a lab's folder.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::LabError;
 
-/// The lab's folder and the places in it.
+/// The lab's folder.
 #[derive(Debug, Clone)]
 pub struct Folder(PathBuf);
 
@@ -51,7 +51,7 @@ impl Folder {
         self.0.join("lib")
     }
 
-    /// The working directory of jobs, writable by everybody.
+    /// The working directory of jobs, writable by all users.
     pub fn work(&self) -> PathBuf {
         self.0.join("work")
     }
@@ -91,13 +91,13 @@ impl Folder {
         self.run(node).join("hami")
     }
 
-    /// The stand-in for `nvidia-cuda-mps-control`; its options, `standin.json`, and the record of its `commands` are
-    /// beside it.
+    /// The stand-in for `nvidia-cuda-mps-control`; its options, `standin.json`, and its log of `commands` are beside
+    /// it.
     pub fn mps_standin(&self) -> PathBuf {
         self.0.join("mps/nvidia-cuda-mps-control")
     }
 
-    /// The lab's record of its processes and nodes.
+    /// The record of the lab's processes and nodes.
     pub(crate) fn record(&self) -> PathBuf {
         self.0.join("lab.json")
     }
@@ -107,7 +107,7 @@ impl Folder {
         self.0.join("namespace")
     }
 
-    /// The prefix of a lab whose Slurm is not where the system's programs are.
+    /// The prefix of a lab whose Slurm is not installed in the system's folders.
     pub(crate) fn prefix(&self) -> PathBuf {
         self.0.join("prefix")
     }
@@ -131,7 +131,7 @@ impl Folder {
         self.0.join("state")
     }
 
-    /// Makes the places that every lab has.
+    /// Creates the folders that every lab has.
     pub(crate) fn create(&self, nodes: &[String]) -> Result<(), LabError> {
         let mut places = vec![
             (self.0.clone(), 0o755),
@@ -173,7 +173,7 @@ impl Folder {
             let Some(text) = read_lossy(&path) else {
                 continue;
             };
-            // Daemons of Slurm write to stderr what they write to their log; what else is there, a crash for one, counts.
+            // Daemons of Slurm write their log also to stderr. Other text there, such as a crash, is shown.
             let log = match path.extension().is_some_and(|end| end == "out") {
                 true => read_lossy(&path.with_extension("log")).unwrap_or_default(),
                 false => String::new(),
@@ -182,7 +182,7 @@ impl Folder {
                 Some((_, message)) => !log.contains(message),
                 None => true,
             };
-            // Logs can be long, and each line is looked up in the other.
+            // Logs can be long, and each line is looked up in the other file.
             let last = text.lines().rev().take(10 * lines).filter(is_new);
             let last: Vec<_> = last.take(lines).collect();
             if last.is_empty() {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{JobId, Lab, LabError};
 
-/// A MIG instance as the simulator holds it, read behind NVML's back.
+/// A MIG instance in the simulator's state, read without NVML.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instance {
     /// Position of its GPU.
@@ -25,16 +25,16 @@ pub struct Instance {
     pub uuids: Vec<String>,
 }
 
-/// Who may use a whole GPU, as the simulator holds it.
+/// The compute mode of a whole GPU in the simulator's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ComputeMode {
-    /// Any number of processes.
+    /// Any number of processes may use it.
     Default,
-    /// None.
+    /// No process may use it.
     Prohibited,
-    /// One process.
+    /// One process may use it.
     ExclusiveProcess,
-    /// Another of NVML's numbers.
+    /// Another number of NVML.
     Other(u32),
 }
 
@@ -82,10 +82,10 @@ impl Lab {
         serde_json::from_slice(&text).map_err(|e| LabError::file("cannot read", &path)(e.into()))
     }
 
-    /// The MIG instances of a node, in order of place.
+    /// The MIG instances of a node, sorted by position.
     ///
     /// # Errors
-    /// When the simulator's state cannot be read.
+    /// The simulator's state cannot be read.
     pub fn instances(&self, node: &str) -> Result<Vec<Instance>, LabError> {
         let mut instances: Vec<_> = self
             .simulator(node)?
@@ -114,7 +114,7 @@ impl Lab {
     /// UUIDs of a node's GPUs, in NVML's order.
     ///
     /// # Errors
-    /// When the simulator's state cannot be read.
+    /// The simulator's state cannot be read.
     pub fn gpu_uuids(&self, node: &str) -> Result<Vec<String>, LabError> {
         Ok(self
             .simulator(node)?
@@ -124,10 +124,10 @@ impl Lab {
             .collect())
     }
 
-    /// Compute modes of a node's GPUs, in NVML's order, read behind NVML's back.
+    /// Compute modes of a node's GPUs, in NVML's order, read without NVML.
     ///
     /// # Errors
-    /// When the simulator's state cannot be read.
+    /// The simulator's state cannot be read.
     pub fn compute_modes(&self, node: &str) -> Result<Vec<ComputeMode>, LabError> {
         Ok(self
             .simulator(node)?
@@ -140,7 +140,7 @@ impl Lab {
     /// The leases of a node, by job and number.
     ///
     /// # Errors
-    /// When there is one that cannot be read.
+    /// A lease cannot be read.
     pub fn leases(&self, node: &str) -> Result<Vec<Lease>, LabError> {
         let place = self.folder().run(node).join("leases");
         let mut leases = Vec::new();
@@ -150,7 +150,7 @@ impl Lab {
             Err(error) => return Err(LabError::file("cannot read", place)(error)),
         };
         for entry in entries.flatten() {
-            // Only whole files: one that is being written has a name that is no lease's.
+            // Only complete files: a file that is being written has a name that is not a lease's.
             if entry.file_name().to_str().and_then(read_name).is_some() {
                 leases.extend(read_lease(&entry.path())?);
             }
@@ -159,10 +159,10 @@ impl Lab {
         Ok(leases)
     }
 
-    /// A job's lease on a node, if it holds one.
+    /// A job's lease on a node; None if it has none.
     ///
     /// # Errors
-    /// When there is one that cannot be read.
+    /// A lease cannot be read.
     pub fn lease(&self, node: &str, job: JobId) -> Result<Option<Lease>, LabError> {
         read_lease(&self.lease_path(node, job))
     }
@@ -177,15 +177,15 @@ impl Lab {
         Ok(leases)
     }
 
-    /// Where a job's lease on a node is.
+    /// The path of a job's lease on a node.
     pub fn lease_path(&self, node: &str, job: JobId) -> PathBuf {
         self.folder().run(node).join("leases").join(job.to_string())
     }
 
-    /// Sets up the simulator of `node`: `gpusim <args...> --root ROOT`.
+    /// Runs the simulator of `node`: `gpusim <args...> --root ROOT`.
     ///
     /// # Errors
-    /// When gpusim fails.
+    /// gpusim fails.
     pub fn gpusim(&self, node: &str, args: &[&str]) -> Result<String, LabError> {
         let root = self.folder().gpus(node);
         self.command("gpusim")
@@ -210,7 +210,7 @@ fn read_lease(path: &Path) -> Result<Option<Lease>, LabError> {
         })
 }
 
-/// Makes the simulated GPUs of `node`, written as gpusim reads them.
+/// Creates the simulated GPUs of `node`, in gpusim's notation.
 pub(crate) fn init(
     lab: &Lab,
     node: &str,
@@ -237,7 +237,7 @@ pub(crate) fn init(
     lab.gpusim(node, &args).map(drop)
 }
 
-/// What a node's boot does before slurmd.
+/// The steps of a node's boot before slurmd.
 pub(crate) fn node_setup(lab: &Lab, node: &str) -> Result<(), LabError> {
     lab.command("gpufrac")
         .args(["node-setup"])

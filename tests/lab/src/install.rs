@@ -1,4 +1,4 @@
-//! Puts a file in the place of one that may be in use.
+//! Replaces a file that may be in use.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -6,21 +6,22 @@ use std::path::Path;
 
 use crate::LabError;
 
-/// Copies a file to a place, as a package manager does: a new file is written beside the old one, and renamed. Who runs or has
-/// mapped the old file goes on with it. To write into that file would end slurmctld and jobs, which have plugins mapped.
+/// Installs a copy of a file as a package manager does: the copy is written beside the old file, and renamed. A
+/// process that runs or has mapped the old file keeps it. Writing to that file would crash slurmctld and jobs, which
+/// have mapped plugins.
 ///
 /// # Errors
-/// A file refuses; the old one is as it was then.
+/// A file cannot be written; the old one is then unchanged.
 pub fn install(from: &Path, to: &Path, mode: u32) -> Result<(), LabError> {
     let mut name = std::ffi::OsString::from(".");
     name.push(to.file_name().unwrap_or_default());
-    // Slurm takes what ends in .so for a plugin.
+    // Slurm takes every file that ends in .so for a plugin.
     name.push(".new");
     let new = to.with_file_name(name);
     let written = write(from, &new, mode)
         .and_then(|()| fs::rename(&new, to).map_err(LabError::file("cannot replace", to)));
     if written.is_err() {
-        // What a run left that was killed goes with the next one.
+        // A file that a killed run left is removed by the next run.
         let _ = fs::remove_file(&new);
     }
     written
@@ -37,7 +38,7 @@ fn write(from: &Path, new: &Path, mode: u32) -> Result<(), LabError> {
     let mut file = File::create_new(new).map_err(LabError::file("cannot make", new))?;
     std::io::copy(&mut source, &mut file)
         .and_then(|_| file.set_permissions(fs::Permissions::from_mode(mode)))
-        // A crash of the machine must not leave an empty plugin under the name of a whole one.
+        // A crash of the machine must not leave an empty plugin under the final name.
         .and_then(|()| file.sync_all())
         .map_err(LabError::file("cannot write", new))
 }
@@ -55,7 +56,7 @@ mod tests {
         let at = |name: &str| place.path().join(name);
         fs::write(at("built"), "new").unwrap();
         fs::write(at("plugin.so"), "old").unwrap();
-        // What a killed run left.
+        // A file that a killed run left.
         fs::write(at(".plugin.so.new"), "ne").unwrap();
         let mut open = File::open(at("plugin.so")).unwrap();
         install(&at("built"), &at("plugin.so"), 0o644).unwrap();
@@ -65,7 +66,7 @@ mod tests {
         assert_eq!(fs::read_to_string(at("plugin.so")).unwrap(), "new");
         let mode = fs::metadata(at("plugin.so")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o644);
-        // A link goes, what it leads to stays.
+        // A link is replaced, its target stays.
         symlink(at("built"), at("link.so")).unwrap();
         fs::write(at("newer"), "newer").unwrap();
         install(&at("newer"), &at("link.so"), 0o755).unwrap();

@@ -1,4 +1,4 @@
-//! Jobs and nodes as Slurm shows them.
+//! Jobs and nodes, as Slurm shows them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::{Lab, LabError, Outcome, User};
 pub struct Job(BTreeMap<String, String>);
 
 impl Job {
-    /// A field by scontrol's name for it; "" when there is none.
+    /// A field by scontrol's name; "" if there is none.
     pub fn field(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// PENDING, RUNNING, COMPLETED, ... A job whose prolog has not ended yet is CONFIGURING here; Slurm 22.05 calls
-    /// it RUNNING, for the reason Prolog.
+    /// PENDING, RUNNING, COMPLETED, ... A job whose prolog has not ended is CONFIGURING here; Slurm 22.05 shows it as
+    /// RUNNING with the reason Prolog.
     pub fn state(&self) -> &str {
         match (self.field("JobState"), self.field("Reason")) {
             ("RUNNING", "Prolog") => "CONFIGURING",
@@ -32,7 +32,7 @@ impl Job {
         JobId(self.field("JobId").parse().unwrap_or(0))
     }
 
-    /// Whether it holds or gives back resources, or may yet get some.
+    /// Whether it holds or releases resources, or may still get some.
     pub fn is_active(&self) -> bool {
         matches!(
             self.state(),
@@ -52,7 +52,7 @@ impl Job {
 pub struct NodeView(BTreeMap<String, String>);
 
 impl NodeView {
-    /// A field by scontrol's name for it; "" when there is none.
+    /// A field by scontrol's name; "" if there is none.
     pub fn field(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
@@ -62,9 +62,9 @@ impl NodeView {
         self.field("State")
     }
 
-    /// Whether new jobs may come.
+    /// Whether the node takes no new jobs.
     pub fn is_drained(&self) -> bool {
-        // Words that begin so: a node that is POWERED_DOWN is one that new jobs switch on.
+        // Compared word by word: a node that is POWERED_DOWN is powered up for new jobs.
         self.state().split('+').any(|word| {
             ["DRAIN", "DOWN", "FAIL", "INVAL"]
                 .iter()
@@ -73,7 +73,7 @@ impl NodeView {
     }
 }
 
-/// Parses `scontrol -o show`: a record a line, `Key=value` words.
+/// Parses `scontrol -o show`: one record for each line, with `Key=value` words.
 fn records(text: &str) -> Vec<BTreeMap<String, String>> {
     let record = |line: &str| {
         line.split_whitespace()
@@ -88,10 +88,10 @@ fn records(text: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 impl Lab {
-    /// Submits a batch job and gives its number.
+    /// Submits a batch job; returns its id.
     ///
     /// # Errors
-    /// When sbatch refuses it.
+    /// sbatch refuses it.
     pub fn sbatch(&self, user: &User, args: &[&str]) -> Result<JobId, LabError> {
         let outcome = self.try_sbatch(user, args)?.success()?;
         let first = outcome.stdout.trim().split(';').next().unwrap_or_default();
@@ -101,10 +101,10 @@ impl Lab {
         })
     }
 
-    /// Submits a batch job and gives sbatch's answer, whatever it is.
+    /// Submits a batch job; returns sbatch's answer, also a refusal.
     ///
     /// # Errors
-    /// When sbatch cannot be run.
+    /// sbatch cannot be run.
     pub fn try_sbatch(&self, user: &User, args: &[&str]) -> Result<Outcome, LabError> {
         self.command("sbatch")
             .user(user)
@@ -115,19 +115,19 @@ impl Lab {
 
     /// `scontrol update` as root, `JobId=7 Partition=small`.
     ///
-    /// slurmctld without accounting may take an old `errno` of its own for the result of a change of partition
-    /// (`_update_job` of 24.11 and 26.05, after `_retrieve_new_assoc`); then it is tried again.
+    /// slurmctld without accounting may take an old `errno` for the result of a change of partition (`_update_job` of
+    /// 24.11 and 26.05, after `_retrieve_new_assoc`); the update is then repeated.
     ///
     /// # Errors
-    /// When Slurm refuses it.
+    /// Slurm refuses it.
     pub fn update(&self, change: &[&str]) -> Result<Outcome, LabError> {
         self.try_update(&User::root(), change)?.success()
     }
 
-    /// As [`update`](Self::update) by a user, with scontrol's answer, whatever it is.
+    /// As [`update`](Self::update) by a user; returns scontrol's answer, also a refusal.
     ///
     /// # Errors
-    /// When scontrol cannot be run.
+    /// scontrol cannot be run.
     pub fn try_update(&self, user: &User, change: &[&str]) -> Result<Outcome, LabError> {
         self.wait("scontrol update", Duration::from_secs(60), || {
             let scontrol = self.command("scontrol").user(user);
@@ -141,11 +141,11 @@ impl Lab {
         })
     }
 
-    /// What `scontrol show job -d` says of a job: one record, or one for each member of an array
-    /// or het job.
+    /// The output of `scontrol show job -d` for a job: one record, or one for each member of an array or
+    /// heterogeneous job.
     ///
     /// # Errors
-    /// When Slurm does not know it.
+    /// Slurm does not know it.
     pub fn show_job(&self, job: JobId) -> Result<Vec<Job>, LabError> {
         let text = self
             .command("scontrol")
@@ -154,10 +154,10 @@ impl Lab {
         Ok(records(&text).into_iter().map(Job).collect())
     }
 
-    /// A job of which there is one record.
+    /// A job with one record.
     ///
     /// # Errors
-    /// When Slurm does not know it.
+    /// Slurm does not know it.
     pub fn job(&self, job: JobId) -> Result<Job, LabError> {
         self.show_job(job)?
             .into_iter()
@@ -171,7 +171,7 @@ impl Lab {
     /// All jobs that Slurm still knows.
     ///
     /// # Errors
-    /// When scontrol fails.
+    /// scontrol fails.
     pub fn jobs(&self) -> Result<Vec<Job>, LabError> {
         let text = self
             .command("scontrol")
@@ -202,7 +202,7 @@ impl Lab {
     /// The nodes that take no new jobs, with the reason.
     ///
     /// # Errors
-    /// When scontrol fails.
+    /// scontrol fails.
     pub fn drained_nodes(&self) -> Result<Vec<String>, LabError> {
         let mut drained = Vec::new();
         for name in self.nodes() {
@@ -221,7 +221,7 @@ impl Lab {
     /// Waits until a job has one of these states.
     ///
     /// # Errors
-    /// When it has none of them in 60 s.
+    /// It has none of them after 60 s.
     pub fn wait_for_state(&self, job: JobId, states: &[&str]) -> Result<Job, LabError> {
         self.wait(
             &format!("job {job} {}", states.join(" or ")),
@@ -233,10 +233,10 @@ impl Lab {
         )
     }
 
-    /// Waits until a job (all members of it) ended and its nodes are done with it.
+    /// Waits until a job with all of its members has ended, and its nodes have released it.
     ///
     /// # Errors
-    /// When that takes over 120 s.
+    /// That takes more than 120 s.
     pub fn wait_for_end(&self, job: JobId) -> Result<Job, LabError> {
         self.wait(
             &format!("job {job} ended"),
@@ -252,7 +252,7 @@ impl Lab {
     /// Waits until `squeue` is empty.
     ///
     /// # Errors
-    /// When it is not in `limit`.
+    /// It is not empty after `limit`.
     pub fn wait_until_empty(&self, limit: Duration) -> Result<(), LabError> {
         self.wait("no job in the queue", limit, || {
             let text = self
@@ -263,11 +263,11 @@ impl Lab {
         })
     }
 
-    /// Polls until `probe` gives something. `limit` is what a machine needs that does nothing else; the wait may take
-    /// several times as long.
+    /// Polls until `probe` returns something. `limit` is the time on an idle machine; the wait may take several times
+    /// as long.
     ///
     /// # Errors
-    /// The probe's, or a deadline error with the ends of all logs.
+    /// The error of the probe, or a deadline error with the ends of all logs.
     pub fn wait<T>(
         &self,
         what: &str,
@@ -279,10 +279,10 @@ impl Lab {
         found.ok_or_else(|| LabError::deadline(what, limit, self.folder()))
     }
 
-    /// What a batch job wrote to its default output file.
+    /// The default output file of a batch job.
     ///
     /// # Errors
-    /// When there is no such file.
+    /// There is no such file.
     pub fn output(&self, job: JobId) -> Result<String, LabError> {
         let path = self.folder().work().join(format!("slurm-{job}.out"));
         std::fs::read_to_string(&path).map_err(LabError::file("cannot read", path))

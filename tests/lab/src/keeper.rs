@@ -1,7 +1,7 @@
-//! What stops a lab whose program was killed.
+//! Stops a lab whose program was killed.
 //!
-//! A lab starts its keeper before anything else. The keeper reads from a pipe whose other end only the lab's program
-//! holds: the kernel closes that end when the program ends, in whatever way.
+//! A lab starts its keeper first. The keeper reads from a pipe whose other end only the lab's program has: the kernel
+//! closes that end when the program ends in any way.
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -12,13 +12,13 @@ use std::time::Duration;
 use crate::process::spawn;
 use crate::{Folder, LabError, artifacts, lab, patience};
 
-/// What a lab that needs its keeper no longer writes to it.
+/// The message of a lab that needs its keeper no longer.
 const GOODBYE: &[u8] = b"goodbye\n";
 
 /// How long a keeper tries to stop a lab.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A keeper that runs, and the pipe to it.
+/// A running keeper, with the pipe to it.
 #[derive(Debug)]
 pub(crate) struct Keeper(Child);
 
@@ -29,7 +29,7 @@ impl Keeper {
         let mut command = Command::new(&program);
         command
             .arg(folder.root())
-            // The write end is close-on-exec: no daemon of this lab or of another one gets it.
+            // The write end is close-on-exec, so that no daemon of any lab inherits it.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // An interrupt from the terminal ends the lab's program, not the keeper.
@@ -42,21 +42,21 @@ impl Keeper {
             })
     }
 
-    /// Ends the keeper: the lab is stopped, or stays up without its program.
+    /// Ends the keeper: the lab is stopped, or continues without its program.
     pub fn dismiss(mut self) {
         if let Some(mut pipe) = self.0.stdin.take() {
-            // A keeper that is gone cannot read it, and need not.
+            // A keeper that has ended cannot read it, and need not.
             let _ = pipe.write_all(GOODBYE);
         }
         let _ = self.0.wait();
     }
 }
 
-/// What the program `lab-keeper` does: waits until the program of the lab in `root` ends, and stops the lab unless that
-/// program said goodbye.
+/// The work of the program `lab-keeper`: waits until the program of the lab in `root` ends, and stops the lab unless
+/// that program said goodbye.
 ///
 /// # Errors
-/// When the pipe cannot be read, or the lab cannot be stopped.
+/// The pipe cannot be read, or the lab cannot be stopped.
 pub fn keep(mut pipe: impl Read, root: &Path) -> Result<(), LabError> {
     let mut words = Vec::new();
     match pipe.read_to_end(&mut words) {
@@ -65,7 +65,7 @@ pub fn keep(mut pipe: impl Read, root: &Path) -> Result<(), LabError> {
         Err(reason) => return Err(LabError::file("cannot read the pipe of", root)(reason)),
     }
     let mut failure = None;
-    // What the lab's program had started a moment before may still write to the folder.
+    // Processes that the lab's program started just before may still write to the folder.
     patience::poll_until(
         "the end of a lab",
         LIMIT,
@@ -85,7 +85,7 @@ fn stop(root: &Path) -> Result<(), LabError> {
     if Folder::new(root).record().exists() {
         return lab::stop_recorded(root, lab::keeps_folders());
     }
-    // Killed before the lab had written or started anything: only an empty folder can be its own.
+    // The program was killed before the lab had written or started anything; only an empty folder can be its own.
     match std::fs::remove_dir(root) {
         Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
             Err(LabError::file("cannot remove", root)(error))

@@ -19,10 +19,10 @@ use crate::process::Process;
 use crate::times::{Times, Waiting};
 use crate::{Folder, LabBuilder, LabError, Slurm, SlurmCommand, User, cgroups, leftovers, mps};
 
-/// What the lab's folder remembers, so that another program can stop the lab.
+/// The record in the lab's folder, by which another program can stop the lab.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// What people call it.
+    /// The name of the lab.
     pub name: Option<String>,
     pub nodes: Vec<String>,
     /// In the order of their start.
@@ -50,14 +50,14 @@ impl Record {
     }
 }
 
-/// When the folder of a lab stays, unless the environment has `GPUFRAC_LAB_KEEP`: then every folder stays.
+/// When the folder of a lab is kept; with `GPUFRAC_LAB_KEEP` in the environment always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeping {
-    /// The folder is older than the lab.
+    /// The folder existed before the lab.
     Always,
-    /// The caller named the folder, and the lab made it.
+    /// The caller named the folder, and the lab created it.
     OnceStarted,
-    /// The folder is a temporary one: it stays for its logs.
+    /// The folder is temporary; it is kept for its logs.
     AfterPanic,
 }
 
@@ -66,8 +66,8 @@ pub(crate) fn keeps_folders() -> bool {
     std::env::var_os("GPUFRAC_LAB_KEEP").is_some()
 }
 
-/// A running cluster. Dropping it stops all of it and removes its folder, unless the thread panics: then
-/// the folder stays, for its logs (always with `GPUFRAC_LAB_KEEP` in the environment).
+/// A running cluster. Dropping it stops the cluster and removes its folder, unless the thread panics: then the folder
+/// is kept for its logs (always with `GPUFRAC_LAB_KEEP` in the environment).
 #[derive(Debug)]
 pub struct Lab {
     folder: Folder,
@@ -91,7 +91,7 @@ impl Lab {
         LabBuilder::default()
     }
 
-    /// Makes the folder and writes the record, so that whatever is started from now on is stopped.
+    /// Creates the folder and writes the record, so that everything that is started later will be stopped.
     pub(crate) fn new(
         build: &Path,
         folder: Folder,
@@ -123,12 +123,12 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Does not print its times and logs at its end.
+    /// The lab does not print its times and logs at its end.
     pub(crate) fn be_quiet(&mut self) {
         self.quiet = true;
     }
 
-    /// Keeps names and ports from other labs.
+    /// Reserves names and ports against other labs.
     pub(crate) fn hold(&mut self, claims: Claims) {
         self.claims = claims;
     }
@@ -137,7 +137,7 @@ impl Lab {
         self.times.start_ends();
     }
 
-    /// Counts as waiting until the answer is dropped.
+    /// Counts as waiting until the returned value is dropped.
     pub(crate) fn count_wait(&self) -> Waiting<'_> {
         self.times.wait()
     }
@@ -162,22 +162,22 @@ impl Lab {
         &self.users
     }
 
-    /// A command with the lab's environment, as root unless said.
+    /// A command with the lab's environment, as root by default.
     pub fn command(&self, program: &str) -> SlurmCommand {
         SlurmCommand::new(&self.folder, program)
     }
 
-    /// Writes a file that everybody can read and run in the jobs' working directory.
+    /// Writes a file to the jobs' working directory that all users can read and run.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// It cannot be written.
     pub fn write_work(&self, name: &str, text: &str) -> Result<PathBuf, LabError> {
         let path = self.folder.work().join(name);
         write(&path, text, 0o755)?;
         Ok(path)
     }
 
-    /// Takes over a daemon and writes it down.
+    /// Adds a daemon to the record.
     pub(crate) fn adopt(&mut self, daemon: Daemon) -> Result<(), LabError> {
         self.record.processes.push(daemon.process.clone());
         self.daemons.push(daemon);
@@ -187,7 +187,7 @@ impl Lab {
     /// Mounts a tmpfs until the lab's end.
     pub(crate) fn mount_tmpfs(&mut self, path: PathBuf) -> Result<(), LabError> {
         fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
-        // In the record first: a mount that is not there can be told from one that is.
+        // The record is written first, because an absent mount can be recognised later.
         self.record.mounts.push(path.clone());
         self.save()?;
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
@@ -204,13 +204,13 @@ impl Lab {
     fn save(&self) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(&self.record)
             .map_err(|error| LabError::file("cannot write", self.folder.record())(error.into()))?;
-        // Whole at every instant: the keeper may read it at any.
+        // Replaced as a whole, because the keeper may read it at any moment.
         let next = self.folder.record().with_extension("next");
         write(&next, &text, 0o644)?;
         fs::rename(&next, self.folder.record()).map_err(LabError::file("cannot rename", &next))
     }
 
-    /// Names of daemons that ended though nobody asked them to.
+    /// Names of daemons that ended unexpectedly.
     pub fn ended_daemons(&self) -> Vec<String> {
         self.daemons
             .iter()
@@ -219,10 +219,10 @@ impl Lab {
             .collect()
     }
 
-    /// Stops a daemon (`slurmctld`, or `slurmd.<node>`) with a signal and waits for its end.
+    /// Stops a daemon (`slurmctld`, or `slurmd.<node>`) by a signal and waits for its end.
     ///
     /// # Errors
-    /// When the lab's record cannot be written.
+    /// The lab's record cannot be written.
     pub fn stop_daemon(&mut self, name: &str, signal: Signal) -> Result<(), LabError> {
         if let Some(index) = self
             .daemons
@@ -238,13 +238,13 @@ impl Lab {
         self.save()
     }
 
-    /// Sets variables for daemons that are started from now on.
+    /// Sets environment variables of daemons that are started later.
     pub fn set_daemon_environment(&mut self, variables: &[(&str, &str)]) {
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         self.environment = variables.iter().map(owned).collect();
     }
 
-    /// Who runs slurmctld, if it is not root.
+    /// The user of slurmctld, if that is not root.
     pub fn slurm_user(&self) -> Option<&User> {
         self.way.slurm_user.as_ref()
     }
@@ -256,7 +256,7 @@ impl Lab {
     /// Starts slurmctld again.
     ///
     /// # Errors
-    /// When it ends, or does not answer.
+    /// It ends, or does not answer.
     pub fn start_slurmctld(&mut self) -> Result<(), LabError> {
         self.adopt(daemons::slurmctld(
             &self.folder,
@@ -273,7 +273,7 @@ impl Lab {
                 return Ok(Some(()));
             }
             let mut daemons = self.daemons.iter();
-            // The last one: an earlier one may have been killed.
+            // The last one, because an earlier one may have been killed.
             let newest = daemons.rfind(|daemon| daemon.process.name == "slurmctld");
             match newest.is_some_and(|daemon| !daemon.process.is_alive()) {
                 true => Err(LabError::Ended {
@@ -306,18 +306,18 @@ impl Lab {
         self.adopt(daemons::reaper(&self.folder, &self.environment, node)?)
     }
 
-    /// Stops the reaper of a node with a signal and waits for its end.
+    /// Stops the reaper of a node by a signal and waits for its end.
     ///
     /// # Errors
-    /// When the lab's record cannot be written.
+    /// The lab's record cannot be written.
     pub fn stop_reaper(&mut self, node: &str, signal: Signal) -> Result<(), LabError> {
         self.stop_daemon(&daemons::reaper_name(node), signal)
     }
 
-    /// What the reaper of a node wrote.
+    /// The log of a node's reaper.
     ///
     /// # Errors
-    /// When there is no such file.
+    /// There is no such file.
     pub fn reaper_log(&self, node: &str) -> Result<String, LabError> {
         let path = self
             .folder
@@ -333,7 +333,7 @@ impl Lab {
         Some(found.process.pid)
     }
 
-    /// Sends a signal to a daemon and goes on.
+    /// Sends a signal to a daemon without waiting.
     pub fn signal_daemon(&self, name: &str, signal: Signal) {
         for daemon in self
             .daemons
@@ -344,7 +344,7 @@ impl Lab {
         }
     }
 
-    /// Lets the lab run on after this program; [`stop_folder`] ends it.
+    /// Lets the lab continue after this program; [`stop_folder`] ends it.
     pub fn detach(mut self) -> Folder {
         self.up = false;
         self.dismiss_keeper();
@@ -359,8 +359,8 @@ impl Lab {
         self.shut_down()
     }
 
-    /// Prints the lab's times and the ends of its logs, for whoever captures what a test prints. An error of the start
-    /// holds the logs itself.
+    /// Prints the lab's times and the ends of its logs, for programs that capture a test's output. An error of the
+    /// start contains the logs itself.
     fn report(&self) {
         if self.quiet || !self.times.is_started() {
             return;
@@ -379,7 +379,7 @@ impl Lab {
         for daemon in &mut self.daemons {
             daemon.stop(Signal::SIGKILL);
         }
-        // Without a goodbye the keeper tries once more.
+        // Without a goodbye the keeper tries again.
         stopped?;
         let stays = match self.keeping {
             Keeping::Always => true,
@@ -412,10 +412,10 @@ impl Drop for Lab {
     }
 }
 
-/// Stops the lab whose folder this is and removes the folder.
+/// Stops the lab in this folder and removes the folder.
 ///
 /// # Errors
-/// When the folder holds no lab, or a control group cannot be removed.
+/// The folder has no lab, or a control group cannot be removed.
 pub fn stop_folder(root: &Path) -> Result<(), LabError> {
     stop_recorded(root, false)
 }
@@ -431,7 +431,7 @@ pub(crate) fn stop_recorded(root: &Path, keep_folder: bool) -> Result<(), LabErr
     }
 }
 
-/// Removes the folder of a lab. What the lab started may have been about to write there when it was killed.
+/// Removes the folder of a lab. Killed processes of the lab may still have been writing there.
 fn remove(root: &Path) -> Result<(), LabError> {
     let mut failure = None;
     let (limit, step) = (Duration::from_secs(2), Duration::from_millis(50));
@@ -445,7 +445,7 @@ fn remove(root: &Path) -> Result<(), LabError> {
     }
 }
 
-/// Cancels jobs so that their epilogs run, then stops daemons in reverse order, then whatever is left.
+/// Cancels jobs so that their epilogs run, then stops daemons in reverse order, then all remaining processes.
 fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     // Without slurmctld the commands would wait for it.
     if leftovers::of_lab(folder)
@@ -464,13 +464,13 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
     let inside = mounted_below(folder.root());
     for path in inside.iter().rev().chain(&record.mounts) {
         match umount2(path, MntFlags::MNT_DETACH) {
-            // Nothing is mounted there, or there is no such folder.
+            // Nothing is mounted there, or the folder does not exist.
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
             Err(error) => return Err(LabError::file("cannot unmount", path)(error.into())),
         }
     }
     for node in &record.nodes {
-        // Of `gpufrac node-setup`, in a folder that all labs have.
+        // A file of `gpufrac node-setup` in a folder that all labs share.
         let _ = fs::remove_file(Path::new(config::NODES).join(node));
         let path = folder.gpufrac_conf().to_string_lossy().into_owned();
         let copy = config::last_good_name(node, &path);
@@ -482,7 +482,7 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
         .try_for_each(|node| cgroups::remove(node))
 }
 
-/// What the lab's programs mounted: an epilog that never came leaves it.
+/// Mounts of the lab's programs, which remain if an epilog never ran.
 fn mounted_below(root: &Path) -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let places = table.lines().filter_map(|line| line.split(' ').nth(4));
@@ -492,7 +492,7 @@ fn mounted_below(root: &Path) -> Vec<PathBuf> {
     inside.collect()
 }
 
-/// Gives jobs some seconds to end in the regular way. That this fails is no reason to keep anything.
+/// Gives jobs some seconds to end regularly. A failure is ignored.
 fn cancel_jobs(folder: &Folder) {
     let squeue = || {
         let command = SlurmCommand::new(folder, "squeue").args(["-h", "-o", "%A"]);

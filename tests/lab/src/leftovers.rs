@@ -1,5 +1,5 @@
-//! Finds processes that belong to a lab but were not started by it: slurmstepds, daemons that put themselves in the
-//! background or that Slurm started, and prologs and epilogs whose slurmd is gone. Jobs are found by their control groups.
+//! Finds processes of a lab that it did not start itself: slurmstepds, daemons that went to the background or that
+//! Slurm started, and prologs and epilogs whose slurmd has ended. Jobs are found by their control groups.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -8,11 +8,11 @@ use std::path::Path;
 use crate::Folder;
 use crate::process::Process;
 
-/// A variable that client commands of a lab have, with the lab's folder. It is no variable of Slurm's: a person who works
-/// with a lab exports its `SLURM_CONF`, and that person's programs are no part of the lab.
+/// The variable with the lab's folder in the environment of client commands. It is not a variable of Slurm: a person
+/// who works with a lab exports its `SLURM_CONF`, and that person's programs are not part of the lab.
 pub(crate) const MARK: &str = "LAB_FOLDER";
 
-/// Daemons of Slurm that hold a file of the lab open, programs that were installed in the lab, daemons that write to a log
+/// Daemons of Slurm with an open file of the lab, programs that are installed in the lab, daemons that write to a log
 /// of the lab, and client commands.
 pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
     let mark = [MARK.as_bytes(), b"=", folder.root().as_os_str().as_bytes()].concat();
@@ -27,7 +27,7 @@ pub(crate) fn of_lab(folder: &Folder) -> Vec<Process> {
         };
         let of_slurm = matches!(name, "slurmctld" | "slurmd" | "slurmstepd");
         let ours = is_below("exe", folder.root())
-            // One that the lab started a moment before the lab's program was killed is not in the record yet.
+            // A process that the lab started just before its program was killed is not in the record.
             || is_below("fd/1", &log)
             || (of_slurm && holds_file_under(&proc, folder.root()))
             || has_variable(&proc, &mark);

@@ -16,14 +16,14 @@ pub struct Listed {
     pub folder: Folder,
     /// Names of its nodes.
     pub nodes: Vec<String>,
-    /// Names of daemons that ended though nobody asked them to.
+    /// Names of daemons that ended unexpectedly.
     pub ended: Vec<String>,
 }
 
-/// The labs with a name whose folders are in `place`, by name. One that is only starting is among them.
+/// The labs with a name whose folders are in `place`, by name, with those that are being started.
 ///
 /// # Errors
-/// When `place` cannot be read.
+/// `place` cannot be read.
 pub fn list(place: &Path) -> Result<Vec<Listed>, LabError> {
     let entries = fs::read_dir(place).map_err(LabError::file("cannot read", place))?;
     let listed = |entry: fs::DirEntry| {

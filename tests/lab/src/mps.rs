@@ -15,23 +15,23 @@ use crate::{Folder, Lab, leftovers};
 pub struct MpsProcess {
     /// Process id.
     pub pid: i32,
-    /// Whether it is a control daemon; else a server of one.
+    /// Whether it is a control daemon; otherwise a server.
     pub control: bool,
     /// Its `CUDA_MPS_PIPE_DIRECTORY`.
     pub pipe: PathBuf,
 }
 
 impl Lab {
-    /// The MPS daemons that run on a node, and their servers.
+    /// The MPS daemons of a node, and their servers.
     pub fn mps_processes(&self, node: &str) -> Vec<MpsProcess> {
         below(&self.folder().mps(node))
     }
 }
 
-/// Kills the daemons and servers that a lab left.
+/// Kills the remaining daemons and servers of a lab.
 pub(crate) fn kill(folder: &Folder) {
     let mut found = below(&folder.root().join("run"));
-    // A daemon whose server ends may start another.
+    // Daemons first, because a daemon whose server ends may start another one.
     found.sort_by_key(|process| !process.control);
     for MpsProcess { pid, .. } in found {
         if let Some(process) = Process::observe("MPS", pid) {
@@ -48,7 +48,7 @@ fn below(place: &Path) -> Vec<MpsProcess> {
     found
 }
 
-/// One that only hands a command to a daemon is none of them.
+/// A process of MPS. A program that only sends a command to a daemon does not count.
 fn observe(pid: i32) -> Option<MpsProcess> {
     let proc = Path::new("/proc").join(pid.to_string());
     let line = fs::read(proc.join("cmdline")).ok()?;
@@ -107,7 +107,7 @@ mod tests {
             ),
             start("sleep", "sleep", &["60"], &pipe),
         ];
-        // A program that was started a moment ago may have no words yet.
+        // A program that was just started may not have its arguments yet.
         let mut found = Vec::new();
         for _ in 0..1000 {
             found = below(&folder.mps("n1"));

@@ -1,18 +1,18 @@
-//! Waiting for a condition. A deadline is there for what hangs, not for what is slow.
+//! Waits for a condition. A deadline is for processes that hang, not for slow ones.
 
 use std::time::{Duration, Instant};
 
-/// How many times the stated limit a wait may take. A limit says what a machine needs that does nothing else; a machine
-/// that builds and runs other labs at the same time needs several times as long.
+/// The factor by which a wait may exceed its limit. A limit is the time on an idle machine; a machine that builds and
+/// runs other labs needs several times as long.
 const STRETCH: u32 = 5;
 
-/// The longest pause between two probes. A probe starts a command of Slurm: what takes seconds need not be asked for
-/// fifty times in each.
+/// The longest pause between two probes. A probe starts a command of Slurm, so slow conditions are not checked fifty
+/// times a second.
 const LONGEST_STEP: Duration = Duration::from_millis(250);
-/// A pause is at most this part of the time that was waited before.
+/// The longest pause as a part of the time waited so far.
 const STEP_PART: u32 = 20;
 
-/// How long one wait may take.
+/// The time budget of a wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
     limit: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Starts a wait for something that takes at most `limit` on a machine that does nothing else.
+    /// Starts a wait for a condition that becomes true within `limit` on an idle machine.
     pub fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -28,28 +28,28 @@ impl Patience {
         }
     }
 
-    /// How long it may still take.
+    /// The remaining time.
     pub fn left(&self) -> Duration {
         (self.limit * STRETCH).saturating_sub(self.since.elapsed())
     }
 
-    /// How long to pause before the next probe, at least `step`.
+    /// The pause before the next probe, at least `step`.
     fn pause(&self, step: Duration) -> Duration {
         let grown = self.since.elapsed() / STEP_PART;
         grown.min(LONGEST_STEP).max(step)
     }
 
-    /// Whether what is waited for hangs.
+    /// Whether the time is over, so that the process counts as hanging.
     pub fn is_over(&self) -> bool {
         self.left().is_zero()
     }
 
-    /// How long it may take altogether, for messages.
+    /// The whole time, for messages.
     pub fn most(&self) -> Duration {
         self.limit * STRETCH
     }
 
-    /// What was waited for is there: says so where that took longer than its limit.
+    /// The condition is true; prints a line if that took longer than the limit.
     pub fn end(self, what: &str) {
         if self.since.elapsed() > self.limit {
             println!(
@@ -60,7 +60,7 @@ impl Patience {
     }
 }
 
-/// Polls until `probe` gives something or fails; nothing when what is waited for hangs.
+/// Polls until `probe` returns something or fails; None when the time is over.
 pub(crate) fn poll<T, E>(
     what: &str,
     limit: Duration,
@@ -80,7 +80,7 @@ pub(crate) fn poll<T, E>(
     }
 }
 
-/// Polls until `probe` holds; whether it did before what is waited for was taken for hanging.
+/// Polls until `probe` is true; returns false when the time is over.
 pub(crate) fn poll_until(
     what: &str,
     limit: Duration,

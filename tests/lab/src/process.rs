@@ -1,4 +1,4 @@
-//! Processes by pid and start time, so that a pid that was used again is never mistaken.
+//! Processes by pid and start time, so that a reused pid is never taken for the process.
 
 use std::fs;
 use std::io;
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::patience::{Patience, poll_until};
 
-/// How long a program may still be written to that is to be started.
+/// How long a program to be started may still be open for writing.
 const BUSY_LIMIT: Duration = Duration::from_secs(2);
 
-/// Starts a command. A program that this process wrote a moment ago can be busy: what another thread of it starts
-/// just then has the file open too, until it runs its own program.
+/// Starts a command. A program that this process has just written can be busy: a child that another thread is
+/// starting has the file open, too, until it runs its own program.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     let patience = Patience::new(BUSY_LIMIT);
     loop {
@@ -34,15 +34,15 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
 /// A process that the lab started or found.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// What it is, for messages.
+    /// The name for messages.
     pub name: String,
     pub pid: i32,
-    /// Clock ticks from boot to its start.
+    /// The start in clock ticks since boot.
     pub started: u64,
 }
 
 impl Process {
-    /// Records a process that runs now.
+    /// Records a running process.
     pub fn observe(name: &str, pid: i32) -> Option<Self> {
         let started = start_time(pid)?;
         Some(Self {
@@ -52,20 +52,20 @@ impl Process {
         })
     }
 
-    /// Whether it is still there and not a zombie.
+    /// Whether it still runs and is not a zombie.
     pub fn is_alive(&self) -> bool {
         start_time(self.pid) == Some(self.started)
     }
 
-    /// Sends a signal if this very process is still there.
+    /// Sends a signal if this process still exists.
     pub fn signal(&self, signal: Signal) {
         if self.is_alive() {
-            // That it ended in between is as good.
+            // It may have ended in between, which is fine.
             let _ = kill(Pid::from_raw(self.pid), signal);
         }
     }
 
-    /// Waits until it is gone; whether it is.
+    /// Waits until it has ended; returns whether it has.
     pub fn wait_gone(&self, limit: Duration) -> bool {
         let what = format!("the end of {}", self.name);
         poll_until(&what, limit, Duration::from_millis(10), || !self.is_alive())
@@ -77,10 +77,10 @@ pub fn is_running(pid: i32) -> bool {
     start_time(pid).is_some()
 }
 
-/// Field 22 of `/proc/<pid>/stat`; none for a process that is gone or a zombie.
+/// Field 22 of `/proc/<pid>/stat`; None if the process has ended or is a zombie.
 fn start_time(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?;
-    // The command's name is in parentheses and may hold anything: start after the last one.
+    // The command's name is in parentheses and may contain any character, so parsing starts after the last one.
     let (_, fields) = stat.rsplit_once(')')?;
     let fields: Vec<_> = fields.split_whitespace().collect();
     if matches!(fields.first(), Some(&"Z" | &"X")) {

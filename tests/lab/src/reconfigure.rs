@@ -1,24 +1,24 @@
-//! `scontrol reconfigure`, to its end.
+//! Runs `scontrol reconfigure`, and waits until it has taken effect.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::{Lab, LabError};
 
-/// What a daemon writes once it serves again, per log.
+/// The line in each log by which a daemon says that it serves again.
 const SERVES: [(&str, &str); 2] = [
     ("slurmctld", "Running as primary controller"),
     ("slurmd", "slurmd started on"),
 ];
 
 impl Lab {
-    /// Lets slurmctld and each slurmd read their files again, and waits until all of them serve.
+    /// Makes slurmctld and each slurmd read their files again, and waits until all of them serve.
     ///
-    /// From 23.11 on both daemons start their program again; what is sent to them meanwhile (the launch of a batch
-    /// job, a client's next step) can be lost, and Slurm sends it again minutes later or never.
+    /// From 23.11 on both daemons restart their program. Messages sent meanwhile (the launch of a batch job, a
+    /// client's next step) can be lost, and Slurm sends them again minutes later or never.
     ///
     /// # Errors
-    /// When slurmctld refuses the files, or a daemon does not serve again.
+    /// slurmctld refuses the files, or a daemon does not serve again.
     pub fn reconfigure(&self) -> Result<(), LabError> {
         let before = self.times_served();
         self.command("scontrol").args(["reconfigure"]).stdout()?;
@@ -40,7 +40,7 @@ impl Lab {
         std::iter::once((format!("{slurmctld}.log"), primary))
             .chain(logs)
             .map(|(log, words)| {
-                // A daemon that wrote nothing yet has no log.
+                // A daemon that has written nothing yet has no log.
                 let text = fs::read_to_string(self.folder().log().join(log)).unwrap_or_default();
                 text.matches(words).count()
             })

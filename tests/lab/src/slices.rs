@@ -1,4 +1,4 @@
-//! What a node holds for its jobs, as three parties see it: Slurm, the leases, the simulator.
+//! The slices of a node's jobs, as Slurm, the leases and the simulator show them.
 
 use std::fs;
 use std::time::Duration;
@@ -7,20 +7,20 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::{ComputeMode, Instance, JobId, Lab, LabError};
 
-/// A job's slice of MIG: the lease, and the instance for which it stands.
+/// A job's MIG slice: the lease, and its instance.
 #[derive(Debug, Clone)]
 pub struct HeldSlice {
-    /// What gpufrac wrote down.
+    /// gpufrac's record.
     pub lease: Lease,
-    /// What the simulator holds.
+    /// The instance in the simulator.
     pub instance: Instance,
 }
 
 impl Lab {
-    /// The slice of a running job on `node`, of a pool with MIG; other jobs have a [`Lab::lease`] only.
+    /// The slice of a running job on `node`, in a pool with MIG; other jobs only have a [`Lab::lease`].
     ///
     /// # Errors
-    /// When there is no active lease, or the simulator holds no such instance.
+    /// There is no active lease, or the simulator has no such instance.
     pub fn slice(&self, node: &str, job: JobId) -> Result<HeldSlice, LabError> {
         let missing = |output: String| LabError::Unexpected {
             what: format!("the slice of job {job} on {node}"),
@@ -46,10 +46,10 @@ impl Lab {
         }
     }
 
-    /// Waits until the queue is empty and takes whatever is left then as an error.
+    /// Waits until the queue is empty; anything that is left then is an error.
     ///
     /// # Errors
-    /// What is left.
+    /// Something is left.
     pub fn expect_nothing_left(&self) -> Result<(), LabError> {
         self.wait_until_empty(Duration::from_secs(40))?;
         let left = self.leftovers()?;
@@ -62,11 +62,11 @@ impl Lab {
         })
     }
 
-    /// What should not be there when no job runs: leases, instances, compute modes, MPS daemons, folders of
-    /// MPS and HAMi, drained nodes, ended daemons.
+    /// Things that must not exist when no job runs: leases, instances, compute modes, MPS daemons, folders of MPS and
+    /// HAMi, drained nodes, ended daemons.
     ///
     /// # Errors
-    /// When one of the parties cannot be asked.
+    /// The state cannot be read.
     pub fn leftovers(&self) -> Result<Vec<String>, LabError> {
         let mut left = self.drained_nodes()?;
         left.extend(
@@ -104,7 +104,7 @@ impl Lab {
     }
 }
 
-/// Whether `instance` is the one for which `lease` stands, alone or with others.
+/// Whether `instance` is the one of `lease`, which other leases may share.
 pub(crate) fn matches(instance: &Instance, lease: &Lease) -> bool {
     let Some(mig) = lease.slice.mig() else {
         return false;

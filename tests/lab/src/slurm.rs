@@ -1,8 +1,8 @@
-//! Which Slurm a lab runs: the machine's own, or one of another Debian release in a folder.
+//! The Slurm that a lab runs: the machine's own, or one of another Debian release in a folder.
 //!
-//! The other one's `/usr` is put over the machine's in a mount namespace of the lab, and Slurm's programs run
-//! there, at the paths that they were built for. All else (the lab's folder, `/proc`, control groups, users) is
-//! the machine's, and so are the tests themselves: [`Folder::namespace`] is how they reach in.
+//! The `/usr` of the other release is mounted over the machine's in a mount namespace of the lab, and Slurm's
+//! programs run there at the paths for which they were built. Everything else (the lab's folder, `/proc`, control
+//! groups, users) is the machine's, and so are the tests themselves; they enter by [`Folder::namespace`].
 
 use std::fmt;
 use std::fs;
@@ -13,14 +13,14 @@ use std::time::Duration;
 use crate::daemons::{self, Daemon, Environment};
 use crate::{Folder, LabError};
 
-/// The folder of another Debian release, with Slurm's packages installed in it.
+/// The variable with the folder of another Debian release in which Slurm's packages are installed.
 const ROOT: &str = "GPUFRAC_SLURM_ROOT";
 
-/// The prefix of a Slurm that was built from its source, `/opt/slurm`.
+/// The variable with the prefix of a Slurm built from its source, `/opt/slurm`.
 const PREFIX: &str = "GPUFRAC_SLURM_PREFIX";
 
-/// What the namespace's first process does; after this it only keeps the namespace. The lab's users get a shell
-/// there, as Slurm since 26.05 puts a job with `--export=NAME` back whose user cannot log in.
+/// The script of the namespace's first process; afterwards it only keeps the namespace alive. The lab's users get a
+/// shell there, because Slurm since 26.05 requeues a job with `--export=NAME` whose user cannot log in.
 const MOUNTS: &str = "\
 mount --rbind \"$1/usr\" /usr &&
 sed 's#/usr/sbin/nologin$#/bin/sh#' /etc/passwd > \"$2\" &&
@@ -42,10 +42,10 @@ pub struct Slurm {
 pub struct Release(pub u32);
 
 impl Release {
-    /// That of the headers in a folder that holds `slurm/slurm.h`.
+    /// The release of the headers in a folder that contains `slurm/slurm.h`.
     ///
     /// # Errors
-    /// When they are not there, or say no number.
+    /// They do not exist, or have no version number.
     pub fn read(include: &Path) -> Result<Self, LabError> {
         let path = include.join("slurm/slurm_version.h");
         let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
@@ -78,7 +78,7 @@ enum Place {
     Machine,
     /// The folder of another Debian release.
     Root(PathBuf),
-    /// A prefix of its own.
+    /// A Slurm with its own prefix.
     Prefix(PathBuf),
 }
 
@@ -93,10 +93,10 @@ impl Place {
 }
 
 impl Slurm {
-    /// That of `GPUFRAC_SLURM_ROOT` or `GPUFRAC_SLURM_PREFIX`, or the machine's own.
+    /// The Slurm of `GPUFRAC_SLURM_ROOT` or `GPUFRAC_SLURM_PREFIX`, otherwise the machine's own.
     ///
     /// # Errors
-    /// When its development files are not installed.
+    /// Its development files are not installed.
     pub fn of_environment() -> Result<Self, LabError> {
         let variable = |name| std::env::var_os(name).map(PathBuf::from);
         match variable(PREFIX) {
@@ -105,10 +105,10 @@ impl Slurm {
         }
     }
 
-    /// The one in a folder of Debian, or the machine's own.
+    /// The Slurm in a folder of Debian, or the machine's own.
     ///
     /// # Errors
-    /// When its development files are not there.
+    /// Its development files are not installed.
     pub fn in_root(root: Option<PathBuf>) -> Result<Self, LabError> {
         Self::at(root.map_or(Place::Machine, Place::Root))
     }
@@ -118,7 +118,7 @@ impl Slurm {
         Ok(Self { place, release })
     }
 
-    /// Of which release it is.
+    /// The release.
     pub fn release(&self) -> Release {
         self.release
     }
@@ -138,7 +138,7 @@ impl Slurm {
         self.place.include()
     }
 
-    /// The folder of the Debian release that it is in; `None` for the machine's own and for a prefix.
+    /// The folder of the Debian release that contains it; None for the machine's own and for a prefix.
     pub fn root(&self) -> Option<&Path> {
         match &self.place {
             Place::Root(root) => Some(root),
@@ -159,10 +159,10 @@ impl Slurm {
         })
     }
 
-    /// Where its own plugins are, as itself sees it.
+    /// The folder of its own plugins, as it sees it.
     ///
     /// # Errors
-    /// When they are not where Debian has them.
+    /// They are not where Debian has them.
     pub fn plugins(&self) -> Result<PathBuf, LabError> {
         let place = match &self.place {
             Place::Machine => PathBuf::from("/usr/lib"),
@@ -187,7 +187,7 @@ impl Slurm {
             })
     }
 
-    /// Makes what a lab needs to run this Slurm: the namespace, or a link to the prefix.
+    /// Creates the namespace, or a link to the prefix, that a lab needs to run this Slurm.
     pub(crate) fn enter(&self, folder: &Folder) -> Result<Option<Daemon>, LabError> {
         let root = match &self.place {
             Place::Machine => return Ok(None),
@@ -226,9 +226,8 @@ impl Slurm {
     }
 }
 
-/// A command that runs where the lab's Slurm is, in `place`, as this user and group if not as root.
-///
-/// Which program it is, is up to the `PATH` that the caller sets.
+/// A command that runs in the lab's Slurm, in `place`, as this user and group or as root. The `PATH` of the caller
+/// decides which program it is.
 pub(crate) fn command(
     folder: &Folder,
     program: &std::ffi::OsStr,

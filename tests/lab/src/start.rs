@@ -1,4 +1,4 @@
-//! The start of a lab: its folder, configuration, devices and daemons.
+//! Starts a lab: its folder, configuration, devices and daemons.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ const PLACEHOLDER_MAJOR: u64 = 240;
 /// `ClusterName`.
 const CLUSTER: &str = "lab";
 
-/// How long the cluster may take until every node is idle: of one node, and of each more.
+/// The time limit until every node is idle: for one node, and for each further one.
 const START_LIMIT: Duration = Duration::from_secs(30);
 const START_LIMIT_MORE: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ impl LabBuilder {
     /// Starts the cluster and waits until every node is idle.
     ///
     /// # Errors
-    /// When the machine lacks something or a daemon does not come up; the log ends are in the error.
+    /// The machine lacks something, or a daemon does not start; the error contains the ends of the logs.
     pub fn start(self) -> Result<Lab, LabError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(LabError::Machine {
@@ -96,7 +96,7 @@ impl LabBuilder {
                 "cannot make a folder in",
                 std::env::temp_dir(),
             ))?;
-        // The lab itself decides whether the folder goes: it stays after a failure.
+        // The lab itself decides whether the folder is removed; it is kept after a failure.
         Ok((Folder::new(temporary.keep()), Keeping::AfterPanic))
     }
 
@@ -135,7 +135,7 @@ impl LabBuilder {
         }
     }
 
-    /// Puts gpufrac's plugins, programs and configuration in the lab's folder.
+    /// Installs gpufrac's plugins, programs and configuration in the lab's folder.
     fn install_gpufrac(&self, folder: &Folder, nodes: &[String]) -> Result<(), LabError> {
         let build = self.build()?;
         artifacts::install(&build, &self.series(&build), folder)?;
@@ -169,7 +169,7 @@ impl LabBuilder {
         Ok(())
     }
 
-    /// Writes gres.conf, if nodes have any. What slurm.conf says of each node.
+    /// Writes gres.conf, if nodes have GRES. Returns the values for the nodes' lines in slurm.conf.
     fn write_gres(&self, lab: &Lab, ports: Vec<u16>) -> Result<Vec<NodeLine>, LabError> {
         let folder = lab.folder();
         let config = self.config(folder)?;
@@ -264,7 +264,7 @@ impl LabBuilder {
         write(&folder.slurm_conf(), &slurm_conf.text(), 0o644)
     }
 
-    /// Gives slurmctld's files to its user; what slurm.conf has to say of it.
+    /// Gives slurmctld's files to its user; returns the lines for slurm.conf.
     fn hand_over(&self, lab: &mut Lab) -> Result<String, LabError> {
         let user = match lab.users().last() {
             Some(user) => user.clone(),
@@ -300,7 +300,7 @@ impl LabBuilder {
         self.gpus.iter().map(count).sum()
     }
 
-    /// gpufrac.toml as gpufrac itself reads it.
+    /// gpufrac.toml, parsed by gpufrac.
     fn config(&self, folder: &Folder) -> Result<Option<Config>, LabError> {
         if !self.gpufrac {
             return Ok(None);
@@ -315,7 +315,7 @@ impl LabBuilder {
             })
     }
 
-    /// The GRES lines of a node as gpufrac prints them; none for a node of no pool.
+    /// The GRES lines of a node, as gpufrac prints them; none for a node without a pool.
     fn gres(
         &self,
         lab: &Lab,
@@ -377,7 +377,7 @@ impl LabBuilder {
     fn start_daemons(&self, lab: &mut Lab, slurmdbd: Option<u16>) -> Result<(), LabError> {
         let folder = lab.folder().clone();
         if slurmdbd.is_some() {
-            // Before there is a namespace: the database is the machine's.
+            // Before the namespace is created, because the database is the machine's.
             lab.mount_tmpfs(folder.database())?;
             lab.adopt(accounting::mariadb(&folder)?)?;
         }
@@ -419,7 +419,7 @@ impl Lab {
     /// Waits until every node is idle.
     ///
     /// # Errors
-    /// When a daemon ended or not all nodes become idle; `limit` is as in [`Lab::wait`].
+    /// A daemon ended or not all nodes become idle; `limit` is as in [`Lab::wait`].
     pub fn wait_until_idle(&self, limit: Duration) -> Result<(), LabError> {
         let _waiting = self.count_wait();
         let states = Cell::new(String::new());

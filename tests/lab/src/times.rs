@@ -1,4 +1,4 @@
-//! How long a lab took to start, how long it was up, and how long its user waited for it.
+//! The times of a lab: start, life, and the waits of its user.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ impl Times {
         }
     }
 
-    /// Every node of the lab is ready.
+    /// Records that every node of the lab is ready.
     pub fn start_ends(&self) {
         self.started.get_or_init(|| self.begun.elapsed());
     }
@@ -31,7 +31,7 @@ impl Times {
         self.started.get().is_some()
     }
 
-    /// Counts as waiting until the answer is dropped. The start of the lab does not count.
+    /// Counts as waiting until the returned value is dropped. The start of the lab does not count.
     pub fn wait(&self) -> Waiting<'_> {
         Waiting {
             times: self.is_started().then_some(self),
@@ -40,7 +40,7 @@ impl Times {
     }
 }
 
-/// `lab: up 12.3 s, started in 2.1 s, waited 8.0 s`, to be read by programs.
+/// `lab: up 12.3 s, started in 2.1 s, waited 8.0 s`, for programs that read it.
 impl fmt::Display for Times {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let up = self.begun.elapsed();
@@ -56,7 +56,7 @@ impl fmt::Display for Times {
     }
 }
 
-/// Someone waits for the lab.
+/// A wait for the lab, until it is dropped.
 pub(crate) struct Waiting<'a> {
     times: Option<&'a Times>,
     since: Instant,

@@ -35,7 +35,7 @@ macro_rules! codes {
                 }
             }
 
-            /// What `nvmlErrorString` says, as a C string.
+            /// The text of `nvmlErrorString` as a C string.
             #[must_use]
             pub fn c_text(self) -> &'static std::ffi::CStr {
                 const NONE: &std::ffi::CStr = c"Unknown Error";
@@ -95,5 +95,5 @@ impl fmt::Display for Code {
     }
 }
 
-/// What a call of NVML answers.
+/// The result of a call of NVML.
 pub type Answer<T = ()> = Result<T, Code>;

@@ -1,4 +1,4 @@
-//! Faults, delays and latencies on demand, and the counting of calls that they need.
+//! Faults, delays and latencies on demand, and the counters of calls that they need.
 
 use std::sync::atomic::Ordering;
 
@@ -9,72 +9,72 @@ use crate::latency::{Latencies, Latency, Place};
 use crate::shared::Words;
 use crate::symbols;
 
-/// Everything that disturbs a node's calls.
+/// All disturbances of a node's calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disturbances {
-    /// Count calls even when no rule needs it.
+    /// Count calls even if no rule needs it.
     pub counting: bool,
-    /// GPM and utilisation tell of no activity, whatever there is.
+    /// GPM and utilization report no activity.
     #[serde(default)]
     pub dead_telemetry: bool,
-    /// Each call is noted: the caller, the GPU, the duration.
+    /// Log each call: the caller, the GPU, the duration.
     #[serde(default)]
     pub journal: bool,
-    /// The model of latencies, where it is on.
+    /// The model of latencies, if it is on.
     #[serde(default)]
     pub latencies: Option<Latencies>,
     /// The rules; the first that fails a call decides, delays add up.
     pub rules: Vec<Rule>,
 }
 
-/// What is to happen to some calls.
+/// A rule for some calls.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The function; without one, any.
+    /// The function; None for any.
     pub call: Option<String>,
-    /// On this GPU alone; calls on others are counted all the same.
+    /// Only on this GPU; calls on others are still counted.
     #[serde(default)]
     pub gpu: Option<usize>,
-    /// The first call that is met, as its counter will number it.
+    /// The number of the first affected call.
     pub first: u64,
-    /// How many calls are met; 0: all that follow.
+    /// The number of affected calls; 0 for all that follow.
     pub count: u64,
-    /// What happens to them.
+    /// The effect.
     pub what: What,
 }
 
-/// What happens to a call.
+/// The effect of a rule on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// It takes so many milliseconds longer.
+    /// The call takes this many milliseconds longer.
     Delay(u64),
-    /// It does nothing and answers this code.
+    /// The call does nothing and returns this code.
     Fail(u32),
-    /// It does its work and answers this code all the same.
+    /// The call does its work and returns this code nevertheless.
     FailAfter(u32),
-    /// The caller dies of SIGKILL before the call does anything.
+    /// The caller is killed before the call does anything.
     Kill,
-    /// The caller dies of SIGKILL after the call has done its work.
+    /// The caller is killed after the call has done its work.
     KillAfter,
 }
 
-/// What happens to the one call at hand.
+/// The effect on one call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Effect {
     /// Microseconds to wait.
     pub delay_us: u64,
-    /// The GPU whose turn the call waits for first, and keeps until it is over.
+    /// The GPU whose turn the call waits for, and keeps until its end.
     pub turn: Option<usize>,
-    /// The call is noted when it is over, as one on this GPU.
+    /// Log the call at its end, as one on this GPU.
     pub note: Option<Option<usize>>,
-    /// Answer this, and do nothing.
+    /// Return this without doing anything.
     pub fail: Option<Code>,
-    /// Answer this after the work.
+    /// Return this after the work.
     pub fail_after: Option<Code>,
-    /// Kill the caller first.
+    /// Kill the caller before the work.
     pub kill: bool,
     /// Kill the caller after the work.
     pub kill_after: bool,
@@ -87,13 +87,12 @@ impl Disturbances {
         !self.counting && !self.journal && self.latencies.is_none() && self.rules.is_empty()
     }
 
-    /// Whether it matters on which GPU a call works: to find that out takes time.
+    /// Whether the call's GPU matters; finding it takes time.
     fn asks_where(&self, latency: Option<&Latency>) -> bool {
         self.journal || latency.is_some() || self.rules.iter().any(|rule| rule.gpu.is_some())
     }
 
-    /// Counts a call and finds what is to happen to it. `place`: where it works; `others`: how many other sessions are
-    /// open.
+    /// Counts a call and returns the effect on it. `place`: its GPU; `others`: the number of other open sessions.
     pub(crate) fn count(
         &self,
         counters: &Words,
@@ -141,7 +140,7 @@ impl Disturbances {
     }
 }
 
-/// The counter that a rule on this function (or on any) reads, as it stands.
+/// The current value of the counter that a rule on this function (or on any) reads.
 #[must_use]
 pub fn counted(counters: &Words, call: Option<&str>) -> u64 {
     let position = match call {

@@ -1,36 +1,35 @@
 //! MIG profiles and placements of every simulated model.
 //!
-//! Written from NVIDIA's MIG user guide and from captures of `nvidia-smi mig -lgip` and
-//! `-lgipp`, on purpose without gpufrac's own tables: the tests compare the two.
-//! Where no capture of a row could be found (B200's three largest profiles), the comment
-//! says that the numbers are estimates.
+//! Written from NVIDIA's MIG user guide and from captures of `nvidia-smi mig -lgip` and `-lgipp`, deliberately
+//! without gpufrac's own tables: the tests compare the two. If no capture of a row is known (B200's three largest
+//! profiles), the comment says that the numbers are estimates.
 
-/// One GPU instance profile as NVML describes it.
+/// A GPU instance profile, as NVML describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuProfile {
-    /// `NVML_GPU_INSTANCE_PROFILE_*`: what `nvmlDeviceGetGpuInstanceProfileInfo` takes.
+    /// `NVML_GPU_INSTANCE_PROFILE_*`: the argument of `nvmlDeviceGetGpuInstanceProfileInfo`.
     pub kind: u32,
-    /// The profile id that `nvidia-smi mig -lgip` prints and that creation takes.
+    /// The profile id, which `nvidia-smi mig -lgip` prints and creation needs.
     pub id: u32,
     /// `1g.10gb`, without the leading `MIG `.
     pub name: &'static str,
     /// Compute slices.
     pub slices: u32,
-    /// Memory slices that a placement takes.
+    /// Memory slices of an instance.
     pub size: u32,
-    /// First memory slices at which the profile can be placed.
+    /// The possible first memory slices.
     pub starts: &'static [u32],
-    /// Most instances at one time.
+    /// The most instances at a time.
     pub max: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
     /// Memory of an instance.
     pub memory_mib: u64,
-    /// Engines of an instance.
+    /// The engines of an instance.
     pub engines: Engines,
 }
 
-/// Engines that come with an instance.
+/// The number of engines of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Engines {
     /// Copy engines.
@@ -45,7 +44,7 @@ pub struct Engines {
     pub ofa: u32,
 }
 
-/// What a MIG-capable GPU can be cut into.
+/// The MIG tables of a GPU model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Geometry {
     /// Memory slices of the whole GPU.
@@ -58,18 +57,18 @@ pub struct Geometry {
     pub profiles: Vec<GpuProfile>,
 }
 
-/// One compute instance profile inside a GPU instance.
+/// A compute instance profile in a GPU instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ComputeProfile {
     /// `NVML_COMPUTE_INSTANCE_PROFILE_*`; on all models here also the profile id.
     pub id: u32,
-    /// `1c.3g.40gb`, or the GPU instance's own name when it takes all of it.
+    /// `1c.3g.40gb`, or the GPU instance's own name if it has all of it.
     pub name: String,
     /// Compute slices.
     pub slices: u32,
-    /// First compute slices at which it can be placed.
+    /// The possible first compute slices.
     pub starts: Vec<u32>,
-    /// Most instances at one time.
+    /// The most instances at a time.
     pub max: u32,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
@@ -85,11 +84,10 @@ const fn engines(copy: u32, decode: u32, jpeg: u32, ofa: u32) -> Engines {
     }
 }
 
-/// A row of `-lgip` of a part with seven compute slices: nominal GB in the name, SMs, MiB.
+/// A row of `-lgip` of a GPU with seven compute slices: name with nominal GB, multiprocessors, MiB.
 struct Row(&'static str, u32, u64);
 
-/// The seven profiles of A100, H100, H200 and B200: ids and placements are the same on all,
-/// names, sizes and engines are not.
+/// The seven profiles of A100, H100, H200 and B200: ids and placements are the same, names, sizes and engines differ.
 fn seven_slices(rows: [Row; 7], engines: [Engines; 7], slice_multiprocessors: u32) -> Geometry {
     // kind, id, compute slices, size, starts, max
     type Shape = (u32, u32, u32, u32, &'static [u32], u32);
@@ -239,7 +237,7 @@ pub(crate) fn b200_180() -> Geometry {
         Row("1g.23gb+me", 18, 22528),
         Row("1g.45gb", 30, 45312),
         Row("2g.45gb", 36, 45312),
-        // Estimates: no capture of these three rows was found.
+        // Estimates: no capture of these three rows is known.
         Row("3g.90gb", 70, 90880),
         Row("4g.90gb", 72, 90880),
         Row("7g.180gb", 148, 182_272),
@@ -514,7 +512,7 @@ impl Geometry {
         self.profiles.iter().find(|profile| profile.kind == kind)
     }
 
-    /// Engines of the whole GPU, which bound what its instances have together.
+    /// The engines of the whole GPU, which limit those of its instances together.
     #[must_use]
     pub fn engines(&self) -> Engines {
         let of = |pick: fn(&Engines) -> u32| {
@@ -532,7 +530,7 @@ impl Geometry {
 
     /// Compute instance profiles of a GPU instance, smallest first.
     ///
-    /// A four-slice instance has no three-slice compute instances, a seven-slice one has all.
+    /// An instance with four slices has no compute instances with three slices; one with seven has all.
     #[must_use]
     pub fn compute_profiles(&self, instance: &GpuProfile) -> Vec<ComputeProfile> {
         // profile id, compute slices, distance of starts

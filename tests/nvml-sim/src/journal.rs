@@ -1,4 +1,4 @@
-//! Who called what, in `state/journal`: a line for each call while calls are noted.
+//! The log of calls in `state/journal`, with a line for each call while logging is on.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -11,22 +11,22 @@ use crate::store::StoreError;
 /// The file's name.
 pub(crate) const JOURNAL: &str = "journal";
 
-/// A call that came to its end.
+/// An ended call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// When it ended, in microseconds since 1970.
+    /// The end, in microseconds since 1970.
     pub at_us: u64,
-    /// Whose it was.
+    /// The pid of the caller.
     pub pid: u32,
-    /// `SLURM_JOB_ID` of that process.
+    /// `SLURM_JOB_ID` of the caller.
     pub job: Option<u32>,
-    /// The GPU that it was about.
+    /// The GPU of the call.
     pub gpu: Option<usize>,
     /// The function.
     pub call: String,
-    /// What it answered; 0 for success.
+    /// The returned code; 0 for success.
     pub code: u32,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
 }
 
@@ -34,7 +34,7 @@ fn word<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Adds a line. One write, appended: lines of different processes do not mix.
+/// Adds a line by one appending write, so that lines of different processes do not mix.
 pub(crate) fn note(root: &Path, call: &str, gpu: Option<usize>, code: u32, took: Duration) {
     let job = std::env::var("SLURM_JOB_ID").ok();
     let job = job.and_then(|text| text.parse::<u32>().ok());
@@ -48,7 +48,7 @@ pub(crate) fn note(root: &Path, call: &str, gpu: Option<usize>, code: u32, took:
     );
     let path = root.join("state").join(JOURNAL);
     if let Ok(mut file) = OpenOptions::new().append(true).open(path) {
-        // Whoever cannot write, as in a folder that is read-only to it, is not noted.
+        // Calls of a process that cannot write the file are not logged.
         let _ = file.write_all(line.as_bytes());
     }
 }
@@ -75,10 +75,10 @@ fn entry(line: &str) -> Option<Entry> {
     })
 }
 
-/// All calls since they are noted, as they ended.
+/// All logged calls, in the order of their ends.
 ///
 /// # Errors
-/// What the file system answers; `Content` for a line that is none.
+/// The file system fails; `Content` for a wrong line.
 pub fn read(root: &Path) -> Result<Vec<Entry>, StoreError> {
     let path = root.join("state").join(JOURNAL);
     let text = fs::read_to_string(&path).map_err(StoreError::io(&path))?;
@@ -91,10 +91,10 @@ pub fn read(root: &Path) -> Result<Vec<Entry>, StoreError> {
     entries.collect()
 }
 
-/// Forgets all calls up to now.
+/// Removes all logged calls.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn forget(root: &Path) -> Result<(), StoreError> {
     let path = root.join("state").join(JOURNAL);
     fs::write(&path, "").map_err(StoreError::io(&path))

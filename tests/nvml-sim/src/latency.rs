@@ -1,14 +1,14 @@
-//! How long the driver takes: a model, off unless it is switched on. [`TABLE`] has its values and their sources.
+//! The durations of driver calls: a model, off by default. [`TABLE`] has its values and their sources.
 //!
 //! Sources named `nvlib.go` are comments in `cmd/gpu-kubelet-plugin/nvlib.go` of NVIDIA's driver for Kubernetes
-//! (dra-driver-nvidia-gpu, 95932046), which tell what its authors saw on real GPUs. What is marked as assumed nobody has
-//! measured.
+//! (dra-driver-nvidia-gpu, 95932046), with observations of its authors on real GPUs. Values marked as assumed were
+//! not measured.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What takes time.
+/// A step that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -16,44 +16,44 @@ pub enum Step {
     Start,
     /// A GPU's handle by its index.
     HandleByIndex,
-    /// A handle by UUID, of a GPU or of a MIG device.
+    /// A handle by UUID, of a GPU or a MIG device.
     HandleByUuid,
-    /// One slot of a walk over MIG devices.
+    /// One slot of an enumeration of MIG devices.
     WalkMigDevice,
-    /// A GPU instance is made.
+    /// Creation of a GPU instance.
     CreateGpuInstance,
-    /// A GPU instance is destroyed.
+    /// Destruction of a GPU instance.
     DestroyGpuInstance,
-    /// A compute instance is made.
+    /// Creation of a compute instance.
     CreateComputeInstance,
-    /// A compute instance is destroyed.
+    /// Destruction of a compute instance.
     DestroyComputeInstance,
-    /// MIG mode is switched.
+    /// A switch of MIG mode.
     MigMode,
-    /// The compute mode is switched.
+    /// A switch of the compute mode.
     ComputeMode,
-    /// Persistence mode is switched.
+    /// A switch of persistence mode.
     PersistenceMode,
 }
 
-/// How long a step takes.
+/// The duration of a step.
 #[derive(Debug)]
 pub struct Latency {
-    /// What takes the time.
+    /// The step.
     pub step: Step,
-    /// Its name for `gpusim latency`.
+    /// The name in `gpusim latency`.
     pub name: &'static str,
-    /// The functions that do it.
+    /// The functions of this step.
     pub calls: &'static [&'static str],
-    /// Milliseconds, alone on the node.
+    /// Milliseconds without other sessions.
     pub alone_ms: u64,
-    /// Milliseconds more for each other session that is open on the node.
+    /// Further milliseconds for each other open session on the node.
     pub session_ms: u64,
-    /// Never more than this.
+    /// The upper limit in milliseconds.
     pub most_ms: u64,
-    /// Where the figures are from.
+    /// The source of the figures.
     pub source: &'static str,
-    /// Whether it changes the GPU: such steps of one GPU take turns, those of different GPUs do not.
+    /// Whether the step changes the GPU: such steps on one GPU take turns, those on different GPUs do not.
     pub changes: bool,
 }
 
@@ -202,7 +202,7 @@ impl Latency {
         TABLE.iter().find(|latency| latency.name == name)
     }
 
-    /// The step that a function is.
+    /// The step of a function.
     #[must_use]
     pub fn of(call: &str) -> Option<&'static Latency> {
         TABLE.iter().find(|latency| latency.calls.contains(&call))
@@ -214,28 +214,28 @@ impl Latency {
     }
 }
 
-/// Where a call works.
+/// The place of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// Index of the GPU.
     pub gpu: usize,
-    /// The profile of the GPU instance that the call makes, or works on.
+    /// The profile of the GPU instance that the call creates or uses.
     pub profile: Option<&'static str>,
 }
 
-/// One time that is another than the model's.
+/// A changed duration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// Of what.
+    /// The step.
     pub step: Step,
-    /// On this GPU; without one, on all.
+    /// Only on this GPU; None for all.
     pub gpu: Option<usize>,
-    /// For GPU instances of this profile, such as `1g.10gb`; without one, for all.
+    /// Only for GPU instances of this profile, such as `1g.10gb`; None for all.
     pub profile: Option<String>,
-    /// Milliseconds, alone on the node.
+    /// Milliseconds without other sessions.
     pub alone_ms: u64,
-    /// Milliseconds more for each other session.
+    /// Further milliseconds for each other session.
     pub session_ms: u64,
 }
 
@@ -266,13 +266,13 @@ impl Change {
     }
 }
 
-/// The model as it is switched on.
+/// The settings of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Latencies {
-    /// All times in percent of what they are: 10 for a tenth.
+    /// All times in percent of their values: 10 for a tenth.
     pub percent: u64,
-    /// Other times than those of [`TABLE`]; of two that meet a call the later one holds.
+    /// Times that differ from [`TABLE`]; the last one that matches a call counts.
     pub changes: Vec<Change>,
 }
 
@@ -286,7 +286,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// How long a step takes, in microseconds.
+    /// The duration of a step in microseconds.
     pub fn micros(
         &self,
         latency: &Latency,

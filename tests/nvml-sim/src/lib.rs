@@ -1,11 +1,10 @@
 //! A `libnvidia-ml.so.1` that simulates GPUs with MIG.
 //!
-//! Every process that loads the library sees the same GPUs: their state is a folder, ROOT,
-//! that `gpusim init` makes. ROOT is `$NVML_SIM_ROOT`, or else the parent of the folder `lib`
-//! that the library was loaded from. [`node`] holds the rules by which a GPU is cut,
-//! [`store`] keeps the state on disk, [`tree`] keeps the driver's `/proc` and `/dev` entries
-//! under ROOT, [`processes`] the compute processes, [`disturb`] faults and delays, [`latency`]
-//! how long the driver takes, [`journal`] who called what, and [`abi`] exports NVML's C functions over all of it.
+//! Every process that loads the library sees the same GPUs: their state is the folder ROOT, which `gpusim init`
+//! creates. ROOT is `$NVML_SIM_ROOT`, otherwise the parent of the folder `lib` from which the library was loaded.
+//! [`node`] has the rules of MIG, [`store`] the state on disk, [`tree`] the driver's `/proc` and `/dev` entries under
+//! ROOT, [`processes`] the compute processes, [`disturb`] faults and delays, [`latency`] the durations of calls,
+//! [`journal`] the log of calls, and [`abi`] exports NVML's C functions.
 #![allow(
     unsafe_code,
     reason = "a C library: every exported function takes raw pointers"

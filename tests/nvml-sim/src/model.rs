@@ -2,7 +2,7 @@
 
 use crate::geometry::{self, Geometry};
 
-/// NVIDIA's architectures that the models have.
+/// NVIDIA's architectures of these models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Architecture {
     /// T4-16.
@@ -30,20 +30,20 @@ impl Architecture {
         }
     }
 
-    /// From Hopper on MIG mode is switched at once, and is forgotten at a reboot; Ampere
-    /// needs a reset, and keeps the mode in its InfoROM. GPM comes with Hopper, too.
+    /// From Hopper on MIG mode is switched at once, and lost at a reboot; Ampere needs a reset, and keeps the mode in
+    /// its InfoROM. GPM exists from Hopper on.
     #[must_use]
     pub fn is_hopper_or_newer(self) -> bool {
         self >= Architecture::Hopper
     }
 }
 
-/// What all GPUs of a model have in common.
+/// The common properties of all GPUs of a model.
 #[derive(Debug)]
 pub struct Model {
-    /// The name of it in gpufrac.toml: `H100-80`.
+    /// The name in gpufrac.toml: `H100-80`.
     pub name: &'static str,
-    /// The name that NVML reports.
+    /// The product name in NVML.
     pub product: &'static str,
     /// PCI device and vendor id.
     pub pci_id: u32,
@@ -53,11 +53,11 @@ pub struct Model {
     pub architecture: Architecture,
     /// CUDA compute capability.
     pub compute_capability: (u32, u32),
-    /// Memory of the whole GPU.
+    /// Memory of the whole GPU in MiB.
     pub memory_mib: u64,
-    /// Part of it that the driver keeps for itself.
+    /// Memory that the driver reserves, in MiB.
     pub reserved_mib: u64,
-    /// Multiprocessors of the whole GPU, MIG off.
+    /// Multiprocessors of the whole GPU without MIG.
     pub multiprocessors: u32,
     /// CUDA cores of a multiprocessor.
     pub cores_per_multiprocessor: u32,
@@ -65,7 +65,7 @@ pub struct Model {
     pub power_limit_mw: u32,
     /// Power drawn when idle, in milliwatts.
     pub idle_power_mw: u32,
-    /// Greatest clock of the multiprocessors, MHz.
+    /// The highest clock of the multiprocessors in MHz.
     pub clock_mhz: u32,
     /// Clock of the memory, MHz.
     pub memory_clock_mhz: u32,
@@ -73,7 +73,7 @@ pub struct Model {
     pub memory_bus_bits: u32,
     /// PCI Express generation.
     pub pcie_generation: u32,
-    /// MIG, where the model has it.
+    /// The MIG tables; None without MIG.
     pub geometry: Option<fn() -> Geometry>,
 }
 
@@ -265,7 +265,7 @@ impl Model {
         MODELS.iter().find(|model| model.name == name)
     }
 
-    /// The model's MIG geometry; `None` where it has no MIG.
+    /// The model's MIG tables; None without MIG.
     #[must_use]
     pub fn geometry(&self) -> Option<&'static Geometry> {
         use std::sync::OnceLock;

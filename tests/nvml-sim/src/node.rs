@@ -1,6 +1,6 @@
-//! A simulated node: its GPUs, and the rules by which MIG cuts them.
+//! A simulated node: its GPUs, and the rules of MIG.
 //!
-//! Pure state: nothing here reads or writes a file. [`crate::store`] keeps a [`Node`] on disk.
+//! Only state: nothing here reads or writes a file. [`crate::store`] keeps a [`Node`] on disk.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,10 +16,10 @@ pub struct Node {
     pub version: u32,
     /// Version of the driver that NVML reports.
     pub driver: String,
-    /// The serial number that the next instance gets. Serials are never used twice, so a
-    /// handle made of one cannot come to mean another instance.
+    /// The serial number of the next instance. Serial numbers are never reused, so a handle never stands for another
+    /// instance.
     pub next_serial: u64,
-    /// How often the node was rebooted.
+    /// The number of reboots.
     pub boots: u32,
     /// How the MIG device of a compute instance is found.
     #[serde(default)]
@@ -28,24 +28,24 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
 }
 
-/// How the driver tells which MIG device a compute instance is; sources differ.
+/// How the driver tells the MIG device of a compute instance; sources differ.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MigDeviceBy {
-    /// `nvmlComputeInstanceGetInfo_v2` gives it as `device`: NVIDIA's driver for Kubernetes relies on this.
+    /// `nvmlComputeInstanceGetInfo_v2` returns it as `device`, as NVIDIA's driver for Kubernetes assumes.
     #[default]
     Info,
-    /// `device` is the GPU, as nvml.h says; the MIG device has the name `MIG-GPU-UUID/GI/CI`.
+    /// `device` is the GPU, as in nvml.h; the MIG device has the name `MIG-GPU-UUID/GI/CI`.
     Name,
-    /// `device` is the GPU, and nothing has such names: only a walk over all MIG devices finds it.
+    /// `device` is the GPU, and such names do not exist: only an enumeration of all MIG devices finds it.
     Walk,
 }
 
-/// `NVML_COMPUTEMODE_*`: who may use a whole GPU.
+/// `NVML_COMPUTEMODE_*`: which processes may use a whole GPU.
 pub mod compute_mode {
     /// Any number of processes.
     pub const DEFAULT: u32 = 0;
-    /// None.
+    /// No process.
     pub const PROHIBITED: u32 = 2;
     /// One process, such as an MPS server.
     pub const EXCLUSIVE_PROCESS: u32 = 3;
@@ -71,12 +71,12 @@ pub struct Gpu {
     pub mig_pending: bool,
     /// Persistence mode.
     pub persistence: bool,
-    /// One of [`compute_mode`], until the driver is loaded again.
+    /// One of [`compute_mode`]; reset when the driver is loaded again.
     pub compute_mode: u32,
     /// Accounting mode.
     #[serde(default)]
     pub accounting: bool,
-    /// Memory that is held without a process, until the driver is loaded again.
+    /// Memory in use without a process, in MiB, until the driver is loaded again.
     #[serde(default)]
     pub leaked_mib: u64,
     /// GPU instances, by id.
@@ -87,9 +87,9 @@ pub struct Gpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuInstance {
-    /// Never used twice.
+    /// The serial number, never reused.
     pub serial: u64,
-    /// GPU instance id, used again after a destroy.
+    /// GPU instance id, reused after a destruction.
     pub id: u32,
     /// Profile id.
     pub profile: u32,
@@ -97,20 +97,20 @@ pub struct GpuInstance {
     pub start: u32,
     /// Memory slices.
     pub size: u32,
-    /// Memory that is held without a process.
+    /// Memory in use without a process, in MiB.
     #[serde(default)]
     pub leaked_mib: u64,
     /// Compute instances, by id.
     pub compute: Vec<ComputeInstance>,
 }
 
-/// One compute instance: with its GPU instance, a MIG device.
+/// A compute instance; with its GPU instance it is a MIG device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComputeInstance {
-    /// Never used twice.
+    /// The serial number, never reused.
     pub serial: u64,
-    /// Compute instance id, used again after a destroy.
+    /// Compute instance id, reused after a destruction.
     pub id: u32,
     /// Compute instance profile id.
     pub profile: u32,
@@ -118,7 +118,7 @@ pub struct ComputeInstance {
     pub start: u32,
     /// Compute slices.
     pub size: u32,
-    /// `MIG-…`, new at each creation.
+    /// `MIG-…`, new for each instance.
     pub uuid: String,
 }
 
@@ -149,7 +149,7 @@ impl Node {
         let gpus = models.iter().enumerate().map(|(index, model)| {
             let mig = mig && model.geometry.is_some();
             let uuid = random_uuid();
-            // Boards number themselves: any number of 13 digits will do, as long as it differs.
+            // Boards have serial numbers of 13 digits; any different ones will do.
             let digits = u64::from_str_radix(&uuid[..8], 16).unwrap_or(index as u64);
             Gpu {
                 model: model.name.to_owned(),
@@ -176,7 +176,7 @@ impl Node {
         }
     }
 
-    /// What is left of the state after the node has been rebooted.
+    /// Applies a reboot to the state.
     pub fn reboot(&mut self) {
         self.boots += 1;
         for gpu in &mut self.gpus {
@@ -194,11 +194,11 @@ impl Node {
         serial
     }
 
-    /// Creates a GPU instance; at `start`, or where the driver likes it.
+    /// Creates a GPU instance at `start`, or at the driver's choice.
     ///
     /// # Errors
-    /// NVML's codes: NOT_SUPPORTED without MIG mode, INVALID_ARGUMENT for a profile or a
-    /// placement that the GPU does not have, INSUFFICIENT_RESOURCES where it does not fit.
+    /// NVML's codes: NOT_SUPPORTED without MIG mode, INVALID_ARGUMENT for a profile or a placement that the GPU does
+    /// not have, INSUFFICIENT_RESOURCES if it does not fit.
     pub fn create_gpu_instance(
         &mut self,
         gpu: usize,
@@ -236,11 +236,11 @@ impl Node {
         Ok(&instances[at])
     }
 
-    /// Creates a compute instance; at `start`, or at the first place.
+    /// Creates a compute instance at `start`, or at the first free place.
     ///
     /// # Errors
-    /// NVML's codes: INVALID_ARGUMENT for a profile or placement that the GPU instance does
-    /// not have, INSUFFICIENT_RESOURCES where it does not fit.
+    /// NVML's codes: INVALID_ARGUMENT for a profile or placement that the GPU instance does not have,
+    /// INSUFFICIENT_RESOURCES if it does not fit.
     pub fn create_compute_instance(
         &mut self,
         gpu: usize,
@@ -299,18 +299,17 @@ impl Gpu {
     /// The GPU's model.
     ///
     /// # Panics
-    /// When the state names a model that this library does not have; the store refuses such
-    /// a state when it reads one.
+    /// The state names a model that this library does not have; the store refuses such a state.
     #[must_use]
     #[allow(clippy::expect_used, reason = "checked when the state is read")]
     pub fn model(&self) -> &'static Model {
         Model::find(&self.model).expect("the store refuses unknown models")
     }
 
-    /// The geometry, if MIG mode is on.
+    /// The MIG tables, if MIG mode is on.
     ///
     /// # Errors
-    /// NOT_SUPPORTED if it is not.
+    /// NOT_SUPPORTED if MIG mode is off.
     pub fn mig_geometry(&self) -> Answer<&'static Geometry> {
         let geometry = self.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
         if self.mig {
@@ -333,7 +332,7 @@ impl Gpu {
     /// The GPU instance's profile.
     ///
     /// # Errors
-    /// UNKNOWN for a state that names a profile the model does not have.
+    /// UNKNOWN if the state names a profile that the model does not have.
     pub fn profile_of(&self, instance: &GpuInstance) -> Answer<&'static GpuProfile> {
         let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
         geometry.profile(instance.profile).ok_or(Code::UNKNOWN)
@@ -342,7 +341,7 @@ impl Gpu {
     /// The compute instance profiles of a GPU instance.
     ///
     /// # Errors
-    /// UNKNOWN for a state that names a profile the model does not have.
+    /// UNKNOWN if the state names a profile that the model does not have.
     pub fn compute_profiles(&self, instance: &GpuInstance) -> Answer<Vec<ComputeProfile>> {
         let geometry = self.model().geometry().ok_or(Code::UNKNOWN)?;
         Ok(geometry.compute_profiles(self.profile_of(instance)?))
@@ -358,13 +357,13 @@ impl Gpu {
         })
     }
 
-    /// Memory that clients can use: a GPU's own, whatever its MIG mode.
+    /// Memory that clients can use, whatever the MIG mode.
     #[must_use]
     pub fn usable_memory_mib(&self) -> u64 {
         self.model().memory_mib - self.model().reserved_mib
     }
 
-    /// Memory that is held without a process, on the GPU or on its instances.
+    /// Memory in use without a process, on the GPU or on its instances.
     #[must_use]
     pub fn all_leaked_mib(&self) -> u64 {
         let of_instances = self.instances.iter().map(|instance| instance.leaked_mib);
@@ -385,8 +384,8 @@ impl Gpu {
         };
         let of_this = others().filter(|other| other.id == profile.id).count() as u32;
         let slices: u32 = others().map(|other| other.slices).sum();
-        // The media engines are bought one by one. This gives the limits that NVIDIA states
-        // for +me (one of them, whatever its size) and for +me.all (next to it, only -me).
+        // Media engines are counted one by one. This gives NVIDIA's limits for +me (one such instance, whatever its
+        // size) and for +me.all (besides it only -me).
         let whole = geometry.engines();
         let engines_left = |pick: fn(&Engines) -> u32| {
             let used: u32 = others().map(|other| pick(&other.engines)).sum();
@@ -400,9 +399,8 @@ impl Gpu {
             && engines_left(|engines| engines.ofa)
     }
 
-    /// Where the driver puts an instance for which nobody says where. One-slice and
-    /// three-slice instances are put at the high end: this is why `-cgi 19,19,14,9` fails on
-    /// an empty A100 while the same four, largest first, do not.
+    /// The driver's choice for an instance without a given position. One-slice and three-slice instances are put at
+    /// the high end: therefore `-cgi 19,19,14,9` fails on an empty A100, while the same four, largest first, succeed.
     fn driver_choice(&self, geometry: &Geometry, profile: &GpuProfile) -> Option<u32> {
         let fits = |&start: &u32| self.fits(geometry, profile, start);
         let mut starts = profile.starts.iter().copied();
@@ -413,14 +411,13 @@ impl Gpu {
         }
     }
 
-    /// The id that the driver gives to an instance. On parts with seven slices 7g gets 0,
-    /// halves 1 and 2, quarters 3 to 6, eighths 7 to 14; on parts with four, the whole 0,
-    /// halves 1 and 2, quarters 3 to 6.
+    /// The driver's id for an instance. On GPUs with seven slices 7g has 0, halves 1 and 2, quarters 3 to 6, eighths
+    /// 7 to 14; on GPUs with four, the whole 0, halves 1 and 2, quarters 3 to 6.
     fn instance_id(&self, geometry: &Geometry, profile: &GpuProfile, start: u32) -> Option<u32> {
         let parts = geometry.memory_slices / profile.size;
         let first = parts - 1;
         let free = |id: &u32| self.instance(*id).is_none();
-        // 3g was seen with 2 before 1; the others with the id of their place.
+        // 3g was observed with 2 before 1; the others with the id of their position.
         let wanted = if profile.slices == 3 {
             first + 1
         } else {
@@ -431,7 +428,7 @@ impl Gpu {
             .find(free)
     }
 
-    /// How many more instances of a profile could be created now.
+    /// The number of further instances of a profile that could be created now.
     #[must_use]
     pub fn remaining_capacity(&self, geometry: &Geometry, profile: &GpuProfile) -> u32 {
         let mut gpu = self.clone();
@@ -456,8 +453,7 @@ impl Gpu {
     /// Destroys a GPU instance.
     ///
     /// # Errors
-    /// NOT_FOUND without one; IN_USE while it has compute instances or, says the caller,
-    /// processes.
+    /// NOT_FOUND if there is none; IN_USE while it has compute instances or, with `busy`, processes.
     pub fn destroy_gpu_instance(&mut self, id: u32, busy: bool) -> Answer {
         let instance = self.instance(id).ok_or(Code::NOT_FOUND)?;
         if busy || !instance.compute.is_empty() {
@@ -470,7 +466,7 @@ impl Gpu {
     /// Destroys a compute instance.
     ///
     /// # Errors
-    /// NOT_FOUND without one; IN_USE while, says the caller, it has processes.
+    /// NOT_FOUND if there is none; IN_USE while, with `busy`, it has processes.
     pub fn destroy_compute_instance(&mut self, gpu_instance: u32, id: u32, busy: bool) -> Answer {
         let instance = self.instance_mut(gpu_instance).ok_or(Code::NOT_FOUND)?;
         let at = instance.compute.iter().position(|compute| compute.id == id);
@@ -482,7 +478,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Asks for a MIG mode; the answer is NVML's activation status.
+    /// Requests a MIG mode; returns NVML's activation status.
     ///
     /// # Errors
     /// NOT_SUPPORTED on a model without MIG.
@@ -505,7 +501,7 @@ impl Gpu {
         Ok(Ok(()))
     }
 
-    /// Resets the GPU: instances and compute mode are gone, the pending MIG mode comes into force.
+    /// Resets the GPU: instances and compute mode are lost, the pending MIG mode takes effect.
     pub fn reset(&mut self) {
         self.instances.clear();
         self.leaked_mib = 0;

@@ -1,4 +1,4 @@
-//! How busy a simulated program keeps its GPU over time.
+//! The activity of a simulated program over time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Pattern {
-    /// All the time.
+    /// Active all the time.
     Busy,
     /// Holds memory, computes nothing.
     Idle,
-    /// At the start of each period busy for `duty` (0 to 1) of it, then idle.
+    /// At the start of each period active for `duty` (0 to 1) of it, then idle.
     Burst {
         /// Length of a period in seconds.
         period_seconds: f64,
         /// Busy part of a period.
         duty: f64,
     },
-    /// Parts one after another, each evenly busy; then idle for ever, or from the first again.
+    /// Parts one after another, each with constant activity; then idle, or from the first part again.
     Steps {
         /// The parts.
         steps: Vec<Step>,
-        /// Whether they begin again after the last one.
+        /// Whether the parts are repeated.
         repeat: bool,
     },
 }
@@ -38,7 +38,7 @@ pub struct Step {
     pub seconds: f64,
 }
 
-/// A text that is no pattern.
+/// The text is not a pattern.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "`{0}` is no pattern: write busy, idle, burst:PERIOD:DUTY, such as burst:10:0.3, or \
@@ -46,7 +46,7 @@ pub struct Step {
 )]
 pub struct PatternError(String);
 
-/// What ends a text of steps that repeat.
+/// The end of a text whose steps are repeated.
 const AGAIN: &str = ",...";
 
 impl Step {
@@ -71,7 +71,7 @@ fn parse_steps(text: &str) -> Option<Pattern> {
     Some(Pattern::Steps { steps, repeat })
 }
 
-/// Busy seconds in the first `seconds` of steps that come once.
+/// Busy seconds in the first `seconds` of steps without repetition.
 fn busy_in_steps(steps: &[Step], seconds: f64) -> f64 {
     let mut left = seconds;
     let mut busy = 0.0;
@@ -153,7 +153,7 @@ impl From<Pattern> for String {
 }
 
 impl Pattern {
-    /// Busy seconds in the first `seconds` of the program's life.
+    /// Busy seconds in the first `seconds` of the program.
     #[must_use]
     pub fn busy_seconds(&self, seconds: f64) -> f64 {
         let seconds = seconds.max(0.0);

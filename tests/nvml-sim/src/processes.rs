@@ -1,10 +1,9 @@
 //! Compute processes of a node.
 //!
-//! Each registers itself with a file of its own in `ROOT/procs`, where everyone may write. When it ends, the
-//! file is made read-only and its time of change tells when, so that what it did is not lost. Nothing
-//! appears or vanishes in the folder then: a reader under way sees the process as it was or as it is.
-//! A process that is killed leaves a file that is still writable, and whose time of change is that of its
-//! last [`Process::beat`].
+//! Each registers itself by a file in `ROOT/procs`, which all users can write. When it ends, the file is made
+//! read-only, and its modification time is the time of the end, so that the activity is not lost. No file appears or
+//! disappears in the folder at that moment, so a reader sees the process as it was or as it is. A killed process
+//! leaves a writable file, whose modification time is that of its last [`Process::beat`].
 
 use std::fs::{self, DirEntry, File, Metadata, Permissions};
 use std::io;
@@ -24,37 +23,37 @@ use crate::store::StoreError;
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Start time in the kernel's ticks: with the pid, this names one process for ever.
+    /// Start time in the kernel's ticks; together with the pid it identifies a process.
     pub start_ticks: u64,
-    /// Command, as NVML reports it.
+    /// The command name in NVML.
     pub name: String,
     /// The GPU that it runs on.
     pub gpu_uuid: String,
     /// Serials of GPU instance and compute instance, on a GPU in MIG mode.
     pub instance: Option<(u64, u64)>,
-    /// Device memory that it holds.
+    /// Device memory in MiB.
     pub memory_mib: u64,
-    /// How busy it is.
+    /// The pattern of activity.
     pub pattern: Pattern,
     /// When the pattern began, in microseconds since 1970.
     pub began_us: u64,
 }
 
-/// How often a program is to call [`Process::beat`].
+/// How often a program must call [`Process::beat`].
 pub const BEAT: Duration = Duration::from_millis(50);
-/// How long it is known what a process did that has ended.
+/// How long the activity of an ended process is kept.
 const KEPT: Duration = Duration::from_secs(20);
-/// How long one reading of all files serves those who ask for one instance after the other.
+/// How long one reading of all files is reused for callers that query one instance after the other.
 const RECENT: Duration = Duration::from_millis(2);
 
 const LIVING: u32 = 0o644;
 const ENDED: u32 = 0o444;
 
-/// What a process is to MPS.
+/// The role of a process in MPS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Nothing.
+    /// Without MPS.
     Alone,
     /// A server.
     Server,
@@ -62,18 +61,18 @@ pub enum Role {
     Client(u32),
 }
 
-/// A process that is on the list, or was.
+/// A running or ended process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Record {
     /// The process.
     pub process: Process,
-    /// What it is to MPS.
+    /// Its role in MPS.
     pub role: Role,
     /// When it ended, in microseconds since 1970.
     pub ended_us: Option<u64>,
 }
 
-/// What a file holds.
+/// The content of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -92,11 +91,11 @@ pub fn now_us() -> u64 {
     micros(SystemTime::now())
 }
 
-/// Start time of a process in ticks; `None` when there is none, or only its corpse.
+/// Start time of a process in ticks; None if there is none, or only a zombie.
 #[must_use]
 pub fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command in parentheses may contain anything, parentheses too.
+    // The command in parentheses may contain any character, even parentheses.
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ');
     if matches!(fields.next(), Some("Z" | "X")) {
@@ -106,17 +105,17 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    /// One process may come and go more than once: the moment tells its lives apart.
+    /// A process may register more than once; the time distinguishes its lives.
     fn path(&self, root: &Path) -> PathBuf {
         let (pid, ticks, began) = (self.pid, self.start_ticks, self.began_us);
         root.join("procs").join(format!("{pid}.{ticks}.{began}"))
     }
 
-    /// Registers the process. Callers hold the node's lock and have checked that the instance
-    /// is there and has the memory.
+    /// Registers the process. Callers hold the node's lock and have checked that the instance exists and has the
+    /// memory.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn register(&self, root: &Path) -> Result<(), StoreError> {
         self.register_as(root, Role::Alone)
     }
@@ -124,10 +123,10 @@ impl Process {
     /// As [`Process::register`], for a process of MPS.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn register_as(&self, root: &Path, role: Role) -> Result<(), StoreError> {
         let path = self.path(root);
-        // Whoever registers a server may be another user than the last who tried.
+        // The user who registers a server may differ from the last one who tried.
         let hidden = root
             .join("procs")
             .join(format!(".{}.{}", self.pid, std::process::id()));
@@ -145,10 +144,10 @@ impl Process {
         fs::rename(&hidden, &path).map_err(StoreError::io(&path))
     }
 
-    /// Says that the process lives. Should it be killed, what it did is known up to here.
+    /// Reports that the process is alive. If it is killed later, its activity is known up to this moment.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn beat(&self, root: &Path) -> Result<(), StoreError> {
         let path = self.path(root);
         File::open(&path)
@@ -156,10 +155,10 @@ impl Process {
             .map_err(StoreError::io(&path))
     }
 
-    /// Takes the process off the list. What it did stays known for a while.
+    /// Marks the process as ended. Its activity is kept for a while.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn remove(&self, root: &Path) -> Result<(), StoreError> {
         let path = self.path(root);
         let ended = File::open(&path).and_then(|file| {
@@ -174,7 +173,7 @@ impl Process {
         }
     }
 
-    /// Busy microseconds from its start to this moment.
+    /// Busy microseconds from its start to `at_us`.
     #[must_use]
     pub fn busy_us(&self, at_us: u64) -> f64 {
         let age = at_us.saturating_sub(self.began_us) as f64 / 1e6;
@@ -183,21 +182,21 @@ impl Process {
 }
 
 impl Record {
-    /// One life of one process.
+    /// The key of one life of a process.
     #[must_use]
     pub fn life(&self) -> (u32, u64, u64) {
         let process = &self.process;
         (process.pid, process.start_ticks, process.began_us)
     }
 
-    /// Busy microseconds from its start to this moment.
+    /// Busy microseconds from its start to `at_us`.
     #[must_use]
     pub fn busy_us(&self, at_us: u64) -> f64 {
         let end = self.ended_us.unwrap_or(u64::MAX);
         self.process.busy_us(at_us.min(end))
     }
 
-    /// Busy part (0 to 1) of the time between two moments.
+    /// The busy part (0 to 1) of the time between two moments.
     #[must_use]
     pub fn utilization(&self, from_us: u64, to_us: u64) -> f64 {
         let length = to_us.saturating_sub(from_us) as f64;
@@ -207,7 +206,7 @@ impl Record {
         (self.busy_us(to_us) - self.busy_us(from_us)) / length
     }
 
-    /// The pid to which NVML ascribes what it does: a client of MPS works through its server.
+    /// The pid to which NVML attributes its activity: for an MPS client that of its server.
     #[must_use]
     pub fn worker(&self) -> u32 {
         match self.role {
@@ -217,7 +216,7 @@ impl Record {
     }
 }
 
-/// Pid and start time that the name of a file tells.
+/// Pid and start time in the name of a file.
 fn named(entry: &DirEntry) -> Option<(u32, u64)> {
     let name = entry.file_name();
     let mut words = name.to_str()?.split('.');
@@ -225,7 +224,7 @@ fn named(entry: &DirEntry) -> Option<(u32, u64)> {
     Some((pid, words.next()?.parse().ok()?))
 }
 
-/// When the process of a file ended; `None` while it lives.
+/// The time when the process of a file ended; None while it lives.
 fn end(file: &Metadata, pid: u32, ticks: u64) -> io::Result<Option<SystemTime>> {
     let changed = file.modified()?;
     if file.permissions().mode() & 0o777 == ENDED {
@@ -234,12 +233,12 @@ fn end(file: &Metadata, pid: u32, ticks: u64) -> io::Result<Option<SystemTime>> 
     if start_ticks(pid) == Some(ticks) {
         return Ok(None);
     }
-    // Killed between two beats. The later one is right: who looked before saw it live longer than the
-    // earlier one says.
+    // It was killed between two beats. The later one is used, because an earlier reader saw it alive after the
+    // earlier one.
     Ok(Some((changed + BEAT).min(SystemTime::now())))
 }
 
-/// The processes whose files pass.
+/// The processes whose files `wanted` accepts.
 fn read(root: &Path, wanted: impl Fn(Option<u64>) -> bool) -> Result<Vec<Record>, StoreError> {
     let folder = root.join("procs");
     let mut records = Vec::new();
@@ -248,12 +247,12 @@ fn read(root: &Path, wanted: impl Fn(Option<u64>) -> bool) -> Result<Vec<Record>
         let Some((pid, ticks)) = named(&entry) else {
             continue;
         };
-        // A file that vanishes under our eyes was too old.
+        // A file that disappears now was too old.
         let Ok(end) = entry.metadata().and_then(|file| end(&file, pid, ticks)) else {
             continue;
         };
         if end.is_some_and(|end| end.elapsed().is_ok_and(|age| age > KEPT)) {
-            // Only its owner and root can remove it; whoever cannot, need not.
+            // Only its owner and root can remove it; a failure does not matter.
             let _ = fs::remove_file(entry.path());
             continue;
         }
@@ -278,40 +277,39 @@ fn read(root: &Path, wanted: impl Fn(Option<u64>) -> bool) -> Result<Vec<Record>
     Ok(records)
 }
 
-/// The processes that are alive, by pid.
+/// The live processes, by pid.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn live(root: &Path) -> Result<Vec<Process>, StoreError> {
     let records = present(root)?;
     Ok(records.into_iter().map(|record| record.process).collect())
 }
 
-/// As [`live`], with what they are to MPS.
+/// As [`live`], with their roles in MPS.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn present(root: &Path) -> Result<Vec<Record>, StoreError> {
     read(root, |ended| ended.is_none())
 }
 
-/// The processes that are alive, and those that have ended after this moment, as far as they are
-/// still known.
+/// The live processes, and those that ended after `from_us`, as far as they are kept.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn since(root: &Path, from_us: u64) -> Result<Vec<Record>, StoreError> {
     read(root, |ended| ended.is_none_or(|ended| ended > from_us))
 }
 
-/// Of which folder, when, and what was in it.
+/// Folder, time and content of a reading.
 type Reading = (PathBuf, Instant, Arc<Vec<Record>>);
 
-/// As [`since`] the beginning, as it was a moment ago: an exporter asks for every instance in a row, and
-/// each reading takes time with the number of processes.
+/// As [`since`] the beginning, possibly from a moment ago: an exporter queries every instance in a row, and each
+/// reading takes time in proportion to the number of processes.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn recent(root: &Path) -> Result<Arc<Vec<Record>>, StoreError> {
     static LAST: Mutex<Option<Reading>> = Mutex::new(None);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What one process has of the library: whether it is initialised, and its handles.
+//! The state of the library in one process: whether it is initialised, and its handles.
 
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -13,28 +13,28 @@ use crate::sessions::{self, Seat};
 use crate::store::Store;
 use crate::tree::{self, Access, Capability};
 
-/// A process's session, from `nvmlInit` to `nvmlShutdown`.
+/// The session of a process, from `nvmlInit` to `nvmlShutdown`.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub store: Store,
-    /// Indexes of the GPUs that this process may open, as they were at `nvmlInit`. NVML hides
-    /// the others, which is how a job comes to see only the GPUs that its cgroup allows.
+    /// Indexes of the GPUs that this process may open, as of `nvmlInit`. NVML hides the others; therefore a job only
+    /// sees the GPUs that its control group allows.
     pub visible: Vec<usize>,
-    /// Differs from process to process, so that a handle means nothing in another one.
+    /// A key that differs between processes, so that a handle is invalid in another process.
     key: u64,
-    /// By which other processes count it.
+    /// The lock by which other processes count the session.
     seat: Option<Seat>,
 }
 
 static SESSION: Mutex<(u32, Option<Arc<Session>>)> = Mutex::new((0, None));
-/// A store for calls that come before `nvmlInit`, whose faults count too.
+/// A store for calls before `nvmlInit`, to which faults also apply.
 static STORE: Mutex<Option<(PathBuf, Arc<Store>)>> = Mutex::new(None);
 
 fn locked<T>(mutex: &'static Mutex<T>) -> MutexGuard<'static, T> {
     mutex.lock().unwrap_or_else(|held| held.into_inner())
 }
 
-/// ROOT: `$NVML_SIM_ROOT`, or the parent of the folder that the library was loaded from.
+/// ROOT: `$NVML_SIM_ROOT`, or the parent of the folder from which the library was loaded.
 pub(crate) fn root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("NVML_SIM_ROOT").filter(|root| !root.is_empty()) {
         return Some(root.into());
@@ -56,7 +56,7 @@ pub(crate) fn root() -> Option<PathBuf> {
     Some(file.parent()?.parent()?.to_owned())
 }
 
-/// The store, initialised or not.
+/// The store, also before initialisation.
 pub(crate) fn store() -> Option<Arc<Store>> {
     let root = root()?;
     let mut held = locked(&STORE);
@@ -114,7 +114,7 @@ pub(crate) fn stop() -> Answer {
     Ok(())
 }
 
-/// How many other sessions are open on the node.
+/// The number of other open sessions on the node.
 pub(crate) fn others(root: &Path) -> u64 {
     let own = locked(&SESSION).1.clone();
     match own.as_ref().and_then(|session| session.seat.as_ref()) {
@@ -123,7 +123,7 @@ pub(crate) fn others(root: &Path) -> u64 {
     }
 }
 
-/// Where a call works, as far as its arguments say; None without a session.
+/// The place of a call, as far as its arguments determine it; None without a session.
 pub(crate) fn place(name: &str, target: &Target) -> Option<Place> {
     let call = Call::new().ok()?;
     let gpu = |gpu| Some(Place { gpu, profile: None });
@@ -144,7 +144,7 @@ pub(crate) fn place(name: &str, target: &Target) -> Option<Place> {
     }
 }
 
-/// What a handle stands for.
+/// The meaning of a handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handle {
     /// A GPU, by index.
@@ -153,7 +153,7 @@ pub(crate) enum Handle {
     GpuInstance(u64),
     /// A compute instance, by serial.
     ComputeInstance(u64),
-    /// The MIG device of a compute instance, by that one's serial.
+    /// The MIG device of a compute instance, by the serial of the compute instance.
     MigDevice(u64),
 }
 
@@ -165,7 +165,7 @@ pub(crate) struct Device<'a> {
     pub mig: Option<(&'a GpuInstance, &'a ComputeInstance)>,
 }
 
-/// One call: the session, and the node as it is at the call.
+/// One call: the session, and the node at the time of the call.
 pub(crate) struct Call {
     pub session: Arc<Session>,
     pub node: Arc<Node>,
@@ -182,13 +182,12 @@ impl Call {
         self.session.store.root()
     }
 
-    /// Whether GPM and utilisation tell of no activity.
+    /// Whether GPM and utilization report no activity.
     pub fn is_blind(&self) -> Answer<bool> {
         Ok(self.session.store.disturbances()?.dead_telemetry)
     }
 
-    /// The opaque value of a handle. Serials are never used twice, so one that outlives its
-    /// instance is noticed.
+    /// The opaque value of a handle. Serials are never reused, so a handle that outlives its instance is detected.
     pub fn handle<T>(&self, handle: Handle) -> *mut T {
         let (tag, number) = match handle {
             Handle::Gpu(index) => (1, index as u64),
@@ -200,7 +199,8 @@ impl Call {
         std::ptr::without_provenance_mut(value as usize)
     }
 
-    /// Where a call on a handle works. `number`: the call's first number, the profile where it makes a GPU instance.
+    /// The place of a call with a handle. `number`: the first number among the arguments, which is the profile if it
+    /// creates a GPU instance.
     fn place(&self, handle: usize, number: Option<u32>) -> Option<Place> {
         let of = |index: usize, gpu: &Gpu, profile: Option<u32>| {
             let profile = profile.and_then(|id| gpu.model().geometry()?.profile(id));
@@ -276,7 +276,7 @@ impl Call {
         })
     }
 
-    /// A GPU; a MIG device will not do.
+    /// A GPU; a MIG device is refused.
     pub fn gpu<T>(&self, handle: *mut T) -> Answer<(usize, &Gpu)> {
         match self.device(handle)? {
             Device {
@@ -302,7 +302,7 @@ impl Call {
         Err(Code::INVALID_ARGUMENT)
     }
 
-    /// A compute instance, as the MIG device that it makes.
+    /// A compute instance, as a MIG device.
     pub fn compute_instance<T>(
         &self,
         handle: *mut T,
@@ -320,7 +320,7 @@ impl Call {
         Err(Code::INVALID_ARGUMENT)
     }
 
-    /// Whether the caller may administrate: root, or who can open the `config` capability.
+    /// Whether the caller may administrate: root, or a process that can open the `config` capability.
     pub fn administrator(&self) -> Answer {
         let node = Capability::Config.node(self.root());
         if is_root() || tree::probe(&node, false) == Access::Reached {
@@ -330,10 +330,10 @@ impl Call {
         }
     }
 
-    /// Whether the caller may see what others do on a GPU in MIG mode.
+    /// Whether the caller may see other processes on a GPU in MIG mode.
     pub fn monitor(&self) -> Answer {
-        // The node is open to all as the driver makes it, and this alone lets nobody see
-        // others' processes on the machines that were asked; being root does.
+        // The driver makes this node accessible to all users. On the machines that were checked it did not show other
+        // users' processes; root sees them.
         if is_root() {
             Ok(())
         } else {
@@ -341,17 +341,16 @@ impl Call {
         }
     }
 
-    /// Whether the caller may use a MIG device. For root, missing nodes are made on the way,
-    /// and nodes that someone changed are put back, as `nvidia-modprobe` does for the real
-    /// library. It is setuid root there; here, others cannot make nodes.
+    /// Whether the caller may use a MIG device. For root, missing nodes are created, and changed nodes are restored,
+    /// as `nvidia-modprobe` does for the real library. That program is setuid root; here other users cannot create
+    /// nodes.
     pub fn may_use(&self, gpu: &Gpu, gi: &GpuInstance, ci: &ComputeInstance) -> bool {
         let capabilities = [
             Capability::GpuInstance(gpu.minor, gi.id),
             Capability::ComputeInstance(gpu.minor, gi.id, ci.id),
         ];
         if is_root() {
-            // CAP_SYS_ADMIN stands for every capability: a node that cannot be made hinders
-            // nobody here.
+            // CAP_SYS_ADMIN replaces every capability, so a node that cannot be created does not matter.
             for capability in capabilities {
                 let _ = tree::modprobe(self.root(), capability);
             }

@@ -1,24 +1,24 @@
-//! Which sessions are open on the node, and whose turn it is on a GPU, in all processes. Both are locks on bytes of files
-//! below `state`, which the kernel drops with the process that holds them.
+//! The open sessions of the node, and the turns on each GPU, across all processes. Both are locks on bytes of files
+//! in `state`, which the kernel releases when their process ends.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-/// Each session holds the lock of a byte of its own.
+/// The file in which each session locks its own byte.
 pub(crate) const SESSIONS: &str = "sessions";
-/// Whoever changes a GPU holds the lock of the byte of its index.
+/// The file in which a process that changes a GPU locks the byte with its index.
 pub(crate) const TURNS: &str = "turns";
 
 /// Bytes that sessions may hold.
 const END: i64 = i64::MAX;
 
-/// A session that others count; dropped with it.
+/// A counted session, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Seat(File);
 
-/// A GPU that nobody else changes until this is dropped.
+/// A GPU that no other process changes until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(#[expect(dead_code, reason = "held, not read")] File);
 
@@ -27,8 +27,7 @@ fn open(root: &Path, name: &str) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).open(path)
 }
 
-/// Asks the kernel about locks of open files: they belong to the description, so that two sessions of one process
-/// are two as well.
+/// Uses the kernel's locks of open file descriptions, so that two sessions of one process count as two.
 fn lock(file: &File, command: i32, start: i64, length: i64) -> io::Result<libc::flock> {
     let mut lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
@@ -50,7 +49,7 @@ fn lock(file: &File, command: i32, start: i64, length: i64) -> io::Result<libc::
 }
 
 impl Seat {
-    /// Takes a byte at or behind `wanted`; None where the files of the node cannot be written.
+    /// Locks a byte at or after `wanted`; None if the files of the node cannot be written.
     pub fn take(root: &Path, wanted: u64) -> Option<Seat> {
         let file = open(root, SESSIONS).ok()?;
         let first = (wanted & 0xffff_ffff) as i64;
@@ -58,18 +57,18 @@ impl Seat {
         taken.then_some(Seat(file))
     }
 
-    /// How many other sessions are open.
+    /// The number of other open sessions.
     pub fn others(&self) -> u64 {
         others(&self.0, 0, END)
     }
 }
 
-/// How many sessions are open, as one sees it that has none.
+/// The number of open sessions, for a caller without a session.
 pub(crate) fn all(root: &Path) -> u64 {
     open(root, SESSIONS).map_or(0, |file| others(&file, 0, END))
 }
 
-/// The kernel names one lock of others in a range, and none in particular: the rest is on both sides of it.
+/// The kernel reports one lock in a range, and not always the first; the others are on both sides of it.
 fn others(file: &File, from: i64, to: i64) -> u64 {
     if from >= to {
         return 0;
@@ -84,7 +83,7 @@ fn others(file: &File, from: i64, to: i64) -> u64 {
 }
 
 impl Turn {
-    /// Waits for the turn on a GPU; None where the files of the node cannot be written.
+    /// Waits for the turn on a GPU; None if the files of the node cannot be written.
     pub fn wait(root: &Path, gpu: usize) -> Option<Turn> {
         let file = open(root, TURNS).ok()?;
         lock(&file, libc::F_OFD_SETLKW, gpu as i64, 1).ok()?;
@@ -111,7 +110,7 @@ mod tests {
         let folder = node();
         let root = folder.path();
         assert_eq!(all(root), 0);
-        // In no order, and two that want the same byte.
+        // In no order; two want the same byte.
         let wanted = [9, 4, u64::MAX, 4, 0];
         let mut seats: Vec<Seat> = wanted.map(|at| Seat::take(root, at).unwrap()).into();
         assert_eq!(all(root), 5);
@@ -126,7 +125,7 @@ mod tests {
     fn turns_are_of_one_gpu() {
         let folder = node();
         let held = Turn::wait(folder.path(), 0).unwrap();
-        // Another GPU's is not waited for.
+        // The turn on another GPU does not matter.
         let _other = Turn::wait(folder.path(), 1).unwrap();
         let root = folder.path().to_owned();
         let (tell, told) = std::sync::mpsc::channel();

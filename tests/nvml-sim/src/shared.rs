@@ -6,8 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-/// A file of 64-bit counters, mapped into memory. A process that is killed in the middle of
-/// anything leaves every counter with a whole value.
+/// A file of 64-bit counters, mapped into memory. A process that is killed at any moment leaves complete values.
 #[derive(Debug)]
 pub struct Words {
     first: *const AtomicU64,
@@ -51,10 +50,10 @@ impl Words {
         })
     }
 
-    /// The counter at this position. One that was opened without `write` may only be loaded.
+    /// The counter at this position. A file opened without `write` may only be read.
     ///
     /// # Panics
-    /// When the position is outside the file.
+    /// The position is outside the file.
     #[must_use]
     pub fn word(&self, position: usize) -> &AtomicU64 {
         assert!(position < self.count);

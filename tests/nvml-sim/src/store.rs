@@ -1,8 +1,7 @@
 //! The state of a node on disk, shared by all processes.
 //!
-//! `ROOT/state/node.json` is replaced as a whole under a lock, so that a reader needs no lock
-//! and a writer that is killed leaves either the old state or the new one. A counter that
-//! everyone maps says when it changed: reads that follow a read cost no system call.
+//! `ROOT/state/node.json` is replaced as a whole under a lock, so that readers need no lock, and a killed writer
+//! leaves the old or the new state. A mapped counter shows when it changed: repeated reads cost no system call.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -23,7 +22,7 @@ use crate::shared::Words;
 use crate::symbols::FUNCTIONS;
 use crate::tree;
 
-/// What went wrong with the folder of a simulated node.
+/// Errors of the folder of a simulated node.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Reading or writing failed.
@@ -31,15 +30,15 @@ pub enum StoreError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// A file holds something else than it should.
+    /// A file has wrong content.
     #[error("{}: {reason}; make the node again with `gpusim init`", path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -50,7 +49,7 @@ impl StoreError {
         move |source| StoreError::Io { path, source }
     }
 
-    /// The code that a call of NVML answers for this.
+    /// NVML's code for this error.
     #[must_use]
     pub fn code(&self) -> Code {
         match self {
@@ -70,7 +69,7 @@ impl From<StoreError> for Code {
     }
 }
 
-/// Generations of the files in `state/words`.
+/// Positions of the generations in `state/words`.
 const NODE: usize = 0;
 const DISTURBANCES: usize = 1;
 const WORDS: usize = 2;
@@ -85,15 +84,15 @@ pub struct Store {
     counters: Mutex<Option<Arc<Words>>>,
 }
 
-/// The lock of a node; given back when dropped, by a death too.
+/// The lock of a node, released when it is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 
 impl Store {
-    /// Makes the folder of a new node, over an older one if there is one.
+    /// Creates the folder of a new node, replacing an older one.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn create(root: &Path, node: &Node) -> Result<Store, StoreError> {
         let folder = |path: &Path, mode: u32| {
             fs::create_dir_all(path).map_err(StoreError::io(path))?;
@@ -119,7 +118,7 @@ impl Store {
         };
         file("lock", 0, 0o644)?;
         file("words", WORDS, 0o644)?;
-        // Everyone counts its calls here, whoever it is.
+        // All users count their calls here.
         file("counters", FUNCTIONS.len() + 1, 0o666)?;
         for name in [SESSIONS, TURNS, JOURNAL] {
             file(name, 0, 0o666)?;
@@ -133,10 +132,10 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens a node that `gpusim init` made.
+    /// Opens a node that `gpusim init` created.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         let path = root.join("state/words");
         let words = Words::open(&path, WORDS, false).map_err(StoreError::io(&path))?;
@@ -159,11 +158,11 @@ impl Store {
         self.root.join("state").join(name)
     }
 
-    /// Waits for the node's lock. Everyone may take it: a program that registers itself on an
-    /// instance must not race with the instance's end.
+    /// Waits for the node's lock. All users may take it: a program that registers itself on an instance must not race
+    /// with the end of the instance.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.path("lock");
         let file = File::open(&path).map_err(StoreError::io(&path))?;
@@ -179,10 +178,10 @@ impl Store {
         }
     }
 
-    /// The node as it is now.
+    /// The current node.
     ///
     /// # Errors
-    /// What the file system answers; `Content` for a state that this library cannot read.
+    /// The file system fails; `Content` for a state that this library cannot read.
     pub fn node(&self) -> Result<Arc<Node>, StoreError> {
         self.cached(NODE, "node.json", &self.node, |node: &Node| {
             let known = |model: &str| Model::find(model).is_some();
@@ -193,7 +192,7 @@ impl Store {
         })
     }
 
-    /// Faults, delays and counting as they are set now.
+    /// The current faults, delays and counting.
     ///
     /// # Errors
     /// As [`Store::node`].
@@ -201,11 +200,10 @@ impl Store {
         self.cached(DISTURBANCES, "disturb.json", &self.disturbances, |_| Ok(()))
     }
 
-    /// Everyone's counters of calls: all calls first, then one for each name in
-    /// [`FUNCTIONS`].
+    /// The counters of calls: first all calls, then one for each name in [`FUNCTIONS`].
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn counters(&self) -> Result<Arc<Words>, StoreError> {
         let mut cache = self
             .counters
@@ -244,13 +242,13 @@ impl Store {
             serde_json::from_slice(&bytes).map_err(|error| content(error.to_string()))?;
         check(&value).map_err(content)?;
         let value = Arc::new(value);
-        // An odd generation: a writer is at work, or died at it. What was read is right, but
-        // nothing would tell when it no longer is.
+        // An odd generation: a writer is active, or was killed. The value is right, but nothing would show when it
+        // changes.
         *cache = Some((generation, value.clone()));
         Ok(value)
     }
 
-    /// Replaces a file. `follow` is what must be done before others trust their caches again.
+    /// Replaces a file. `follow` runs before other processes use their caches again.
     fn write<T: serde::Serialize>(
         &self,
         _lock: &Lock,
@@ -281,10 +279,10 @@ impl Store {
         Ok(())
     }
 
-    /// Changes the node; a change that answers an error leaves it as it was.
+    /// Changes the node; a change that returns an error leaves it as it was.
     ///
     /// # Errors
-    /// The change's code, or the one for what the file system answered.
+    /// The code of the change, or of the file system's error.
     pub fn update<T>(&self, change: impl FnOnce(&mut Node) -> Answer<T>) -> Answer<T> {
         let lock = self.lock()?;
         let before = self.node()?;
@@ -302,7 +300,7 @@ impl Store {
     /// Changes faults, delays or counting.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub fn disturb(&self, change: impl FnOnce(&mut Disturbances)) -> Result<(), StoreError> {
         let lock = self.lock()?;
         let mut disturbances = Disturbances::clone(&*self.disturbances()?);
@@ -312,10 +310,10 @@ impl Store {
         })
     }
 
-    /// Counts a call, if someone wants it counted, and finds what is to happen to it.
+    /// Counts a call if needed, and returns the effect on it.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The file system fails.
     pub(crate) fn disturbance_of(
         &self,
         call: &str,

@@ -1,6 +1,6 @@
 //! The names of all exported functions.
 
-/// Every function of the library, sorted: its position is that of its counter.
+/// Every function of the library, sorted; its position is that of its counter.
 pub static FUNCTIONS: &[&str] = &[
     "nvmlComputeInstanceDestroy",
     "nvmlComputeInstanceGetInfo",

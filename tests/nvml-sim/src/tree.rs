@@ -1,8 +1,7 @@
 //! The driver's `/proc` entries and device nodes, under ROOT.
 //!
-//! As on a real machine, creating an instance makes its `/proc` entries but no device node,
-//! and destroying it takes the entries and leaves the nodes. Nodes are made by
-//! [`modprobe`], which does what `nvidia-modprobe` does.
+//! As on a real machine, the creation of an instance makes its `/proc` entries but no device node, and its
+//! destruction removes the entries and leaves the nodes. [`modprobe`] makes nodes as `nvidia-modprobe` does.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -16,15 +15,15 @@ use std::path::{Path, PathBuf};
 use crate::node::{Gpu, Node};
 use crate::store::StoreError;
 
-/// Character major of the GPUs, of nvidiactl and of nvidia-modeset.
+/// The major number of the GPUs, of nvidiactl and of nvidia-modeset.
 pub const MAJOR: u32 = 195;
 /// Minor of nvidiactl.
 pub const CONTROL_MINOR: u32 = 255;
-/// Major of the capability nodes; a driver gets some free one.
+/// The major number of the capability nodes; the kernel assigns a free one to the real driver.
 pub const CAPS_MAJOR: u32 = 237;
-/// Major of nvidia-uvm; likewise.
+/// The major number of nvidia-uvm, assigned in the same way.
 pub const UVM_MAJOR: u32 = 236;
-/// Major of IMEX channels; likewise.
+/// The major number of IMEX channels, assigned in the same way.
 pub const IMEX_MAJOR: u32 = 238;
 
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
@@ -32,13 +31,13 @@ const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 /// A capability of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
-    /// To create and destroy instances.
+    /// Creates and destroys instances.
     Config,
-    /// To see all instances' processes.
+    /// Shows the processes of all instances.
     Monitor,
-    /// To use a GPU instance: GPU minor, GPU instance id.
+    /// Uses a GPU instance: GPU minor, GPU instance id.
     GpuInstance(u32, u32),
-    /// To use a compute instance: GPU minor, GPU instance id, compute instance id.
+    /// Uses a compute instance: GPU minor, GPU instance id, compute instance id.
     ComputeInstance(u32, u32, u32),
 }
 
@@ -82,10 +81,10 @@ impl Capability {
     }
 }
 
-/// What opening a device node comes to.
+/// The result of opening a device node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// The driver was reached. Without a driver behind the number the kernel says ENXIO.
+    /// The driver was reached; for a number without a driver the kernel returns ENXIO.
     Reached,
     /// File permissions or the device cgroup forbid it.
     Denied,
@@ -93,7 +92,7 @@ pub enum Access {
     Missing,
 }
 
-/// Opens a device node as the driver's user-space part would.
+/// Opens a device node, as the driver's user-space part would.
 #[must_use]
 pub fn probe(path: &Path, write: bool) -> Access {
     match fs::OpenOptions::new().read(true).write(write).open(path) {
@@ -135,11 +134,11 @@ fn make_node(path: &Path, major: u32, minor: u32, mode: u32) -> Result<(), Store
             return Err(StoreError::io(path)(error));
         }
     }
-    // The file mode creation mask is the caller's, and must not matter.
+    // The mode must not depend on the caller's umask.
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(StoreError::io(path))
 }
 
-/// Makes the trees of a new node, in place of older ones.
+/// Creates the trees of a new node, replacing older ones.
 pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
     for old in ["proc", "dev"] {
         let path = root.join(old);
@@ -152,7 +151,7 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
     }
     let dev = root.join("dev");
     folder(&dev.join("nvidia-caps"))?;
-    // With `NVreg_CreateImexChannel0=1`.
+    // As with `NVreg_CreateImexChannel0=1`.
     let channels = dev.join("nvidia-caps-imex-channels");
     folder(&channels)?;
     make_node(&channels.join("channel0"), IMEX_MAJOR, 0, 0o666)?;
@@ -203,7 +202,7 @@ pub(crate) fn create(root: &Path, node: &Node) -> Result<(), StoreError> {
     follow(root, node)
 }
 
-/// Writes a capability's file, if it is not there.
+/// Writes a capability's file, if it does not exist.
 fn declare(root: &Path, capability: Capability) -> Result<(), StoreError> {
     let path = capability.file(root);
     if path.exists() {
@@ -214,7 +213,7 @@ fn declare(root: &Path, capability: Capability) -> Result<(), StoreError> {
     file(&path, &text, mode)
 }
 
-/// Says which driver is loaded.
+/// Writes the version of the loaded driver.
 fn follow_driver(root: &Path, node: &Node) -> Result<(), StoreError> {
     let version = format!(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n\
@@ -228,7 +227,7 @@ fn follow_driver(root: &Path, node: &Node) -> Result<(), StoreError> {
     file(&path, &version, 0o444)
 }
 
-/// Brings the driver's version and the capability entries in line with the node as it is.
+/// Updates the driver's version and the capability entries to the state of the node.
 pub(crate) fn follow(root: &Path, node: &Node) -> Result<(), StoreError> {
     follow_driver(root, node)?;
     for gpu in &node.gpus {
@@ -276,11 +275,11 @@ fn remove_others(folder: &Path, prefix: &str, wanted: &BTreeSet<String>) -> Resu
     Ok(())
 }
 
-/// What `nvidia-modprobe -f` does: makes the capability's device node as its file says, owner
-/// root. With `DeviceFileModify: 0` it leaves alone what there is, and makes nothing.
+/// Does what `nvidia-modprobe -f` does: creates the capability's device node as its file says, with owner root. With
+/// `DeviceFileModify: 0` it changes and creates nothing.
 ///
 /// # Errors
-/// What the file system answers.
+/// The file system fails.
 pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
     let path = capability.file(root);
     let text = fs::read_to_string(&path).map_err(StoreError::io(&path))?;
@@ -288,8 +287,8 @@ pub fn modprobe(root: &Path, capability: Capability) -> Result<(), StoreError> {
         let line = text.lines().rev().find_map(|line| line.strip_prefix(key))?;
         line.trim().parse().ok()
     };
-    // Whoever writes `DeviceFileModify: 0` appends a line here, or replaces the whole text,
-    // because this is a plain file. The driver would still tell the rest.
+    // A program that writes `DeviceFileModify: 0` appends a line here, or replaces the whole text, because this is an
+    // ordinary file. The driver's file would still have the other lines.
     let minor = number("DeviceFileMinor:").unwrap_or_else(|| capability.minor());
     let mode = number("DeviceFileMode:").unwrap_or_else(|| capability.mode());
     let node = root.join(format!("dev/nvidia-caps/nvidia-cap{minor}"));

@@ -1,4 +1,4 @@
-//! The rules by which GPUs are cut, walked through every state that they can reach.
+//! The rules of MIG, checked in every reachable state.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeSet, HashSet};
@@ -12,8 +12,8 @@ fn node(model: &str) -> Node {
     Node::new("570.172.08", &[Model::find(model).unwrap()], true)
 }
 
-/// Whether these instances may be there together, worked out from bit masks and from the limits
-/// that NVIDIA states, not as the simulator does it.
+/// Whether these instances may exist together, computed from bit masks and NVIDIA's stated limits, independently of
+/// the simulator.
 fn allowed(geometry: &Geometry, set: &[(&GpuProfile, u32)]) -> bool {
     let mut slices = 0u32;
     for (profile, start) in set {
@@ -145,7 +145,7 @@ fn tables_are_what_they_should_be() {
                 profile.name.starts_with(&format!("{}g.", profile.slices)),
                 "{name:?}"
             );
-            // The nominal size in the name, in GB, is near the memory.
+            // The nominal size in the name, in GB, is close to the memory.
             let nominal: f64 = profile
                 .name
                 .split(['.', 'g'])
@@ -170,7 +170,7 @@ fn tables_are_what_they_should_be() {
 
 #[test]
 fn the_order_of_creation_matters_to_the_driver() {
-    // Documented for A100: small ones first leaves no room for the large one.
+    // Documented for A100: with small instances first there is no room for the large one.
     let mut small_first = node("A100-40");
     for profile in [19, 19, 14] {
         small_first.create_gpu_instance(0, profile, None).unwrap();

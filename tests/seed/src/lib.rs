@@ -1,4 +1,4 @@
-//! Random choices of tests: fresh in each run, and the same again for the seed that a failed run printed.
+//! Random choices of tests: new in each run, and repeatable with the seed that a failed run printed.
 //!
 //! ```
 //! let mut dice = test_seed::Dice::new(test_seed::seed());
@@ -14,11 +14,11 @@ use std::hash::{BuildHasher, Hasher};
 /// The environment variable that repeats a run: a seed as a decimal number.
 pub const VARIABLE: &str = "GPUFRAC_TEST_SEED";
 
-/// A fresh seed, or the one in [`VARIABLE`]. Prints `GPUFRAC_TEST_SEED=<seed>`, which cargo shows when the test fails.
+/// A new seed, or the one in [`VARIABLE`]. Prints `GPUFRAC_TEST_SEED=<seed>`, which cargo shows if the test fails.
 ///
 /// # Panics
 ///
-/// If the variable is set and is no number of 64 bits.
+/// The variable is set and is not a number of 64 bits.
 pub fn seed() -> u64 {
     let seed = chosen(env::var(VARIABLE).ok().as_deref());
     println!("{VARIABLE}={seed}");
@@ -35,18 +35,18 @@ fn chosen(given: Option<&str>) -> u64 {
     }
 }
 
-/// A small generator of random numbers (xorshift64): a seed gives the same numbers again on every machine.
+/// A small random number generator (xorshift64): a seed gives the same numbers on every machine.
 #[derive(Debug, Clone)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice that give the numbers of `seed`.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Dice {
         // The first numbers of xorshift are small where its seed is; this is the finalizer of SplitMix64.
         let mut bits = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // Xorshift never leaves zero.
+        // Xorshift must not start with zero.
         Dice((bits ^ (bits >> 31)).max(1))
     }
 
@@ -63,7 +63,7 @@ impl Dice {
         self.throw(limit as u64) as usize
     }
 
-    /// Whether what happens once in `count` times happens now.
+    /// True once in `count` calls on average.
     pub fn one_in(&mut self, count: usize) -> bool {
         self.below(count) == 0
     }

@@ -1,4 +1,4 @@
-//! Which system calls change something outside of the process that makes them.
+//! The system calls that change something outside of their process.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use nix::libc::{self, c_long, user_regs_struct};
 use nix::unistd::Pid;
 
-/// What an argument of a call is.
+/// The meaning of a call's argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// The argument at this position is the address of a path.
@@ -17,13 +17,13 @@ enum Subject {
     File(usize),
     /// The call opens the path at the first position, with the flags at the second.
     Opened(usize, usize),
-    /// Nothing that can be told.
+    /// No argument names the subject.
     Unnamed,
 }
 
 use Subject::{File as OfFile, Opened, Path as OfPath, Unnamed};
 
-/// Calls that change files, devices, mounts, processes or other programs' minds.
+/// Calls that change files, devices, mounts, processes or data of other programs.
 const CHANGES: &[(c_long, &str, Subject)] = &[
     (libc::SYS_open, "open", Opened(0, 1)),
     (libc::SYS_openat, "openat", Opened(1, 2)),
@@ -96,7 +96,7 @@ const CHANGES: &[(c_long, &str, Subject)] = &[
     (libc::SYS_execveat, "execveat", OfPath(1)),
 ];
 
-/// With one of these flags an open file can be changed, or was.
+/// With one of these flags an open file can be changed, or was changed.
 const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
 
 /// A system call that changes something.
@@ -104,7 +104,7 @@ const WRITES: i32 = libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUN
 pub struct Call {
     /// Its name.
     pub name: &'static str,
-    /// The path or file that it is about, where its arguments say so.
+    /// The path or file of the call, if its arguments name it.
     pub subject: Option<PathBuf>,
 }
 
@@ -115,14 +115,14 @@ impl fmt::Display for Call {
             return Ok(());
         };
         let mut parts: Vec<_> = subject.iter().collect();
-        // The folder and the name are enough to know a file by.
+        // Folder and name are enough to identify a file.
         let last = parts.split_off(parts.len().saturating_sub(2));
         write!(f, " {}", last.iter().collect::<PathBuf>().display())
     }
 }
 
 impl Call {
-    /// The call that a thread is about to make; None for one that changes nothing.
+    /// The call that a thread is about to make; None if it changes nothing.
     pub(crate) fn of(thread: Pid, registers: &user_regs_struct) -> Option<Call> {
         let number = registers.orig_rax as c_long;
         let &(_, name, subject) = CHANGES.iter().find(|(known, ..)| *known == number)?;
@@ -155,7 +155,7 @@ pub(crate) fn file(thread: Pid, descriptor: u64) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{thread}/fd/{}", descriptor as i32)).ok()
 }
 
-/// What a program says, and what no other process has or keeps.
+/// Whether a file is output of the program, or private to the process.
 fn is_private(descriptor: u64, file: Option<&Path>) -> bool {
     let is_output = [libc::STDOUT_FILENO, libc::STDERR_FILENO].contains(&(descriptor as i32));
     let name = file.and_then(Path::to_str).unwrap_or_default();

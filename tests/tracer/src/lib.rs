@@ -1,10 +1,10 @@
-//! Kills a program at a chosen one of its system calls, by ptrace(2): what SIGKILL can do to it at any moment.
+//! Kills a program at a chosen system call by ptrace(2): the effect of a SIGKILL at any moment.
 //!
-//! Only calls that change something count ([`Call`]). The threads of the program are followed, its children are not: they
-//! live on when it is killed, as those of any program.
+//! Only calls that change something count ([`Call`]). The threads of the program are followed, its child processes
+//! are not: they continue when it is killed, as those of any program.
 //!
-//! The program must wait until it is traced: it prints [`READY`] on a line of its own and reads a line ([`wait`] does both).
-//! For x86-64.
+//! The program must wait until it is traced: it prints [`READY`] on a separate line and reads a line ([`wait`] does
+//! both). For x86-64.
 #![forbid(unsafe_code)]
 #![cfg(target_arch = "x86_64")]
 #![deny(missing_docs)]
@@ -26,13 +26,13 @@ use nix::unistd::Pid;
 
 pub use calls::Call;
 
-/// The line that a program prints when it can be traced.
+/// The line by which a program says that it can be traced.
 pub const READY: &str = "ready to be traced";
 
-/// Waits, in the program that is to be traced, until it is.
+/// Waits until this program is traced.
 ///
 /// # Errors
-/// What stdin and stdout answer.
+/// stdin or stdout fails.
 pub fn wait() -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "\n{READY}")?;
@@ -40,35 +40,36 @@ pub fn wait() -> io::Result<()> {
     io::stdin().lock().read_line(&mut String::new()).map(drop)
 }
 
-/// When a program is killed.
+/// The moment of the kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// The call is not made.
+    /// Before the call.
     Before,
-    /// The call was made, and the program sees nothing of it.
+    /// After the call, before the program sees its result.
     After,
 }
 
-/// Where a program is killed.
+/// The call at which a program is killed, and the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Death {
-    /// At which of the calls that change something, from 1.
+    /// The number of the call among those that change something, from 1.
     pub nth: usize,
-    /// When.
+    /// The moment.
     pub moment: Moment,
 }
 
-/// What a program did.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Run {
-    /// The calls that changed something, in order. When it was killed before one, that is the last.
+    /// The calls that changed something, in order. If the program was killed before a call, this call is the last.
     pub calls: Vec<Call>,
     /// Its exit code; None if it was killed.
     pub code: Option<i32>,
 }
 
-/// Runs a command and kills it at `death`, if it comes there. What it does while it holds the lock of the file
-/// `driver_lock` is one call: a simulated driver works there, and the real one does it in one call of the kernel.
+/// Runs a command and kills it at `death`, if it reaches this call. All calls while it holds the lock of the file
+/// `driver_lock` count as one: the simulated driver works there, and the real one does this in one call of the
+/// kernel.
 ///
 /// # Errors
 /// The command cannot be started, does not wait to be traced, or cannot be traced.
@@ -82,7 +83,7 @@ pub fn run(mut command: Command, driver_lock: &Path, death: Option<Death>) -> io
     let (Some(mut go), Some(said)) = ends else {
         return Err(io::Error::other("the program has no stdin or stdout"));
     };
-    // Kept open: it may print more.
+    // Kept open, because the program may print more.
     let mut said = BufReader::new(said);
     let mut line = String::new();
     while line.trim() != READY {
@@ -109,7 +110,7 @@ pub fn run(mut command: Command, driver_lock: &Path, death: Option<Death>) -> io
     Ok(Run { calls, code })
 }
 
-/// Follows all threads of a process, which starts none now.
+/// Follows all threads of a process, which starts no threads at this time.
 fn seize(process: Pid) -> io::Result<()> {
     let options =
         Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_EXITKILL;
@@ -118,19 +119,19 @@ fn seize(process: Pid) -> io::Result<()> {
         let number = name.to_str().and_then(|name| name.parse().ok());
         let thread = Pid::from_raw(number.ok_or(Errno::EINVAL)?);
         ptrace::seize(thread, options)?;
-        // Until it stops its calls are not seen.
+        // Its calls are not seen until it stops.
         ptrace::interrupt(thread)?;
     }
     Ok(())
 }
 
-/// What a thread does with the simulated driver's lock.
+/// The use of the simulated driver's lock by a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Section {
     thread: Pid,
-    /// The descriptor that holds the lock.
+    /// The descriptor with the lock.
     descriptor: u64,
-    /// The number of the one call that all of it is.
+    /// The number of the one call that all of this counts as.
     nth: usize,
     /// Whether the descriptor is being closed.
     ends: bool,
@@ -147,9 +148,9 @@ struct Tracer<'a> {
 }
 
 impl Tracer<'_> {
-    /// Lets the process run to its end, or kills it; its exit code.
+    /// Lets the process run to its end, or kills it; returns its exit code.
     fn follow(&mut self) -> io::Result<Option<i32>> {
-        // Not the children of this process's other threads.
+        // Without child processes of this process's other threads.
         let flags = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         loop {
             let (thread, signal) = match waitpid(None, Some(flags)) {
@@ -166,18 +167,18 @@ impl Tracer<'_> {
                 }
                 Ok(WaitStatus::PtraceEvent(thread, ..)) => (thread, None),
                 Ok(WaitStatus::Stopped(thread, signal)) => (thread, Some(signal)),
-                // The end of a thread.
+                // A thread ended.
                 Ok(_) => continue,
             };
             match ptrace::syscall(thread, signal) {
-                // It was killed by another.
+                // Another thread killed the process.
                 Ok(()) | Err(Errno::ESRCH) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// A thread stopped before or after a call; whether the process is to die now.
+    /// A thread stopped before or after a call; returns whether the process must be killed now.
     fn stopped(&mut self, thread: Pid) -> io::Result<bool> {
         let info = match ptrace::syscall_info(thread) {
             Ok(info) => info,

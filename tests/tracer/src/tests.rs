@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// A shell that makes files in `folder`, and each with one call of its own.
+/// A shell that makes files in `folder`, each by one call.
 fn script(folder: &Path, text: &str) -> Command {
     let mut command = Command::new("sh");
     let text = format!("echo '{READY}'; read go; cd \"$0\"; {text}");

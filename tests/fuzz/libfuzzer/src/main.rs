@@ -1,4 +1,4 @@
-//! libFuzzer for the target that `GPUFRAC_FUZZ_TARGET` names.
+//! Runs libFuzzer for the target named by `GPUFRAC_FUZZ_TARGET`.
 #![no_main]
 
 use std::sync::LazyLock;

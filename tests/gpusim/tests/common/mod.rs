@@ -1,4 +1,4 @@
-//! A simulated node in a temporary folder, and NVML loaded from it.
+//! A simulated node in a temporary folder, with NVML loaded from it.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
@@ -14,7 +14,7 @@ use nvidia_ml::store::Store;
 use nvml_wrapper::Nvml;
 use tempfile::TempDir;
 
-/// The user `nobody`, who exists everywhere and owns nothing.
+/// The user `nobody`, who exists on every machine and owns no files.
 pub const NOBODY: u32 = 65534;
 
 /// A simulated node.
@@ -29,7 +29,7 @@ impl SimNode {
             .prefix("gpusim-")
             .tempdir_in(gpusim::memory::folder())
             .unwrap();
-        // Others must be able to look into it.
+        // Other users must be able to read it.
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let node = SimNode { folder };
         let mut arguments = vec!["init"];
@@ -61,7 +61,7 @@ impl SimNode {
         command
     }
 
-    /// Runs `gpusim`, which must succeed; answers what it printed.
+    /// Runs `gpusim`, which must succeed; returns its output.
     pub fn ok(&self, arguments: &[&str]) -> String {
         let output = self.gpusim(arguments).output().unwrap();
         assert!(
@@ -74,7 +74,7 @@ impl SimNode {
 
     /// `gpusim` on this node as [`NOBODY`], not started yet.
     pub fn gpusim_of_nobody(&self, arguments: &[&str]) -> Command {
-        // A copy that others may run: the target folder need not be open to them.
+        // A copy that other users can run, because they may not be able to reach the target folder.
         let copy = self.root().join("gpusim");
         if !copy.exists() {
             let copied = Command::new("cp")
@@ -91,7 +91,7 @@ impl SimNode {
         command
     }
 
-    /// Makes an instance on GPU 0; answers its MIG UUID.
+    /// Creates an instance on GPU 0; returns its MIG UUID.
     pub fn create(&self, profile: &str) -> String {
         self.create_numbered(profile).1
     }
@@ -104,7 +104,7 @@ impl SimNode {
         (gi.parse().unwrap(), uuid.to_owned())
     }
 
-    /// The exit status of `gpusim run` with nothing to do.
+    /// The exit status of `gpusim run` with a program that does nothing.
     pub fn status(&self, device: Option<&str>, more: &[&str]) -> Option<i32> {
         let mut command = self.gpusim(&["run", "--seconds", "0"]);
         command.args(more);
@@ -116,7 +116,7 @@ impl SimNode {
         output.status.code()
     }
 
-    /// NVML from this node's library.
+    /// NVML of this node's library.
     pub fn nvml(&self) -> Nvml {
         Nvml::builder()
             .lib_path(self.library().as_os_str())
@@ -125,7 +125,7 @@ impl SimNode {
     }
 }
 
-/// Both streams of a program that has ended.
+/// Both output streams of an ended program.
 pub fn told(output: &Output) -> String {
     format!(
         "{}{}{}",
@@ -135,10 +135,10 @@ pub fn told(output: &Output) -> String {
     )
 }
 
-/// A running fake program, killed when dropped.
+/// A running fake program; killed when dropped.
 pub struct Running {
     pub child: Child,
-    /// What it printed when it had its device; empty if it got none.
+    /// The line with its device; empty if it got none.
     pub line: String,
 }
 

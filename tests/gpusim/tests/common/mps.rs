@@ -20,7 +20,7 @@ impl Mps {
     pub fn standin(options: &str) -> Mps {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("nvidia-cuda-mps-control");
-        // Another process copies: a child that another test starts must not hold the file open for writing.
+        // Another process copies, so that a child process of another test does not keep the file open for writing.
         let copied = Command::new("cp")
             .arg(env!("CARGO_BIN_EXE_mps-standin"))
             .arg(&program)
@@ -30,7 +30,7 @@ impl Mps {
         Mps::with(folder, program)
     }
 
-    /// Another daemon of the same program, with its own pipe directory.
+    /// A second daemon of the same program, with its own pipe directory.
     pub fn beside(&self) -> Mps {
         Mps::with(tempfile::tempdir().unwrap(), self.program.clone())
     }
@@ -74,7 +74,7 @@ impl Mps {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A program that does not read it has ended.
+        // A program that does not read its input has ended.
         let _ = writeln!(child.stdin.take().unwrap(), "{stdin}");
         child
     }
@@ -84,7 +84,7 @@ impl Mps {
         assert!(output.status.success(), "{output:?}");
     }
 
-    /// What a command prints.
+    /// The output of a command.
     pub fn tell(&self, command: &str) -> String {
         let output = self.run(&[], command);
         assert!(output.status.success(), "{command}: {output:?}");

@@ -1,28 +1,29 @@
-//! Types that are different texts and the same to Slurm: it compares a sum of their bytes (`gres_build_id`).
+//! Types with different names that Slurm does not distinguish, because it compares a sum of their bytes
+//! (`gres_build_id`).
 
 use test_seed::Dice;
 
-/// What a Type has nothing else in: the characters that gpufrac takes in a name.
+/// The characters that gpufrac accepts in a Type.
 const PLAIN: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 
-/// The number that Slurm knows a Type by; 0 is that of no Type.
+/// The number by which Slurm compares a Type; 0 is that of no Type.
 pub(crate) fn type_id(name: &[u8]) -> u32 {
     let bytes = name.iter().enumerate();
-    // A `char` has a sign.
+    // Slurm's `char` is signed.
     let value = |byte: u8| i32::from(byte.cast_signed()).cast_unsigned();
     bytes.fold(0, |id: u32, (place, byte)| {
         id.wrapping_add(value(*byte) << (8 * (place % 4)))
     })
 }
 
-/// Another name with the number of `name`.
+/// Another name with the same number.
 pub(super) fn alike(dice: &mut Dice, name: &str) -> String {
     loop {
         let length = 5 + dice.below(13);
         let mut other: Vec<u8> = (0..length)
             .map(|_| PLAIN[dice.below(PLAIN.len())])
             .collect();
-        // The last four characters make up for the others: each has a byte of the number to itself.
+        // The last four characters correct the number: each affects one byte of it.
         let first = length - 4;
         other.truncate(first);
         let missing = type_id(name.as_bytes()).wrapping_sub(type_id(&other));

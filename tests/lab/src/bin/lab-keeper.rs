@@ -1,5 +1,5 @@
-//! `lab-keeper FOLDER`: stops the lab in FOLDER once the program that started the lab has ended without a goodbye on the
-//! keeper's stdin.
+//! `lab-keeper FOLDER`: stops the lab in FOLDER when the program that started the lab ends without writing a goodbye
+//! to the keeper's stdin.
 
 #![forbid(unsafe_code)]
 

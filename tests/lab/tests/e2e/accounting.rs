@@ -1,4 +1,4 @@
-//! Accounts, limits, billing and fair-share: Slurm's own, by slurmdbd, on what gpufrac counts.
+//! Accounts, limits, billing and fair-share by Slurm's own accounting, on gpufrac's counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,19 +30,19 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
-/// What accounting knows of a job, its components, tasks and steps, by their ids.
+/// The records of accounting about a job, its components, tasks and steps, by id.
 struct Records(BTreeMap<String, Record>);
 
 #[derive(Debug)]
 struct Record {
-    /// How long it ran.
+    /// The running time.
     seconds: u64,
     /// AllocTRES.
     counts: BTreeMap<String, u64>,
 }
 
 impl Records {
-    /// Waits until accounting knows the ends of a job's records, `count` of them.
+    /// Waits until accounting has `count` ended records of a job.
     fn of(lab: &Lab, job: JobId, count: usize) -> Result<Self, LabError> {
         let format = "--format=JobID,ElapsedRaw,End,AllocTRES";
         let job = job.to_string();
@@ -69,7 +69,7 @@ impl Records {
         record.counts.get(tres).copied().unwrap_or(0)
     }
 
-    /// Expects the same number of units under both names, in all records.
+    /// Checks the units under both names, in all records.
     fn expect_units(&self, units: &[(&str, u64)]) {
         assert_eq!(self.0.len(), units.len(), "{:?}", self.0);
         for (id, units) in units {
@@ -102,7 +102,7 @@ fn record(line: &str) -> Option<(String, Record)> {
     Some((id.to_owned(), record))
 }
 
-/// The hour in which a time of seconds since 1970 is, as Slurm's commands take it.
+/// The hour of a time in seconds since 1970, in the notation of Slurm's commands.
 fn hour(seconds: u64) -> Result<String, LabError> {
     let text = std::process::Command::new("date")
         .args(["-d", &format!("@{seconds}"), "+%Y-%m-%dT%H:00:00"])
@@ -119,7 +119,7 @@ fn now() -> u64 {
     now.expect("a time after 1970").as_secs()
 }
 
-/// A batch job that ends when the test says [`go`].
+/// A batch job that runs until the test calls [`go`].
 fn hold(lab: &Lab, user: &User, args: &[&str]) -> Result<JobId, LabError> {
     lab.sbatch(user, &[args, &["--wrap", HOLD]].concat())
 }
@@ -174,7 +174,7 @@ fn fractions_are_in_sacct_and_sreport() -> Result<(), LabError> {
         records.expect_units(&units);
         Ok::<_, LabError>(records)
     };
-    // A step without a size of its own has that of its job.
+    // A step without its own size has that of its job.
     let of_steps = [
         ("", 25),
         (".batch", 25),
@@ -214,13 +214,13 @@ fn fractions_are_in_sacct_and_sreport() -> Result<(), LabError> {
     let of_whole = |tres| whole_records.count(&id(whole, ""), tres);
     assert_eq!((of_whole("gres/gpufrac"), of_whole("gres/shard")), (100, 0));
     let rounded_records = expect(rounded, &[("", 25), (".batch", 25), (".extern", 25)])?;
-    // Both weights count, unless the largest alone does.
+    // Billing adds both weights, or uses only the largest, depending on the setting.
     assert_eq!(rounded_records.count(&id(rounded, ""), "billing"), 50);
     // Billing has no decimals.
     let hundredth_records = Records::of(&lab, hundredth, 3)?;
     assert_eq!(hundredth_records.count(&id(hundredth, ""), "billing"), 0);
 
-    // slurmdbd sums up by itself once an hour.
+    // slurmdbd computes its sums only once an hour by itself.
     let (start, end) = (hour(begin)?, hour(now() + 3600)?);
     lab.sacctmgr(&["rollup", &start, &end])?;
     let others = [on_nodes, whole_records, rounded_records, hundredth_records];
@@ -258,7 +258,7 @@ fn fractions_are_in_sacct_and_sreport() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Expects that a job is refused when it is submitted, with these words.
+/// Checks that a submission is refused with these words.
 fn refused(lab: &Lab, user: &User, args: &[&str], words: &[&str]) -> Result<(), LabError> {
     let outcome = lab.try_sbatch(user, &[args, &["--wrap=true"]].concat())?;
     assert!(!outcome.status.success(), "{args:?}: {outcome:?}");
@@ -319,7 +319,7 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
     let names = "qos+=peruser,perjob,group,deny,odd,tiny";
     lab.sacctmgr(&["modify", "user", &users, "set", names])?;
 
-    // What a limit has room for runs, and the next one waits, whoever of the account it is.
+    // Jobs within the limit run; the next one of the account waits, whoever its user is.
     let room = [
         (
             &user,
@@ -354,21 +354,21 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
     // slurmctld counts the running jobs again when it starts.
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;
-    // Slurm 22.05 takes no job for shards before the node has told it of them.
+    // Slurm 22.05 accepts no job with shards before the node has registered them.
     let third = lab.wait("a job is taken", Duration::from_secs(60), || {
         Ok(hold(&lab, &user, &["-qperuser", "--gres=gpufrac:0.125"]).ok())
     })?;
     waits_for(&lab, third, "QOSMaxGRESPerUser")?;
     lab.command("scancel").args([third.to_string()]).stdout()?;
-    // Another user has a limit of their own.
+    // Another user has a separate limit.
     let others = hold(&lab, &other, &["-qperuser", QUARTER])?;
     lab.wait_for_state(others, &["RUNNING"])?;
-    // Minutes: a job must fit in what is left, to the end of its time limit.
+    // Limits in minutes: a job must fit in the rest until its time limit.
     let fits = hold(&lab, &user, &["-Abudget", "-t3", QUARTER])?;
     lab.wait_for_state(fits, &["RUNNING"])?;
     let over = hold(&lab, &user, &["-Abudget", "-t3", QUARTER])?;
     waits_for(&lab, over, "AssocGrpGRESMinutes")?;
-    // What can never run waits all the same, unless its QOS says otherwise.
+    // A job that can never run waits, unless its QOS says otherwise.
     let never = [
         (["-Acourse", HALF], "AssocMaxGRESPerJob"),
         (["-qperjob", HALF], "QOSMaxGRESPerJob"),
@@ -379,10 +379,10 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
         lab.command("scancel").args([job.to_string()]).stdout()?;
     }
     refused(&lab, &user, &["-qdeny", HALF], &["QOSMaxGRESPerJob"])?;
-    // What counts is the size after rounding, and both are said.
+    // The size after rounding counts, and the user is told both.
     let both = ["rounded up from 0.2 to 0.25", "QOSMaxGRESPerJob"];
     refused(&lab, &user, &["-qodd", "--gres=gpufrac:0.2"], &both)?;
-    // gpufrac's own rules of partitions come first, in the client and in the controller.
+    // gpufrac's own rules of partitions are checked first, in the client and in the controller.
     let text = std::fs::read_to_string(lab.folder().gpufrac_conf()).expect("gpufrac.toml");
     let lax = lab.folder().etc().join("lax.toml");
     let without_rules = text.split("[partition.small]").next().unwrap_or_default();
@@ -404,9 +404,9 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
             assert!(!outcome.stderr.contains("QOSMax"), "{outcome:?}");
         }
     }
-    // What a partition gives to who asks for nothing counts like what was asked for.
+    // A partition's default counts like a requested size.
     refused(&lab, &user, &["-psmall", "-qtiny"], &["QOSMaxGRESPerJob"])?;
-    // A change is no way round a limit. Slurm refuses none, the job waits.
+    // A change cannot evade a limit. Slurm does not refuse it; the job waits.
     let held = lab.sbatch(&user, &["--hold", "-qdeny", QUARTER, "--wrap=true"])?;
     let change = [
         "update",
@@ -452,7 +452,7 @@ fn fractions_are_billed_and_lower_the_fair_share() -> Result<(), LabError> {
         (user, &["-n1", QUARTER][..], 25),
         (user, &["-n8", QUARTER], 25),
         (user, &["-n1", "--gres=gpufrac:0.125"], 13),
-        // More CPUs than go with a half: they are what is billed.
+        // More CPUs than belong to a half: the CPUs are billed.
         (user, &["-n16", HALF], 50),
         (user, &["-n20", HALF], 62),
         (other, &["-n4"], 12),
@@ -496,7 +496,7 @@ fn fractions_are_billed_and_lower_the_fair_share() -> Result<(), LabError> {
             let (Some((used, share)), Some((less, more))) = (share(user), share(other)) else {
                 return Ok(None);
             };
-            // What jobs used is known when they end, what follows from it once a minute.
+            // The usage of a job is known at its end, and its priority is updated once a minute.
             assert!(used > 6 * less, "{text}");
             Ok((share < more).then_some(()))
         },

@@ -1,5 +1,5 @@
-//! What a hostile user tries, on real Slurm. `cargo xtask attack` runs these tests on each series and prints what they
-//! found.
+//! Attacks of a hostile user, on real Slurm. `cargo xtask attack` runs these tests on each series and prints their
+//! results.
 
 mod fence;
 mod jobs;
@@ -29,7 +29,7 @@ struct Attack<'a> {
 }
 
 impl<'a> Attack<'a> {
-    /// Begins with a job of another user, which has to end well.
+    /// Starts with a job of another user, which must end well.
     fn begin(lab: &'a Lab, name: &'static str) -> Result<Self, LabError> {
         let script = format!("--wrap={HOLD}");
         let victim = lab.sbatch(&lab.users()[1], &["--gres=gpufrac:0.25", &script])?;
@@ -42,12 +42,12 @@ impl<'a> Attack<'a> {
         })
     }
 
-    /// The attacker has got this, and must not have it.
+    /// Notes something that the attacker reached.
     fn reached(&mut self, what: impl Into<String>) {
         self.reached.push(what.into());
     }
 
-    /// Notes more units in the leases of a job than Slurm counts for it, on each node.
+    /// Notes a job whose leases have more units than Slurm counts for it, on each node.
     fn compare(&mut self, job: JobId) -> Result<(), LabError> {
         for node in self.lab.nodes() {
             let leases = self.lab.leases_of(node, job)?;
@@ -62,7 +62,7 @@ impl<'a> Attack<'a> {
         Ok(())
     }
 
-    /// Ends the attack: lets all jobs go on, and looks what is drained and lost.
+    /// Ends the attack: releases all jobs, and checks what was drained and lost.
     fn end(self) -> Result<(), LabError> {
         let Self {
             lab,
@@ -107,7 +107,7 @@ fn counted(lab: &Lab, job: JobId, node: &str) -> Result<u32, LabError> {
         .command("scontrol")
         .args(["-d", "show", "job", &job.to_string()])
         .stdout()?;
-    // A line for nodes that have the same of all: `Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpufrac(CNT:50),shard:50(...)`.
+    // One line for nodes with the same resources: `Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=gpufrac(CNT:50),shard:50(...)`.
     let gres = shown.lines().find_map(|line| {
         let (nodes, rest) = line.trim().strip_prefix("Nodes=")?.split_once(' ')?;
         let nodes = Hostlist::parse(nodes).ok()?;
@@ -115,7 +115,7 @@ fn counted(lab: &Lab, job: JobId, node: &str) -> Result<u32, LabError> {
         nodes.contains(node).then(|| gres.to_owned())
     });
     let gres = gres.unwrap_or_default();
-    // `gpufrac(CNT:50)`, as no file belongs to it.
+    // `gpufrac(CNT:50)`, because this GRES has no files.
     let units = gres.split(',').find_map(|item| {
         let count = item.strip_prefix("gpufrac(CNT:")?;
         count.strip_suffix(')')?.parse().ok()

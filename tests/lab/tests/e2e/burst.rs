@@ -1,4 +1,5 @@
-//! Many jobs at once, on a driver that takes as long as real ones were seen to take. `GPUFRAC_BURST_JOBS` sets how many.
+//! Bursts of jobs, on a driver that is as slow as real ones were observed to be. `GPUFRAC_BURST_JOBS` sets the
+//! number.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +11,7 @@ use gpufrac_lab::{Lab, LabError};
 use crate::since;
 use crate::soak::number;
 
-/// Functions of the driver and their milliseconds.
+/// Functions of the driver with their times in milliseconds.
 const DRIVER: [(&str, &str); 5] = [
     ("nvmlInit_v2", "300"),
     ("nvmlDeviceCreateGpuInstanceWithPlacement", "1000"),
@@ -41,7 +42,7 @@ fn jobs_that_start_together_wait_in_line() -> Result<(), LabError> {
     for (call, milliseconds) in DRIVER {
         lab.gpusim(node, &["delay", "--call", call, "--ms", milliseconds])?;
     }
-    // More than have a place at once.
+    // More jobs than places.
     let mut jobs = Vec::new();
     for _ in 0..number("GPUFRAC_BURST_JOBS", 9) {
         jobs.push(lab.sbatch(user, &["--gres=gpufrac:0.125", "--wrap=sleep 1"])?);

@@ -1,10 +1,10 @@
-//! What a job costs the driver.
+//! The number of driver calls of a job.
 
 use std::time::Duration;
 
 use gpufrac_lab::{Lab, LabError};
 
-/// By all of its programs: prolog, slurmstepd, what it runs itself, epilog.
+/// Calls of all of its programs: prolog, slurmstepd, the job itself, epilog.
 #[test]
 fn a_jobs_life_takes_few_calls_of_the_driver() -> Result<(), LabError> {
     let lab = Lab::builder().latency(20).start()?;

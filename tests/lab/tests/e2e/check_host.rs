@@ -1,4 +1,4 @@
-//! Mistakes of an admin on hosts of a real Slurm: `gpufrac check` names each, and each has a way out.
+//! Mistakes of an admin on hosts of a real Slurm: `gpufrac check` names each, and its cure works.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,14 +9,14 @@ use gpufrac_lab::{Lab, LabError};
 
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
-/// Exit code and stderr of a command, as on a node or on a login host.
+/// Exit code and stderr of a command on a node, or on a login host.
 fn said(lab: &Lab, args: &[&str], node: &str) -> Result<(i32, String), LabError> {
     let command = lab.command("gpufrac").args(args);
     let said = command.env("SLURMD_NODENAME", node).run()?;
     Ok((said.status.code().unwrap_or(-1), said.stderr))
 }
 
-/// The check of a node, or of a login host, names one thing, and is content without it.
+/// `gpufrac check` on a node or login host names the mistake, and nothing after it was corrected.
 fn names(
     lab: &Lab,
     host: &str,
@@ -44,7 +44,7 @@ fn give(path: &Path, uid: u32) {
     chown(path, Some(uid), None).expect("root may");
 }
 
-/// Replaces text of a file beside it, so that no file that is mapped or read is torn. Gives what was there.
+/// Replaces text in a file by a rename, because the file may be mapped or being read. Returns the old text.
 fn replace(path: &Path, from: &str, to: &str) -> String {
     let text = fs::read_to_string(path).expect("a file of the lab");
     assert!(text.contains(from), "no {from:?} in {text}");
@@ -70,7 +70,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
     let (node, other) = (lab.nodes()[0].clone(), lab.nodes()[1].clone());
     let (lib, bin, etc) = (lab.folder().lib(), lab.folder().bin(), lab.folder().etc());
     let user = lab.users()[0].uid;
-    // Plugins, where Slurm loads them: this host is that of slurmctld, too.
+    // Plugins, where Slurm loads them; this host is slurmctld's, too.
     for plugin in ["job_submit", "cli_filter", "spank"] {
         let path = lib.join(format!("{plugin}_gpufrac.so"));
         let aside = lib.join("aside");
@@ -90,7 +90,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
             || give(&path, 0),
         )?;
     }
-    // A library that is no plugin.
+    // A library that is not a plugin.
     let spank = lib.join("spank_gpufrac.so");
     let aside = lib.join("aside");
     names(
@@ -182,7 +182,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
         || put(&config, &format!("{before}\n[reaper]\nmode = \"on\"\n")),
         || put(&config, &before),
     )?;
-    // `optional` is for hosts where jobs are only submitted.
+    // `optional` is for hosts on which users only submit jobs.
     let plugstack = etc.join("plugstack.conf");
     let right = replace(&plugstack, "required", "optional");
     let (code, err) = said(&lab, &["check"], "login")?;
@@ -202,7 +202,7 @@ fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), L
     let lab = Lab::builder().gpus("H100-80", 1).slurm_user().start()?;
     let (user, node) = (&lab.users()[0], lab.nodes()[0].clone());
     let run = |args: &[&str]| said(&lab, args, &node);
-    // The site's static MIG: jobs do not come back to it for ever.
+    // Static MIG instances of the site: jobs do not return to the node for ever.
     lab.gpusim(&node, &["create", "0", "3g.40gb", "4:4"])?;
     lab.gpusim(&node, &["create", "0", "4g.40gb", "0:4"])?;
     assert_eq!(run(&["check"])?.0, 2);
@@ -210,7 +210,7 @@ fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), L
     lab.wait("the node is drained", Duration::from_secs(60), || {
         Ok((!lab.drained_nodes()?.is_empty()).then_some(()))
     })?;
-    // The prolog drains the node before its job is back in the queue; until then an instance may be the job's.
+    // The prolog drains the node before its job is requeued; until then an instance may be the job's.
     let err = lab.wait("nothing can be a job's", Duration::from_secs(60), || {
         let (code, err) = run(&["clean", "--yes"])?;
         Ok((code == 0).then_some(err))
@@ -227,14 +227,14 @@ fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), L
     lab.wait("it has its slice", Duration::from_secs(60), || {
         lab.lease(&node, job)
     })?;
-    // Its lease is gone, and nothing runs on its instance.
+    // Its lease is gone, and no process uses its instance.
     let lease = lab.lease_path(&node, job);
     let text = fs::read_to_string(&lease).expect("it has one");
     fs::remove_file(&lease).expect("root may");
     let (code, err) = run(&["clean", "--yes"])?;
     assert_eq!((code, lab.instances(&node)?.len()), (1, 1), "{err}");
     assert!(err.contains(&format!("of job {job} on node")), "{err}");
-    // A lease that cannot be read stays while its job is there.
+    // A lease that cannot be read stays while its job exists.
     fs::write(&lease, &text[..text.len() / 2]).expect("root may");
     let name = job.to_string();
     let (code, err) = run(&["lease", "drop", &name, "--yes"])?;
@@ -260,7 +260,7 @@ fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), L
             assert!(told.contains(text), "no {text:?}: {told}");
         }
     }
-    // The whole one again: the job is over, and its epilog did not come.
+    // The complete lease again: the job has ended, and its epilog did not run.
     fs::write(&lease, &text).expect("root may");
     lab.command("scancel").args([&name]).stdout()?;
     lab.wait_for_end(job)?;

@@ -1,4 +1,4 @@
-//! `gpufrac check` names what is wrong in the settings of a real Slurm, with its place and its fix.
+//! `gpufrac check` names each mistake in the settings of a real Slurm, with its place and its cure.
 
 use std::fs;
 
@@ -8,14 +8,14 @@ use nix::sys::signal::Signal;
 /// Exit code, stdout, stderr.
 type Said = (i32, String, String);
 
-/// As on a node, or on a host that is none.
+/// Runs `gpufrac check` on a node, or on another host.
 fn check(lab: &Lab, args: &[&str], node: &str) -> Result<Said, LabError> {
     let command = lab.command("gpufrac").args(["check"]).args(args);
     let said = command.env("SLURMD_NODENAME", node).run()?;
     Ok((said.status.code().unwrap_or(-1), said.stdout, said.stderr))
 }
 
-/// Changes a file of the lab's; the text must be in it. Gives what was there, and the line.
+/// Changes a file of the lab, which must contain the text. Returns the old text, and the line.
 fn change(lab: &Lab, file: &str, from: &str, to: &str) -> (String, usize) {
     let path = lab.folder().etc().join(file);
     let text = fs::read_to_string(&path).expect("a file of the lab");
@@ -43,7 +43,7 @@ fn the_labs_own_settings_are_right() -> Result<(), LabError> {
         out.ends_with(&format!("ok; node {node}: ok; Slurm: ok\n")),
         "{out}"
     );
-    // The controller, a login host: Slurm alone.
+    // slurmctld's host or a login host: only Slurm is checked.
     let (code, out, err) = check(&lab, &[], "login")?;
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
     assert!(out.ends_with("gpufrac.toml: ok; Slurm: ok\n"), "{out}");
@@ -63,14 +63,14 @@ fn pools_that_are_not_slurmctlds_are_named() -> Result<(), LabError> {
         let differs = err.contains("its pools are not those that slurmctld has (sum ");
         assert_eq!(code == 2, differs, "{out}{err}");
         assert!(!differs || err.contains("`scontrol reconfigure`"), "{err}");
-        // Anybody may ask.
+        // Any user may run it.
         let command = lab.command("gpufrac").args(["check", "--quiet"]);
         let said = command.env("SLURMD_NODENAME", host).user(&user).run()?;
         assert_eq!(said.stderr.contains("those that slurmctld has"), differs);
         Ok(differs)
     };
     assert!(!differs(&node)? && !differs("login")?);
-    // The order of keys and comments make no difference, the menu does.
+    // Comments and the order of keys do not matter, the menu does.
     let (text, _) = change(&lab, "gpufrac.toml", "gpu = ", "# New.\ngpu = ");
     assert!(!differs(&node)?);
     restore(&lab, "gpufrac.toml", &text);
@@ -81,7 +81,7 @@ fn pools_that_are_not_slurmctlds_are_named() -> Result<(), LabError> {
     assert!(!differs(&node)? && !differs("login")?);
     restore(&lab, "gpufrac.toml", &text);
     assert!(differs(&node)?);
-    // The question is no job.
+    // The question to slurmctld creates no job.
     let queue = lab.command("squeue").args(["-h", "-t", "all"]);
     assert_eq!(queue.stdout()?, "");
     Ok(())
@@ -145,7 +145,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
         assert_eq!(err.matches("gpufrac: ").count(), 1, "{to}: {err}");
         restore(&lab, file, &before);
     }
-    // What is not there.
+    // Missing lines and files.
     let (before, _) = change(&lab, "plugstack.conf", "required", "#");
     let (code, _, err) = check(&lab, &["--slurm"], "login")?;
     assert_eq!(code, 2);
@@ -154,7 +154,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
         "{err}"
     );
     restore(&lab, "plugstack.conf", &before);
-    // Nodes with the same mistake are named together.
+    // Nodes with the same mistake share a finding.
     let (before, _) = change(&lab, "gres.conf", &gpu, "#");
     let (before, _) = (
         before,
@@ -173,7 +173,7 @@ fn what_runs_and_what_is_written_are_told_apart() -> Result<(), LabError> {
         .slurm_conf_extra("PrologEpilogTimeout=5\nPrologFlags=Alloc")
         .start()?;
     let node = lab.nodes()[0].clone();
-    // The last of two lines counts, for Slurm and for check.
+    // Slurm and check use the last of two lines.
     let (code, _, err) = check(&lab, &[], &node)?;
     assert_eq!(code, 1, "{err}");
     for fix in [
@@ -222,7 +222,7 @@ fn without_slurmctld_the_files_are_judged() -> Result<(), LabError> {
         err.contains("cgroup.conf:3: ConstrainDevices=no: "),
         "{err}"
     );
-    // Nothing to ask and nothing to read.
+    // Neither slurmctld nor files can be read.
     let bare = lab.folder().root().join("bare");
     fs::create_dir(&bare).expect("root may");
     fs::copy(lab.folder().bin().join("gpufrac"), bare.join("gpufrac")).expect("root may");

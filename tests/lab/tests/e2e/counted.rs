@@ -1,5 +1,5 @@
-//! What Slurm counted is what a job has: without a lease, or with one of another size, no task starts. And a slurmctld that
-//! is silent while a job has to be given back is no fault of the node.
+//! A job has exactly what Slurm counted: without a lease, or with one of another size, no task starts. A slurmctld
+//! that does not answer while a job must be requeued is no fault of the node.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +33,7 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
-/// Puts a script before the prolog, with `@REAL@` for the prolog and `@WORK@` for the folder of jobs.
+/// Runs a script in place of the prolog, with `@REAL@` for the prolog and `@WORK@` for the folder of jobs.
 fn replace_prolog(lab: &Lab, script: &str) {
     let (prolog, real) = (
         lab.folder().bin().join("prolog"),
@@ -55,8 +55,8 @@ fn said_by_slurmd(lab: &Lab, words: &str) -> bool {
     fs::read_to_string(log).is_ok_and(|log| log.contains(words))
 }
 
-/// slurmd does so when slurmctld comes back with a state that is some seconds old: it starts jobs again, and does not run
-/// their prolog again.
+/// slurmd does so if slurmctld returns with a state that is some seconds old: it starts jobs again, without their
+/// prolog.
 #[test]
 fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 2).pools(POOLS).start()?;
@@ -65,7 +65,7 @@ fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
         &lab,
         "#!/bin/sh\n/bin/rm @WORK@/skip 2>/dev/null && exit 0\nexec @REAL@ \"$@\"\n",
     );
-    // Who waits for an answer is told: with shares, and with a whole device, which is not counted in shares.
+    // An interactive user sees the reason: with shares, and with a whole device, which is not counted in shares.
     for size in ["0.25", "1"] {
         lab.write_work("skip", "")?;
         let told = lab
@@ -76,7 +76,7 @@ fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
         assert!(!told.status.success(), "{told:?}");
         assert!(!told.stdout.contains("RAN"), "{told:?}");
     }
-    // A batch job goes back to the queue, and its next run has its slice.
+    // A batch job is requeued, and its next run has its slice.
     lab.write_work("skip", "")?;
     let wrap = "--wrap=echo RAN=$CUDA_VISIBLE_DEVICES";
     let job = lab.sbatch(
@@ -130,7 +130,7 @@ fn a_slice_that_is_not_what_slurm_counted_is_not_used() -> Result<(), LabError> 
     let path = lab.folder().run(node).join("leases").join(greater.name());
     fs::write(path, text).expect("root may");
     lab.write_work("checked", "")?;
-    // Back to the queue and held, for somebody to look at it.
+    // The job is requeued and held, so that someone looks at it.
     wait_until_put_back(&lab, job)?;
     assert_eq!(lab.job(job)?.field("Priority"), "0");
     assert!(said_by_slurmd(
@@ -143,7 +143,7 @@ fn a_slice_that_is_not_what_slurm_counted_is_not_used() -> Result<(), LabError> 
     lab.expect_nothing_left()
 }
 
-/// A job of salloc without a shell, whose lease says that Slurm confirmed nothing, and these units.
+/// A job of salloc without a shell, whose lease is unconfirmed and has these units.
 fn unconfirmed(lab: &Lab, user: &User, units: u32) -> Result<JobId, LabError> {
     let node = &lab.nodes()[0];
     let work = lab.folder().work();
@@ -172,7 +172,7 @@ fn unconfirmed(lab: &Lab, user: &User, units: u32) -> Result<JobId, LabError> {
     Ok(job)
 }
 
-/// The extern step is told nothing of what Slurm counted.
+/// The extern step does not get Slurm's counts.
 fn who_comes_in_by_ssh(version: CgroupVersion) -> Result<(), LabError> {
     if !version.is_mounted() {
         eprintln!("left out: the machine has no control groups {version:?}");
@@ -196,7 +196,7 @@ fn who_comes_in_by_ssh(version: CgroupVersion) -> Result<(), LabError> {
         srun.args([&id, option, "bash", "look.sh", &devices, "step"])
             .run()
     };
-    // More than Slurm counted: nobody reaches it, whatever steps come and go.
+    // More than Slurm counted: no step reaches it.
     let job = unconfirmed(&lab, user, 50)?;
     let nothing = BTreeSet::new();
     assert_eq!(reached_by_ssh(&lab, (job, user), &devices)?, nothing);
@@ -249,7 +249,7 @@ fn a_silent_slurmctld_drains_no_node_while_a_job_is_given_back() -> Result<(), L
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
     lab.wait_for_state(job, &["CONFIGURING", "RUNNING"])?;
     lab.signal_daemon("slurmctld", Signal::SIGSTOP);
-    // Longer than a prolog asks once, carves and tells once.
+    // Longer than a prolog needs for its question, its slice and its message.
     std::thread::sleep(Duration::from_secs(20));
     lab.signal_daemon("slurmctld", Signal::SIGCONT);
     wait_until_put_back(&lab, job)?;

@@ -1,4 +1,4 @@
-//! Jobs at the edges of what gpufrac gives: all of a node, a whole GPU from inside a fraction, a change of partition.
+//! Jobs with a whole node, a whole GPU requested inside a fraction, and changes of partition.
 
 use gpufrac_lab::{JobId, Lab, LabError};
 
@@ -35,7 +35,7 @@ fn lab() -> Result<Lab, LabError> {
         .start()
 }
 
-/// Prints what the job can open and what it is told, as `reached: ...` and `env: ...`.
+/// Prints the devices that the job can open, and its variables, as `reached: ...` and `env: ...`.
 fn look(lab: &Lab) -> String {
     let devices = lab.folder().gpus(&lab.nodes()[0]).join("dev");
     format!(
@@ -57,7 +57,7 @@ fn a_fraction_on_nodes_of_its_own_by_reserved_cores_is_refused() -> Result<(), L
         let said = "cannot be combined with --core-spec or --thread-spec";
         assert!(refused.stderr.contains(said), "{refused:?}");
     }
-    // Where a site does not take them, Slurm forgets them.
+    // Slurm ignores these options if the site does not allow them.
     let lab = Lab::builder().start()?;
     let args = ["--core-spec=1", "--gres=gpufrac:0.25", "--wrap=true"];
     let job = lab.sbatch(&lab.users()[0], &args)?;
@@ -92,7 +92,7 @@ fn gpus_that_slurm_would_derive_from_tasks_are_refused() -> Result<(), LabError>
     let refused = lab.try_sbatch(user, &tasks)?;
     assert!(!refused.status.success(), "{refused:?}");
     assert!(refused.stderr.contains("gpufrac: "), "{refused:?}");
-    // Beside a fraction Slurm's own client refuses it already.
+    // Slurm's own client refuses them together with a fraction.
     let both = [&tasks[..], &["--gres=gpufrac:0.25"]].concat();
     let refused = lab.try_sbatch(user, &both)?;
     assert!(!refused.status.success(), "{refused:?}");
@@ -149,7 +149,7 @@ fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
     let id = job.to_string();
     lab.update(&[&format!("JobId={id}"), "Partition=small"])?;
     scontrol(&["release", &id])?;
-    // The prolog puts it back, held, and the node stays in service.
+    // The prolog requeues and holds the job, and the node stays in service.
     wait_until_put_back(&lab, job)?;
     assert!(lab.instances(node)?.is_empty());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
@@ -157,8 +157,8 @@ fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Limits of `gres/gpufrac` count nothing of what is asked for as `gpu` or `shard`, and job_submit does not know that
-/// the partition has the pool's nodes too.
+/// Limits of `gres/gpufrac` do not count requests for `gpu` or `shard`, and job_submit does not know that the
+/// partition has the pool's nodes, too.
 #[test]
 fn a_partition_without_a_pool_gives_nothing_of_a_pools_gpus() -> Result<(), LabError> {
     let lab = lab()?;
@@ -181,7 +181,7 @@ fn a_partition_without_a_pool_gives_nothing_of_a_pools_gpus() -> Result<(), LabE
     }
     assert!(lab.instances(node)?.is_empty());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
-    // Who waits for it is told.
+    // An interactive user sees the reason.
     let told = lab
         .command("srun")
         .user(user)

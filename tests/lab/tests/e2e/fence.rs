@@ -1,4 +1,4 @@
-//! Who can reach what: each job its own instance, and nothing else.
+//! Which processes can reach which devices: each job its own instance, and nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpufrac_core::config::{LAST_GOOD, last_good_name};
 use gpufrac_lab::{CgroupVersion, JobId, Lab, LabError, User};
 
-/// Opens every GPU, capability node and channel of IMEX, and says how it went: `nvidia0 Operation not permitted`.
+/// Opens every GPU, capability node and IMEX channel, and prints the result: `nvidia0 Operation not permitted`.
 pub(crate) const LOOK: &str = r#"#!/bin/bash
 for file in "$1"/nvidia[0-9]* "$1"/nvidia-caps/* "$1"/nvidia-caps-imex-channels/*; do
     answer=$( (exec 3<"$file") 2>&1 )
@@ -26,7 +26,7 @@ sleep 0.5
 
 struct Probe {
     job: JobId,
-    /// What was answered for each device node, by where it was asked.
+    /// The results for each device node, by place of the test.
     answers: BTreeMap<&'static str, BTreeMap<String, String>>,
 }
 
@@ -48,7 +48,7 @@ impl Probe {
     }
 }
 
-/// What was said in one place, by the names of the nodes.
+/// The results from one place, by device node.
 pub(crate) fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
     let lines = output.lines().filter_map(|line| line.strip_prefix(place));
     let seen: BTreeMap<_, _> = lines
@@ -59,8 +59,7 @@ pub(crate) fn answers(output: &str, place: &str) -> BTreeMap<String, String> {
     seen
 }
 
-/// The nodes that answered as a device does (no driver is behind them: ENXIO), which all others must
-/// not even as an accident.
+/// The nodes that answered as devices (ENXIO, because they have no driver); all other jobs must not reach these.
 pub(crate) fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet<String> {
     let mut reached = BTreeSet::new();
     for (file, answer) in answers {
@@ -75,14 +74,14 @@ pub(crate) fn reached(answers: &BTreeMap<String, String>, who: &str) -> BTreeSet
     reached
 }
 
-/// The nodes that a process of a job's user reaches that pam_slurm_adopt put into the job.
+/// The nodes that a process of a job's user reaches after pam_slurm_adopt moved it to the job.
 pub(crate) fn reached_by_ssh(
     lab: &Lab,
     (job, user): (JobId, &User),
     devices: &str,
 ) -> Result<BTreeSet<String>, LabError> {
     let sign = format!("adopted.{job}");
-    // Of an earlier one.
+    // The file of an earlier call.
     let _ = std::fs::remove_file(lab.folder().work().join(&sign));
     let mut login = lab
         .command("bash")
@@ -146,7 +145,7 @@ fn side_by_side(version: CgroupVersion) -> Result<(), LabError> {
     let (one, two) = (&lab.users()[0], &lab.users()[1]);
     let first = submit(one, Some("0.25"))?;
     let second = submit(two, Some("0.25"))?;
-    // The same user again: here file modes do not help, only the control group does.
+    // The same user again: file modes do not help here, only the control group does.
     let again = submit(one, Some("0.5"))?;
     let without = submit(one, None)?;
     for job in [first, second, again, without] {
@@ -161,7 +160,7 @@ fn side_by_side(version: CgroupVersion) -> Result<(), LabError> {
         lab.slice(node, first)?.instance.gpu,
         lab.slice(node, second)?.instance.gpu
     );
-    // Who comes in by ssh is where the job is.
+    // A process that joins by ssh has the devices of the job.
     for (job, user) in [(first, one), (second, two), (without, one)] {
         let reached = reached_by_ssh(&lab, (job, user), &devices)?;
         assert_eq!(reached, own[&job], "job {job} by ssh");
@@ -177,7 +176,7 @@ fn side_by_side(version: CgroupVersion) -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A CUDA program on the job's own instance, and on another's.
+/// A CUDA program on the job's own instance, and on another one.
 const PROGRAM: &str = r#"#!/bin/bash
 while [ ! -e go ]; do sleep 0.05; done
 gpusim --root "$1" run --seconds 0.1 >/dev/null 2>&1; echo "own $?"
@@ -187,7 +186,7 @@ for device in $(cat others); do
 done
 "#;
 
-/// `cudaErrorNoDevice`, with which the program ends that may not open its device.
+/// `cudaErrorNoDevice`, the exit status of a program that may not open its device.
 const NO_DEVICE: &str = "100";
 
 #[test]
@@ -206,8 +205,8 @@ fn a_cuda_program_runs_on_its_own_instance_and_on_no_other() -> Result<(), LabEr
     for job in jobs.iter().chain([&without]) {
         lab.wait_for_state(*job, &["RUNNING"])?;
     }
-    // CUDA takes a GPU in MIG mode for the first instance there that it can open: for a job's own GPU that is
-    // its own instance. All three are on the first GPU.
+    // CUDA takes a GPU in MIG mode for the first instance on it that it can open, which on a job's own GPU is its own
+    // instance. All three jobs are on the first GPU.
     let mut devices = lab.gpu_uuids(node)?.split_off(1);
     for job in &jobs {
         devices.extend(lab.slice(node, *job)?.instance.uuids);
@@ -246,7 +245,7 @@ fn a_step_that_gives_its_gpu_up_reaches_no_other() -> Result<(), LabError> {
     let own = own_devices(&lab, job)?;
     lab.write_work("go", "")?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    // The job's own instance stays in reach of its steps: the fence stands around jobs.
+    // Steps can still reach the job's own instance: the fence is around jobs.
     let probe = Probe::read(&lab, job)?;
     assert!(probe.reached("step").is_subset(&own), "{:?}", probe.answers);
     lab.expect_nothing_left()
@@ -276,7 +275,7 @@ fn no_task_starts_where_it_is_not_known_what_to_close() -> Result<(), LabError> 
     ] {
         let job = lab.sbatch(user, &["--hold", "--wrap=touch ran"])?;
         let right = std::fs::read(path).expect("a file of the lab");
-        // The copy of the last good configuration would do.
+        // The copy of the last valid configuration would be used.
         let copy = last_good_name(node, &config.to_string_lossy());
         let _ = std::fs::remove_file(Path::new(LAST_GOOD).join(copy));
         match text {
@@ -291,7 +290,7 @@ fn no_task_starts_where_it_is_not_known_what_to_close() -> Result<(), LabError> 
         assert_ne!(ended.state(), "COMPLETED", "{what}");
         assert!(!lab.folder().work().join("ran").exists(), "{what}");
     }
-    // A lease that is damaged while its job runs: no further step of it starts.
+    // A lease that is damaged while its job runs: no further step of the job starts.
     let script = "--wrap=touch began; while [ ! -e go ]; do sleep 0.05; done; srun touch ran; touch tried; \
                   while [ ! -e end ]; do sleep 0.05; done";
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", script])?;
@@ -305,7 +304,7 @@ fn no_task_starts_where_it_is_not_known_what_to_close() -> Result<(), LabError> 
     std::fs::write(&lease, right).expect("root may");
     lab.write_work("end", "")?;
     lab.wait_for_end(job)?;
-    // With all of it right again jobs start as before.
+    // After the repair jobs start as before.
     let job = lab.sbatch(user, &["--wrap=true"])?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());

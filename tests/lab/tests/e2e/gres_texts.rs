@@ -1,8 +1,9 @@
-//! gpufrac reads GRES as Slurm does: the short run of `cargo xtask differ`. It needs the library of a Slurm, and no lab.
+//! gpufrac reads GRES as Slurm does: a short run of `cargo xtask differ`. It needs the library of a Slurm, but no
+//! lab.
 
 use gpufrac_lab::Slurm;
 
-/// A second or two.
+/// The number of requests, for a second or two.
 const REQUESTS: u64 = 50_000;
 
 #[test]
@@ -12,7 +13,7 @@ fn random_texts_are_read_as_this_slurm_reads_them_or_refused()
     let figures = gres_differ::compare(&slurm, REQUESTS, test_seed::seed(), |_| ())?;
     println!("{figures}");
     assert_eq!(figures.different, 0, "{figures}");
-    // It would show nothing if hardly anything were taken.
+    // The comparison would show nothing if hardly any request were accepted.
     assert!(figures.same * 25 > figures.requests, "{figures}");
     assert!(figures.rewritten * 40 > figures.requests, "{figures}");
     Ok(())

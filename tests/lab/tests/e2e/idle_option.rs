@@ -1,4 +1,4 @@
-//! `--gpufrac-idle` from the command to the lease, and what is said to Slurm about one job alone.
+//! `--gpufrac-idle` from the command to the lease, and calls to Slurm about single jobs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{HOLD, go};
 
 mod client;
 
-/// One GPU in halves for partition `gpu`; `small` gives less of it, `cpu` nothing. Account phys may keep idle slices.
+/// One GPU in halves for partition `gpu`; `small` gives smaller sizes, `cpu` none. Account phys may keep idle slices.
 const POOLS: &str = r#"
 [pool.halves]
 mechanism = "mig"
@@ -54,7 +54,7 @@ fn lab_of(nodes: usize) -> Result<Lab, LabError> {
         .start()
 }
 
-/// The lease of the one job that has one.
+/// The only lease of the node.
 fn only_lease(lab: &Lab) -> Result<Lease, LabError> {
     lab.wait("one active lease", Duration::from_secs(40), || {
         let mut leases = lab.leases(&lab.nodes()[0])?;
@@ -200,7 +200,7 @@ fn what_the_rules_do_not_allow_is_refused() -> Result<(), LabError> {
         .success()?;
         run(&lab, user, program, &["--account=phys", QUARTER, off, last])?.success()?;
     }
-    // No script: the rule of classes holds in that partition, and the one of batch jobs does not.
+    // Without a script: the rule of classes matches in that partition, and the one of batch jobs does not.
     let long = ["-p", "small", bio, QUARTER, "--gpufrac-idle=long"];
     let refused = run(&lab, user, "srun", &[&long[..], &["true"]].concat())?;
     assert!(!refused.status.success(), "{refused:?}");
@@ -284,17 +284,17 @@ fn other_clients_have_the_option_and_cannot_forge_what_was_granted() -> Result<(
     }
     go(&lab)?;
     for value in ["never", "off"] {
-        // Slurm's C API gives no message to a client that is refused: scontrol and sbatch ask for it.
+        // Slurm's C API has no message for a refused client, unlike scontrol and sbatch.
         for prefix in ["", "SPANK_"] {
             let refused = submit(&format!("{prefix}{option}={value}"))?;
-            // Without an account it may turn out to be physics.
+            // Without an account the job may turn out to be of physics.
             assert_eq!(refused.status.success(), value == "off", "{refused:?}");
         }
     }
     lab.expect_nothing_left()
 }
 
-/// The record of a task; none while it waits with others.
+/// The record of a task; None while it is pending together with others.
 fn find_task(lab: &Lab, array: JobId, number: u32) -> Result<Option<Job>, LabError> {
     let number = number.to_string();
     let mut tasks = lab.show_job(array)?.into_iter();
@@ -320,8 +320,8 @@ fn wait_for_task(
     })
 }
 
-/// Three tasks of which two have room. The last is moved to a partition that does not take it, so that the prolog
-/// gives it back or ends it. It is the one that has the array's own number.
+/// Three tasks, two of which have room. The last one is moved to a partition that does not accept it, so that the
+/// prolog requeues or cancels it. It has the array's own id.
 fn array_of_three(lab: &Lab, more: &[&str]) -> Result<JobId, LabError> {
     let wrap = "--wrap=while [ ! -e go.$SLURM_ARRAY_TASK_ID ]; do sleep 0.05; done";
     let args = [more, &["--array=0-2", "--gres=gpufrac:0.5", wrap]].concat();
@@ -335,7 +335,7 @@ fn array_of_three(lab: &Lab, more: &[&str]) -> Result<JobId, LabError> {
     Ok(array)
 }
 
-/// The other tasks do not notice.
+/// The other tasks are not affected.
 fn expect_untouched(lab: &Lab, array: JobId) -> Result<(), LabError> {
     let second = task(lab, array, 1)?;
     assert_eq!(second.state(), "RUNNING", "{second:?}");

@@ -1,4 +1,4 @@
-//! Every way to start a job gets its slice, and gives it back.
+//! A job gets its slice and gives it back, in whatever way it is started.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gpufrac_lab::{JobId, Lab, LabError};
 
 use crate::{HOLD, go};
 
-/// Prints what a job sees of its slice.
+/// Prints the variables of a job's slice.
 const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES NVIDIA=$NVIDIA_VISIBLE_DEVICES \
     F=$GPUFRAC_FRACTION M=$GPUFRAC_MECHANISM P=$GPUFRAC_PROFILE MIB=$GPUFRAC_MEMORY_MIB";
 
@@ -159,7 +159,7 @@ fn job_array_of_20() -> Result<(), LabError> {
     }
     uuids.sort();
     uuids.dedup();
-    // UUIDs are never used twice, so each member had an instance of its own.
+    // UUIDs are never reused, so each member had its own instance.
     assert_eq!(uuids.len(), 20);
     lab.expect_nothing_left()
 }
@@ -201,7 +201,7 @@ fn het_job() -> Result<(), LabError> {
     )?;
     let leader = lab.sbatch(&lab.users()[0], &[&script.display().to_string()])?;
     let second = JobId(leader.0 + 1);
-    // Each component has a prolog of its own.
+    // Each component has its own prolog.
     for component in [leader, second] {
         lab.wait_for_state(component, &["RUNNING"])?;
     }

@@ -1,4 +1,4 @@
-//! A program that is killed leaves nothing of its lab behind.
+//! A killed program leaves nothing of its lab behind.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use gpufrac_lab::{Lab, LabError};
 use nix::sys::signal::Signal;
 
-/// In the environment of the program that is to be killed.
+/// The variable that makes this program the one to be killed.
 const VICTIM: &str = "GPUFRAC_LAB_VICTIM";
 
-/// The issue: "leaves no daemon behind for longer than a minute".
+/// The promise: no daemon remains for longer than a minute.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What the program that is killed does.
+/// The work of the program that is killed.
 #[test]
 #[ignore = "not a test: the other tests here start it and kill it"]
 fn victim() -> Result<(), LabError> {
@@ -38,7 +38,7 @@ fn victim() -> Result<(), LabError> {
     }
 }
 
-/// The program, and what it writes.
+/// The program, and its output.
 fn victim_that(does: &str, temporary: &Path) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
@@ -62,7 +62,7 @@ fn kill(mut child: Child) {
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
 }
 
-/// Processes with an open file, a variable or a word on the command line below `place`, and mounts there.
+/// Processes with an open file, a variable or an argument below `place`, and mounts there.
 pub(crate) fn left_below(place: &Path) -> Vec<String> {
     let place = place.to_string_lossy();
     let mounts = std::fs::read_to_string("/proc/mounts").expect("/proc/mounts");
@@ -143,7 +143,7 @@ fn so_does_a_lab_that_is_about_to_start() {
         let mut labs = labs.flatten().map(|lab| lab.path());
         labs.any(|lab| lab.join(wanted).exists())
     };
-    // From the first file to the first daemon of Slurm.
+    // At moments from the first file to the first daemon of Slurm.
     for sign in [
         "lab.json",
         "database/data",

@@ -1,7 +1,7 @@
-//! End-to-end tests on real Slurm. One program, so that a test that waits (for a time limit of a minute) does
-//! so beside the others.
+//! End-to-end tests on real Slurm. All are in one program, so that a test that waits (for a time limit of a minute)
+//! does so beside the others.
 
-/// What a test gives that has nothing to show on the Slurm it runs on. It would count as passed otherwise.
+/// The result of a test that does not apply to the series on which it runs; otherwise it would count as passed.
 macro_rules! not_here {
     () => {{
         fn place() {}
@@ -54,14 +54,15 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, Slurm};
 
-/// For a job's script: waits until the test lets it go on, with [`go`].
+/// For a job's script: waits until the test calls [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
 
-/// Says so, past the test program, which keeps what a test prints to itself. `place`: a function in the test's own.
+/// Prints the line to the terminal, because the test harness captures a test's output. `place`: a function in the
+/// test.
 fn say_not_here(place: &str) -> Result<(), LabError> {
     let name = place.split_once("::").map_or(place, |(_, rest)| rest);
     let name = name.strip_suffix("::place").unwrap_or(name);
-    // Whole, at the start of a line: the name may be on the terminal already.
+    // In one write, at the start of a line: the harness may have printed the name already.
     let line = format!("\ntest {name} ... n/a\n");
     std::io::stdout()
         .write_all(line.as_bytes())
@@ -69,17 +70,17 @@ fn say_not_here(place: &str) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Whether the Slurm of the tests is of this series or a later one. Its headers say so; no lab is needed.
+/// Whether the Slurm of the tests is of this series or a later one. Read from its headers, without a lab.
 fn since(year: u32, month: u32) -> Result<bool, LabError> {
     Ok(Slurm::of_environment()?.since(year, month))
 }
 
-/// Lets jobs go on that wait with [`HOLD`].
+/// Lets jobs continue that wait with [`HOLD`].
 fn go(lab: &Lab) -> Result<(), LabError> {
     lab.write_work("go", "").map(drop)
 }
 
-/// Waits until a prolog has put a job back in the queue.
+/// Waits until a prolog has requeued a job.
 fn wait_until_put_back(lab: &Lab, job: JobId) -> Result<(), LabError> {
     lab.wait(
         "the job is back in the queue",

@@ -1,4 +1,5 @@
-//! The plugins under valgrind's memcheck, in the processes of Slurm that load them: slurmctld, slurmstepd and the commands.
+//! The plugins under valgrind's memcheck, in the processes of Slurm that load them: slurmctld, slurmstepd and the
+//! commands.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +13,7 @@ use test_seed::Dice;
 use crate::soak::number;
 use crate::submission::{build_submitter, submit_by_api};
 
-/// Runs a program under valgrind, with what it starts of Slurm; writes what it finds to `@FOUND@`.
+/// Runs a program and the Slurm programs that it starts under valgrind, which writes its findings to `@FOUND@`.
 const MEMCHECK: &str = "#!/bin/sh
 exec valgrind --quiet --error-limit=no --num-callers=50 --keep-debuginfo=yes --leak-check=full \
     --show-leak-kinds=definite --trace-children=yes \
@@ -23,7 +24,7 @@ exec valgrind --quiet --error-limit=no --num-callers=50 --keep-debuginfo=yes --l
 /// A daemon under valgrind.
 const DAEMON: &str = "#!/bin/sh\nexec \"${0%/*}/memcheck\" /usr/sbin/${0##*/} \"$@\"\n";
 
-/// Requests from which others are made by changing some of their bytes.
+/// Requests that are varied by changes of some bytes.
 const REQUESTS: [&str; 8] = [
     "gres:gpufrac:0.25",
     "gres/gpufrac:mig:1/8",
@@ -55,11 +56,11 @@ fn changed(dice: &mut Dice) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// What valgrind says of one process.
+/// valgrind's findings about one process.
 struct Found {
-    /// Errors, and memory that is lost, with a function of gpufrac's on the stack.
+    /// Errors, and lost memory, with a function of gpufrac on the stack.
     ours: Vec<String>,
-    /// Slurm's own.
+    /// The number of Slurm's own findings.
     others: usize,
 }
 
@@ -72,8 +73,8 @@ fn found(folder: &Path) -> Found {
         let path = entry.expect("a file").path();
         let text = fs::read(&path).expect("valgrind wrote it");
         let text = String::from_utf8_lossy(&text);
-        // Memory that is lost counts in slurmctld alone, which stays: slurmstepd unloads its plugins when its one step is
-        // over, and what these hold ends with it.
+        // Lost memory counts only in slurmctld, which continues to run: slurmstepd unloads its plugins after its one
+        // step, and their memory ends with it.
         let stays = text.contains("<exe>/usr/sbin/slurmctld</exe>");
         for error in text.split("<error>").skip(1) {
             let error = error.split("</error>").next().unwrap_or_default();
@@ -89,7 +90,7 @@ fn found(folder: &Path) -> Found {
     found
 }
 
-/// Ends a daemon, and waits until valgrind has looked for what it lost.
+/// Ends a daemon, and waits until valgrind has searched for lost memory.
 fn end(lab: &mut Lab, name: &str) -> Result<(), LabError> {
     let pid = lab.daemon_pid(name).expect("it runs");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
@@ -116,7 +117,7 @@ fn plugins_use_no_memory_that_is_not_theirs() -> Result<(), LabError> {
     let pid = lab.daemon_pid("slurmctld").expect("it runs");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     assert!(maps.contains("job_submit_gpufrac.so"));
-    // A storm of submissions and updates, of which none starts.
+    // Many submissions and updates; none of the jobs starts.
     let user = lab.users()[0].clone();
     let state = |state: &str| -> Result<(), LabError> {
         let update = [

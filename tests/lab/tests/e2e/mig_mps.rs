@@ -43,7 +43,7 @@ fn tenants_of_a_half_share_its_instance() -> Result<(), LabError> {
         of_other.get("CUDA_VISIBLE_DEVICES"),
         elsewhere.instance.uuids[0]
     );
-    // A share is said of the GPU, a percentage of the instance.
+    // The fraction is of the GPU, the percentage of the instance.
     for (seen, fraction, percentage) in [
         (&of_first, "0.25", "50"),
         (&of_second, "0.1", "20"),
@@ -62,7 +62,7 @@ fn tenants_of_a_half_share_its_instance() -> Result<(), LabError> {
         "{memory} of {all}"
     );
 
-    // Both reach the instance, and no other; who has no slice reaches nothing.
+    // Both jobs reach the instance and no other; a job without a slice reaches none.
     let own = |held: &gpufrac_lab::HeldSlice| {
         let made = held
             .lease
@@ -102,7 +102,7 @@ fn tenants_of_a_half_share_its_instance() -> Result<(), LabError> {
     }
     assert_eq!(connect(&lab, &users[1], &alone)?, "Permission denied");
 
-    // The first job made the instance; the last one removes it.
+    // The first job created the instance; the last one removes it.
     finish(&lab, first)?;
     assert_eq!(lab.slice(node, second)?.instance, slice.instance);
     assert_eq!(connect(&lab, &users[0], &shared)?, "Permission denied");

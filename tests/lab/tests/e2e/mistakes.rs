@@ -1,5 +1,5 @@
-//! What an admin gets wrong once, on real Slurm. `cargo xtask mistakes` makes these mistakes one at a time and prints what came
-//! of each: what `gpufrac check` said, what a user saw, and whether the way out is one.
+//! Common mistakes of admins, on real Slurm. `cargo xtask mistakes` makes them one at a time and prints the outcome:
+//! the finding of `gpufrac check`, what a user saw, and whether the cure works.
 
 mod configuration;
 mod installation;
@@ -27,28 +27,28 @@ const TABLE: &str = "GPUFRAC_MISTAKES_TABLE";
 const POOLS: &str = "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
      partitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
 
-/// What an admin does on a site.
+/// An action of an admin on a site.
 type Step = fn(&mut Site) -> Result<(), LabError>;
 
 /// One mistake.
 struct Mistake {
     name: &'static str,
-    /// Makes it. Files are put back afterwards.
+    /// Makes the mistake. Files are restored afterwards.
     make: Step,
-    /// What the admin does to mend it, beside putting files back.
+    /// Corrects it, besides restoring files.
     mend: Step,
-    /// Words that `gpufrac check` says, one of them an error's. None: there is nothing that it could see.
+    /// Words in the output of `gpufrac check`, one of them in an error. None: check cannot see the mistake.
     said: &'static [&'static str],
-    /// What a user asks for meanwhile.
+    /// The request of a user meanwhile.
     ask: &'static str,
-    /// What becomes of that job.
+    /// The outcome of this job.
     job: Fate,
-    /// Whether it is made in each run of the tests, and not in the long one alone.
+    /// Whether it is made in each run of the tests, not only in the long one.
     quick: bool,
 }
 
 impl Mistake {
-    /// A mistake that `check` names by these words, and a user's job meanwhile.
+    /// A mistake that `check` names with these words, and a user's job meanwhile.
     const fn new(name: &'static str, make: Step, said: &'static [&'static str], job: Fate) -> Self {
         Self {
             name,
@@ -78,31 +78,31 @@ impl Mistake {
     }
 }
 
-/// What may become of a job.
+/// The outcomes of a job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It runs on its slice, or it does not run: never without.
+    /// It runs on its slice, or it does not run; it never runs without a slice.
     SliceOrNone,
     /// It runs on its slice.
     Slice,
     /// It is refused, with these words for its user.
     Refused(&'static str),
-    /// What was changed holds only after a restart: no job is tried.
+    /// The change takes effect after a restart, so no job is tried.
     NotTried,
 }
 
-/// A file as it was: its text and mode, and who has it.
+/// A saved file: text, mode and owner.
 struct Kept {
     bytes: Option<Vec<u8>>,
     mode: u32,
     owner: u32,
 }
 
-/// A cluster with a gpufrac.toml on each host: that of slurmctld and of the login host, and one for each node.
+/// A cluster with a gpufrac.toml on each host: one on slurmctld's and the login host, and one on each node.
 struct Site {
     lab: Lab,
     kept: RefCell<BTreeMap<PathBuf, Kept>>,
-    /// Jobs that a mistake is made under.
+    /// Jobs that run during a mistake.
     jobs: Vec<JobId>,
 }
 
@@ -159,7 +159,7 @@ impl Site {
         self.lab.folder().lib().join(name)
     }
 
-    /// Notes a file, to be put back. What is linked to the build becomes a file of its own.
+    /// Saves a file. A hard link to the build is replaced by a copy.
     fn keep(&self, path: &Path) {
         let before = fs::metadata(path).ok().map(|known| {
             let bytes = match known.is_file() {
@@ -192,7 +192,7 @@ impl Site {
         replace(path, text.as_bytes(), if mode == 0 { 0o644 } else { mode });
     }
 
-    /// Changes a text that must stand in a file.
+    /// Changes a text that must be in a file.
     fn change(&self, path: &Path, from: &str, to: &str) {
         let text = fs::read_to_string(path).expect("a file of the lab");
         assert!(text.contains(from), "no {from:?} in {text}");
@@ -222,7 +222,7 @@ impl Site {
         chown(path, Some(self.lab.users()[0].uid), None).expect("root may");
     }
 
-    /// Puts all files back, as the admin would.
+    /// Restores all files, as the admin would.
     fn put_back(&self) {
         for (path, kept) in std::mem::take(&mut *self.kept.borrow_mut()) {
             match &kept.bytes {
@@ -231,7 +231,7 @@ impl Site {
                     chown(&path, Some(kept.owner), None).expect("root may");
                 }
                 None if kept.mode == 0 => {
-                    // It was made by mistake.
+                    // The mistake was to create it.
                     let _ = fs::remove_file(&path);
                 }
                 None => {
@@ -243,7 +243,7 @@ impl Site {
         }
     }
 
-    /// slurmctld reads its files again, and ours.
+    /// slurmctld reads its files again, and gpufrac.toml.
     fn reconfigure(&self) -> Result<(), LabError> {
         reconfigure(&self.lab)
     }
@@ -265,7 +265,7 @@ impl Site {
             .run()
     }
 
-    /// A job on the node, and what its user sees of it.
+    /// Runs a job on the node; returns what its user sees.
     fn try_job(&self, ask: &str) -> Result<Seen, LabError> {
         let lab = &self.lab;
         let wanted = format!("--nodelist={}", self.node());
@@ -306,8 +306,8 @@ impl Site {
         )
     }
 
-    /// Makes one mistake after the other beside a job of another user, on the node where they are made or on the other one, and
-    /// tells of each.
+    /// Makes one mistake after the other beside a job of another user, on the same or the other node, and reports
+    /// each.
     fn make_all<'m>(
         mut self,
         mistakes: impl IntoIterator<Item = &'m Mistake>,
@@ -334,7 +334,7 @@ impl Site {
         self.lab.expect_nothing_left()
     }
 
-    /// Makes a mistake and mends it. What went wrong beside it.
+    /// Makes a mistake and corrects it. Returns what else went wrong.
     fn make(&mut self, mistake: &Mistake, victim: JobId) -> Result<Vec<String>, LabError> {
         let mut wrong = Vec::new();
         let mut note = |what: String| wrong.push(format!("{}: {what}", mistake.name));
@@ -405,7 +405,7 @@ impl Site {
 #[derive(Debug, PartialEq, Eq)]
 enum Seen {
     Slice,
-    /// It ran, and not on its slice.
+    /// It ran, but not on its slice.
     Without(String),
     NotRun(String),
     NotTried,
@@ -422,8 +422,8 @@ impl std::fmt::Display for Seen {
     }
 }
 
-/// slurmctld reads its files again, and ours: before 23.11 our plugin does so a little later, where slurmctld's own time of reading
-/// is another second.
+/// slurmctld reads its files again, and gpufrac.toml: before 23.11 the plugin does so a little later, when
+/// slurmctld's time of reading has changed by a second.
 pub(crate) fn reconfigure(lab: &Lab) -> Result<(), LabError> {
     if lab.slurm().since(23, 11) {
         return lab.reconfigure();
@@ -449,14 +449,14 @@ pub(crate) fn reconfigure(lab: &Lab) -> Result<(), LabError> {
     )
 }
 
-/// Whether a job was put back, is held, or waits for a node that is drained.
+/// Whether a job was requeued, is held, or waits for a drained node.
 fn waits(job: &Job, drained: bool) -> bool {
     let reason = job.field("Reason").to_lowercase();
     let kept = job.field("Restarts") != "0" || reason.contains("held");
     job.state() == "PENDING" && (kept || (drained && reason.contains("reqnodenotavail")))
 }
 
-/// A new file in the place of one that may be in use, or linked to the build.
+/// Replaces a file that may be in use, or be a hard link to the build.
 fn replace(path: &Path, bytes: &[u8], mode: u32) {
     let new = path.with_extension("new");
     fs::write(&new, bytes).expect("root may");
@@ -477,11 +477,11 @@ fn record(fields: &[&str]) {
         .expect("the table can be written");
 }
 
-/// Some of each kind, in each run of the tests.
+/// Some mistakes of each kind, in each run of the tests.
 #[test]
 fn the_most_common_mistakes_are_named_and_lose_nothing() -> Result<(), LabError> {
     if std::env::var_os(TABLE).is_some() {
-        // The other tests make these too, and each is one line of the table.
+        // The other tests make these mistakes, too, and each has one line in the table.
         return Ok(());
     }
     let all = [

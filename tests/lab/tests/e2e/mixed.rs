@@ -1,4 +1,4 @@
-//! A node with GPUs of several kinds, each shared in its own way, and one of no pool.
+//! A node with GPUs of several kinds, each shared by another mechanism, and one GPU without a pool.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,7 +28,7 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
-/// Nothing where there is no way to the control program.
+/// None if the control program is not available.
 fn lab() -> Result<Option<Lab>, LabError> {
     let Some(control) = control() else {
         return Ok(None);
@@ -59,7 +59,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     assert_eq!(of_mig.starting("CUDA_MPS_"), Vec::<String>::new());
     assert_eq!(of_mps.get("CUDA_VISIBLE_DEVICES"), l40s);
     assert_eq!(of_mps.get("GPUFRAC_MECHANISM"), "mps");
-    // Each its own device, and neither the GPU of no pool.
+    // Each job has its own device, and neither has the GPU without a pool.
     let made = slice.lease.slice.instance().expect("an active lease");
     let cap = |minor| format!("nvidia-cap{minor}");
     let own = BTreeSet::from([
@@ -75,7 +75,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
         [Default, ExclusiveProcess, Default]
     );
 
-    // Where both kinds may come, as much is given as costs the most, and that is said.
+    // If both kinds are possible, the size is the larger one, and the user is told.
     let wrap = format!("--wrap={SEE}");
     let submit_to =
         |partitions| lab.try_sbatch(&users[2], &["-p", partitions, "--gres=gpufrac:0.3", &wrap]);
@@ -88,7 +88,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     let either = JobId(outcome.stdout.trim().parse().expect("a job's number"));
     assert_eq!(ready(&lab, either)?.get("GPUFRAC_FRACTION"), "0.5");
     finish(&lab, either)?;
-    // So it is for who names both partitions.
+    // The same holds for a job that names both partitions.
     let outcome = submit_to("mig,mps")?.success()?;
     assert!(
         outcome.stderr.contains("rounded up from 0.3 to 0.5")
@@ -102,7 +102,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     finish(&lab, either)?;
     finish(&lab, mps)?;
 
-    // One partition of both: the mechanism says which.
+    // One partition with both: the mechanism selects the kind.
     let (named, seen) = run(&lab, &users[2], &["-p", "both", "--gres=gpufrac:mps:0.3"])?;
     assert_eq!(seen.get("CUDA_VISIBLE_DEVICES"), l40s);
     assert_eq!(seen.get("GPUFRAC_FRACTION"), "0.3");
@@ -113,7 +113,7 @@ fn each_partition_of_a_mixed_node_gives_its_own_kind() -> Result<(), LabError> {
     );
     let (other, seen) = run(&lab, &users[1], &["-p", "both", "--gres=gpufrac:mig:0.3"])?;
     assert_eq!(seen.get("GPUFRAC_MECHANISM"), "mig");
-    // The shares of the one kind are used up: shares of the other are none.
+    // The shares of one kind are used up; those of the other kind are not given.
     let full = submit(&lab, &users[1], &["-p", "mps", "--gres=gpufrac:0.8"])?;
     finish(&lab, named)?;
     assert_eq!(ready(&lab, full)?.get("CUDA_VISIBLE_DEVICES"), l40s);
@@ -135,7 +135,7 @@ fn a_pending_job_is_moved_to_a_pool_of_another_mechanism() -> Result<(), LabErro
     lab.update(&[&format!("JobId={id}"), "Partition=mps", "Gres=gpufrac:0.3"])?;
     lab.command("scontrol").args(["release", &id]).stdout()?;
     if !lab.slurm().since(23, 2) {
-        // Slurm goes on to count the shares of the old Type as well: more than the request says.
+        // Slurm still counts the shares of the old Type as well: more than the request.
         crate::wait_until_put_back(&lab, job)?;
         lab.command("scancel").args([&id]).stdout()?;
         return lab.expect_nothing_left();
@@ -180,7 +180,7 @@ fn a_gpu_of_no_pool_is_lent_by_slurm_itself() -> Result<(), LabError> {
         assert!(refused.stderr.contains("gpufrac: "), "{refused:?}");
     }
     finish(&lab, share)?;
-    // Slurm gives every GPU to a job that has the node to itself.
+    // Slurm gives every GPU to a job with the whole node.
     let (alone, seen) = run(
         &lab,
         &users[0],
@@ -235,7 +235,7 @@ fn jobs_from_inside_a_fraction_do_not_keep_its_daemon() -> Result<(), LabError> 
         seen.get("CUDA_MPS_PIPE_DIRECTORY"),
         daemons(&lab, node)[0].pipe.display().to_string()
     );
-    // A daemon of the user's own is his own business, where he has no share.
+    // A job without a share may use its own MPS daemon.
     let own = "--export=ALL,CUDA_MPS_PIPE_DIRECTORY=/own,CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=7";
     let (free, seen) = run(&lab, user, &["-p", "gpu", own])?;
     assert_eq!(
@@ -272,7 +272,7 @@ fn steps_of_jobs_whose_shares_have_a_type() -> Result<(), LabError> {
         lab.wait_for_end(job)?;
         lab.output(job)
     };
-    // What a job's daemon was told holds for all of its steps.
+    // Every step of the job gets what its daemon was told.
     assert_eq!(output(mps)?, format!("{l40s} 30\n\n{l40s} 30\n"));
     assert_eq!(output(whole)?, format!("{l40s}\n\n"));
     let output = output(either)?;
@@ -293,8 +293,8 @@ fn a_controller_that_starts_again_knows_the_shares_of_each_type() -> Result<(), 
     let full = submit(&lab, &users[2], &["-p", "mps", "--gres=gpufrac:0.5"])?;
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;
-    // 0.6 of the L40S and a half of the H100 are taken: 0.4 and the other half are free.
-    // Until the node has registered again Slurm refuses every share.
+    // 0.6 of the L40S and a half of the H100 are in use; 0.4 and the other half are free. Slurm refuses every share
+    // until the node has registered again.
     let small = lab.wait("shares are given again", Duration::from_secs(40), || {
         Ok(submit(&lab, &users[2], &["-p", "mps", "--gres=gpufrac:0.4"]).ok())
     })?;

@@ -1,4 +1,4 @@
-//! GPUs that jobs share by MPS, with NVIDIA's own control daemon.
+//! GPUs that are shared by MPS, with NVIDIA's own control daemon.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ fn two_users_share_a_daemon_and_nobody_else_reaches_it() -> Result<(), LabError>
     let (second, seen) = run(&lab, &users[1], &["--gres=gpufrac:0.5"])?;
     assert_eq!(seen.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), "50");
     assert_eq!(daemons(&lab, node), daemon, "the same daemon");
-    // What a client has at most that unset its own limits.
+    // The most for a client that removed its own limits.
     assert_eq!(limits(&lab, &pipe)?, ("50.0".into(), "22G".into()));
     assert_eq!(lab.compute_modes(node)?, [ComputeMode::ExclusiveProcess]);
     for user in &users[..2] {
@@ -114,7 +114,7 @@ fn a_private_daemon_is_its_jobs_alone() -> Result<(), LabError> {
     let (users, node) = (lab.users(), &lab.nodes()[0]);
     let (first, of_first) = run(&lab, &users[0], &["--gres=gpufrac:0.25"])?;
     let (second, of_second) = run(&lab, &users[1], &["--gres=gpufrac:0.7"])?;
-    // The same user again: a daemon of his own all the same.
+    // A second job of the same user has its own daemon, too.
     let (third, _) = run(&lab, &users[1], &["--gres=gpufrac:0.01"])?;
     let place = |job| pipe(&lab, node, &format!("job{job}"));
     assert_eq!(daemons(&lab, node).len(), 3);
@@ -139,7 +139,7 @@ fn a_private_daemon_is_its_jobs_alone() -> Result<(), LabError> {
             );
         }
     }
-    // Daemons that take turns need a GPU that takes several.
+    // Daemons that take turns need a GPU that admits several.
     assert_eq!(lab.compute_modes(node)?, [ComputeMode::Default]);
     finish(&lab, second)?;
     assert!(!place(second).exists());
@@ -161,7 +161,7 @@ fn a_whole_gpu_and_shares_of_it_exclude_each_other() -> Result<(), LabError> {
     let uuid = lab.gpu_uuids(node)?.remove(0);
     let (whole, seen) = run(&lab, &users[0], &["--gres=gpufrac:1"])?;
     let shown = lab.job(whole)?;
-    // Slurm before 23.11.5 gives a device whole beside shares of it.
+    // Slurm before 23.11.5 gives a device whole to another job beside shares of it.
     let counted = match lab.slurm().since(23, 11) {
         true => "gpu:mps:1",
         false => "shard:mps:100",
@@ -187,7 +187,7 @@ fn a_whole_gpu_and_shares_of_it_exclude_each_other() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Waits until Slurm has looked at a job and found no room for it.
+/// Waits until Slurm has considered a job and found no room for it.
 fn waits(lab: &Lab, job: gpufrac_lab::JobId) -> Result<(), LabError> {
     lab.wait("no room for the job", Duration::from_secs(20), || {
         let seen = lab.job(job)?;
@@ -258,7 +258,7 @@ fn a_daemon_outlives_slurmd_and_a_killed_one_is_replaced() -> Result<(), LabErro
     for user in &users[..2] {
         assert_eq!(connect(&lab, user, &pipe)?, "connected");
     }
-    // Without a daemon the last jobs end as well.
+    // The last jobs also end without a daemon.
     kill(Pid::from_raw(new[0].pid), Signal::SIGKILL).expect("the daemon was there");
     finish(&lab, second)?;
     finish(&lab, first)?;

@@ -1,4 +1,4 @@
-//! Nodes that are kept for somebody, drained, lost, rebooted, and switched off and on.
+//! Nodes that are reserved, drained, lost, rebooted, and powered down and up.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn submit(lab: &Lab, user: usize, options: &[&str], script: &str) -> Result<JobI
     lab.sbatch(&lab.users()[user], &[options, &[wrap.as_str()]].concat())
 }
 
-/// Waits until the scheduler has looked at a pending job and found one of these reasons.
+/// Waits until the scheduler has considered a pending job and given one of these reasons.
 fn wait_for_reason(lab: &Lab, job: JobId, reasons: &[&str]) -> Result<(), LabError> {
     let what = format!("job {job} waits for {}", reasons.join(" or "));
     lab.wait(&what, Duration::from_secs(60), || {
@@ -47,7 +47,7 @@ fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError>
     lab.wait_for_state(own, &["RUNNING"])?;
     lab.slice(node, own)?;
     wait_for_reason(&lab, other, &["ReqNodeNotAvail", "Reserved", "Resources"])?;
-    // What ran before goes on, and keeps its slice.
+    // Earlier jobs continue, and keep their slices.
     assert_eq!(lab.job(before)?.state(), "RUNNING");
     lab.slice(node, before)?;
     go(&lab)?;
@@ -58,7 +58,7 @@ fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError>
     scontrol(&lab, "delete reservation=own")?;
     assert_eq!(lab.wait_for_end(other)?.state(), "COMPLETED");
 
-    // Maintenance over a node that works: its jobs go on, others wait.
+    // Maintenance of a working node: its jobs continue, others wait.
     std::fs::remove_file(lab.folder().work().join("go")).expect("the jobs' sign");
     let at_work = submit(&lab, 1, &["--gres=gpufrac:0.5"], HOLD)?;
     lab.wait_for_state(at_work, &["RUNNING"])?;
@@ -74,7 +74,7 @@ fn a_reserved_node_starts_fractions_of_its_users_alone() -> Result<(), LabError>
     lab.expect_nothing_left()
 }
 
-/// Partition `gpu` gives a quarter to whoever asks for nothing; `cpu` has no pool.
+/// Partition `gpu` gives a quarter to jobs without a request; `cpu` has no pool.
 const RESERVED: &str = r#"
 [pool.halves]
 mechanism = "mig"
@@ -100,7 +100,7 @@ fn a_reservations_partition_comes_before_the_default_one() -> Result<(), LabErro
         );
         scontrol(&lab, &words)?;
         let own = "--reservation=own";
-        // Slurm alone knows the partition, so nobody is given what was not asked for.
+        // Only Slurm knows the partition, so no job gets a default.
         let none = submit(&lab, 0, &[own], "true")?;
         let ended = lab.wait_for_end(none)?;
         assert_eq!(ended.state(), "COMPLETED", "{ended:?}");
@@ -150,7 +150,7 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
     let node = lab.nodes()[0].clone();
     let script = "touch started; sleep 1000";
     let job = submit(&lab, 0, &["--requeue", "--gres=gpufrac:0.25"], script)?;
-    // Slurm calls a job running before its script is, and counts a launch that failed as a restart of its own.
+    // Slurm shows a job as running before its script runs, and counts a failed launch as a restart.
     let started = lab.folder().work().join("started");
     lab.wait("the script runs", Duration::from_secs(30), || {
         Ok(started.exists().then_some(()))
@@ -162,7 +162,7 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
         &format!("update nodename={node} state=down reason=test"),
     )?;
     lab.wait_for_state(job, &["PENDING"])?;
-    // Nobody who could take it down.
+    // No epilog ran that could remove it.
     assert_eq!(lab.slice(&node, job)?.instance, first.instance);
     lab.start_slurmd(&node)?;
     // The node returns to service by itself.
@@ -175,10 +175,11 @@ fn slices_of_a_lost_node_go_when_it_is_back() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// What a boot does: everything in memory is new, and `gpufrac node-setup` comes before slurmd. The node is the
+/// The steps of a boot: everything in memory is new, and `gpufrac node-setup` runs before slurmd. The node is the
 /// script's first argument.
-/// It takes two seconds: slurmd knows its boot to the second, and Slurm leaves alone who booted before it was asked to. Slurm
-/// ends the process group of its programs with them, so they wait until slurmd has one of its own.
+/// The script takes two seconds: slurmd knows its boot time in whole seconds, and Slurm ignores a node that booted
+/// before it was asked to. Slurm kills the process group of its programs, so the script waits until slurmd has its
+/// own.
 const BOOT: &str = "\
 #!/bin/sh
 sleep 2
@@ -191,7 +192,7 @@ setsid slurmd -D -b -N $1 >>@ROOT@/log/slurmd.$1.out 2>&1 </dev/null &
 until [ -s @ROOT@/pid/slurmd.$1 ]; do sleep 0.1; done
 ";
 
-/// Ends the slurmd of the node that is the first argument.
+/// Ends the slurmd of the node in the first argument.
 const HALT: &str = "\
 #!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -1,5 +1,5 @@
-//! A panic in a plugin hurts the job at hand at most. The plugins are built with the feature `planted-panic`: the
-//! entry point that `GPUFRAC_PLANT` names panics.
+//! A panic in a plugin affects at most the current job. The plugins are built with the feature `planted-panic`: the
+//! entry point named by `GPUFRAC_PLANT` panics.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use object::{Object, ObjectSymbol, SymbolKind};
 
 use crate::plugin_builds::{self, PLUGINS};
 
-/// Plugins with the feature, in a folder of their own.
+/// Plugins with the feature, in a separate folder.
 pub(crate) fn planted() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -47,7 +47,7 @@ fn exported(library: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// What the tables of `for_slurm!` in a package say.
+/// The functions in the tables of `for_slurm!` in a package.
 fn named(package: &str) -> BTreeSet<String> {
     let edge = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../slurm-plugin");
     let edge = edge.join(package).join("src/edge.rs");
@@ -58,7 +58,7 @@ fn named(package: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// So none is without the boundary, which is the table's.
+/// So no exported function lacks the boundary, which the table adds.
 #[test]
 fn what_plugins_export_is_what_their_tables_name() {
     let packages = ["job-submit", "cli-filter", "spank"];
@@ -99,7 +99,7 @@ fn a_panic_in_job_submit_refuses_the_job_and_slurmctld_stays() -> Result<(), Lab
     assert!(logged(&lab, "slurmctld.log", "planted in job_modify"));
     assert_eq!(lab.ended_daemons(), Vec::<String>::new());
 
-    // Without the panic the same slurmctld state serves again.
+    // Without the panic the same slurmctld state is used again.
     restart_slurmctld(&mut lab, "nothing")?;
     lab.command("scontrol")
         .args(["release", &pending.to_string()])

@@ -1,4 +1,4 @@
-//! A slice for each task: `--tres-per-task=gres/gpufrac:0.25`, from Slurm 23.11.
+//! A slice for each task: `--tres-per-task=gres/gpufrac:0.25`, from Slurm 23.11 on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use gpufrac_lab::{JobId, Lab, LabError};
 use crate::{HOLD, go, since};
 
 const QUARTERS: &str = "--tres-per-task=gres/gpufrac:0.25";
-/// Prints what a task sees of its slice.
+/// Prints the variables of a task's slice.
 const SEE: &str =
     "echo TASK=$SLURM_PROCID CUDA=$CUDA_VISIBLE_DEVICES F=$GPUFRAC_FRACTION N=$SLURMD_NODENAME";
 
-/// None on a Slurm that counts no shares per task; what there is instead has a test of its own.
+/// None on a Slurm that counts no shares per task; a separate test covers such a Slurm.
 fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
     match since(23, 11)? {
         true => builder.cpus_per_node(16).start().map(Some),
@@ -20,7 +20,7 @@ fn lab(builder: gpufrac_lab::LabBuilder) -> Result<Option<Lab>, LabError> {
     }
 }
 
-/// The words behind `name=`, in the order of their lines.
+/// The words after `name=`, in the order of lines.
 fn words(output: &str, name: &str) -> Vec<String> {
     let words = output.split_whitespace();
     words
@@ -29,7 +29,7 @@ fn words(output: &str, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// One MIG device in each word, all of them different.
+/// Checks that each word is one MIG device, and that all differ.
 fn all_different(output: &str) -> BTreeSet<String> {
     let seen = words(output, "CUDA");
     let different: BTreeSet<String> = seen.iter().cloned().collect();
@@ -59,7 +59,7 @@ fn before_slurm_counts_per_task_it_is_refused_with_the_reason() -> Result<(), La
             "{refused:?}"
         );
     }
-    // The commands do not know the option; the plugin that knows it is there for the reason.
+    // The commands do not know the option; the plugin adds it to refuse it with the reason.
     for (program, job) in [
         ("sbatch", "--wrap=true"),
         ("srun", "true"),
@@ -126,10 +126,10 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     );
     let of_script: BTreeSet<String> = script[0].split(',').map(str::to_owned).collect();
     assert_eq!(of_script, uuids, "{output}");
-    // Both are task 0 of a step of one task.
+    // Both are task 0 of a step with one task.
     let side_by_side: BTreeSet<String> = one.into_iter().chain(two).collect();
     assert_eq!(side_by_side, uuids, "{output}");
-    // Steps that overlap share, and their tasks are still apart.
+    // Overlapping steps share slices, but the tasks of a step have different ones.
     let mut over = words(&output, "OVER");
     over.sort();
     assert_eq!(over.len(), 4, "{output}");
@@ -142,7 +142,7 @@ fn each_task_of_a_batch_job_has_its_own_instance() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Slurm's variables of the outer job, which sbatch hands on, must not count for the steps of the inner one.
+/// Slurm's variables of the outer job, which sbatch passes on, must not affect the steps of the inner one.
 #[test]
 fn a_job_from_inside_asks_for_its_own_alone() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder())? else {
@@ -180,11 +180,11 @@ fn tasks_reach_the_instances_of_their_job_and_no_other() -> Result<(), LabError>
         return not_here!();
     };
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    // The same user's: file modes do not help.
+    // A job of the same user, against which file modes do not help.
     let other = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap", HOLD])?;
     lab.wait_for_state(other, &["RUNNING"])?;
     let caps = lab.folder().gpus(node).join("dev/nvidia-caps");
-    // A device answers as one without a driver behind it.
+    // A device answers like one without a driver.
     let probe = format!(
         "for file in {}/*; do case $( (exec 3<\"$file\") 2>&1 ) in *\"No such device\"*) echo REACHED=${{file##*cap}};; esac; done",
         caps.display()
@@ -239,7 +239,7 @@ fn srun_and_salloc() -> Result<(), LabError> {
         .args(["-n2", QUARTERS, "sh", "-c", &script])
         .stdout()?;
     let seen = words(&inside, "CUDA");
-    // What the first step had the second one has again.
+    // The second step has the slices of the first step again.
     let different: BTreeSet<&String> = seen.iter().collect();
     assert!(seen.len() == 4 && different.len() == 2, "{inside}");
     lab.expect_nothing_left()
@@ -331,14 +331,14 @@ fn what_cannot_be_is_refused_with_what_to_write() -> Result<(), LabError> {
         assert!(!refused.status.success(), "{refused:?}");
         assert!(refused.stderr.contains(tells), "{refused:?}");
     }
-    // A pending job keeps what its tasks have.
+    // A pending job keeps the slices of its tasks.
     let two = ["--hold", "-N2", "--ntasks-per-node=1", "-n2"];
     let job = lab.sbatch(user, &[&two[..], &[QUARTERS, "--wrap=true"]].concat())?;
     let id = format!("JobId={job}");
     let change = ["update", &id, "TresPerTask=gres/gpufrac:0.125"];
     let changed = lab.command("scontrol").user(user).args(change).run()?;
     assert!(changed.stderr.contains("cannot be changed"), "{changed:?}");
-    // What is added per node is refused when the job starts, by both nodes at once; neither is drained for it.
+    // An addition per node is refused when the job starts, on both nodes at once; neither is drained.
     let change = ["update", &id, "gres=gpufrac:0.25"];
     lab.command("scontrol").args(change).stdout()?;
     lab.command("scontrol")

@@ -1,4 +1,4 @@
-//! The lab itself, with nothing of gpufrac in it: what the other tests rest on.
+//! The lab itself without gpufrac, on which the other tests rely.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn a_plain_cluster_comes_up_runs_a_shard_job_and_leaves_nothing() -> Result<(), 
     assert_eq!(ended.state(), "COMPLETED", "{output}");
     assert!(output.contains(&user.name), "{output}");
     assert!(output.contains("gpus=0"), "{output}");
-    // No driver answers behind a placeholder, so "no such device" is a device that may be opened.
+    // Placeholders have no driver, so "no such device" means that the device may be opened.
     let open: Vec<_> = output
         .lines()
         .filter(|line| line.contains("No such device"))
@@ -76,7 +76,7 @@ fn a_lab_is_stopped_from_another_program_by_its_folder() -> Result<(), LabError>
     })?;
     assert!(is_running(sleeper));
     let root = lab.detach().root().to_path_buf();
-    // Someone who works with the lab has its slurm.conf in the environment, and is no part of it.
+    // A person who works with the lab has its slurm.conf in the environment, but is not part of it.
     let mut bystander = std::process::Command::new("sleep")
         .arg("100")
         .env("SLURM_CONF", root.join("etc/slurm.conf"))
@@ -106,7 +106,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why() {
         .start();
     let error = failed.expect_err("Slurm refuses this file").to_string();
     assert!(error.contains("NoSuchOption"), "{error}");
-    // slurmctld ended: nobody waits for an answer of it.
+    // slurmctld has ended, so no answer is waited for.
     assert!(
         before.elapsed() < Duration::from_secs(60),
         "{:?}",
@@ -116,7 +116,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why() {
     let left = crate::killed_program::left_below(place.path());
     assert_eq!(left, Vec::<String>::new());
 
-    // An artifact that is missing is noticed before there is a folder.
+    // A missing build result is reported before the folder is created.
     let failed = Lab::builder()
         .build_folder(place.path())
         .folder(&root)

@@ -1,4 +1,4 @@
-//! Plugins that are built otherwise than they are installed: with a feature of the tests, or for other headers.
+//! Plugins that are built differently from the installed ones: with a feature of the tests, or for other headers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use nix::fcntl::{Flock, FlockArg};
 /// The plugins' packages.
 pub(crate) const PLUGINS: [&str; 3] = ["job_submit_gpufrac", "cli_filter_gpufrac", "spank_gpufrac"];
 
-/// Where variants are built: one folder for all of them, as they differ in little.
+/// The build folder of variants: one for all, because they differ in little.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/variants")
 }
 
-/// Builds all plugins as `adjust` has cargo do it, and gives the folder called `name` with them.
+/// Builds all plugins with cargo as `adjust` changes it; returns the folder `name` with them.
 pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     let target = folder();
     let variant = target.join(name);
     fs::create_dir_all(&variant).expect("a folder below target");
     let lock = fs::File::create(target.join("lock")).expect("a file below target");
-    // The next variant's libraries take the place of these.
+    // The next variant's libraries replace these.
     let _lock = Flock::lock(lock, FlockArg::LockExclusive).expect("a lock");
     let mut cargo = Command::new(env!("CARGO"));
     cargo
         .args(["build", "--quiet", "--target-dir"])
         .arg(&target)
         .args(PLUGINS.iter().flat_map(|plugin| ["-p", plugin]))
-        // Nobody edits these or debugs them: what helps there would be most of what is written.
+        // These builds are not edited or debugged, and incremental data would be most of their size.
         .env("CARGO_INCREMENTAL", "0")
         .env("CARGO_PROFILE_DEV_DEBUG", "false");
     adjust(&mut cargo);
@@ -39,7 +39,7 @@ pub(crate) fn build(name: &str, adjust: impl FnOnce(&mut Command)) -> PathBuf {
     variant
 }
 
-/// Puts a library in a place; the old one may be in use.
+/// Replaces a library that may be in use.
 pub(crate) fn replace(library: &Path, place: &Path) {
     gpufrac_lab::install(library, place, 0o644)
         .expect("a library, and a folder that can be written");

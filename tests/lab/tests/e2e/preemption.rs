@@ -1,4 +1,4 @@
-//! Jobs that take the place of others. docs/admin/preemption.md says with which settings.
+//! Jobs that preempt others. docs/admin/preemption.md lists the settings.
 
 use std::fs;
 use std::time::Duration;
@@ -26,8 +26,8 @@ partitions = ["low", "cheap", "high"]
 nodes = "@NODES@"
 "#;
 
-/// Three partitions over the same GPU: jobs of `low` go back to the queue for those of `high`, jobs of `cheap` are
-/// told and end for them.
+/// Three partitions with the same GPU: jobs of `low` are requeued for those of `high`; jobs of `cheap` are warned and
+/// ended.
 fn by_partition(pools: &str) -> LabBuilder {
     Lab::builder()
         .gpus("H100-80", 1)
@@ -47,7 +47,7 @@ fn submit(lab: &Lab, options: &[&str], fraction: &str, script: &str) -> Result<J
     lab.sbatch(&lab.users()[0], &args)
 }
 
-/// Keeps what prologs say: slurmd throws it away where they end well.
+/// Keeps the output of prologs, which slurmd discards if they succeed.
 fn keep_words_of_prologs(lab: &Lab) {
     let path = lab.folder().bin().join("prolog");
     let wrapper = fs::read_to_string(&path).expect("the lab's wrapper");
@@ -70,13 +70,13 @@ fn preemptions(lab: &Lab) -> usize {
         .count()
 }
 
-/// That every prolog found the place free that Slurm had given to its job.
+/// Checks that every prolog found the place that Slurm had given to its job.
 fn expect_no_failed_start(lab: &Lab, preemptors: &[JobId]) -> Result<(), LabError> {
     let words = log(lab, "prologs.out");
     let carved = words.lines().filter(|line| line.contains(": carved "));
     assert!(carved.count() >= preemptors.len(), "{words}");
-    // A prolog that has the GPU's lock before an epilog that waits for it does the epilog's work.
-    // A job can be preempted before its prolog asks for it.
+    // A prolog that gets the GPU's lock before a waiting epilog does the epilog's work. A job can be preempted before
+    // its prolog asks for the lock.
     let usual = [
         ": carved ",
         "which was left releasing",
@@ -110,13 +110,13 @@ fn cancel_all(lab: &Lab) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The least that Slurm has to take away for a half is found, and those who are told have their time.
+/// Slurm preempts the fewest jobs for a half, and warned jobs have their time.
 #[test]
 fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     let lab = by_partition(HALVES).start()?;
     keep_words_of_prologs(&lab);
     let node = &lab.nodes()[0];
-    // The left half is full of `cheap`, the right one of `low`.
+    // The left half is full of jobs of `cheap`, the right one of `low`.
     let told = "trap 'echo told' TERM; sleep 1000 & wait; sleep 1000";
     let cheap = [
         submit(&lab, &["-p", "cheap"], "0.25", told)?,
@@ -131,7 +131,7 @@ fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     let left = [&first, &second].map(|slice| slice.instance.start < 4);
     assert_eq!(left, [true, true], "{first:?} {second:?}");
 
-    // The lowest partition gives first; one quarter is enough for a quarter.
+    // The lowest partition is preempted first; one quarter is enough for a quarter.
     let quarter = submit(&lab, &["-p", "high"], "0.25", "sleep 1000")?;
     lab.wait_for_state(quarter, &["RUNNING"])?;
     lab.slice(node, quarter)?;
@@ -151,7 +151,7 @@ fn a_fraction_takes_the_place_of_others_by_partition() -> Result<(), LabError> {
     assert_eq!((back.state(), back.field("Restarts")), ("PENDING", "1"));
     lab.slice(node, quarter)?;
 
-    // Who was put back runs again when there is room.
+    // A requeued job runs again when there is room.
     lab.command("scancel").args([half.to_string()]).run()?;
     lab.wait_for_state(low, &["RUNNING"])?;
     lab.slice(node, low)?;
@@ -171,7 +171,7 @@ fn a_whole_gpu_takes_the_place_of_shares_and_shares_that_of_a_whole_gpu() -> Res
     for job in &shares {
         lab.wait_for_state(*job, &["RUNNING"])?;
     }
-    // One that ended must not make the GPU look free of shares.
+    // After one share ended, the GPU must not look free of shares.
     lab.command("scancel").args([shares[2].to_string()]).run()?;
     lab.wait_for_end(shares[2])?;
     let whole = submit(&lab, &["-p", "high"], "1", "sleep 1000")?;
@@ -204,7 +204,7 @@ fn preemptions_in_a_row_without_one_failed_start() -> Result<(), LabError> {
     };
     let lab = by_partition(HALVES).gpus("H100-80", 2).start()?;
     keep_words_of_prologs(&lab);
-    // More than the GPUs hold, so that all room is taken again at once; who is put back waits for 15 s.
+    // More jobs than the GPUs hold, so that all room is used again at once; a requeued job waits for 15 s.
     for _ in 0..60 {
         let partition = any(&["low", "low", "cheap"]);
         let fraction = any(&["0.5", "0.25", "0.25", "0.125", "0.125"]);
@@ -254,7 +254,7 @@ fn a_fraction_takes_the_place_of_others_by_qos() -> Result<(), LabError> {
     lab.sacctmgr(&["add", "qos", "cheap", "preemptmode=cancel", "gracetime=2"])?;
     lab.sacctmgr(&["add", "qos", "high", "preempt=normal,cheap", "priority=10"])?;
     lab.sacctmgr(&["modify", "account", "lab", "set", "qos=normal,cheap,high"])?;
-    // slurmctld is told of it a moment later.
+    // slurmctld gets the change a moment later.
     let normal = lab.wait("the QOS are known", Duration::from_secs(60), || {
         Ok(submit(&lab, &["--qos=high", "--hold"], "0.5", "true").ok())
     })?;
@@ -282,7 +282,7 @@ fn a_fraction_takes_the_place_of_others_by_qos() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Slurm does not count what a suspended job holds as free, so no job gets it.
+/// Slurm does not count a suspended job's resources as free, so no job gets them.
 #[test]
 fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     let lab = Lab::builder()
@@ -304,13 +304,13 @@ fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     let low = submit(&lab, &["-p", "low"], "0.5", "sleep 1000")?;
     lab.wait_for_state(low, &["RUNNING"])?;
     let slice = lab.slice(node, low)?;
-    // The other half is free: for all CPUs of the node the other job is suspended.
+    // The other half is free; the other job is suspended for all CPUs of the node.
     let high = submit(&lab, &["-p", "high", "-c4"], "0.5", "sleep 1000")?;
     lab.wait_for_state(high, &["RUNNING"])?;
     lab.wait_for_state(low, &["SUSPENDED"])?;
     assert_eq!(lab.slice(node, low)?.instance, slice.instance);
     assert_ne!(lab.slice(node, high)?.instance.start, slice.instance.start);
-    // Nothing is free: the next one waits, though the job in its way is suspended.
+    // Nothing is free: the next job waits, although the job in its way is suspended.
     let next = submit(&lab, &["-p", "high"], "0.25", "sleep 1000")?;
     lab.wait("the scheduler saw it", Duration::from_secs(60), || {
         let seen = lab.job(next)?;

@@ -1,5 +1,5 @@
-//! Plugins whose headers were not exactly those of the running Slurm: of another release of its series they serve,
-//! of another series they leave everything alone. The headers are copies with another number.
+//! Plugins for other headers than those of the running Slurm: for another release of its series they work; for
+//! another series they leave everything unchanged. The headers are copies with another number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn next_micro() -> Release {
     Release(release().0 + 1)
 }
 
-/// A series that is not the running Slurm's. Nothing changed its layout with this number.
+/// A series that is not the running Slurm's, with the same layouts.
 fn next_series() -> Release {
     Release(release().0 + 0x01_00)
 }
@@ -44,7 +44,7 @@ fn built_for(Release(number): Release) -> PathBuf {
     })
 }
 
-/// Only what changed is written, or cargo would build everything again.
+/// Only changed files are written; otherwise cargo would build everything again.
 fn copy_headers(include: &Path, number: u32) {
     fs::create_dir_all(include.join("slurm")).expect("a folder below target");
     for entry in fs::read_dir(include_folder().join("slurm")).expect("Slurm's headers") {
@@ -73,7 +73,7 @@ fn of_next_series() -> &'static Path {
     FOLDER.get_or_init(|| built_for(next_series()))
 }
 
-/// Installs plugins in the place of those that a lab has.
+/// Replaces the plugins of a lab.
 fn install(lab: &Lab, plugins: impl Fn(&str) -> PathBuf) {
     for plugin in PLUGINS {
         let place = lab.folder().lib().join(format!("{plugin}.so"));
@@ -106,7 +106,7 @@ fn another_release_of_the_series_serves_fractions() -> Result<(), LabError> {
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap", &script])?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let slice = lab.slice(node, job)?;
-    // The client's plugin was loaded, and does its work.
+    // The client's plugin was loaded, and works.
     let refused = lab.try_sbatch(user, &["--gpus=gpufrac:0.25", "--wrap=true"])?;
     let words = "cli_filter plugin terminated";
     assert!(refused.stderr.contains(words), "{refused:?}");
@@ -175,7 +175,7 @@ fn another_series_leaves_slurm_alone_and_says_so() -> Result<(), LabError> {
     assert_eq!(lab.ended_daemons(), Vec::<String>::new());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
 
-    // What ran before goes on, and its slice goes with it; what waited is still there.
+    // Running jobs continue, and their slices end with them; pending jobs are still there.
     go(&lab)?;
     assert_eq!(lab.wait_for_end(running)?.state(), "COMPLETED");
     fs::write(&plugstack, required).expect("plugstack.conf");

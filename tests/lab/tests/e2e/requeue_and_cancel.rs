@@ -1,4 +1,4 @@
-//! Jobs that do not just run to their end.
+//! Jobs that are requeued, cancelled or end at their time limit.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn scancel_while_in_prolog() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// The prolog gives its job back seconds after the job was cancelled, and Slurm would take it.
+/// The prolog requeues its job seconds after the job was cancelled, and Slurm would accept that.
 #[test]
 fn a_job_that_is_cancelled_while_its_prolog_waits_never_runs() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -112,7 +112,7 @@ fn a_job_that_is_cancelled_while_its_prolog_waits_never_runs() -> Result<(), Lab
     )?;
     let job = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=touch ran"])?;
     lab.wait_for_state(job, &["CONFIGURING", "RUNNING"])?;
-    // The prolog has asked for the job by then, and tries for seconds.
+    // By then the prolog has asked for the job, and retries for seconds.
     std::thread::sleep(Duration::from_secs(1));
     lab.command("scancel")
         .user(user)
@@ -155,7 +155,7 @@ fn time_limit() -> Result<(), LabError> {
     )?;
     lab.wait_for_state(job, &["RUNNING"])?;
     lab.slice(node, job)?;
-    // A minute is the least limit, and slurmctld looks every half minute.
+    // The smallest limit is a minute, and slurmctld checks every half minute.
     let ended = lab.wait("the limit struck", Duration::from_secs(150), || {
         let seen = lab.job(job)?;
         Ok((!seen.is_active()).then_some(seen))

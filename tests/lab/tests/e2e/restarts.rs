@@ -1,7 +1,7 @@
-//! Slurm's daemons and the reaper are restarted at random under jobs of three users, beside faults of the driver: each
-//! job ran with a slice of its own or says why not, and nothing is left.
+//! Slurm's daemons and the reaper are restarted at random under jobs of three users, with faults of the driver: each
+//! job runs with its own slice or has a message why not, and nothing is left.
 //!
-//! `GPUFRAC_RESTART_JOBS` and `GPUFRAC_TEST_SEED` set how many jobs and which.
+//! `GPUFRAC_RESTART_JOBS` and `GPUFRAC_TEST_SEED` set the number of jobs and the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -35,7 +35,7 @@ nodes = "@NODES@"
 gpus = [1]
 "#;
 
-/// It ends what others left, and no job: all of them look idle here.
+/// The reaper cleans up, and ends no job, because all of them look idle here.
 const REAPER: &str = "\
 [reaper]
 mode = \"on\"
@@ -48,19 +48,19 @@ over_share = \"1h\"
 warn = [\"10m\"]
 ";
 
-/// How old the state is that slurmctld comes back with at times.
+/// The age of an old state with which slurmctld sometimes returns.
 const OLD: Duration = Duration::from_secs(10);
 
-/// With which state slurmctld comes back.
+/// The state with which slurmctld returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It was asked to end, and saved it.
+    /// It was ended regularly, and saved its state.
     Saved,
     /// It was killed.
     Killed,
-    /// It was killed, and its disk is that of before.
+    /// It was killed, and its disk has an older state.
     Old,
-    /// It was killed, and its disk is gone.
+    /// It was killed, and its disk is empty.
     Lost,
 }
 
@@ -82,7 +82,7 @@ const RESTARTS: [Restart; 8] = [
     Restart::Reaper(Signal::SIGKILL),
 ];
 
-/// Codes of NVML that pass by themselves: no node may be drained over one that comes a few times.
+/// Temporary codes of NVML: no node may be drained because of a few of them.
 const PASSING: [&str; 12] = [
     "UNINITIALIZED",
     "NOT_FOUND",
@@ -98,7 +98,7 @@ const PASSING: [&str; 12] = [
     "UNKNOWN",
 ];
 
-/// Codes of NVML after which somebody has to look at the node.
+/// Codes of NVML after which an admin must look at the node.
 const LASTING: [&str; 18] = [
     "INVALID_ARGUMENT",
     "NOT_SUPPORTED",
@@ -120,10 +120,10 @@ const LASTING: [&str; 18] = [
     "GPU_NOT_FOUND",
 ];
 
-/// By which of them a driver refuses to make an instance.
+/// The codes by which a driver refuses to create an instance.
 const REFUSALS: [&str; 2] = ["INSUFFICIENT_RESOURCES", "NOT_SUPPORTED"];
 
-/// What is done to the driver of a node.
+/// A fault of a node's driver.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Code { code: &'static str, after: bool },
@@ -133,11 +133,12 @@ enum Fault {
 }
 
 impl Fault {
-    /// Every kind that the simulator knows.
+    /// Every kind of fault of the simulator.
     fn all() -> Vec<Fault> {
         let codes = PASSING.iter().chain(&LASTING);
         let codes = codes.flat_map(|code| [false, true].map(|after| Fault::Code { code, after }));
-        // By these a driver says that it made no instance (`NvmlError::is_refusal`): they are never the answer to one that it made.
+        // A driver returns these codes only if it created no instance (`NvmlError::is_refusal`), so never after it
+        // did.
         let is_lie = |fault: &Fault| matches!(fault, Fault::Code { code, after: true } if REFUSALS.contains(code));
         let codes = codes.filter(|fault| !is_lie(fault));
         let kills = [false, true].map(|after| Fault::Kill { after });
@@ -145,7 +146,7 @@ impl Fault {
         codes.chain(kills).chain(others).collect()
     }
 
-    /// Whether a node may be drained over it.
+    /// Whether a node may be drained because of the fault.
     fn may_drain(self) -> bool {
         match self {
             Fault::Code { code, .. } => LASTING.contains(&code),
@@ -154,7 +155,7 @@ impl Fault {
         }
     }
 
-    /// The words for gpusim; the `nth` call from now is the first that it meets.
+    /// The arguments for gpusim; the `nth` call from now is the first that is affected.
     fn words(self, nth: usize) -> Vec<String> {
         let text = match self {
             Fault::Code { code, after } => {
@@ -172,11 +173,11 @@ impl Fault {
     }
 }
 
-/// A job, known by its name: its number is used again when slurmctld has lost its state.
+/// A job, identified by its name, because ids are reused after slurmctld lost its state.
 struct Submitted {
     name: String,
     partition: &'static str,
-    /// Whether slurmctld forgot later what happened, and with it the job, or that the job ran.
+    /// Whether slurmctld later lost the job, or that the job ran.
     forgotten: bool,
 }
 
@@ -187,7 +188,7 @@ struct Storm {
     /// Copies of slurmctld's state.
     copies: Vec<(Instant, PathBuf)>,
     faults: Vec<Fault>,
-    /// What was done, for whoever reads of a failure.
+    /// The actions so far, for the reader of a failure.
     done: Vec<String>,
 }
 
@@ -254,7 +255,7 @@ impl Storm {
         Ok(())
     }
 
-    /// What may drain a node befalls the second one alone.
+    /// Faults that may drain a node only affect the second one.
     fn disturb(&mut self) -> Result<(), LabError> {
         let Some(fault) = self.faults.pop() else {
             return Ok(());
@@ -314,7 +315,7 @@ impl Storm {
             }
         }
         if state == State::Killed {
-            // What it did in the last seconds is not on its disk.
+            // The events of the last seconds are not on its disk.
             for job in &mut self.jobs {
                 job.forgotten = true;
             }
@@ -329,7 +330,7 @@ impl Storm {
         self.copies.push((Instant::now(), place));
     }
 
-    /// The driver is well again, and daemons that a fault killed are started.
+    /// Ends all faults, and starts daemons that a fault killed.
     fn calm(&mut self) -> Result<(), LabError> {
         for node in self.lab.nodes().to_vec() {
             self.lab.gpusim(&node, &["clear"])?;
@@ -345,8 +346,8 @@ impl Storm {
         Ok(())
     }
 
-    /// Waits until all jobs are over. An admin looks after the second node and takes away jobs that Slurm holds; gives why it
-    /// did, by name.
+    /// Waits until all jobs have ended. An admin repairs the second node and cancels held jobs; returns their
+    /// reasons, by name.
     fn settle(&self) -> Result<BTreeMap<String, String>, LabError> {
         let mut held = BTreeMap::new();
         let (lab, spared) = (&self.lab, &self.lab.nodes()[0]);
@@ -373,7 +374,7 @@ impl Storm {
         Ok(held)
     }
 
-    /// What contradicts: jobs that ran without a slice of their own, and jobs that ended without a word.
+    /// The contradictions: jobs that ran without their own slice, and jobs that ended without a message.
     fn contradictions(&self, held: &BTreeMap<String, String>) -> Result<Vec<String>, LabError> {
         let known = self.lab.jobs()?;
         let mut found = Vec::new();
@@ -424,13 +425,13 @@ impl Storm {
     }
 }
 
-/// Whether Slurm keeps a job from running until an admin looks at it.
+/// Whether Slurm holds a job until an admin looks at it.
 fn is_held(job: &Job) -> bool {
     let reason = job.field("Reason").to_lowercase();
     job.state() == "PENDING" && (job.field("Priority") == "0" || reason.contains("held"))
 }
 
-/// Where something is mounted below the lab's folder, as slurmd sees it.
+/// Mount points below the lab's folder, as slurmd sees them.
 fn mounts(lab: &Lab) -> BTreeSet<String> {
     let root = lab.folder().root().display().to_string();
     let pid = lab
@@ -444,7 +445,7 @@ fn mounts(lab: &Lab) -> BTreeSet<String> {
         .collect()
 }
 
-/// Processes of jobs: they work where the jobs were submitted.
+/// Processes of jobs, found by their working directory.
 fn processes(lab: &Lab) -> Vec<String> {
     let work = lab.folder().work();
     let entries = fs::read_dir("/proc").expect("processes").flatten();
@@ -479,7 +480,7 @@ fn each_job_has_its_slice_or_a_reason() -> Result<(), LabError> {
         .reaper(REAPER)
         .start()?;
     let mounted = mounts(&lab);
-    // The short run has most kinds of restarts, the long one each kind several times, and each fault.
+    // The short run has most kinds of restarts; the long one has each kind several times, and each fault.
     let rounds = (count / 2).max(6);
     let faults = shuffled(Fault::all(), &mut dice);
     let faults_each = (count / 15).max(1);
@@ -487,7 +488,7 @@ fn each_job_has_its_slice_or_a_reason() -> Result<(), LabError> {
     while restarts.len() < rounds {
         restarts.extend(shuffled(RESTARTS.to_vec(), &mut dice));
     }
-    // The last ones come when all is well again.
+    // The last jobs come after all faults have ended.
     let late = count / 5;
     let mut storm = Storm {
         lab,

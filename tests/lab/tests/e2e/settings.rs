@@ -1,4 +1,4 @@
-//! Fractions under the settings of Slurm that sites have: docs/admin/slurm-settings.md says which work.
+//! Fractions with the settings of Slurm that sites have: docs/admin/slurm-settings.md lists which work.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gpufrac_lab::{CgroupVersion, Lab, LabBuilder, LabError};
 
 use crate::since;
 
-/// Prints what a job sees of its slice, and the same in a step.
+/// Prints the variables of a job's slice, and the same in a step.
 const SEE: &str = "echo CUDA=$CUDA_VISIBLE_DEVICES; srun sh -c 'echo CUDA=$CUDA_VISIBLE_DEVICES'";
 
 /// Two partitions with the same pool.
@@ -23,7 +23,7 @@ fn with(extra: &str) -> LabBuilder {
     Lab::builder().slurm_conf_extra(extra)
 }
 
-/// A batch job with a step and an srun, from submission to the end of their slices.
+/// Checks a batch job with a step, and an srun, from submission to the end of their slices.
 fn works(lab: &Lab, options: &[&str]) -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let with = |more: &[&'static str]| [options, more].concat();
@@ -52,16 +52,16 @@ fn works(lab: &Lab, options: &[&str]) -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// What `gpufrac check` says on the first node, and whether it finds all of it right.
+/// The output of `gpufrac check` on the first node, and whether it finds no error.
 fn check(lab: &Lab) -> Result<(bool, String), LabError> {
     let command = lab.command("gpufrac").args(["check"]);
     let said = command.env("SLURMD_NODENAME", &lab.nodes()[0]).run()?;
-    // 1 is of warnings.
+    // The exit code 1 is for warnings.
     let right = matches!(said.status.code(), Some(0 | 1));
     Ok((right, said.stdout + &said.stderr))
 }
 
-/// The settings serve, and check has nothing against them.
+/// Checks that jobs run with the settings, and that check finds no error.
 fn serves(extra: &str, options: &[&str]) -> Result<(), LabError> {
     let lab = with(extra).start()?;
     let (right, said) = check(&lab)?;
@@ -79,7 +79,7 @@ fn ways_to_count_cores_and_memory() -> Result<(), LabError> {
 
 #[test]
 fn more_flags_of_the_prolog() -> Result<(), LabError> {
-    // Slurm takes X11 for Alloc and Contain, too.
+    // X11 in PrologFlags includes Alloc and Contain.
     serves("PrologFlags=X11,DeferBatch,Serial", &[])?;
     if since(23, 11)? {
         serves(
@@ -139,14 +139,14 @@ fn a_partition_of_whole_nodes_starts_no_fraction() -> Result<(), LabError> {
         Duration::from_secs(30),
         || Ok((lab.job(waits)?.field("Reason") != "None").then_some(())),
     )?;
-    // Slurm tries it again, and nothing comes of it.
+    // Slurm retries it without success.
     std::thread::sleep(Duration::from_secs(3));
     let seen = lab.job(waits)?;
     assert_eq!(seen.state(), "PENDING", "{seen:?}");
     Ok(())
 }
 
-/// Opens all GPUs and says which are no more than a wish.
+/// Opens all GPUs and prints those that can be opened.
 const REACH: &str = "for file in @/nvidia[0-9]; do (exec 3<$file) 2>&1; done";
 
 #[test]
@@ -155,7 +155,7 @@ fn without_task_cgroup_a_task_is_fenced_or_does_not_start() -> Result<(), LabErr
     for (version, plugin, right, shut) in [
         (V1, "task/cgroup,task/affinity", true, Some(1)),
         (V1, "task/affinity", false, None),
-        // Slurm's steps have folders of their own there in any case, and our fence is on them.
+        // Slurm's steps have their own folders there in any case, and gpufrac's fence is attached to them.
         (V2, "task/affinity", false, Some(1)),
     ] {
         if !version.is_mounted() {
@@ -206,7 +206,7 @@ fn a_share_for_each_task_is_refused_by_slurm() -> Result<(), LabError> {
     Ok(())
 }
 
-/// With 25 units free on each half a job of 50 has to wait, unless Slurm may take them from both.
+/// With 25 free units on each half, a job of 50 must wait, unless Slurm may take them from both.
 #[test]
 fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
     if !since(23, 11)? {
@@ -229,7 +229,7 @@ fn shares_of_several_devices_are_no_slice() -> Result<(), LabError> {
     let third = lab.sbatch(user, &["--gres=gpufrac:0.25", "--wrap=sleep 1000"])?;
     lab.wait_for_state(third, &["RUNNING"])?;
     let divided = lab.sbatch(user, &["--gres=gpufrac:0.5", "--wrap=sleep 1000"])?;
-    // The prolog ends it.
+    // The prolog cancels it.
     assert_eq!(lab.wait_for_end(divided)?.state(), "CANCELLED");
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     Ok(())

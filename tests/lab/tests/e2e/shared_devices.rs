@@ -1,4 +1,4 @@
-//! What the tests of jobs that share a device have in common.
+//! Common parts of the tests of jobs that share a device.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabBuilder, LabError, MpsProcess, Outcome, User};
 
-/// For a job's script: notes its environment, which devices it reaches, whether its daemon answers, then waits
-/// for [`release`].
+/// For a job's script: records its environment, the devices that it reaches, and whether its daemon answers, then
+/// waits for [`release`].
 pub const SEE: &str = "env > seen.$SLURM_JOB_ID; bash reach.sh > reached.$SLURM_JOB_ID; \
     perl connect.pl \"$CUDA_MPS_PIPE_DIRECTORY/control\" > connected.$SLURM_JOB_ID; \
     touch ready.$SLURM_JOB_ID; while [ ! -e go.$SLURM_JOB_ID ]; do sleep 0.05; done";
 
-/// A device that may be opened answers as one without a driver does.
+/// A device that may be opened answers like one without a driver.
 const REACH: &str = r#"for file in DEV/nvidia[0-9]* DEV/nvidia-caps/*; do
     (exec 3<"$file") 2>&1 | grep -q 'No such device' && echo "${file##*/}"
 done; true
@@ -24,7 +24,7 @@ socket(my $socket, AF_UNIX, SOCK_SEQPACKET, 0) or die;
 print connect($socket, pack_sockaddr_un($ARGV[0])) ? "connected" : $!;
 "#;
 
-/// NVIDIA's own control program, which the tests of gpusim keep; none where there is no way to it.
+/// NVIDIA's own control program, which the tests of gpusim download; None if it is not available.
 pub fn control() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     match debian::mps_control(&cache) {
@@ -47,7 +47,7 @@ pub fn start(builder: LabBuilder) -> Result<Lab, LabError> {
     Ok(lab)
 }
 
-/// A lab with the real control program, which users can run too: `mps-control` in `work`.
+/// A lab with the real control program, which users can run as `mps-control` in `work`.
 pub fn start_with_control(builder: LabBuilder, control: &Path) -> Result<Lab, LabError> {
     let lab = start(builder.mps_control(control))?;
     let copy = lab.folder().work().join("mps-control");
@@ -61,7 +61,7 @@ pub fn submit(lab: &Lab, user: &User, args: &[&str]) -> Result<JobId, LabError> 
     lab.sbatch(user, &[args, &[wrap.as_str()]].concat())
 }
 
-/// Waits until a job of [`submit`] has seen what there is.
+/// Waits until a job of [`submit`] has recorded its environment.
 pub fn ready(lab: &Lab, job: JobId) -> Result<Seen, LabError> {
     let work = lab.folder().work();
     lab.wait(&format!("job {job} runs"), Duration::from_secs(60), || {
@@ -72,7 +72,7 @@ pub fn ready(lab: &Lab, job: JobId) -> Result<Seen, LabError> {
     };
     let variable = |line: &str| {
         let (name, value) = line.split_once('=')?;
-        // The lab's own, which every client has.
+        // The lab's own variable, which every client has.
         (name != "GPUFRAC_CONFIG").then(|| (name.to_owned(), value.to_owned()))
     };
     Ok(Seen {
@@ -93,7 +93,7 @@ pub fn release(lab: &Lab, job: JobId) -> Result<(), LabError> {
     lab.write_work(&format!("go.{job}"), "").map(drop)
 }
 
-/// [`release`], and waits for a good end.
+/// As [`release`], and waits until the job has succeeded.
 pub fn finish(lab: &Lab, job: JobId) -> Result<(), LabError> {
     release(lab, job)?;
     let ended = lab.wait_for_end(job)?;
@@ -101,23 +101,23 @@ pub fn finish(lab: &Lab, job: JobId) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What a job saw.
+/// The records of a job.
 #[derive(Debug)]
 pub struct Seen {
     environment: BTreeMap<String, String>,
-    /// `connected`, if its control daemon lets it in.
+    /// `connected` if its control daemon admits it.
     pub connected: String,
     /// Names of the device nodes that it could open.
     pub devices: Vec<String>,
 }
 
 impl Seen {
-    /// A variable; "" when there is none.
+    /// A variable; "" if there is none.
     pub fn get(&self, name: &str) -> &str {
         self.environment.get(name).map_or("", String::as_str)
     }
 
-    /// Variables that begin so, as `NAME=VALUE`.
+    /// Variables with this prefix, as `NAME=VALUE`.
     pub fn starting(&self, prefix: &str) -> Vec<String> {
         let all = self.environment.iter();
         all.filter(|(name, _)| name.starts_with(prefix))
@@ -126,21 +126,21 @@ impl Seen {
     }
 }
 
-/// The control daemons of a node, each with its servers left out.
+/// The control daemons of a node, without their servers.
 pub fn daemons(lab: &Lab, node: &str) -> Vec<MpsProcess> {
     let mut found = lab.mps_processes(node);
     found.retain(|process| process.control);
     found
 }
 
-/// Where clients find the daemon of a folder.
+/// The pipe directory of the daemon of a folder.
 pub fn pipe(lab: &Lab, node: &str, folder: &str) -> PathBuf {
     lab.folder().run(node).join("mps").join(folder).join("pipe")
 }
 
-/// Tells a daemon a command, and gives its answer.
+/// Sends a command to a daemon; returns its answer.
 pub fn tell(lab: &Lab, user: &User, pipe: &Path, command: &str) -> Result<String, LabError> {
-    // A front end that finds nobody to talk to may wait.
+    // A front end without a daemon may wait.
     let script = "printf '%s\\n' \"$1\" | timeout 10 ./mps-control 2>&1";
     let told = lab.command("sh").args(["-c", script, "sh", command]);
     told.user(user)
@@ -149,14 +149,14 @@ pub fn tell(lab: &Lab, user: &User, pipe: &Path, command: &str) -> Result<String
         .map(|Outcome { stdout, .. }| stdout.trim().to_owned())
 }
 
-/// What a user gets who connects to the daemon: `connected`, or why not.
+/// The result of a user's connection to the daemon: `connected`, or the error.
 pub fn connect(lab: &Lab, user: &User, pipe: &Path) -> Result<String, LabError> {
     let socket = pipe.join("control").display().to_string();
     let connected = lab.command("perl").args(["connect.pl", &socket]).user(user);
     connected.stdout()
 }
 
-/// The limits of a daemon: of threads, of memory.
+/// The limits of a daemon: threads and memory.
 pub fn limits(lab: &Lab, pipe: &Path) -> Result<(String, String), LabError> {
     let ask = |command| tell(lab, &User::root(), pipe, command);
     Ok((

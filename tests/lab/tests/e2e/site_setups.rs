@@ -1,5 +1,5 @@
-//! What sites have that the lab has not: slurmctld as a user of its own, nodes without files, other plugins of
-//! job_submit.
+//! Setups of sites that differ from the lab: slurmctld as its own user, nodes without files, other job_submit
+//! plugins.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 
 use crate::{HOLD, go, wait_until_put_back};
 
-/// Two partitions, one for quarters alone. `@MAX@` is its limit.
+/// Two partitions, one with a limit, `@MAX@`.
 const POOL: &str = r#"
 [pool.halves]
 mechanism = "mig"
@@ -23,7 +23,7 @@ nodes = "@NODES@"
 max = "0.25"
 "#;
 
-/// Ends a job that never used its slice after some seconds.
+/// Ends a job after some seconds that never used its slice.
 const REAPER: &str = r#"
 [reaper]
 mode = "on"
@@ -41,7 +41,7 @@ breaker = { node_share = 100, cluster_share = 100 }
 
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
-/// sbatch of a client whose plugin has no configuration: slurmctld gets the request as it was written.
+/// sbatch of a client whose plugin has no configuration: slurmctld gets the request as written.
 fn bare_sbatch(lab: &Lab, options: &[&str]) -> SlurmCommand {
     lab.command("sbatch")
         .user(&lab.users()[0])
@@ -50,7 +50,7 @@ fn bare_sbatch(lab: &Lab, options: &[&str]) -> SlurmCommand {
         .args(options)
 }
 
-/// A job and its step see the slice, which goes with the job.
+/// A job and its step see the slice, which is removed with the job.
 fn works(lab: &Lab) -> Result<(), LabError> {
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let script = format!("--wrap=srun sh -c 'echo $CUDA_VISIBLE_DEVICES'; {HOLD}");
@@ -69,7 +69,7 @@ fn works(lab: &Lab) -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Changes a file beside slurm.conf; the text must be in it.
+/// Changes a file beside slurm.conf that must contain the text.
 fn change(lab: &Lab, file: &str, from: &str, to: &str) {
     let path = lab.folder().etc().join(file);
     let text = fs::read_to_string(&path).expect("a file of the lab");
@@ -77,13 +77,13 @@ fn change(lab: &Lab, file: &str, from: &str, to: &str) {
     fs::write(&path, text.replace(from, to)).expect("root may");
 }
 
-/// In another second than slurmctld's last read: before 23.11 our plugin knows it by the second.
+/// In another second than slurmctld's last read, because before 23.11 the plugin compares seconds.
 fn reconfigure(lab: &Lab) -> Result<(), LabError> {
     std::thread::sleep(Duration::from_millis(1100));
     lab.reconfigure()
 }
 
-/// Waits until slurmctld has the pools of now: a half may be asked for in `small`, or not.
+/// Waits until slurmctld has the current pools: a half is accepted in `small`, or not.
 fn wait_for_pools(lab: &Lab, half_is_taken: bool) -> Result<(), LabError> {
     let half = [
         "--partition=small",
@@ -135,7 +135,7 @@ fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     reconfigure(&lab)?;
     wait_for_pools(&lab, true)?;
 
-    // The prolog puts jobs back as root, and the reaper ends them.
+    // The prolog requeues jobs as root, and the reaper ends them.
     let refuse = ["--count", "0", "--code", "IN_USE"];
     let call = "nvmlDeviceCreateGpuInstanceWithPlacement";
     lab.gpusim(node, &[&["fault", "--call", call][..], &refuse].concat())?;
@@ -151,7 +151,7 @@ fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Writes gpufrac.toml again, or only changes who may read it.
+/// Writes gpufrac.toml, or only changes its permissions.
 fn give(lab: &Lab, text: Option<&str>, mode: u32, group: u32) {
     let path = lab.folder().gpufrac_conf();
     if let Some(text) = text {
@@ -177,7 +177,7 @@ fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
         })
     };
 
-    // slurmctld cannot.
+    // slurmctld cannot read it.
     give(&lab, None, 0o600, 0);
     let said = check(&lab)?;
     let why = format!("gpufrac.toml: slurmctld runs as {}, ", owner.name);
@@ -187,7 +187,7 @@ fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
     lab.start_slurmctld()?;
     let said = refused(&lab)?;
     assert!(said.contains("gpufrac.toml: Permission denied"), "{said}");
-    // What is wrong with it is what users are told, as it changes.
+    // Users are told the current mistake of the file.
     give(&lab, Some("version = 7\n"), 0o644, 0);
     reconfigure(&lab)?;
     lab.wait("it is read again", Duration::from_secs(60), || {
@@ -199,7 +199,7 @@ fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
         "there are none: {log}"
     );
 
-    // Its group can, and users cannot: job_submit does it all, but for steps.
+    // slurmctld's group can read it and users cannot: job_submit does everything except steps.
     give(&lab, Some(&text), 0o640, owner.gid);
     reconfigure(&lab)?;
     taken(&lab)?;
@@ -221,7 +221,7 @@ fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
     Ok(())
 }
 
-/// A command where slurmd runs, which sees no file of Slurm's but slurmd's.
+/// A command on slurmd's host, which only sees slurmd's files of Slurm.
 fn on_node(lab: &Lab, words: &[&str]) -> SlurmCommand {
     let node = &lab.nodes()[0];
     let pid = lab.daemon_pid(&format!("slurmd.{node}")).expect("it runs");
@@ -248,7 +248,7 @@ fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), Lab
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let files = on_node(&lab, &["ls", &lab.folder().etc().display().to_string()]).stdout()?;
     assert_eq!(files, "gpufrac.toml\n", "Slurm does not carry it");
-    // As systemd starts it, it knows no place of slurm.conf.
+    // As under systemd, it knows no path of slurm.conf.
     let reaper = on_node(&lab, &["gpufrac-reaperd", "--node", node]).spawn()?;
     works(&lab)?;
 
@@ -263,7 +263,7 @@ fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), Lab
             .ends_with(&format!("node {node}: ok; Slurm: ok\n")),
         "{said:?}"
     );
-    // What is pushed is looked at, in included files too.
+    // check also reads pushed files, with included ones.
     change(&lab, "site.conf", "task/cgroup", "task/affinity");
     change(
         &lab,
@@ -310,7 +310,7 @@ fn a_node_that_gets_its_files_from_slurmctld_gives_fractions() -> Result<(), Lab
     lab.expect_nothing_left()
 }
 
-/// Paths that are not absolute are of files beside slurm.conf, which slurmctld sends along.
+/// Relative paths are relative to slurm.conf, and slurmctld sends these files.
 fn carries_prologs_that_are_beside_slurm_conf(lab: &Lab) -> Result<(), LabError> {
     let bin = lab.folder().bin().display().to_string();
     for name in ["prolog", "epilog"] {
@@ -351,7 +351,7 @@ fn carries_prologs_that_are_beside_slurm_conf(lab: &Lab) -> Result<(), LabError>
     Ok(())
 }
 
-/// Says what it sees, gives jobs a time limit, and those that say so a fraction.
+/// Prints what it sees, sets time limits, and requests a fraction for some jobs.
 const LUA: &str = r#"
 function slurm_job_submit(job, partitions, uid)
     slurm.log_user("lua saw " .. tostring(job.tres_per_node))
@@ -375,7 +375,7 @@ fn job_submit_lua_comes_first() -> Result<(), LabError> {
         eprintln!("left out: this Slurm has no job_submit/lua");
         return Ok(());
     }
-    // Slurm's own mark for a GRES, which scripts have to write as it is.
+    // Slurm's own mark for a GRES, which scripts must write themselves.
     let mark = match slurm.since(23, 11) {
         true => "gres/",
         false => "gres:",
@@ -390,7 +390,7 @@ fn job_submit_lua_comes_first() -> Result<(), LabError> {
     let check = |lab: &Lab| lab.command("gpufrac").args(["check", "--slurm"]).run();
     assert_eq!(check(&lab)?.success()?.stderr, "");
 
-    // Lua sees what the user wrote, and what it writes itself is rounded and counted.
+    // The script sees the user's text, and its own text is rounded and counted.
     let said = bare_sbatch(&lab, &["--gres=gpufrac:0.3", "--wrap=true"])
         .run()?
         .success()?;
@@ -422,7 +422,7 @@ fn job_submit_lua_comes_first() -> Result<(), LabError> {
         "{refused:?}"
     );
 
-    // The other way round it sees counts, and nobody makes counts of what it writes.
+    // In the reverse order the script sees counts, and its own fractions are not converted.
     change(&lab, "slurm.conf", "lua,gpufrac", "gpufrac,lua");
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;

@@ -1,6 +1,6 @@
-//! Hundreds of jobs on one node, watched at every moment.
+//! Hundreds of jobs on one node, observed all the time.
 //!
-//! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_TEST_SEED` set how many and which.
+//! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_TEST_SEED` set the number and the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ pub fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Jobs and their states by squeue (`which` narrows them down); one whose prolog has not ended is PROLOG.
+/// Jobs and their states by squeue (`which` selects some); a job whose prolog has not ended is PROLOG.
 pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<JobId, String>, LabError> {
     let text = lab
         .command("squeue")
@@ -39,7 +39,7 @@ pub fn queue(lab: &Lab, which: &[&str]) -> Result<BTreeMap<JobId, String>, LabEr
     Ok(text.lines().filter_map(entry).collect())
 }
 
-/// The leases of `node` by job, and none for a lease that went away while it was read.
+/// The leases of `node` by job, without those that disappeared during the reading.
 pub fn leases(lab: &Lab, node: &str) -> Result<BTreeMap<JobId, Lease>, LabError> {
     Ok(lab
         .leases(node)?
@@ -66,8 +66,8 @@ fn place(instance: &Instance) -> (usize, u32, u32) {
     (instance.gpu, instance.start, instance.size)
 }
 
-/// One look at all three parties, in the order queue, leases, simulator, leases, queue: what both looks at
-/// one party agree on held at the moment of the simulator's.
+/// One observation in the order queue, leases, simulator, leases, queue: facts that are the same in both readings
+/// were true at the moment of the simulator's reading.
 struct Look {
     queues: [BTreeMap<JobId, String>; 2],
     leases: [BTreeMap<JobId, Lease>; 2],
@@ -96,7 +96,7 @@ impl Look {
         })
     }
 
-    /// Everything that contradicts.
+    /// All contradictions.
     fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         for (index, a) in self.instances.iter().enumerate() {
@@ -131,7 +131,7 @@ impl Look {
             }
             let states = self.queues.each_ref().map(|queue| queue.get(&lease.job_id));
             let idle = |state: Option<&String>| state.is_none_or(|s| s == "PENDING");
-            // Pending before and gone after is a job that ran its whole life in this look.
+            // A job that was pending before and gone after ran its whole life in this observation.
             let skipped = states[0].is_some() && states[1].is_none();
             if idle(states[0]) && idle(states[1]) && !skipped {
                 found.push(format!(
@@ -167,7 +167,7 @@ fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), &fractions)
 }
 
-/// Random jobs of these fractions, each of which has to get an instance of its own.
+/// Random jobs with these fractions; each must get its own instance.
 fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     let seed = test_seed::seed();
     let node = &lab.nodes()[0];
@@ -190,7 +190,7 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
             lab.wait_until_empty(Duration::from_secs(600))?;
             Ok(jobs)
         });
-        // Whatever came of it: the watcher must end before the scope can.
+        // In any case: the watcher must end before the scope can end.
         done.store(true, Ordering::Release);
         let looks = watcher.join().expect("the watcher found no contradiction");
         Ok::<_, LabError>((jobs?, looks?))
@@ -237,7 +237,7 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Submits `count` jobs and cancels some; gives them with whether they were cancelled.
+/// Submits `count` jobs and cancels some; returns them, with whether they were cancelled.
 fn submit(
     lab: &Lab,
     count: u64,
@@ -258,7 +258,7 @@ fn submit(
         let gres = format!("--gres=gpufrac:{fraction}");
         jobs.push((lab.sbatch(user, &[&gres, &script])?, false));
         if dice.throw(6) == 0 {
-            // Mostly one of the newest: pending, in its prolog, running or over.
+            // Mostly one of the newest: pending, in its prolog, running or ended.
             let back = usize::try_from(dice.throw(30))
                 .unwrap_or(0)
                 .min(jobs.len() - 1);
@@ -268,7 +268,7 @@ fn submit(
                 .args([jobs[index].0.to_string()])
                 .run()?;
         }
-        // Now and then the queue runs dry, so that placements start from an empty GPU as well.
+        // Sometimes the queue becomes empty, so that placement also starts with an empty GPU.
         if dice.throw(40) == 0 {
             std::thread::sleep(Duration::from_secs(2));
         }

@@ -1,6 +1,6 @@
-//! Hundreds of jobs that share devices by MPS, with NVIDIA's own control daemon, watched at every moment.
+//! Hundreds of jobs that share devices by MPS, with NVIDIA's own control daemon, observed all the time.
 //!
-//! `GPUFRAC_SOAK_TENANTS` and `GPUFRAC_TEST_SEED` set how many and which.
+//! `GPUFRAC_SOAK_TENANTS` and `GPUFRAC_TEST_SEED` set the number and the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -46,8 +46,8 @@ gpus = [0]
 
 const PARTITIONS: [&str; 4] = ["shared", "halves", "any", "private"];
 
-/// One look at all parties of a node, in the order queue, leases, daemons and GPUs, leases, queue: what both looks at
-/// one party agree on held at the moment between.
+/// One observation of a node in the order queue, leases, daemons and GPUs, leases, queue: facts that are the same in
+/// both readings were true at the moment between.
 struct Look {
     queues: [BTreeMap<JobId, String>; 2],
     leases: [BTreeMap<JobId, Lease>; 2],
@@ -82,7 +82,7 @@ impl Look {
         })
     }
 
-    /// Everything that contradicts.
+    /// All contradictions.
     fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut taken: BTreeMap<(GpuIndex, Side), u32> = BTreeMap::new();
@@ -107,7 +107,7 @@ impl Look {
             }
             found.extend(self.against(lease));
         }
-        // Daemons without a job come and go.
+        // Daemons without a job start and end at any time.
         for (pipe, jobs) in &tenants {
             let count = self.daemons.iter().filter(|d| d.pipe == *pipe).count();
             if count != 1 {
@@ -134,7 +134,7 @@ impl Look {
         found
     }
 
-    /// What contradicts a lease that was held.
+    /// A contradiction of an active lease.
     fn against(&self, lease: &Lease) -> Option<String> {
         let mode = self.modes.get(lease.slice.gpu_index.position());
         if lease.mechanism() == Mechanism::MigMps {
@@ -163,7 +163,7 @@ fn is_at(lease: &Lease, instance: &Instance) -> bool {
     })
 }
 
-/// A job, and how it may end.
+/// A job, with its possible ends.
 struct Submitted {
     job: JobId,
     fails: bool,
@@ -207,7 +207,7 @@ fn soak_of_random_tenants() -> Result<(), LabError> {
             lab.wait_until_empty(Duration::from_secs(600))?;
             Ok(jobs)
         });
-        // Whatever came of it: the watcher must end before the scope can.
+        // In any case: the watcher must end before the scope can end.
         done.store(true, Ordering::Release);
         let seen = watcher.join().expect("the watcher found no contradiction");
         Ok::<_, LabError>((jobs?, seen?))
@@ -255,7 +255,7 @@ fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<Submitted>, LabError> 
         let fractions = [
             "0.03", "0.05", "0.1", "0.13", "0.25", "0.3", "0.5", "0.75", "1",
         ];
-        // A half is the most of an instance.
+        // A half is the largest part of an instance.
         let fraction = fractions[pick(match partition {
             "halves" | "any" => 7,
             _ => 9,
@@ -275,14 +275,14 @@ fn submit(lab: &Lab, count: u64, seed: u64) -> Result<Vec<Submitted>, LabError> 
             cancelled: false,
         });
         if pick(6) == 0 {
-            // Mostly one of the newest: pending, in its prolog, running or over.
+            // Mostly one of the newest: pending, in its prolog, running or ended.
             let back = pick(20).min(jobs.len() - 1);
             let index = jobs.len() - 1 - back;
             jobs[index].cancelled = true;
             let id = jobs[index].job.to_string();
             lab.command("scancel").args([id]).run()?;
         }
-        // Now and then the queue runs dry, so that the last job of a daemon is seen as well.
+        // Sometimes the queue becomes empty, so that the last job of a daemon is seen as well.
         if pick(40) == 0 {
             std::thread::sleep(Duration::from_secs(2));
         }

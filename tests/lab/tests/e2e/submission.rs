@@ -1,4 +1,4 @@
-//! What is asked, what is granted, what is refused, and by which way.
+//! Requests, grants and refusals, by every way of submission.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub(crate) fn build_program(lab: &Lab, source: &str, name: &str) -> Result<PathB
         .args([&source, Path::new("-o"), &program])
         .arg(option("-L", slurm.libraries()?))
         .arg(option("-Wl,-rpath,", slurm.libraries()?))
-        // Another Debian's library wants that one's libc, which it finds when it runs.
+        // The library of another Debian needs its own libc, which it finds at run time.
         .args(["-lslurm", "-Wl,--allow-shlib-undefined"])
         .output()
         .map_err(|reason| LabError::Start {
@@ -69,9 +69,9 @@ fn a_submission_through_the_c_api_is_rewritten_and_forged_entries_are_dropped()
 
     let submit = |args: &[&str]| job_of(submit_by_api(&lab, &program, user, args)?);
     let honest = submit(&["gres:gpufrac:0.25"])?;
-    // A quarter asked for, a half claimed in what reaches the prolog.
+    // A request for a quarter with a forged variable of a half for the prolog.
     let greedy = submit(&["gres:gpufrac:0.25", "SPANK_GPUFRAC=v1:units=50:mech=mig"])?;
-    // Nothing asked for, a half claimed.
+    // No request, with a forged variable of a half.
     let forged = submit(&["", "SPANK_GPUFRAC=v1:units=50:mech=mig"])?;
     for job in [honest, greedy] {
         lab.wait_for_state(job, &["RUNNING"])?;
@@ -162,7 +162,7 @@ fn scontrol_update_changes_a_pending_job_and_not_a_running_one() -> Result<(), L
     let refused = update(pending, "gpufrac:0.25")?;
     assert!(!refused.status.success(), "{refused:?}");
     assert_eq!(lab.slice(node, pending)?.lease.units.0, 50);
-    // Anything else of a running job may change.
+    // Other properties of a running job may be changed.
     lab.command("scontrol")
         .user(user)
         .args(["update", &format!("JobId={pending}"), "JobName=other"])
@@ -209,7 +209,7 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     let user = lab.users()[0].clone();
     let file = lab.folder().etc().join("gpufrac.toml");
     let text = std::fs::read_to_string(&file).expect("the lab's gpufrac.toml");
-    // The client's plugin reads the file itself: it gets the old one, so that the controller decides.
+    // The client's plugin reads the old file, so that the controller decides.
     let old = lab.folder().etc().join("old.toml");
     std::fs::write(&old, &text).expect("a copy");
     let submit = || {
@@ -239,7 +239,8 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
     assert!(!refused.status.success(), "{refused:?}");
     assert!(refused.stderr.contains("0.25"), "{refused:?}");
 
-    // A mistake in the file keeps what was in force, unless slurmctld was restarted: this one has no other to wait for it.
+    // A mistake in the file keeps the old configuration, unless slurmctld was restarted; this slurmctld has no older
+    // one that waits for it.
     std::fs::write(&file, "version = 1\nnonsense = 2\n").expect("the broken file");
     reconfigure()?;
     let refused = submit()?;
@@ -262,7 +263,7 @@ fn the_controller_takes_a_changed_configuration_at_reconfigure_and_not_before()
 fn a_reconfigure_with_a_broken_file_is_refused_by_a_slurmctld_that_can_go_on()
 -> Result<(), LabError> {
     if !since(23, 11)? {
-        // There the same slurmctld reads its configuration again; the test above has it.
+        // In this series the same slurmctld reads its configuration again, which the test above covers.
         return not_here!();
     }
     let mut lab = Lab::builder().start()?;
@@ -299,7 +300,7 @@ fn a_reconfigure_with_a_broken_file_is_refused_by_a_slurmctld_that_can_go_on()
     })?;
 
     let pid = std::fs::read_to_string(lab.folder().root().join("pid/slurmctld")).expect("a pid");
-    // Slurm writes it over the old one and leaves the rest of a longer number there.
+    // Slurm overwrites the old text and leaves the rest of a longer number.
     let pid = pid.lines().next().unwrap_or_default();
     let pid: i32 = pid.parse().expect("a pid");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).expect("slurmctld");

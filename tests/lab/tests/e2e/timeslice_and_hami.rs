@@ -1,4 +1,4 @@
-//! GPUs that are shared without a fence: time slices, HAMi-core.
+//! GPUs that are shared without isolation: time slices, HAMi-core.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use gpufrac_lab::{ComputeMode, Lab, LabError};
 
 use crate::shared_devices::{finish, run, start};
 
-/// Two GPUs: with hints and a length of slices, and with neither.
+/// Two GPUs: one with hints and a length of slices, one with neither.
 const TIMESLICE: &str = r#"
 [pool.hinted]
 mechanism = "timeslice"
@@ -26,7 +26,7 @@ partitions = ["plain"]
 nodes = "@NODE2@"
 "#;
 
-/// A folder in which root alone can write and everybody can read.
+/// A folder that only root can write and all users can read.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -85,7 +85,7 @@ fn time_slices() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A library that notes what it was told in each process that loads it.
+/// A library that records its variables in each process that loads it.
 const LIBRARY: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ __attribute__((constructor)) static void loaded(void) {
 }
 "#;
 
-/// Builds it; `name` is its own and its notes'.
+/// Builds the library; `name` is its name, also in its records.
 fn build(place: &Path, name: &str) -> String {
     let (source, library) = (place.join("library.c"), place.join(format!("lib{name}.so")));
     fs::write(&source, LIBRARY.replace("NAME", name)).expect("the source");
@@ -152,17 +152,17 @@ fn hami_core_is_preloaded_and_told_its_limits() -> Result<(), LabError> {
             !lines.is_empty() && lines.iter().all(|line| *line == told),
             "{lines:?}"
         );
-        // Mounted where Slurm is.
+        // The file is mounted in Slurm's namespace.
         let file = lab.command("stat").args(["-c", "%u %a", cache]).stdout()?;
         assert_eq!(file.trim(), format!("{} 600", user.uid));
     }
     assert_eq!(of_first.get("LD_PRELOAD"), library);
-    // What the user preloads himself comes behind it.
+    // A library that the user preloads comes after it.
     assert_eq!(of_second.get("LD_PRELOAD"), format!("{library}:{own}"));
     assert!(!noted("own", second).is_empty() && noted("own", first).is_empty());
     assert_eq!(lab.compute_modes(node)?, [ComputeMode::Default]);
 
-    // All of the GPU, or none of it, needs no limits; neither does a job inherit them.
+    // A whole GPU, or none, needs no limits, and a job does not inherit them.
     let inherited = format!(
         "--export=ALL,GPUFRAC_MECHANISM=hami,CUDA_DEVICE_SM_LIMIT=25,LD_PRELOAD={library}:{own}"
     );

@@ -1,4 +1,4 @@
-//! Pieces of GPUs and whole ones from the same GPUs: layout `uniform`.
+//! Layout `uniform`: pieces of GPUs and whole GPUs from the same pool.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gpufrac_lab::{JobId, Lab, LabError};
 
 use crate::shared_devices::{finish, ready, run, start, submit};
 
-/// Quarters and whole GPUs, which may be asked for as `gpu` too.
+/// Quarters and whole GPUs, which may also be requested as `gpu`.
 pub const QUARTERS: &str = r#"
 [pool.p]
 mechanism = "mig"
@@ -42,11 +42,11 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     for _ in 0..5 {
         pieces.push(run(&lab, &user, &["--gres=gpufrac:0.25"])?.0);
     }
-    // A GPU is full, and the other one has a piece.
+    // One GPU is full, and the other one has one piece.
     assert_eq!(instances(&lab)?.len(), 5);
     assert!(instances(&lab)?.iter().all(|(_, size)| *size == 2));
     let whole = submit(&lab, &user, &["--gres=gpufrac:1"])?;
-    // Slurm before 23.11.5 gives a device by itself as soon as the first of its pieces is free.
+    // Slurm before 23.11.5 allocates a device as a whole as soon as the first of its pieces is free.
     let raw = match lab.slurm().since(23, 11) {
         true => "--gres=gpu:uniform:1",
         false => "--gres=gpufrac:1",
@@ -63,7 +63,7 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     waits(whole)?;
     waits(second)?;
 
-    // The GPU with one piece is empty first.
+    // The GPU with one piece becomes empty first.
     let last = pieces.pop().expect("the fifth");
     let freed = gpu_of(&lab, last)?;
     let full = 1 - freed;
@@ -79,7 +79,7 @@ fn whole_gpus_and_pieces_come_from_the_same_gpus() -> Result<(), LabError> {
     assert_eq!(sizes.len(), 5);
     waits(second)?;
 
-    // The other one is given whole too, once the last of its pieces is gone.
+    // The other one is also given whole, after the last of its pieces ended.
     for piece in pieces {
         waits(second)?;
         finish(&lab, piece)?;

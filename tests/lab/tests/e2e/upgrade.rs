@@ -1,4 +1,4 @@
-//! From one build to another, beside running jobs.
+//! An upgrade from one build to another under running jobs.
 
 use std::fs;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::plugin_builds::PLUGINS;
 use crate::{HOLD, go};
 
-/// Puts a new file in the place of each plugin and program, as `cargo xtask dist` does, and of each library of a test.
+/// Replaces each plugin and program as `cargo xtask dist` does, and each library of the tests.
 pub(crate) fn install_all(lab: &Lab) {
     let build = lab.folder().root().join("build");
     fs::create_dir_all(&build).expect("a folder of the lab");
@@ -44,7 +44,7 @@ fn wait_for_first_step(lab: &Lab, job: JobId) -> Result<(), LabError> {
 fn a_new_build_over_a_running_one_harms_nothing() -> Result<(), LabError> {
     let mut lab = Lab::builder().start()?;
     let user = lab.users()[0].clone();
-    // The lab's own files are those of the build folder: a fault would spoil that.
+    // The lab's files are hard links to the build folder, which a fault would damage.
     install_all(&lab);
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     lab.start_slurmctld()?;
@@ -53,7 +53,7 @@ fn a_new_build_over_a_running_one_harms_nothing() -> Result<(), LabError> {
     let before = lab.sbatch(&user, &quarter)?;
     wait_for_first_step(&lab, before)?;
     install_all(&lab);
-    // slurmctld goes on in pages of the plugin that it never touched, slurmstepd too.
+    // slurmctld and slurmstepd continue with pages of the plugin that they had not read before.
     let refused = lab.try_sbatch(&user, &["--gres=gpufrac:0,25", "--wrap=true"])?;
     assert!(!refused.status.success(), "{refused:?}");
     let after = lab.sbatch(&user, &quarter)?;

@@ -1,5 +1,5 @@
-//! Mistakes after which a job would run without its slice, or with less than was counted for it. It does not: it goes back, and says
-//! why. No node is drained for a mistake in a file.
+//! Mistakes after which a job could run without its slice, or with less than was counted. The job is requeued
+//! instead, with the reason, and no node is drained for a mistake in a file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,10 +13,10 @@ use crate::{HOLD, go};
 
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
-/// What a job would leave if it ran.
+/// The trace of a job that ran.
 const TRACE: &str = "--wrap=echo ran >> ran";
 
-/// A file of the lab, changed; [`Changed::back`] puts it as it was.
+/// A changed file of the lab; [`Changed::back`] restores it.
 struct Changed {
     path: PathBuf,
     text: String,
@@ -55,7 +55,7 @@ fn show(lab: &Lab, job: JobId) -> Result<String, LabError> {
     shown.stdout()
 }
 
-/// Waits until a job is held, and its comment says why.
+/// Waits until a job is held, with these words in its comment.
 fn wait_until_held(lab: &Lab, job: JobId, words: &str) -> Result<(), LabError> {
     let what = format!("job {job} is held: {words}");
     lab.wait(&what, Duration::from_secs(60), || {
@@ -65,7 +65,7 @@ fn wait_until_held(lab: &Lab, job: JobId, words: &str) -> Result<(), LabError> {
     })
 }
 
-/// Has prologs write to a file what they write to syslog.
+/// Makes prologs write their log to a file, too.
 fn log_of_prologs(lab: &Lab) -> PathBuf {
     let log = lab.folder().log().join("prolog");
     let prolog = Changed::of(lab.folder().bin().join("prolog"));
@@ -81,7 +81,7 @@ fn never_ran(lab: &Lab) {
     assert!(!lab.folder().work().join("ran").exists(), "the job ran");
 }
 
-/// The way out: what was wrong is right, and the job runs.
+/// The cure: the mistake is corrected, and the job runs.
 fn release_and_run(lab: &Lab, job: JobId) -> Result<(), LabError> {
     let release = lab.command("scontrol").args(["release", &job.to_string()]);
     release.stdout()?;
@@ -96,7 +96,7 @@ fn release_and_run(lab: &Lab, job: JobId) -> Result<(), LabError> {
     Ok(())
 }
 
-/// What an admin does with a node that was drained because MIG was off.
+/// The actions of an admin for a node that was drained because MIG was off.
 fn mend(lab: &Lab, node: &str) -> Result<(), LabError> {
     lab.gpusim(node, &["mig", "0", "on"])?;
     let resume = ["update", &format!("NodeName={node}"), "State=RESUME"];
@@ -114,7 +114,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
         lab.sbatch(user, &[&[QUARTER, TRACE, node.as_str()], more].concat())
     };
 
-    // The node has Gres lines, and no pool names it.
+    // The node has Gres lines, but no pool has the node.
     let config = Changed::of(lab.folder().gpufrac_conf());
     config.replace(&format!("{first},{second}"), &first);
     let job = on(&second, &[])?;
@@ -123,7 +123,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     never_ran(&lab);
     release_and_run(&lab, job)?;
 
-    // slurmstepd has no SPANK plugin: no line, none that is there, no file.
+    // slurmstepd has no SPANK plugin: no line, a plugin that does not exist, no file.
     let plugstack = Changed::of(lab.folder().etc().join("plugstack.conf"));
     plugstack.write("# nothing\n");
     let unnamed = on(&first, &[])?;
@@ -151,7 +151,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     }
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
 
-    // No prolog of gpufrac: a site's own that calls none.
+    // No prolog of gpufrac: a site's own prolog does not call it.
     let prolog = Changed::of(lab.folder().bin().join("prolog"));
     prolog.write("#!/bin/sh\nexit 0\n");
     let uncalled = on(&first, &[])?;
@@ -167,7 +167,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     release_and_run(&lab, uncalled)?;
 
-    // One that swallows the status: the node is drained all the same, and says why.
+    // A prolog that ignores the exit status: the node is drained in spite of it, with the reason.
     lab.gpusim(&first, &["mig", "0", "off"])?;
     prolog.replace("exec ", "");
     prolog.write(&format!(
@@ -221,7 +221,7 @@ fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
     );
     never_ran(&lab);
     mend(&lab, node)?;
-    // Slurm holds what a failed prolog gave back.
+    // Slurm holds a job that a failed prolog requeued.
     release_and_run(&lab, job)?;
     lab.expect_nothing_left()
 }
@@ -232,9 +232,9 @@ fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
     let user = &lab.users()[0];
     let config = Changed::of(lab.folder().gpufrac_conf());
     let log = log_of_prologs(&lab);
-    // slurmctld goes on with what it read; the node's copy is another.
+    // slurmctld continues with the file that it read; the node's file is different.
     config.replace("gpu = ", "menu = [\"1/2\", \"1/8\"]\ngpu = ");
-    // Nor does the client see the node's.
+    // The client does not see the node's file, either.
     let sbatch = |gres: &str| -> Result<JobId, LabError> {
         let sbatch = lab.command("sbatch").user(user);
         let sbatch = sbatch.env("GPUFRAC_CONFIG", "/nowhere/gpufrac.toml");
@@ -252,7 +252,7 @@ fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
         assert!(said.contains(words), "{words}: {said}");
     }
     never_ran(&lab);
-    // Half a GPU is what both say.
+    // Both files have half a GPU.
     let half = sbatch("--gres=gpufrac:0.5")?;
     assert_eq!(lab.wait_for_end(half)?.state(), "COMPLETED");
     fs::remove_file(lab.folder().work().join("ran")).expect("it ran");
@@ -275,7 +275,7 @@ fn a_mistake_in_gpufrac_toml_stops_no_job_and_drains_no_node() -> Result<(), Lab
         let said = prolog_said(&log);
         assert!(said.contains(words), "{words}: {said}");
     };
-    // One that began before ends with the file as it is at its end.
+    // A job that began before ends with the file as it is at its end.
     let script = format!("--wrap=srun --gres=gpufrac:0.25 sh -c '{HOLD}'; srun true");
     let before = lab.sbatch(user, &[QUARTER, &script])?;
     lab.wait_for_state(before, &["RUNNING"])?;
@@ -314,7 +314,7 @@ fn a_mistake_in_gpufrac_toml_stops_no_job_and_drains_no_node() -> Result<(), Lab
     }
     go(&lab)?;
     assert_eq!(lab.wait_for_end(before)?.state(), "COMPLETED");
-    // Without a good copy a job goes back.
+    // Without a valid copy a job is requeued.
     let name = config::last_good_name(node, &file.path.to_string_lossy());
     fs::remove_file(Path::new(config::LAST_GOOD).join(name)).expect("a copy");
     file.write("version = 1\n[pool.halves]\n");

@@ -1,4 +1,4 @@
-//! Memory, processes and utilisation: what the clients of a device do.
+//! Memory, processes and utilization of a device.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -12,15 +12,15 @@ use crate::session::{Call, Device};
 
 type DeviceHandle = sys::nvmlDevice_t;
 
-/// How far back NVML's utilisation looks.
+/// The period of NVML's utilization in microseconds.
 const SAMPLE_US: u64 = 1_000_000;
-/// Distance of the samples that NVML keeps.
+/// The time between two of NVML's samples.
 const SAMPLE_STEP_US: u64 = 100_000;
-/// How many of them it keeps.
+/// The number of samples that NVML keeps.
 const SAMPLES: u64 = 100;
-/// How far back they go.
+/// The time that the samples cover.
 const SAMPLED_US: u64 = SAMPLES * SAMPLE_STEP_US;
-/// NVML's value for no instance.
+/// NVML's value for "no instance".
 const NONE: c_uint = c_uint::MAX;
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub(super) enum List {
     Compute,
     /// Clients of MPS.
     Mps,
-    /// Nothing simulated draws.
+    /// Programs that draw; no simulated program does.
     Graphics,
 }
 
@@ -48,7 +48,7 @@ impl List {
     }
 }
 
-/// Where on a device a process is, if it is: in MIG mode, with the ids of its instances.
+/// The place of a process on a device: None if it is not there; in MIG mode with the ids of its instances.
 fn place(device: &Device<'_>, process: &Process) -> Option<Option<(u32, u32)>> {
     if process.gpu_uuid != device.gpu.uuid {
         return None;
@@ -64,7 +64,7 @@ fn place(device: &Device<'_>, process: &Process) -> Option<Option<(u32, u32)>> {
     on_it.then_some(Some((gi.id, ci.id)))
 }
 
-/// What computed on a device after a moment, ended or not.
+/// The processes that computed on a device after a time, running or ended.
 fn active(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>> {
     if call.is_blind()? {
         return Ok(Vec::new());
@@ -72,7 +72,7 @@ fn active(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>>
     busy(call, device, from_us)
 }
 
-/// As [`active`], with or without telemetry.
+/// As [`active`], but empty if telemetry is off.
 fn busy(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>> {
     let mut known = processes::since(call.root(), from_us)?;
     known.retain(|record| place(device, &record.process).is_some());
@@ -82,7 +82,7 @@ fn busy(call: &Call, device: &Device<'_>, from_us: u64) -> Answer<Vec<Record>> {
 /// The live processes of a device, for callers who may see them.
 fn listed(call: &Call, device: DeviceHandle, list: List) -> Answer<Vec<Client>> {
     let device = call.device(device)?;
-    // The list of the whole GPU tells of all instances' processes.
+    // The list of the whole GPU contains the processes of all instances.
     if list != List::Graphics && device.mig.is_none() && device.gpu.mig {
         call.monitor()?;
     }
@@ -163,7 +163,7 @@ fn memory(call: &Call, device: DeviceHandle) -> Answer<(u64, u64, u64)> {
     Ok((total * MIB, reserved * MIB, used * MIB))
 }
 
-/// Busy part of the last second, 0 to 100, with or without telemetry.
+/// The activity of the last second, 0 to 100; 0 if telemetry is off.
 pub(super) fn busy_percent(call: &Call, device: &Device<'_>) -> Answer<f64> {
     let now = processes::now_us();
     let from = now - SAMPLE_US;
@@ -175,8 +175,8 @@ pub(super) fn busy_percent(call: &Call, device: &Device<'_>) -> Answer<f64> {
     Ok((busy * 100.0).min(100.0))
 }
 
-/// Who computed after a moment, as far as samples go back, and its part of the time since then in
-/// percent: at least 1.
+/// The processes that computed after a time, as far as samples go back, with their part of the time since then in
+/// percent, at least 1.
 fn workers(
     call: &Call,
     device: &Device<'_>,
@@ -196,7 +196,7 @@ fn workers(
     Ok((now, rows.collect()))
 }
 
-/// Utilisation is told of whole GPUs only, and not of one in MIG mode.
+/// Utilization is only reported for whole GPUs that are not in MIG mode.
 fn whole<'a>(call: &'a Call, device: DeviceHandle) -> Answer<Device<'a>> {
     let device = call.device(device)?;
     if device.mig.is_some() || device.gpu.mig {
@@ -222,7 +222,7 @@ nvml! {
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<sys::nvmlMemory_t>) {
         let call = Call::new()?;
         let (total, reserved, used) = memory(&call, device)?;
-        // Version 1 counts as used what is reserved.
+        // In version 1 reserved memory counts as used.
         let used = used + reserved;
         info.set(sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
     }
@@ -385,7 +385,7 @@ nvml! {
     ) {
         let call = Call::new()?;
         let device = whole(&call, device)?;
-        // Utilisation of the multiprocessors and of the memory.
+        // Utilization of multiprocessors and of memory.
         let share = match kind {
             1 => 1.0,
             2 => 0.5,
@@ -482,7 +482,7 @@ nvml! {
 
     fn nvmlDeviceGetAccountingMode(device: DeviceHandle, mode: Out<c_uint>) {
         let call = Call::new()?;
-        // MIG mode forces it off.
+        // MIG mode switches it off.
         let (_, gpu) = call.gpu(device)?;
         mode.set((gpu.accounting && !gpu.mig).into())
     }

@@ -15,7 +15,7 @@ type GpuInstanceHandle = sys::nvmlGpuInstance_t;
 type ComputeInstanceHandle = sys::nvmlComputeInstance_t;
 type Placement = sys::nvmlComputeInstancePlacement_t;
 
-/// The profile of this `NVML_COMPUTE_INSTANCE_PROFILE_*`, which is its id, too.
+/// The profile of this `NVML_COMPUTE_INSTANCE_PROFILE_*`, which is also its id.
 fn profile_of_kind(
     gpu: &Gpu,
     gi: &GpuInstance,
@@ -44,7 +44,7 @@ fn remaining(gi: &GpuInstance, profile: &ComputeProfile) -> c_uint {
         others
             .all(|other| start + profile.slices <= other.start || other.start + other.size <= start)
     };
-    // Starts of one profile never overlap each other.
+    // Positions of one profile never overlap.
     profile.starts.iter().filter(|start| free(**start)).count() as c_uint
 }
 

@@ -1,4 +1,4 @@
-//! Devices: counting, finding and naming them.
+//! Devices: number, lookup and names.
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong};
 
@@ -29,8 +29,7 @@ fn pci_info(gpu: &Gpu) -> sys::nvmlPciInfo_t {
     }
 }
 
-/// The name of a MIG device: its profile, with the compute part in front where it takes less
-/// than the whole GPU instance.
+/// The name of a MIG device: its profile, with the compute part in front if it is smaller than the GPU instance.
 pub(super) fn mig_profile_name(device: &Device<'_>) -> Answer<Option<String>> {
     let Some((gi, ci)) = device.mig else {
         return Ok(None);
@@ -50,7 +49,7 @@ fn name(device: &Device<'_>) -> Answer<String> {
     })
 }
 
-/// The GPU UUID and the instance ids in `MIG-GPU-…/GI/CI`, the older way to name MIG devices.
+/// The GPU UUID and the instance ids in `MIG-GPU-…/GI/CI`, the older name of MIG devices.
 fn ids(uuid: &str) -> Option<(&str, u32, u32)> {
     let mut words = uuid.strip_prefix("MIG-")?.split('/');
     let gpu = words.next()?;
@@ -79,7 +78,7 @@ fn by_uuid(call: &Call, uuid: &str) -> Answer<DeviceHandle> {
     Err(Code::NOT_FOUND)
 }
 
-/// The caller's processors, which simulated GPUs are all near to.
+/// The number of the caller's processors, all of which are near to the simulated GPUs.
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -143,7 +142,7 @@ nvml! {
     fn nvmlDeviceGetHandleByPciBusId_v2(bus: Text, device: Out<DeviceHandle>) {
         let call = Call::new()?;
         let wanted = bus.get()?.to_ascii_uppercase();
-        // Callers leave the domain away, or write it with four digits or with eight.
+        // Callers omit the domain, or write it with four or eight digits.
         let digits = wanted.trim_start_matches('0').trim_start_matches(':').to_owned();
         let mut visible = call.session.visible.iter();
         let index = visible
@@ -326,7 +325,7 @@ nvml! {
     fn nvmlDeviceGetAttributes_v2(device: DeviceHandle, out: Out<sys::nvmlDeviceAttributes_t>) {
         let call = Call::new()?;
         let device = call.device(device)?;
-        // Attributes are what an instance has; a whole GPU has none.
+        // Only instances have these attributes, not whole GPUs.
         let (gi, ci) = device.mig.ok_or(Code::NOT_SUPPORTED)?;
         let instance = device.gpu.profile_of(gi)?;
         let profiles = device.gpu.compute_profiles(gi)?;

@@ -1,9 +1,8 @@
-//! The table of functions that `nvidia-smi` asks for by UUID.
+//! The table of functions that `nvidia-smi` requests by UUID.
 //!
-//! NVIDIA documents none of it. What is here was found by watching what `nvidia-smi` 535 and
-//! 550 call, and from what others who run it without a GPU have published: the first word is
-//! the table's size, the rest are functions, and a few of these are known. All others answer
-//! that they are not supported, which `nvidia-smi` prints as N/A.
+//! NVIDIA does not document it. This version comes from observing the calls of `nvidia-smi` 535 and 550, and from
+//! what others published who run it without a GPU: the first word is the table's size, the rest are functions, a few
+//! of which are known. All others return "not supported", which `nvidia-smi` prints as N/A.
 
 use std::ffi::{c_uint, c_void};
 use std::sync::OnceLock;
@@ -15,7 +14,7 @@ use super::{Out, Target, enter, nvml};
 use crate::code::{Answer, Code};
 use crate::session::{Call, Handle};
 
-/// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4, as it lies in memory.
+/// 6c3efec4-8fc9-4e6c-a327-ee696e12f7c4, in memory order.
 const KNOWN: [u8; 16] = [
     0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4,
 ];
@@ -26,7 +25,7 @@ const HANDLE_BY_INDEX: usize = 81;
 /// `(device, in/out count, entries)`: compute, graphics, and MPS processes.
 const PROCESSES: std::ops::RangeInclusive<usize> = 213..=215;
 
-/// One process in the table's own list: NVML's detail, and the name behind it.
+/// A process in the table's own list: NVML's detail, and the name behind it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Entry {

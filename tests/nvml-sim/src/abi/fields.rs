@@ -29,7 +29,7 @@ nvml! {
                 fi::NVML_FI_DEV_ECC_CURRENT | fi::NVML_FI_DEV_ECC_PENDING => Some(1),
 
                 fi::NVML_FI_DEV_NVLINK_LINK_COUNT => Some(0),
-                // A MIG device has no power of its own.
+                // A MIG device has no power value.
                 fi::NVML_FI_DEV_POWER_AVERAGE | fi::NVML_FI_DEV_POWER_INSTANT => {
                     health::power_mw(&call, device).ok()
                 }

@@ -1,10 +1,10 @@
-//! GPM: what Hopper and newer GPUs tell of their instances' activity.
+//! GPM: the activity of instances on Hopper and newer GPUs.
 //!
-//! A sample holds the busy time of each process since its start, of those that have ended too; the
-//! metrics of two samples are the differences.
+//! A sample holds the busy time of each process since its start, also of ended ones; the metrics are the differences
+//! between two samples.
 //!
-//! As with the real library nothing tells whether two samples are of the same instance: the answer
-//! is then some percentage.
+//! As in the real library, nothing checks that two samples are of the same instance; the result is then some
+//! percentage.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_uint};
@@ -24,7 +24,7 @@ type SampleHandle = sys::nvmlGpmSample_t;
 #[derive(Debug, Default)]
 struct Sample {
     taken_us: u64,
-    /// Busy microseconds by life of a process, where the sampled part had one.
+    /// Busy microseconds by process life, if the sampled part had one.
     busy: HashMap<(u32, u64, u64), f64>,
 }
 
@@ -76,7 +76,7 @@ fn take(call: &Call, gpu: &Gpu, instance: Option<u64>, handle: SampleHandle) -> 
     })
 }
 
-/// Names and unit of the metrics that are simulated, and their share of full activity.
+/// Name, unit and share of full activity of each simulated metric.
 fn metric(id: c_uint) -> Option<(&'static CStr, &'static CStr, f64)> {
     const PERCENT: &CStr = c"%";
     Some(match id {
@@ -160,7 +160,7 @@ nvml! {
             if from.taken_us == 0 || to.taken_us <= from.taken_us {
                 return Err(Code::INVALID_ARGUMENT);
             }
-            // Never less: the end of a process that was killed is an estimate.
+            // Never negative: the end of a killed process is an estimate.
             let worked = |(life, busy): (&(u32, u64, u64), &f64)| {
                 (busy - from.busy.get(life).unwrap_or(&0.0)).max(0.0)
             };

@@ -12,7 +12,7 @@ use crate::session::{self, Call};
 
 type DeviceHandle = sys::nvmlDevice_t;
 
-/// Busy part of the GPU, 0 to 1, in MIG mode too: what drives heat and power.
+/// The busy part of the GPU, 0 to 1, also in MIG mode: it determines heat and power.
 fn load(call: &Call, device: DeviceHandle) -> Answer<f64> {
     call.gpu(device)?;
     Ok(clients::busy_percent(call, &call.device(device)?)? / 100.0)
@@ -29,7 +29,7 @@ fn temperature(call: &Call, device: DeviceHandle) -> Answer<c_uint> {
     Ok(30 + (35.0 * load(call, device)?) as c_uint)
 }
 
-/// The clock of a kind (graphics, SM, memory, video), at full speed.
+/// The clock of a kind (graphics, SM, memory, video) at full speed.
 fn clock(call: &Call, device: DeviceHandle, kind: c_uint) -> Answer<c_uint> {
     let model = device::model(call, device)?;
     match kind {
@@ -75,7 +75,7 @@ nvml! {
     fn nvmlDeviceSetComputeMode(device: DeviceHandle, mode: c_uint) {
         let call = Call::new()?;
         let (index, gpu) = call.gpu(device)?;
-        // Exclusive thread is gone since CUDA 8.
+        // CUDA 8 removed the mode "exclusive thread".
         let known = [DEFAULT, PROHIBITED, EXCLUSIVE_PROCESS];
         if !known.contains(&mode) {
             return Err(Code::INVALID_ARGUMENT);
@@ -108,7 +108,7 @@ nvml! {
 
     fn nvmlDeviceGetTemperatureThreshold(device: DeviceHandle, kind: c_uint, degrees: Out<c_uint>) {
         Call::new()?.gpu(device)?;
-        // Shutdown, slowdown, greatest for memory, greatest for the GPU.
+        // Thresholds: shutdown, slowdown, maximum of memory, maximum of the GPU.
         let value = match kind {
             0 => 92,
             1 => 89,
@@ -245,7 +245,7 @@ nvml! {
         Err(Code::NOT_SUPPORTED)
     }
 
-    // Errors are corrected, and never counted: the GPUs are healthy.
+    // ECC is on, and no error is ever counted.
     fn nvmlDeviceGetEccMode(device: DeviceHandle, current: Out<c_uint>, pending: Out<c_uint>) {
         Call::new()?.gpu(device)?;
         current.set(1)?;
@@ -362,7 +362,7 @@ nvml! {
     fn nvmlDeviceGetGspFirmwareVersion(device: DeviceHandle, text: Out<c_char>) {
         let call = Call::new()?;
         call.gpu(device)?;
-        // This one has no length: callers give 64 bytes.
+        // This function has no length; callers pass 64 bytes.
         text.text(64, &call.node.driver)
     }
 

@@ -1,4 +1,4 @@
-//! Functions under the names of their first versions, which old programs ask for.
+//! Functions with the names of their first versions, which old programs call.
 
 use std::ffi::c_uint;
 

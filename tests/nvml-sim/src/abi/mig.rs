@@ -21,7 +21,7 @@ fn profile(gpu: &Gpu, id: c_uint) -> Answer<&'static GpuProfile> {
     geometry.profile(id).ok_or(Code::INVALID_ARGUMENT)
 }
 
-/// Profiles and placements are told whether MIG mode is on or not.
+/// Profiles and placements are reported with MIG mode on or off.
 fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Answer<&'static GpuProfile> {
     let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
     if kind >= 0x12 {
@@ -30,7 +30,7 @@ fn profile_of_kind(gpu: &Gpu, kind: c_uint) -> Answer<&'static GpuProfile> {
     geometry.profile_of_kind(kind).ok_or(Code::NOT_SUPPORTED)
 }
 
-/// P2P between instances came with Blackwell's drivers; on older parts it is not there.
+/// P2P between instances came with Blackwell's drivers; older GPUs do not have it.
 fn peers(gpu: &Gpu) -> c_uint {
     c_uint::from(gpu.model().architecture >= Architecture::Blackwell)
 }
@@ -39,7 +39,7 @@ fn profile_name(profile: &GpuProfile) -> [std::ffi::c_char; 96] {
     text_field(&format!("MIG {}", profile.name))
 }
 
-/// Fills the struct of the version that the caller set in it.
+/// Fills the struct in the version that the caller set.
 fn versioned_profile(
     gpu: &Gpu,
     profile: &GpuProfile,
@@ -180,7 +180,7 @@ nvml! {
         versioned_profile(gpu, profile, info)
     }
 
-    // Every placement that the profile could have, whatever is occupied.
+    // All placements of the profile, even occupied ones.
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: DeviceHandle,
         id: c_uint,
@@ -208,7 +208,7 @@ nvml! {
         placements: Out<Placement>,
         count: Out<c_uint>,
     ) {
-        // The first version took the caller's room for granted.
+        // The first version assumes enough room.
         let call = Call::new()?;
         let (_, gpu) = call.gpu(device)?;
         let geometry = gpu.model().geometry().ok_or(Code::NOT_SUPPORTED)?;
@@ -264,7 +264,7 @@ nvml! {
                 process.instance.is_some_and(|(gi, _)| gi == serial)
             };
             let gpu = &mut node.gpus[index];
-            // Between the look above and the lock, the id may have come to mean another one.
+            // Between the lookup above and the lock, the id may have been reused.
             if gpu.instance(id).is_none_or(|now| now.serial != serial) {
                 return Err(Code::NOT_FOUND);
             }
@@ -286,7 +286,7 @@ nvml! {
         let handles: Vec<GpuInstanceHandle> = of_profile
             .map(|gi| call.handle(Handle::GpuInstance(gi.serial)))
             .collect();
-        // NVML gives the number out only: the room is the profile's instanceCount.
+        // The count is output only: callers provide room for the profile's instanceCount.
         count.set(handles.len() as c_uint)?;
         instances.write_all(&handles)
     }
@@ -341,7 +341,7 @@ nvml! {
         count.set(slices)
     }
 
-    // Counts compute instances: a GPU instance without one cannot be seen here.
+    // Counts compute instances; a GPU instance without one is not visible here.
     fn nvmlDeviceGetMigDeviceHandleByIndex(
         device: DeviceHandle,
         index: c_uint,

@@ -1,8 +1,7 @@
 //! NVML's C functions.
 //!
-//! Each is declared with the macro `nvml!`, which counts the call, lets faults and delays act on it,
-//! and keeps panics from the caller. Pointers come as [`Out`] and [`Text`], so that the
-//! functions themselves need no `unsafe`.
+//! Each is declared with the macro `nvml!`, which counts the call, applies faults and delays, and stops panics.
+//! Pointers are [`Out`] and [`Text`], so that the functions themselves need no `unsafe`.
 #![allow(
     missing_docs,
     non_snake_case,
@@ -32,7 +31,7 @@ use crate::session;
 use crate::sessions::Turn;
 use crate::store::Store;
 
-/// A caller's pointer to where an answer goes, null if it has none.
+/// A caller's pointer for a result, possibly null.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -66,13 +65,13 @@ impl<T: Copy> Out<T> {
         Ok(unsafe { self.0.read() })
     }
 
-    /// The element at a position of an array whose length the caller gave.
+    /// The element at a position of an array whose length the caller passed.
     fn at(self, position: usize) -> Out<T> {
         Out(self.0.wrapping_add(position))
     }
 
-    /// Writes an array whose room is in `count`, and the number of elements into it. Without
-    /// enough room the number is told and nothing else.
+    /// Writes an array with room for `count` elements, and the number of elements to `count`. Without enough room
+    /// only the number is written.
     fn fill(self, count: Out<c_uint>, values: &[T]) -> Answer {
         let room = count.get()? as usize;
         count.set(values.len() as c_uint)?;
@@ -92,7 +91,7 @@ impl<T: Copy> Out<T> {
         Ok(())
     }
 
-    /// A versioned struct, whose version the caller has set.
+    /// A versioned struct, whose version the caller set.
     fn versioned(self, version: c_uint) -> Answer<T> {
         if Out(self.0.cast::<c_uint>()).get()? == tagged::<T>(version) {
             self.get()
@@ -102,7 +101,7 @@ impl<T: Copy> Out<T> {
     }
 }
 
-/// What callers write into the `version` of a struct.
+/// The value that callers write to the `version` of a struct.
 const fn tagged<T>(version: c_uint) -> c_uint {
     size_of::<T>() as c_uint | version << 24
 }
@@ -153,20 +152,20 @@ fn kill_self() {
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-/// What of a call's arguments says where it works.
+/// The arguments of a call that determine its GPU.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Target {
-    /// The address of a handle; of several the first.
+    /// The address of a handle, the first of several.
     pub handle: Option<usize>,
-    /// A number; of several the first.
+    /// A number, the first of several.
     pub number: Option<c_uint>,
     /// A text.
     pub text: Option<Text>,
 }
 
-/// An argument of a function, as far as it says where the call works.
+/// An argument of a function that may determine the call's GPU.
 pub(crate) trait Names {
-    /// Notes it.
+    /// Records the argument.
     fn note(&self, _target: &mut Target) {}
 }
 
@@ -192,7 +191,7 @@ impl<T> Names for Out<T> {}
 impl Names for std::ffi::c_int {}
 impl Names for u64 {}
 
-/// What every call goes through.
+/// The common part of every call.
 fn enter(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uint {
     let result = disturbed(name, target, call);
     if std::env::var_os("NVML_SIM_TRACE").is_some() {
@@ -221,7 +220,7 @@ fn disturbed(name: &str, target: Target, call: impl FnOnce() -> Answer) -> c_uin
     code
 }
 
-/// A call with what is to happen to it.
+/// Runs a call with its effect.
 fn affected(effect: Effect, store: Option<&Store>, call: impl FnOnce() -> Answer) -> c_uint {
     let turn = |gpu| store.and_then(|store| Turn::wait(store.root(), gpu));
     let _turn = effect.turn.and_then(turn);

@@ -1,5 +1,5 @@
-//! Functions that programs look for when they load the library, and that a simulated GPU
-//! does not support. Their arguments are not looked at.
+//! Functions that programs look up when they load the library, and that a simulated GPU does not support. Their
+//! arguments are ignored.
 
 macro_rules! unsupported {
     ($($name:ident)*) => {

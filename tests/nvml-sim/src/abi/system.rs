@@ -59,7 +59,7 @@ nvml! {
         let line = fs::read(path).map_err(|_| Code::NOT_FOUND)?;
         let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = String::from_utf8_lossy(first);
-        // A name that is too long for the caller is cut, not refused.
+        // A name that is too long for the caller is cut.
         let room = (length as usize).saturating_sub(1);
         let mut end = text.len().min(room);
         while !text.is_char_boundary(end) {
@@ -107,7 +107,7 @@ nvml! {
         event_set(set).map(|_| ())
     }
 
-    // Nothing ever happens to a simulated GPU that an event would tell.
+    // A simulated GPU never has an event.
     fn nvmlEventSetWait_v2(
         set: sys::nvmlEventSet_t,
         _data: Out<sys::nvmlEventData_t>,
@@ -145,7 +145,7 @@ pub extern "C" fn nvmlErrorString(result: c_uint) -> *const c_char {
     Code(result).c_text().as_ptr()
 }
 
-/// The CUDA version that a driver comes with, as NVML writes it: 12.8 is 12080.
+/// The CUDA version of a driver, in NVML's form: 12.8 is 12080.
 fn cuda_version(driver: &str) -> c_int {
     let major = driver.split('.').next().and_then(|text| text.parse().ok());
     match major.unwrap_or(0u32) {

@@ -1,4 +1,4 @@
-//! The daemon: its sockets, and what it answers.
+//! The daemon: its sockets, and its answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,16 +22,16 @@ use nvidia_ml::processes::start_ticks;
 
 use crate::{Options, Place};
 
-/// What the background process tells the one that started it.
+/// The message of the background process to the process that started it.
 pub const LISTENS: &str = "listens";
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 const TICK: Duration = Duration::from_millis(20);
 
 struct Client {
     pid: u32,
-    /// `None` for one that a test made up: such a client stays until it is terminated.
+    /// The start time; None for a client that a test made up, which stays until it is terminated.
     started: Option<u64>,
-    /// The connection, of one that came by itself.
+    /// The connection of a client that connected itself.
     stream: Option<UnixStream>,
 }
 
@@ -49,12 +49,12 @@ struct Partition {
     chunks: u32,
 }
 
-/// What a daemon holds.
+/// The state of a daemon.
 pub struct Daemon {
     place: Place,
     partitioned: bool,
     multiuser: bool,
-    /// `CUDA_VISIBLE_DEVICES`; empty for all.
+    /// The devices in `CUDA_VISIBLE_DEVICES`; empty for all.
     devices: Vec<String>,
     percentage: String,
     limits: BTreeMap<String, u64>,
@@ -63,9 +63,9 @@ pub struct Daemon {
     made: u32,
 }
 
-/// Serves until `quit`.
+/// Serves until the command `quit`.
 pub fn run(place: Place, partitioned: bool, multiuser: bool) -> anyhow::Result<ExitCode> {
-    // Fails for the leader of a group, which `-f` may be.
+    // Fails for the leader of a process group, which the process may be with `-f`.
     let _ = setsid();
     let in_pipe = |name: &str| place.pipe.join(name);
     let open_to = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode));
@@ -124,7 +124,7 @@ pub fn run(place: Place, partitioned: bool, multiuser: bool) -> anyhow::Result<E
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves everyone who comes, each in a thread of its own.
+/// Serves every connection in its own thread.
 fn each(
     daemon: &Arc<Mutex<Daemon>>,
     listener: &UnixListener,
@@ -132,14 +132,14 @@ fn each(
 ) {
     for stream in listener.incoming().flatten() {
         let daemon = daemon.clone();
-        // One that goes away in the middle harms nobody.
+        // A client that disconnects early does no harm.
         std::thread::spawn(move || {
             let _ = how(&daemon, stream);
         });
     }
 }
 
-/// A POSIX lock, as the real daemon takes it; whether nobody else had it.
+/// Takes a POSIX lock, as the real daemon does; returns whether no other process had it.
 fn lock_whole(file: &File) -> bool {
     let lock = libc::flock {
         l_type: libc::F_WRLCK as i16,
@@ -159,14 +159,14 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Hands a program to a server.
+/// Assigns a program to a server.
 fn admit(daemon: &Mutex<Daemon>, mut stream: UnixStream) -> anyhow::Result<()> {
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line)?;
     let [CONNECT, pid] = line.split_whitespace().collect::<Vec<_>>()[..] else {
         bail!("this is no program");
     };
-    // Its word is good enough here; the real daemon asks the kernel.
+    // The client's own pid is accepted here; the real daemon asks the kernel.
     let pid: u32 = pid.parse()?;
     let owner = fs::metadata(format!("/proc/{pid}"))?;
     let place = held(daemon).place.clone();
@@ -213,7 +213,7 @@ fn serve(daemon: &Mutex<Daemon>, mut stream: UnixStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// As the real daemon writes it into its control.log.
+/// A line as the real daemon writes it to its control.log.
 fn log(command: &str) {
     if let Some(folder) = std::env::var_os("CUDA_MPS_LOG_DIRECTORY") {
         let path = Path::new(&folder).join("control.log");
@@ -223,7 +223,7 @@ fn log(command: &str) {
     }
 }
 
-/// Ends servers and daemon, once there are no clients or the time of `-t` is over.
+/// Ends servers and daemon, when no clients are left or the time of `-t` is over.
 fn quit(daemon: &Mutex<Daemon>, rest: &[&str], stream: &mut UnixStream) -> ! {
     let limit = match rest {
         ["-t", seconds] => seconds.parse().ok().map(Duration::from_secs),
@@ -250,7 +250,7 @@ fn quit(daemon: &Mutex<Daemon>, rest: &[&str], stream: &mut UnixStream) -> ! {
 }
 
 impl Daemon {
-    /// Forgets what has ended: servers, and clients that were processes.
+    /// Forgets ended servers, and clients whose process has ended.
     fn sweep(&mut self) {
         self.servers
             .retain(|_, server| matches!(server.child.try_wait(), Ok(None)));
@@ -269,7 +269,7 @@ impl Daemon {
         Ok((pid, server))
     }
 
-    /// What is printed for a command; errors are printed, too.
+    /// The output of a command; errors are printed, too.
     fn answer(&mut self, words: &[&str], options: &Options) -> anyhow::Result<String> {
         self.sweep();
         let line = |text: &dyn std::fmt::Display| Ok(format!("{text}\n"));
@@ -283,7 +283,7 @@ impl Daemon {
             ["start_server", "-uid", user] => self.start_server(user, options),
             ["shutdown_server", pid, rest @ ..] => {
                 let (pid, server) = self.server(pid)?;
-                // Without -f it ends by itself after its last client; no test waits for that.
+                // Without -f the server ends by itself after its last client; no test waits for that.
                 if server.clients.is_empty() || rest.contains(&"-f") {
                     server.child.kill()?;
                     server.child.wait()?;
@@ -347,8 +347,8 @@ impl Daemon {
         }
     }
 
-    /// A server for a program of this user, who is its first client or one more; `None` while it must
-    /// wait for those of another user.
+    /// A server for a program of this user, whether it is the first client or a further one; None while it must wait
+    /// for clients of another user.
     fn admit(
         &mut self,
         pid: u32,
@@ -417,7 +417,7 @@ impl Daemon {
         Ok(String::new())
     }
 
-    /// Starts a server, as this user if it may be; `None` where servers end at once.
+    /// Starts a server, as this user if possible; None if servers end at once.
     fn spawn_server(
         &mut self,
         user: &str,
@@ -428,7 +428,7 @@ impl Daemon {
             return Ok(None);
         }
         let program = self.place.server();
-        // A link, which no other daemon of the folder replaces: a server finds out by its program's name what it is.
+        // A hard link, so that the server's program name shows what it is.
         match fs::hard_link(std::env::current_exe()?, &program) {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                 return Err(error).context(program.display().to_string());
@@ -515,8 +515,8 @@ impl Daemon {
     }
 }
 
-/// Starts the server's program. The real daemon changes the user alone, not the group. A user may have no way to the
-/// program's folder; then it stays the daemon's.
+/// Starts the server's program. Like the real daemon, it changes only the user, not the group. If the user cannot
+/// reach the program's folder, the server keeps the daemon's user.
 fn spawn(program: &Path, user: Option<u32>) -> std::io::Result<Child> {
     let mut command = Command::new(program);
     command
@@ -535,7 +535,7 @@ impl Server {
         !self.clients.is_empty()
     }
 
-    /// Keeps these clients only. A fault is over when the last one has gone.
+    /// Removes the other clients. A fault ends when the last client has gone.
     fn keep(&mut self, stays: impl Fn(&Client) -> bool) {
         let before = self.clients.len();
         self.clients.retain(stays);
@@ -549,7 +549,7 @@ fn lines(all: impl IntoIterator<Item = impl std::fmt::Display>) -> String {
     all.into_iter().map(|one| format!("{one}\n")).collect()
 }
 
-/// Prints what holds then; a wrong value changes nothing.
+/// Prints the current value; a wrong value changes nothing.
 fn set_percentage(of: &mut String, value: &str) -> anyhow::Result<String> {
     if let Ok(number) = value.parse::<f64>()
         && number > 0.0
@@ -570,7 +570,7 @@ fn set_limit(
     Ok(String::new())
 }
 
-/// Rounded down to G, as the real one prints it.
+/// Rounded down to G, as the real daemon prints it.
 fn limit(limits: &BTreeMap<String, u64>, device: &str) -> String {
     let mib = limits.get(device);
     mib.map_or(String::new(), |mib| format!("{}G\n", mib / 1024))

@@ -1,17 +1,17 @@
-//! A stand-in for `nvidia-cuda-mps-control`, for what the real one does only with a GPU: servers,
-//! their clients, a server in FAULT, a daemon that hangs. It is to be copied under that name.
+//! A stand-in for `nvidia-cuda-mps-control`, for functions that the real one only has with a GPU: servers, their
+//! clients, a server in FAULT, a daemon that hangs. Copy it under that name.
 //!
-//! In the folder of the program, `standin.json` says what the program can do ([`Options`]), and
-//! `commands` gets a line `PIPE DIRECTORY, a tab, ARGUMENTS or COMMAND` for each start and command. What a
-//! GPU would bring about is told to a daemon with commands of its own, by the same way as all others:
+//! The file `standin.json` in the program's folder has its options ([`Options`]). The file `commands` gets a line
+//! `PIPE DIRECTORY, a tab, ARGUMENTS or COMMAND` for each start and command. Events that a GPU would cause are
+//! further commands to the daemon:
 //!
 //! ```text
 //! standin client SERVER PID...       these processes have become clients
 //! standin status SERVER FAULT        until its last client has gone
 //! ```
 //!
-//! `gpusim run` connects as CUDA does: see [`gpusim::mps`]. A server is started for it if there is none; a
-//! daemon without `-multiuser-server` has one for one user at a time, and lets others wait.
+//! `gpusim run` connects as CUDA does: see [`gpusim::mps`]. A server is started for it if there is none; a daemon
+//! without `-multiuser-server` has one server for one user at a time, and lets others wait.
 
 #![forbid(unsafe_code)]
 
@@ -30,23 +30,23 @@ use serde::Deserialize;
 /// Marks the process that `-d` starts in the background.
 const BACKGROUND: &str = "MPS_STANDIN_BACKGROUND";
 
-/// What the program can do.
+/// The options of the stand-in.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Options {
-    /// What `-v` prints.
+    /// The output of `-v`.
     version: u32,
-    /// Whether it knows `-multiuser-server`.
+    /// Whether it has `-multiuser-server`.
     multiuser: bool,
-    /// Whether it knows static partitions.
+    /// Whether it has static partitions.
     partitions: bool,
-    /// Into how many chunks a GPU is partitioned.
+    /// The number of chunks of a GPU.
     chunks: u32,
     /// First words of the commands that never end; `-d` for the start, `connect` for clients.
     hang: Vec<String>,
     /// Whether servers end at once, as without a GPU.
     servers_end: bool,
-    /// Whether servers leave the session of their daemon, as a user may have them do who traces them.
+    /// Whether servers leave the session of their daemon, as a user who traces them can make them do.
     servers_leave: bool,
 }
 
@@ -150,7 +150,7 @@ fn run() -> anyhow::Result<ExitCode> {
         "-S" | "--static-partitioning" => options.partitions,
         _ => false,
     };
-    // As the real one answers to what it does not know.
+    // The answer of the real program to an unknown option.
     if !arguments.iter().all(known) || !(has("-d") || has("-f")) {
         return no_daemon();
     }
@@ -171,7 +171,7 @@ fn run() -> anyhow::Result<ExitCode> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // It writes when it listens, or why it does not.
+    // The background process writes a line when it listens, or the reason why it does not.
     let mut line = String::new();
     let mut out = BufReader::new(daemon.stdout.take().context("its stdout is ours")?);
     out.read_line(&mut line)?;
@@ -203,7 +203,7 @@ fn client(place: &Place) -> anyhow::Result<ExitCode> {
         }
         std::io::stdout().write_all(&answer)?;
     }
-    // After `quit` the daemon ends before this program does.
+    // After `quit` the daemon ends before this program.
     stream.shutdown(std::net::Shutdown::Write)?;
     answers.read_to_end(&mut Vec::new())?;
     Ok(ExitCode::SUCCESS)

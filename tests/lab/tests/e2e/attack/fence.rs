@@ -1,4 +1,4 @@
-//! What outlives a job: descriptors of its devices, and processes that hide in its control group.
+//! Attacks by processes and descriptors that outlive a job, and by control groups that a user makes.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ nodes = "@NODES@"
 gpus = [@GPU@]
 "#;
 
-/// Holds files open, as paths: without a driver behind a device nothing else of it can be opened.
+/// Keeps files open, as paths: without a driver behind a device nothing else of it can be opened.
 const HOLD_FILES: &str = r#"
 use strict;
 my @held;
@@ -32,7 +32,7 @@ sleep 600;
 #[test]
 #[ignore = "full: alone, as simulated devices have the same numbers in all labs"]
 fn devices_that_stay_open() -> Result<(), LabError> {
-    // Devices have the same numbers in all labs of the machine: this GPU is in no other.
+    // Devices have the same numbers in all labs of the machine; no other lab has this GPU.
     let gpu = 12 + u32::from(crate::since(23, 11)?) + u32::from(crate::since(25, 5)?);
     let lab = Lab::builder()
         .gpus("H100-80", gpu + 1)
@@ -62,11 +62,11 @@ fn devices_that_stay_open() -> Result<(), LabError> {
     let other_user = hold(two)?;
     lab.write_work("first", "")?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
-    // The process of the job's user is ended.
+    // The process of the job's own user was killed.
     if lab.wait_for_end(same_user)?.state() != "FAILED" {
         attack.reached("devices of an earlier job of the same user");
     }
-    // That of the other user may have been tricked into holding them.
+    // The other user may have been tricked into holding the descriptors.
     assert_eq!(lab.job(other_user)?.state(), "RUNNING");
     let next = lab.sbatch(one, &["--gres=gpufrac:0.125", &format!("--wrap={HOLD}")])?;
     lab.wait_for_state(next, &["RUNNING"])?;
@@ -89,12 +89,12 @@ partitions = ["gpu"]
 nodes = "@NODES@"
 "#;
 
-/// A script for the lab's node: other labs have jobs of the same users and numbers.
+/// A script for the lab's node, because other labs have jobs with the same users and ids.
 fn of_node(lab: &Lab, script: &str) -> String {
     script.replace("NODE", &lab.nodes()[0])
 }
 
-/// Moves itself into a group of its own below the task of the job `$1`.
+/// Moves itself to a new group below the task of the job `$1`.
 const MOVE: &str = r#"#!/bin/bash
 task=$(find /sys/fs/cgroup/devices/slurm_NODE/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
 mkdir "$task/mine" || exit 1
@@ -127,7 +127,7 @@ fn a_process_that_moves_into_a_job() -> Result<(), LabError> {
     attack.end()
 }
 
-/// Makes groups below the task of the job `$1`, and moves through them, as fast as it can.
+/// Makes groups below the task of the job `$1`, and moves through them as fast as possible.
 const HOP: &str = r#"#!/bin/bash
 task=$(find /sys/fs/cgroup/devices/slurm_NODE/uid_*/job_"$1" -type d -name 'task_*' -user "$(id -u)" | head -n 1)
 cd "$task" || exit 1
@@ -137,7 +137,7 @@ for ((i = 0; ; i++)); do
 done
 "#;
 
-/// The epilog of the job below which groups are made ends in time, and the job's place is free again.
+/// The epilog of the job ends in time although groups are made below it, and the job's place is free again.
 #[test]
 fn groups_without_end() -> Result<(), LabError> {
     let lab = Lab::builder()

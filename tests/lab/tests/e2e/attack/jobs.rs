@@ -1,4 +1,4 @@
-//! Jobs of several parts: tasks of an array, nodes, components of a het job, steps.
+//! Attacks by jobs of several parts: tasks of an array, nodes, components of a heterogeneous job, steps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::Attack;
 use crate::HOLD;
 use crate::fence::{LOOK, answers, own_devices, reached};
 
-/// What one part is changed to; `@` stands for the mark of the series.
+/// The change of one part; `@` stands for the mark of the series.
 const CHANGES: [&str; 8] = [
     "TresPerNode=@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
     "TresPerNode=@gpufrac:50,@shard:1",
@@ -21,7 +21,7 @@ const CHANGES: [&str; 8] = [
     "Gres=gpufrac:0.125",
 ];
 
-/// Whether Slurm has decided what becomes of a job: it runs, waits for what it asks for, or is held.
+/// Whether Slurm has decided about a job: it runs, waits for resources, or is held.
 fn is_settled(job: &Job) -> bool {
     let undecided = ["None", "JobHeldUser", "Priority", "BeginTime"];
     match job.state() {
@@ -30,7 +30,7 @@ fn is_settled(job: &Job) -> bool {
     }
 }
 
-/// All jobs of a user that are not over.
+/// All jobs of a user that have not ended.
 fn active(lab: &Lab, user: &User) -> Result<Vec<Job>, LabError> {
     let owner = format!("{}(", user.name);
     let mut jobs = lab.jobs()?;
@@ -45,7 +45,7 @@ fn start_and_compare(attack: &mut Attack<'_>, user: &User) -> Result<(), LabErro
         let release = lab.command("scontrol").user(user);
         release.args(["release", &job.id().to_string()]).run()?;
     }
-    // Only some of them have a place: who waits for one is settled.
+    // Only some of the jobs find a place; a job that waits for one is settled.
     let settled = || Ok(active(lab, user)?.iter().all(is_settled).then_some(()));
     lab.wait("the jobs are settled", Duration::from_secs(60), settled)?;
     let jobs = active(lab, user)?;
@@ -83,7 +83,7 @@ fn parts_of_a_job_that_are_changed_apart() -> Result<(), LabError> {
         lab.try_update(user, &[&id, &change, "NumNodes=1"])?;
         Ok::<_, LabError>(with.status.success())
     };
-    // Tasks of an array, of which each is changed in another way, and then all together.
+    // Tasks of an array: each is changed in another way, then all together.
     let tasks = CHANGES.len() - 1;
     let array = format!("--array=0-{tasks}");
     let job = submit(&["--hold", &array, "--gres=gpufrac:0.5", &script])?;
@@ -93,7 +93,7 @@ fn parts_of_a_job_that_are_changed_apart() -> Result<(), LabError> {
     assert!(change(&format!("{job}_0"), "Gres=gpufrac:0.125")?);
     change(&job.to_string(), CHANGES[0])?;
     start_and_compare(&mut attack, user)?;
-    // Nodes, of which the job is to have fewer, and components that ask for different sizes.
+    // The job gets fewer nodes, and components with different sizes.
     for what in CHANGES {
         let nodes = submit(&["--hold", "-N2", "--gres=gpufrac:0.5", &script])?;
         change(&nodes.to_string(), what)?;
@@ -114,7 +114,7 @@ fn parts_of_a_job_that_are_changed_apart() -> Result<(), LabError> {
     attack.end()
 }
 
-/// What a step asks for beside or beyond its job, and what it says that Slurm gave it.
+/// Requests of steps that exceed or contradict their job, with the step's view of its allocation.
 const STEPS: [&str; 10] = [
     "--gres=gpufrac:0.5",
     "--gres=gpufrac:1",
@@ -136,7 +136,7 @@ fn steps_that_ask_for_more_than_their_job_has() -> Result<(), LabError> {
     let devices = lab.folder().gpus(node).join("dev").display().to_string();
     lab.write_work("look.sh", LOOK)?;
     let script = format!("--wrap={HOLD}");
-    // What is not to be reached: another job of the same user, whose files the user may open.
+    // The target: another job of the same user, whose files the user may open.
     let jobs = [
         lab.sbatch(user, &["--gres=gpufrac:0.25", &script])?,
         lab.sbatch(user, &["--gres=gpufrac:0.25", &script])?,
@@ -148,7 +148,7 @@ fn steps_that_ask_for_more_than_their_job_has() -> Result<(), LabError> {
     let id = format!("--jobid={}", jobs[0]);
     let mut seen = 0;
     for option in STEPS {
-        // As Slurm marks them, and as users write them.
+        // Marks of both forms, and none as users write them.
         for mark in ["gres/", "gres:", ""] {
             let step = lab.command("srun").user(user);
             let step = step

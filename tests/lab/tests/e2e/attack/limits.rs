@@ -1,4 +1,4 @@
-//! Submissions and updates that are very long.
+//! Attacks by very long submissions and updates.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::submission::build_program;
 /// Larger than anything that a client sends.
 const LARGE: usize = 64 << 20;
 
-/// Longer than Linux lets a variable of a program be.
+/// Longer than Linux allows for an environment variable of a program.
 const VARIABLE: usize = 200 << 10;
 
 fn build(lab: &Lab) -> Result<PathBuf, LabError> {
@@ -28,7 +28,7 @@ fn send(lab: &Lab, program: &Path, args: &[&str]) -> Result<Outcome, LabError> {
         .run()
 }
 
-/// The most memory that slurmctld has had, in KiB.
+/// The peak memory of slurmctld in KiB.
 fn peak_kib(lab: &Lab) -> u64 {
     let pid = lab.daemon_pid("slurmctld").expect("slurmctld runs");
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
@@ -39,7 +39,7 @@ fn peak_kib(lab: &Lab) -> u64 {
     peak.and_then(|peak| peak.parse().ok()).expect("Linux says")
 }
 
-/// slurmctld has Slurm's own copies of a message: the one that was received, and what was unpacked from it.
+/// slurmctld's memory contains Slurm's own copies of a message: the received one, and the unpacked one.
 #[test]
 fn long_texts_do_not_stall_slurmctld() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -78,7 +78,7 @@ fn long_texts_do_not_stall_slurmctld() -> Result<(), LabError> {
         }
         slowest
     })?;
-    // The unit of what this machine can do now: a message of that size to a slurmctld that refuses it at once.
+    // The reference for this machine: a message of that size to a slurmctld that refuses it at once.
     let begun = Instant::now();
     send(&lab, &program, &["submit", "comment", &bytes])?;
     let plain = begun.elapsed();
@@ -89,7 +89,8 @@ fn long_texts_do_not_stall_slurmctld() -> Result<(), LabError> {
         ));
     }
     let grown = peak_kib(&lab).saturating_sub(before) / 1024;
-    // Slurm's own: what it receives, what it unpacks (48 bytes for each short variable), and what its threads keep of it.
+    // Slurm's own memory: the received message, the unpacked one (48 bytes for each short variable), and what its
+    // threads keep.
     let most = 20 * (LARGE as u64 >> 20);
     if grown > most {
         attack.reached(format!("slurmctld grew by {grown} MiB, limit {most} MiB"));
@@ -113,7 +114,7 @@ fn variables_that_no_program_can_have() -> Result<(), LabError> {
             attack.reached(format!("a job with {kind} of {VARIABLE} bytes"));
         }
     }
-    // 22.05 has no use for `extra`.
+    // 22.05 ignores `extra`.
     let extra = lab.slurm().since(23, 2).then_some("extra");
     for kind in ["comment", "features", "std_out"].into_iter().chain(extra) {
         for gres in [&["--gres=gpufrac:0.125"][..], &["--partition=cpu"]] {

@@ -1,11 +1,11 @@
-//! What slurmd starts of a user outside of every job.
+//! Attacks by processes that slurmd starts for a user outside of every job.
 
 use gpufrac_lab::{Lab, LabError};
 
 use super::Attack;
 use crate::HOLD;
 
-/// slurmd loads the login environment where a job has this variable with the value 1.
+/// slurmd loads the login environment if a job has this variable with the value 1.
 const SHOW: &str = "--wrap=echo login=$SLURM_GET_USER_ENV";
 
 #[test]
@@ -28,12 +28,12 @@ fn a_login_shell_outside_of_the_fence() -> Result<(), LabError> {
     attack.end()
 }
 
-/// job_submit does not see the environment of a job that is moved.
+/// job_submit does not see the environment of a job whose partition is changed.
 #[test]
 fn a_login_shell_of_a_job_that_is_moved() -> Result<(), LabError> {
     let lab = Lab::builder()
         .partition("cpu", "")
-        // Says that it loads the environment.
+        // slurmd then logs that it loads the environment.
         .slurm_conf_extra("SlurmdDebug=verbose")
         .start()?;
     let mut attack = Attack::begin(&lab, "~/.profile of a job that is moved")?;

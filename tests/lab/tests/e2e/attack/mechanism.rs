@@ -1,4 +1,4 @@
-//! A mechanism that a request names: a slice by another one keeps other promises.
+//! A request that names a mechanism must not get a slice by another one, which isolates less.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use gpufrac_lab::{JobId, Lab, LabError};
 use super::Attack;
 use crate::HOLD;
 
-/// Instances of a job's own, and instances that jobs share, on one node.
+/// Instances of one job each, and instances that jobs share, on one node.
 const POOLS: &str = r#"
 [pool.own]
 mechanism = "mig"
@@ -53,7 +53,7 @@ fn a_mechanism_that_is_lost_on_the_way() -> Result<(), LabError> {
         &["--partition=both"],
         &[],
     ] {
-        // With the client's plugin, and by the controller's alone.
+        // With the client's plugin, and with the controller's only.
         for config in [None, Some("/nonexistent")] {
             let mut sbatch = lab.command("sbatch").user(user);
             if let Some(path) = config {

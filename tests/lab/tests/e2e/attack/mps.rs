@@ -1,4 +1,4 @@
-//! Processes, log lines and files of users against control daemons of MPS, and against what root needs for others.
+//! Attacks on MPS control daemons, and on files of root for other jobs, by users' processes, log lines and files.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +10,11 @@ use gpufrac_lab::{JobId, Lab, LabError};
 use super::Attack;
 use crate::shared_devices::{control, daemons, pipe, start_with_control};
 
-/// All that a log of a daemon and a file of a job may take.
+/// The most space for the log of a daemon and the file of a job, in bytes.
 const SPACE: u64 = 8 << 20;
 
-/// Programs that call themselves servers of the job's daemon, in sessions of their own and always new ones, and lines for
-/// its log without end.
+/// Starts programs with the name of the job's server, each in a new session, and writes to the daemon's log without
+/// end.
 const SERVERS: &str = "\
 mkdir attack && cp /bin/sleep attack/nvidia-cuda-mps-server && cd attack
 for i in $(seq 200); do setsid ./nvidia-cuda-mps-server 60 & done
@@ -23,7 +23,7 @@ perl -e 'my $line = pack(\"L12\", 0xabcde000, 1, 2026, 1, 1, 0, 0, 0, 0, 0, 2000
     print $line for 1..8000' >$CUDA_MPS_PIPE_DIRECTORY/log
 cd .. && touch attacked; while :; do sleep 1; done";
 
-/// Fills the file of HAMi-core, and tells it before the file is gone.
+/// Fills the file of HAMi-core, and prints its size before it is removed.
 const FILE: &str = "\
 head -c 64M /dev/zero >$CUDA_DEVICE_MEMORY_SHARED_CACHE
 touch attacked; while :; do sleep 1; done";
@@ -35,7 +35,7 @@ fn pool(mechanism: &str, more: &str) -> String {
     )
 }
 
-/// Starts the attacker's job, and waits until it has done its worst.
+/// Starts the attacker's job, and waits until the attack was carried out.
 fn attacked(lab: &Lab, script: &str) -> Result<JobId, LabError> {
     let wrap = format!("--wrap={script}");
     let job = lab.sbatch(&lab.users()[0], &["--gres=gpufrac:0.25", &wrap])?;
@@ -46,7 +46,7 @@ fn attacked(lab: &Lab, script: &str) -> Result<JobId, LabError> {
     Ok(job)
 }
 
-/// The length of a file where Slurm is.
+/// The length of a file in the lab's namespace.
 fn length(lab: &Lab, path: &Path) -> Result<u64, LabError> {
     let text = lab
         .command("stat")
@@ -56,7 +56,7 @@ fn length(lab: &Lab, path: &Path) -> Result<u64, LabError> {
     Ok(text.trim().parse().expect("a length"))
 }
 
-/// Ends the attacker's job. Its slice goes, and a job of a third user gets as much.
+/// Ends the attacker's job. Its slice is removed, and a job of a third user gets as much.
 fn over(lab: &Lab, job: JobId) -> Result<(), LabError> {
     let node = &lab.nodes()[0];
     lab.command("scancel").args([job.to_string()]).stdout()?;
@@ -93,7 +93,7 @@ fn servers_and_logs_of_a_private_daemon() -> Result<(), LabError> {
 
 #[test]
 fn a_file_of_hami_core() -> Result<(), LabError> {
-    // Preloading nothing does no harm.
+    // An empty preload does no harm.
     let place = tempfile::tempdir().expect("a folder");
     fs::set_permissions(place.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let library = place.path().join("libvgpu.so");

@@ -1,11 +1,11 @@
-//! Requests that Slurm and gpufrac could read in two ways.
+//! Attacks by requests with two readings.
 
 use gpufrac_lab::{Lab, LabError};
 
 use super::Attack;
 use crate::HOLD;
 
-/// Texts behind which more could be had than Slurm counts; `@` stands for the mark of the series.
+/// Texts that could give more than Slurm counts; `@` stands for the mark of the series.
 const TEXTS: [&str; 15] = [
     "@gpufrac:50,@shard:50,x@shard:1,x@gpufrac:1",
     "@gpufrac:50,@shard:50,@shard:1,@gpufrac:1",
@@ -19,9 +19,9 @@ const TEXTS: [&str; 15] = [
     "@gpufrac:0x32,@shard:50",
     "@gpufrac:+50,@shard:+50,@shard:1",
     "@shard:1",
-    // Slurm compares Types by a number, and this one has that of `half`.
+    // Slurm compares Types by a number, and this Type has that of `half`.
     "@gpufrac:25,@shard:x063x063x:25",
-    // Where one of them ends Slurm's list.
+    // One of the items ends Slurm's list.
     "@gpufrac:50,@shard:50,@5,@shard:1",
     "@shard:3,@5,@gpufrac:50",
 ];
@@ -60,7 +60,7 @@ fn texts_that_slurm_reads_otherwise() -> Result<(), LabError> {
     attack.end()
 }
 
-/// 22.05 divides by zero where the counts of shares are taken away, at each start from its saved state again.
+/// 22.05 divides by zero if the counts of shares are removed, again at each start from its saved state.
 #[test]
 fn counts_that_are_taken_away() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;

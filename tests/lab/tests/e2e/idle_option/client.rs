@@ -1,4 +1,4 @@
-//! libslurm as prolog, epilog and reaper use it, against a real slurmctld.
+//! libslurm as prolog, epilog and reaper use it, with a real slurmctld.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use gpufrac_lab::{JobId, Lab, LabError};
 use super::{QUARTER, lab, lab_of, task, wait_for_task};
 use crate::{HOLD, go};
 
-/// What the program `slurm-client` says of a job.
+/// The answer of the program `slurm-client` about a job.
 fn ask(lab: &Lab, word: &str, job: JobId) -> Result<String, LabError> {
     let asked = lab.command("slurm-client").args([word, &job.to_string()]);
     Ok(asked.stdout()?.trim_end().to_owned())
 }
 
-/// Waits until a job wrote this file.
+/// Waits until a job has written this file.
 fn wait_for_file(lab: &Lab, name: &str) -> Result<(), LabError> {
     let path = lab.folder().work().join(name);
     lab.wait(name, Duration::from_secs(20), || {
@@ -86,7 +86,7 @@ fn what_is_done_to_an_arrays_task_is_done_to_it_alone() -> Result<(), LabError> 
          touch ready.$SLURM_ARRAY_TASK_ID\n\
          while [ ! -e go ]; do sleep 0.05; done\n",
     )?;
-    // The third waits: it keeps the array's number, and slurmctld has a record of tasks that wait.
+    // The third task is pending: it has the array's id, and slurmctld has a record of pending tasks.
     let array = lab.sbatch(user, &[QUARTER, "--array=3-5%2", "tasks.sh"])?;
     for number in [3, 4] {
         wait_for_task(&lab, array, number, |job| job.state() == "RUNNING")?;
@@ -98,7 +98,7 @@ fn what_is_done_to_an_arrays_task_is_done_to_it_alone() -> Result<(), LabError> 
         told.contains(&format!("array=Some(({array}, 3))")),
         "{told}"
     );
-    // Nobody was named.
+    // The user named no recipient.
     assert!(
         told.contains(&format!("mail_user={:?}", user.name)),
         "{told}"
@@ -109,7 +109,7 @@ fn what_is_done_to_an_arrays_task_is_done_to_it_alone() -> Result<(), LabError> 
     assert_eq!(ask(&lab, "cancel", fourth)?, "done");
     wait_for_task(&lab, array, 4, |job| job.state() == "CANCELLED")?;
 
-    // Now the last one, with the array's number.
+    // Now the last task, with the array's id.
     wait_for_task(&lab, array, 5, |job| job.state() == "RUNNING")?;
     wait_for_file(&lab, "ready.5")?;
     assert_eq!(task(&lab, array, 5)?.id(), array);
@@ -157,7 +157,7 @@ fn signals_go_to_the_script_or_to_the_steps() -> Result<(), LabError> {
     go(&lab)?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
 
-    // A job that has no script says so.
+    // A job without a script has its own error.
     let salloc = lab
         .command("salloc")
         .user(user)
@@ -172,8 +172,8 @@ fn signals_go_to_the_script_or_to_the_steps() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A het job of two quarters that runs: its first component and the other one. Backfill starts it, on
-/// a node for each.
+/// A running heterogeneous job of two quarters: its first component and the other one. Backfill starts it, with a
+/// node for each.
 fn het_job(lab: &Lab) -> Result<[JobId; 2], LabError> {
     let args = ["-t5", QUARTER, ":", "-t5", QUARTER, "het.sh"];
     lab.write_work("het.sh", &format!("#!/bin/sh\n{HOLD}\n"))?;

@@ -81,7 +81,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
             site.change(&site.config(), "gpu = \"H100-80\"", "gpu = \"A100-40\"");
             Ok(())
         },
-        // One error for all GPUs that differ alike.
+        // One error for all GPUs with the same difference.
         &["gpufrac: GPU 0, 1 (", "set `gpu` of the pool to this model"],
         Fate::SliceOrNone,
     ),
@@ -112,7 +112,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     Mistake::new(
         "users who ask for the Type of before",
         |_| Ok(()),
-        // Nothing is wrong on the host.
+        // There is no mistake on the host itself.
         &[],
         Fate::Refused("no GPU of this cluster has the Type \"h100\""),
     )

@@ -1,4 +1,4 @@
-//! Programs and plugins that are missing, not executable, not root's, or not called.
+//! Programs and plugins that are missing, not executable, writable by others, or not called.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use gpufrac_lab::LabError;
 use super::{Fate, Mistake, Site, replace};
 use crate::upgrade::install_all;
 
-/// A plugin for a series of Slurm in which no lab is.
+/// A plugin for a series of Slurm that no lab runs.
 const OF_ANOTHER_SERIES: &str = "const char plugin_name[] = \"gpufrac\";\n\
     const char plugin_type[] = \"spank\";\n\
     const unsigned int plugin_version = 0x190500;\n\

@@ -1,4 +1,4 @@
-//! What a node loses with all that is on it, beside a job on another node.
+//! Losses on a node, beside a job on another node.
 
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ fn start_job(site: &mut Site) -> Result<JobId, LabError> {
     Ok(job)
 }
 
-/// They run as before: none is lost. They are ended.
+/// The jobs still run, then they are ended.
 fn end_jobs(site: &mut Site) -> Result<(), LabError> {
     for job in std::mem::take(&mut site.jobs) {
         let state = site.lab.job(job)?.state().to_owned();
@@ -42,7 +42,7 @@ fn end_jobs(site: &mut Site) -> Result<(), LabError> {
         site.lab.command("scancel").args([number]).stdout()?;
         site.lab.wait_for_end(job)?;
     }
-    // Their epilogs, too.
+    // Their epilogs end, too.
     let node = site.node().to_owned();
     site.lab
         .wait("no job is on the node", Duration::from_secs(60), || {
@@ -61,7 +61,7 @@ fn calm(site: &mut Site) -> Result<(), LabError> {
     site.lab.gpusim(site.node(), &["clear"]).map(drop)
 }
 
-/// What slurmctld has written, and a copy of it.
+/// slurmctld's saved state, and a copy of it.
 fn state_of_slurmctld(site: &Site) -> (PathBuf, PathBuf) {
     let root = site.lab.folder().root();
     (root.join("state"), root.join("state-of-before"))
@@ -231,13 +231,14 @@ pub(super) const MISTAKES: &[Mistake] = &[
             fs::rename(&before, &state).expect("root may");
             site.lab.start_slurmctld()
         },
-        // Slurm knows no such job any more, and ends it. The next one has its number.
+        // Slurm no longer knows the job, and ends it. The next job gets its id.
         &[],
         Fate::SliceOrNone,
     )
-    // The slurmd of 22.05 runs no prolog for a number that it had before; such a job goes back, and says to submit it again.
+    // The slurmd of 22.05 runs no prolog for an id that it had before; such a job is requeued, with the advice to
+    // submit it again.
     .mended(|site| {
-        // 22.05 takes no job for a node that has not registered since slurmctld's start.
+        // 22.05 accepts no job for a node that has not registered since slurmctld's start.
         let limit = Duration::from_secs(120);
         site.lab.wait("a job gets its slice again", limit, || {
             Ok((site.try_job(QUARTER)? == Seen::Slice).then_some(()))

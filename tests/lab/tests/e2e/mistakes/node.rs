@@ -1,4 +1,4 @@
-//! What is lost, left over or damaged on a node.
+//! Lost, left-over and damaged files and instances on a node.
 
 use std::fs;
 

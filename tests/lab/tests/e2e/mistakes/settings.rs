@@ -1,10 +1,10 @@
-//! Lines of Slurm's files that were forgotten, copied from elsewhere or changed since.
+//! Lines of Slurm's files that were forgotten, copied from another site, or changed later.
 
 use gpufrac_lab::LabError;
 
 use super::{Fate, Mistake, Site};
 
-/// A line of slurm.conf, and what stands there by mistake; it holds from the next restart on.
+/// A line of slurm.conf with a mistake, which takes effect at the next restart.
 macro_rules! in_file {
     ($name:literal, $file:literal, $from:literal, $to:literal, $said:literal) => {
         Mistake::new(

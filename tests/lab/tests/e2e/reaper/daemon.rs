@@ -1,4 +1,4 @@
-//! The daemon itself: its ends and beginnings, and what it does when others fail.
+//! The daemon itself: start, end, and faults of other programs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const QUARTER: &str = "--gres=gpufrac:0.25";
 const BEGINS: &str = "watches the slices of node";
 
-/// Waits until this stands so often in the log.
+/// Waits until the log has these words `count` times.
 fn wait_for_count(lab: &Lab, node: &str, words: &str, count: usize) -> Result<(), LabError> {
     let what = format!("{count} times: {words}");
     lab.wait(&what, Duration::from_secs(60), || {
@@ -138,7 +138,7 @@ fn nobody_is_warned_while_slurmctld_is_silent() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// What Prometheus reads.
+/// The metrics for Prometheus.
 fn metrics(lab: &Lab, node: &str) -> Result<String, LabError> {
     let log = lab.reaper_log(node)?;
     let address = log.split("metrics at http://").nth(1).unwrap_or_default();
@@ -177,7 +177,7 @@ fn expect_all_run(lab: &Lab, node: &str, jobs: &[JobId]) -> Result<(), LabError>
     Ok(())
 }
 
-/// More than half of the slices of a node, and three at least.
+/// More than half of the slices of a node, and at least three.
 const BREAKER: (&str, &str) = (
     "breaker",
     "{ node_share = 50, cluster_share = 100, least = 3 }",
@@ -231,7 +231,7 @@ fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabE
     for job in &jobs {
         wait_for_decision(&lab, node, *job, "refuse")?;
     }
-    // Two are too few for it; nobody has seen that the telemetry is right.
+    // Two are too few for the breaker.
     let ended = jobs[2..].iter().map(ToString::to_string);
     lab.command("scancel").args(ended).stdout()?;
     for job in &jobs[..2] {
@@ -248,7 +248,7 @@ fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabE
     lab.expect_nothing_left()
 }
 
-/// Gives another program for the lab's epilog; the answer is the right one.
+/// Replaces the lab's epilog; returns the original text.
 fn replace_epilog(lab: &Lab, text: &str) -> Result<String, LabError> {
     let path = lab.folder().bin().join("epilog");
     let before = fs::read_to_string(&path).map_err(failed(&path))?;
@@ -287,7 +287,7 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
         scontrol(&lab, &["update", &node, "State=RESUME"])?;
     }
 
-    // The epilog never came, and slurmctld cannot say whether the job is over.
+    // The epilog never ran, and slurmctld cannot say whether the job has ended.
     let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
     lab.wait_for_state(job, &["RUNNING"])?;
     lab.stop_reaper(&node, Signal::SIGTERM)?;
@@ -329,7 +329,7 @@ fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabErro
     lab.wait_for_end(job)?;
     wait_for_no_lease(&lab, node)?;
     replace_epilog(&lab, &epilog)?;
-    // The daemon tells of a lease after the lease is gone.
+    // The daemon logs the end of a lease after the lease is gone.
     let ended = "Slurm says the job is over, but no epilog came";
     lab.wait("both leases are told", Duration::from_secs(10), || {
         let told = lab.reaper_log(node)?.matches(ended).count();
@@ -346,7 +346,7 @@ fn a_process_that_computes_without_a_lease_is_told_of() -> Result<(), LabError> 
     let job = submit(&lab, user, &[QUARTER], "sleep 1000")?;
     lab.wait_for_state(job, &["RUNNING"])?;
     let slice = lab.slice(node, job)?;
-    // The files of the slice let its user in, from outside of the job too.
+    // The files of the slice admit its user, also from outside of the job.
     let root = lab.folder().gpus(node).display().to_string();
     let outside = lab
         .command("gpusim")
@@ -388,7 +388,7 @@ fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
     let damaged = lab.folder().run(node).join("leases/999999");
     fs::write(&damaged, "version = 1\nsta").map_err(failed(&damaged))?;
     wait_for_log(&lab, node, "leases: ")?;
-    // A warning may have come before that on a busy machine.
+    // On a busy machine a warning may have come earlier.
     let before = decisions(&lab, node, job)?;
     std::thread::sleep(21 * SECOND);
     let log = lab.reaper_log(node)?;
@@ -407,7 +407,7 @@ fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A library that shows a program another wall clock; none where there is no way to it.
+/// A library that shows a program another wall clock; None if it is not available.
 fn other_clock() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
     let library = debian::Release::open(&cache, "bookworm").and_then(|release| {
@@ -428,7 +428,7 @@ fn other_clock() -> Option<PathBuf> {
     paths.find(|path| path.exists())
 }
 
-/// An instance, and a GPU whose use the driver tells by the wall clock.
+/// A MIG instance, and a GPU whose activity the driver reports by the wall clock.
 const CLOCKED: &str = r#"
 [pool.halves]
 mechanism = "mig"
@@ -506,7 +506,7 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
     wait_until_cancelled(&lab, &node, unused)?;
     let told = kept_once(&lab, &node, unused)?;
     let log = lab.reaper_log(&node)?;
-    // The simulator's counters go by the wall clock, so that a step of it may look like use.
+    // The simulator's counters use the wall clock, so a step of it may look like activity.
     let [.., warned, ended] = &told[..] else {
         panic!("{told:?}\n{log}")
     };

@@ -1,4 +1,4 @@
-//! From the warning to the end, and who receives the messages.
+//! From the warning to the end of a job, and the recipients of the messages.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const QUARTER: &str = "--gres=gpufrac:0.25";
-/// What comes a little later because of other work on the machine.
+/// The tolerance for other load of the machine.
 const LOAD: Duration = Duration::from_secs(60);
 
 #[test]
@@ -74,7 +74,7 @@ fn each_warning_comes_in_time_and_use_restarts_the_window() -> Result<(), LabErr
     lab.expect_nothing_left()
 }
 
-/// Rules by the names of jobs, so that one lab has them all.
+/// Rules by names of jobs, so that one lab covers all of them.
 const WAYS: &str = r#"
 [reaper.rule.checkpoint]
 names = ["checkpoint"]
@@ -140,7 +140,7 @@ fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), 
     let log = lab.reaper_log(node)?;
     let how = (ended.state(), ended.field("Restarts"));
     assert_eq!(how, ("COMPLETED", "1"), "{log}");
-    // Nothing was decided about the second run.
+    // There was no decision about the second run.
     let told = kept_once(&lab, node, back)?;
     assert_eq!(words(&told), ["warn", "signal", "requeue"], "{log}");
     assert!(told.iter().all(|told| told.rule == "checkpoint"), "{log}");
@@ -149,7 +149,7 @@ fn a_job_goes_back_to_the_queue_where_it_can_and_ends_where_not() -> Result<(), 
     lab.expect_nothing_left()
 }
 
-/// An array of three tasks of which one is idle.
+/// An array of three tasks, one of which is idle.
 fn array(lab: &Lab, user: &User, idle: u32) -> Result<JobId, LabError> {
     let script =
         format!("if [ $SLURM_ARRAY_TASK_ID = {idle} ]; then sleep 1000; else gpu busy; fi");
@@ -166,11 +166,11 @@ fn task(lab: &Lab, array: JobId, number: u32) -> Result<Job, LabError> {
 
 #[test]
 fn one_task_of_an_array_is_ended_and_the_others_live() -> Result<(), LabError> {
-    // Six jobs start at once, and four of them must be at work in time.
+    // Six jobs start at once, and four of them must be active in time.
     let windows = [("never_used", "\"12s\""), ("idle", "\"12s\"")];
     let lab = lab(&windows, "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    // The last task that starts has the number of the array itself.
+    // The last task that starts has the id of the array itself.
     let arrays = [(array(&lab, user, 0)?, 0), (array(&lab, user, 2)?, 2)];
     for (array, idle) in arrays {
         let ended = task(&lab, array, idle)?.id();
@@ -202,13 +202,13 @@ fn one_task_of_an_array_is_ended_and_the_others_live() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Whether an admin's comment is on a task.
+/// Whether a task has an admin comment.
 fn admin_comment_of_task(lab: &Lab, array: JobId, number: u32) -> Result<bool, LabError> {
     let shown = scontrol(lab, &["show", "job", &format!("{array}_{number}")])?;
     Ok(shown.contains("AdminComment="))
 }
 
-/// A mail program that keeps its arguments and what it is given.
+/// A mail program that records its arguments and its input.
 fn mail_program(lab: &Lab, name: &str) -> Result<String, LabError> {
     let work = lab.folder().work();
     let text = format!(
@@ -219,7 +219,7 @@ fn mail_program(lab: &Lab, name: &str) -> Result<String, LabError> {
     Ok(path.display().to_string())
 }
 
-/// What such a program was given, each call.
+/// The input of each call of this program.
 fn mails(lab: &Lab, name: &str) -> Result<Vec<String>, LabError> {
     let place = lab.folder().work();
     let entries = fs::read_dir(&place).map_err(failed(&place))?;
@@ -293,7 +293,7 @@ fn users_get_mail_and_a_mail_program_that_hangs_stops_nothing() -> Result<(), La
     wait_until_cancelled(&lab, node, job)?;
     let told = kept_once(&lab, node, job)?;
     let log = lab.reaper_log(node)?;
-    // The program has 10 s; the rounds do not wait for that.
+    // The program has 10 s; the rounds do not wait for it.
     let place = |words: &str| log.rfind(words);
     let (cancel, lost) = (place("decision=cancel"), place("was not sent"));
     assert!(
@@ -332,7 +332,7 @@ fn a_dry_run_touches_nothing_and_does_not_count_later() -> Result<(), LabError> 
     configure(&lab, &quick(&dry, &mail))?;
     for job in [first, second] {
         wait_until_kept(&lab, node, job, "requeue")?;
-        // What would follow has time to.
+        // Time for any further message.
         std::thread::sleep(SECOND);
         let log = lab.reaper_log(node)?;
         let told = kept_once(&lab, node, job)?;
@@ -349,7 +349,7 @@ fn a_dry_run_touches_nothing_and_does_not_count_later() -> Result<(), LabError> 
     }
     assert_eq!(mails(&lab, "sendmail")?, Vec::<String>::new());
 
-    // In earnest, and only one in an hour.
+    // Mode on, and one reclaim in an hour.
     configure(&lab, &quick(&[("reaps_per_hour", "1")], &mail))?;
     wait_until_cancelled(&lab, node, first)?;
     let told = kept_once(&lab, node, first)?;
@@ -362,7 +362,7 @@ fn a_dry_run_touches_nothing_and_does_not_count_later() -> Result<(), LabError> 
     let log = lab.reaper_log(node)?;
     let said = "this node ended 1 jobs in the last hour";
     assert!(log.contains(said), "{log}");
-    // Nor is Slurm asked again and again for nothing.
+    // Slurm is not asked again and again without need.
     lab.stop_daemon("slurmctld", Signal::SIGTERM)?;
     std::thread::sleep(5 * SECOND);
     let log = lab.reaper_log(node)?;

@@ -1,4 +1,4 @@
-//! The reaper on real Slurm. Hours are seconds here, by configuration alone.
+//! The reaper on real Slurm. Windows are seconds instead of hours, only by configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,11 +16,11 @@ mod replay;
 mod spared;
 mod stalls;
 
-/// Windows of a few seconds. Breaker and limits are out of the way.
+/// Windows of a few seconds, without breaker and limits.
 ///
-/// The reaper counts as use what it did not see for three intervals of a suspect: a machine that gives it no CPU, or
-/// whose disk makes it wait, for that long ends an escalation. So the interval is no shorter than it must be. The
-/// grace is what a busy machine needs from a lease to the first work of the job's program.
+/// The reaper counts a gap of three intervals of a suspected slice as activity, so a machine that stops the reaper
+/// for this long ends an escalation. Therefore the interval is as long as possible. The grace is the time that a busy
+/// machine needs from a lease to the first activity of the job's program.
 const QUICK: &str = "\
 [reaper]
 mode = \"on\"
@@ -36,7 +36,7 @@ reaps_per_hour = 100
 breaker = { node_share = 100, cluster_share = 100 }
 ";
 
-/// [`QUICK`] with other values for some keys of `[reaper]`, then more tables.
+/// [`QUICK`] with other values for some keys of `[reaper]`, then further tables.
 fn quick(changes: &[(&str, &str)], more: &str) -> String {
     let mut text = QUICK.to_owned();
     for (key, value) in changes {
@@ -65,10 +65,11 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
     lab.sbatch(user, &all)
 }
 
-/// What the reaper says when it takes a warning back because the machine stood still for seconds.
+/// The reaper's words when it cancels a warning because the machine stood still for seconds.
 const STOOD_STILL: &str = "nobody looked for too long";
 
-/// Drops each escalation that ended because the machine stood still, by a decision's name and whether it says so.
+/// Removes each escalation that ended because the machine stood still; `read` returns a decision's name and whether
+/// it says so.
 fn without_standstills<T>(decided: Vec<T>, read: impl Fn(&T) -> (String, bool)) -> Vec<T> {
     let mut left: Vec<T> = Vec::new();
     for decision in decided {
@@ -83,8 +84,8 @@ fn without_standstills<T>(decided: Vec<T>, read: impl Fn(&T) -> (String, bool)) 
     left
 }
 
-/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... Escalations that ended because
-/// the machine stood still are left out.
+/// Decisions about a job in the log of a node's reaper, in order: `warn`, `cancel`, ... without escalations that
+/// ended because the machine stood still.
 fn decisions(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
     let own = format!(" job={job} ");
@@ -106,7 +107,7 @@ fn wait_for_decision(lab: &Lab, node: &str, job: JobId, word: &str) -> Result<()
     })
 }
 
-/// Waits until a node's reaper cancelled a job and wrote so: it writes after Slurm carried the end out.
+/// Waits until a node's reaper cancelled a job and logged it, which it does after Slurm ended the job.
 fn wait_until_cancelled(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
     let ended = lab.wait_for_end(job)?;
     let log = lab.reaper_log(node)?;
@@ -118,7 +119,7 @@ fn wait_until_cancelled(lab: &Lab, node: &str, job: JobId) -> Result<(), LabErro
     })
 }
 
-/// Ends a job that the reaper spared, after a look that it still runs.
+/// Checks that the reaper spared a job which still runs, then ends it.
 fn expect_spared(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
     let log = lab.reaper_log(node)?;
     assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
@@ -126,7 +127,7 @@ fn expect_spared(lab: &Lab, node: &str, job: JobId) -> Result<(), LabError> {
     lab.wait_for_end(job).map(drop)
 }
 
-/// Decisions about a job, each with its stall and the source: `warn idle gpm`.
+/// Decisions about a job, each with its stall and source: `warn idle gpm`.
 fn findings(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
     let log = lab.reaper_log(node)?;
     let own = format!(" job={job} ");
@@ -143,14 +144,14 @@ fn findings(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> 
     Ok(found.collect())
 }
 
-/// Waits until a job was cancelled, and looks why. A machine that stood still meanwhile may have cost a warning.
+/// Waits until a job was cancelled, and checks the reason. If the machine stood still, a warning may be missing.
 fn expect_reclaimed(lab: &Lab, node: &str, job: JobId, why: &str) -> Result<(), LabError> {
     wait_until_cancelled(lab, node, job)?;
     let log = lab.reaper_log(node)?;
     let found = findings(lab, node, job)?;
     let last = found.len().saturating_sub(2);
     let steps = |why: &str| [format!("warn {why}"), format!("cancel {why}")];
-    // Where CPU time is looked at, that of the job's own start may be a use: more of it on later versions of Slurm.
+    // With CPU time as the source, the job's own start may count as activity, more so on later versions of Slurm.
     let by_cpu = why == "never-used mps-clients" || why == "never-used processes";
     if by_cpu && found[last..] == steps(&why.replace("never-used", "idle")) {
         return Ok(());
@@ -159,7 +160,7 @@ fn expect_reclaimed(lab: &Lab, node: &str, job: JobId, why: &str) -> Result<(), 
     Ok(())
 }
 
-/// Looks that nothing was decided about a job that runs.
+/// Checks that there was no decision about a running job.
 fn expect_unnoticed(lab: &Lab, node: &str, job: JobId, what: &str) -> Result<(), LabError> {
     let log = lab.reaper_log(node)?;
     let found = decisions(lab, node, job)?;
@@ -168,22 +169,22 @@ fn expect_unnoticed(lab: &Lab, node: &str, job: JobId, what: &str) -> Result<(),
     Ok(())
 }
 
-/// A decision as a node's reaper keeps it.
+/// A decision in the records of a node's reaper.
 #[derive(Debug)]
 struct Decided {
     word: String,
     dry_run: bool,
     rule: String,
     detail: String,
-    /// After the beginning of the record.
+    /// The time after the start of the record.
     at: Duration,
-    /// For how long the slice was stalled then.
+    /// The length of the stall.
     stalled: Duration,
-    /// How long it may be stalled by the rule.
+    /// The window of the rule.
     window: Duration,
 }
 
-/// What was decided about each run of a job on a node, from the records that outlive it.
+/// The decisions about each run of a job on a node, from the kept records.
 fn kept(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Vec<Decided>>, LabError> {
     let place = lab.folder().var(node).join("reaper");
     let entries = std::fs::read_dir(&place).map_err(failed(&place))?;
@@ -218,7 +219,7 @@ fn decided(event: &serde_json::Value) -> Decided {
     }
 }
 
-/// As [`kept`], of a job that ran once; escalations that ended because the machine stood still are left out.
+/// As [`kept`], for a job that ran once, without escalations that ended because the machine stood still.
 fn kept_once(lab: &Lab, node: &str, job: JobId) -> Result<Vec<Decided>, LabError> {
     let mut runs = kept(lab, node, job)?;
     let log = lab.reaper_log(node)?;
@@ -230,7 +231,7 @@ fn steady(told: Vec<Decided>) -> Vec<Decided> {
     without_standstills(told, |told| (told.word.clone(), told.detail == STOOD_STILL))
 }
 
-/// As [`kept_once`], once a decision is among them.
+/// As [`kept_once`], after a certain decision was made.
 fn wait_until_kept(
     lab: &Lab,
     node: &str,
@@ -244,13 +245,13 @@ fn wait_until_kept(
     })
 }
 
-/// The words of decisions.
+/// The names of decisions.
 fn words(decided: &[Decided]) -> Vec<&str> {
     let words = decided.iter().map(|decided| decided.word.as_str());
     words.collect()
 }
 
-/// Writes another `[reaper]` with what follows it, for daemons that are told of it later.
+/// Writes another `[reaper]` with the text after it, for daemons that read it later.
 fn write_reaper(lab: &Lab, toml: &str) -> Result<(), LabError> {
     let path = lab.folder().gpufrac_conf();
     let text = std::fs::read_to_string(&path).map_err(failed(&path))?;
@@ -258,9 +259,9 @@ fn write_reaper(lab: &Lab, toml: &str) -> Result<(), LabError> {
     std::fs::write(&path, format!("{pools}{toml}")).map_err(failed(&path))
 }
 
-/// Lets a node's daemon read its configuration again, and waits until it said this.
+/// Makes a node's daemon read its configuration again, and waits until it logs `answer`.
 fn reload(lab: &Lab, node: &str, answer: &str) -> Result<(), LabError> {
-    // Who has not begun yet would end of the signal.
+    // A daemon that has not started yet would be ended by the signal.
     wait_for_log(lab, node, "watches the slices of node")?;
     let said = |log: String| log.matches(answer).count();
     let before = said(lab.reaper_log(node)?);
@@ -270,14 +271,14 @@ fn reload(lab: &Lab, node: &str, answer: &str) -> Result<(), LabError> {
     })
 }
 
-/// Gives all daemons another `[reaper]` with what follows it.
+/// Gives all daemons another `[reaper]` with the text after it.
 fn configure(lab: &Lab, toml: &str) -> Result<(), LabError> {
     write_reaper(lab, toml)?;
     let mut nodes = lab.nodes().iter();
     nodes.try_for_each(|node| reload(lab, node, "read its configuration again"))
 }
 
-/// What admins wrote on a job.
+/// The admin comment of a job.
 fn admin_comment(lab: &Lab, job: JobId) -> Result<String, LabError> {
     let shown = scontrol(lab, &["show", "job", &job.to_string()])?;
     let mut lines = shown.lines();
@@ -289,7 +290,7 @@ fn scontrol(lab: &Lab, args: &[&str]) -> Result<String, LabError> {
     lab.command("scontrol").args(args).stdout()
 }
 
-/// Waits for a job that another command than sbatch made.
+/// Waits for a job that another command than sbatch created.
 fn job_named(lab: &Lab, name: &str) -> Result<JobId, LabError> {
     lab.wait(&format!("job {name} runs"), Duration::from_secs(60), || {
         let mut jobs = lab.jobs()?.into_iter();
@@ -298,14 +299,14 @@ fn job_named(lab: &Lab, name: &str) -> Result<JobId, LabError> {
     })
 }
 
-/// Waits until a node's reaper wrote this.
+/// Waits until a node's reaper has logged these words.
 fn wait_for_log(lab: &Lab, node: &str, words: &str) -> Result<(), LabError> {
     lab.wait(words, Duration::from_secs(60), || {
         Ok(lab.reaper_log(node)?.contains(words).then_some(()))
     })
 }
 
-/// A file that cannot be read or written.
+/// An error for a file that cannot be read or written.
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> LabError {
     let what = path.display().to_string();
     move |error| LabError::Unexpected {
@@ -314,17 +315,17 @@ fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> LabError {
     }
 }
 
-/// What became of a job; times in seconds since 1970, cut off.
+/// Times of a job in whole seconds since 1970.
 struct Lifetime {
     job: u32,
-    /// Its number in an array.
+    /// The index in an array.
     task: Option<usize>,
     state: String,
     begin: f64,
     end: f64,
 }
 
-/// Of every job that Slurm still knows.
+/// The lifetimes of all jobs that Slurm still knows.
 fn lifetimes(lab: &Lab) -> Result<Vec<Lifetime>, LabError> {
     let command = lab.command("scontrol").env("SLURM_TIME_FORMAT", "%s");
     let text = command.args(["-o", "show", "jobs"]).stdout()?;

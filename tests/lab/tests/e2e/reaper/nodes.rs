@@ -13,7 +13,7 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const BOTH: [&str; 2] = ["-N2", "--gres=gpufrac:0.25"];
-/// On the second node of a job alone.
+/// Runs a command on the second node of a job only.
 const SECOND_NODE: &str = "srun -N1 -n1 --overlap -w $(scontrol show hostnames | tail -1)";
 
 const POOL: &str = r#"
@@ -33,7 +33,7 @@ warn = ["5s"]
 over_share = "off"
 "#;
 
-/// What others said is believed for twelve intervals.
+/// Reports of other nodes are valid for twelve intervals.
 const INTERVAL: (&str, &str) = ("interval", "\"500ms\"");
 
 fn two(changes: &[(&str, &str)], more: &str) -> LabBuilder {
@@ -83,7 +83,7 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
     for job in spared {
         lab.wait_for_state(job, &["RUNNING"])?;
     }
-    // Who reads its configuration again knows of the others when they speak again.
+    // A daemon that reads its configuration again knows of the others when they report again.
     wait_for_decision(&lab, &lab.nodes()[0], idle, "warn")?;
     reload(&lab, &lab.nodes()[0], "read its configuration again")?;
     wait_until_cancelled(&lab, &lab.nodes()[0], idle)?;
@@ -103,7 +103,7 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
     let warnings = words(&all).iter().filter(|word| **word == "warn").count();
     let told = output.matches("will be cancelled").count();
     assert_eq!(told, warnings, "{output}\n{logs}");
-    // The shared record is found from everywhere.
+    // The shared record is found from every node.
     let why = ["why", &idle.to_string(), "--node", &lab.nodes()[1]];
     let why = lab.command("gpufrac").user(user).args(why).stdout()?;
     assert!(why.contains("cancelled"), "{why}\n{logs}");
@@ -123,14 +123,14 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
     let user = lab.users()[0].clone();
     let job = on_both(&lab, &user, "none", "gpu")?;
     wait_for_decision(&lab, &first, job, "warn")?;
-    // What it last said is believed for 3 s; the job has a warning of 3 s.
+    // Its last report is valid for 3 s; the job has a warning of 3 s.
     lab.stop_reaper(&second, Signal::SIGKILL)?;
     std::thread::sleep(10 * SECOND);
     let log = lab.reaper_log(&first)?;
     let told = decisions(&lab, &first, job)?;
     assert!(!told.contains(&"cancel".to_owned()), "{told:?}\n{log}");
     assert_eq!(lab.job(job)?.state(), "RUNNING", "{log}");
-    // It has not seen the slice for long, so the window restarts.
+    // It has not sampled the slice for long, so the window restarts.
     lab.start_reaper(&second)?;
     wait_until_cancelled(&lab, &first, job)?;
     let told = kept(&lab, &first, job)?.remove(0);
@@ -143,7 +143,7 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
 
 #[test]
 fn what_a_node_said_is_taken_back_when_its_slice_is_used() -> Result<(), LabError> {
-    // Once used, a slice is not judged any more.
+    // A slice that was used once is no longer judged.
     let changes = [("idle", "\"off\""), ("interval", "\"1s\"")];
     let windows = [("never_used", "\"12s\""), ("warn", "[\"5s\"]")];
     let over = [("over_share", "\"off\"")];
@@ -185,7 +185,7 @@ fn without_a_shared_folder_jobs_on_several_nodes_live() -> Result<(), LabError> 
     lab.expect_nothing_left()
 }
 
-/// More than 40 % of the slices of the cluster, and four at least.
+/// More than 40 % of the slices of the cluster, and at least four.
 const BREAKER: (&str, &str) = (
     "breaker",
     "{ node_share = 100, cluster_share = 40, least = 4 }",
@@ -207,7 +207,7 @@ fn the_breaker_of_the_cluster_counts_all_nodes() -> Result<(), LabError> {
     }
     std::thread::sleep(6 * SECOND);
     expect_no_end(&lab, &jobs)?;
-    // Without the folder nobody can count, and it stays open.
+    // Without the folder no node can count, and the breaker stays open.
     let (shared, away) = (lab.folder().shared(), lab.folder().root().join("away"));
     let closed = |node: &String| {
         let log = lab.reaper_log(node)?;
@@ -243,7 +243,7 @@ fn one_user_does_not_open_the_breaker_of_the_cluster() -> Result<(), LabError> {
         let node = &lab.nodes()[number % 2];
         submit(&lab, user, &["-w", node, "--gres=gpufrac:0.25"], script)
     };
-    // More than enough, had they more users than one.
+    // More than enough slices, if they had more than one user.
     let idle: Vec<JobId> = (0..6)
         .map(|number| on(number, eve, "sleep 1000"))
         .collect::<Result<_, _>>()?;
@@ -274,7 +274,7 @@ fn a_breaker_counts_each_part_of_a_job_on_several_nodes() -> Result<(), LabError
     let user = &lab.users()[0];
     let jobs = (0..3).map(|_| on_both(&lab, user, "none", "gpu"));
     let jobs: Vec<JobId> = jobs.collect::<Result<_, _>>()?;
-    // The second node decides about none of them.
+    // The second node makes no decision about these jobs.
     for node in lab.nodes() {
         wait_for_log(&lab, node, "circuit breaker open on the node")?;
     }
@@ -286,7 +286,7 @@ fn a_breaker_counts_each_part_of_a_job_on_several_nodes() -> Result<(), LabError
     lab.expect_nothing_left()
 }
 
-/// Windows that begin to end when others have long ended.
+/// Windows that end long after those of the others.
 const LATE: &str = r#"
 [reaper.rule.late]
 partitions = ["early"]

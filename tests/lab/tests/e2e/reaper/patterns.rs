@@ -1,10 +1,10 @@
-//! Jobs of random activity on real Slurm, judged by what they themselves wrote down. Ten thousand of them are played in
-//! virtual time, in `reaper/tests/virtual_time`.
+//! Jobs with random activity on real Slurm, judged by their own output. `reaper/tests/virtual_time` plays ten
+//! thousand of them in virtual time.
 //!
-//! The oracle knows nothing of samples, windows' beginnings or escalations: it has the times at which each job
-//! started its programs, what these were told to do, and when the job was ended.
+//! The oracle knows nothing of samples, starts of windows or escalations: it has the times at which each job started
+//! its programs, their arguments, and the end of the job.
 //!
-//! `GPUFRAC_PATTERN_JOBS` sets how many, `GPUFRAC_TEST_SEED` which; each run prints its seed.
+//! `GPUFRAC_PATTERN_JOBS` sets the number, `GPUFRAC_TEST_SEED` the seed; each run prints its seed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,13 +21,13 @@ use test_seed::Dice;
 const WINDOW: f64 = 8.0;
 /// The warning before the end.
 const WARNING_MS: u64 = 3000;
-/// Times are whole seconds in Slurm, and programs start some time after their job wrote so: what began less than this
-/// before the end may not have begun.
+/// Slurm's times are whole seconds, and a program starts some time after its job printed so: a program that began
+/// less than this before the end may not have begun.
 const TOLERANCE: f64 = 2.0;
-/// What a machine with much to do may be late.
+/// The tolerance for a busy machine in seconds.
 const LATE: f64 = 10.0;
 
-/// The shortest activity that is seen however busy the machine: looks at a suspect may be three intervals apart.
+/// The shortest activity that is seen on any machine: samples of a suspected slice may be three intervals apart.
 const SHORTEST: f64 = 2.5;
 
 const POOLS: &str = "\
@@ -39,11 +39,11 @@ partitions = [\"gpu\"]
 nodes = \"@NODES@\"
 ";
 
-/// What a job does for a while.
+/// A part of a job's work.
 enum Part {
-    /// No program.
+    /// No program runs.
     Pause(f64),
-    /// A program: how busy, for how long.
+    /// A program: pairs of activity and seconds.
     Program(Vec<(f64, f64)>),
 }
 
@@ -56,7 +56,7 @@ impl Part {
     }
 }
 
-/// A tenth of seconds from `least` to `most`.
+/// A random time from `least` to `most` seconds, in tenths.
 fn seconds(dice: &mut Dice, least: u64, most: u64) -> f64 {
     (least * 10 + dice.throw((most - least) * 10 + 1)) as f64 / 10.0
 }
@@ -67,7 +67,7 @@ fn plan(dice: &mut Dice) -> Vec<Part> {
     while left > 0.0 {
         let part = match dice.throw(5) {
             0 => Part::Pause(seconds(dice, 0, 18) + 0.2),
-            // Short programs and pauses in turns.
+            // Short programs and pauses in turn.
             1 => Part::Program(vec![(1.0, SHORTEST + seconds(dice, 0, 1))]),
             _ => Part::Program(
                 (0..1 + dice.throw(4))
@@ -84,7 +84,7 @@ fn plan(dice: &mut Dice) -> Vec<Part> {
     parts
 }
 
-/// The script of a plan: before each program it writes the time.
+/// The script of a plan; it prints the time before each program.
 fn script(plan: &[Part], number: usize) -> String {
     let mut text = format!("plan{number}() {{\n");
     for (position, part) in plan.iter().enumerate() {
@@ -105,7 +105,7 @@ fn script(plan: &[Part], number: usize) -> String {
     text
 }
 
-/// From when to when a job computed, and when it started programs: seconds since 1970, as its output and plan say.
+/// The times at which a job computed and started programs, in seconds since 1970, from its output and its plan.
 struct Truth {
     busy: Vec<(f64, f64)>,
     starts: Vec<f64>,
@@ -219,8 +219,8 @@ fn no_busy_job_is_ended_by_mistake() -> Result<(), LabError> {
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
-    // Else nothing was tried. On a machine with too much to do looks fall out, and an end comes late; never early. How
-    // soon an end comes where nothing delays it is a matter of virtual time.
+    // Otherwise nothing would have been tested. On a busy machine samples are missing, and an end is late, never
+    // early. The virtual-time tests check how soon an end is without delays.
     let due = ended + late;
     assert!(
         ended > 0 && due * 20 > count && spared * 20 > count,
@@ -259,7 +259,7 @@ fn run(lab: &Lab, plans: &[Vec<Part>]) -> Result<(), LabError> {
     })
 }
 
-/// What the nodes keep of the jobs about which something was decided.
+/// The kept records of jobs with decisions.
 fn records(lab: &Lab) -> Result<BTreeMap<u32, Value>, LabError> {
     let mut records = BTreeMap::new();
     for node in lab.nodes() {
@@ -274,12 +274,12 @@ fn records(lab: &Lab) -> Result<BTreeMap<u32, Value>, LabError> {
     Ok(records)
 }
 
-/// What the oracle says.
+/// The oracle's judgement.
 enum Verdict {
     Right,
-    /// It should have ended.
+    /// The job should have ended.
     Late,
-    /// It should not have ended, or not so.
+    /// The job should not have ended, or not in this way.
     Wrong(String),
 }
 
@@ -301,7 +301,7 @@ fn judge(truth: &Truth, outcome: &Lifetime, record: Option<&Value>) -> Verdict {
     }
 }
 
-/// How long before the end the last warning was given.
+/// The time between the last warning and the end.
 fn notice_ms(record: Option<&Value>) -> Option<u64> {
     let events = record?["events"].as_array()?;
     let at = |decision: &str| {

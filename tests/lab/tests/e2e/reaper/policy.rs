@@ -1,4 +1,4 @@
-//! Which rule holds for a job.
+//! The rule that holds for a job.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ partitions = ["gpu", "fast"]
 nodes = "@NODES@"
 "#;
 
-/// Windows of jobs that no rule names; a slice that was not looked at for a while counts as used.
+/// Windows of jobs that no rule matches; a slice without samples for a while counts as active.
 const LONG: [(&str, &str); 2] = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
 
 /// A rule of each kind.
@@ -161,13 +161,13 @@ fn rules_of_qos_and_account() -> Result<(), LabError> {
     ])?;
     lab.sacctmgr(&["modify", "user", &user.name, "set", "qos+=beamtime"])?;
     let idle = |user, args: &[&str]| submit(&lab, user, &[&[EIGHTH], args].concat(), "sleep 1000");
-    // The exempt one first: whoever is warned has been looked at no longer than it.
+    // The exempt job first, so that the other one is not watched for longer.
     let exempt = idle(user, &["--qos=beamtime"])?;
     let elsewhere = idle(other, &["--account=other"])?;
     for job in [exempt, elsewhere] {
         lab.wait_for_state(job, &["RUNNING"])?;
     }
-    // It names neither QOS nor account: those that Slurm gives count.
+    // It names neither QOS nor account: Slurm's defaults count.
     let judged = idle(user, &[])?;
     expect_rule(&lab, node, judged, "course")?;
     wait_for_decision(&lab, node, judged, "cancel")?;
@@ -204,14 +204,14 @@ fn what_the_user_asked_for_holds_as_long_as_a_rule_allows_it() -> Result<(), Lab
         wait_until_kept(&lab, node, long, "warn")?,
     ];
     let log = lab.reaper_log(node)?;
-    // Windows of 6 s and twice that; each is warned 3 s before.
+    // Windows of 6 s and 12 s; each job is warned 3 s before.
     let windows = [&told[0][0], &told[1][0]].map(|told| told.window.as_secs());
     assert_eq!(windows, [6, 12], "{log}");
     assert!(told[0][0].stalled >= Duration::from_secs(3), "{log}");
     assert!(told[1][0].stalled >= Duration::from_secs(9), "{log}");
     assert_eq!(decisions(&lab, node, off)?, Vec::<String>::new(), "{log}");
 
-    // Not allowed any more: it counts as if nothing had been asked for.
+    // The value is not allowed any more, so it counts as the default.
     let later = idle("long")?;
     lab.wait_for_state(later, &["RUNNING"])?;
     let (general, rule) = physics("[\"default\"]");

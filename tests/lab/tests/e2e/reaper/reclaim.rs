@@ -1,4 +1,4 @@
-//! The whole way once.
+//! One whole reclaim.
 
 use super::{STOOD_STILL, decisions, expect_spared, lab, submit, wait_until_cancelled};
 use gpufrac_lab::LabError;
@@ -13,7 +13,7 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
     let output = lab.output(unused)?;
     assert!(output.contains("will be cancelled in 3s"), "{output}");
-    // After a pause nobody knows whether it was used in it.
+    // After a standstill the activity is unknown.
     let paused = lab.reaper_log(node)?.contains(STOOD_STILL);
     assert!(
         output.contains("nothing has used the slice") || paused,
@@ -43,7 +43,7 @@ fn a_job_with_a_slice_for_each_task_is_judged_by_the_busiest() -> Result<(), Lab
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let args = ["-n2", "--tres-per-task=gres/gpufrac:0.25"];
     let unused = submit(&lab, user, &args, "sleep 1000")?;
-    // The script's program is on the first slice, and nothing on the second.
+    // The script's program is on the first slice, and no program is on the second.
     let half = submit(&lab, user, &args, "gpu busy")?;
     wait_until_cancelled(&lab, node, unused)?;
     assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);

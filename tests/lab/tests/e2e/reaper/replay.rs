@@ -1,8 +1,8 @@
-//! A day of a node with eight GPUs: 300 jobs, of which a few hold their slices for hours after their last
-//! use. A minute is a quarter of a second here. A month of such days, with true minutes, is played in virtual time in
-//! `reaper/tests/virtual_time`.
+//! A day of a node with eight GPUs: 300 jobs, a few of which hold their slices for hours after their last use. A
+//! minute takes a quarter of a second. `reaper/tests/virtual_time` plays a month of such days with real minutes in
+//! virtual time.
 //!
-//! `GPUFRAC_REPLAY_JOBS` and `GPUFRAC_TEST_SEED` set how many and which.
+//! `GPUFRAC_REPLAY_JOBS` and `GPUFRAC_TEST_SEED` set the number and the seed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +13,13 @@ use super::{Lifetime, lab, lifetimes, submit};
 use crate::soak::number;
 use test_seed::Dice;
 
-/// A minute of the day.
+/// A minute of the day, in seconds.
 const MINUTE: f64 = 0.25;
-/// What the stalled part is of all slice-hours where nobody reaps (percent).
+/// Percent of all slice-hours that are stalled without the reaper.
 const STALLED: f64 = 5.5;
-/// What may be left of it (percent).
+/// Percent of all slice-hours that may remain stalled.
 const GOAL: f64 = 0.5;
-/// The idle window is 25 minutes: longer than the pauses of the busy jobs, which take 20.
+/// The idle window in minutes, longer than the pauses of busy jobs, which are 20.
 const WINDOW: f64 = 25.0;
 
 /// A job of the day; times in minutes.
@@ -27,21 +27,21 @@ struct Plan {
     arrival: f64,
     /// 0.125, 0.25 or 0.5.
     fraction: f64,
-    /// What it does until its last use.
+    /// Its work until its last use.
     script: String,
     busy: f64,
     /// How long it then holds its slice.
     stalled: f64,
 }
 
-/// Jobs as they are seen on clusters: training at full load, bursts, phases on the CPU, data that is loaded first,
-/// many short programs.
+/// Typical work of jobs: training at full load, bursts, phases on the CPU, loading of data first, many short
+/// programs.
 fn work(dice: &mut Dice, minutes: f64) -> String {
     let seconds = minutes * MINUTE;
     let program = |pattern: &str, seconds: f64| format!("gpu {pattern} {seconds:.2}\n");
     match dice.throw(5) {
         0 => program("busy", seconds),
-        // Slurm takes its time to be told, and that does not shrink with the day: shorter bursts could fall in it.
+        // Slurm needs its time to act, which does not shrink with the day: shorter bursts could fall in it.
         1 => program("burst:4:0.2", seconds),
         // Twenty minutes on the CPU in between.
         2 => {
@@ -70,8 +70,8 @@ fn work(dice: &mut Dice, minutes: f64) -> String {
     }
 }
 
-/// The day: arrivals all over it, sizes and lengths by chance, and so many stalled jobs of eight hours that they are
-/// [`STALLED`] percent of all slice-hours.
+/// The day: arrivals over the whole day, random sizes and lengths, and enough stalled jobs of eight hours that they
+/// are [`STALLED`] percent of all slice-hours.
 fn plans(dice: &mut Dice, count: usize) -> Vec<Plan> {
     let mut plans: Vec<Plan> = (0..count)
         .map(|_| {
@@ -97,7 +97,7 @@ fn plans(dice: &mut Dice, count: usize) -> Vec<Plan> {
         if plan.stalled == 0.0 {
             plan.stalled = (left / plan.fraction).min(480.0);
             left -= plan.fraction * plan.stalled;
-            // Half of them hold a context meanwhile.
+            // Half of the jobs hold a context meanwhile.
             let hold = match dice.throw(2) {
                 0 => format!("gpu idle {:.2}", plan.stalled * MINUTE),
                 _ => format!("sleep {:.2}", plan.stalled * MINUTE),
@@ -117,7 +117,7 @@ fn a_day_of_jobs() -> Result<(), LabError> {
     let window = format!("\"{:.0}ms\"", WINDOW * MINUTE * 1000.0);
     let lab = lab(
         &[
-            // What happens in less than three of them may stay unseen.
+            // Activity shorter than three of them may stay unseen.
             ("interval", "\"250ms\""),
             ("never_used", &window),
             ("idle", &window),
@@ -157,7 +157,7 @@ fn a_day_of_jobs() -> Result<(), LabError> {
         }
         held += plan.fraction * (end - begin);
         planned += plan.fraction * plan.stalled * MINUTE;
-        // Slurm cuts its seconds off.
+        // Slurm rounds times down to seconds.
         stalled += since.map_or(0.0, |since| plan.fraction * (end + 0.5 - since));
     }
     let without = 100.0 * planned / (held - stalled + planned);
@@ -173,7 +173,7 @@ fn a_day_of_jobs() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Submits each job when its time has come.
+/// Submits each job at its time.
 fn submit_all(lab: &Lab, plans: &[Plan]) -> Result<Vec<JobId>, LabError> {
     let user = &lab.users()[0];
     let begin = Instant::now();

@@ -1,4 +1,4 @@
-//! Whoever computes is left alone, whatever it looks like for a while.
+//! An active job is never reclaimed, whatever its samples look like for a while.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use super::{decisions, expect_reclaimed, expect_spared, expect_unnoticed, findings, lab, submit};
 
-/// Windows in which a job with a slow rhythm does something at least twice.
+/// Windows in which a job with a slow rhythm is active at least twice.
 const WINDOWS: [(&str, &str); 5] = [
     ("interval", "\"500ms\""),
     ("never_used", "\"20s\""),
@@ -17,7 +17,7 @@ const WINDOWS: [(&str, &str); 5] = [
     ("over_share", "\"20s\""),
     ("warn", "[\"3s\"]"),
 ];
-/// More than two of them. Short bursts of work, and more of everything, are played in virtual time
+/// Longer than two windows. Short bursts and further cases are played in virtual time
 /// (`reaper/tests/virtual_time.rs`).
 const LONG: Duration = Duration::from_secs(45);
 const QUARTER: &str = "--gres=gpufrac:0.25";
@@ -51,7 +51,7 @@ fn on_instances() -> Result<(), LabError> {
         ("patient", "sleep 35; gpu busy"),
     ];
     let jobs = jobs.map(|(partition, script)| (run(partition, script), script));
-    // It would be ended after 21 s, each time.
+    // Without activity it would be ended after 21 s each time.
     let late = run("gpu", "gpu steps:1@1,0@19,1@1,0@19,1@1000")?;
     lab.wait_for_state(late, &["RUNNING"])?;
     std::thread::sleep(LONG);
@@ -99,7 +99,7 @@ fn on_whole_gpus() -> Result<(), LabError> {
     let comes_and_goes = "while :; do gpu busy 1; sleep 6; done";
     let short = "while :; do gpu busy 0.05; sleep 1; done";
     let jobs = [
-        // One GPU has two tenants, one a single one.
+        // One GPU has two tenants, the other a single one.
         run(0, 0, "0.3", "gpu busy")?,
         run(0, 1, "0.6", comes_and_goes)?,
         run(0, 2, "0.6", comes_and_goes)?,
@@ -117,7 +117,7 @@ fn on_whole_gpus() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Waits until one of the jobs, each on a node, does not run any more; how long after `since` that was.
+/// Waits until one of the jobs, each on a node, ends; returns the time since `since`.
 fn first_end(lab: &Lab, jobs: &[JobId], since: Instant) -> Result<Duration, LabError> {
     lab.wait("a job ends", Duration::from_secs(60), || {
         for job in jobs {
@@ -153,7 +153,7 @@ fn telemetry_that_is_lost_for_a_while() -> Result<(), LabError> {
     for ((node, job), call) in nodes.iter().zip(&jobs).zip(calls) {
         expect_unnoticed(&lab, node, *job, call)?;
         let log = lab.reaper_log(node)?;
-        // The errors of single instances are in the samples only.
+        // Errors of single instances are only in the samples.
         let lost = log.contains("cannot start NVML");
         assert_eq!(lost, call == "nvmlInit_v2", "{log}");
         lab.gpusim(node, &["clear"])?;
@@ -202,7 +202,7 @@ fn suspended_jobs() -> Result<(), LabError> {
     let resumed = Instant::now();
     let after = first_end(&lab, &[idle], resumed)?;
     let log = lab.reaper_log(node)?;
-    // Slurm tells whole seconds.
+    // Slurm's times are whole seconds.
     assert!(after > Duration::from_secs(6), "{after:?}: {log}");
     expect_reclaimed(&lab, node, idle, "idle gpm")?;
     expect_unnoticed(&lab, node, works, "it works again")?;
@@ -210,7 +210,7 @@ fn suspended_jobs() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Where the daemon of a node is in /proc.
+/// The folder of a node's daemon in /proc.
 fn reaper(lab: &Lab, node: &str) -> PathBuf {
     let text = std::fs::read(lab.folder().root().join("lab.json")).expect("the lab's record");
     let record: serde_json::Value = serde_json::from_slice(&text).expect("the lab's record");
@@ -232,7 +232,7 @@ fn open_files(process: &Path, driver: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Sessions with the driver that are open on a node, of whatever program.
+/// Open sessions with the driver on a node, of all programs.
 fn sessions(lab: &Lab, node: &str) -> Result<u64, LabError> {
     let calls = lab.gpusim(node, &["calls"])?;
     let count = |call: &str| {
@@ -246,7 +246,7 @@ fn sessions(lab: &Lab, node: &str) -> Result<u64, LabError> {
     Ok(opened.saturating_sub(count("nvmlShutdown")))
 }
 
-/// What was seen of the daemon until a job was over.
+/// Observations of the daemon until the end of a job.
 #[derive(Default)]
 struct Seen {
     /// It had a session with the driver while the job ran.
@@ -257,7 +257,7 @@ struct Seen {
     open: Vec<PathBuf>,
 }
 
-/// Watches the daemon closely until the job's lease is gone and Slurm is done with it.
+/// Watches the daemon until the job's lease is gone and Slurm has released the job.
 fn watch(lab: &Lab, node: &str, job: JobId) -> Result<Seen, LabError> {
     let (process, driver) = (reaper(lab, node), lab.folder().gpus(node).join("dev"));
     let mut seen = Seen::default();
@@ -269,14 +269,14 @@ fn watch(lab: &Lab, node: &str, job: JobId) -> Result<Seen, LabError> {
         seen.open.extend(open_files(&process, &driver));
         had_lease |= lease.is_some();
         match lease.map(|lease| lease.state) {
-            // Prolog and Epilog have one of their own.
+            // Prolog and Epilog have their own session.
             Some(LeaseState::Releasing) => seen.let_go |= sessions <= 1,
             Some(LeaseState::Active) => seen.session |= sessions > 0,
             Some(_) => {}
             None if had_lease => break,
             None => {}
         }
-        // A tenth of what the destruction of an instance takes here.
+        // A tenth of the time that the destruction of an instance takes here.
         std::thread::sleep(Duration::from_millis(30));
     }
     let ended = lab.wait_for_end(job)?;
@@ -288,7 +288,7 @@ const JOBS: usize = 12;
 
 #[test]
 fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
-    // Looks of nearly a second, one after the other, as soon as somebody is suspected; nobody is ended.
+    // Samples of nearly a second without gaps as soon as a slice is suspected; no job is ended.
     let changes = [
         ("mode", "\"dry-run\""),
         ("never_used", "\"10s\""),
@@ -297,14 +297,14 @@ fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
     ];
     let mut lab = lab(&changes, "").gpus("H100-80", 1).start()?;
     let name = lab.nodes()[0].clone();
-    // A session that is open now would be counted when it is closed alone.
+    // An open session is only counted when it is closed.
     lab.stop_reaper(&name, Signal::SIGTERM)?;
     lab.gpusim(&name, &["calls", "--start"])?;
     lab.start_reaper(&name)?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let suspect = submit(&lab, user, &[QUARTER], "sleep 1000")?;
     super::wait_for_decision(&lab, node, suspect, "cancel")?;
-    // So that it can be seen what the daemon does meanwhile.
+    // Slow enough to observe the daemon meanwhile.
     let slow = ["delay", "--call", "nvmlGpuInstanceDestroy", "--ms", "300"];
     lab.gpusim(node, &slow)?;
     let (mut watched, mut let_go) = (0, 0);
@@ -318,8 +318,7 @@ fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
         assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     }
     let log = lab.reaper_log(node)?;
-    // By chance, in the rest between two looks, less than a half would be seen so. This program may be kept from
-    // looking in time.
+    // By chance, less than a half would be observed in the rest between two samples. This program may be delayed.
     let (watched_enough, let_go_enough) = (watched > JOBS / 2, let_go > JOBS * 4 / 5);
     assert!(
         watched_enough && let_go_enough,
@@ -330,7 +329,7 @@ fn jobs_that_end_beside_a_suspect() -> Result<(), LabError> {
     expect_sessions_closed(&lab, node)
 }
 
-/// Waits until every session with the driver is closed: without a slice the daemon has one now and then only.
+/// Waits until every session with the driver is closed; without a slice the daemon only opens one from time to time.
 fn expect_sessions_closed(lab: &Lab, node: &str) -> Result<(), LabError> {
     let what = "as many calls of nvmlShutdown as of nvmlInit_v2";
     lab.wait(what, Duration::from_secs(20), || {

@@ -1,4 +1,4 @@
-//! Each kind of stall is found, by each source that can tell.
+//! Each kind of stall is found, by each source that can report it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use gpufrac_lab::{JobId, Lab, LabError};
 
 use super::{expect_reclaimed, expect_spared, expect_unnoticed, lab, submit};
 
-/// The start of a job takes some of an interval.
+/// The start of a job uses CPU time in an interval.
 const CPU: (&str, &str) = ("cpu_busy_above", "5");
 const QUARTER: &str = "--gres=gpufrac:0.25";
 
@@ -68,7 +68,7 @@ gpus = [1]
 
 #[test]
 fn time_slices() -> Result<(), LabError> {
-    // A second node, as pools of different partitions cannot share one.
+    // A second node, because pools of different partitions cannot share one.
     let builder = lab(&[], "").nodes(2).gpu_list(&["L40S-48", "T4-16"]);
     let builder = builder.partition("t4", "Nodes=@NODE2@");
     let lab = builder.pools(TIMESLICE).start()?;
@@ -80,7 +80,7 @@ fn time_slices() -> Result<(), LabError> {
     let holds = run(&[tenth], "gpu busy 1; gpu idle")?;
     // A tenth of 46068 MiB.
     let greedy = run(&[tenth], "gpu busy '' 8G")?;
-    // Its processes come and go, and are known for its own.
+    // Its processes start and end, and are recognised as its own.
     let fits = run(&[tenth], "while :; do gpu busy 2 4500M; done")?;
     let t4 = ["-p", "t4", "--gres=gpufrac:1"];
     let whole = run(&t4, "gpu busy 1; gpu idle")?;
@@ -94,7 +94,7 @@ fn time_slices() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// Looks that a job was told why.
+/// Checks that a job's user was told the reason.
 fn expect_told(lab: &Lab, job: JobId, why: &str) -> Result<(), LabError> {
     let output = lab.output(job)?;
     assert!(output.contains(why), "{output}");
@@ -128,14 +128,14 @@ fn tenants_of_mps() -> Result<(), LabError> {
         let args = ["-p", partition, "-w", &nodes[node], QUARTER];
         submit(&lab, &users[user], &args, script)
     };
-    // Nobody computes here in the end.
+    // In the end no process computes here.
     let unused = run(0, 0, "sleep 1000")?;
     let holds = run(0, 1, "gpu busy 1; gpu idle")?;
-    // And here one does, through the server of all.
+    // Here one computes through the shared server.
     let busy = run(1, 0, "gpu busy")?;
     let beside = run(1, 1, "sleep 1000")?;
     let client = run(1, 0, "gpu idle")?;
-    // Each has a server here.
+    // Each job has its own server here.
     let own = run(2, 0, "gpu busy")?;
     let other = run(2, 1, "until gpu busy 1; do sleep 0.1; done; gpu idle")?;
     expect_reclaimed(&lab, &nodes[0], unused, "never-used mps-clients")?;
@@ -186,10 +186,10 @@ fn processes_outside_of_mps() -> Result<(), LabError> {
 /// Activity of an instance: UUID of the GPU, id of the instance, 0 to 1.
 type Activity = (String, u32, f64);
 
-/// What stands in for dcgm-exporter.
+/// A stand-in for dcgm-exporter.
 struct Exporter {
     address: SocketAddr,
-    /// None: nobody answers.
+    /// The values; None if the exporter does not answer.
     values: Arc<Mutex<Option<Vec<Activity>>>>,
 }
 
@@ -207,7 +207,7 @@ impl Exporter {
                 let energy = energy.fetch_add(20, Ordering::Relaxed);
                 let text = values.as_ref().map(|values| metrics(values, energy));
                 drop(values);
-                // Who went away needs no answer.
+                // A client that disconnected needs no answer.
                 let _ = text.map(|text| answer(stream, &text));
             }
         });
@@ -219,7 +219,7 @@ impl Exporter {
     }
 }
 
-/// As dcgm-exporter writes it. Something changes each time.
+/// The format of dcgm-exporter. One value changes each time.
 fn metrics(values: &[Activity], energy: u64) -> String {
     let mut text = String::from("# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge\n");
     for (uuid, id, value) in values {
@@ -256,7 +256,7 @@ fn instances_of_ampere_by_dcgm() -> Result<(), LabError> {
     let changes = [("dcgm_exporter", url.as_str())];
     let lab = lab(&changes, "").gpus("A100-40", 2).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
-    // What the simulator knows of them does not matter: the exporter's answer counts.
+    // The exporter's answer counts, not the simulator's activity.
     let run = |script| submit(&lab, user, &[QUARTER], script);
     let (idle, busy, unknown) = (run("gpu busy")?, run("gpu idle")?, run("gpu idle")?);
     let mut places = Vec::new();

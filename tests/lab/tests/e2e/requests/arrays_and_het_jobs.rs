@@ -1,4 +1,4 @@
-//! Jobs that wait: arrays, het jobs, times and dependencies.
+//! Pending jobs: arrays, heterogeneous jobs, start times and dependencies.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn an_array_with_a_limit_holds_no_more_slices_than_that() -> Result<(), LabError
     };
     lab.wait("two tasks run", Duration::from_secs(60), || two(&lab))?;
     assert_eq!(lab.instances(node)?.len(), 2);
-    // More of them may run from now on.
+    // From now on more tasks may run.
     let id = format!("JobId={job}");
     lab.command("scontrol")
         .user(user)
@@ -49,7 +49,7 @@ fn an_array_with_a_limit_holds_no_more_slices_than_that() -> Result<(), LabError
 
 #[test]
 fn each_component_of_a_het_job_has_what_it_asked_for() -> Result<(), LabError> {
-    // Components of one job get nodes of their own.
+    // Components of one job get separate nodes.
     let lab = Lab::builder().nodes(3).start()?;
     let user = &lab.users()[0];
     let see = "echo $SLURM_HET_SIZE $SLURMD_NODENAME F=$GPUFRAC_FRACTION";
@@ -105,7 +105,7 @@ fn each_component_of_a_het_job_has_what_it_asked_for() -> Result<(), LabError> {
         "{srun:?}"
     );
 
-    // One component that cannot be given refuses all of them.
+    // One component that cannot be granted refuses the whole job.
     let args = [
         "-n1",
         "--wrap=true",
@@ -123,7 +123,7 @@ fn test_only_says_when_a_job_would_start() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     for (command, tail) in [("sbatch", "--wrap=true"), ("srun", "true")] {
-        // With the client's plugin, and by the controller's alone.
+        // With the client's plugin, and with the controller's only.
         for config in [None, Some("/nonexistent")] {
             let test = |gres: &str| {
                 let mut test = lab.command(command).user(user);

@@ -1,4 +1,4 @@
-//! Every way to ask Slurm for something asks for a fraction as well.
+//! A fraction can be requested in every way in which Slurm accepts GRES.
 
 mod arrays_and_het_jobs;
 mod newcomers;
@@ -10,16 +10,16 @@ mod steps;
 
 use gpufrac_lab::{JobId, Lab, LabError, Outcome};
 
-/// What a job or step sees: its fraction, and the shards that Slurm counts for it.
+/// The variables of a job or step: its fraction, and the shards that Slurm counts.
 const SEE: &str = "echo F=$GPUFRAC_FRACTION S=$SLURM_SHARDS_ON_NODE";
 
-/// What Slurm counts for a job, per node: `gpufrac:25,shard:25`, without the marks that differ between releases.
+/// Slurm's counts for a job, per node: `gpufrac:25,shard:25`, without the marks that differ between releases.
 fn counts(lab: &Lab, job: JobId) -> Result<String, LabError> {
     let text = lab.job(job)?.field("TresPerNode").to_owned();
     Ok(text.replace("gres:", "").replace("gres/", ""))
 }
 
-/// A refusal by gpufrac that holds these words.
+/// Checks that gpufrac refused with these words.
 fn expect_refusal(outcome: &Outcome, words: &str) {
     assert!(!outcome.status.success(), "{outcome:?}");
     let said = outcome.stderr.contains("gpufrac: ") && outcome.stderr.contains(words);

@@ -1,12 +1,12 @@
-//! Requests as newcomers write them: each is told once what to write, and none gets something else.
+//! Requests as newcomers write them: each gets one message that says what to write, and no other slice.
 
 use std::path::PathBuf;
 
 use gpufrac_lab::{Lab, LabError, Outcome};
 
-/// Options that are refused, and words of what is said.
+/// Refused options, and words of the message.
 const WRONG: &[(&str, &str)] = &[
-    // Numbers in another notation.
+    // Other notations of numbers.
     ("--gres=gpufrac:0,25", "write gpufrac:0.25"),
     ("--gres=gpufrac:,5", "write gpufrac:0.5"),
     ("--gres=gpufrac:mig:0,25", "write gpufrac:mig:0.25"),
@@ -20,7 +20,7 @@ const WRONG: &[(&str, &str)] = &[
     ("--gres=gpufrac:+0.25", "write for example gpufrac:0.25"),
     ("--gres=gpufrac:1.5G", "such as gpufrac:10G"),
     ("--gres=gpufrac:quarter", "write for example gpufrac:0.25"),
-    // Words in another order, or too many.
+    // Another order of words, or too many words.
     ("--gres=gpufrac:0.25:2", "write gpufrac:0.25"),
     ("--gres=gpufrac:0.25:mig", "write gpufrac:mig:0.25"),
     ("--gres=gpufrac:MIG:0.25", "write gpufrac:mig:0.25"),
@@ -40,7 +40,7 @@ const WRONG: &[(&str, &str)] = &[
     ("--gres=mps:0.25", "write gpufrac:mps:0.25"),
     ("--gres=shard:0.25", "write gpufrac:0.25"),
     ("--gres=gpu:h100:0.25", "write gpufrac:0.25"),
-    // Whole GPUs, where no pool lends one.
+    // Whole GPUs, if no pool lends one.
     ("--gres=gpu:1", "write --gres=gpufrac:0.125 or"),
     (
         "--gres=gpu:h100:1",
@@ -53,7 +53,7 @@ const WRONG: &[(&str, &str)] = &[
     ("--gres=gpu:1g.10gb:1", "write --gres=gpufrac:0.125 or"),
     ("--gres=shard:25", "write --gres=gpufrac:0.125 or"),
     ("--gres=gpufrac:1", "write --gres=gpufrac:0.125 or"),
-    // Beside other options. What is asked for would be rounded up, which is not said of a job that is refused.
+    // Together with other options. The message about rounding is not printed for a refused job.
     ("--gres=gpufrac:0.33 -G 2", "cannot be combined with --gpus"),
     (
         "--gres=gpufrac:0.33 --gpus-per-task=1 -n1",
@@ -81,11 +81,11 @@ const WRONG: &[(&str, &str)] = &[
     ),
     ("--gres=gpufrac:0.33 --exclusive", "leave --exclusive out"),
     ("--gres=gpufrac:0.33 --gpus-per-node=1", "leave gpu out"),
-    // A misspelt partition of gpufrac.toml is not recommended.
+    // A partition that only gpufrac.toml has is not recommended.
     ("--gres=gpufrac:0.33 -p cpu", "use --partition=gpu\n"),
 ];
 
-/// Options that are taken, by what Slurm counts for them; Slurm's own commands do not know all of them.
+/// Accepted options with Slurm's counts; some of Slurm's own commands do not know all of them.
 const RIGHT: &[(&str, &str)] = &[
     ("--gres=gpufrac:.25", "gpufrac:25,shard:25"),
     ("--gres=gpufrac=0.25", "gpufrac:25,shard:25"),
@@ -103,7 +103,7 @@ const RIGHT: &[(&str, &str)] = &[
 const POOLS: &str = "[pool.halves]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
      partitions = [\"gpu\", \"gppu\"]\nnodes = \"@NODES@\"\n";
 
-/// slurm.conf as on a login host without the plugin for the commands.
+/// slurm.conf of a login host without the client's plugin.
 fn without_filter(lab: &Lab) -> PathBuf {
     let etc = lab.folder().etc();
     let text = std::fs::read_to_string(etc.join("slurm.conf")).expect("the lab's slurm.conf");
@@ -141,7 +141,7 @@ fn what_newcomers_write_is_answered_once_with_what_to_write() -> Result<(), LabE
         if outcome.status.success() || !once || !outcome.stderr.contains(words) {
             wrong.push(format!("{options}: {words:?} is expected: {outcome:?}"));
         }
-        // Without the plugin the command may refuse it in words of its own; nothing is taken for something else.
+        // Without the plugin the command may refuse with its own message; no option is taken for another one.
         let outcome = submit(&lab, Some(&bare), options)?;
         let mine = said(&outcome);
         let advice = ["write ", "leave ", "use "];
@@ -170,7 +170,7 @@ fn what_newcomers_write_is_answered_once_with_what_to_write() -> Result<(), LabE
         super::expect_refusal(&refused, "write gpufrac:0.25");
         assert_eq!(said(&refused), 1, "{refused:?}");
     }
-    // A step reads its own, in the job's words.
+    // A step reads its own options.
     let script = "srun --gres=gpufrac:0,25 true";
     let step = lab.command("srun").user(&lab.users()[0]);
     let step = step

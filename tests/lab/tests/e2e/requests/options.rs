@@ -1,4 +1,4 @@
-//! Where a fraction can be written, and in which words.
+//! The options and notations of a fraction.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gpufrac_lab::{Lab, LabError, SlurmCommand, User};
 
 use super::{SEE, counts, expect_refusal};
 
-/// A batch job that is held, by its counts.
+/// A held batch job; returns its counts.
 fn held(lab: &Lab, command: SlurmCommand, user: &User, args: &[&str]) -> Result<String, LabError> {
     let outcome = command
         .user(user)
@@ -38,14 +38,14 @@ fn each_command_takes_a_fraction_from_its_options_its_script_and_its_environment
     );
     assert_eq!(sbatch("", &["job.sh"])?, eighth);
     assert_eq!(sbatch("gpufrac:0.25", &["--wrap=true"])?, quarter);
-    // As with all options of Slurm: the environment before the script, the command line before both.
+    // As with all options of Slurm: the script overrides the environment, and the command line overrides both.
     assert_eq!(sbatch("gpufrac:0.25", &["job.sh"])?, quarter);
     assert_eq!(
         sbatch("gpufrac:0.25", &["--gres=gpufrac:0.5", "job.sh"])?,
         half
     );
 
-    // salloc and srun, and the steps that inherit their environment.
+    // salloc and srun, and steps that inherit their environment.
     let salloc = lab
         .command("salloc")
         .user(user)
@@ -99,7 +99,7 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
         "--gres=gpu:0.25",
         "--gres=gpu:gpufrac:0.25",
     ] {
-        // Also where the client's plugin cannot read gpufrac.toml; but Slurm's own client takes no mechanism.
+        // Also if the client's plugin cannot read gpufrac.toml; but Slurm's own client accepts no mechanism.
         let blind = (!option.contains("mig")).then_some("/nonexistent");
         for config in [None, blind] {
             let mut command = lab.command("sbatch");
@@ -116,7 +116,7 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
         "{rounded:?}"
     );
 
-    // They run, and their steps may say it in the same words.
+    // The jobs run, and their steps accept the same notation.
     let script = format!("srun sh -c '{SEE}'; srun --gres=gpu:0.125 sh -c '{SEE}'");
     let salloc =
         lab.command("salloc")
@@ -135,7 +135,7 @@ fn options_that_count_per_node_mean_a_fraction_too() -> Result<(), LabError> {
     ]);
     assert_eq!(srun.run()?.success()?.stdout, "F=0.5 S=50\n");
 
-    // Slurm 26.05 does not let go of what its client has from this variable.
+    // The client of Slurm 26.05 cannot reset the value of this variable.
     let variable = lab
         .command("sbatch")
         .user(user)

@@ -1,4 +1,4 @@
-//! What `scontrol` does to jobs with a fraction.
+//! Changes of jobs with a fraction by `scontrol`.
 
 use std::time::Duration;
 
@@ -47,10 +47,10 @@ fn an_update_of_a_pending_job_is_a_request_like_any_other() -> Result<(), LabErr
         ("Gres=gpu:0.5", "gpufrac:50,shard:50"),
         ("Gres=gpufrac:0.2", "gpufrac:25,shard:25"),
     ] {
-        // Without its partition in the same request it must be a size of all of them.
+        // Without its partition in the same request it must be a size of all partitions.
         let done = update(&lab, job, &[change, "Partition=gpu"])?.success()?;
         assert_eq!(counts(&lab, job)?, counted, "{change}");
-        // Slurm 22.05 has no place for what is to be said.
+        // Slurm 22.05 has no message to the user.
         let told = change.ends_with("0.2") && lab.slurm().since(23, 2);
         assert_eq!(
             done.stderr.contains("rounded up from 0.2 to 0.25"),
@@ -106,8 +106,8 @@ fn an_update_of_a_pending_job_is_a_request_like_any_other() -> Result<(), LabErr
     lab.expect_nothing_left()
 }
 
-/// Slurm finds a mark anywhere in a text, and lets the last of two items of a name hold: so one text could be 50 units to a
-/// reader of its items, and one unit to Slurm.
+/// Slurm finds a mark anywhere in a text, and takes the last of two items with the same name: one text could be 50
+/// units to a reader of its items, and one unit to Slurm.
 #[test]
 fn a_text_that_slurm_reads_otherwise_is_refused() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
@@ -157,7 +157,7 @@ fn a_fraction_can_be_taken_from_a_pending_job_and_given_to_one() -> Result<(), L
     let more = lab.sbatch(user, &["--hold", &script])?;
     let taken = update(&lab, less, &["Gres="])?;
     update(&lab, more, &["Gres=gpufrac:0.5"])?.success()?;
-    // Before 25.05 Slurm itself goes on to count what was taken away.
+    // Before 25.05 Slurm itself still counts the removed GRES.
     let takes = lab.slurm().since(25, 5);
     assert_eq!(taken.status.success(), takes, "{taken:?}");
     if !takes {
@@ -199,7 +199,7 @@ fn a_job_that_goes_back_to_the_queue_gives_its_slice_back() -> Result<(), LabErr
     })?;
     lab.wait_for_state(job, &["PENDING"])?;
     assert_eq!(counts(&lab, job)?, "gpufrac:50,shard:50");
-    // Held, it may be changed, and gets the new size in its next run.
+    // A held job may be changed, and gets the new size in its next run.
     update(&lab, job, &["Gres=gpufrac:0.125"])?.success()?;
     lab.command("scontrol").args(["release", &id]).stdout()?;
     lab.wait_for_state(job, &["RUNNING"])?;
@@ -225,7 +225,7 @@ fn a_suspended_job_keeps_its_slice() -> Result<(), LabError> {
     let root = |args: &[&str]| lab.command("scontrol").args(args).stdout();
     root(&["suspend", &jobs[0].to_string()])?;
     lab.wait_for_state(jobs[0], &["SUSPENDED"])?;
-    // Its half is not given to another job, though its CPUs are free. Of those that wait one can be put first.
+    // Its half is not given to another job, although its CPUs are free. A pending job can be moved to the top.
     let (third, fourth) = (submit()?, submit()?);
     root(&["top", &fourth.to_string()])?;
     lab.wait("the others wait", Duration::from_secs(60), || {

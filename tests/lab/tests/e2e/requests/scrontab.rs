@@ -44,7 +44,7 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
     let jobs = lab.jobs()?;
     let job = jobs.first().expect("the cron job").id();
     assert_eq!(counts(&lab, job)?, "gpufrac:25,shard:25");
-    // It runs at each full minute.
+    // The job runs at each full minute.
     let output = lab.wait("it ran twice", Duration::from_secs(200), || {
         let output = std::fs::read_to_string(work.join("cron.out")).unwrap_or_default();
         Ok((output.lines().count() >= 2).then_some(output))
@@ -53,7 +53,7 @@ fn a_cron_job_gets_a_slice_each_time_it_runs() -> Result<(), LabError> {
     slices.dedup();
     assert!(slices.len() >= 2, "two runs, two slices: {output}");
     lab.command("scrontab").user(user).args(["-r"]).stdout()?;
-    // Slurm forgets the job at once, also while its epilog still runs.
+    // Slurm forgets the job at once, even while its epilog still runs.
     lab.wait("its slice is gone", Duration::from_secs(60), || {
         Ok(lab.instances(&lab.nodes()[0])?.is_empty().then_some(()))
     })?;

@@ -10,16 +10,16 @@ use gpufrac_lab::{JobId, Lab, LabError, Running, Slurm};
 use super::counts;
 use crate::{HOLD, go};
 
-/// What differs between releases.
+/// The differences between releases.
 struct Api {
     version: &'static str,
-    /// slurmrestd's options for this version alone.
+    /// slurmrestd's options to use only this version.
     options: &'static [&'static str],
     /// The key of a job's TRES per node.
     per_node: &'static str,
     /// Whether the script is a key of the job, and the environment a list.
     nested: bool,
-    /// The key of what reaches prolog and epilog; None where clients cannot set it.
+    /// The key of the variables for prolog and epilog; None if clients cannot set it.
     spank: Option<&'static str>,
 }
 
@@ -68,7 +68,7 @@ impl Api {
     }
 }
 
-/// slurmrestd of a user, on a socket of the user's own.
+/// slurmrestd of a user, on the user's own socket.
 struct Rest {
     api: Api,
     work: PathBuf,
@@ -81,7 +81,7 @@ impl Rest {
         let api = Api::of(lab.slurm());
         let work = lab.folder().work();
         let socket = work.join("rest.socket");
-        // It submits as whoever runs it, and refuses to be root.
+        // It submits as the user who runs it, and refuses to run as root.
         let daemon = lab
             .command("/usr/sbin/slurmrestd")
             .user(&lab.users()[0])
@@ -100,7 +100,7 @@ impl Rest {
         })
     }
 
-    /// Submits a job, and gives the answer: its head and its body.
+    /// Submits a job; returns head and body of the answer.
     fn submit(&self, tres: &str, more: &str) -> (String, String) {
         let body = self.api.body(&self.work, tres, more);
         let request = format!(
@@ -130,12 +130,12 @@ impl Rest {
         }
         let answer = String::from_utf8_lossy(&answer).into_owned();
         let (head, body) = answer.split_once("\r\n\r\n").expect("an answer by HTTP");
-        // slurmrestd of 22.05 writes more behind the body.
+        // slurmrestd of 22.05 writes further text after the body.
         let length = length_of(head).unwrap_or(body.len());
         (head.to_owned(), body[..length].to_owned())
     }
 
-    /// The job of an answer, and what its user is told.
+    /// The job of an answer, and the message to its user.
     fn taken(&self, tres: &str, more: &str) -> (JobId, String) {
         let (head, body) = self.submit(tres, more);
         let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
@@ -155,7 +155,7 @@ impl Drop for Rest {
     fn drop(&mut self) {
         let pid = i32::try_from(self.daemon.pid()).expect("a pid");
         let pid = nix::unistd::Pid::from_raw(pid);
-        // That it is gone already is as good.
+        // It may have ended already, which is fine.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
     }
 }
@@ -191,7 +191,7 @@ fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<
     assert_eq!(counts(&lab, job)?, "gpufrac:25,shard:25");
     let mut jobs = vec![job];
     if let Some(key) = rest.api.spank {
-        // What would reach the prolog, by its own key.
+        // A forged variable for the prolog, by its own key.
         let forged = format!(r#", "{key}": ["SPANK_GPUFRAC=v1:units=50:mech=mig"]"#);
         jobs.push(rest.taken("gres/gpufrac:0.25", &forged).0);
         jobs.push(rest.taken("gres/gpu:0.25", &forged).0);
@@ -221,7 +221,7 @@ fn a_fraction_by_rest_is_counted_rounded_and_refused_like_any_other() -> Result<
         "shard:25",
     ] {
         let (_, body) = rest.submit(tres, "");
-        // The reason in words is in slurmrestd's log: libslurm writes it there and answers with the code alone.
+        // The reason is in slurmrestd's log: libslurm writes it there and only returns the code.
         assert!(
             body.contains("Invalid generic resource (gres) specification"),
             "{tres}: {body}"

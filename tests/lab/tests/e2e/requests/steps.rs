@@ -5,7 +5,7 @@ use gpufrac_lab::{Lab, LabError};
 use super::{SEE, expect_refusal};
 use crate::{HOLD, go};
 
-/// Runs a script as a batch job that may have four tasks and half a GPU, and gives its output.
+/// Runs a script as a batch job with up to four tasks and half a GPU; returns its output.
 fn in_half_a_gpu(lab: &Lab, script: &str) -> Result<String, LabError> {
     lab.write_work("steps.sh", &format!("#!/bin/bash\n{script}"))?;
     let job = lab.sbatch(&lab.users()[0], &["-n4", "--gres=gpufrac:0.5", "steps.sh"])?;
@@ -52,7 +52,7 @@ fn slurm_counts_the_fractions_of_steps_and_all_run_on_the_jobs_slice() -> Result
 #[test]
 fn steps_run_side_by_side_as_far_as_the_jobs_fraction_goes() -> Result<(), LabError> {
     let lab = Lab::builder().start()?;
-    // Two quarters hold all of it: a third is refused where it may not wait, and runs after them where it may.
+    // Two quarters fill the slice: a third step is refused with --immediate, and otherwise runs after them.
     let script = format!(
         "step() {{ srun --exact -n1 --gres=gpufrac:0.25 \"$@\"; }}\n\
          step sh -c 'touch first; {HOLD}' & step sh -c 'touch second; {HOLD}' &\n\
@@ -131,7 +131,7 @@ fn a_step_cannot_have_more_than_its_job() -> Result<(), LabError> {
         assert!(output.contains(words), "no {words:?} in {output}");
     }
     assert!(!output.contains("taken"), "{output}");
-    // In a job without a fraction there is none to divide.
+    // A job without a fraction has none to divide.
     let none = lab
         .command("salloc")
         .user(user)
