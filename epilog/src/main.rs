@@ -1,5 +1,5 @@
-//! Slurm's Epilog on a compute node: takes the slice of a job down. slurmd runs it as root,
-//! sometimes twice. Exit codes: [`gpufrac_host::exit::Exit`]; anything but 0 drains the node.
+//! Slurm's Epilog on a compute node: removes the slice of a job. slurmd runs it as root, sometimes twice. Exit codes:
+//! [`gpufrac_host::exit::Exit`]; slurmd drains the node for every code except 0.
 
 #![forbid(unsafe_code)]
 

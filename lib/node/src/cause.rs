@@ -1,5 +1,5 @@
-//! Who can cause an error. The rule: errors that a user can cause end in wait, hold or refuse; a node is drained only
-//! for errors that only root or hardware can cause.
+//! Who can cause an error. The rule: after an error that a user can cause, the job waits, is held or is refused; a
+//! node is drained only for errors that only root or hardware can cause.
 
 use std::io;
 
@@ -16,24 +16,24 @@ use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
 use crate::state::record::RecordError;
 
-/// Who can bring an error about.
+/// Who can cause an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// Whoever may submit jobs: by a request, by processes, by filling what all users share.
+    /// A user who may submit jobs: by a request, by processes, by using up resources that all users share.
     User,
-    /// Root alone: files, settings, versions.
+    /// Only root: files, settings, versions.
     Root,
     /// A GPU or its driver.
     Hardware,
 }
 
-/// An error that says who can bring it about.
+/// An error with a known cause.
 pub trait Caused {
-    /// Who can; where a user can, and others too, the user.
+    /// Who can cause it; the user, if users are among several.
     fn cause(&self) -> Cause;
 }
 
-/// Memory, disks and tables that users share with root can be full.
+/// Users can fill memory, disks and tables that they share with root.
 fn of_system_call(error: &io::Error) -> Cause {
     match is_shortage(error) {
         true => Cause::User,
@@ -57,7 +57,7 @@ impl Caused for FileError {
 
 impl Caused for LeaseError {
     fn cause(&self) -> Cause {
-        // A lease is root's file, written whole.
+        // Only root writes leases, and always complete files.
         Cause::Root
     }
 }
@@ -89,7 +89,7 @@ impl Caused for LockError {
         match self {
             LockError::File(error) => error.cause(),
             LockError::Flock { source, .. } => of_system_call(&io::Error::from(*source)),
-            // Others' jobs come and go under the same lock.
+            // Jobs of other users start and end under the same lock.
             LockError::Timeout { .. } => Cause::User,
         }
     }
@@ -107,7 +107,7 @@ impl Caused for CapsError {
 impl Caused for NvmlError {
     fn cause(&self) -> Cause {
         match (self.class(), self) {
-            // Processes hold instances, fill memory and keep the driver busy.
+            // Users' processes can keep instances in use, fill memory and keep the driver busy.
             (ErrorClass::Transient, _) => Cause::User,
             (ErrorClass::Broken, NvmlError::Call { .. }) => Cause::Hardware,
             (ErrorClass::Broken, NvmlError::Start { .. } | NvmlError::Missing { .. }) => {
@@ -136,7 +136,7 @@ impl Caused for MpsError {
             | MpsError::Absent { .. }
             | MpsError::Partition { .. }
             | MpsError::Occupied { .. } => Cause::User,
-            // They are root's; what keeps them is in the kernel.
+            // These are root's processes; only the kernel can keep them from ending.
             MpsError::Undead { .. } => Cause::Hardware,
         }
     }

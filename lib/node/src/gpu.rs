@@ -1,4 +1,4 @@
-//! Settings of a GPU that change for its jobs, other than its instances.
+//! Settings of a GPU besides its instances that change for its jobs.
 
 pub mod capability_files;
 pub mod compute_mode;

@@ -1,4 +1,4 @@
-//! MPS: its control daemons, and the jobs that share one.
+//! MPS control daemons, and the jobs that share one.
 
 pub mod answer;
 pub mod daemon;

@@ -16,7 +16,7 @@ use crate::state::record::{NodeRecord, RecordError};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{ErrorClass, NvmlError, Session};
 
-/// Why a node could not be described.
+/// The reasons why the configuration of a node cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The configuration file could not be read.
@@ -33,39 +33,40 @@ pub enum NodeError {
     Config(ConfigErrors),
 }
 
-/// A node for those who serve jobs.
+/// A node for programs that serve jobs.
 #[derive(Debug)]
 pub struct Served {
     /// The node.
     pub node: Node,
-    /// What is wrong with the configuration all the same.
+    /// The fault of a configuration that can still be used.
     pub complaint: Option<Complaint>,
-    /// The text of the file, where that was used.
+    /// The text of the file, if it is used.
     pub text: Option<String>,
 }
 
-/// What is wrong with a configuration that serves jobs all the same.
+/// The faults of a configuration that can still be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Complaint {
     /// `[reaper]` has mistakes.
     #[error("{0}; slices are still made; correct the file and run `gpufrac check --file-only`")]
     Reaper(ConfigErrors),
-    /// The copy is used.
+    /// The last valid copy is used.
     #[error(
         "{0}; the node uses its last good configuration; correct the file and run `gpufrac check --file-only`"
     )]
     LastGood(NodeError),
 }
 
-/// How long one step of whoever has a GPU may take before those in line give up: longer than any that ends. A handle by UUID
-/// takes NVIDIA's driver ten seconds when many ask for one, and a control daemon of MPS may have as long to start.
+/// How long one step of a program that has the GPU may take before waiting programs give up: longer than any step
+/// that ends. NVIDIA's driver needs ten seconds for a handle by UUID if many programs ask for one, and an MPS control
+/// daemon may need as long to start.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(20);
 
-/// In `<run>`: a folder for each job that has HAMi-core.
+/// The folder in `<run>` with a folder for each job that uses HAMi-core.
 const HAMI: &str = "hami";
-/// In this folder: the library's file.
+/// The file of the library in the job's folder.
 const HAMI_CACHE: &str = "cache";
-/// All that a job can write there. The library's file has 2 MiB.
+/// The space that a job can fill there, in bytes. The library's file has 2 MiB.
 const HAMI_SPACE: u64 = 8 << 20;
 
 /// A node.
@@ -89,26 +90,26 @@ pub struct Node {
     pub mps_control: PathBuf,
     /// nvidia-smi.
     pub nvidia_smi: PathBuf,
-    /// What all nodes share.
+    /// The folder that all nodes share.
     pub shared: Option<PathBuf>,
-    /// Which nodes of the machine have pools; [`config::NODES`] but in tests.
+    /// The folder that lists the nodes of this machine with pools; [`config::NODES`] except in tests.
     pub nodes: PathBuf,
-    /// The control daemons of MPS that did not answer of late.
+    /// MPS control daemons that did not answer recently.
     pub silences: Arc<Silences>,
-    /// How long one step of whoever has a GPU may take; [`LOCK_PATIENCE`] but in tests.
+    /// How long one step of a program that has the GPU may take; [`LOCK_PATIENCE`] except in tests.
     pub lock_patience: Duration,
 }
 
 impl Node {
-    /// With the configuration file of root's programs, which only root may be able to change.
+    /// Reads the configuration file for root's programs; only root may be able to change it.
     pub fn load(config: &Path, name: &str) -> Result<Node, NodeError> {
         let text = read_text(config)?;
         let config = Config::parse(&text, &config.to_string_lossy()).map_err(NodeError::Config)?;
         Ok(Node::new(config, name))
     }
 
-    /// As [`Node::load`], for who serves jobs while an admin mends the file: a mistake in `[reaper]` does not matter, and where
-    /// the file cannot be used its last good copy is.
+    /// As [`Node::load`], for programs that serve jobs while an admin corrects the file: a mistake in `[reaper]` does
+    /// not matter, and if the file cannot be used, its last valid copy is.
     ///
     /// # Errors
     /// Neither can be used.
@@ -157,7 +158,7 @@ impl Node {
         }
     }
 
-    /// Whether a pool has GPUs here.
+    /// Whether a pool has GPUs on this node.
     pub fn has_pools(&self) -> bool {
         !self.config.pools_of_node(&self.name).is_empty()
     }
@@ -172,7 +173,7 @@ impl Node {
         Locks::open(&self.run)
     }
 
-    /// What node-setup found.
+    /// The findings of node-setup.
     pub fn record(&self) -> Result<NodeRecord, RecordError> {
         NodeRecord::read(&self.run)
     }
@@ -182,7 +183,7 @@ impl Node {
         Caps::new(&self.driver_root)
     }
 
-    /// The folder of a control daemon, by its name; the folders above it are made when it starts.
+    /// The folder of a control daemon, by its name; the folders above are created when the daemon starts.
     pub fn mps_folder(&self, name: &str) -> String {
         self.run
             .join("mps")
@@ -191,14 +192,14 @@ impl Node {
             .into_owned()
     }
 
-    /// HAMi-core's file of a lease, by the lease's name.
+    /// The path of HAMi-core's file for a lease, by the lease's name.
     pub fn hami_cache(&self, name: &str) -> String {
         let folder = self.run.join(HAMI).join(name);
         folder.join(HAMI_CACHE).to_string_lossy().into_owned()
     }
 
-    /// Makes that file, the job's user's own, unless it is there. The user can write it without end, so it is in a file
-    /// system of its own.
+    /// Creates this file for the job's user, unless it exists. The user can write to it without limit, so it is in a
+    /// separate file system.
     pub fn make_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
         let (dir, _) = RootDir::create(&self.run.join(HAMI), 0o711)?;
         let name = lease.name();
@@ -212,7 +213,7 @@ impl Node {
         own.make_for(HAMI_CACHE, lease.user_id, lease.group_id)
     }
 
-    /// Removes it, whoever has it open.
+    /// Removes it, even if it is open.
     pub fn remove_hami_cache(&self, lease: &Lease) -> Result<(), FileError> {
         let dir = match RootDir::open(&self.run.join(HAMI)) {
             Err(error) if error.is_not_found() => return Ok(()),
@@ -246,7 +247,7 @@ fn read_text(config: &Path) -> Result<String, NodeError> {
     dir.read(file)?.ok_or_else(absent)
 }
 
-/// Whether waiting may help with a file: users can take the space that root needs, and give it back.
+/// Whether a retry can help with a file error: users can use up the space that root needs, and free it.
 pub fn class_of_file(error: &FileError) -> ErrorClass {
     match error.is_shortage() {
         true => ErrorClass::Transient,

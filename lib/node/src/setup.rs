@@ -35,7 +35,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 use inspect::{Difference, Machine};
 
-/// Why a node could not be set up.
+/// The reasons why a node could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// A file or folder cannot be used.
@@ -66,23 +66,23 @@ pub enum SetupError {
         pool: String,
         /// NVML's index.
         gpu_index: GpuIndex,
-        /// How many there are.
+        /// The number of GPUs of the node.
         count: usize,
     },
 }
 
-/// What was done, and what is left for an admin.
+/// The result of node-setup.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// What was done or found, one line each.
+    /// Actions and facts, one line each.
     pub done: Vec<String>,
-    /// What keeps the node from carving.
+    /// Problems that keep the node from making slices.
     pub problems: Vec<Finding>,
-    /// What could be better.
+    /// Possible improvements.
     pub hints: Vec<String>,
 }
 
-/// Sets up a node. The report may name problems: then slurmd should not start here.
+/// Sets up a node. If the report has problems, slurmd should not start here.
 pub fn setup(node: &Node) -> Result<Report, SetupError> {
     let mut report = Report::default();
     if !node.has_pools() {
@@ -107,7 +107,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     }
     report.problems = inspect::lost(&machine);
     if !report.problems.is_empty() {
-        // What was made for all of them stays as it is.
+        // Files that all nodes of the machine share stay as they are.
         return Ok(report);
     }
     let devices = &machine.devices;
@@ -117,7 +117,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         }
     }
     let record = record(&machine, &session)?;
-    // The record before the repair: that may take long, and prolog needs only the record.
+    // The record comes before the repair, which may take long; prolog needs only the record.
     record.write(&run)?;
     report.done.push(format!(
         "recorded {} GPUs in `{}`",
@@ -133,7 +133,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     }
     report.hints.extend(unleased(node, &session)?);
     match repair(machine) {
-        // What is not leased is not known, so that nothing is repaired.
+        // Instances without a lease are not known, so nothing is repaired.
         Err(SetupError::Store(error)) if error.path().is_some() => {
             report
                 .problems
@@ -144,7 +144,7 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
     Ok(report)
 }
 
-/// Instances that no lease names, for an admin to destroy.
+/// Instances without a lease, which an admin may destroy.
 fn unleased(node: &Node, session: &Session) -> Result<Vec<String>, SetupError> {
     match unleased::of_node(node, session) {
         Ok(found) => Ok(found
@@ -152,12 +152,12 @@ fn unleased(node: &Node, session: &Session) -> Result<Vec<String>, SetupError> {
             .map(|it| format!("{it}: {}", unleased::FIX))
             .collect()),
         Err(CleanError::Nvml(error)) => Err(error.into()),
-        // Of leases that cannot be read `repair` tells.
+        // `repair` reports leases that cannot be read.
         Err(_) => Ok(Vec::new()),
     }
 }
 
-/// The folders below `<run>`; the locks are root's alone, as whoever can open a file can lock it.
+/// Creates the folders in `<run>`. The locks are only for root, because a process that can open a file can lock it.
 fn folders(node: &Node, report: &mut Report) -> Result<RootDir, SetupError> {
     let mut folder = |path: PathBuf, mode| -> Result<RootDir, FileError> {
         let (dir, made) = RootDir::create(&path, mode)?;
@@ -173,10 +173,10 @@ fn folders(node: &Node, report: &mut Report) -> Result<RootDir, SetupError> {
     Ok(run)
 }
 
-/// Instances do not survive a reboot; leases do only where `<run>` is on a disk.
+/// Instances do not survive a reboot; leases survive only if `<run>` is on a disk.
 fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> {
     let Ok(record) = NodeRecord::read_any(&node.run) else {
-        // None, or of another version: leases, if any, are judged by what stands on the GPU.
+        // There is no record, or one of another version: leases are compared with the instances on the GPU.
         return Ok(());
     };
     if record.boot_id == boot_id()? {
@@ -210,7 +210,7 @@ fn forget_last_boot(node: &Node, report: &mut Report) -> Result<(), SetupError> 
     Ok(())
 }
 
-/// All that a GPU of a pool needs before it can be shared.
+/// Prepares a GPU of a pool for sharing.
 fn prepare(
     node: &Node,
     gpu: &mut Gpu<'_>,
@@ -222,12 +222,12 @@ fn prepare(
     if let [Difference::MigMode(_)] = differences[..] {
         if let Err(why) = switch_mig_on(node, gpu)? {
             report.problems.push(stays_off(gpu, device, &why));
-            // A later switch would not last without.
+            // Without persistence mode, a later switch of MIG mode would not last.
             persist(gpu, report);
             return Ok(());
         }
         report.done.push(format!("switched MIG on for {gpu}"));
-        // What the model offers is seen in MIG mode alone.
+        // The profiles of a model are only visible in MIG mode.
         differences = inspect::differences(gpu, device)?;
     }
     let stays = differences.into_iter().map(|difference| match difference {
@@ -277,7 +277,8 @@ fn persist(gpu: &mut Gpu<'_>, report: &mut Report) {
     }
 }
 
-/// Starts a control daemon as the pool needs it, and ends it: what it cannot do is known before a job comes.
+/// Starts a control daemon with the pool's options, and ends it, so that missing functions are known before a job
+/// starts.
 fn prepare_mps(
     node: &Node,
     gpu: &Gpu<'_>,
@@ -292,7 +293,7 @@ fn prepare_mps(
         UserId::ROOT,
         &node.silences,
     );
-    // Another node-setup may run, or have been killed here.
+    // Another node-setup may be running, or may have been killed at this point.
     let _lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
     let tried = probe.kill().and_then(|_| {
         probe.start(Start {
@@ -339,7 +340,7 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
     )
 }
 
-/// Switches MIG on where that needs no reset and nobody has the GPU.
+/// Switches MIG mode on if that needs no reset and no job has the GPU.
 fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<(), StaysOff>, SetupError> {
     let (store, log) = (node.leases()?, JobLog::setup());
     let Some(own) = gpu.elsewhere()? else {
@@ -350,7 +351,7 @@ fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<(), StaysOff>, Set
     Ok(mig_mode::switch_on(&mut locked).map(drop))
 }
 
-/// What an admin does where MIG stays off.
+/// The finding and what an admin does if MIG mode stays off.
 fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &StaysOff) -> Finding {
     let index = gpu.index;
     let fix = match why {
@@ -386,7 +387,7 @@ fn reset_needed(gpu: &Gpu<'_>) -> Finding {
 fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupError> {
     let node = machine.node;
     let caps: Caps = node.caps();
-    // Where no pool needs MIG the driver need not know of it.
+    // Without a pool with MIG the driver need not support it.
     let uses_mig = machine.uses_mig();
     let or_none = |error: CapsError| {
         if uses_mig {
@@ -432,7 +433,8 @@ fn record(machine: &Machine<'_>, session: &Session) -> Result<NodeRecord, SetupE
     Ok(record.with_facts(&driver, facts))
 }
 
-/// What a prolog need not ask again. A GPU that is not as its pool needs it may change; so nothing is known of it.
+/// The driver's data that a prolog need not query again. None for a GPU that does not match its pool, because it may
+/// change.
 fn facts(machine: &Machine<'_>, gpu: &Gpu<'_>) -> Result<GpuFacts<Geometry>, NvmlError> {
     let mut facts = GpuFacts::default();
     match machine
@@ -457,8 +459,8 @@ fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupE
     for device in devices {
         let number = machine.placeholder(device)?;
         let name = device.file_name();
-        // Which job may open it is for its control group to say. A GPU's own number is for no one: jobs
-        // have the driver's file, whose mode is the site's.
+        // The control group decides which job may open it. A node with the GPU's own number needs no access: jobs use
+        // the driver's file, whose mode the site sets.
         let mode = match number.major {
             inspect::PLACEHOLDER_MAJOR => 0o666,
             _ => 0o600,
@@ -472,8 +474,8 @@ fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupE
             });
         }
     }
-    // Those of an earlier configuration: a gres.conf that still names them should fail, not
-    // count devices that do not exist.
+    // Placeholders of an earlier configuration are removed: a gres.conf that still names them should fail, not count
+    // devices that do not exist.
     for name in dir.names()? {
         let known = devices.iter().any(|device| device.file_name() == name);
         let was = Device::is_file_name(&name) && matches!(dir.device(&name), Ok(Some(_)));
@@ -488,7 +490,7 @@ fn placeholders(machine: &Machine<'_>, report: &mut Report) -> Result<(), SetupE
     Ok(())
 }
 
-/// What runs that died left behind.
+/// Repairs the remains of killed programs.
 fn repair(machine: Machine<'_>) -> Result<(), SetupError> {
     let Machine {
         node,
@@ -500,7 +502,7 @@ fn repair(machine: Machine<'_>) -> Result<(), SetupError> {
     let leases = store.list()?;
     for gpu in gpus {
         let is_of_pool = devices.iter().any(|device| device.gpu_index == gpu.index);
-        // Of an earlier configuration.
+        // A lease from an earlier configuration.
         let has_lease = leases.iter().any(|lease| lease.slice.gpu_uuid == gpu.uuid);
         if is_of_pool || has_lease {
             let lock = locks.gpu(gpu.index, node.lock_patience)?;

@@ -1,5 +1,4 @@
-//! The life of a slice: carved by the prolog, released by the epilog, repaired by the next program that takes the
-//! lock.
+//! The life of a slice: made by the prolog, released by the epilog, repaired by the next program that takes the lock.
 
 pub mod carve;
 mod drain;

@@ -1,4 +1,4 @@
-//! The node's files of root: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice.
+//! Root's files on a node: leases, locks, the record of its GPUs, the usage of slices, jobs without a slice.
 
 pub mod last_good;
 pub mod leases;

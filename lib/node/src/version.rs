@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use gpufrac_host::exit::Exit;
 use slurm_sys::release::Release;
 
-/// `cargo xtask package` and `cargo xtask dist` set it to the version and the commit.
+/// `cargo xtask package` and `cargo xtask dist` set it to version and commit.
 const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
     Some(build) => build,
     None => concat!(env!("CARGO_PKG_VERSION"), "-untracked"),
@@ -16,8 +16,8 @@ const BUILD: &str = match option_env!("GPUFRAC_BUILD") {
 pub static TEXT: LazyLock<String> =
     LazyLock::new(|| format!("{BUILD} for Slurm {}", Release::BUILT_FOR.series()));
 
-/// Answers `--version`; None where something else was asked. For programs that take no other argument: reading a
-/// command line properly would cost each job of the node.
+/// Prints the version for `--version`; None for other arguments. For programs without other arguments: a parser of
+/// arguments would cost time in each job of the node.
 #[must_use]
 pub fn answer(program: &str) -> Option<ExitCode> {
     let asked = std::env::args_os()

@@ -1,4 +1,5 @@
-//! How many calls of NVML a job's life takes, and which: a driver that many ask at once answers some of them after seconds.
+//! The number and kind of NVML calls in the life of a job, because a driver that many programs use at the same time
+//! answers some calls after seconds.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -12,9 +13,9 @@ use nvidia_ml::disturb::What;
 use nvidia_ml::latency::Latencies;
 use nvidia_ml::node::MigDeviceBy;
 
-/// The most that a job may take whose life has no faults.
+/// The most calls of a job without faults.
 const MOST: usize = 20;
-/// What is slow where many ask at once.
+/// Calls that are slow if many programs make them at the same time.
 const SLOW: [&str; 2] = [
     "nvmlDeviceGetHandleByUUID",
     "nvmlDeviceGetMigDeviceHandleByIndex",
@@ -80,7 +81,7 @@ fn a_jobs_life_takes_at_most_twenty_calls() {
             assert_eq!(count(&calls, slow), 0, "{slow}");
         }
     }
-    // As many where others have the rest of the GPU.
+    // The same number if other jobs have the rest of the GPU.
     for (id, device) in [(2, 0), (3, 0), (4, 1), (5, 1), (6, 1)] {
         world.prolog(job(id, device, 13)).ok();
     }
@@ -110,7 +111,7 @@ fn the_other_mechanisms_take_no_more() {
     );
 }
 
-/// Which ways to the MIG device are gone.
+/// The ways to the MIG device that are not available.
 #[test]
 fn the_mig_device_is_found_by_the_quickest_way_that_there_is() {
     let ways = [
@@ -120,18 +121,18 @@ fn the_mig_device_is_found_by_the_quickest_way_that_there_is() {
     ];
     at_once(ways, |(by, slow)| {
         let Some(world) = ready(by) else { return };
-        // Others before and behind it in a walk.
+        // Other MIG devices before and after it in an enumeration.
         world.prolog(job(2, 0, 13)).ok();
         world.prolog(job(3, 1, 13)).ok();
         let calls = life(&world, job(1, 0, 13));
         let found = SLOW.map(|name| count(&calls, name) > 0);
         assert_eq!(found, slow, "{by:?}");
-        // The prolog again, for a job that has its slice.
+        // The prolog runs again for a job that has its slice.
         let one = job(4, 0, 13);
         world.prolog(one).ok();
         world.prolog(one).ok().says("kept");
         world.check(&[]);
-        // Nobody's but the job's own.
+        // No place of another job.
         let place = world.lease(one).unwrap().slice.mig().unwrap().placement;
         let gi = world.lease(one).unwrap().slice.instance().unwrap().gi_id;
         world
@@ -162,14 +163,14 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
     at_once(ways, |(by, call)| {
         let Some(world) = ready(by) else { return };
         let one = job(1, 0, 25);
-        // What passes is waited for.
+        // A temporary error is retried.
         world.next_calls(call, 1, What::Fail(999));
         world.prolog(one).ok().says("waiting");
         world.check(&[]);
         world.next_calls(call, 1, What::Fail(999));
         world.epilog(one).ok().says("released");
         world.check(&[]);
-        // What does not drains the node, and leaves nothing behind that is not on record.
+        // A permanent error drains the node, and leaves nothing without a record.
         world.next_calls(call, 0, What::Fail(15));
         let ended = world.prolog(one);
         assert_eq!(ended.code, Some(1), "{call}: {}", ended.stderr);
@@ -187,7 +188,7 @@ fn a_fault_on_any_way_to_the_mig_device_is_what_it_was() {
     });
 }
 
-/// The record of node-setup, changed as a text.
+/// Changes the record of node-setup as text.
 fn change_record(
     world: &World,
     change: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>),
@@ -235,7 +236,7 @@ fn what_the_record_does_not_know_is_asked() {
         change(&world);
         let calls = life(&world, job(2, 0, 25));
         assert!(count(&calls, PROFILE) > 0, "{what}");
-        // The next set-up knows it again.
+        // The next setup records it again.
         world.setup().ok();
         let calls = life(&world, job(3, 0, 25));
         assert_eq!(count(&calls, PROFILE), 0, "{what}");
@@ -247,7 +248,7 @@ fn an_instance_that_proc_does_not_show_is_avoided_and_stays() {
     let Some(world) = ready(MigDeviceBy::Info) else {
         return;
     };
-    // At the first choice of an eighth.
+    // At the first choice for an eighth.
     let foreign = world.foreign(19, 0, 1, Some(0));
     let mig = world
         .root()
@@ -262,7 +263,7 @@ fn an_instance_that_proc_does_not_show_is_avoided_and_stays() {
     world.check(&[foreign]);
     world.epilog(one).ok();
     world.check(&[foreign]);
-    // Nor where /proc says nothing at all.
+    // Also if /proc has no data at all.
     fs::rename(&mig, mig.with_file_name("hidden")).unwrap();
     fs::write(&mig, "").unwrap();
     world.note_calls();
@@ -284,7 +285,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
         Ok(())
     };
     world.sim.update(swap).unwrap();
-    // The next job too, as the driver's files say where on the bus the GPU is that Slurm means.
+    // Also for the next job, because the driver's files tell the PCI address of the GPU that Slurm means.
     let two = job(2, 0, 25);
     world.prolog(two).ok().says("carved");
     let uuids: Vec<_> = world
@@ -294,7 +295,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
         .collect();
     assert_eq!(uuids[0], uuids[1]);
     assert_eq!(world.instances(1).len(), 2);
-    // Where they say nothing, no job is started on another GPU.
+    // If they have no data, no job starts on another GPU.
     fs::remove_dir_all(world.root().join("gpus/proc/driver/nvidia/gpus")).unwrap();
     let ended = world.prolog(job(3, 1, 25)).says("at boot it was");
     assert_eq!(ended.code, Some(1));
@@ -304,7 +305,7 @@ fn a_gpu_that_has_another_index_now_is_found_by_its_uuid() {
     assert!(world.leases().is_empty() && world.instances(1).is_empty());
 }
 
-/// With a driver's own times, all that a job pays is two starts, and what is made and unmade for it.
+/// With a real driver's times a job costs only two starts, and what is created and destroyed for it.
 #[test]
 fn a_job_pays_for_nothing_that_is_slow_where_many_ask() {
     let Some(world) = ready(MigDeviceBy::Info) else {
@@ -336,7 +337,7 @@ fn a_job_pays_for_nothing_that_is_slow_where_many_ask() {
                 .iter()
                 .all(|entry| !SLOW.contains(&entry.call.as_str()))
         );
-        // No less than the model says: two starts, and an instance made and unmade.
+        // At least the times of the model: two starts, and an instance created and destroyed.
         let took: u128 = calls.iter().map(|entry| entry.took.as_millis()).sum();
         let least = (2 * 300 + 1000 + 500 + 300 + 1000) * u128::from(percent) / 100;
         assert!(took >= least, "{took} ms");

@@ -1,4 +1,4 @@
-//! What slurmctld allocated is what a job gets, and no request of a user drains the node.
+//! A job gets exactly slurmctld's allocation, and no request of a user drains the node.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -16,7 +16,7 @@ fn child() {
     common::child();
 }
 
-/// Whatever way was found to let Slurm read another count than gpufrac.
+/// Requests that Slurm may count differently from gpufrac.
 #[test]
 fn a_job_gets_no_more_than_slurm_allocated() {
     let Some(world) = ready() else { return };
@@ -28,7 +28,7 @@ fn a_job_gets_no_more_than_slurm_allocated() {
         (pair, "shard:half:50(50/50,0/50)"),
         (pair, "shard:half:51(51/100),gpufrac(CNT:51)"),
         (pair, "gpufrac(CNT:50)"),
-        // Another device than that of the prolog's variable.
+        // Another device than that in the prolog's variable.
         (pair, "gpu:half:1(IDX:1),gpufrac(CNT:50)"),
         (
             "gres/gpu:half:1,gres/gpufrac:50",
@@ -48,7 +48,7 @@ fn a_job_gets_no_more_than_slurm_allocated() {
         );
     }
     assert_eq!(world.slurm_was_told(), ["requeuehold 9"; 9]);
-    // What cannot be understood is no permission, but may be told with the next answer.
+    // An answer that cannot be parsed grants nothing, but the next one may be complete.
     world.slurm_says(9, &format!("running {pair} 0 - shard:50"));
     world
         .prolog(job(9, 0, 50))
@@ -69,7 +69,7 @@ fn a_job_gets_no_more_than_slurm_allocated() {
     }
 }
 
-/// Each task's slices are counted by the node as well.
+/// The slices of tasks are counted by node as well.
 #[test]
 fn tasks_get_no_more_slices_than_slurm_allocated() {
     let Some(world) = ready() else { return };
@@ -85,7 +85,7 @@ fn tasks_get_no_more_slices_than_slurm_allocated() {
     }
 }
 
-/// Of a job with a device of a pool the prolog leaves a lease, or a note that it is to have none.
+/// For a job with a device of a pool the prolog leaves a lease, or a note that the job gets none.
 #[test]
 fn a_job_that_holds_devices_without_asking_is_noted() {
     let Some(world) = ready() else { return };
@@ -101,14 +101,14 @@ fn a_job_that_holds_devices_without_asking_is_noted() {
     assert!(noted(9));
     world.epilog(job(9, 0, 25)).ok();
     assert!(!noted(9));
-    // Shares that it did not ask for by our reading of its text.
+    // Shares that the job did not ask for by gpufrac's reading.
     world.slurm_says(
         9,
         "running gres:tmpdisk:5 0 - tmpdisk(CNT:5),shard:25(IDX:0)",
     );
     exclusive(9).ok().says("requeued and held");
     assert!(!noted(9));
-    // Slurm does not say what it asked for: then it may have asked for shares.
+    // Slurm does not tell the request, which may have been for shares.
     world.slurm_says(9, "unknown");
     exclusive(9).ok();
     assert!(!noted(9));
@@ -118,12 +118,12 @@ fn a_job_that_holds_devices_without_asking_is_noted() {
     world.slurm_knows(job(9, 0, 25));
     world.prolog(job(9, 0, 25)).ok();
     assert!(!noted(9) && world.leases().len() == 1);
-    // And one with a slice never was.
+    // A job with a slice is never noted.
     world.epilog(job(9, 0, 25)).ok();
     assert!(world.leases().is_empty());
 }
 
-/// What a prolog can be told, as no client of Slurm's would put it together.
+/// Possible input of a prolog, also such that no client of Slurm would send.
 #[derive(Debug, Clone)]
 struct Told {
     tres: String,

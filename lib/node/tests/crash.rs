@@ -1,5 +1,5 @@
-//! Prolog and epilog killed at every step, and every call of NVML failing once: nothing leaks,
-//! nothing foreign is touched, the next run repairs.
+//! Prolog and epilog killed at every step, and every call of NVML failing once: nothing leaks, foreign instances
+//! stay, and the next run repairs.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -37,11 +37,11 @@ impl Scene {
         let mut ended = 0;
         for point in points {
             for next in NEXT {
-                // Without the way that carves the victim again: Slurm never does.
+                // Without the case that makes the victim's slice again, which Slurm never does.
                 if matches!(next, Next::Again) {
                     continue;
                 }
-                // A new life each time, as usage records are told apart by job and start.
+                // A new start each time, because usage records are distinguished by job and start.
                 let victim = Job {
                     id: self.victim.id + 10 * (1 + ended),
                     ..self.victim
@@ -64,14 +64,14 @@ impl Scene {
         }
     }
 
-    /// Leaves the victim an instance to take over, where instances are kept.
+    /// Leaves the victim an instance to take over, if instances are kept.
     fn keep_one(&self, turn: u64) {
         if self.keeps {
             self.run_one_before(1_000_000 + turn as u32);
         }
     }
 
-    /// How many calls a run makes.
+    /// The number of calls of a run.
     fn calls_of(&self, run: impl FnOnce()) -> u64 {
         self.world.count_calls();
         let before = self.world.calls();
@@ -112,8 +112,7 @@ impl Scene {
         }
     }
 
-    /// The GPU goes away for good at any call: also the cleaning up fails, and the lease keeps what
-    /// is to be done.
+    /// The GPU disappears for good at any call: the cleaning up fails, too, and the lease records what must be done.
     fn gpu_goes_away(&self) {
         let (world, victim) = (&self.world, self.victim);
         let calls = self.calls_of_carving();
@@ -129,7 +128,7 @@ impl Scene {
                 }];
             });
             let ended = world.prolog(victim);
-            // nvmlShutdown is the last call, and nobody minds its answer.
+            // nvmlShutdown is the last call, and its result does not matter.
             let code = if nth == calls { 0 } else { 1 };
             assert_eq!(ended.code, Some(code), "{nth} of {calls}: {}", ended.stderr);
             world.calm();
@@ -169,10 +168,10 @@ fn any_call_fails_with_an_instance_that_is_kept() {
     });
 }
 
-/// At the first slice's step, and at the second's.
+/// At a step of the first slice, and of the second.
 fn of_both(points: &[&'static str]) -> Vec<&'static str> {
     let second = points.iter().map(|point| &*format!("{point}@2").leak());
-    // Locked is the GPU, once for both when they are made.
+    // The GPU is locked once for both slices.
     let second = second.filter(|point| *point != "carve.locked@2");
     points.iter().copied().chain(second).collect()
 }
@@ -275,11 +274,11 @@ fn carving_when_the_gpu_goes_away() {
     scene.gpu_goes_away();
 }
 
-/// The points that a mechanism comes to, out of all. `beside`: another job is on the same device, so
-/// what they share stays.
+/// The points, out of `all`, that a mechanism reaches. `beside`: another job is on the same device, so shared
+/// resources stay.
 fn points(kind: Kind, beside: bool, all: [&[&'static str]; 2]) -> Vec<&'static str> {
     let comes_to = |point: &str| match point.split_once('.').unwrap().1 {
-        // Jobs join an instance that stands.
+        // Jobs join an existing instance.
         "gpu_instance_made" | "compute_instance_made" | "instance_recorded" => {
             kind == Kind::MigMps && !beside
         }
@@ -331,7 +330,7 @@ fn killed_at_every_step_with_a_library() {
     killed_at_every_step(Kind::Hami);
 }
 
-/// What befalls calls of NVML, by one mechanism.
+/// Faults of NVML calls, for one mechanism.
 fn any_call(kind: Kind, beside: bool, befalls: &[What]) {
     at_once(befalls, |what| {
         let Some(scene) = shared(kind, beside) else {
@@ -379,7 +378,7 @@ fn any_call_with_a_library() {
     any_call(Kind::Hami, false, &[FAILS_AFTER, What::KillAfter]);
 }
 
-/// Before it was made there is none, and what a lease names goes with the lease.
+/// A lease names its partition after its creation; a partition in a lease is removed with the lease.
 #[test]
 fn a_partition_goes_with_its_lease() {
     let Some(world) = World::shared(Kind::MpsShared, Control::Standin("{}")) else {
@@ -409,15 +408,15 @@ fn a_partition_goes_with_its_lease() {
     world.check(&[]);
 }
 
-/// A node to which jobs of three users come and from which they go, and where anything may be killed.
+/// A node on which jobs of three users start and end, and where any program may be killed.
 struct Traffic {
     world: World,
     dice: Dice,
-    /// All whose epilog did not end: to Slurm their units are taken.
+    /// All jobs whose epilog did not finish; Slurm counts their units as used.
     jobs: Vec<Job>,
-    /// Those of which something was killed: what is left of them shows when they are repaired.
+    /// Jobs with a killed program; their remains show when they are repaired.
     torn: Vec<u32>,
-    /// Daemons that were killed; the next job replaces them.
+    /// Killed daemons; the next job replaces them.
     killed: BTreeMap<PathBuf, i32>,
     came: u32,
 }
@@ -430,7 +429,7 @@ const POINTS: [&[&str]; 4] = [
 ];
 
 impl Traffic {
-    /// Runs it to its end, or kills it somewhere; whether it ended.
+    /// Runs a program to its end, or kills it at some point; returns whether it finished.
     fn run(&mut self, action: &str, job: Job) -> bool {
         let mut command = self.world.job_command(action, job);
         let how = self.dice.below(8);

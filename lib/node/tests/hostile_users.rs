@@ -1,5 +1,4 @@
-//! What users do on purpose to daemons, logs and files: no node is drained by it, no lock is held by it, and no other
-//! user's job feels it.
+//! Attacks of users on daemons, logs and files: none drains a node, keeps a lock, or affects another user's job.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -25,7 +24,7 @@ fn child() {
 
 const STANDIN: Control = Control::Standin("{}");
 
-/// All users can go through its folder.
+/// A node whose folder all users can pass.
 fn ready(kind: Kind, control: Control) -> Option<World> {
     let world = match kind {
         Kind::Mig => may_run().then(World::new)?,
@@ -36,7 +35,7 @@ fn ready(kind: Kind, control: Control) -> Option<World> {
     Some(world)
 }
 
-/// A program of this name and mode below the folder of a node.
+/// A program with this name and mode below the folder of a node.
 fn program(world: &World, name: &str, of: &str, mode: u32) -> PathBuf {
     let path = world.root().join(name);
     let copied = Command::new("cp").arg(of).arg(&path).status();
@@ -62,7 +61,7 @@ fn processes_that_are_only_called_servers_keep_nobody() {
     let fakes: Vec<Program> = (0..50).map(|_| fake()).collect();
     eventually(|| world.mps().len() == 51);
     world.epilog(one).ok();
-    // Slurm ends what is the job's, by its control group.
+    // Slurm ends the processes of the job by its control group.
     assert!(fakes.iter().all(Program::lives));
     assert!(world.leases().is_empty());
     drop(fakes);
@@ -74,7 +73,7 @@ fn a_set_uid_program_under_the_daemons_name_is_none() {
     let Some(world) = ready(Kind::MpsShared, Control::Real) else {
         return;
     };
-    // As sudo is while it waits for a password: all ids are root's, name, arguments and environment the user's.
+    // Like sudo while it waits for a password: all ids are root's; name, arguments and environment are the user's.
     let control = program(&world, "nvidia-cuda-mps-control", "/bin/sh", 0o4755);
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
     let mut command = Command::new(&control);
@@ -95,7 +94,7 @@ fn a_set_uid_program_under_the_daemons_name_is_none() {
     world.check(&[]);
 }
 
-/// Has the stand-in start a server for a program, as this program's user; its pid.
+/// Makes the stand-in start a server for a program, as this program's user; returns its pid.
 fn served(world: &World, pipe: &Path, program: &Program) -> (i32, UnixStream) {
     let mut stream = UnixStream::connect(pipe.join("control")).unwrap();
     writeln!(stream, "connect {}", program.pid()).unwrap();
@@ -112,7 +111,7 @@ fn a_private_server_ends_with_its_job_though_its_daemon_died() {
         return;
     };
     let (one, two) = (job(1, 0, 20), job(2, 0, 20));
-    // Of one user, too: only its session tells whose a server is.
+    // Also with one user: only its session shows to which daemon a server belongs.
     let same = common::Job {
         uid: one.uid,
         ..job(3, 0, 20)
@@ -159,7 +158,7 @@ fn a_private_server_that_leaves_its_session_ends_with_its_job() {
         eventually(|| getsid(Some(Pid::from_raw(server))) == Ok(Pid::from_raw(server)));
         running.push((server, stream, client));
     }
-    // Nothing else tells its owner: its daemon is gone, and so is its session.
+    // Nothing else shows its owner: its daemon has ended, and so has its session.
     let daemon = world.daemon(one);
     kill(Pid::from_raw(daemon), Signal::SIGKILL).unwrap();
     eventually(|| !lives(daemon));
@@ -210,14 +209,14 @@ fn a_silent_daemon_costs_a_job_with_many_slices_one_silence() {
     world.standin_options(r#"{"hang": ["get_server_list"]}"#);
     world.forget_commands();
     world.epilog(one).ok().says("does not answer");
-    // Once more after its log was emptied, which may have kept it.
+    // Asked again after its log was emptied, which may have blocked it.
     assert_eq!(world.commands(), ["get_server_list"; 2]);
     assert!(world.leases_of(one).is_empty());
     world.standin_options("{}");
     world.check(&[]);
 }
 
-/// What clients of MPS write into the pipe of a daemon's log, as a user: lines that the daemon copies.
+/// Writes lines to the pipe of a daemon's log as a user, as MPS clients do; the daemon copies them.
 fn write_log(world: &World, pipe: &Path, user: u32, lines: usize) {
     let message = [b'x'; 2000];
     let mut record = Vec::new();
@@ -250,7 +249,7 @@ fn what_clients_log_fills_nothing() {
     let space = 8 << 20;
     eventually(|| size() + 4096 > space);
     assert!(size() <= space);
-    // It goes on without a log, until a job comes.
+    // It continues without a log until a job starts.
     assert_eq!(world.tell(&pipe, "get_server_list"), "");
     world.prolog(two).ok();
     assert_eq!(world.daemon(two), daemon);
@@ -298,7 +297,7 @@ fn a_job_fills_its_own_cache_and_no_other() {
     world.check(&[]);
 }
 
-/// Takes all space of a file system.
+/// Uses up all space of a file system.
 fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     while file.write_all(&[0; 4096]).is_ok() {}
@@ -331,7 +330,7 @@ fn a_full_run_folder_lets_jobs_wait_and_end() {
         world.prolog(two).ok().says("No space left on device");
         assert_eq!(world.slurm_was_told(), ["requeue 2"], "{kind:?}");
         world.epilog(two).ok();
-        // Nothing that ends needs space.
+        // Ending a job needs no space.
         world.epilog(one).ok();
         assert!(world.leases().is_empty(), "{kind:?}");
         fs::remove_file(&filler).unwrap();

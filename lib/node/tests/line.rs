@@ -1,5 +1,4 @@
-//! The line before a GPU: with many processes of which some are killed, and as prologs and epilogs stand in it on a driver
-//! that takes its time.
+//! The queue of a GPU: with many processes, some of which are killed, and with prologs and epilogs on a slow driver.
 
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -24,7 +23,8 @@ use test_seed::Dice;
 const GPU: GpuIndex = GpuIndex(0);
 /// Longer than anything here takes.
 const LONG: Duration = Duration::from_secs(120);
-/// `<run>` of a process that stands in line; its name, how often it goes, and for how many milliseconds it has the GPU.
+/// `<run>` of a process that waits in the queue; its name, the number of its turns, and the milliseconds for which it
+/// has the GPU.
 const RUN: &str = "GPUFRAC_TEST_LINE";
 const NAME: &str = "GPUFRAC_TEST_LINE_NAME";
 const TURNS: &str = "GPUFRAC_TEST_LINE_TURNS";
@@ -38,7 +38,7 @@ fn child() {
     }
 }
 
-/// Says in `<run>/said` when it waits, when it has the GPU, and when it gives it back.
+/// Writes to `<run>/said` when it waits, when it has the GPU, and when it releases it.
 fn stand_in_line(run: &Path) {
     let text = |name: &str| std::env::var(name).unwrap();
     let number = |name: &str| text(name).parse::<u64>().unwrap();
@@ -72,7 +72,7 @@ fn stand_in_line(run: &Path) {
     std::process::exit(0);
 }
 
-/// Processes in the line of a GPU.
+/// Processes in the queue of a GPU.
 struct Crowd {
     _keep: tempfile::TempDir,
     run: PathBuf,
@@ -135,7 +135,7 @@ impl Crowd {
         }
     }
 
-    /// All that were not killed come to their end, one at a time.
+    /// Waits until all processes that were not killed have finished, one at a time.
     fn finish(&mut self) {
         for (number, mut child) in std::mem::take(&mut self.children) {
             assert!(child.wait().unwrap().success(), "{number}");
@@ -155,7 +155,7 @@ impl Crowd {
                 _ => {}
             }
         }
-        // Nothing that was left stops the next, and it is cleaned up.
+        // Nothing that was left stops the next program, and it is removed.
         drop(self.locks.gpu(GPU, Duration::ZERO).unwrap());
         let left = fs::read_dir(self.run.join("locks/gpu0.line")).unwrap();
         assert_eq!(left.count(), 0);
@@ -200,8 +200,7 @@ fn a_crowd_that_comes_goes_and_is_killed_never_shares_a_gpu_nor_stands_still() {
     crowd.finish();
 }
 
-/// A node that is set up; None where it cannot be had.
-/// Functions of the driver take longer, by so many milliseconds.
+/// Makes functions of the driver take this many milliseconds longer.
 fn delay(world: &World, delays: &[(&str, u64)]) {
     world.disturb(|disturbances| {
         disturbances.counting = true;
@@ -218,7 +217,7 @@ fn delay(world: &World, delays: &[(&str, u64)]) {
     });
 }
 
-/// What real GPUs were seen to take.
+/// Observed times of real GPUs, in milliseconds.
 const SLOW: [(&str, u64); 5] = [
     ("nvmlInit_v2", 300),
     ("nvmlDeviceCreateGpuInstanceWithPlacement", 1000),
@@ -227,7 +226,7 @@ const SLOW: [(&str, u64); 5] = [
     ("nvmlGpuInstanceDestroy", 700),
 ];
 
-/// A prolog or an epilog that runs, with its lines.
+/// A running prolog or epilog, with its output.
 struct Running(Child);
 
 impl Running {
@@ -240,7 +239,7 @@ impl Running {
     /// Reads up to a line with this text.
     fn says(&mut self, text: &str) {
         let stderr = self.0.stderr.as_mut().unwrap();
-        // Byte by byte: what comes after the line stays for the end.
+        // Byte by byte, so that later output stays for the end.
         let mut lines = BufReader::with_capacity(1, stderr).lines();
         assert!(lines.any(|line| line.unwrap().contains(text)), "{text}");
     }
@@ -281,22 +280,22 @@ fn a_prolog_gives_up_when_nothing_moves_or_its_time_is_over() {
     enum Holder {
         /// Does nothing.
         Hangs,
-        /// Does one step after the other, for so long.
+        /// Does one step after the other, for this time.
         Works(Duration),
     }
     let seconds = Duration::from_secs_f64;
     at_once(
         [
-            // Nothing moves: the time of a step.
+            // Nothing changes: the time of one step.
             (Holder::Hangs, "6000", None, Some(6.0)),
-            // All moves, but Slurm gives it 4 seconds, of which it keeps one.
+            // Steps are made, but Slurm gives it 4 seconds, of which it keeps one in reserve.
             (
                 Holder::Works(seconds(60.0)),
                 "2000",
                 Some("4000"),
                 Some(3.0),
             ),
-            // All moves, and longer than any step may take.
+            // Steps are made, for longer than one step may take.
             (Holder::Works(seconds(7.0)), "2000", None, None),
         ],
         |(holder, patience, limit, gives_up_after)| {
@@ -326,7 +325,7 @@ fn a_prolog_gives_up_when_nothing_moves_or_its_time_is_over() {
             let Some(least) = gives_up_after else {
                 assert_eq!(world.slurm_was_told(), [""; 0]);
                 assert_eq!(world.leases_of(one).len(), 1);
-                // Shown, and taken back.
+                // Shown, and removed.
                 assert_eq!(explained, "the job waits on n1 for its turn at GPU 0\n\n");
                 return;
             };
@@ -401,7 +400,7 @@ fn the_slice_of_a_job_whose_epilog_waits_is_left_to_it() {
         let tickets = names.map(|entry| entry.file_name().into_string().unwrap());
         tickets.filter(|name| name.starts_with('0')).count()
     };
-    // The prolog stands before the epilog, which has marked its lease.
+    // The prolog is before the epilog, which has marked its lease.
     let prolog = Running::start(&world, "prolog", next, &[]);
     eventually("the prolog stands in line", || in_line() == 2);
     let epilog = Running::start(&world, "epilog", ended, &[]);
@@ -412,7 +411,7 @@ fn the_slice_of_a_job_whose_epilog_waits_is_left_to_it() {
     assert!(!prolog.stderr.contains("ended the lease"), "{prolog:?}");
     epilog.end().ok().says("released");
     world.check(&[]);
-    // One that was killed is repaired.
+    // The lease of a killed program is repaired.
     let held = world.node().locks().unwrap().gpu(GPU, LONG).unwrap();
     let mut epilog = Running::start(&world, "epilog", next, &[]);
     eventually("the epilog stands in line", || in_line() == 2);

@@ -1,4 +1,5 @@
-//! What an admin gets wrong once: another gpufrac.toml than slurmctld's, a node in no pool, no SPANK plugin, another build's leases.
+//! Common mistakes of admins: another gpufrac.toml than slurmctld's, a node without a pool, no SPANK plugin, leases
+//! of another build.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -26,7 +27,7 @@ fn ready() -> Option<World> {
     })
 }
 
-/// A prolog whose job was counted by pools of this sum.
+/// Runs a prolog for a job that was counted by pools with this checksum.
 fn prolog_of(world: &World, job: Job, pools: Option<&str>) -> Ended {
     let mut command = world.job_command("prolog", job);
     command.envs(pools.map(|pools| ("SPANK_GPUFRAC_POOLS", pools)));
@@ -46,7 +47,7 @@ fn lease_file(world: &World, name: &str) -> PathBuf {
     world.root().join("run/leases").join(name)
 }
 
-/// ECMA-182's, bit by bit.
+/// The CRC of ECMA-182, computed bit by bit.
 fn crc64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(u64::MAX, |crc, byte| {
         (0..8).fold(crc ^ (u64::from(*byte) << 56), |crc, _| {
@@ -56,7 +57,7 @@ fn crc64(bytes: &[u8]) -> u64 {
     })
 }
 
-/// Writes a lease with another body, as another build would.
+/// Replaces the body of a lease, as another build would write it.
 fn rewrite(world: &World, name: &str, change: impl Fn(&str) -> String) {
     let path = lease_file(world, name);
     let text = fs::read_to_string(&path).unwrap();
@@ -101,7 +102,7 @@ fn a_size_that_only_slurmctlds_file_has_is_given_back() {
         [1, 2, 3, 4].map(|id| format!("requeuehold {id}"))
     );
     assert!(world.leases().is_empty() && reason(&world).is_none());
-    // Slurm is silent: the entry alone says as much.
+    // Slurm does not answer: the entry alone has the size.
     let silent = job(5, 0, 25);
     prolog_of(&world, silent, Some(other))
         .ok()
@@ -120,7 +121,7 @@ fn a_size_that_both_files_have_is_given_and_the_difference_is_logged() {
     prolog_of(&world, one, Some("0123456789abcdef"))
         .ok()
         .says(warning);
-    // The same pools, and a build that does not say which.
+    // The same pools, and a build that sends no checksum.
     let own = world.node().config.pools_sum().to_string();
     for (job, pools) in [(two, Some(own.as_str())), (three, None)] {
         let ended = prolog_of(&world, job, pools).ok();
@@ -147,13 +148,13 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
         .says("no pool of its gpufrac.toml is on that node");
     assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
     assert!(explained(&world, one).contains("add the node to `nodes` of its pool"));
-    // Moved there with what was granted before: it has ordinary GPUs, or shares of a site's own.
+    // Moved there with an earlier entry: it has ordinary GPUs, or the site's own shares.
     for (id, held) in [(2, "gpu:a100:1(IDX:0)"), (3, "shard:a100:5(5/10)")] {
         world.slurm_says(id, &format!("running gres/gpu:a100:1 0 - {held}"));
         let ended = world.prolog(job(id, 0, 25)).ok();
         assert_eq!(ended.stderr, "");
     }
-    // Over already, or not known.
+    // Ended already, or unknown.
     for (id, says) in [
         (4, "finished gres/gpufrac:25,gres/shard:25 0"),
         (5, "unknown"),
@@ -211,7 +212,7 @@ fn a_job_that_began_when_the_node_was_in_a_pool_ends_without_one() {
     world.epilog(one).ok().says("released");
     assert!(!lease_file(&world, "1").exists());
     assert!(world.instances(0).is_empty());
-    // A job that never had one costs nothing.
+    // A job without a lease needs no further work.
     assert_eq!(world.epilog(job(2, 0, 25)).ok().stderr, "");
 }
 
@@ -287,7 +288,7 @@ fn a_lease_of_a_newer_build_drains_nothing() {
         fs::write(lease_file(&world, "1"), &kept).unwrap();
     }
     assert_eq!(world.instances(0).len(), 1);
-    // That build comes back.
+    // That build is installed again.
     world.epilog(one).ok().says("released");
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
@@ -306,7 +307,7 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
         said.starts_with("n1: the slice of job 1 cannot be released: "),
         "{said}"
     );
-    // What stands there stays, whoever it is of.
+    // Its instance stays, whoever created it.
     let two = job(2, 1, 25);
     world.slurm_knows(two);
     let ended = world
@@ -315,7 +316,7 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
     assert_eq!(ended.code, Some(1));
     assert_eq!(reason(&world).unwrap(), said);
     assert!(explained(&world, two).contains("the job did not start on n1: "));
-    // slurmctld is silent: it ends all the same, and soon.
+    // slurmctld does not answer: the prolog ends nevertheless, and soon.
     fs::remove_file(world.root().join("slurm/reason")).unwrap();
     world.slurm_is_silent_for(1000);
     let ended = world
@@ -324,7 +325,7 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
     assert_eq!(ended.code, Some(1));
 }
 
-/// A program that computes on the first GPU.
+/// Registers a program that computes on the first GPU.
 fn busy(world: &World) -> Program {
     let program = Program::of(0);
     let pid = u32::try_from(program.pid()).unwrap();
@@ -360,14 +361,14 @@ fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
     let gpu = || world.sim.node().unwrap().gpus[0].clone();
     assert!(!gpu().mig && !gpu().mig_pending, "the driver is not asked");
     assert!(gpu().persistence, "MIG mode will last");
-    // The process stays: the job goes back and says why, and the node stays.
+    // While the process runs, the job is requeued with the reason in its comment, and the node is not drained.
     let one = job(1, 0, 25);
     world.slurm_knows(one);
     world.prolog(one).ok().says(&uses).says("requeued");
     assert_eq!(world.slurm_was_told(), ["requeue 1"]);
     assert!(explained(&world, one).contains(&uses));
     assert!(world.leases().is_empty() && reason(&world).is_none());
-    // The process ends: the next job finds the GPU idle.
+    // After the end of the process the next job finds the GPU idle.
     agent.end();
     world.prolog(one).ok().says("switched MIG on for GPU 0");
     world.check(&[]);
@@ -392,11 +393,11 @@ fn mig_that_was_switched_off_comes_back_while_nobody_has_the_gpu() {
         world.slurm_knows(job);
     }
     switch_off();
-    // The driver holds it for a moment.
+    // The driver is busy for a moment.
     world.next_calls("nvmlDeviceSetMigMode", 2, What::Fail(19));
     world.prolog(one).ok().says("switched MIG on for GPU 0");
     world.check(&[]);
-    // A job whose slice is gone keeps the GPU as it is.
+    // While a job has a lease of the GPU, the mode is not switched, even if the job's instance is gone.
     switch_off();
     let words = "is not in MIG mode yet: job 1 has a slice of it";
     world.prolog(two).ok().says(words).says("requeued");

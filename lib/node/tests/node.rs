@@ -1,4 +1,4 @@
-//! Set-up, carving, release and repair on a simulated node.
+//! Setup, carving, release and repair on a simulated node.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -30,7 +30,7 @@ fn mig_uuid(world: &World, job: Job) -> String {
     lease.slice.instance().unwrap().mig_uuid.clone()
 }
 
-/// All below a folder that a user can open, who needs to enter each folder on the way.
+/// All files below a folder that a user can open, who must be able to enter each folder on the way.
 fn open_to_users(folder: &Path, found: &mut Vec<PathBuf>) {
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode();
     if mode(folder) & 0o004 != 0 {
@@ -228,7 +228,7 @@ fn slurms_word_goes_before_a_stale_entry() {
         world.lease(one).unwrap().slice.mig().unwrap().profile_name,
         "1g.10gb"
     );
-    // Not on the menu: neither a larger size nor less than was counted.
+    // Not on the menu: the job gets neither a larger size nor less than was counted.
     world.slurm_says(8, "running gres:gpufrac:49,gres:shard:49 0");
     let ended = world.prolog(job(8, 1, 50)).ok();
     ended.says("Slurm counted 49 units for job 8, and pool `p` of n1 gives 13, 25, 50");
@@ -251,13 +251,13 @@ fn a_job_without_entry_gets_what_slurm_says() {
     assert_eq!(raw(7).0, Some(0));
     assert_eq!(world.leases()[0].units.0, 25);
     world.check(&[]);
-    // Slurm is silent: nothing is carved, and the job goes on without a GPU.
+    // Slurm does not answer: no slice is made, and the job continues without a GPU.
     let (code, text) = raw(8);
     assert_eq!(code, Some(0), "{text}");
-    // It asked for no GPU: all that Slurm gave it comes from --exclusive.
+    // It asked for no GPU: all of its devices come from --exclusive.
     world.slurm_says(9, "running gres:tmpdisk:5 0");
     assert_eq!(raw(9), (Some(0), String::new()));
-    // All devices of the node, as --exclusive gives them; also where Slurm forgot the job.
+    // All devices of the node, as with --exclusive; also if Slurm forgot the job.
     for says in ["running - 0", "unknown"] {
         world.slurm_says(11, says);
         let mut command = world.job_command("prolog", job(11, 0, 0));
@@ -267,7 +267,7 @@ fn a_job_without_entry_gets_what_slurm_says() {
         assert_eq!(command.output().unwrap().status.code(), Some(0), "{says}");
     }
     assert_eq!(world.slurm_was_told(), Vec::<String>::new());
-    // Raw shares, which the partition does not allow: back to the queue, held.
+    // Raw shares, which the partition does not allow: requeued and held.
     world.slurm_says(10, "running gres:shard:25 0");
     let (code, text) = raw(10);
     assert_eq!(code, Some(0), "{text}");
@@ -276,8 +276,8 @@ fn a_job_without_entry_gets_what_slurm_says() {
     assert_eq!(world.leases().len(), 1);
 }
 
-/// Where Slurm was upgraded to another series and gpufrac was not, job_submit_gpufrac.so leaves all alone, so that the
-/// entry may be the user's own, and spank_gpufrac.so is not there to compare it with what Slurm allocated.
+/// After an upgrade of Slurm to another series without gpufrac's, job_submit_gpufrac.so changes nothing, so that the
+/// entry may be the user's own, and spank_gpufrac.so is not loaded to compare it with Slurm's allocation.
 #[test]
 fn without_slurms_library_nothing_is_made_on_the_entrys_word() {
     let Some(world) = ready() else { return };
@@ -297,19 +297,19 @@ fn without_slurms_library_nothing_is_made_on_the_entrys_word() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), text)
     };
-    // It holds a device: also without an entry, as a share of a GPU without MIG would be all of it.
+    // It holds a device: also without an entry, because a share of a GPU without MIG would be the whole GPU.
     for entry in [true, false] {
         let (code, text) = run(8, Some("1"), entry);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("no libslurm.so.38"), "{text}");
         assert!(text.contains("hint: rebuild"), "{text}");
     }
-    // It holds none: whatever it says, the node is not drained for it.
+    // It holds no device: whatever its entry is, the node is not drained.
     let (code, text) = run(9, None, true);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(run(10, None, false), (Some(0), String::new()));
     assert_eq!((world.leases(), world.instances(0)), before);
-    // Slices of before still go with their jobs.
+    // Earlier slices still end with their jobs.
     world.epilog(job(7, 0, 25)).ok();
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
 }
@@ -318,7 +318,7 @@ fn without_slurms_library_nothing_is_made_on_the_entrys_word() {
 fn a_job_that_gave_its_fraction_up_leaves_no_slice_behind() {
     let Some(world) = ready() else { return };
     world.prolog(job(7, 0, 25)).ok();
-    // Requeued without an epilog, and changed while it waited.
+    // Requeued without an epilog, and changed while it was pending.
     world.slurm_says(7, "running gres:tmpdisk:5 1");
     let mut command = world.job_command("prolog", job(7, 0, 25));
     let output = command
@@ -348,7 +348,7 @@ fn a_job_id_that_is_used_again_does_not_get_the_old_owners_slice() {
     );
 }
 
-/// A job of which job_submit saw no text, or another one.
+/// A job whose text job_submit did not see, or saw in another form.
 #[test]
 fn a_text_that_slurm_reads_otherwise_holds_the_job() {
     let Some(world) = ready() else { return };
@@ -379,7 +379,7 @@ fn what_can_never_work_ends_the_job_not_the_node() {
     };
     world.slurm_knows(job(9, 0, 25));
     two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
-    // Shares that no fraction stands for.
+    // Shares without a fraction.
     world.slurm_says(9, "running gres:shard:5 0");
     two("SPANK_GPUFRAC", "v1:units=25:mech=mig")
         .ok()
@@ -408,7 +408,7 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
     assert_eq!(world.slurm_was_told(), Vec::<String>::new());
     assert_eq!(world.leases().len(), 1);
     world.epilog(job(9, 0, 25)).ok();
-    // Where Slurm does not say what the job asks for, the entry is all there is.
+    // If Slurm does not tell the request, only the entry counts.
     world.slurm_is_silent_for(1000);
     prolog().ok().says("offers mig");
     assert!(world.leases().is_empty() && world.instances(0).is_empty());
@@ -417,7 +417,7 @@ fn a_job_that_was_moved_to_a_pool_of_another_mechanism_has_what_slurm_gave_it() 
 #[test]
 fn a_foreign_instance_is_avoided_and_never_touched() {
     let Some(world) = ready() else { return };
-    // Where the first choice of an eighth would go, and one without a compute instance.
+    // At the first choice for an eighth, and an instance without a compute instance.
     let foreign = [
         world.foreign(19, 0, 1, Some(0)),
         world.foreign(14, 4, 2, None),
@@ -444,7 +444,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
         [Slurm::Requeues, Slurm::CannotRequeue, Slurm::IsSilent],
         |slurm| {
             let Some(world) = ready() else { return };
-            // More than Slurm counted is there already.
+            // More instances than Slurm counted.
             let other = job(2, 1, 50);
             world.slurm_knows(other);
             world.prolog(other).ok();
@@ -455,7 +455,7 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
                     world.prolog(one).ok().says("no position is free");
                     assert_eq!(world.slurm_was_told(), ["requeue 1"]);
                 }
-                // It is told, and ends.
+                // The user is informed, and the job ends.
                 Slurm::CannotRequeue => {
                     fs::write(world.root().join("slurm/interactive"), "").unwrap();
                     world.prolog(one).ok();
@@ -512,7 +512,7 @@ fn a_dying_predecessor_is_waited_for() {
 
 #[test]
 fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
-    // No answer, and the answer that it runs: neither is a permission.
+    // No answer, and the answer that the job runs: neither allows its end.
     at_once([None, Some("running gres:shard:50 0")], |said| {
         let Some(world) = ready() else { return };
         let (old, new) = (job(1, 0, 50), job(2, 0, 50));
@@ -541,7 +541,7 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     assert_eq!(world.usage().len(), 3);
 }
 
-/// slurmctld says no more what the job held, and would put it back in the queue.
+/// slurmctld no longer tells the allocation, and would requeue the job.
 #[test]
 fn a_job_that_was_cancelled_before_its_prolog_asked_is_left_alone() {
     let Some(world) = ready() else { return };
@@ -605,7 +605,7 @@ fn an_instance_with_the_ids_of_ours_is_not_ours() {
     let one = job(1, 0, 25);
     world.prolog(one).ok();
     let lease = world.lease(one).unwrap();
-    // Somebody reset the GPU and made the same again: same profile, place and id.
+    // The GPU was reset, and the same instance was created again: same profile, place and id.
     world
         .sim
         .update(|node| {
@@ -637,10 +637,10 @@ fn an_instance_that_is_gone_is_fine() {
     let lease = world.lease(one).unwrap();
     let caps = lease.slice.instance().unwrap();
     world.epilog(one).ok().says("gone already");
-    // Whoever gets the id next finds the file closed.
+    // The next job with this id finds the file closed.
     assert_eq!(world.cap(caps.gi_cap_minor), (0, 0o400));
     world.check(&[]);
-    // The compute instance alone, taken by hand: the GPU instance is still ours.
+    // Only the compute instance was destroyed by an admin: the GPU instance is still the lease's.
     world.prolog(one).ok();
     world
         .sim
@@ -672,7 +672,7 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
             Ok(())
         })
         .unwrap();
-    // As the driver says it then.
+    // The driver's data in this case.
     fs::remove_dir_all(world.root().join("gpus/proc/driver/nvidia/gpus")).unwrap();
     broken("at boot it was");
     let library = world.root().join("gpus/lib/libnvidia-ml.so.1");
@@ -684,7 +684,8 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
 fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
     let Some(world) = ready() else { return };
     let other = job(1, 5, 25);
-    // Shares on it: gres.conf and gpufrac.toml do not agree. A GPU of no pool: the user asked for it by its Type, or by none.
+    // Shares of the GPU: gres.conf and gpufrac.toml do not agree. A GPU without a pool: the user asked for it by its
+    // Type, or without a Type.
     for text in [
         "gres/gpufrac:25,gres/shard:25",
         "gres/gpu:1,gres/gpufrac:25",
@@ -698,7 +699,7 @@ fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
     world.slurm_says(1, "running gres/gpu:t4:1,zgpufrac:1 0");
     world.prolog(other).ok().says("requeued and held");
     assert_eq!(world.slurm_was_told(), ["requeuehold 1"; 4]);
-    // By its Type alone it is none of ours.
+    // By its Type it is not gpufrac's.
     world.slurm_says(1, "running gres/gpu:t4:1 0");
     world.prolog(other).ok();
     assert_eq!(world.slurm_was_told().len(), 4);
@@ -776,10 +777,10 @@ fn set_up_makes_what_is_needed_and_can_be_repeated() {
     world.prolog(job(1, 2, 25)).ok();
     let second = world.setup().ok();
     assert!(!second.stderr.contains("made "), "{}", second.stderr);
-    // A slice that is in use survives it.
+    // A slice in use survives it.
     world.check(&[]);
     assert_eq!(world.leases().len(), 1);
-    // Fewer devices: the placeholders that are no more go.
+    // Fewer devices: unneeded placeholders are removed.
     world.configure("halves", "H100-80", "gpus = [1]");
     world.setup().ok().says("removed");
     assert!(!root.join("dev/half2").exists() && root.join("dev/half1").exists());
@@ -887,7 +888,7 @@ fn a_list_of_processes_that_grew_while_it_was_read_is_read_again() {
         "nvmlDeviceGetProcessUtilization",
         "nvmlDeviceGetComputeRunningProcesses_v3",
     ] {
-        // The call that counts and the one that reads, twice over.
+        // The call for the length and the call for the content, twice.
         world.next_calls(call, 4, What::FailAfter(7));
         assert_eq!(seen().unwrap(), (1, 1), "{call}");
         world.next_calls(call, 0, What::FailAfter(7));

@@ -1,7 +1,7 @@
-//! What outlives a job: open descriptors of its devices, and control groups with processes in them.
+//! Remains of a job: open descriptors of its devices, and control groups with processes.
 //!
-//! Simulated devices have the same numbers in all tests that run beside each other: these take a GPU that no other test
-//! has, and users of their own.
+//! Simulated devices have the same numbers in all tests that run at the same time: these tests use a GPU that no
+//! other test has, and separate users.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -34,7 +34,7 @@ fn ready(gpu: u32) -> Option<World> {
     common::ready_with(&names, &format!("gpus = [{gpu}]"))
 }
 
-/// A job of a user of its own.
+/// A job of a separate user.
 fn job_of(uid: u32, id: u32) -> Job {
     Job {
         uid,
@@ -42,7 +42,7 @@ fn job_of(uid: u32, id: u32) -> Job {
     }
 }
 
-/// A process of a user that holds a device. Without a driver behind it a device cannot be opened but as a path.
+/// A process of a user that holds a device. Without a driver a device can only be opened as a path.
 fn holding(user: u32, device: &Path) -> Program {
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(nix::libc::O_PATH);
@@ -50,7 +50,7 @@ fn holding(user: u32, device: &Path) -> Program {
     Program::start(Command::new("sleep").arg("1000").uid(user).stdin(file))
 }
 
-/// The capability file of a job's GPU instance, and its minor.
+/// The capability file of a job's GPU instance, and its minor number.
 fn capability(world: &World, job: Job) -> (PathBuf, u32) {
     let lease = world.lease(job).unwrap();
     let minor = lease.slice.instance().unwrap().gi_cap_minor;
@@ -58,7 +58,7 @@ fn capability(world: &World, job: Job) -> (PathBuf, u32) {
     (caps.join(format!("nvidia-cap{minor}")), minor)
 }
 
-/// Runs a prolog that waits, and does something once it says so.
+/// Runs a prolog that waits, and calls `then` when it says so.
 fn prolog_that_waits(world: &World, job: Job, words: &str, then: impl FnOnce()) -> Ended {
     let mut prolog = world.job_command("prolog", job);
     let mut prolog = prolog.stderr(Stdio::piped()).spawn().unwrap();
@@ -85,12 +85,12 @@ fn an_open_capability_file_does_not_outlive_its_job() {
     let (file, minor) = capability(&world, first);
     let gpu = world.root().join(format!("gpus/dev/nvidia{GPU}"));
     let mut own = [&file, &gpu].map(|device| holding(first.uid, device));
-    // Anybody can hand a descriptor to a process of another user.
+    // Any user can pass a descriptor to a process of another user.
     let mut others = holding(61_002, &file);
     world.epilog(first).ok().says("it is killed");
     own.iter_mut().for_each(Program::was_killed);
     assert!(others.lives());
-    // The driver would give the next one the same files: it gets those of the place beside it.
+    // The driver would give the next instance the same files, so it gets another place.
     let second = job_of(61_003, 2);
     world
         .prolog(second)
@@ -98,7 +98,7 @@ fn an_open_capability_file_does_not_outlive_its_job() {
         .says("another instance is granted");
     assert_ne!(capability(&world, second).1, minor);
     world.check(&[]);
-    // Then there is no other.
+    // Then no other place is free.
     let third = job_of(61_004, 3);
     let held = format!("process {} of user 61002 holds", others.pid());
     let ended = prolog_that_waits(&world, third, &held, || {
@@ -130,7 +130,7 @@ fn a_capability_file_that_is_opened_while_a_prolog_waits_in_line_is_seen() {
         );
     }
     let others = holding(61_033, &file);
-    // What it has found would be as good as new for a moment.
+    // A found process would count as new for a moment.
     std::thread::sleep(Duration::from_millis(100));
     drop(gpu);
     let ended = Ended::of(prolog.wait_with_output().unwrap());
@@ -206,7 +206,7 @@ fn a_slice_with_a_strangers_process_on_it_is_not_granted() {
     world.epilog(one).ok();
 }
 
-/// A job's group on control groups of version 1, as Slurm 22.05 makes them; gone with the test.
+/// A job's group on control groups of version 1, as Slurm 22.05 makes it; removed at the end of the test.
 struct Group(PathBuf);
 
 impl Group {
@@ -240,7 +240,7 @@ impl Drop for Group {
             let _ = fs::remove_dir(path);
         }
         remove(&self.0);
-        // Others may have the node's folder.
+        // Others may have created the node's folder.
         let _ = fs::remove_dir(self.0.parent().unwrap());
         let _ = fs::remove_dir(self.0.parent().unwrap().parent().unwrap());
     }
@@ -255,7 +255,7 @@ fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
     // A process of the user's other job, in a group that the user made below that of a task.
     let mut moved = Program::of(one.uid);
     group.put("step_0/task_0/mine", &moved);
-    // Slurm's own, which takes its time to leave.
+    // Slurm's own process, which leaves late.
     let device = world.root().join(format!("gpus/dev/nvidia{}", GPU + 3));
     let script = format!("read go; cat {}; true", device.display());
     let mut slurmstepd = Program::start(
@@ -277,7 +277,7 @@ fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
     stderr.read_to_string(&mut said).unwrap();
     assert!(said.contains("Operation not permitted"), "{said}");
     slurmstepd.child().wait().unwrap();
-    // Nothing is in it now: the epilog takes it away.
+    // The group is empty now: the epilog removes it.
     let start = Instant::now();
     while group.0.exists() {
         assert!(start.elapsed() < Duration::from_secs(60));

@@ -1,4 +1,4 @@
-//! Instances that are kept for the next job of the same user (`reuse` of a pool): who gets one, and who never does.
+//! Kept instances for the next job of the same user (`reuse` of a pool): which jobs get one, and which never do.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -34,7 +34,7 @@ fn job_of(id: u32, uid: u32) -> Job {
     }
 }
 
-/// The MIG device of a job's lease, in whatever state.
+/// The MIG device of a job's lease, in any state.
 fn device(world: &World, job: Job) -> String {
     let lease = world.lease(job).unwrap();
     lease.slice.cuda_device().unwrap().to_owned()
@@ -46,7 +46,7 @@ fn kept(world: &World) -> Vec<Lease> {
     leases
 }
 
-/// Runs a job; its MIG device.
+/// Runs a job; returns its MIG device.
 fn run(world: &World, job: Job) -> String {
     world.prolog(job).ok();
     world.check(&[]);
@@ -96,7 +96,7 @@ fn nobody_else_has_it() {
     let other = run(&world, job_of(2, 1002));
     assert_ne!(held, other);
     assert_eq!(kept(&world).len(), 1, "only the last one stands");
-    // Nor has the user, at another size, or as another run of the job.
+    // The same user does not get it either, with another size, or in another run of the job.
     let larger = Job {
         units: 50,
         ..job_of(3, 1002)
@@ -133,7 +133,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
             let mut compute = instance.compute.iter();
             compute.any(|compute| compute.uuid == held)
         });
-        // While a process runs on it nothing can destroy it; its place is taken.
+        // While a process uses it, it cannot be destroyed; its place is taken.
         assert_eq!(stands, what == "process", "{what}");
     });
 }
@@ -167,7 +167,8 @@ fn it_is_kept_for_its_time_and_as_long_as_the_pool_says_so() {
     sleep(Duration::from_millis(2100));
     world.setup().ok();
     assert_eq!((world.instances(0).len(), world.leases().len()), (0, 0));
-    // Without the key, or in another pool, none is kept, and those that were go with the next job on the GPU.
+    // Without the key, or in another pool, no instance is kept, and kept ones are destroyed with the next job on the
+    // GPU.
     for more in ["", "gpus = [1]\nreuse = \"1h\""] {
         world.configure("halves", "H100-80", KEEPS);
         run(&world, job_of(3, 1001));
@@ -206,7 +207,7 @@ fn a_slice_for_each_task_is_taken_over_too() {
     assert_eq!((kept(&world).len(), world.usage().len()), (2, 4));
 }
 
-/// Counting stays enough: whatever is kept, each job that Slurm admits has a place at once.
+/// Slurm's count stays enough: whatever is kept, each admitted job has a place at once.
 #[test]
 fn whatever_is_kept_each_job_has_a_place() {
     let Some(world) = ready(KEEPS) else { return };
@@ -238,7 +239,7 @@ fn whatever_is_kept_each_job_has_a_place() {
     assert_eq!(world.slurm_was_told(), [""; 0]);
 }
 
-/// Waits for something that comes in moments.
+/// Waits for a condition that becomes true within moments.
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
@@ -247,7 +248,7 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Tickets in the line of the first GPU, the test's own left out.
+/// The tickets in the queue of the first GPU, without the test's own.
 fn waiting(world: &World) -> usize {
     let own = format!(".{}.", std::process::id());
     let entries = fs::read_dir(world.node().run.join("locks/gpu0.line")).unwrap();
@@ -281,7 +282,7 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
     drop(held);
     Ended::of(epilog.wait_with_output().unwrap()).ok();
     assert!(world.leases().is_empty());
-    // One that cannot be kept: something else is where its file should be.
+    // An instance that cannot be kept: something else is at the path of its file.
     let other = job_of(2, 1001);
     world.prolog(other).ok();
     let lease = world.lease(other).unwrap();
@@ -301,7 +302,7 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
     assert!(!started(other));
     let mut next = locks.line(GpuIndex(0)).unwrap();
     drop(held);
-    // Who comes behind it has the GPU while the driver starts.
+    // The program behind it has the GPU while the driver starts.
     let held = next.turn(|_| true).unwrap();
     assert_eq!(world.lease(other).unwrap().state, LeaseState::Releasing);
     fs::rename(&aside, &file).unwrap();
@@ -312,8 +313,8 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
     world.check(&[]);
 }
 
-/// Prologs, epilogs, the reaper and node-setup at the same moment, some of them killed: no instance of one user is ever
-/// another's, none is two jobs', and each job has its own.
+/// Prologs, epilogs, the reaper and node-setup at the same time, some of them killed: no instance passes from one
+/// user to another or belongs to two jobs, and each job has its own.
 #[test]
 fn whoever_comes_at_the_same_moment() {
     let keys = ["reuse = \"1s\"", KEEPS];
@@ -328,7 +329,7 @@ fn crowds(world: &World, mut dice: Dice) {
     let mut owners: BTreeMap<String, u32> = BTreeMap::new();
     let mut id = 0;
     for _ in 0..12 {
-        // What ends has its place until its epilog is over, as Slurm counts.
+        // An ending job keeps its place until its epilog is over, as in Slurm's count.
         let mut used = [0; 4];
         for job in &running {
             used[job.device as usize] += job.units;
@@ -376,7 +377,7 @@ fn crowds(world: &World, mut dice: Dice) {
                     ended.ok();
                     running.push(job);
                 }
-                // As slurmd does it: the job is over.
+                // As slurmd does: the job has ended.
                 (_, Some(job), true) => again.push(job),
                 (_, _, true) => {}
                 _ => drop(ended.ok()),
@@ -386,7 +387,7 @@ fn crowds(world: &World, mut dice: Dice) {
             world.epilog(job).ok();
         }
         if is_any_killed {
-            // What was kept for others and half destroyed is for whoever repairs next.
+            // An instance of another user that was half destroyed is left to the next repair.
             world.setup().ok();
         }
         world.check(&[]);

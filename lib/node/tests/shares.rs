@@ -1,5 +1,5 @@
-//! GPUs that jobs share without MIG, or by MPS inside it, on a simulated node. The control daemon is NVIDIA's
-//! own where it needs no GPU, else a stand-in.
+//! GPUs that are shared without MIG, or by MPS inside it, on a simulated node. The control daemon is NVIDIA's own
+//! where it needs no GPU, otherwise a stand-in.
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 mod common;
@@ -42,7 +42,7 @@ fn signal(pid: i32, what: Signal) {
     kill(Pid::from_raw(pid), what).unwrap();
 }
 
-/// A process that calls itself a server of the daemon of `pipe`.
+/// A process with the name of a server of the daemon of `pipe`.
 fn impostor(user: u32, pipe: &Path, program: &Path) -> Program {
     let mut command = Command::new(program);
     command.arg("100").uid(user).stdin(Stdio::null());
@@ -122,7 +122,7 @@ fn jobs_of_a_half_share_its_instance_and_daemon() {
     let Some(world) = ready(Kind::MigMps, Control::Real) else {
         return;
     };
-    // The first two of one user.
+    // The first two belong to one user.
     let jobs = [
         job(1, 0, 10),
         Job {
@@ -176,10 +176,10 @@ fn a_cache_file_lives_as_long_as_its_job() {
     world.check(&[]);
     let cache = world.root().join("run/hami/1/cache");
     fs::write(&cache, "counters").unwrap();
-    // The prolog again, with the job's programs at work.
+    // The prolog runs again while the job's programs run.
     world.prolog(one).ok().says("kept");
     assert_eq!(fs::read_to_string(&cache).unwrap(), "counters");
-    // Another run of the job does not find what the last one wrote.
+    // Another run of the job does not find the data of the last one.
     world.prolog(Job { restarts: 1, ..one }).ok();
     assert_eq!(fs::read_to_string(&cache).unwrap(), "");
     world.check(&[]);
@@ -210,7 +210,7 @@ fn the_daemon_outlives_its_prolog() {
         .collect();
     assert_ne!(fields[1], group.to_string(), "parent");
     assert_ne!(fields[2], group.to_string(), "process group");
-    // As slurmd does to a prolog that takes too long.
+    // As slurmd does with a prolog that takes too long.
     let _ = killpg(group, Signal::SIGKILL);
     std::thread::sleep(Duration::from_millis(50));
     assert!(lives(daemon));
@@ -237,7 +237,7 @@ fn a_daemon_that_died_is_replaced_with_the_next_job() {
         world.prolog(three).ok().says("died; it is replaced");
         assert_ne!(world.daemon(one), daemon);
         world.check(&[]);
-        // One that dies before a job ends hinders nobody.
+        // A daemon that dies before a job ends blocks nothing.
         signal(world.daemon(one), Signal::SIGKILL);
         world.epilog(one).ok().says("replaced with the next job");
         // The prolog of a job that has its lease already.
@@ -300,7 +300,7 @@ fn servers_of_others_outlive_a_daemon_that_died() {
         .says("its servers still have clients of jobs 1");
     assert_eq!(world.slurm_was_told(), ["requeue 2"]);
     assert!(lives(server) && world.lease(two).is_none());
-    // Its job ends, and with it what it alone used.
+    // The job ends with everything that only it used.
     world.epilog(one).ok();
     eventually(|| !lives(server));
     world.prolog(two).ok();
@@ -388,7 +388,7 @@ fn a_leftover_client_is_terminated_and_then_killed() {
     let server = serve(&world, &pipe, &[own.pid(), other.pid()]);
     let command = format!("terminate_client {server} {}", own.pid());
     world.forget_commands();
-    // As long as MPS has not let go of it, it must not be killed.
+    // It must not be killed before MPS has released it.
     world.standin_options(r#"{"hang": ["terminate_client"]}"#);
     let epilog = world
         .job_command("epilog", one)
@@ -432,7 +432,7 @@ fn a_client_of_the_users_other_job_is_left_alone() {
     let server = serve(&world, &pipe, &[program.pid()]);
     world.epilog(one).ok();
     assert!(program.lives());
-    // Its owner is unknown, but the user may stay.
+    // Its owner is unknown, but the user may keep it.
     world.check(&[]);
     world.epilog(two).ok();
     eventually(|| !program.lives());
@@ -458,7 +458,7 @@ fn a_daemon_without_a_server_for_all_users() {
     assert_eq!(ended.code, Some(1));
     assert!(world.slurm_was_told().is_empty());
     world.check(&[]);
-    // One for each job needs no such server.
+    // A private daemon needs no such server.
     world.configure("shares", "H100-80", "tenancy = \"private\"");
     world.setup().ok();
     world.prolog(job(1, 0, 25)).ok();
@@ -481,7 +481,7 @@ fn without_a_control_program() {
     let ended = world.prolog(job(1, 0, 25)).says("cannot run").says("hint:");
     assert_eq!(ended.code, Some(1));
     world.check(&[]);
-    // The whole GPU needs none.
+    // A whole GPU needs none.
     world.prolog(job(1, 0, 100)).ok();
     world.check(&[]);
 }
@@ -492,7 +492,7 @@ fn a_daemon_that_does_not_start_holds_nobody_up_for_long() {
         return;
     };
     let (one, other) = (job(1, 0, 25), job(2, 1, 25));
-    // What a prolog and an epilog need on this machine now.
+    // The time that a prolog and an epilog need on this machine now.
     let start = Instant::now();
     world.prolog(other).ok();
     world.epilog(other).ok();
@@ -566,9 +566,9 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
         .says("has 79.6 GiB, and pool `p` expects 139.7 GiB")
         .says("or `memory` to what it has");
     assert_eq!(ended.code, Some(1));
-    // The file was changed since the set-up.
+    // The file was changed since the setup.
     let ended = world.prolog(job(1, 0, 25)).ok().says("memory: expected");
-    // No Slurm is here to hold the job.
+    // There is no Slurm here to hold the job.
     ended.says("its tasks are refused");
     world.configure("shares", "H200-141", "tenancy = \"shared\"\nmemory = 81559");
     world.setup().ok();
@@ -648,7 +648,7 @@ fn the_compute_mode_is_what_it_was_before() {
             world.prolog(one).ok();
             world.check(&[]);
             world.prolog(two).ok();
-            // Slurm runs the prolog again: what was before is not what we made it.
+            // Slurm runs the prolog again: the earlier mode is not the one that gpufrac set.
             world.prolog(two).ok().says("kept");
             world.check(&[]);
             world.epilog(one).ok();
@@ -657,7 +657,7 @@ fn the_compute_mode_is_what_it_was_before() {
             world.check(&[]);
             assert_eq!(world.compute_mode(0), mode);
         }
-        // A note of earlier days says nothing of the mode that an admin set since.
+        // An old note does not apply to the mode that an admin set since.
         let note = world.root().join("run/modes").join(world.gpu_uuid(0));
         fs::write(note, "exclusive_thread").unwrap();
         world.set_mode(PROHIBITED);
@@ -689,7 +689,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
     world.check(&[]);
     world.prolog(share).ok();
     world.check(&[]);
-    // A job that is over, but whose epilog never came, is no hindrance.
+    // A job that has ended without an epilog does not block.
     world.slurm_says(2, "finished - 0");
     world.prolog(whole).ok().says("no epilog came");
     world.check(&[]);
@@ -730,7 +730,7 @@ fn a_share_is_a_partition_of_whole_chunks() {
     }
 }
 
-/// Fills the pipe of a daemon's log as a user can; gives what the system said at last.
+/// Fills the pipe of a daemon's log as a user can; returns the final error.
 fn fill_log(pipe: &Path, user: u32) -> String {
     let mut command = Command::new("dd");
     command.args(["if=/dev/zero", "oflag=nonblock", "conv=nocreat", "bs=4096"]);
@@ -757,7 +757,7 @@ fn a_full_log_pipe_keeps_nobody_out() {
     world.prolog(two).ok();
     assert_eq!(world.daemon(two), daemon, "the same daemon");
     world.check(&[]);
-    // Its server list is asked for first, and the jobs end.
+    // Its server list is requested first, and the jobs end.
     fill_log(&pipe, one.uid);
     world.epilog(two).ok();
     world.check(&[]);
@@ -766,7 +766,7 @@ fn a_full_log_pipe_keeps_nobody_out() {
     world.check(&[]);
 }
 
-/// A client that connects to a daemon and says nothing.
+/// A client that connects to a daemon and sends nothing.
 fn silent_client(pipe: &Path) -> OwnedFd {
     let client = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&client, &SocketAddrUnix::new(pipe.join("control")).unwrap()).unwrap();
@@ -819,7 +819,7 @@ fn nobody_reaches_a_replaced_daemon_before_its_limits_are_set() {
     assert!(jobs.iter().all(|job| !reaches(job.uid, &pipe)));
     world.standin_options("{}");
     assert!(prolog.wait().unwrap().success());
-    // Who may pass, and to what.
+    // The users with access, and the folders.
     world.check(&[]);
     assert!(jobs.iter().all(|job| reaches(job.uid, &pipe)));
     assert!(!reaches(2000, &pipe));
@@ -847,7 +847,7 @@ fn jobs_of_an_earlier_configuration_keep_their_gpu() {
         assert!(world.lease(two).is_none());
         assert_eq!(world.compute_mode(0), EXCLUSIVE_PROCESS);
         assert_eq!(world.daemon(one), daemon);
-        // The other GPU has the new one.
+        // The other GPU has the new mode.
         world.prolog(job(3, 1, 10)).ok();
         world.epilog(one).ok();
         world.check(&[]);
@@ -941,7 +941,7 @@ fn leases_whose_epilog_got_no_lock_are_ended_by_the_next_job() {
         .map(|rest| rest.split(' ').next().unwrap().parse().unwrap())
         .collect();
     assert_eq!(waits.len(), 2, "{said}");
-    // The second one is not waited for again.
+    // The second daemon is not waited for again.
     waits.sort_by(f64::total_cmp);
     assert!(waits[0] < 0.5 && waits[1] >= 1.0, "{said}");
     let left = world.leases_of(one);
@@ -985,7 +985,7 @@ fn a_users_program_that_calls_itself_a_server_is_none() {
     }
 }
 
-/// Takes away what a driver has for MIG.
+/// Removes the driver's files for MIG.
 fn without_mig(world: &World) {
     let gpus = world.root().join("gpus");
     fs::remove_dir_all(gpus.join("proc/driver/nvidia-caps")).unwrap();
@@ -1037,7 +1037,7 @@ fn placeholders_of_gpus_without_mig_have_the_gpus_number() {
         let mode = Mode::from_bits_truncate(0o666);
         mknod(&dev.join(name), SFlag::S_IFCHR, mode, makedev(major, minor)).unwrap();
     };
-    // Of an earlier layout, and what is not ours.
+    // Files of an earlier layout, and other files.
     make("half3", 60, 3);
     make("null", 1, 3);
     fs::write(dev.join("half4"), "mine").unwrap();

@@ -1,7 +1,7 @@
-//! Prolog and epilog killed before and after each of their system calls that change something: nothing leaks, nothing
-//! foreign is touched, the next run repairs.
+//! Prolog and epilog killed before and after each of their system calls that change something: nothing leaks, foreign
+//! instances stay, and the next run repairs.
 //!
-//! `GPUFRAC_KILLED_CALLS` and `GPUFRAC_TEST_SEED` set how many cases of each kind, and which.
+//! `GPUFRAC_KILLED_CALLS` and `GPUFRAC_TEST_SEED` set the number of cases of each kind, and the seed.
 #![cfg(target_arch = "x86_64")]
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
@@ -22,7 +22,7 @@ fn child() {
     common::child();
 }
 
-/// How many cases of each scene and program, unless `GPUFRAC_KILLED_CALLS` says so.
+/// The default number of cases for each scene and program.
 const CASES: usize = 30;
 
 fn wanted() -> usize {
@@ -45,7 +45,7 @@ impl Program {
         }
     }
 
-    /// Slurm never carves a job again whose epilog died.
+    /// Slurm never makes slices again for a job whose epilog died.
     fn ways(self) -> Vec<Next> {
         let all = NEXT.into_iter();
         all.filter(|next| self == Program::Prolog || !matches!(next, Next::Again))
@@ -53,7 +53,7 @@ impl Program {
     }
 }
 
-/// A death, and what comes then.
+/// A death, and the next event.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     death: Death,
@@ -61,7 +61,7 @@ struct Case {
 }
 
 impl Case {
-    /// The case with this number, of all that there are.
+    /// The case with this number, of all cases.
     fn numbered(number: usize, ways: &[Next]) -> Case {
         let moment = match number / ways.len() % 2 {
             0 => Moment::Before,
@@ -75,7 +75,7 @@ impl Case {
     }
 }
 
-/// What is tried now; printed when the test fails on it.
+/// The current case, printed if the test fails.
 struct Now {
     what: String,
     case: Case,
@@ -109,17 +109,17 @@ impl Drop for Now {
     }
 }
 
-/// A program to be killed at work on a scene.
+/// Kills a program that works on a scene.
 struct Kills<'a> {
     scene: &'a Scene,
     program: Program,
     what: String,
-    /// Of the runs that were not to be killed and of those that were.
+    /// The number of runs, killed or not.
     lives: u32,
 }
 
 impl Kills<'_> {
-    /// The victim's next life. Usage records are told apart by job and start, so an epilog's has a number of its own.
+    /// The next victim. Usage records are distinguished by job and start, so each epilog has a separate number.
     fn victim(&mut self) -> Job {
         self.lives += 1;
         let victim = self.scene.victim;
@@ -142,7 +142,7 @@ impl Kills<'_> {
         victim
     }
 
-    /// Runs it to its end; how many calls change something.
+    /// Runs the program to its end; returns the number of calls that change something.
     fn count(&mut self) -> usize {
         let (scene, victim) = (self.scene, self.victim());
         let world = &scene.world;
@@ -154,7 +154,7 @@ impl Kills<'_> {
         run.calls.len()
     }
 
-    /// Whether the call came.
+    /// Whether the call was reached.
     fn kill(&mut self, case: Case) -> bool {
         let (scene, victim) = (self.scene, self.victim());
         let world = &scene.world;
@@ -179,7 +179,7 @@ impl Kills<'_> {
     }
 }
 
-/// Kills a program at work on a scene: at drawn calls, or at all.
+/// Kills a program that works on a scene: at random calls, or at all calls.
 fn kill(scene: &Scene, program: Program, about: &str, seed: u64) {
     let what = format!(
         "{}, {about}, {} (GPUFRAC_TEST_SEED={seed})",
@@ -209,11 +209,11 @@ fn kill(scene: &Scene, program: Program, about: &str, seed: u64) {
         "{what}: {calls} system calls change something; killed in {killed} of {all} cases (before and after each, {} ways to go on)",
         ways.len()
     );
-    // A run after a crash may find less to do than the one that was counted.
+    // A run after a crash may have less to do than the counted one.
     assert!(killed * 2 > drawn.len(), "{what}: most runs ended first");
 }
 
-/// Kills both programs on one of the scenes, or on all of them in the long run.
+/// Kills both programs on one of the scenes; in the long run on all of them.
 fn killed(scenes: &[(&str, &(dyn Fn() -> Option<Scene> + Sync))]) {
     let seed = test_seed::seed();
     let mut dice = Dice::new(seed);

@@ -40,14 +40,14 @@ fn each_task_has_an_instance_and_the_epilog_takes_all() {
                     .iter()
                     .all(|lease| lease.units.0 == units && lease.confirmed)
             );
-            // Slurm runs the prolog again: all stay as they are.
+            // Slurm runs the prolog again: all slices stay the same.
             world.prolog(job).ok().says("kept");
             assert_eq!(world.leases_of(job), leases);
             world.epilog(job).ok();
             assert!(world.leases().is_empty() && world.instances(0).is_empty());
             let records = world.usage();
             assert!(records.iter().all(|record| record["job"] == 7));
-            // The first slice has none.
+            // The record of the first slice has no number.
             let number = |record: &serde_json::Value| match record.get("slice") {
                 None => 0,
                 Some(number) => number.as_u64().unwrap(),
@@ -84,7 +84,7 @@ fn a_second_slice_that_fails_takes_the_first_with_it() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 25, 2);
     world.slurm_counts(job);
-    // The half is taken by somebody who is not in Slurm's count.
+    // An instance outside of Slurm's count takes the half.
     world.foreign(14, 0, 2, Some(1));
     let before = world.instances(0);
     let ended = world.prolog(job).says("no position is free");
@@ -130,7 +130,7 @@ fn any_call_that_fails_leaves_all_or_nothing() {
 fn without_slurms_answer_nothing_is_carved() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 25, 2);
-    // An answer that does not tell how many there are: of a Slurm whose text is another, or has none.
+    // An answer without the number of slices: from a Slurm with another text, or without one.
     for held in ["gpu:half:1(IDX:0)", ""] {
         let tres = "gres/gpufrac:25,gres/shard:25";
         world.slurm_says(7, &format!("running - 0 {tres} {held}"));
@@ -141,7 +141,7 @@ fn without_slurms_answer_nothing_is_carved() {
         assert!(world.leases().is_empty() && world.instances(0).is_empty());
     }
     assert_eq!(world.slurm_was_told(), ["requeue 7"; 2]);
-    // It comes with the next answer.
+    // The next answer has it.
     world.slurm_counts(job);
     fs::write(world.root().join("slurm/uncounted"), "5").unwrap();
     world.prolog(job).ok();
@@ -159,12 +159,12 @@ fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
         world.slurm_is_silent_for(seconds);
         let ended = world.prolog(job);
         match seconds {
-            // Too late to carve: the job is put back.
+            // Too late to make slices: the job is requeued.
             42 => {
                 ended.ok().says("reading the job's allocation on this node");
                 assert_eq!(world.slurm_was_told(), ["requeue 7"]);
             }
-            // Nobody can be told that the job must not run: it has no lease, so it starts no task.
+            // Slurm cannot be told that the job must not run: without a lease it starts no task.
             1000 => drop(ended.ok().says("its tasks are refused")),
             _ => {
                 ended.ok();
@@ -203,14 +203,14 @@ fn a_damaged_lease_does_not_keep_the_others() {
 #[test]
 fn what_slurm_says_goes_before_the_entry() {
     let Some(world) = world() else { return };
-    // Entered per task, and changed to one slice for the node.
+    // Submitted per task, and changed to one slice for the node.
     let changed = job_of_tasks(7, 0, 25, 2);
     world.slurm_says(7, "running gres/gpufrac:50,gres/shard:50 0");
     world.prolog(changed).ok();
     assert_eq!(world.leases_of(changed).len(), 1);
     assert_eq!(world.leases()[0].units.0, 50);
     world.epilog(changed).ok();
-    // Both: `scontrol update gres=` does not take away what the tasks have.
+    // Both: `scontrol update gres=` does not remove the request of the tasks.
     let tres = "gres/gpufrac:25,gres/shard:25";
     world.slurm_says(7, &format!("running {tres} 0 {tres} shard:50(50/50)"));
     world.prolog(changed).ok().says("both per node");
@@ -233,7 +233,7 @@ fn another_run_with_other_tasks_gets_new_slices() {
     world.prolog(second).ok().says("an earlier run");
     world.check(&[]);
     assert_eq!(world.leases_of(second).len(), 2);
-    // On the other half now.
+    // Now on the other half.
     let third = Job {
         restarts: 2,
         device: 1,
@@ -253,7 +253,7 @@ fn a_refusal_that_comes_second_does_not_drain_the_node() {
     let Some(world) = world() else { return };
     let job = job_of_tasks(7, 0, 25, 2);
     let tres = "gres/gpufrac:25,gres/shard:25";
-    // Another node of the job was refused before: Slurm ends it already.
+    // Another node of the job refused it before, so Slurm is ending it already.
     fs::write(world.root().join("slurm/late"), "").unwrap();
     world.slurm_says(7, &format!("completing {tres} 0 {tres} shard:50(50/50)"));
     world.prolog(job).ok();

@@ -1,4 +1,4 @@
-//! The rule, for every variant of the errors that prolog and epilog end with.
+//! The rule, for every variant of the errors of prolog and epilog.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -209,7 +209,7 @@ fn release() -> impl Strategy<Value = ReleaseError> {
     ]
 }
 
-/// What holds no other error.
+/// Variants that contain no other error.
 fn plain() -> Vec<CarveError> {
     let gpu = || "GPU 0".to_owned();
     let pool = || "p".to_owned();
@@ -366,7 +366,7 @@ fn carve() -> impl Strategy<Value = CarveError> {
     })
 }
 
-/// Fails to compile for a variant that `plain` and `carve` do not know.
+/// Does not compile if `plain` and `carve` lack a variant.
 fn is_plain(error: &CarveError) -> bool {
     match error {
         CarveError::Record(_)
@@ -449,7 +449,7 @@ fn what_jobs_fill_is_waited_for() {
     assert_eq!(denied.reaction(), Reaction::Drain);
 }
 
-/// What a user writes in place of an entry is read strictly, and refuses the job at most.
+/// A user's forged entry is read strictly, and at most refuses the job.
 #[test]
 fn a_forged_entry_ends_the_job_at_most() {
     for text in ["units=100", "v2:units=5", "v1:units=0:mech=mig", ""] {

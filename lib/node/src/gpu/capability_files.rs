@@ -9,27 +9,27 @@ use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
 
-/// A folder for each GPU, named as its address on the PCI bus.
+/// The folder with a folder for each GPU, named by PCI address.
 const GPUS: &str = "proc/driver/nvidia/gpus";
 
-/// Why capability files could not be used.
+/// The reasons why capability files could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CapsError {
-    /// A file could not be read, made or changed.
+    /// A file could not be read, created or changed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file of the driver does not say what it should.
+    /// A file of the driver has no such line, or an unreadable one.
     #[error("`{}` has no {what}: is the NVIDIA driver loaded, with MIG?", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         what: String,
     },
 }
 
 impl CapsError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             CapsError::File(error) => class_of_file(error),
@@ -41,15 +41,16 @@ impl CapsError {
 /// A line of `mig-minors`: a capability that can exist on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CapMinor {
-    /// Minor of the GPU's device node.
+    /// The minor number of the GPU's device node.
     pub gpu_minor: DeviceMinor,
-    /// Minor of the capability.
+    /// The minor number of the capability.
     pub minor: u32,
-    /// What it opens, where its name says so.
+    /// The instance that it opens, if its name says so.
     pub opens: Option<Opens>,
 }
 
-/// What a capability opens. A compute instance is accessible only through its GPU instance, so its owner needs both.
+/// The instance that a capability opens. A compute instance is only accessible through its GPU instance, so its owner
+/// needs both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opens {
     /// A GPU instance.
@@ -78,7 +79,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// With `driver_root` of the configuration.
+    /// With the configuration's `driver_root`.
     pub fn new(driver_root: &Path) -> Caps {
         Caps {
             root: driver_root.to_owned(),
@@ -101,7 +102,7 @@ impl Caps {
         }
     }
 
-    /// The major of a driver in /proc/devices, e.g. `nvidia-caps`.
+    /// The major number of a driver in /proc/devices, e.g. `nvidia-caps`.
     pub fn major(&self, driver: &str) -> Result<u32, CapsError> {
         let (path, text) = self.text("proc", "devices")?;
         major_of(&text, driver).ok_or_else(|| CapsError::Unreadable {
@@ -120,8 +121,7 @@ impl Caps {
         })
     }
 
-    /// Every capability that can exist: `config` and `monitor` (without a GPU) and those of
-    /// instances.
+    /// Every capability that can exist: first `config` and `monitor` (without a GPU), then those of instances.
     pub fn minors(&self) -> Result<(Vec<u32>, Vec<CapMinor>), CapsError> {
         let (path, text) = self.text("proc/driver/nvidia-caps", "mig-minors")?;
         parse_minors(&text).ok_or_else(|| CapsError::Unreadable {
@@ -130,28 +130,29 @@ impl Caps {
         })
     }
 
-    /// The GPU at an address of the PCI bus, by its UUID; None where the driver does not say it.
+    /// The UUID of the GPU at a PCI address; None if the driver does not tell it.
     pub fn uuid_at(&self, pci: &str) -> Option<String> {
         let dir = format!("{GPUS}/{pci}");
         let (_, text) = self.text(&dir, "information").ok()?;
         uuid_in(&text).map(str::to_owned)
     }
 
-    /// Where on the PCI bus a GPU is: `0000:07:00.0`, as the driver names its folder; None where it does not say it.
+    /// The PCI address of a GPU, `0000:07:00.0`, which is the name of the driver's folder; None if the driver does
+    /// not tell it.
     pub fn pci_of(&self, uuid: &str) -> Option<String> {
         let mut names = self.dir(GPUS).and_then(|dir| dir.names()).ok()?.into_iter();
         names.find(|pci| self.uuid_at(pci).is_some_and(|found| found == uuid))
     }
 
-    /// Which driver is loaded, in its own words; None where it does not say.
+    /// The loaded driver, in its own words; None if it does not tell.
     pub fn driver(&self) -> Option<String> {
         let (_, text) = self.text("proc/driver/nvidia", "version").ok()?;
         let line = text.lines().next()?.trim();
         (!line.is_empty()).then(|| line.to_owned())
     }
 
-    /// The ids of the GPU instances that stand on a GPU, whoever made them: the driver has a folder for each. None where it
-    /// does not say.
+    /// The ids of all GPU instances on a GPU, including those that gpufrac did not make: the driver has a folder for
+    /// each. None if the driver does not tell.
     pub fn gpu_instances(&self, minor: DeviceMinor) -> Option<BTreeSet<u32>> {
         let dir = self.dir(&format!("proc/driver/nvidia/capabilities/gpu{minor}/mig"));
         let names = dir.and_then(|dir| dir.names()).ok()?;
@@ -161,9 +162,8 @@ impl Caps {
         ids.collect()
     }
 
-    /// Whether the driver hands out new capability files as world-readable until gpufrac
-    /// closes them. `NVreg_ModifyDeviceFiles=0` closes that window. None if the driver does
-    /// not say.
+    /// Whether the driver creates capability files that all users can read until gpufrac closes them;
+    /// `NVreg_ModifyDeviceFiles=0` prevents this. None if the driver does not tell.
     pub fn driver_modifies_files(&self) -> Option<bool> {
         let (_, text) = self.text("proc/driver/nvidia", "params").ok()?;
         text.lines().find_map(|line| {
@@ -174,14 +174,15 @@ impl Caps {
 }
 
 pub(super) fn field(text: &str, name: &str) -> Option<u32> {
-    // The last word holds: a simulated driver's files are plain, and orders are appended.
+    // The last line counts: a simulated driver's files are ordinary ones, to which commands are appended.
     text.lines().rev().find_map(|line| {
         let (key, value) = line.split_once(':')?;
         (key.trim() == name).then(|| value.trim().parse().ok())?
     })
 }
 
-/// `GPU UUID: GPU-...` of a GPU's `information`. Of a GPU that was not opened since boot it is question marks.
+/// The UUID in a GPU's `information` (`GPU UUID: GPU-...`). For a GPU that was not opened since boot it is question
+/// marks.
 fn uuid_in(information: &str) -> Option<&str> {
     let mut lines = information.lines();
     let uuid = lines
@@ -271,7 +272,7 @@ mod tests {
         }
         let standing = caps.gpu_instances(DeviceMinor(1)).unwrap();
         assert_eq!(standing, BTreeSet::from([7, 12]));
-        // What is not understood is no knowledge.
+        // A name that cannot be parsed is ignored.
         std::fs::create_dir(mig.join("xi3")).unwrap();
         assert_eq!(caps.gpu_instances(DeviceMinor(1)), None);
     }

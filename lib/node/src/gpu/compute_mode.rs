@@ -1,6 +1,6 @@
 //! The compute mode of a GPU while jobs share it, and its earlier mode.
 //!
-//! A shared control daemon of MPS needs EXCLUSIVE_PROCESS, so that no program bypasses it. The earlier mode is first
+//! A shared MPS control daemon needs EXCLUSIVE_PROCESS, so that no program bypasses it. The earlier mode is first
 //! written to `<run>/modes`, and restored when the last lease of the GPU is removed.
 
 use crate::gpu::locked::LockedGpu;
@@ -8,10 +8,10 @@ use crate::node::{Node, class_of_file};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{ComputeMode, ErrorClass, Gpu, NvmlError};
 
-/// Why a mode could not be changed.
+/// The reasons why a mode could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModeError {
-    /// What was before cannot be written or read.
+    /// The earlier mode cannot be written or read.
     #[error(transparent)]
     File(#[from] FileError),
     /// NVML refused.
@@ -20,7 +20,7 @@ pub enum ModeError {
 }
 
 impl ModeError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             ModeError::File(error) => class_of_file(error),
@@ -40,16 +40,16 @@ fn folder(node: &Node) -> Result<RootDir, FileError> {
     RootDir::create(&node.run.join("modes"), 0o755).map(|(dir, _)| dir)
 }
 
-/// By UUID: a GPU that falls off the bus shifts the indexes of the others.
+/// By UUID, because the indexes change when a GPU falls off the bus.
 fn name(gpu: &Gpu<'_>) -> String {
     gpu.uuid.clone()
 }
 
-/// Puts the GPU in a mode, with a lease on it. `first`: no other lease is on it, so what it is in now is what it was in
-/// before.
+/// Sets the mode of a GPU with a lease. `first`: there is no other lease on it, so its current mode is the earlier
+/// one.
 ///
 /// # Errors
-/// The driver or a file refuses.
+/// The driver refused, or a file could not be changed.
 pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Result<(), ModeError> {
     let gpu = &mut locked.gpu;
     let found = gpu.compute_mode()?;
@@ -65,10 +65,10 @@ pub fn hold(locked: &mut LockedGpu<'_>, wanted: ComputeMode, first: bool) -> Res
     Ok(gpu.set_compute_mode(wanted)?)
 }
 
-/// Puts the GPU back in the mode from before, if it was changed; no lease is on it.
+/// Restores the earlier mode of a GPU without leases, if it was changed.
 ///
 /// # Errors
-/// The driver or a file refuses.
+/// The driver refused, or a file could not be changed.
 pub fn restore(locked: &mut LockedGpu<'_>) -> Result<(), ModeError> {
     let gpu = &mut locked.gpu;
     let dir = match RootDir::open(&locked.node.run.join("modes")) {
@@ -88,7 +88,7 @@ pub fn restore(locked: &mut LockedGpu<'_>) -> Result<(), ModeError> {
     Ok(())
 }
 
-/// Drops what was written down before the last boot: the driver forgets modes too.
+/// Removes the notes of earlier modes after a boot, because the driver has lost the modes, too.
 pub fn forget(node: &Node) -> Result<(), FileError> {
     let dir = folder(node)?;
     for name in dir.names()? {

@@ -2,7 +2,8 @@
 //! any process that received it, and a capability file works for the next instance with its number.
 //!
 //! Device nodes are identified by their numbers, because a user can give any name to a file. Descriptors that are in
-//! no table of a process are not seen: a descriptor in transit through a socket, or registered only with io_uring.
+//! no table of a process are not found: a descriptor in transit through a socket, or one registered only with
+//! io_uring.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -22,20 +23,20 @@ pub struct Holder {
     pub pid: i32,
     /// The user who started it.
     pub user: UserId,
-    /// What it holds.
+    /// The device number.
     pub device: DeviceNumber,
     /// Its entry in /proc.
     entry: PathBuf,
 }
 
 impl Holder {
-    /// Whether it still holds what it held.
+    /// Whether it still holds the device.
     pub fn still_holds(&self) -> bool {
         process::owner(self.pid) == Some(self.user)
             && matches!(device_behind(&self.entry), Ok(Some(device)) if device == self.device)
     }
 
-    /// Kills the process, if it still holds the device and `may` still holds for it.
+    /// Kills the process, if it still holds the device and `may` still allows it.
     pub fn kill(&self, may: impl Fn(&Holder) -> bool) {
         process::signal(self.pid, |_| self.still_holds() && may(self));
     }
@@ -50,25 +51,27 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Search {
     /// The processes that hold one of the devices.
     pub holders: Vec<Holder>,
-    /// Processes whose descriptors were too many to be looked at.
+    /// Processes with too many descriptors to be searched.
     pub unsearched: Vec<i32>,
 }
 
-/// How many descriptors a search looks at when a job ends: some seconds' work, and more than the processes of any user have
+/// The number of descriptors that a search checks when a job ends: some seconds of work, and more than any user has
 /// who does not want to hide one.
 pub const MANY: usize = 1 << 22;
-/// How many it looks at before a job starts: a second's work, and more than the users of a node usually have.
+/// The number of descriptors that a search checks before a job starts: a second of work, and more than the users of a
+/// node usually have.
 const SOME: usize = 1 << 20;
-/// How many it looks at while others wait for a lock: much less than a second's work.
+/// The number of descriptors that a search checks while others wait for a lock: much less than a second of work.
 pub const FEW: usize = 1 << 17;
 
-/// Looks for processes of the users in `of` that hold a device in `wanted`, those with few descriptors first, until
-/// `most` descriptors were looked at. Root's processes are never looked at: root needs no descriptor to open a device.
+/// Searches for processes of the users in `of` that hold a device in `wanted`, those with few descriptors first,
+/// until `most` descriptors were checked. Root's processes are never searched: root needs no descriptor to open a
+/// device.
 pub fn search(
     of: impl Fn(UserId) -> bool,
     wanted: impl Fn(DeviceNumber) -> bool,
@@ -88,27 +91,28 @@ pub fn search(
     search
 }
 
-/// Whether a process is root's by the owner of its folder, which costs the kernel a tenth of all that it can tell: that owner is what
-/// the process runs as. A set-uid program of root that a user started has the user's group.
+/// Whether a process is root's by the owner of its folder in /proc, which is the user that it runs as. Reading the
+/// owner costs the kernel a tenth of reading the other data. A set-uid program of root that a user started has the
+/// user's group.
 fn is_roots(pid: i32) -> bool {
     fs::metadata(format!("/proc/{pid}")).is_ok_and(|folder| (folder.uid(), folder.gid()) == (0, 0))
 }
 
-/// For how long a search is as good as another one: a descriptor that comes later could as well come after that.
+/// How long a search is reused: a descriptor that is opened later could also be opened after a new search.
 const FRESH: Duration = Duration::from_millis(50);
 
 /// The capability files that users' processes hold open.
 #[derive(Debug)]
 pub struct HeldCaps {
     holders: Vec<Holder>,
-    /// When they were looked for.
+    /// When the search began.
     begun: Instant,
-    /// Processes that could not be looked at.
+    /// Processes that could not be searched.
     pub unsearched: Vec<i32>,
 }
 
 impl HeldCaps {
-    /// Looks for them. `major`: that of capability files.
+    /// Searches for them. `major` is the major number of capability files.
     #[must_use]
     pub fn search(major: u32) -> HeldCaps {
         let begun = Instant::now();
@@ -123,7 +127,8 @@ impl HeldCaps {
         }
     }
 
-    /// Looks again, where that was a while ago, for what was opened or handed on since then: briefly, as others wait for the GPU.
+    /// Searches again if the last search is old, for files that were opened or passed on since then; briefly, because
+    /// others wait for the GPU.
     pub fn look_again(&mut self, major: u32) {
         if self.begun.elapsed() < FRESH {
             return;
@@ -146,7 +151,7 @@ impl HeldCaps {
 struct Suspect {
     pid: i32,
     user: UserId,
-    /// How many descriptors its table has room for.
+    /// The size of its table of descriptors.
     table_size: usize,
 }
 
@@ -165,7 +170,7 @@ impl Suspect {
         })
     }
 
-    /// Looks at its descriptors, and at those of threads that have a table of their own. False: they were too many.
+    /// Searches its descriptors, and those of threads with their own table. False if there were too many.
     fn search(
         &self,
         wanted: &impl Fn(DeviceNumber) -> bool,
@@ -202,12 +207,12 @@ impl Suspect {
     }
 }
 
-/// Every pid that there is.
+/// All pids.
 fn pids() -> impl Iterator<Item = i32> {
     numbers(Path::new("/proc"))
 }
 
-/// The entries of a folder of /proc that are numbers; none where it is gone.
+/// The entries of a folder in /proc that are numbers; none if the folder does not exist any more.
 fn numbers(folder: &Path) -> impl Iterator<Item = i32> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
@@ -223,7 +228,7 @@ mod tests {
 
     use super::*;
 
-    /// A process of a user that holds /dev/full.
+    /// A process of a user that holds /dev/full open.
     struct Holding(Child);
 
     impl Holding {
@@ -244,7 +249,7 @@ mod tests {
             };
             loop {
                 match start() {
-                    // What another test just forked still has the copy open for writing, until it runs its own program.
+                    // A child process of another test has the copy open for writing until it runs its own program.
                     Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                         std::thread::yield_now();
                     }
@@ -277,7 +282,7 @@ mod tests {
         };
         assert_eq!(holder.pid, holding.0.id() as i32);
         assert!(found.unsearched.is_empty() && holder.still_holds());
-        // Another device, another user, and a search that may not look.
+        // Another device, another user, and a search that may check nothing.
         let zero = DeviceNumber { major: 1, minor: 5 };
         assert_eq!(search(61_207, zero, FEW).holders, []);
         assert_eq!(search(61_208, FULL, FEW).holders, []);
@@ -292,7 +297,7 @@ mod tests {
         assert!(!holder.still_holds());
     }
 
-    /// Behind a set-uid program, or one whose memory nobody may read.
+    /// Neither a set-uid program, nor one whose memory cannot be read, hides a device.
     #[test]
     fn nobody_hides_a_device_behind_the_rights_of_a_program() {
         let keep = tempfile::tempdir().unwrap();
@@ -312,7 +317,7 @@ mod tests {
             let pids: Vec<i32> = found.holders.iter().map(|holder| holder.pid).collect();
             assert_eq!(pids, [holding.0.id() as i32], "{name}");
         }
-        // Root's own are left out by the same question.
+        // The same test excludes root's own processes.
         assert!(is_roots(std::process::id() as i32));
     }
 }

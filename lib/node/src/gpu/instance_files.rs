@@ -1,8 +1,8 @@
 //! Access to MIG instances: their capability files.
 //!
 //! The driver makes them readable for all users, and `nvidia-modprobe`, which any user can start, restores that mode.
-//! So `DeviceFileModify: 0` is written before the owner changes. A process needs the file of the GPU instance and that
-//! of the compute instance.
+//! So `DeviceFileModify: 0` is written before the owner changes. A process needs the file of the GPU instance and
+//! that of the compute instance.
 
 use gpufrac_core::ids::{DeviceMinor, UserId};
 use gpufrac_core::lease::{Instance, Lease};
@@ -19,14 +19,14 @@ const MODE: u32 = 0o400;
 /// The capability minors of one instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstanceCaps {
-    /// Of the GPU instance.
+    /// The minor number for the GPU instance.
     pub gi: u32,
-    /// Of the compute instance.
+    /// The minor number for the compute instance.
     pub ci: u32,
 }
 
 impl InstanceCaps {
-    /// Those that a lease names.
+    /// The numbers in a lease.
     pub fn of(instance: &Instance) -> InstanceCaps {
         InstanceCaps {
             gi: instance.gi_cap_minor,
@@ -35,7 +35,7 @@ impl InstanceCaps {
     }
 }
 
-/// The files of instances on a GPU that is locked.
+/// The files of instances on a locked GPU.
 pub struct InstanceFiles<'a> {
     caps: Caps,
     gpu_minor: DeviceMinor,
@@ -43,7 +43,7 @@ pub struct InstanceFiles<'a> {
 }
 
 impl<'a> InstanceFiles<'a> {
-    /// Those of a GPU.
+    /// The files of a GPU's instances.
     pub fn of(locked: &'a LockedGpu<'_>) -> InstanceFiles<'a> {
         InstanceFiles {
             caps: locked.node.caps(),
@@ -52,7 +52,7 @@ impl<'a> InstanceFiles<'a> {
         }
     }
 
-    /// Those of the GPU of a lease, without the driver. `lock`: that of this GPU.
+    /// The files of instances on the GPU of a lease, without a session with the driver. `lock` is that of this GPU.
     pub fn beside(lease: &Lease, node: &Node, lock: &'a GpuLock) -> InstanceFiles<'a> {
         InstanceFiles {
             caps: node.caps(),
@@ -61,7 +61,7 @@ impl<'a> InstanceFiles<'a> {
         }
     }
 
-    /// Reads a capability's minor and forbids `nvidia-modprobe` to touch its file.
+    /// Reads a capability's minor number and forbids `nvidia-modprobe` to change its file.
     fn claim_one(&self, dir: &str) -> Result<u32, CapsError> {
         let dir = self.caps.dir(dir)?;
         let path = dir.path().join("access");
@@ -79,8 +79,8 @@ impl<'a> InstanceFiles<'a> {
         Ok(minor)
     }
 
-    /// Takes the files of an instance out of the driver's hands: from now on nobody but root
-    /// changes them. Their owners stay as they are until [`InstanceFiles::grant`].
+    /// Takes control of an instance's files: from now on only root changes them. Their owners stay the same until
+    /// [`InstanceFiles::grant`].
     pub fn claim(&self, gi_id: u32, ci_id: u32) -> Result<InstanceCaps, CapsError> {
         let gpu_minor = self.gpu_minor;
         let gi_dir = format!("proc/driver/nvidia/capabilities/gpu{gpu_minor}/mig/gi{gi_id}");
@@ -90,7 +90,7 @@ impl<'a> InstanceFiles<'a> {
         })
     }
 
-    /// Gives the files of an instance to `uid` alone.
+    /// Gives the files of an instance to `uid` only.
     pub fn grant(&self, caps: InstanceCaps, uid: UserId) -> Result<(), CapsError> {
         let major = self.caps.major("nvidia-caps")?;
         for minor in [caps.gi, caps.ci] {
@@ -99,8 +99,8 @@ impl<'a> InstanceFiles<'a> {
         Ok(())
     }
 
-    /// Gives the files of an instance, which are root's, to these users and nobody else: they share
-    /// it. A user who has access before and after is not affected.
+    /// Gives the files of a shared instance, which belong to root, to exactly these users. A user who has access
+    /// before and after is not affected.
     pub fn share(&self, caps: InstanceCaps, users: &[UserId]) -> Result<(), CapsError> {
         for minor in [caps.gi, caps.ci] {
             let (dir, name) = self.node_of(minor)?;
@@ -109,8 +109,8 @@ impl<'a> InstanceFiles<'a> {
         Ok(())
     }
 
-    /// Gives the files of an instance back to root. To be called only while the instance is
-    /// known to be the job's, or no instance has these files.
+    /// Gives the files of an instance back to root. Only to be called while the instance is known to be the job's, or
+    /// while no instance has these files.
     pub fn revoke(&self, caps: InstanceCaps) -> Result<(), CapsError> {
         let major = self.caps.major("nvidia-caps")?;
         for minor in [caps.ci, caps.gi] {

@@ -11,17 +11,17 @@ use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
-/// A GPU on which no other program carves or releases until this is dropped: what changes its leases, its compute mode,
-/// its capability files, its daemons and its instances takes one of these. Each look at its leases, and each change of one,
-/// tells those in line that the work goes on.
+/// A locked GPU: until this is dropped, no other program makes or releases slices on it. Every change of its leases,
+/// compute mode, capability files, daemons and instances needs one of these. Each reading of its leases, and each
+/// change of a lease, tells waiting programs that the work makes progress.
 pub struct LockedGpu<'a> {
     /// The node.
     pub node: &'a Node,
     /// Its leases.
     pub store: &'a LeaseStore,
-    /// The GPU, as the session with the driver knows it.
+    /// The GPU in the session with the driver.
     pub gpu: Gpu<'a>,
-    /// What an admin reads.
+    /// The log for admins.
     pub log: &'a JobLog,
     lock: GpuLock,
 }
@@ -44,12 +44,12 @@ impl<'a> LockedGpu<'a> {
         }
     }
 
-    /// Its lock.
+    /// The lock.
     pub fn lock(&self) -> &GpuLock {
         &self.lock
     }
 
-    /// The leases on it, by job id and number.
+    /// The leases on the GPU, by job id and number.
     ///
     /// # Errors
     /// A lease of the node cannot be read.
@@ -58,26 +58,27 @@ impl<'a> LockedGpu<'a> {
         self.store.of_gpu(&self.gpu.uuid)
     }
 
-    /// The jobs whose epilogs wait for it. None where that cannot be read: then their leases are repaired as others are.
+    /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like
+    /// others.
     pub fn epilogs(&self) -> BTreeSet<JobId> {
         let locks = self.node.locks().ok();
         let epilogs = locks.and_then(|locks| locks.epilogs(self.gpu.index).ok());
         epilogs.unwrap_or_default()
     }
 
-    /// Writes a lease whole.
+    /// Writes a lease as a whole file.
     ///
     /// # Errors
-    /// A file refuses.
+    /// A file cannot be written.
     pub fn write(&self, lease: &Lease) -> Result<(), StoreError> {
         self.lock.step();
         self.store.write(&self.lock, lease)
     }
 
-    /// Drops a lease; says whether it was there.
+    /// Removes a lease; returns whether it existed.
     ///
     /// # Errors
-    /// A file refuses.
+    /// A file cannot be removed.
     pub fn remove(&self, lease: &Lease) -> Result<bool, StoreError> {
         self.lock.step();
         self.store.remove(&self.lock, lease)

@@ -10,11 +10,11 @@ use gpufrac_core::fraction::MemoryMib;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use gpufrac_host::cgroup;
 
-/// The first driver that has it.
+/// The major number of the first driver with this limit.
 const SINCE: u32 = 615;
 const MOUNT: &str = "/sys/fs/cgroup";
 
-/// Why a node does not have it; None if it has.
+/// The reason why a node does not have it; None if it has.
 pub fn missing(driver_version: &str) -> Option<String> {
     missing_with(driver_version, Path::new(MOUNT))
 }
@@ -40,7 +40,7 @@ fn missing_with(driver_version: &str, mount: &Path) -> Option<String> {
     })
 }
 
-/// Why the memory of a control group was not limited.
+/// The reasons why the memory of a control group was not limited.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     /// The groups of the process cannot be read.
@@ -54,7 +54,7 @@ pub enum LimitError {
     Smi(#[from] SmiError),
 }
 
-/// Limits the group of a process on one GPU.
+/// Limits the memory of a process's group on one GPU.
 ///
 /// # Errors
 /// The process has no group in the unified hierarchy, or nvidia-smi does not set the limit.

@@ -1,4 +1,4 @@
-//! nvidia-smi, for settings without a call of NVML.
+//! nvidia-smi, for settings that NVML has no call for.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use gpufrac_host::subprocess::{Outcome, PATH, run};
 
-/// How long nvidia-smi may take: seconds where the driver has to wake a GPU.
+/// The time limit: nvidia-smi takes seconds if the driver must wake a GPU.
 const SMI_LIMIT: Duration = Duration::from_secs(20);
 
-/// Why a call of nvidia-smi failed.
+/// The reasons why a call of nvidia-smi failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SmiError {
-    /// It ended with an error, and printed this.
+    /// It ended with an error; with its output.
     #[error("{0}")]
     Refused(String),
     /// It did not end in time.

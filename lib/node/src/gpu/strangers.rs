@@ -5,15 +5,15 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::mps::process;
 
-/// Those of a GPU's leases whose jobs may run on an instance, or on the GPU itself.
+/// The leases of a GPU whose jobs may compute on an instance, or on the GPU itself.
 #[must_use]
 pub fn leases_at(leases: &[Lease], gi_id: Option<u32>) -> Vec<&Lease> {
     let at = |lease: &Lease| lease.slice.instance().map(|instance| instance.gi_id);
     leases.iter().filter(|lease| at(lease) == gi_id).collect()
 }
 
-/// Whether a process is of none of these leases' jobs, nor root's own, nor a server of MPS that one of them has. One that
-/// is gone is none.
+/// Whether a process belongs to none of these leases' jobs, and is neither root's nor an MPS server of one of them.
+/// False if the process has ended.
 #[must_use]
 pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
     let Ok(pid) = i32::try_from(pid) else {
@@ -31,8 +31,8 @@ pub fn is_stranger(pid: u32, leases: &[&Lease]) -> bool {
     !of_a_job && is_users && process::is_alive(pid)
 }
 
-/// Whether a process is a server of MPS for the job of a lease: started by a control daemon, which is root's. A user can
-/// give any name to a process, but not this parent.
+/// Whether a process is an MPS server for the job of a lease: a child of a control daemon, which is root's. A user
+/// can give a process any name, but not this parent.
 #[must_use]
 pub fn is_server(pid: i32, lease: &Lease) -> bool {
     lease.slice.mps().is_some()

@@ -12,20 +12,20 @@ use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::DeviceIndex;
 use slurm_sys::client::JobInfo;
 
-/// What a job holds of GPUs on one node.
+/// The GPUs and shares that a job holds on one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Allocated {
-    /// Shares, of all Types together.
+    /// Shares of all Types together.
     shards: u64,
-    /// Slurm's indexes of the devices that it holds as devices.
+    /// Slurm's indexes of devices that it holds as whole devices.
     devices: Vec<DeviceIndex>,
-    /// `gres/gpufrac`, which people see and limits count.
+    /// The count of `gres/gpufrac`, to which limits apply.
     gpufrac: u64,
 }
 
 impl Allocated {
-    /// What the record says for `node`. None where it does not: the job has no nodes yet, its texts are not those
-    /// of its nodes, or cannot be understood.
+    /// The allocation in Slurm's record for `node`. None if the record has none: the job has no nodes yet, the texts
+    /// do not match the nodes, or cannot be parsed.
     pub fn on(info: &JobInfo, node: &str) -> Option<Allocated> {
         if let [only] = &info.gres_of_nodes[..]
             && info.nodes == node
@@ -45,7 +45,7 @@ impl Allocated {
         self.devices.contains(&device.index)
     }
 
-    /// The units of one device that the job holds by it.
+    /// The units of one device that the job holds.
     pub fn units_of(&self, device: &Device<'_>) -> u64 {
         match self.is_device(device) {
             true => device.pool.layout.capacity.0.into(),
@@ -53,25 +53,25 @@ impl Allocated {
         }
     }
 
-    /// The shares that it holds, of whatever device.
+    /// The shares that it holds, of any device.
     pub fn shards(&self) -> u64 {
         self.shards
     }
 
-    /// How many slices of these units its shares are; None where they are no whole number of slices.
+    /// The number of slices of these units in its shares; None if that is not a whole number.
     pub fn slices(&self, units: Units) -> Option<u32> {
         let units = u64::from(units.0);
         let whole = units > 0 && self.shards > 0 && self.shards.is_multiple_of(units);
         whole.then(|| u32::try_from(self.shards / units).ok())?
     }
 
-    /// The `gres/gpufrac` that it holds.
+    /// The count of `gres/gpufrac` that it holds.
     pub fn gpufrac(&self) -> u64 {
         self.gpufrac
     }
 }
 
-/// The items of a text; one of GPUs that cannot be understood spoils all.
+/// Parses the items of a text; None if one item about GPUs cannot be parsed.
 fn read(gres: &str) -> Option<Allocated> {
     let mut allocated = Allocated::default();
     for item in items(gres) {
@@ -81,7 +81,7 @@ fn read(gres: &str) -> Option<Allocated> {
         };
         let mut words = head.split(':');
         match words.next()? {
-            // What is in use follows: without it the text was cut short, and the number may be another.
+            // The numbers in use follow. Without them the text was cut short, and the count may be wrong.
             "shard" => {
                 detail?;
                 let count = words.next_back()?.parse().ok()?;
@@ -100,7 +100,7 @@ fn read(gres: &str) -> Option<Allocated> {
     Some(allocated)
 }
 
-/// The text cut at the commas outside of parentheses.
+/// The text split at commas outside of parentheses.
 fn items(gres: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
     gres.split(move |character: char| {
@@ -113,13 +113,13 @@ fn items(gres: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// `0-2,5` as Slurm writes the bits that are set.
+/// Parses `0-2,5`, Slurm's notation of a bit map.
 fn indexes(text: &str) -> Option<Vec<DeviceIndex>> {
     let mut found = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
-        // A node has no more devices than this; the range is not made before it is known to be short.
+        // A node has no more devices than this. Checked before the range is expanded.
         if last < first || last > u32::from(u16::MAX) {
             return None;
         }

@@ -1,5 +1,5 @@
-//! The variables of Prolog and Epilog. Slurm sets them itself. Of the job's own environment only `SPANK_*` could come
-//! through, and there job_submit has replaced the user's value of `SPANK_GPUFRAC`.
+//! The variables of Prolog and Epilog. Slurm sets them itself. Of the job's own environment only `SPANK_*` can reach
+//! Prolog and Epilog, and there job_submit replaces the user's value of `SPANK_GPUFRAC`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,20 +12,20 @@ use gpufrac_core::policy::IdleWish;
 use gpufrac_core::pools_sum::PoolsSum;
 use slurm_sys::client::{JobInfo, JobState};
 
-/// A variable that is missing or makes no sense.
+/// A variable is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobEnvError {
-    /// Slurm always sets it in Prolog and Epilog.
+    /// Slurm always sets this variable in Prolog and Epilog.
     #[error("`{0}` is not set: is this not run by slurmd as Prolog or Epilog?")]
     Missing(&'static str),
-    /// Its text is not what it should be.
+    /// The text of a variable is invalid.
     #[error("`{name}={value}` is not {expected}")]
     Invalid {
         /// The variable.
         name: &'static str,
         /// Its text.
         value: String,
-        /// What it should be.
+        /// The expected form.
         expected: &'static str,
     },
 }
@@ -35,46 +35,45 @@ pub enum JobEnvError {
 pub struct JobEnv {
     /// Slurm's id of the job.
     pub job_id: JobId,
-    /// Its owner.
+    /// The user id of the job.
     pub user_id: UserId,
-    /// The owner's group.
+    /// The group id of the job.
     pub group_id: GroupId,
-    /// The owner's name, for records.
+    /// The user name, for records.
     pub user: String,
-    /// Its account, if accounting is used.
+    /// The account; None without accounting.
     pub account: Option<String>,
-    /// Its partition, or a list of them.
+    /// The partition, or a list of partitions.
     pub partition: String,
     /// This node's name in Slurm.
     pub node: String,
-    /// Slurm's indexes of the devices that it has here.
+    /// Slurm's indexes of the job's devices on this node.
     pub devices: Vec<DeviceIndex>,
-    /// What job_submit granted. An entry that cannot be read is no reason to fail where no
-    /// pool is concerned.
+    /// The grant of job_submit. An entry that cannot be read only matters if the job has a device of a pool.
     pub entry: Result<Option<Entry>, EntryError>,
-    /// By which pools; None by a build that does not say it.
+    /// The checksum of the pools by which the entry was written; None in entries of older builds.
     pub pools: Option<PoolsSum>,
-    /// How many times it was requeued.
+    /// How often the job was requeued.
     pub restart_count: u32,
-    /// What Slurm calls this run of it, from 26.05 on.
+    /// Slurm's SLUID of this run, from 26.05 on.
     pub sluid: Option<String>,
-    /// Whether slurmd loads the user's login environment for it, outside of its control groups.
+    /// Whether slurmd loads the user's login environment for the job, outside of its control groups.
     pub loads_login: bool,
-    /// The configuration file.
+    /// The path of the configuration.
     pub config: PathBuf,
 }
 
-/// Whether this job has anything to do with GPUs; if not, prolog and epilog end here.
+/// Whether this job has a GPU or a fraction; if not, prolog and epilog end at once.
 pub fn concerns_gpus(lookup: impl Fn(&str) -> Option<OsString>) -> bool {
     lookup(entry::ENV_NAME).is_some() || lookup("SLURM_JOB_GPUS").is_some()
 }
 
-/// The configuration file that the environment asks for.
+/// The path of the configuration in the environment.
 pub fn config_path(lookup: impl Fn(&str) -> Option<OsString>) -> PathBuf {
     lookup(config::PATH_ENV).map_or_else(|| config::PATH.into(), PathBuf::from)
 }
 
-/// This node's name: what slurmd says, else the host's short name.
+/// The name of this node: from slurmd, otherwise the host's short name.
 pub fn node_name(lookup: impl Fn(&str) -> Option<OsString>) -> String {
     if let Some(name) = lookup("SLURMD_NODENAME").and_then(|name| name.into_string().ok()) {
         return name;
@@ -90,25 +89,26 @@ pub fn host_name() -> String {
 }
 
 impl JobEnv {
-    /// Whether a lease is of this run of this job. Slurm's ids start again where it lost its state, and
-    /// a requeued job keeps its own.
+    /// Whether a lease is of this run of this job. Slurm's ids start again if it lost its state, and a requeued job
+    /// keeps its id.
     pub fn is_run_of(&self, lease: &Lease) -> bool {
         lease.user_id == self.user_id && lease.restart_count == self.restart_count
     }
 
-    /// Whether Slurm's record says that this run of the job is over: its user cancelled it, or another of its nodes gave it back.
+    /// Whether Slurm's record says that this run of the job has ended: its user cancelled it, or the prolog of
+    /// another node requeued it.
     pub fn is_over_by(&self, info: &JobInfo) -> bool {
         let runs = matches!(info.state, JobState::Running | JobState::Suspended);
         !runs || info.restart_count > self.restart_count
     }
 
-    /// What the user asked for with `--gpufrac-idle`: only the entry is believed.
+    /// The value of `--gpufrac-idle`; only the entry is trusted.
     pub fn idle_wish(&self) -> IdleWish {
         let entry = self.entry.as_ref().ok().copied().flatten();
         entry.map_or(IdleWish::Default, |entry| entry.wish)
     }
 
-    /// Reads the variables through `lookup`, for a program [`std::env::var_os`].
+    /// Reads the variables through `lookup`; a program passes [`std::env::var_os`].
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<JobEnv, JobEnvError> {
         let text = |name: &str| lookup(name).map(|value| value.to_string_lossy().into_owned());
         let number = |name: &'static str| -> Result<u32, JobEnvError> {
@@ -140,9 +140,9 @@ impl JobEnv {
             node: node_name(&lookup),
             devices,
             entry: text(entry::ENV_NAME).map(|text| text.parse()).transpose(),
-            // It grants nothing: what cannot be read is not compared.
+            // The checksum grants nothing, so an unreadable one is ignored.
             pools: text(entry::POOLS_NAME).and_then(|text| text.parse().ok()),
-            // Absent in some versions until the first requeue.
+            // Some versions do not set it before the first requeue.
             restart_count: number("SLURM_JOB_RESTART_COUNT").unwrap_or(0),
             sluid: text("SLURM_JOB_SLUID").filter(|text| lease::is_sluid(text)),
             loads_login: lookup(entry::LOGIN_NAME).is_some(),
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_wish_is_the_entrys_and_not_the_users() {
         let wish = |entry: &'static str| {
-            // What the client leaves of the option reaches the prolog too.
+            // The client's variable of the option reaches the prolog, too.
             let option = ("SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle", "off");
             let pairs = [&[("SPANK_GPUFRAC", entry), option], JOB].concat();
             JobEnv::read(lookup(&pairs)).unwrap().idle_wish()

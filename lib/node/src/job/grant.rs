@@ -10,14 +10,14 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_core::request::{self, Amount, GresForm, Item, Kind, RequestError};
 use slurm_sys::client::JobInfo;
 
-/// The GRES that a job asks for, as Slurm keeps them.
+/// The GRES requests of a job, as Slurm stores them.
 #[derive(Debug)]
 pub struct Asked {
-    /// `--gres`: what counts on every node.
+    /// `--gres`, which counts on every node.
     pub per_node: String,
-    /// `--gpus` and the like. Shares that are counted so are not those of one node.
+    /// `--gpus` and similar options. Their shares do not count per node.
     pub elsewhere: String,
-    /// `--tres-per-task`, which is part of `elsewhere` too: what each task has for itself.
+    /// `--tres-per-task`, which `elsewhere` contains, too.
     pub per_task: String,
 }
 
@@ -32,13 +32,12 @@ impl From<&JobInfo> for Asked {
 }
 
 impl Asked {
-    /// Whether it is any part of a GPU. A job that asks for none can hold devices all the same: Slurm
-    /// gives a job with `--exclusive` every GRES of the node but the shared ones. GPUs of a Type that no pool
-    /// has are not meant.
+    /// Whether the job asks for any part of a GPU. A job that does not can hold devices: Slurm gives a job with
+    /// `--exclusive` every GRES of the node except shared ones. GPUs of a Type that no pool has do not count.
     pub fn is_for_gpu(&self, config: &Config) -> bool {
         let own = |type_name: Option<&str>| type_name.is_none_or(|name| config.has_type(name));
         let any = |text| {
-            // What cannot be understood is no reason to leave a fraction out.
+            // An item that cannot be parsed counts if it names a fraction.
             request::names_fraction(text)
                 || items(text).any(|item| match &item.kind {
                     Kind::Gpu(count) => count.count != Some(0) && own(count.type_name),
@@ -49,14 +48,14 @@ impl Asked {
         any(&self.per_node) || any(&self.elsewhere)
     }
 
-    /// As [`request::refuse_misread`], for what says how much the job holds here.
+    /// As [`request::refuse_misread`], for the texts that determine what the job holds on this node.
     ///
     /// # Errors
-    /// The item that Slurm could read otherwise.
+    /// The item that Slurm could read in another way.
     pub fn refuse_ambiguous(&self) -> Result<(), RequestError> {
         let mut texts = [&self.per_node, &self.per_task].into_iter();
         texts.try_for_each(|text| {
-            // A Slurm writes one kind of marks.
+            // Each version of Slurm writes one kind of marks.
             let form = match text.contains(GresForm::Colon.prefix()) {
                 true => GresForm::Colon,
                 false => GresForm::Slash,
@@ -65,29 +64,29 @@ impl Asked {
         })
     }
 
-    /// Whether it is a fraction by its name, and not `gpu` or `shard` alone.
+    /// Whether the job asks for a fraction by name, and not only for `gpu` or `shard`.
     pub fn names_fraction(&self) -> bool {
         request::names_fraction(&self.per_node) || request::names_fraction(&self.per_task)
     }
 
-    /// Whether shares are asked for, or a fraction.
+    /// Whether the job asks for shares or a fraction.
     pub fn names_shares(&self) -> bool {
         let texts = [&self.per_node, &self.per_task];
         self.names_fraction() || texts.into_iter().any(|tres| shards_of_tres(tres).is_some())
     }
 
-    /// Whether it is a slice for each task.
+    /// Whether the job asks for a slice for each task.
     pub fn is_per_task(&self) -> bool {
         shards_of_tres(&self.per_node).is_none() && shards_of_tres(&self.per_task).is_some()
     }
 
-    /// Whether shares are asked for per node and per task.
+    /// Whether the job asks for shares both per node and per task.
     pub fn is_twice(&self) -> bool {
         let both = [&self.per_node, &self.per_task];
         both.into_iter().all(|tres| shards_of_tres(tres).is_some())
     }
 
-    /// The units that it is on one device, or each task's part of them.
+    /// The units of one device that the job asks for, or those of each task.
     pub fn units(&self, device: &Device<'_>) -> Option<Units> {
         if self.is_per_task() {
             return shards_of_tres(&self.per_task);
@@ -96,9 +95,9 @@ impl Asked {
         units_of_tres(&self.per_node, device).or_else(whole)
     }
 
-    /// What a partition's rules have against it, in the words of an admin; a pending job can be
-    /// moved to another partition without job_submit seeing its GRES, and job_submit does not know which partitions
-    /// have nodes of a pool. `size`: what it would be given of `device`.
+    /// The rule of the partition that forbids the job, in words for an admin. A pending job can be moved to another
+    /// partition without job_submit seeing its GRES, and job_submit does not know which partitions have nodes of a
+    /// pool. `size`: the menu entry that the job would get of `device`.
     pub fn against_rules(
         &self,
         config: &Config,
@@ -122,7 +121,7 @@ impl Asked {
             return closed
                 .then(|| "`gpu` and `shard` cannot be asked for by themselves there".to_owned());
         }
-        // As job_submit does: a size that any pool of the partition has for these units.
+        // As in job_submit: a size of any pool of the partition with these units.
         let mut sizes = pools
             .iter()
             .filter_map(|pool| pool.layout.entry(units))
@@ -143,7 +142,7 @@ impl Asked {
     }
 }
 
-/// The items that can be understood.
+/// The items that can be parsed.
 fn items(tres: &str) -> impl Iterator<Item = Item<'_>> {
     tres.split(',')
         .filter_map(|item| request::parse(item).ok())
@@ -154,9 +153,9 @@ fn names_gpu(tres: &str) -> bool {
     items(tres).any(|item| matches!(&item.kind, Kind::Gpu(gpus) if gpus.count != Some(0)))
 }
 
-/// The units that a job holds on one device by Slurm's text, e.g.
-/// `gres:gpufrac:25,gres:shard:25`. Shards are what Slurm counts on the device; `gpufrac` says it for a
-/// whole device, and a device asked for by its type is all of it. None if there is none of these.
+/// The units of one device in a text of Slurm, e.g. `gres:gpufrac:25,gres:shard:25`. The count of shards is what
+/// Slurm counts on the device; `gpufrac` has the count for a whole device; a device requested by its Type is a whole
+/// one. None if the text has none of these.
 pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> {
     let count = |units: u64| u32::try_from(units).ok().map(Units);
     let fraction = items(tres_per_node).find_map(|item| match item.kind {
@@ -184,14 +183,14 @@ fn shards_of_tres(tres: &str) -> Option<Units> {
     })
 }
 
-/// What Slurm and the entry say together.
+/// The units by Slurm's record, otherwise by the entry.
 pub fn granted(asked: Option<&Asked>, entry: Option<Entry>, device: &Device<'_>) -> Option<Units> {
     asked
         .and_then(|asked| asked.units(device))
         .or(entry.map(|entry| entry.units))
 }
 
-/// The largest entry of the pool's menu that costs no more than what was granted.
+/// The largest menu entry of the pool with a price of at most the granted units.
 pub fn menu_entry<'a>(device: &Device<'a>, granted: Units) -> Option<&'a MenuEntry> {
     let menu = &device.pool.layout.menu;
     menu.iter().rev().find(|entry| entry.units <= granted)
@@ -245,10 +244,10 @@ mod tests {
         assert_eq!(units(None), Some(50));
         let nothing = asked("gres:tmpdisk:10", "");
         assert_eq!(granted(Some(&nothing), None, &device), None);
-        // A GPU for the job is a device; shares for the job are not those of one node.
+        // A GPU for the whole job is a device; shares for the whole job are not those of one node.
         assert_eq!(asked("", "gres:gpu:1").units(&device), Some(Units(50)));
         assert_eq!(asked("", "gres:shard:50").units(&device), None);
-        // One item that cannot be read does not hide the others.
+        // One item that cannot be parsed does not hide the others.
         assert_eq!(
             asked("gres:gpufrac:x,gres:shard:25", "").units(&device),
             Some(Units(25))
@@ -294,7 +293,7 @@ mod tests {
         };
         let pair = "gres:gpufrac:50,gres:shard:50";
         assert_eq!(against("gpu", pair, 50, 0), None);
-        // A partition without a pool, on the same nodes, is no way round the rules and the limits of those that have one.
+        // A partition without a pool, on the same nodes, does not evade the rules and limits of those that have one.
         for tres in ["gres:gpu:1", "gres:shard:50", pair] {
             let reason = against("cpu", tres, 50, 0).unwrap();
             assert!(reason.contains("pool p"), "{reason}");
@@ -311,7 +310,7 @@ mod tests {
                 .contains("at least 0.25")
         );
         assert_eq!(against("small", pair, 25, 0), None);
-        // 1/7 is 14 units of a menu of one, whatever 1/7 of 100 is.
+        // 1/7 is 14 units of a menu entry, whatever 1/7 of 100 is.
         let slice = devices
             .iter()
             .position(|device| device.pool.name == "s")

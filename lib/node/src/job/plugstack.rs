@@ -12,10 +12,10 @@ use slurm_sys::client::SpankFiles;
 
 /// The plugin's file.
 const PLUGIN: &str = "spank_gpufrac.so";
-/// How deep files include files.
+/// The greatest depth of include lines.
 const DEPTH: usize = 8;
 
-/// Why slurmstepd does not load the plugin.
+/// The reasons why slurmstepd does not load the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum NoSpank {
     /// The file cannot be read.
@@ -23,21 +23,21 @@ pub enum NoSpank {
     Unread {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// No line names it.
+    /// No line names the plugin.
     #[error("`{}` does not name {PLUGIN}; {}", path.display(), add_line(path))]
     Unnamed {
         /// The file.
         path: PathBuf,
     },
-    /// A line names it, and it is not there.
+    /// A line names the plugin, but the file does not exist.
     #[error("`{}` names `{plugin}`, which is not there; install it on this node", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
-        /// As the line has it.
+        /// The name in the line.
         plugin: String,
     },
 }
@@ -46,10 +46,10 @@ fn add_line(path: &Path) -> String {
     format!("add the line `required {PLUGIN}` to {}", path.display())
 }
 
-/// Looks for the plugin where slurmstepd will.
+/// Looks for the plugin in the same way as slurmstepd.
 ///
 /// # Errors
-/// It is not to be found there.
+/// The plugin is not found.
 pub fn check(files: &SpankFiles) -> Result<(), NoSpank> {
     let path = &files.plugstack;
     let mut plugins = Vec::new();
@@ -66,7 +66,7 @@ pub fn check(files: &SpankFiles) -> Result<(), NoSpank> {
     };
     match plugins.iter().find(|plugin| is_there(plugin)) {
         Some(_) => Ok(()),
-        // It may be in a file that was not found.
+        // A file that was not found may name it.
         None if !all_read => Ok(()),
         None => Err(match plugins.pop() {
             Some(plugin) => NoSpank::Missing {
@@ -78,7 +78,7 @@ pub fn check(files: &SpankFiles) -> Result<(), NoSpank> {
     }
 }
 
-/// Adds the lines that name the plugin. Says whether all patterns of includes were understood.
+/// Adds the lines that name the plugin. Returns whether all patterns of includes were understood.
 fn read(path: &Path, depth: usize, plugins: &mut Vec<String>) -> io::Result<bool> {
     let text = fs::read(path)?;
     let text = String::from_utf8_lossy(&text);
@@ -90,7 +90,7 @@ fn read(path: &Path, depth: usize, plugins: &mut Vec<String>) -> io::Result<bool
             (Some("include"), Some(pattern)) => {
                 let pattern = path.parent().unwrap_or(Path::new("/")).join(pattern);
                 match matching(&pattern).filter(|_| depth < DEPTH) {
-                    // SPANK goes on without a file that it cannot read.
+                    // SPANK ignores a file that it cannot read.
                     Some(files) => {
                         for file in files {
                             all_read &= read(&file, depth + 1, plugins).unwrap_or(true);
@@ -110,7 +110,7 @@ fn read(path: &Path, depth: usize, plugins: &mut Vec<String>) -> io::Result<bool
     Ok(all_read)
 }
 
-/// The files of a pattern with `*` and `?` in its last part; None for patterns of other kinds.
+/// The files that match a pattern with `*` and `?` in its last part; None for other patterns.
 fn matching(pattern: &Path) -> Option<Vec<PathBuf>> {
     let name = pattern.file_name()?.to_str()?;
     let folder = pattern.parent()?;
@@ -137,7 +137,7 @@ fn matching(pattern: &Path) -> Option<Vec<PathBuf>> {
     )
 }
 
-/// Whether a name is one of a pattern's.
+/// Whether a name matches a pattern.
 fn fits(name: &[u8], pattern: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,
@@ -256,7 +256,7 @@ mod tests {
                 "{text}"
             );
         }
-        // A file that includes itself ends somewhere.
+        // A file that includes itself ends the recursion at the limit.
         place.write("etc/plugstack.conf", "include plugstack.conf");
         assert_eq!(place.check(), Ok(()));
     }

@@ -1,5 +1,5 @@
-//! Questions of a prolog to slurmctld, with a deadline. libslurm's own timeouts are long, so libslurm runs on a thread
-//! of its own, and late answers are ignored.
+//! A prolog's questions to slurmctld, with a deadline. libslurm's own timeouts are long, so libslurm runs on a
+//! separate thread, and late answers are ignored.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -9,19 +9,20 @@ use gpufrac_core::ids::JobId;
 use slurm_sys::client::{Client, ClientError, Drained, HookLimits, JobInfo, SpankFiles};
 use slurm_sys::release::{self, Release, Series};
 
-/// How long an answer may take.
+/// The time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long a program that has done its work waits for what it explained to reach slurmctld.
+/// How long a program that has finished waits until its explanation has reached slurmctld.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// What a prolog's part of a job's `AdminComment` begins with. The reaper knows parts of gpufrac by the first word.
+/// The first words of a prolog's part of a job's `AdminComment`. The reaper recognises gpufrac's parts by the first
+/// word.
 const OURS: &str = "gpufrac: prolog: ";
-/// Between the parts.
+/// The separator between the parts.
 const PARTS: &str = " | ";
 
-/// Why Slurm gave no answer.
+/// The reasons why Slurm gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// libslurm or slurmctld said no.
+    /// libslurm or slurmctld returned an error.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// slurmctld did not answer in time.
@@ -30,24 +31,24 @@ pub enum SlurmError {
     /// libslurm could not be loaded.
     #[error("{0}")]
     NotLoaded(Arc<ClientError>),
-    /// The daemon that runs this is of another series than the one built for.
+    /// The daemon that started this program is of another series than this build.
     #[error("{error}; built for Slurm {built_for}, but slurmd is {found}")]
     OtherSeries {
-        /// What Slurm answered.
+        /// The error of the call.
         error: Box<SlurmError>,
-        /// The series that was built for.
+        /// The series of this build.
         built_for: Series,
-        /// slurmd's release.
+        /// The release of slurmd.
         found: Release,
     },
-    /// The thread that asks is gone.
+    /// The thread of libslurm has ended.
     #[error("libslurm ended unexpectedly")]
     Gone,
 }
 
 impl SlurmError {
-    /// Whether it means that the node has another Slurm than this was built for: not just a Slurm that is silent
-    /// for now.
+    /// Whether the error means that the node has another series of Slurm than this build, and not only that Slurm
+    /// does not answer.
     pub fn is_of_other_series(&self) -> bool {
         match self {
             SlurmError::NotLoaded(_) | SlurmError::OtherSeries { .. } => true,
@@ -55,35 +56,35 @@ impl SlurmError {
         }
     }
 
-    /// Whether the job is one that cannot be requeued.
+    /// Whether the error means that the job cannot be requeued.
     pub fn cannot_requeue(&self) -> bool {
         matches!(self, SlurmError::Client(error) if error.cannot_requeue())
     }
 }
 
-/// What carving asks of Slurm.
+/// The questions and requests to Slurm while a slice is made.
 pub trait Slurm {
-    /// Says that [`Slurm::job`] will be called for this job soon.
+    /// Announces a call of [`Slurm::job`] for this job.
     fn expect(&self, job_id: JobId);
-    /// What Slurm knows of a job; None if it knows none of this id.
+    /// Slurm's record of a job; None if Slurm does not know the id.
     fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
-    /// Puts a batch job back in the queue, held or not; of an array this task alone, of a het job all of it.
+    /// Requeues a batch job, held or not; of an array only this task, of a heterogeneous job all components.
     fn requeue(&self, job_id: JobId, hold: bool) -> Result<(), SlurmError>;
-    /// Ends a job; of an array this task alone.
+    /// Cancels a job; of an array only this task.
     fn cancel(&self, job_id: JobId) -> Result<(), SlurmError>;
     /// Writes a line to the job's terminal or output.
     fn notify(&self, job_id: JobId, line: &str) -> Result<(), SlurmError>;
-    /// How long slurmd lets a Prolog or an Epilog run; None while that is not known. It is not waited for.
+    /// The time limits of Prolog and Epilog; None while they are not known. Does not wait.
     fn hook_limits(&self) -> Option<HookLimits>;
-    /// Drains a node for a reason, unless it has one of an admin's.
+    /// Drains a node, unless an admin has given a reason.
     fn drain(&self, node: &str, reason: &str) -> Result<Drained, SlurmError>;
-    /// Where slurmstepd finds its SPANK plugins; None where libslurm does not say.
+    /// The files of SPANK plugins; None if libslurm does not tell.
     fn spank_files(&self) -> Option<SpankFiles>;
-    /// Shows users why their job does not start yet; an empty text takes that back. It is not waited for.
+    /// Shows users why their job does not start yet; an empty text removes the explanation. Does not wait.
     fn explain(&self, job_id: JobId, why: &str);
-    /// Gives what was explained a moment to arrive.
+    /// Waits a moment until the explanation has arrived.
     fn part(&self);
-    /// The time by which it is decided how long an answer is waited for.
+    /// The time by which the wait for answers is measured.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -91,19 +92,19 @@ pub trait Slurm {
 
 type Work = Box<dyn FnOnce(&Result<Client, Arc<ClientError>>) + Send>;
 
-/// The real one.
+/// Slurm itself, by libslurm.
 pub struct Controller {
     work: OnceLock<Sender<Work>>,
-    /// What was asked and not answered yet.
+    /// The question that was asked, but not answered yet.
     pending: Mutex<Option<(JobId, Receiver<JobAnswer>)>>,
     limits: Mutex<Limits>,
-    /// Asked before the job, as an answer needs no slurmctld.
+    /// Asked before the job, because the answer needs no slurmctld.
     spank: Mutex<Option<Receiver<SpankAnswer>>>,
-    /// What was explained last.
+    /// The last explanation.
     explained: Mutex<Option<Receiver<Result<(), SlurmError>>>>,
 }
 
-/// What is known of the time of prolog and epilog.
+/// The known time limits of prolog and epilog.
 enum Limits {
     Unasked,
     Asked(Receiver<Result<Option<HookLimits>, SlurmError>>),
@@ -120,7 +121,7 @@ impl Default for Controller {
 }
 
 impl Controller {
-    /// Does nothing yet: libslurm is loaded, on a thread of its own, when it is first needed.
+    /// Does nothing yet: libslurm is loaded on a separate thread when it is first needed.
     pub fn new() -> Controller {
         Controller {
             work: OnceLock::new(),
@@ -153,15 +154,16 @@ impl Controller {
                 Ok(client) => ask(client).map_err(SlurmError::from),
                 Err(error) => Err(SlurmError::NotLoaded(Arc::clone(error))),
             };
-            // The answer came too late: the caller does not wait any more.
+            // The answer is late; the caller no longer waits.
             let _ = reply.send(result);
         });
-        // A thread that is gone drops the work, and with it the sender of the answer.
+        // If the thread has ended, it drops the request with the sender of the answer.
         let _ = self.work.get_or_init(Self::start).send(work);
         answer
     }
 
-    /// Does something to one job. It is asked for first: a task of an array is not known by its number alone.
+    /// Carries out a request on one job. Slurm is asked for the job first, because the id alone does not identify a
+    /// task of an array.
     fn tell(
         &self,
         job_id: JobId,
@@ -179,7 +181,8 @@ impl Controller {
     }
 }
 
-/// A libslurm of before an upgrade gets no answer that says so (22.05's from slurmctld 24.11: "Unexpected message received").
+/// A libslurm from before an upgrade gets an answer that does not say so (22.05's libslurm from slurmctld 24.11:
+/// "Unexpected message received").
 fn explained(error: SlurmError, daemon: Option<Release>) -> SlurmError {
     let built_for = Release::BUILT_FOR.series();
     match daemon {
@@ -218,7 +221,7 @@ impl Slurm for Controller {
         if matches!(answer, Err(SlurmError::TooSlow(_)))
             && let Ok(mut pending) = self.pending.lock()
         {
-            // A repeated question waits for the same answer, not behind it.
+            // A repeated question waits for the answer to the first one.
             *pending = Some((job_id, question));
         }
         answer.map_err(|error| explained(error, release::release_of_parent()))
@@ -283,13 +286,13 @@ impl Slurm for Controller {
     fn part(&self) {
         let explained = self.explained.lock().ok();
         if let Some(answer) = explained.and_then(|mut explained| explained.take()) {
-            // It is a courtesy: nothing depends on it.
+            // Nothing depends on the explanation.
             let _ = answer.recv_timeout(FAREWELL);
         }
     }
 }
 
-/// A comment with the reason in it, or without one; what others wrote there stays.
+/// The comment with the reason, or without it; text of others stays.
 #[must_use]
 pub fn explained_in(comment: &str, why: &str) -> String {
     let parts = comment.split(PARTS).map(str::to_owned);

@@ -10,17 +10,17 @@ use crate::state::last_good;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 
-/// The job of a prolog, and its node; no node where a fraction was granted and the configuration cannot be used. Else how the
-/// program ends without doing anything.
+/// The job of a prolog, and its node; without a node if a fraction was granted and the configuration cannot be used.
+/// The error is the exit code of a program that has nothing to do.
 pub fn prolog() -> Result<(JobEnv, Result<Node, NodeError>), Exit> {
     let job = job()?;
     let is_granted = !job.devices.is_empty() && matches!(job.entry, Ok(Some(_)));
     match load(&job) {
-        // What is counted on a node of no pool is looked at.
+        // On a node without a pool Slurm's count is checked.
         Ok(node) if node.has_pools() || is_granted => Ok((job, Ok(node))),
         Ok(_) => Err(Exit::Done),
-        // A node that gpufrac was never set up for runs its ordinary GPU jobs, and those that had a fraction before
-        // they were moved there: what job_submit granted stays with a job.
+        // A node without gpufrac runs ordinary GPU jobs, and jobs with a fraction that were moved there, because an
+        // entry stays with its job.
         Err(NodeError::NoConfig { .. }) if job.entry == Ok(None) || job.devices.is_empty() => {
             Err(Exit::Done)
         }
@@ -35,8 +35,8 @@ pub fn prolog() -> Result<(JobEnv, Result<Node, NodeError>), Exit> {
     }
 }
 
-/// The job of an epilog, and its node: the lease has all that is needed, and where it is says the last good configuration, or
-/// where leases are unless a file says otherwise. Else how the program ends without doing anything.
+/// The job of an epilog, and its node. The lease has all data that are needed; its path comes from the last valid
+/// configuration, or is the default one. The error is the exit code of a program that has nothing to do.
 pub fn epilog() -> Result<(JobEnv, Node), Exit> {
     let job = job()?;
     let node = load(&job).unwrap_or_else(|error| {
@@ -50,7 +50,7 @@ pub fn epilog() -> Result<(JobEnv, Node), Exit> {
 
 fn job() -> Result<JobEnv, Exit> {
     let lookup = |name: &str| std::env::var_os(name);
-    // Most jobs of most clusters end here: no file is read, no library loaded.
+    // Most jobs of most clusters end here: no file is read, no library is loaded.
     if !environment::concerns_gpus(lookup) {
         return Err(Exit::Done);
     }
@@ -60,7 +60,7 @@ fn job() -> Result<JobEnv, Exit> {
     })
 }
 
-/// The node by its configuration, or by the last good copy of that; one without a mistake becomes the copy.
+/// The node by its configuration, or by the last valid copy; a valid configuration becomes the copy.
 fn load(job: &JobEnv) -> Result<Node, NodeError> {
     let Served {
         node,

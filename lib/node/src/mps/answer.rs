@@ -1,11 +1,11 @@
 //! Reads the output of a control daemon. Users cannot write it, but its text differs between versions.
 
-/// The pids in an answer, one a line; other lines are none.
+/// The pids in an answer, one on each line; other lines are ignored.
 pub fn pids(said: &str) -> impl Iterator<Item = i32> {
     said.lines().filter_map(|line| line.trim().parse().ok())
 }
 
-/// Memory as the daemon says it, in MiB.
+/// An amount of memory in a daemon's answer, in MiB.
 #[must_use]
 pub fn memory(text: &str) -> Option<u64> {
     let (number, scale) = match text.strip_suffix('G') {

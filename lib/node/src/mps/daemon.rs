@@ -1,8 +1,8 @@
-//! The control daemon of MPS (`nvidia-cuda-mps-control`): started, given limits, asked, quit.
+//! The MPS control daemon (`nvidia-cuda-mps-control`): start, limits, queries, end.
 //!
-//! One daemon serves one folder, `<run>/mps/<name>`, with its pipes and logs. All of this is done with the lock
-//! of the GPU held. Commands and answers: nvidia-cuda-mps-control(1) and NVIDIA's MPS guide, as
-//! versions 535 to 555 really behave.
+//! A daemon serves one folder, `<run>/mps/<name>`, with its pipes and logs. All of this needs the lock of the GPU.
+//! Commands and answers follow nvidia-cuda-mps-control(1), NVIDIA's MPS guide, and the observed behaviour of versions
+//! 535 to 555.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -22,41 +22,41 @@ use crate::mps::visit::{ANSWER_LIMIT, Silences, Visit};
 use gpufrac_host::files::RootDir;
 use gpufrac_host::subprocess::{self, Outcome, run};
 
-/// How long killed processes may take to be gone.
+/// How long killed processes may take to end.
 const KILL_LIMIT: Duration = Duration::from_secs(4);
-/// All that logs take: any client can have the daemon write lines, as many as it likes.
+/// The space of all logs in bytes: any client can make the daemon write any number of lines.
 const LOG_SPACE: u64 = 8 << 20;
-/// A log that is longer is emptied when a job comes.
+/// A longer log is emptied when a job starts, in bytes.
 const LOG_BYTES: u64 = 2 << 20;
-/// In the daemon's folder: its pid.
+/// The file in the daemon's folder with its pid.
 const PID: &str = "pid";
-/// In the daemon's folder, if it is one job's alone: its session of audit; empty where the kernel has none.
+/// The file in the folder of a private daemon with its audit session; empty if the kernel has no audit.
 const SESSION: &str = "session";
-/// The environment of a daemon holds these and nothing of ours.
+/// The environment of a daemon only has this variable and the next.
 const PIPE: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// In the daemon's folder: its logs.
+/// The folder of logs in the daemon's folder.
 const LOG: &str = "log";
 
-/// How a daemon is to be started.
+/// The options of a daemon's start.
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
-    /// The device that it serves: UUID of a GPU or of a MIG device.
+    /// The UUID of its device, a GPU or a MIG device.
     pub device: &'a str,
-    /// One server for all users.
+    /// Whether one server serves all users.
     pub multi_user: bool,
-    /// Static partitions of multiprocessors.
+    /// Whether static partitions of multiprocessors are used.
     pub partitions: bool,
-    /// The group that servers of a user have; root's own if None.
+    /// The group of servers that run as a user; None for root's group.
     pub group: Option<GroupId>,
 }
 
-/// What clients may have at most; they can ask for less themselves.
+/// The upper limits of clients, which may choose lower ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Percent of the multiprocessors.
     pub thread_percentage: u32,
-    /// Memory of the one device.
+    /// Memory of the device, in MiB.
     pub memory: MemoryMib,
 }
 
@@ -65,29 +65,29 @@ pub struct Limits {
 pub struct Server {
     /// Its pid.
     pub pid: i32,
-    /// Its status: `ACTIVE`, `INITIALIZING`, `FAULT`.
+    /// The status: `ACTIVE`, `INITIALIZING`, `FAULT`.
     pub status: String,
 }
 
 impl Server {
-    /// Whether a client made it unusable for all.
+    /// Whether a fault of a client made it unusable for all clients.
     pub fn is_faulty(&self) -> bool {
         self.status.contains("FAULT")
     }
 }
 
-/// What a daemon is found to be.
+/// The state of a daemon.
 #[derive(Debug)]
 pub enum Health {
-    /// No process.
+    /// There is no daemon.
     Absent,
-    /// It answers; these are its servers.
+    /// The daemon answers; with its servers.
     Good(Vec<Server>),
-    /// It is there and does not answer.
+    /// The daemon runs, but does not answer.
     Hung(MpsError),
 }
 
-/// The daemon of one folder, running or not, in one visit to it.
+/// The daemon of one folder, running or not, during one visit.
 #[derive(Debug)]
 pub struct ControlDaemon {
     program: PathBuf,
@@ -97,8 +97,8 @@ pub struct ControlDaemon {
 }
 
 impl ControlDaemon {
-    /// With its program and folder. `server_user`: whose its servers are, beside root's: the job's user
-    /// where the daemon is the job's alone. `silences`: those that are not to be asked.
+    /// With its program and folder. `server_user`: the user that its servers may run as, besides root: the job's
+    /// user for a private daemon. `silences`: daemons that are not asked.
     pub fn new(
         program: &Path,
         folder: &Path,
@@ -134,7 +134,7 @@ impl ControlDaemon {
         }
     }
 
-    /// Where clients connect.
+    /// The pipe directory for clients.
     pub fn pipe(&self) -> PathBuf {
         self.folder.join("pipe")
     }
@@ -143,7 +143,7 @@ impl ControlDaemon {
         self.folder.join(LOG)
     }
 
-    /// Looks at it.
+    /// The state of the daemon.
     pub fn health(&self) -> Result<Health, MpsError> {
         let found = self.processes();
         if !found.iter().any(|process| process.role == Role::Control) {
@@ -154,7 +154,7 @@ impl ControlDaemon {
         if let Err(MpsError::Silent { .. } | MpsError::Absent { .. }) = servers
             && !was_silent
         {
-            // Any client can fill the pipe that it writes its log to, and it then waits for ever.
+            // Any client can fill the pipe of the daemon's log; the daemon then waits for ever.
             self.drain_log();
             self.visit.resume();
             servers = self.servers();
@@ -170,7 +170,7 @@ impl ControlDaemon {
     fn drain_log(&self) {
         if let Ok(Some(mut log)) = RootDir::open(&self.pipe()).and_then(|dir| dir.fifo("log")) {
             let mut buffer = [0; 1 << 16];
-            // A full pipe holds one buffer; a writer that goes on must not keep us.
+            // A full pipe holds one buffer. A client that goes on writing must not keep this program.
             for _ in 0..4 {
                 if !matches!(log.read(&mut buffer), Ok(1..)) {
                     break;
@@ -185,21 +185,21 @@ impl ControlDaemon {
         found.iter().any(|process| process.role != Role::Control)
     }
 
-    /// Whether it was silent in this visit, or in one shortly before.
+    /// Whether it did not answer in this visit, or in one shortly before.
     pub fn is_silent(&self) -> bool {
         self.visit.is_over()
     }
 
-    /// Asks it again after a silence: what kept it is gone.
+    /// Asks it again after the cause of its silence was removed.
     pub fn ask_again(&self) {
         self.visit.resume();
     }
 
-    /// Starts it, in a folder that no user can enter until its limits are set: [`ControlDaemon::admit`].
+    /// Starts it in a folder that no user can enter until its limits are set ([`ControlDaemon::admit`]).
     pub fn start(&self, start: Start<'_>) -> Result<(), MpsError> {
         let (folder, _) = RootDir::create(&self.folder, 0o711)?;
         let (pipe, _) = RootDir::create(&self.pipe(), 0o700)?;
-        // No program uses the files of an earlier daemon: it is dead.
+        // No program uses the files of an earlier daemon, because it has ended.
         pipe.let_pass(&[])?;
         for name in pipe.names()? {
             pipe.remove_all(&name)?;
@@ -217,9 +217,10 @@ impl ControlDaemon {
         command.env("CUDA_VISIBLE_DEVICES", start.device);
         command.args(&options);
         if let Some(group) = start.group {
-            // A server sets its user alone. With root's group and a user who may trace it, the user would have that group.
+            // A server changes only its user. With root's group, a user who may trace the server would get that
+            // group.
             command.uid(UserId::ROOT.0).gid(group.0);
-            // Before it starts: whatever becomes of this program, its servers are known.
+            // Before the start, so that its servers can be identified even if this program ends.
             let session = AuditSession::begin(self.server_user);
             let number = session.map_or(String::new(), |AuditSession(number)| number.to_string());
             folder.write(SESSION, &number, 0o644)?;
@@ -239,8 +240,8 @@ impl ControlDaemon {
         }
     }
 
-    /// For people, and to know its servers by when it has died. Users can write the daemon's own file, which is read by
-    /// nothing of ours.
+    /// For people, and to identify the servers of a dead daemon. The daemon's own pid file is writable for users, so
+    /// no program of gpufrac reads it.
     fn write_pid(&self) -> Result<(), MpsError> {
         let found = self.processes();
         let Some(control) = found.iter().find(|process| process.role == Role::Control) else {
@@ -255,15 +256,15 @@ impl ControlDaemon {
     /// Lets only these users connect.
     pub fn admit(&self, users: &[UserId]) -> Result<(), MpsError> {
         let pipe = RootDir::open(&self.pipe())?;
-        // The daemon makes both writable for all, so every user could fill the memory of /run. Here and not at
-        // the start: the prolog that started it may have been killed right after.
+        // The daemon makes both files writable for all users, so every user could fill the memory of /run. Changed
+        // here and not at the start, because the prolog that started it may have been killed right after.
         for name in ["control_lock", "nvidia-cuda-mps-control.pid"] {
             pipe.close(name)?;
         }
         Ok(pipe.let_pass(users)?)
     }
 
-    /// Removes the access of all other users. A folder that is closed stays so: its daemon has no limits yet.
+    /// Removes the access of all other users. A closed folder stays closed, because its daemon has no limits yet.
     pub fn keep(&self, users: &[UserId]) -> Result<(), MpsError> {
         match RootDir::open(&self.pipe()) {
             Ok(pipe) if pipe.is_passable()? => Ok(pipe.let_pass(users)?),
@@ -273,15 +274,15 @@ impl ControlDaemon {
         }
     }
 
-    /// Sets the limits of servers that start from now on, and of new clients of those that run;
-    /// then reads them back. Gives a warning if what it says cannot be understood.
+    /// Sets the limits of servers that start from now on, and of new clients of running servers; then reads them
+    /// back. Returns a warning if the answer cannot be parsed.
     pub fn limit(&self, limits: Limits) -> Result<Option<String>, MpsError> {
         let Limits {
             thread_percentage: percentage,
             memory: MemoryMib(memory),
         } = limits;
-        // One front end for all: starting it is most of what this costs. A server that starts after
-        // this has the new defaults.
+        // One front end for all commands, because starting it is most of the cost. A server that starts later has the
+        // new defaults.
         let said = self.ask(&format!(
             "set_default_active_thread_percentage {percentage}\nset_default_device_pinned_mem_limit 0 {memory}M\nget_server_list\nget_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0"
         ))?;
@@ -309,7 +310,7 @@ impl ControlDaemon {
         let (Ok(percent), Some(mib)) =
             (said_percentage.parse::<f64>(), answer::memory(&said_memory))
         else {
-            // Another version may answer with another text; the command was sent.
+            // Another version may answer in another form; the command was sent.
             return Ok(Some(format!(
                 "the control daemon of `{}` says its limits in words that are not known: `{said_percentage}`, `{said_memory}`",
                 self.folder.display()
@@ -319,14 +320,14 @@ impl ControlDaemon {
             let wanted = percentage.to_string();
             return differs("thread percentage", wanted, &said_percentage);
         }
-        // Said in whole GiB from 1 GiB on, rounded down.
+        // The daemon prints whole GiB from 1 GiB on, rounded down.
         if mib > memory || memory - mib >= 1024 {
             return differs("memory limit", format!("{memory}M"), &said_memory);
         }
         Ok(None)
     }
 
-    /// Empties logs that have become long: a daemon that always has a job never ends.
+    /// Empties long logs: a daemon that always has a job never ends.
     pub fn trim_logs(&self) -> Result<(), MpsError> {
         let dir = match RootDir::open(&self.log()) {
             Ok(dir) => dir,
@@ -357,13 +358,13 @@ impl ControlDaemon {
         Ok(answer::pids(&list).collect())
     }
 
-    /// Ends a client in the one way that does no harm to others with work under way (MPS guide).
+    /// Ends a client in the only way that does not disturb the running work of others (MPS guide).
     pub fn terminate(&self, server: i32, client: i32) -> Result<(), MpsError> {
         self.ask(&format!("terminate_client {server} {client}"))?;
         Ok(())
     }
 
-    /// Ends a server and whatever clients it still has.
+    /// Ends a server with its remaining clients.
     pub fn shut_down(&self, server: i32) -> Result<(), MpsError> {
         let told = self.ask(&format!("shutdown_server {server} -f"));
         let start = Instant::now();
@@ -374,7 +375,7 @@ impl ControlDaemon {
         told.map(drop)
     }
 
-    /// Makes a static partition of so many chunks; its name for clients, `UUID/ID`.
+    /// Creates a static partition of `chunks` chunks; returns its name for clients, `UUID/ID`.
     pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, MpsError> {
         let answer = self.ask(&format!("sm_partition add {device} {chunks}"))?;
         let name = answer.split_whitespace().find(|word| word.contains('/'));
@@ -391,12 +392,12 @@ impl ControlDaemon {
         Ok(())
     }
 
-    /// Ends it and its servers, by its own command if it obeys, else by signals; then removes its folder. Says how many
-    /// processes of its user are left, as [`ControlDaemon::kill`].
+    /// Ends the daemon and its servers, by its own command or by signals; then removes its folder. Returns the number
+    /// of remaining processes of its user, as [`ControlDaemon::kill`].
     pub fn end(&self) -> Result<usize, MpsError> {
         let found = self.processes();
         if found.iter().any(|process| process.role == Role::Control) {
-            // Whether it obeys is seen by what is left.
+            // The remaining processes show whether it obeyed.
             let _ = self.ask("quit -t 1");
         }
         let left = self.kill()?;
@@ -419,8 +420,8 @@ impl ControlDaemon {
         Ok(left)
     }
 
-    /// Kills it and its servers; the folder stays. Says how many processes are left that its user made of a server:
-    /// they hold up nothing of root's.
+    /// Kills the daemon and its servers; the folder stays. Returns the number of remaining processes that its user
+    /// made of a server; they do not block any program of root.
     pub fn kill(&self) -> Result<usize, MpsError> {
         let pipe = self.pipe();
         let left = self.family(&pipe).kill(KILL_LIMIT);
@@ -444,7 +445,7 @@ impl ControlDaemon {
         command
     }
 
-    /// Hands over commands, one a line, and gives what was printed.
+    /// Sends commands, one on each line; returns the output.
     fn ask(&self, commands: &str) -> Result<String, MpsError> {
         let mut text = commands.to_owned();
         if !text.ends_with('\n') {

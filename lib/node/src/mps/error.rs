@@ -1,4 +1,4 @@
-//! Why a control daemon could not be used, and whether waiting may help.
+//! The errors of control daemons, and whether a retry can help.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
 
-/// Why a daemon could not be used.
+/// The reasons why a daemon could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MpsError {
-    /// A file or folder.
+    /// A file or folder could not be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// The program cannot be run.
@@ -22,22 +22,22 @@ pub enum MpsError {
         /// The cause.
         source: std::io::Error,
     },
-    /// It ended without leaving a daemon.
+    /// It ended without starting a daemon.
     #[error("`{} {options}` did not start a control daemon: {reason}", program.display())]
     Start {
         /// The program.
         program: PathBuf,
         /// Its options.
         options: String,
-        /// What it said.
+        /// Its output.
         reason: String,
     },
-    /// No answer in time.
+    /// The daemon did not answer in time.
     #[error("the control daemon of `{}` does not answer `{command}`", folder.display())]
     Silent {
         /// The daemon's folder.
         folder: PathBuf,
-        /// What it was told.
+        /// The command.
         command: String,
     },
     /// There is no daemon to answer.
@@ -46,53 +46,53 @@ pub enum MpsError {
         /// The daemon's folder.
         folder: PathBuf,
     },
-    /// What was set is not what it says.
+    /// The daemon reports another limit than was set.
     #[error("the control daemon of `{}` was told {what} {wanted} and says `{found}`", folder.display())]
     Limit {
         /// The daemon's folder.
         folder: PathBuf,
-        /// Which limit.
+        /// The kind of limit.
         what: &'static str,
-        /// What it was told.
+        /// The limit that was set.
         wanted: String,
-        /// What it says.
+        /// The limit that it reports.
         found: String,
     },
-    /// No static partition was made: chunks may be in one that a killed prolog left; it goes with the
+    /// No static partition was created. A killed prolog may have left one that uses the chunks; it ends with the
     /// daemon.
     #[error("the control daemon of `{}` made no partition of {chunks} chunks: `{found}`", folder.display())]
     Partition {
         /// The daemon's folder.
         folder: PathBuf,
-        /// How many were wanted.
+        /// The requested number of chunks.
         chunks: u32,
-        /// What it says.
+        /// The daemon's answer.
         found: String,
     },
-    /// It must be replaced, and others use it.
+    /// It must be replaced, but other jobs use it.
     #[error(
         "{what}; its servers still have clients of jobs {jobs}, so it is replaced when these end"
     )]
     Occupied {
-        /// What is wrong with the daemon.
+        /// The fault of the daemon.
         what: String,
         /// The jobs.
         jobs: String,
     },
-    /// Processes of root that do not end.
+    /// Processes of root do not end.
     #[error("the daemon of `{}` or its servers do not end: processes {pids:?}", folder.display())]
     Undead {
         /// The daemon's folder.
         folder: PathBuf,
         /// The processes.
         pids: Vec<i32>,
-        /// Whether they wait in the kernel, for a driver; else the machine is busy.
+        /// Whether they wait in the kernel for a driver; otherwise the machine is busy.
         stuck: bool,
     },
 }
 
 impl MpsError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             MpsError::Silent { .. }
@@ -102,7 +102,7 @@ impl MpsError {
             | MpsError::Undead { .. } => ErrorClass::Transient,
             MpsError::File(error) => class_of_file(error),
             MpsError::Run { source, .. } if is_shortage(source) => ErrorClass::Transient,
-            // What a program does not know it says. If space or processes are used up, it says nothing.
+            // The program reports an unknown option. Without space or processes it prints nothing.
             MpsError::Start { reason, .. } if reason.is_empty() => ErrorClass::Transient,
             MpsError::Run { .. } | MpsError::Start { .. } | MpsError::Limit { .. } => {
                 ErrorClass::Broken

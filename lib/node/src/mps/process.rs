@@ -18,27 +18,28 @@ use gpufrac_core::lease;
 use gpufrac_host::syscalls::ProcessHandle;
 
 const PIPE: &[u8] = b"CUDA_MPS_PIPE_DIRECTORY=";
-/// What the kernel keeps of the names of both programs.
+/// The name of both programs, as the kernel stores it.
 const COMM: &[u8] = b"nvidia-cuda-mps";
 const CONTROL: &str = "nvidia-cuda-mps-control";
 const SERVER: &str = "nvidia-cuda-mps-server";
 const SET_ID_BITS: u32 = 0o6000;
-/// How long killed processes of a user are waited for when root's are gone: they may be many, and keep nothing up.
+/// How long killed processes of a user are waited for when those of root have ended: there may be many, and they
+/// block nothing.
 const USERS_LIMIT: Duration = Duration::from_millis(500);
-/// How often in a row nothing is found where nothing is left.
+/// How many searches in a row must find no process.
 const EMPTY_LOOKS: u32 = 2;
-/// How often, and how long apart, a thread is found waiting that is stuck.
+/// How many checks must find a thread waiting before it counts as stuck.
 const STUCK_LOOKS: u32 = 20;
 const STUCK_PAUSE: Duration = Duration::from_millis(25);
 
-/// What a process is to its daemon.
+/// The role of a process for its daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// The control daemon.
     Control,
-    /// A server of root, which holds the contexts of its clients.
+    /// A server that runs as root; it has the contexts of its clients.
     Server,
-    /// A server that runs as the job's user, or what the user made of it.
+    /// A server that runs as the job's user, or a process that the user made of it.
     UsersServer,
 }
 
@@ -47,29 +48,29 @@ pub enum Role {
 pub struct MpsProcess {
     /// Its pid.
     pub pid: i32,
-    /// What it is.
+    /// The role.
     pub role: Role,
 }
 
-/// What a kill left.
+/// The processes that survived a kill.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Processes of root.
+    /// Pids of processes of root.
     pub of_root: Vec<i32>,
-    /// How many of the job's user.
+    /// The number of processes of the job's user.
     pub of_user: usize,
 }
 
-/// A control daemon and its servers, and how they are identified.
+/// A control daemon with its servers, and the data by which they are identified.
 #[derive(Debug)]
 pub struct Family<'a> {
-    /// Where its clients connect.
+    /// The pipe directory of its clients.
     pub pipe: &'a Path,
-    /// Whose its servers may be, beside root's.
+    /// The user that servers may run as, besides root.
     pub server_user: UserId,
-    /// The daemon that was last started, which is the number of its session, as root wrote it down.
+    /// The pid of the last daemon, which is also its session, from root's file.
     pub last: Option<i32>,
-    /// The session of audit that was begun for it, as root wrote it down.
+    /// The audit session that was begun for it, from root's file.
     pub audit: Option<AuditSession>,
 }
 
@@ -78,9 +79,10 @@ pub struct Family<'a> {
 pub struct AuditSession(pub u32);
 
 impl AuditSession {
-    /// Begins one for what this thread starts from now on, on behalf of a user. None where the kernel has no audit.
+    /// Begins a session for the later child processes of this thread, on behalf of a user. None if the kernel has no
+    /// audit.
     pub fn begin(user: UserId) -> Option<Self> {
-        // Of this thread only: a thread cannot write it for another one.
+        // Only for this thread, because a thread cannot write it for another one.
         fs::write("/proc/thread-self/loginuid", user.to_string()).ok()?;
         Self::read(Path::new("/proc/thread-self"))
     }
@@ -98,12 +100,12 @@ impl AuditSession {
 }
 
 impl Family<'_> {
-    /// Those that run.
+    /// The running processes.
     pub fn members(&self) -> Vec<MpsProcess> {
         self.members_in(&mut Vec::new())
     }
 
-    /// `sessions`: of daemons that were seen before; those of the ones that run now are added.
+    /// `sessions`: those of daemons that were seen before; those of running daemons are added.
     fn members_in(&self, sessions: &mut Vec<i32>) -> Vec<MpsProcess> {
         let running = pids().filter_map(|pid| Some((pid, Stat::of(pid).filter(Stat::is_alive)?)));
         let running: Vec<(i32, Stat)> = running.collect();
@@ -117,7 +119,7 @@ impl Family<'_> {
                 sessions.push(daemon.pid);
             }
         }
-        // Where another process got the number since, the session of that number ended before.
+        // If another process has the pid now, the session with this number had ended before.
         let is_last =
             |session| self.last == Some(session) && !running.iter().any(|(pid, _)| *pid == session);
         let inside = |stat: &Stat| sessions.contains(&stat.session) || is_last(stat.session);
@@ -135,7 +137,7 @@ impl Family<'_> {
     /// A program of MPS that root runs for this folder.
     fn of_root(&self, pid: i32) -> Option<MpsProcess> {
         let role = role_of_roots(pid)?;
-        // Root started it, so its environment is root's choice and is there to be read.
+        // Root started it, so its environment is root's and can be read.
         let environment = fs::read(proc(pid).join("environ")).ok()?;
         let mut own = environment.split(|byte| *byte == 0);
         let own = own.find_map(|line| line.strip_prefix(PIPE))?;
@@ -143,17 +145,17 @@ impl Family<'_> {
         (pipe == self.pipe).then_some(MpsProcess { pid, role })
     }
 
-    /// Whether it descends from the daemon, wherever it went.
+    /// Whether it is a descendant of the daemon, wherever it moved.
     fn is_audited(&self, pid: i32) -> bool {
         self.audit.is_some() && AuditSession::of(pid) == self.audit
     }
 
-    /// What is in a job's control group is for Slurm to end.
+    /// Whether it is a server of the user. Slurm ends the processes in a job's control group.
     fn is_users(&self, pid: i32) -> bool {
         owner(pid) == Some(self.server_user) && job_group(pid).is_none()
     }
 
-    /// Kills them all and waits until they are gone; gives those that stay.
+    /// Kills all processes and waits until they end; returns those that remain.
     pub fn kill(&self, limit: Duration) -> Left {
         let sessions = RefCell::new(Vec::new());
         let look = || self.members_in(&mut sessions.borrow_mut());
@@ -173,8 +175,8 @@ impl Family<'_> {
     }
 }
 
-/// Kills what `look` finds until it finds nothing, twice: a look at /proc misses a process that was just started with a
-/// number that it passed already, or that is between two programs and has no environment.
+/// Kills the processes that `look` finds until it finds none twice: a reading of /proc can miss a process that has
+/// just started with a lower pid, or that is between two programs and has no environment.
 fn kill_all(
     limit: Duration,
     mut look: impl FnMut() -> Vec<MpsProcess>,
@@ -201,14 +203,14 @@ fn kill_all(
                 of_user,
             };
         }
-        // The daemon first: it would start a server again.
+        // The daemon first, because it would start a server again.
         found.sort_by_key(|process| process.role != Role::Control);
         found.iter().for_each(&kill);
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// What the kernel says of a process in `/proc/PID/stat`.
+/// The kernel's data about a process in `/proc/PID/stat`.
 struct Stat {
     name: Vec<u8>,
     state: u8,
@@ -220,7 +222,7 @@ impl Stat {
         Stat::parse(&fs::read(proc(pid).join("stat")).ok()?)
     }
 
-    /// The name is the process's own choice, parentheses included.
+    /// The name is chosen by the process and may contain parentheses.
     fn parse(text: &[u8]) -> Option<Stat> {
         let from = text.iter().position(|byte| *byte == b'(')? + 1;
         let to = text.iter().rposition(|byte| *byte == b')')?;
@@ -234,7 +236,7 @@ impl Stat {
         })
     }
 
-    /// A zombie is not.
+    /// Whether it is not a zombie.
     fn is_alive(&self) -> bool {
         !matches!(self.state, b'Z' | b'X')
     }
@@ -248,13 +250,13 @@ fn proc(pid: i32) -> PathBuf {
     Path::new("/proc").join(pid.to_string())
 }
 
-/// Every pid that there is.
+/// All pids.
 fn pids() -> impl Iterator<Item = i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Which program of MPS a process is that root started; None for any other process, and for one that a user
+/// The role of a process that root started as a program of MPS; None for any other process, and for one that a user
 /// started with root's rights.
 fn role_of_roots(pid: i32) -> Option<Role> {
     let ids = user_ids(pid)?;
@@ -269,37 +271,38 @@ fn role_of_roots(pid: i32) -> Option<Role> {
         SERVER => Role::Server,
         _ => return None,
     };
-    // The file itself, also when its name is gone. A set-uid program can take root's ids whoever started it: sudo does.
+    // The program file itself, even if its name was removed. A set-uid program such as sudo can take root's ids for
+    // any user who starts it.
     let file = fs::metadata(&link).ok()?;
     if file.uid() != UserId::ROOT.0 || file.mode() & SET_ID_BITS != 0 {
         return None;
     }
     if role == Role::Control {
-        // A front end, which hands over a command and ends, has no option -d.
+        // A front end, which sends a command and ends, has no option -d.
         let line = fs::read(proc(pid).join("cmdline")).ok()?;
         line.split(|byte| *byte == 0).find(|word| *word == b"-d")?;
     }
     Some(role)
 }
 
-/// Kills a process if `still` holds for it, which is asked when no other process can get its pid any more.
+/// Kills a process if `still` is true for it; `still` is called when no other process can get its pid any more.
 pub fn signal(pid: i32, still: impl Fn(i32) -> bool) {
     let Ok(handle) = ProcessHandle::open(pid) else {
         return;
     };
     if still(pid) {
-        // Gone is as good as killed.
+        // A process that has ended is fine.
         let _ = handle.kill();
     }
 }
 
-/// Whether a process runs; a zombie does not.
+/// Whether a process runs; false for a zombie.
 pub fn is_alive(pid: i32) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.is_alive())
 }
 
-/// Whether a process waits in the kernel and takes no signal, for a driver: a short wait, as for a page on a busy machine, is
-/// none.
+/// Whether a process waits in the kernel for a driver and takes no signal. A short wait, as for a page on a busy
+/// machine, does not count.
 pub fn is_stuck(pid: i32) -> bool {
     let mut stuck = waiting_threads(pid);
     for _ in 0..STUCK_LOOKS {
@@ -323,8 +326,8 @@ fn waiting_threads(pid: i32) -> Vec<PathBuf> {
     threads.map(|thread| thread.path()).filter(waits).collect()
 }
 
-/// The user who started a process. Not the one with whose rights it runs, who has its folder in /proc: anybody can
-/// start set-uid programs.
+/// The user who started a process. Not the user with whose rights it runs, who owns its folder in /proc, because any
+/// user can start set-uid programs.
 pub fn owner(pid: i32) -> Option<UserId> {
     user_ids(pid).map(|[real, ..]| real)
 }
@@ -339,7 +342,7 @@ fn user_ids(pid: i32) -> Option<[UserId; 3]> {
     Some([next()?, next()?, next()?])
 }
 
-/// The name of the control group of a Slurm job in which a process is, in any hierarchy. [`Lease::is_group`] tells
+/// The name of the control group of a Slurm job that contains a process, in any hierarchy. [`Lease::is_group`] tells
 /// whether it is that of a lease's job.
 ///
 /// [`Lease::is_group`]: lease::Lease::is_group
@@ -360,7 +363,7 @@ fn job_part(line: &str) -> Option<&str> {
     }
 }
 
-/// Whether a process is one of MPS's own: root's, or of `user` in the session of a control daemon of root's.
+/// Whether a process is one of MPS: root's, or of `user` in the session of a control daemon of root.
 pub fn is_mps(pid: i32, user: UserId) -> bool {
     let is_control = |pid| role_of_roots(pid) == Some(Role::Control);
     match owner(pid) {
@@ -388,7 +391,7 @@ mod tests {
         assert_eq!(owner(own), user_ids(own).map(|[real, ..]| real));
     }
 
-    /// What was killed, and what is left, where each look finds the next of these; the last one again and again.
+    /// The killed and the remaining processes, if each search finds the next of these; the last one repeatedly.
     fn killed(looks: &[&[MpsProcess]]) -> (Vec<i32>, Left) {
         let killed = RefCell::new(Vec::new());
         let mut looks = looks.iter().copied();
@@ -433,7 +436,7 @@ mod tests {
                 &format!("{scope}/sEKNKTV3WPV500/step_0/slurm"),
                 "sEKNKTV3WPV500",
             ),
-            // What the job's user made below.
+            // A process that the job's user made below it.
             (
                 &format!("{scope}/sEKNKTV3WPV500/step_0/user/task_0/job_8"),
                 "sEKNKTV3WPV500",

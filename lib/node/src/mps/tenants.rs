@@ -13,10 +13,10 @@ use crate::state::leases::StoreError;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::ErrorClass;
 
-/// Why a job could not become or cease to be a tenant.
+/// The reasons why a job could not be added to a daemon or removed from it.
 #[derive(Debug, thiserror::Error)]
 pub enum ShareError {
-    /// The daemon.
+    /// An error of the daemon.
     #[error(transparent)]
     Mps(#[from] MpsError),
     /// The other leases cannot be read.
@@ -25,7 +25,7 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             ShareError::Mps(error) => error.class(),
@@ -33,13 +33,13 @@ impl ShareError {
         }
     }
 
-    /// Whether processes of root do not end, because they wait for a driver: then the GPU has a fault.
+    /// Whether processes of root do not end because they wait for a driver; the GPU then has a fault.
     pub fn is_undead(&self) -> bool {
         matches!(self, ShareError::Mps(MpsError::Undead { stuck: true, .. }))
     }
 }
 
-/// A lease, its daemon, and the others that use it.
+/// A lease with its daemon, and the other leases that use it.
 pub struct Tenants<'a> {
     lease: &'a Lease,
     mps: &'a MpsSlice,
@@ -68,8 +68,8 @@ impl<'a> Tenants<'a> {
         }))
     }
 
-    /// Lets the job in: the daemon runs, has its limits, and the job's user may connect. A daemon
-    /// that died, hangs, or has a server that a client brought down is replaced.
+    /// Adds the job: the daemon runs, has its limits, and the job's user may connect. A daemon that died, hangs, or
+    /// has a server with a client's fault is replaced.
     pub fn enter(&self, start: Start<'_>) -> Result<(), ShareError> {
         if let Err(error) = self.daemon.trim_logs() {
             self.log.warning(error);
@@ -88,16 +88,16 @@ impl<'a> Tenants<'a> {
         Ok(())
     }
 
-    /// Makes the job's static partition; its name.
+    /// Creates the job's static partition; returns its name.
     pub fn add_partition(&self, device: &str, chunks: u32) -> Result<String, ShareError> {
         Ok(self.daemon.add_partition(device, chunks)?)
     }
 
-    /// Takes the job out: what is left of its clients is ended. The daemon goes with the last job.
+    /// Removes the job: its remaining clients are ended. The daemon ends with the last job.
     pub fn leave(&self) -> Result<(), ShareError> {
         let entered = self.lease.state != LeaseState::Carving || self.mps.sm_partition.is_some();
         if !entered && !self.others.is_empty() {
-            // It never ran: there is nothing to ask the daemon for, which may be why.
+            // The daemon never ran, so it cannot be asked.
             return Ok(self.daemon.keep(&self.users(false))?);
         }
         let health = self.daemon.health()?;
@@ -136,8 +136,8 @@ impl<'a> Tenants<'a> {
         Ok(())
     }
 
-    /// Gives what the job had of the daemon to the others. Whether the daemon keeps their limits now; this job goes all the
-    /// same, as the next one sets the limits again.
+    /// Returns the job's resources to the other jobs. Returns whether the daemon keeps their limits now; the job is
+    /// removed in any case, because the next job sets the limits again.
     fn give_back(&self) -> bool {
         if let Some(name) = &self.mps.sm_partition
             && let Err(error) = self.daemon.remove_partition(name)
@@ -173,7 +173,7 @@ impl<'a> Tenants<'a> {
         }
     }
 
-    /// Contexts of other jobs are in the server, not in the daemon: as long as one lives it is theirs.
+    /// Contexts of other jobs are in the server, not in the daemon: while one lives, the server is needed.
     fn replace(&self, what: String, start: Start<'_>) -> Result<(), MpsError> {
         let mut shares = self.others.iter().filter_map(|other| other.slice.mps());
         // Static partitions are lost with the daemon, too.
@@ -189,8 +189,8 @@ impl<'a> Tenants<'a> {
         self.start(start)
     }
 
-    /// All clients of a server in FAULT lost their contexts, and it takes no new ones before the last of
-    /// them ends (MPS guide, error containment): nothing is lost by ending it.
+    /// All clients of a server in FAULT have lost their contexts, and it accepts no new ones before the last of them
+    /// ends (MPS guide, error containment), so ending it loses nothing.
     fn replace_faulty(&self, servers: &[Server]) {
         for server in servers.iter().filter(|server| server.is_faulty()) {
             self.log.error(format!(
@@ -201,7 +201,7 @@ impl<'a> Tenants<'a> {
             ));
             if let Err(error) = self.daemon.shut_down(server.pid) {
                 self.log.warning(error);
-                // Signals ended what it may have waited for.
+                // The signals ended the processes that it may have waited for.
                 self.daemon.ask_again();
             }
         }
@@ -213,8 +213,8 @@ impl<'a> Tenants<'a> {
                 self.log.warning(format!(
                     "process {client} of the job is still a client of MPS: terminated"
                 ));
-                // A client in an endless kernel may keep it from answering; the signal follows anyway, and all
-                // others have signals alone.
+                // A client with an endless kernel may keep the daemon from answering; the signal follows in any case,
+                // and all other processes only get signals.
                 if !self.daemon.is_silent()
                     && let Err(error) = self.daemon.terminate(server.pid, client)
                 {
@@ -226,8 +226,8 @@ impl<'a> Tenants<'a> {
         Ok(())
     }
 
-    /// Whether a client is the job's: in its control group, or of its user if the user has no other job here. A process
-    /// that has ended belongs to no job.
+    /// Whether a client belongs to the job: it is in the job's control group, or belongs to the job's user who has no
+    /// other job here. False for an ended process.
     fn is_own(&self, pid: i32) -> bool {
         let user = self.lease.user_id;
         let elsewhere = || self.others.iter().any(|other| other.user_id == user);
@@ -254,7 +254,7 @@ impl<'a> Tenants<'a> {
     }
 }
 
-/// The users of those leases that are on an instance.
+/// The users of the leases on an instance.
 pub fn users_of_instance(leases: &[Lease], instance: &Instance) -> Vec<UserId> {
     let on_it = leases.iter().filter(|lease| {
         let own = lease.slice.instance();
@@ -270,7 +270,7 @@ pub fn daemon_of(node: &Node, user: UserId, mps: &MpsSlice) -> ControlDaemon {
     ControlDaemon::new(&node.mps_control, folder, server_user, &node.silences)
 }
 
-/// What a client may have that unset its variables: no more than the largest share here.
+/// The limits of a client that removed its variables: those of the largest share on this device.
 fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
     let shares = leases.filter_map(|lease| lease.slice.mps());
     let none = Limits {

@@ -1,22 +1,22 @@
-//! What the control daemon's program can do: static partitions of multiprocessors came with CUDA 13.1.
+//! The capabilities of the control daemon's program: static partitions of multiprocessors came with CUDA 13.1.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::mps::error::MpsError;
 
-/// The version of CUDA whose control daemon has `-S` and `sm_partition`, as `-v` says it.
+/// The version of CUDA whose control daemon has `-S` and `sm_partition`, in the notation of `-v`.
 const PARTITIONS_SINCE: u32 = 13_010;
 
-/// What a control daemon's program says of itself.
+/// The version of a control daemon's program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ControlVersion {
-    /// CUDA's version, 1000 times the major plus 10 times the minor; None before it is known.
+    /// CUDA's version, 1000 times the major number plus 10 times the minor one; None if unknown.
     pub cuda: Option<u32>,
 }
 
 impl ControlVersion {
-    /// Whether it can make static partitions.
+    /// Whether it can create static partitions.
     pub fn has_partitions(self) -> bool {
         self.cuda.is_some_and(|version| version >= PARTITIONS_SINCE)
     }
@@ -39,11 +39,11 @@ pub fn of_program(program: &Path) -> Result<ControlVersion, MpsError> {
     Ok(of_text(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// From what the program printed.
+/// Parses the program's output.
 #[must_use]
 pub fn of_text(text: &str) -> ControlVersion {
     let numbers = text.split(|c: char| !c.is_ascii_digit());
-    // Years of the copyright have four digits.
+    // Years in the copyright line have four digits.
     let cuda = numbers
         .filter(|word| word.len() == 5)
         .find_map(|word| word.parse().ok());

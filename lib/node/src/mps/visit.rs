@@ -1,6 +1,6 @@
-//! Time limits of questions to a control daemon. Any of its users can slow it down or keep it from answering while the
-//! GPU is locked. So all questions of one visit have one limit, and a daemon that did not answer once is not asked
-//! again.
+//! Time limits of questions to a control daemon. Any of its users can slow it down or keep it from answering while
+//! the GPU is locked. So all questions of one visit have one limit, and a daemon that did not answer once is not
+//! asked again.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 /// How long a daemon may take to answer a command, or to start. A healthy one takes milliseconds.
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// How long all answers of one visit may take.
+/// The time limit of all answers of one visit.
 const VISIT_LIMIT: Duration = Duration::from_secs(6);
-/// How long a silent daemon is not asked by other visits: a job may have many slices, each with a visit of its own.
+/// How long other visits do not ask a silent daemon: a job may have many slices, each with its own visit.
 const MEMORY: Duration = Duration::from_secs(10);
 
-/// The daemons that were silent of late, by their folders.
+/// The daemons that did not answer recently, by folder.
 #[derive(Debug, Default)]
 pub struct Silences(Mutex<BTreeMap<PathBuf, Instant>>);
 
@@ -51,7 +51,7 @@ impl Visit {
         }
     }
 
-    /// How long the next answer may take; None if nothing more is to be asked.
+    /// The time limit of the next answer; None if nothing more may be asked.
     pub fn patience(&self) -> Option<Duration> {
         let began = self.began.get().unwrap_or_else(Instant::now);
         self.began.set(Some(began));
@@ -59,25 +59,25 @@ impl Visit {
         (!self.is_over() && !left.is_zero()).then(|| left.min(ANSWER_LIMIT))
     }
 
-    /// Whether the daemon was silent: then it ends by signals, if it has to.
+    /// Whether the daemon did not answer, so that it can only be ended by signals.
     pub fn is_over(&self) -> bool {
         self.over.get()
     }
 
-    /// The daemon did not answer in time.
+    /// Records that the daemon did not answer in time.
     pub fn end(&self) {
         self.over.set(true);
         let mut noted = self.silences.noted();
         noted.insert(self.folder.clone(), Instant::now());
     }
 
-    /// What kept the daemon may be gone: it can be asked again, in what is left of the time.
+    /// Allows further questions in the remaining time, because the cause of the silence may be gone.
     pub fn resume(&self) {
         self.over.set(false);
         self.silences.noted().remove(&self.folder);
     }
 
-    /// Another daemon is in the folder.
+    /// Another daemon runs in the folder now.
     pub fn restart(&self) {
         self.resume();
         self.began.set(None);
@@ -110,7 +110,7 @@ mod tests {
         let long_ago = Instant::now().checked_sub(VISIT_LIMIT);
         visit.began.set(long_ago);
         assert_eq!(visit.patience(), None);
-        // Its successor has the whole time.
+        // The new daemon has the whole time.
         visit.restart();
         assert_eq!(visit.patience(), Some(ANSWER_LIMIT));
     }

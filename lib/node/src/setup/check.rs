@@ -23,7 +23,8 @@ use crate::state::record::{NodeRecord, RecordError};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, NvmlError, Session};
 
-/// What this driver could do for the node's pools beside what they ask for, and what the machine leaves open, one line each.
+/// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
+/// each.
 pub fn notes(node: &Node) -> Vec<String> {
     let pools = node.config.pools_of_node(&node.name);
     let mut notes = Vec::new();
@@ -59,7 +60,7 @@ pub fn notes(node: &Node) -> Vec<String> {
     notes
 }
 
-/// What is wrong with a file of node-setup's, once.
+/// The finding about a file of node-setup, once for each file.
 fn of_file(error: &FileError, found: &mut Vec<Finding>) {
     let what = error.to_string();
     if !found.iter().any(|known| known.what == what) {
@@ -68,8 +69,8 @@ fn of_file(error: &FileError, found: &mut Vec<Finding>) {
     }
 }
 
-/// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration.
-/// Gives what is wrong; nothing means that this node can carve.
+/// Compares NVML, MIG mode, placeholders and the record of node-setup with the configuration. Without findings this
+/// node can make slices.
 pub fn check(node: &Node) -> Vec<Finding> {
     let mut found = Vec::new();
     if !node.has_pools() {
@@ -94,7 +95,7 @@ pub fn check(node: &Node) -> Vec<Finding> {
         Err(StoreError::File(error)) => of_file(&error, &mut found),
         Err(error) => found.push(Finding::of_machine(&error, error.fix())),
     }
-    // Root alone can look there.
+    // Only root can read it.
     if nix::unistd::geteuid().is_root() {
         match node.locks() {
             Ok(locks) => found.extend(no_reaper(node, &locks)),
@@ -107,7 +108,7 @@ pub fn check(node: &Node) -> Vec<Finding> {
     found
 }
 
-/// A daemon that the configuration asks for and that does not run.
+/// The finding that the configured daemon does not run.
 fn no_reaper(node: &Node, locks: &Locks) -> Option<Finding> {
     let reaper = &node.config.reaper;
     let rules = reaper.rules.iter().map(|rule| &rule.policy);
@@ -162,7 +163,7 @@ fn gpus(
     Ok(())
 }
 
-/// GPUs that are not the model of their pool: those that differ alike have one finding together.
+/// GPUs that differ from the model of their pool; those with the same difference share a finding.
 #[derive(Default)]
 struct OtherModels(Vec<(String, Vec<String>)>);
 
@@ -213,7 +214,7 @@ fn one_gpu(
     Ok(())
 }
 
-/// The instances that no lease names. Where a lease cannot be read that is not known, and was said.
+/// The instances without a lease. If a lease cannot be read they are not known, and the lease is reported instead.
 fn unleased(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
     let Ok(store) = node.leases() else {
         return Ok(Vec::new());
@@ -228,7 +229,7 @@ fn unleased(node: &Node, gpu: &Gpu<'_>) -> Result<Vec<Finding>, NvmlError> {
     }
 }
 
-/// The program of the control daemon, what it must be able to do, and the daemons that should run.
+/// Findings about the program of the control daemon, its capabilities, and the daemons that should run.
 fn daemons(
     node: &Node,
     devices: &[Device<'_>],
@@ -274,9 +275,9 @@ fn control_program(node: &Node, devices: &[Device<'_>], found: &mut Vec<Finding>
     }
 }
 
-/// The control daemons of active leases: while a lease is made or ended its daemon comes and goes.
+/// The control daemons of active leases. While a lease is made or ended, its daemon starts and ends.
 fn running_daemons(node: &Node, found: &mut Vec<Finding>) {
-    // Only root can see whose daemon a process is.
+    // Only root can see the owner of a daemon.
     let leases = match nix::unistd::geteuid().is_root() {
         true => node.leases().and_then(|store| store.list()),
         false => Ok(Vec::new()),

@@ -12,24 +12,24 @@ use crate::state::record::{NodeRecord, RecordedGpu};
 use gpufrac_host::files::{DeviceNumber, RootDir};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
-/// Major of the placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver
-/// answers there, so a placeholder can be seen and permitted, not used.
+/// The major number of placeholder nodes: 60 to 63 are for local use (Linux's devices.txt), and no driver serves
+/// them, so a placeholder can be seen and allowed, but not used.
 pub(super) const PLACEHOLDER_MAJOR: u32 = 60;
-/// From here on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
+/// From this compute capability on MPS has limits of multiprocessors and memory, and 48 clients (MPS guide).
 const VOLTA: u32 = 7;
 
-/// What to do when no control daemon can be started.
+/// The cure if no control daemon can be started.
 pub(super) const MPS_FIX: &str = "install the driver's nvidia-cuda-mps-control; one server for all users needs driver 555 or later (older ones can do tenancy \"private\"), static partitions those of CUDA 13.1; its path is mps_control in [paths]";
-/// What to do when a GPU is not the model of its pool.
+/// The cure if a GPU differs from the model of its pool.
 pub(super) const MODEL_FIX: &str =
     "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table";
 
 /// The GPUs of a machine, and the devices that the pools of its node make of them.
 pub(super) struct Machine<'a> {
     pub node: &'a Node,
-    /// All of them, by NVML's index.
+    /// All GPUs, by NVML's index.
     pub gpus: Vec<Gpu<'a>>,
-    /// As Slurm counts them.
+    /// The devices in Slurm's order.
     pub devices: Vec<Device<'a>>,
 }
 
@@ -44,12 +44,12 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// The GPU of a device; None where a pool names one that the machine does not have.
+    /// The GPU of a device; None if a pool names a GPU that the machine does not have.
     pub fn gpu(&self, device: &Device<'_>) -> Option<&Gpu<'a>> {
         self.gpus.iter().find(|gpu| gpu.index == device.gpu_index)
     }
 
-    /// The device of a GPU, or the first of several; None for a GPU of no pool.
+    /// The device of a GPU, or the first of several; None for a GPU without a pool.
     pub fn device(&self, gpu: &Gpu<'_>) -> Option<&Device<'a>> {
         let mut devices = self.devices.iter();
         devices.find(|device| device.gpu_index == gpu.index)
@@ -60,8 +60,8 @@ impl<'a> Machine<'a> {
         devices.any(|device| device.pool.mechanism.uses_mig())
     }
 
-    /// The device number of a placeholder. A GPU that is shared without MIG has its own: then Slurm fences
-    /// the GPU itself, whatever the version of its control groups.
+    /// The device number of a placeholder. For a GPU that is shared without MIG it is the GPU's own number: Slurm
+    /// then closes the GPU itself to other jobs, with every version of control groups.
     pub fn placeholder(&self, device: &Device<'_>) -> Result<DeviceNumber, CapsError> {
         let without_mig = !device.pool.mechanism.uses_mig();
         match self.gpu(device).filter(|_| without_mig) {
@@ -74,8 +74,8 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// The GPUs of pools that node-setup found at this boot and that the driver does not show now. Those behind one have other
-/// numbers since, so that nothing may be made by them.
+/// The GPUs of pools that node-setup found at this boot and that the driver does not show now. The GPUs after a lost
+/// one have other indexes now, so no slice may be made by index.
 pub(super) fn lost(machine: &Machine<'_>) -> Vec<Finding> {
     let record = NodeRecord::read(&machine.node.run);
     let recorded = record.map(|record| record.gpus).unwrap_or_default();
@@ -99,17 +99,17 @@ pub(super) fn lost(machine: &Machine<'_>) -> Vec<Finding> {
     told.collect()
 }
 
-/// Where a GPU is not what its pool needs.
+/// A difference between a GPU and the needs of its pool.
 pub(super) enum Difference {
     /// The pool needs MIG, and the GPU is in this mode.
     MigMode(MigMode),
-    /// It is another model than the pool's, in these respects.
+    /// It is another model than the pool's; with the differences.
     Model(Vec<String>),
-    /// It cannot be shared as the pool says.
+    /// It cannot be shared by the pool's mechanism.
     Unfit(Finding),
 }
 
-/// Compares a GPU with its pool; of a GPU that is not in MIG mode no more is known than that.
+/// Compares a GPU with its pool. Without MIG mode only the mode is compared.
 pub(super) fn differences(
     gpu: &Gpu<'_>,
     device: &Device<'_>,
@@ -158,7 +158,8 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     Ok(found.into_iter().map(Difference::Unfit).collect())
 }
 
-/// The library that a device's pool preloads into every job, where a user could change it or it is not there.
+/// The finding about the library that a device's pool preloads into every job, if it does not exist or a user could
+/// change it.
 pub(super) fn library(device: &Device<'_>) -> Option<Finding> {
     let library = device.pool.options.library.as_deref()?;
     let path = Path::new(library);

@@ -1,4 +1,4 @@
-//! The prolog's work: a slice for a job, or for each of its tasks here, before the job starts.
+//! The prolog's work: makes a slice for a job, or for each of its tasks on this node, before the job starts.
 
 mod attempt;
 mod error;
@@ -32,18 +32,18 @@ use gpufrac_nvml::{NvmlError, Session};
 use order::Word;
 use times::{AFTER_REQUEUE, FIRST_PAUSE, LONGEST_PAUSE, PATIENCE, SILENCE};
 
-/// What carving came to.
+/// The outcome of carving.
 #[derive(Debug)]
 pub enum Carved {
-    /// The job has nothing to do with a pool of this node.
+    /// The job does not use a pool of this node.
     NotConcerned,
-    /// The slices are there, by number.
+    /// The slices were made; by number.
     Made(Vec<Lease>),
-    /// They were there already: Slurm ran the prolog again.
+    /// The slices existed already, because Slurm ran the prolog again.
     Kept(Vec<Lease>),
 }
 
-/// Carves the slice of a job, with patience for what heals by itself.
+/// Makes the slices of a job, and retries after temporary errors.
 pub fn carve(
     job: &JobEnv,
     node: &Node,
@@ -61,26 +61,27 @@ pub fn carve(
         .iter()
         .any(|device| job.devices.contains(&device.index));
     if !held && !matches!(job.entry, Ok(Some(_))) {
-        // With `--exclusive` Slurm shows the steps of such a job every device of the node, and its prolog only those that it
-        // asked for.
+        // With `--exclusive` Slurm shows the steps of such a job every device of the node, but its prolog only those
+        // that it asked for.
         without::note(&node.run, job.job_id, job.user_id)?;
         return Ok(Carved::NotConcerned);
     }
     let entry = job.entry.clone().map_err(CarveError::Entry)?;
     let store = node.leases()?;
-    // slurmctld and the driver both take their time: let them do so side by side.
+    // slurmctld and the driver both need time, so they work in parallel.
     slurm.expect(job.job_id);
     let session = entry.is_some().then(|| node.nvml());
     let word = Word::hear(job, entry, held, slurm, log)?;
     if let Some(info) = &word.said
         && job.is_over_by(info)
     {
-        // Slurm does not report its allocation any more, which would look like an error. Its epilog removes the remains of an earlier run.
+        // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
+        // remains of an earlier run.
         log.info("the job has already ended: nothing is carved");
         return Ok(Carved::NotConcerned);
     }
     if word.said.as_ref().is_some_and(is_explained) {
-        // Of an earlier start.
+        // The explanation of an earlier start.
         slurm.explain(job.job_id, "");
     }
     if !word.wants_gpu(node) {
@@ -103,8 +104,8 @@ pub fn carve(
         .iter()
         .any(|old| old.slice.gpu_index != order.device.gpu_index)
     {
-        // From an earlier run of the job, whose epilog never came, on a GPU whose lock the
-        // attempts below do not take.
+        // The slices of an earlier run of the job, whose epilog did not run, on a GPU whose lock the attempts below
+        // do not take.
         release::release(node, job.job_id, log)?;
     }
     let attempt = Attempt {
@@ -124,8 +125,8 @@ pub fn carve(
     try_for_a_while(&attempt, session, waiting)
 }
 
-/// Leaves the job without a slice: it reaches no GPU, as the SPANK plugin closes them all. So it must not find the lease of
-/// another run, or of another job of this number.
+/// Leaves the job without a slice; the SPANK plugin closes all GPUs to it. It must not find the lease of another run,
+/// or of another job with the same id.
 fn go_without(
     job: &JobEnv,
     node: &Node,
@@ -147,8 +148,8 @@ fn go_without(
     Ok(())
 }
 
-/// Tries until it works, something is wrong that does not heal, or [`PATIENCE`] is over. `session`: one that was opened
-/// already. A failed attempt leaves the GPU to others until the next attempt, and keeps its place in the queue.
+/// Tries until it succeeds, an error is permanent, or [`PATIENCE`] is over. `session`: one that was opened already. A
+/// failed attempt gives the GPU to others until the next attempt, and keeps its place in the queue.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
     mut session: Option<Result<Session, NvmlError>>,
@@ -167,7 +168,7 @@ fn try_for_a_while(
             Err(error) if error.reaction() == Reaction::Wait => error,
             other => return other,
         };
-        // A turn that did not come was waited for long enough.
+        // The wait for a turn that did not come was long enough.
         let left = match error {
             CarveError::Lock(LockError::Timeout { .. }) => Duration::ZERO,
             _ => waiting.heals_within(PATIENCE),
@@ -185,7 +186,7 @@ fn try_for_a_while(
     }
 }
 
-/// Gives a job back that was granted a fraction, on a node whose configuration cannot be used.
+/// Requeues a job with a fraction on a node whose configuration cannot be used.
 pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let node = Node::new(Config::empty(), &job.node);
     let (error, start) = (CarveError::Config(error), slurm.now());
@@ -200,7 +201,7 @@ pub fn give_back(job: &JobEnv, error: NodeError, slurm: &dyn Slurm, log: &JobLog
     .react()
 }
 
-/// Carves and converts the result into a request to Slurm.
+/// Makes the slices, and converts the result into a request to Slurm.
 pub fn prolog(job: &JobEnv, node: &Node, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     let start = slurm.now();
     let carved = carve(job, node, slurm, log);
@@ -241,7 +242,7 @@ fn summary(lease: &Lease) -> String {
     )
 }
 
-/// The node is fine, only this job cannot start here now.
+/// A job that cannot start here now, on a node without a fault.
 struct GivingBack<'a> {
     job: &'a JobEnv,
     node: &'a Node,
@@ -276,7 +277,7 @@ impl GivingBack<'_> {
         }
     }
 
-    /// What went wrong, and what an admin can do about it.
+    /// The error, and what an admin can do about it.
     fn reason(&self) -> String {
         match self.error.hint() {
             Some(hint) => format!("{}; {hint}", self.error),
@@ -290,7 +291,8 @@ impl GivingBack<'_> {
         }
     }
 
-    /// Slurm's own words on a job that is held, or whose prolog failed, say nothing of the cause.
+    /// Explains the cause to the user, because Slurm's own words on a job that is held, or whose prolog failed, do
+    /// not.
     fn explain(&self) {
         let why = format!(
             "the job did not start on {}: {}",
@@ -332,7 +334,7 @@ impl GivingBack<'_> {
         }
     }
 
-    /// Ends the job, and tells its user.
+    /// Cancels the job, and informs its user.
     fn end(&self) -> Exit {
         let (job_id, log) = (self.job.job_id, self.log);
         let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
@@ -354,11 +356,11 @@ impl GivingBack<'_> {
         }
     }
 
-    /// How the prolog ends if Slurm did not take the request in time. The node is not drained for it: a job with devices of a pool and
-    /// without a lease starts no task: the SPANK plugin ensures it.
+    /// The exit code if Slurm did not accept the request in time. The node is not drained: the SPANK plugin starts no
+    /// task of a job with a device of a pool and without a lease.
     fn is_over(&self, what: &str, refused: &SlurmError) -> Option<Exit> {
         let (log, error) = (self.log, self.error);
-        // Then the SPANK plugin is probably of another series, too.
+        // The SPANK plugin is then probably of another series, too.
         if refused.is_of_other_series() {
             log.error(format!("cannot carve: {error}; cannot {what}: {refused}"));
             return Some(Exit::Broken);
@@ -369,14 +371,14 @@ impl GivingBack<'_> {
         log.error(format!(
             "cannot carve: {error}; cannot {what}: {refused}; its tasks are refused, as it has no slice"
         ));
-        // The job would take a slice of an earlier run for its own.
+        // Otherwise the job would use a slice of an earlier run.
         if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
             log.warning(format!("a slice of an earlier run stays: {error}"));
         }
         Some(Exit::Done)
     }
 
-    /// Whether Slurm says that the job does not run any more: another of its nodes or its user was faster.
+    /// Whether Slurm says that the job no longer runs, because another of its nodes or its user ended it first.
     fn is_given_up(&self) -> bool {
         let answer = self.slurm.job(self.job.job_id);
         answer.is_ok_and(|info| info.is_none_or(|info| self.job.is_over_by(&info)))

@@ -1,4 +1,5 @@
-//! The reason of a drained node. Slurm's own reason is "Prolog error"; the cause would then be only in the node's log.
+//! The reason of a drained node. Slurm's own reason is "Prolog error"; the cause would then be only in the node's
+//! log.
 
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::Drained;
@@ -6,8 +7,8 @@ use slurm_sys::client::Drained;
 use crate::job::slurmctld::Slurm;
 use crate::node::Node;
 
-/// Drains the node with its reason, before prolog or epilog fail: Slurm then drains it too, and keeps a reason that is
-/// there. Waits for slurmctld no longer than for an answer.
+/// Drains the node with the reason, before prolog or epilog fail: Slurm then drains it, too, and keeps an existing
+/// reason. Waits for slurmctld for one answer at most.
 pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) {
     match slurm.drain(&node.name, reason) {
         Ok(Drained::Done) => {}

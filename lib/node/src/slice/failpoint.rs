@@ -1,7 +1,7 @@
 //! Steps at which the crash tests kill the process. Without the feature `failpoints`, which no installed binary has,
 //! they do nothing.
 
-/// The points of carving, in order.
+/// The points during carving, in order.
 pub const CARVE: &[&str] = &[
     "carve.locked",
     "carve.lease_written",
@@ -12,7 +12,7 @@ pub const CARVE: &[&str] = &[
     "carve.active",
 ];
 
-/// The points of releasing, in order.
+/// The points during a release, in order.
 pub const RELEASE: &[&str] = &[
     "release.locked",
     "release.releasing_written",
@@ -23,21 +23,21 @@ pub const RELEASE: &[&str] = &[
     "release.lease_removed",
 ];
 
-/// The points that carving without MIG, or with MPS inside it, has beside those.
+/// Further points of carving without MIG, or with MPS inside it.
 pub const CARVE_SHARED: &[&str] = &[
     "carve.mode_held",
     "carve.daemon_entered",
     "carve.cache_made",
 ];
 
-/// The points that releasing has there.
+/// Further points of a release without MIG, or with MPS inside it.
 pub const RELEASE_SHARED: &[&str] = &[
     "release.cache_removed",
     "release.daemon_left",
     "release.mode_restored",
 ];
 
-/// The points of carving over an instance that was kept, in order.
+/// The points of carving at the place of a kept instance, in order.
 pub const CARVE_KEPT: &[&str] = &[
     "carve.locked",
     "carve.lease_written",
@@ -55,10 +55,10 @@ pub const KEEP: &[&str] = &[
     "release.kept",
 ];
 
-/// The variable that names the point to die at; `NAME@2` when it is reached for the second time.
+/// The variable with the point at which to die; `NAME@2` for the second time that it is reached.
 pub const ENV: &str = "GPUFRAC_FAILPOINT";
 
-/// Dies by SIGKILL if this is the point that the environment names.
+/// Kills this process if the environment names this point.
 #[cfg(feature = "failpoints")]
 pub(crate) fn reached(name: &str) {
     let all = [
@@ -79,7 +79,7 @@ pub(crate) fn reached(name: &str) {
     };
     static REACHED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
     if wanted == name && REACHED.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == times {
-        // SIGKILL: no destructor runs, as if the machine's OOM killer had come.
+        // SIGKILL runs no destructor, as when the kernel kills a process for lack of memory.
         let _ = nix::sys::signal::kill(nix::unistd::getpid(), nix::sys::signal::SIGKILL);
     }
 }

@@ -7,7 +7,7 @@ use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::job::grant;
 
-/// What Slurm gave to a step on this node.
+/// Slurm's allocation for a step on this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
     /// Slurm does not report it.
@@ -18,22 +18,22 @@ pub enum Given {
     Devices {
         /// Slurm's indexes.
         indexes: Vec<DeviceIndex>,
-        /// How many shares; with a whole device what the user says.
+        /// The number of shares; with a whole device the user's own value.
         shards: Option<u32>,
     },
 }
 
 impl Given {
-    /// Whether there is a device. `srun --gres=none` inside of a job has none.
+    /// Whether there is a device. `srun --gres=none` inside a job has none.
     pub fn is_some(&self) -> bool {
         matches!(self, Given::Devices { .. })
     }
 }
 
-/// Why no task of a step may start.
+/// The reasons why no task of a step may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The lease is not one that may be used.
+    /// The lease may not be used.
     #[error("job {job_id}: its slice is in state {state}, not active")]
     NotActive {
         /// Slurm's id of the job.
@@ -49,7 +49,7 @@ pub enum Unfit {
         /// Slurm's id of the job.
         job_id: JobId,
     },
-    /// Slurm counts gpufrac on a node on which no pool is.
+    /// Slurm counts gpufrac on a node without a pool.
     #[error(
         "job {job_id}: Slurm gave it a part of a GPU, and no pool of gpufrac.toml is on this node; add the node to a pool"
     )]
@@ -64,48 +64,48 @@ pub enum Unfit {
     OtherDevice {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// That of the lease.
+        /// The device of the lease.
         device: DeviceIndex,
     },
-    /// The slice is not as large as what Slurm allocated: the request was changed while the prolog could not ask Slurm, or
-    /// the lease is that of another run.
+    /// The slice has another size than Slurm's allocation: the request was changed while the prolog could not ask
+    /// Slurm, or the lease is that of another run.
     #[error(
         "job {job_id}: its slice is {slice} % of a GPU and Slurm allocated {allocated} %; submit it again"
     )]
     Differs {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// What the leases say together.
+        /// Percent of a GPU in the leases.
         slice: u32,
-        /// What Slurm allocated.
+        /// Percent of a GPU that Slurm allocated.
         allocated: u32,
     },
 }
 
 impl Unfit {
-    /// Whether the next run of the job has what it needs, if its prolog runs.
+    /// Whether the fault is over in the next run of the job, if its prolog runs.
     pub fn passes(self) -> bool {
         matches!(self, Unfit::NotActive { .. } | Unfit::NoLease { .. })
     }
 }
 
-/// What the leases of a job are compared with.
+/// The data with which the leases of a job are compared.
 #[derive(Debug)]
 pub struct Comparison<'a> {
     /// Slurm's id of the job.
     pub job_id: JobId,
-    /// Whether the step has all that the job holds here: the batch script and the interactive step.
+    /// Whether the step has everything that the job holds on this node: the batch script and the interactive step.
     pub is_whole_job: bool,
-    /// What Slurm gave to the step.
+    /// Slurm's allocation for the step.
     pub given: &'a Given,
     /// The devices of the node's pools.
     pub devices: &'a [Device<'a>],
-    /// Whether the prolog noted that the job is to have no slice.
+    /// Whether the prolog noted that the job gets no slice.
     pub is_to_have_none: bool,
 }
 
 impl Comparison<'_> {
-    /// Why no task of the step may start. `leases`: those of the job, by number.
+    /// The reason why no task of the step may start. `leases`: those of the job, by number.
     pub fn unfit(&self, leases: &[Lease]) -> Option<Unfit> {
         let job_id = self.job_id;
         if let Some(lease) = leases
@@ -134,8 +134,8 @@ impl Comparison<'_> {
         self.differs(leases, lease, device, *shards)
     }
 
-    /// The whole job must have exactly what Slurm allocated. Another step may have less than its job, if Slurm said how much
-    /// that holds.
+    /// The whole job must have exactly Slurm's allocation. Another step may have less than its job, if Slurm
+    /// confirmed how much the job holds.
     fn differs(
         &self,
         leases: &[Lease],
@@ -151,9 +151,9 @@ impl Comparison<'_> {
             false => shards.unwrap_or(capacity),
         };
         let due = match leases.len() {
-            // Whatever the pool's sizes are by now.
+            // Whatever sizes the pool has now.
             1 if slice == allocated => allocated,
-            // As the prolog rounds what is not on the menu.
+            // As the prolog rounds a size that is not on the menu.
             1 if lease.pool == device.pool.name => {
                 grant::menu_entry(device, Units(allocated)).map_or(0, |entry| entry.units.0)
             }
@@ -218,7 +218,7 @@ mod tests {
     fn a_whole_job_has_what_slurm_gave_it_and_steps_may_have_less() {
         for (units, shards, whole_job, step) in [
             (25, 25, true, true),
-            // Not on the menu: rounded down, as the prolog does.
+            // Not on the menu: rounded down, as in the prolog.
             (25, 26, true, true),
             (25, 49, true, true),
             (50, 25, false, true),
@@ -267,7 +267,7 @@ mod tests {
                 );
             }
         }
-        // Only the user says so.
+        // Only the user's variable says so.
         let unconfirmed = Lease {
             confirmed: false,
             ..whole
@@ -296,7 +296,7 @@ mod tests {
             unfit(&[], &given(&[0, 1], None), false),
             Some(Unfit::NoLease { job_id })
         );
-        // A GPU of no pool.
+        // A GPU without a pool.
         assert_eq!(unfit(&[], &given(&[5], None), true), None);
         for given in [given(&[0], some), given(&[5], some), given(&[], some)] {
             let device = DeviceIndex(1);

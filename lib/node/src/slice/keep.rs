@@ -1,5 +1,5 @@
-//! Instances that are kept after their job for the next job of the same user: `reuse` of a pool. A kept instance takes
-//! no place: a job that needs its place destroys it, and an instance that is not clean is never taken over.
+//! Instances that are kept after their job for the next job of the same user: `reuse` of a pool. A kept instance
+//! takes no place: a job that needs its place destroys it, and an instance that is not clean is never taken over.
 
 use std::time::Duration;
 
@@ -20,11 +20,11 @@ use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
 
-/// What a driver may count as used on an unused instance: assumed. An instance of which a job left more is
+/// The memory that a driver may report as used on an unused instance: assumed. An instance with more memory in use is
 /// destroyed.
 const EMPTY: MemoryMib = MemoryMib(64);
 
-/// The pool of a lease, if it keeps instances on this GPU, and for how long.
+/// How long the pool of a lease keeps instances on this GPU; None if it does not.
 fn limit(node: &Node, lease: &Lease) -> Option<Duration> {
     let pools = node.config.pools_of_node(&node.name);
     let has_gpu = |pool: &Pool| {
@@ -36,30 +36,31 @@ fn limit(node: &Node, lease: &Lease) -> Option<Duration> {
     pool.options.reuse
 }
 
-/// Whether the pool of a kept lease still keeps instances, for however long.
+/// Whether the pool of a kept lease still keeps instances, for any time.
 pub(super) fn is_of_pool(node: &Node, lease: &Lease) -> bool {
     limit(node, lease).is_some()
 }
 
-/// Whether the time of a kept lease is over, or its pool keeps no instances any more.
+/// Whether the time of a kept lease is over, or its pool no longer keeps instances.
 pub fn is_due(node: &Node, lease: &Lease) -> bool {
     let (Some(limit), Some(since)) = (limit(node, lease), lease.kept_unix) else {
         return true;
     };
-    // A clock that was set back keeps nothing for longer.
+    // A clock that was set back does not prolong the time.
     let kept = now_unix().checked_sub(since);
     kept.is_none_or(|kept| kept >= limit.as_secs())
 }
 
-/// Whether a lease was marked when its job ended, and not because its time as a kept one is over, in a pool that keeps instances.
+/// Whether a lease was marked because its job ended, and not because its time as a kept one is over, in a pool that
+/// keeps instances.
 pub(super) fn may_be_kept(node: &Node, lease: &Lease) -> bool {
     let has_just_ended = lease.state == LeaseState::Releasing && lease.kept_unix.is_none();
     has_just_ended && is_of_pool(node, lease)
 }
 
-/// Keeps the instance of a job that is over, if its pool says so: root's alone from now on. Says whether it is kept; where
-/// anything fails it is not, and goes. Takes no call of NVML: whether it is as it should be is asked when it is taken over.
-/// `lock`: that of its GPU.
+/// Keeps the instance of an ended job if its pool says so; only root has access from now on. Returns whether it is
+/// kept; after any error it is destroyed instead. Needs no call of NVML: the instance is checked when it is taken
+/// over. `lock`: that of its GPU.
 pub(super) fn keep(
     node: &Node,
     store: &LeaseStore,
@@ -100,7 +101,7 @@ fn try_to_keep(
     Ok(())
 }
 
-/// Whether a kept instance is there, with nothing on it. What a job of its user finds of the files is for the caller to judge.
+/// Whether a kept instance exists and is unused. The caller checks who holds its files.
 pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, NvmlError> {
     let Some(instance) = kept.slice.instance() else {
         return Ok(false);
@@ -118,7 +119,7 @@ pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, Nvm
     Ok(!processes.iter().any(|it| it.gi_id == Some(instance.gi_id)))
 }
 
-/// Destroys a kept instance; its lease goes. Says whether it went.
+/// Destroys a kept instance and removes its lease. Returns whether it was destroyed.
 pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     let ended = teardown::begin(locked.store, locked.lock(), kept)
         .and_then(|retried| teardown::end(locked, kept, retried));
@@ -138,7 +139,8 @@ pub(super) fn end(locked: &mut LockedGpu<'_>, kept: &mut Lease) -> bool {
     ended.is_ok()
 }
 
-/// Drops the kept lease of an instance that another lease destroyed: the program that took it over died before it removed this lease.
+/// Removes the lease of a kept instance that another lease destroyed: the program that took the instance over died
+/// before it removed this lease.
 pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), TeardownError> {
     let Some(instance) = gone.slice.instance() else {
         return Ok(());
@@ -146,7 +148,7 @@ pub(super) fn forget(locked: &LockedGpu<'_>, gone: &Lease) -> Result<(), Teardow
     if limit(locked.node, gone).is_none() {
         return Ok(());
     }
-    // A lease that cannot be read keeps no other one from going.
+    // A lease that cannot be read does not keep another one from being removed.
     for other in locked.leases().unwrap_or_default() {
         let named = other.slice.instance().map(|it| &it.mig_uuid);
         let is_it = !other.is_same(gone) && named == Some(&instance.mig_uuid);

@@ -1,5 +1,5 @@
-//! MIG mode of a GPU that nobody has: node-setup switches it on, and so does a prolog that finds it off. A GPU that was busy
-//! at node-setup becomes usable with the next job, without an admin.
+//! Switches on the MIG mode of a GPU without jobs: in node-setup, and in a prolog that finds MIG mode off. So a GPU
+//! that was in use during node-setup becomes usable with the next job, without an admin.
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::LeaseState;
@@ -10,43 +10,43 @@ use crate::gpu::locked::LockedGpu;
 use crate::slice::{keep, reconcile};
 use crate::state::leases::StoreError;
 
-/// Why MIG stays off.
+/// Why MIG mode stays off.
 #[derive(Debug, thiserror::Error)]
 pub enum StaysOff {
-    /// The model has none.
+    /// The GPU's model has no MIG.
     #[error("{gpu} has no MIG")]
     Unsupported {
-        /// The GPU.
+        /// Name of the GPU in messages.
         gpu: String,
     },
-    /// Before Hopper, switching resets the GPU: that is the admin's decision.
+    /// Before Hopper the switch resets the GPU, which only an admin may decide.
     #[error("{gpu} is not in MIG mode ({mode:?})")]
     Reset {
-        /// The GPU.
+        /// Name of the GPU in messages.
         gpu: String,
-        /// Its mode.
+        /// The present mode.
         mode: MigMode,
     },
-    /// A job has the GPU, or a part of it.
+    /// A job has the GPU or a part of it.
     #[error("{gpu} is not in MIG mode yet: job {job_id} has a slice of it")]
     Leased {
-        /// The GPU.
+        /// Name of the GPU in messages.
         gpu: String,
         /// Slurm's id of the job.
         job_id: JobId,
     },
-    /// Processes use it.
+    /// Processes use the GPU.
     #[error("{gpu} is not in MIG mode yet: {} uses it", processes(pids))]
     InUse {
-        /// The GPU.
+        /// Name of the GPU in messages.
         gpu: String,
-        /// Those that the driver names: none, where it is an agent or a display.
+        /// Pids that the driver names. Empty if only an agent or a display uses the GPU.
         pids: Vec<u32>,
     },
-    /// The driver refuses, or does not answer.
+    /// The driver refused or did not answer.
     #[error("MIG cannot be switched on: {0}")]
     Nvml(#[from] NvmlError),
-    /// Which jobs have the GPU cannot be read.
+    /// The leases of the GPU cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -60,7 +60,7 @@ fn processes(pids: &[u32]) -> String {
 }
 
 impl StaysOff {
-    /// Whether waiting may help.
+    /// Whether a later attempt may succeed.
     pub fn class(&self) -> ErrorClass {
         match self {
             StaysOff::Unsupported { .. } | StaysOff::Reset { .. } => ErrorClass::Broken,
@@ -83,10 +83,10 @@ impl Caused for StaysOff {
     }
 }
 
-/// Switches MIG on where that needs no reset and nobody has the GPU. Says whether it was off.
+/// Switches MIG mode on if that needs no reset and no job has the GPU. Returns whether the mode was off.
 ///
 /// # Errors
-/// MIG stays off.
+/// If MIG mode stays off.
 pub fn switch_on(locked: &mut LockedGpu<'_>) -> Result<bool, StaysOff> {
     let mode = locked.gpu.mig_mode()?;
     let gpu = locked.gpu.to_string();
@@ -96,7 +96,7 @@ pub fn switch_on(locked: &mut LockedGpu<'_>) -> Result<bool, StaysOff> {
         MigMode::Off | MigMode::OnAfterReset if !locked.gpu.mig_switches_without_reset()? => {
             return Err(StaysOff::Reset { gpu, mode });
         }
-        // Asked for and not done, as something used the GPU then: it may be idle now.
+        // MIG mode was requested but not switched, because the GPU was in use; it may be idle now.
         MigMode::Off | MigMode::OnAfterReset => {}
     }
     for mut lease in reconcile::repair(locked, None)? {
@@ -106,7 +106,7 @@ pub fn switch_on(locked: &mut LockedGpu<'_>) -> Result<bool, StaysOff> {
             return Err(StaysOff::Leased { gpu, job_id });
         }
     }
-    // Without this look the driver would note the wish, and fulfil it with the next reset.
+    // With a process on the GPU the driver would store the request and switch at the next reset.
     let pids = pids(&locked.gpu)?;
     if !pids.is_empty() {
         return Err(StaysOff::InUse { gpu, pids });

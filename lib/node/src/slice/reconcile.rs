@@ -1,5 +1,5 @@
-//! Repair: remove the remains of runs that died on a GPU. Because the GPU is locked, no other program carves or
-//! releases there. An instance without a lease is not gpufrac's and stays.
+//! Repair: removes the remains of killed programs on a GPU. Because the GPU is locked, no other program makes or
+//! releases slices there. An instance without a lease is not gpufrac's and stays.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::slice::keep;
 use crate::slice::teardown::{self, TeardownError};
 use crate::state::leases::StoreError;
 
-/// Ends every lease of the GPU that a dead run left in `carving` or `releasing`, but those of `except` and of epilogs at
-/// work, and instances that were kept and are of no pool now. What cannot be ended stays, with its place taken. Gives the
-/// leases left.
+/// Ends every lease of the GPU that a killed program left in `carving` or `releasing`, except those of `except` and
+/// of running epilogs; also kept instances whose pool no longer keeps them. A lease that cannot be ended stays, with
+/// its place taken. Returns the remaining leases.
 pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<Lease>, StoreError> {
     let log = locked.log;
     let epilogs = locked.epilogs();
@@ -25,7 +25,7 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
         let stays = match lease.state {
             LeaseState::Active => true,
             LeaseState::Kept => keep::is_of_pool(locked.node, &lease),
-            // Its epilog has its own turn; until then Slurm counts it too.
+            // Its epilog has its own turn; until then Slurm counts it, too.
             LeaseState::Releasing => epilogs.contains(&lease.job_id),
             LeaseState::Carving => false,
         };
@@ -54,9 +54,9 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
 /// How long others may wait for the GPU while Slurm is asked.
 const ASK_LIMIT: Duration = Duration::from_secs(4);
 
-/// Ends the active leases on one side of the GPU whose jobs are over, but that of `except`: their epilog never came.
-/// Only if Slurm reports it. Without an answer nothing is ended, and after a missing answer Slurm is not asked
-/// again, as the GPU is locked meanwhile. Says how many went.
+/// Ends the active leases on one side of the GPU whose jobs have ended without an epilog, except that of `except`;
+/// only if Slurm says so. Without an answer no lease is ended, and Slurm is not asked again, because the GPU is
+/// locked meanwhile. Returns the number of ended leases.
 pub fn evict_finished(
     locked: &mut LockedGpu<'_>,
     side: Side,
@@ -78,7 +78,7 @@ pub fn evict_finished(
         let job = lease.job_id;
         let over = match slurm.job(job) {
             Ok(None) => true,
-            // Completing: its epilog is under way, or will be.
+            // Completing: its epilog runs or will run.
             Ok(Some(info)) => {
                 info.state == JobState::Finished || info.restart_count > lease.restart_count
             }
@@ -97,7 +97,7 @@ pub fn evict_finished(
     Ok(gone)
 }
 
-/// Ends the lease of a job that is over by Slurm's own word. Says whether it went.
+/// Ends the lease of a job that has ended by Slurm's answer. Returns whether it was ended.
 pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     let log = locked.log;
     let job = lease.job_id;
@@ -114,17 +114,17 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     ended.is_ok()
 }
 
-/// Ends a lease in whatever state it is.
+/// Ends a lease in any state.
 ///
 /// # Errors
-/// What stands for it cannot be taken down; then it stays.
+/// The slice cannot be removed; the lease then stays.
 pub fn end(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
     let retried = teardown::begin(locked.store, locked.lock(), lease)?;
     teardown::end(locked, lease, retried)?;
     Ok(())
 }
 
-/// Where a slice is, for messages.
+/// The place of a slice, for messages.
 pub fn place(lease: &Lease) -> String {
     let slice = &lease.slice;
     let kind = lease.kind();

@@ -1,5 +1,5 @@
-//! The epilog's work: remove the slices of a job, in any state. Slurm may run an epilog twice, and for a job that the
-//! prolog requeued.
+//! The epilog's work: removes the slices of a job, in any state. Slurm may run an epilog twice, and for a job that
+//! the prolog requeued.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +29,12 @@ use gpufrac_host::log::JobLog;
 use gpufrac_host::pause::Pause;
 use gpufrac_nvml::{ErrorClass, NvmlError, Session};
 
-/// How long dying processes are waited for.
+/// How long processes that are ending are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
-/// Why a slice could not be released.
+/// The reasons why a slice could not be released.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
     /// The lease cannot be read.
@@ -49,24 +49,24 @@ pub enum ReleaseError {
     /// NVML cannot be started.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The instance cannot be taken down.
+    /// The slice cannot be removed.
     #[error(transparent)]
     Teardown(#[from] TeardownError),
 }
 
 impl ReleaseError {
-    /// Whether processes do not end: then the GPU has a fault, and the next job cannot correct it.
+    /// Whether processes do not end: the GPU then has a fault, which the next job cannot correct.
     pub fn is_undead(&self) -> bool {
         matches!(self, ReleaseError::Teardown(TeardownError::Share(error)) if error.is_undead())
     }
 
-    /// Whether an admin has to look at the node.
+    /// Whether an admin must look at the node.
     pub fn drains(&self) -> bool {
         let is_ill = self.class() == ErrorClass::Broken || self.is_undead();
         is_ill && self.cause() != Cause::User
     }
 
-    /// Whether waiting may help. What a user can bring about is waited for, as it is not the node's fault.
+    /// Whether a retry can help. Errors that a user can cause are retried, because they are no fault of the node.
     pub fn class(&self) -> ErrorClass {
         if self.cause() == Cause::User {
             return ErrorClass::Transient;
@@ -93,18 +93,18 @@ impl Caused for ReleaseError {
     }
 }
 
-/// What becomes of instances whose pool keeps them for the next job of the same user.
+/// Whether instances are kept for the next job of the same user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reuse {
-    /// They stand.
+    /// Instances of pools with `reuse` are kept.
     Keep,
-    /// They go, as all others: another run of the job begins.
+    /// All instances are destroyed, because another run of the job begins.
     End,
 }
 
-/// Releases all slices of a job, the last one first, with patience for processes that are dying, once for all. One
-/// that cannot go, or whose lease cannot be read, does not keep the others; of several errors it is the one that calls
-/// for the most.
+/// Releases all slices of a job, the last one first, with one common time for processes that are ending. A slice that
+/// cannot be removed, or whose lease cannot be read, does not keep the others. Of several errors the most serious one
+/// is returned.
 pub fn release(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), ReleaseError> {
     release_in_time(
         node,
@@ -125,14 +125,14 @@ fn release_in_time(
     let store = node.leases()?;
     without::forget(&node.run, job_id)?;
     let (mut leases, damaged) = store.readable_of_job(job_id)?;
-    // By an epilog before this one.
+    // Kept by an earlier epilog.
     leases.retain(|lease| reuse == Reuse::End || lease.state != LeaseState::Kept);
     let _at_work = note(node, &leases, log);
-    // All leases before waiting for any: only this program knows that the job has ended, and it may be killed.
+    // All leases before any wait: only this program knows that the job has ended, and it may be killed.
     mark(&store, &leases, log);
     remains::end_group(node, job_id, log);
     for lease in &leases {
-        // They would keep an instance in use, and the search takes its time, which others are not to wait for.
+        // Such processes keep an instance in use. The search takes time, so it runs before others have to wait.
         remains::end_holders(node, lease, Effort::Thorough, log);
     }
     let failed = match leases.is_empty() {
@@ -160,7 +160,8 @@ fn release_in_time(
     }
 }
 
-/// Keeps others from repairing what is released here in its turn. Without a note they do, and this one finds it done.
+/// Notes this epilog, so that other programs do not repair its leases before its turn. Without a note they do, and
+/// this epilog finds nothing to do.
 fn note(node: &Node, leases: &[Lease], log: &JobLog) -> Vec<Epilog> {
     let gpu = |lease: &Lease| (lease.slice.gpu_index, lease.job_id);
     let gpus: BTreeSet<(GpuIndex, JobId)> = leases.iter().map(gpu).collect();
@@ -177,7 +178,7 @@ fn note(node: &Node, leases: &[Lease], log: &JobLog) -> Vec<Epilog> {
     notes
 }
 
-/// Marks the slices of a job that must not run, and waits for nothing: its epilog releases them.
+/// Marks the slices of a job that must not run, without waiting: its epilog releases them.
 pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreError> {
     let store = node.leases()?;
     let (leases, _) = store.readable_of_job(job_id)?;
@@ -185,8 +186,8 @@ pub fn mark_all(node: &Node, job_id: JobId, log: &JobLog) -> Result<(), StoreErr
     Ok(())
 }
 
-/// The mark needs no lock: every program that reads it may end the lease. A half-made lease can be ended as it
-/// is.
+/// The mark needs no lock: every program that reads it may end the lease. An incomplete lease can be ended without a
+/// mark.
 fn mark(store: &LeaseStore, leases: &[Lease], log: &JobLog) {
     for lease in leases.iter().rev() {
         if lease.state != LeaseState::Active {
@@ -212,17 +213,17 @@ fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError 
     kept
 }
 
-/// The slices of a job on their way out.
+/// The release of a job's slices.
 struct Release<'a> {
     node: &'a Node,
     log: &'a JobLog,
     store: &'a LeaseStore,
     locks: &'a Locks,
-    /// The job's place in the line of each GPU: one for all of its slices there.
+    /// The job's place in the queue of each GPU, one for all of its slices there.
     lines: BTreeMap<GpuIndex, Line<'a>>,
     reuse: Reuse,
     waiting: Waiting<'a>,
-    /// One for all slices, unless something fails.
+    /// One session for all slices, unless an error occurs.
     session: Option<Session>,
 }
 
@@ -241,7 +242,7 @@ impl Release<'_> {
                 Err(error) => return Err(error),
             };
             let left = match error {
-                // It was waited for long enough.
+                // The wait was long enough.
                 ReleaseError::Lock(LockError::Timeout { .. }) => Duration::ZERO,
                 _ => self.waiting.heals_within(PATIENCE),
             };
@@ -252,13 +253,13 @@ impl Release<'_> {
         }
     }
 
-    /// Holds the GPU for one try only: others carve on it between two.
+    /// Holds the GPU for one attempt only: others make slices on it between two attempts.
     fn try_once(&mut self, lease: &Lease, reuse: Reuse) -> Result<Tried, ReleaseError> {
-        // A prolog's repair may have been here.
+        // A prolog's repair may have ended it.
         let Some(now) = self.store.again(lease)? else {
             return Ok(Tried::Done);
         };
-        // Starting the driver is slow: no program waits for it, and a kept instance does not need it.
+        // Starting the driver is slow: no program should wait for it, and a kept instance does not need it.
         let keeps = reuse == Reuse::Keep && keep::may_be_kept(self.node, &now);
         let session = match (keeps, self.session.take()) {
             (true, session) => session,
@@ -303,15 +304,16 @@ impl Release<'_> {
     }
 }
 
-/// What became of one try to release a slice.
+/// The outcome of one attempt to release a slice.
 enum Tried {
-    /// It is gone or kept.
+    /// The slice is removed or kept.
     Done,
-    /// It cannot be kept. To destroy it takes a session, for which the GPU is given to others.
+    /// The instance cannot be kept. Its destruction needs a session, and the GPU is given to others while the session
+    /// starts.
     NotKept,
 }
 
-/// Releases and converts the result into the exit status.
+/// Releases the slices, and converts the result into the exit status.
 pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Exit {
     if !node.has_pools() && has_no_lease(node, job_id) {
         return Exit::Done;
@@ -319,11 +321,11 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
     let waiting = Waiting::new(Hook::Epilog, job_id, node, Some(slurm), log);
     match release_in_time(node, job_id, log, Reuse::Keep, waiting) {
         Ok(()) => Exit::Done,
-        // Never set up: then nothing was carved here either.
+        // The node was never set up, so no slice was made here.
         Err(ReleaseError::Store(StoreError::Absent { .. })) => Exit::Done,
         Err(error) if !error.drains() => {
-            // Not the node's fault. The lease says what is to be done, its place stays taken, and
-            // the next prolog on this GPU tries again.
+            // Not a fault of the node. The lease records what must be done, its place stays taken, and the next
+            // prolog on this GPU tries again.
             log.error(format!("the slice cannot be released yet: {error}"));
             Exit::Done
         }
@@ -336,7 +338,7 @@ pub fn epilog(node: &Node, job_id: JobId, slurm: &dyn Slurm, log: &JobLog) -> Ex
     }
 }
 
-/// Whether the job has none on a node of no pool: it may be of a pool that was on the node when the job started.
+/// Whether the job has no lease on a node without a pool; the node may have had a pool when the job started.
 fn has_no_lease(node: &Node, job_id: JobId) -> bool {
     let leases = node
         .leases()

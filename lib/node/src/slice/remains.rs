@@ -20,30 +20,31 @@ use crate::node::Node;
 use crate::state::leases::StoreError;
 use crate::state::record::{NodeRecord, RecordError};
 
-/// How long processes are ended that come again as they are killed.
+/// How long processes are killed that start new ones meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The same where others wait.
+/// As [`PATIENCE`], while others wait.
 const SHORT_PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long devices are denied in a group: with many groups below it each rule takes its time.
+/// How long devices are denied in a group: with many groups below it each rule takes time.
 const DENIAL: Duration = Duration::from_secs(10);
-/// How many groups below that of a job are looked at.
+/// The most groups below that of a job that are searched.
 const MOST_GROUPS: usize = 10_000;
 
-/// How thoroughly processes are looked for.
+/// The effort of a search for processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// No program waits: seconds, if a user causes it. A user with more open files than this limit may hide something.
+    /// No program waits: up to seconds, if a user causes it. A user with more open files than the limit may hide a
+    /// device.
     Thorough,
     /// Others wait for the GPU's lock.
     Quick,
 }
 
-/// Ends the processes of a lease's user that hold its devices open, wherever they are: in another job, or in none. Those
-/// in the group of a job with a lease of the same device may have it.
+/// Kills the processes of a lease's user that hold its devices open, wherever they run: in another job, or in none.
+/// Processes in the group of a job with a lease of the same device may hold it.
 ///
-/// Processes of other users are not killed, because every user can pass a descriptor to a process that accepts it. No instance is
-/// granted while they hold its files ([`holders::HeldCaps`]).
+/// Processes of other users are not killed, because every user can pass a descriptor to a process that accepts it. No
+/// instance is granted while they hold its files ([`holders::HeldCaps`]).
 pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     let rights = match Rights::beside(lease, node) {
         Ok(rights) => rights,
@@ -99,7 +100,7 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
 struct Rights {
     record: NodeRecord,
     devices: Vec<DeviceNumber>,
-    /// The leases of other jobs that have one of the devices too.
+    /// The leases of other jobs that have one of the devices, too.
     others: Vec<Lease>,
 }
 
@@ -120,7 +121,7 @@ impl Rights {
         })
     }
 
-    /// Whether a process is one of a job that has the device; any of the devices, where none is named.
+    /// Whether a process belongs to a job that has the device; without a device, to a job that has any of them.
     fn has(&self, pid: i32, device: Option<DeviceNumber>) -> bool {
         let has_device = |other: &&Lease| {
             device.is_none_or(|device| self.record.devices(other).contains(&device))
@@ -133,7 +134,7 @@ impl Rights {
         })
     }
 
-    /// The processes of a user that hold a device without a right to it, and those that could not be looked at.
+    /// The processes of a user that hold a device without permission, and those that could not be searched.
     fn offenders(&self, user: UserId, most: usize) -> (Vec<Holder>, Vec<i32>) {
         let wanted = |device| self.devices.contains(&device);
         let Search {
@@ -146,7 +147,7 @@ impl Rights {
     }
 }
 
-/// Why the holders of a lease's devices are unknown.
+/// The reasons why the permitted holders are not known.
 #[derive(Debug, thiserror::Error)]
 enum RightsError {
     /// The record of node-setup.
@@ -157,9 +158,9 @@ enum RightsError {
     Store(#[from] StoreError),
 }
 
-/// Closes the devices of the pools to the remains of a job's group on control groups of version 1, ends its processes and
-/// removes it. With Slurm 22.05 users own the groups of tasks: they can move processes of their other jobs into them,
-/// which Slurm then finds in no job.
+/// Closes the devices of the pools to the remains of a job's group on control groups of version 1, kills its
+/// processes and removes it. With Slurm 22.05 users own the groups of tasks: they can move processes of their other
+/// jobs into them, which Slurm then finds in no job.
 pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
     let mounts = fs::read_to_string(MOUNTS).unwrap_or_default();
     let groups: Vec<PathBuf> = Mount::list(&mounts, has_devices)
@@ -186,7 +187,7 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
                 break;
             }
             if left == 0 && folders(&group, MOST_GROUPS).len() < MOST_GROUPS {
-                // Slurm's own: slurmstepd leaves the group when its step is over.
+                // slurmstepd itself, which leaves the group at the end of its step.
                 break;
             }
             std::thread::sleep(PAUSE);
@@ -194,7 +195,7 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
     }
 }
 
-/// The groups of a job below one mount: `slurm_NODE/uid_N/job_N`, without the node's name as Slurm is built by others.
+/// The groups of a job below one mount: `slurm_NODE/uid_N/job_N`; some builds of Slurm leave out the node's name.
 fn groups_of(mount: &Path, node: &str, job_id: JobId) -> Vec<PathBuf> {
     let roots = [format!("slurm_{node}"), "slurm".to_owned()].map(|name| mount.join(name));
     let Some(root) = roots.iter().find(|root| root.is_dir()) else {
@@ -206,18 +207,18 @@ fn groups_of(mount: &Path, node: &str, job_id: JobId) -> Vec<PathBuf> {
     groups.filter(|group| group.is_dir()).collect()
 }
 
-/// Why devices stay open in what is left of a group.
+/// The reasons why devices stay open in the remains of a group.
 #[derive(Debug, thiserror::Error)]
 enum DenyError {
-    /// A file of the group.
+    /// A file of the group cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The kernel goes through all groups below with each rule.
+    /// It took too long: the kernel visits all groups below for each rule.
     #[error("not all devices are denied: its user made too many groups; remove them")]
     TooLong,
 }
 
-/// Denies every device of the pools in a group and in those below it; GPUs first.
+/// Denies every device of the pools in a group and in those below it, GPUs first.
 fn deny(group: &Path, record: &NodeRecord, until: Instant) -> Result<(), DenyError> {
     let folder = RootDir::open(group)?;
     let rules = record.rules(&[]).into_iter();
@@ -225,13 +226,13 @@ fn deny(group: &Path, record: &NodeRecord, until: Instant) -> Result<(), DenyErr
         if Instant::now() > until {
             return Err(DenyError::TooLong);
         }
-        // The kernel takes one rule per write.
+        // The kernel accepts one rule for each write.
         folder.tell("devices.deny", &rule.to_string())?;
     }
     Ok(())
 }
 
-/// Kills the users' processes in a group and in those below; says how many there were.
+/// Kills users' processes in a group and in those below it; returns their number.
 fn kill(group: &Path, log: &JobLog) -> usize {
     let mut count = 0;
     for folder in folders(group, MOST_GROUPS) {
@@ -260,7 +261,7 @@ fn is_in(pid: i32, group: &Path) -> bool {
         .any(|part| Some(part) == name)
 }
 
-/// Removes a group with those below it; says whether it is gone. The kernel keeps one with processes in it.
+/// Removes a group with those below it; returns whether it is gone. The kernel keeps a group with processes.
 fn remove(group: &Path, most: usize) -> bool {
     for folder in folders(group, most) {
         let _ = fs::remove_dir(folder);
@@ -268,8 +269,8 @@ fn remove(group: &Path, most: usize) -> bool {
     !group.exists()
 }
 
-/// A group and those below it, each after those below it; no more than can be looked at in a moment, as users make as
-/// many as they like.
+/// A group and those below it, children before their parents; at most as many as can be searched in a moment, because
+/// users can make any number of them.
 fn folders(group: &Path, most: usize) -> Vec<PathBuf> {
     let mut found = vec![group.to_owned()];
     let mut read = 0;

@@ -1,4 +1,4 @@
-//! Removing the slice of a lease, and nothing else. An earlier run that died may have done each step before.
+//! Removes the slice of a lease, and nothing else. An earlier run that died may have done each step before.
 
 use gpufrac_core::lease::{Instance, Lease, LeaseError, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
@@ -20,25 +20,25 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
 
-/// Why a slice could not be taken down.
+/// The reasons why a slice could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {
-    /// NVML refused or could not say what stands on the GPU.
+    /// NVML refused, or did not report the instances on the GPU.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// The GPU of the lease is not there: nothing is known of its instance.
+    /// The GPU of the lease is missing, so nothing is known about its instance.
     #[error("the GPU {uuid} of the lease is not on this node any more")]
     NoGpu {
         /// UUID of the GPU.
         uuid: String,
     },
-    /// The capability files could not be given back.
+    /// The capability files could not be given back to root.
     #[error(transparent)]
     Caps(#[from] CapsError),
     /// The compute mode could not be restored.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// The job could not be taken out of its control daemon.
+    /// The job could not be removed from its control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
     /// A file could not be removed.
@@ -47,18 +47,18 @@ pub enum TeardownError {
     /// The lease could not be changed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The lease cannot go to this state.
+    /// The lease cannot change to this state.
     #[error(transparent)]
     Lease(#[from] LeaseError),
 }
 
 impl TeardownError {
-    /// Whether processes still run on the slice.
+    /// Whether processes still use the slice.
     pub fn is_in_use(&self) -> bool {
         matches!(self, TeardownError::Nvml(error) if error.is_in_use())
     }
 
-    /// Whether waiting may help. What a user can bring about is waited for, as it is not the node's fault.
+    /// Whether a retry can help. Errors that a user can cause are retried, because they are no fault of the node.
     pub fn class(&self) -> ErrorClass {
         if self.cause() == Cause::User {
             return ErrorClass::Transient;
@@ -90,26 +90,26 @@ impl Caused for TeardownError {
     }
 }
 
-/// What a teardown found.
+/// The instance that a removal found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// The instance, which is gone now.
+    /// The lease's instance, which is destroyed now.
     Ours,
-    /// Nothing: it was gone already.
+    /// None; it was destroyed before.
     Nothing,
-    /// Another instance with the same ids. It stands; ours is gone.
+    /// Another instance with the same ids, which stays; the lease's is gone.
     Foreign,
 }
 
-/// Puts a lease in `releasing`. Says whether it was there before: then a run that died may have done any part of the rest.
-/// `lock`: that of the lease's GPU.
+/// Changes a lease to `releasing`. Returns whether it was in this state before: a killed program may then have done
+/// any part of the following steps. `lock`: that of the lease's GPU.
 pub fn begin(store: &LeaseStore, lock: &GpuLock, lease: &mut Lease) -> Result<bool, TeardownError> {
     if lease.state == LeaseState::Releasing {
         return Ok(true);
     }
     lease.advance(LeaseState::Releasing)?;
     match store.write(lock, lease) {
-        // Where users took all space the mark would not be missed: the lease goes, and what goes gives space back.
+        // If users have used up all space, the mark is left out: the lease is ended now, which frees space.
         Err(error) if error.class() == ErrorClass::Transient => {}
         other => other?,
     }
@@ -117,8 +117,8 @@ pub fn begin(store: &LeaseStore, lock: &GpuLock, lease: &mut Lease) -> Result<bo
     Ok(false)
 }
 
-/// Ends a lease: the instance goes, then the usage record is written, then the lease goes. On an error the lease stays, and
-/// this can be called again. `retried`: from [`begin`].
+/// Ends a lease: destroys the instance, then writes the usage record, then removes the lease. After an error the
+/// lease stays, and this can be called again. `retried`: from [`begin`].
 pub fn end(
     locked: &mut LockedGpu<'_>,
     lease: &mut Lease,
@@ -138,15 +138,15 @@ pub fn end(
     Ok(found)
 }
 
-/// Writes down what the job had, until now. `retried`: a run that died may have done so.
+/// Writes the usage record of the job, until now. `retried`: a killed program may have written it.
 pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobLog) {
-    // An instance that was never made is no usage; a share is the job's from the intent on.
+    // An instance that was never created is no usage; a share belongs to the job from the first lease on.
     if lease.slice.cuda_device().is_none() {
         return;
     }
     let record = UsageRecord::of(lease, now_unix());
     if let Err(error) = usage::append(&node.state, &record, retried) {
-        // The slice must go back to the pool all the same; the line says what was lost.
+        // The slice must return to the pool in any case; the line reports what was lost.
         log.error(format!(
             "no usage record ({} s of {} lost): {error}",
             record.seconds, record.profile
@@ -154,7 +154,7 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     }
 }
 
-/// Drops the lease of a slice that is gone.
+/// Removes the lease of a slice that is gone.
 pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownError> {
     locked.node.locks()?.forget_slice(lease)?;
     locked.remove(lease)?;
@@ -162,7 +162,7 @@ pub fn drop_lease(locked: &LockedGpu<'_>, lease: &Lease) -> Result<(), TeardownE
     Ok(())
 }
 
-/// Takes down all that a lease stands for, as far as it stands and no other lease shares it.
+/// Removes everything of a lease that still exists and that no other lease shares.
 pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, TeardownError> {
     if locked.gpu.uuid != lease.slice.gpu_uuid {
         let uuid = lease.slice.gpu_uuid.clone();
@@ -175,7 +175,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         locked.node.remove_hami_cache(lease)?;
         reached("release.cache_removed");
     }
-    // Clients before what they run on.
+    // Clients end before the daemon and device that they use.
     if let Some(tenants) = Tenants::of(locked, lease)? {
         tenants.leave()?;
         reached("release.daemon_left");
@@ -185,7 +185,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
         && let Some(instance) = &mig.instance
         && lease.mechanism() == Mechanism::Mig
     {
-        // Identified by its UUID: other leases are not read, because a damaged one must not keep it.
+        // Identified by its UUID. Other leases are not read, because a damaged one must not prevent the removal.
         return dismantle_known(locked, mig, instance);
     }
     let others = locked.store.others_of_gpu(lease)?;
@@ -201,7 +201,7 @@ pub fn dismantle(locked: &mut LockedGpu<'_>, lease: &Lease) -> Result<Found, Tea
     }
 }
 
-/// Destroys an instance, if it stands. `others`: the other leases on the GPU.
+/// Destroys an instance, if it exists. `others`: the other leases on the GPU.
 fn dismantle_instance(
     locked: &mut LockedGpu<'_>,
     mig: &MigSlice,
@@ -241,9 +241,9 @@ fn dismantle_known(
         return Ok(Found::Foreign);
     }
     let inside = gpu.compute_instances(instance.gi_id)?;
-    // The driver uses ids again: only the UUID says that it is ours. A GPU instance without
-    // a compute instance has none; with the id, the profile and the place of the lease
-    // it is ours, left by a teardown that died in between.
+    // The driver reuses ids, so only the UUID identifies the instance. A GPU instance without a compute instance has
+    // no UUID; with the id, the profile and the place of the lease it is the lease's, left by a removal that died in
+    // between.
     if inside
         .iter()
         .any(|ci| ci.ci_id != instance.ci_id || ci.mig_uuid != instance.mig_uuid)
@@ -258,8 +258,8 @@ fn dismantle_known(
     Ok(Found::Ours)
 }
 
-/// Destroys the instance with this MIG UUID, if it stands here. No other has that, so that it is ours and on the right
-/// GPU; and it fills its GPU instance, so that this is ours as well.
+/// Destroys the instance with this MIG UUID, if it exists on this GPU. No other instance has this UUID, so it is the
+/// lease's and this is the right GPU; it fills its GPU instance, so that one is the lease's as well.
 fn destroy_named(
     locked: &LockedGpu<'_>,
     instance: &Instance,
@@ -279,9 +279,9 @@ fn destroy_named(
     Ok(true)
 }
 
-/// A lease that names no instance: its carving died somewhere between the intent and the
-/// record. When the intent was written its place was empty, so what stands exactly there
-/// with this profile, and is in no other lease, was made for it.
+/// A lease without an instance: its program died between the first lease and the record of the instance. When the
+/// lease was written its place was empty, so an instance at exactly this place, with this profile and in no other
+/// lease, was created for it.
 fn dismantle_intended(
     locked: &LockedGpu<'_>,
     mig: &MigSlice,
@@ -306,8 +306,7 @@ fn dismantle_intended(
     Ok(Found::Ours)
 }
 
-/// The GPU that a lease names. Most likely it still has its index; whether it has is asked where it matters
-/// ([`dismantle`]).
+/// The GPU of a lease. It probably still has its index; [`dismantle`] checks this where it matters.
 pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, TeardownError> {
     let (slice, uuid) = (&lease.slice, &lease.slice.gpu_uuid);
     let presumed = session.presumed_gpu(slice.gpu_index, uuid, slice.gpu_minor)?;
@@ -319,16 +318,16 @@ pub fn gpu_of<'s>(session: &'s Session, lease: &Lease) -> Result<Gpu<'s>, Teardo
     }
 }
 
-/// Where the GPU of a lease was.
+/// Where the GPU of a lease was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sure {
     /// At its index.
     Here,
-    /// At another one.
+    /// At another index.
     Elsewhere,
 }
 
-/// Makes sure that the GPU is the one that its index was taken for, or finds that one.
+/// Checks that the GPU is the one that its index was taken for, otherwise finds it.
 fn make_sure(locked: &mut LockedGpu<'_>) -> Result<Sure, TeardownError> {
     if locked.gpu.is_itself()? {
         return Ok(Sure::Here);

@@ -1,5 +1,5 @@
-//! MIG instances without a lease: made by hand or by another program, or left after `<run>` was removed. gpufrac
-//! destroys none of them without an admin's command, and makes no slice in their place.
+//! MIG instances without a lease: created by an admin or by another program, or left after `<run>` was removed.
+//! gpufrac destroys none of them without an admin's command, and makes no slice in their place.
 
 use std::fmt;
 
@@ -14,10 +14,10 @@ use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
 
-/// What an admin does about one.
+/// What an admin does about such an instance.
 pub const FIX: &str = "`gpufrac clean` shows it and destroys it if nothing uses it; no slice is made in its place until then";
 
-/// An instance that no lease names.
+/// An instance without a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unleased {
     /// NVML index of its GPU.
@@ -26,7 +26,7 @@ pub struct Unleased {
     pub instance: Instance,
     /// The name of its profile, such as `3g.40gb`.
     pub profile: String,
-    /// The processes that run on it, as far as this user sees them.
+    /// The processes on it, as far as this user can see them.
     pub pids: Vec<u32>,
 }
 
@@ -51,24 +51,24 @@ impl fmt::Display for Unleased {
     }
 }
 
-/// Why an instance was not destroyed, or was not looked for.
+/// The reasons why an instance was not destroyed, or was not searched for.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanError {
     /// The driver refuses.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// Which instances have leases is not known.
+    /// The leases cannot be read, so instances without a lease are not known.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The instance's files.
+    /// The instance's files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// Something runs on it.
+    /// A process uses it.
     #[error("{0}: end it first")]
     InUse(Unleased),
 }
 
-/// Those of all GPUs of the node's pools.
+/// The instances without a lease on all GPUs of the node's pools.
 ///
 /// # Errors
 /// As [`find`].
@@ -89,11 +89,11 @@ pub fn of_node(node: &Node, session: &Session) -> Result<Vec<Unleased>, CleanErr
     Ok(found)
 }
 
-/// The instances of a GPU that no lease names. It need not be locked: what a prolog or an epilog is at work on is seen to
-/// come and go.
+/// The instances of a GPU without a lease. The GPU need not be locked: instances that a prolog or an epilog is
+/// creating or destroying are recognised by a second reading.
 ///
 /// # Errors
-/// The driver does not say, or a lease cannot be read.
+/// The driver does not answer, or a lease cannot be read.
 pub fn find(
     gpu: &Gpu<'_>,
     geometry: &Geometry,
@@ -103,7 +103,7 @@ pub fn find(
     if seen.is_empty() {
         return Ok(Vec::new());
     }
-    // One whose lease went just now was being released.
+    // An instance whose lease has just been removed was being released.
     let still = gpu.instances(geometry)?;
     let both = seen.into_iter().filter(|it| still.contains(it)).collect();
     let left = without_lease(gpu, both, store)?;
@@ -136,7 +136,7 @@ fn without_lease(
     Ok(instances)
 }
 
-/// Whether an instance is that of a lease, or stands where one is about to be made.
+/// Whether an instance is that of a lease, or is at the place of a lease without an instance.
 fn names(lease: &Lease, instance: &Instance) -> bool {
     lease.slice.mig().is_some_and(|mig| {
         let same_place =
@@ -146,10 +146,10 @@ fn names(lease: &Lease, instance: &Instance) -> bool {
     })
 }
 
-/// Destroys an instance that no lease names and nothing runs on. Says whether it was still there.
+/// Destroys an instance without a lease that no process uses. Returns whether it still existed.
 ///
 /// # Errors
-/// It is in use, or a lease cannot be read, or the driver refuses: then it stands.
+/// It is in use, a lease cannot be read, or the driver refuses; the instance then stays.
 pub fn destroy(locked: &LockedGpu<'_>, wanted: &Unleased) -> Result<bool, CleanError> {
     let gpu = &locked.gpu;
     let mut standing = find(gpu, &gpu.geometry()?, locked.store)?.into_iter();

@@ -1,5 +1,5 @@
 //! How long a prolog or an epilog waits: for its turn at a GPU as long as the queue moves and its own time lasts, and
-//! for transient errors after its turn.
+//! for temporary errors after its turn.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +12,29 @@ use crate::state::line::Line;
 use crate::state::locks::{GpuLock, LockError};
 use gpufrac_host::log::JobLog;
 
-/// What a prolog or an epilog takes for its time as long as it does not know what slurm.conf says.
+/// The assumed time limit of a prolog or epilog until slurm.conf's is known.
 const USUAL_LIMIT: Duration = Duration::from_secs(60);
-/// The same where slurm.conf sets no limit: seven prologs and as many epilogs on a driver that takes three seconds for each call.
+/// The time limit if slurm.conf sets none: seven prologs and as many epilogs on a driver that needs three seconds for
+/// each call.
 const LONGEST: Duration = Duration::from_secs(300);
-/// What is kept of that time for the work itself, and for giving the job back.
+/// The part of this time for the work itself, and for requeueing the job.
 const RESERVE: Duration = Duration::from_secs(15);
-/// From then on users are shown what their job waits for.
+/// The wait after which users are shown what their job waits for.
 const NOTICE: Duration = Duration::from_secs(5);
-/// When an epilog asks for its limit: it has no other use for libslurm.
+/// The wait after which an epilog asks for its limit; it needs libslurm for nothing else.
 const EPILOG_ASKS: Duration = Duration::from_secs(10);
 
-/// What slurmd runs.
+/// The programs that slurmd runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hook {
     /// Before a job.
     Prolog,
-    /// After it.
+    /// After a job.
     Epilog,
 }
 
 impl Hook {
-    /// How long it may take by what slurm.conf says, if that is known.
+    /// The time limit in slurm.conf; a default if it is not known.
     fn limit(self, limits: Option<HookLimits>) -> Duration {
         let own = |limits: HookLimits| match self {
             Hook::Prolog => limits.prolog,
@@ -43,7 +44,7 @@ impl Hook {
     }
 }
 
-/// The time of one prolog or epilog.
+/// The time budget of one prolog or epilog.
 pub(super) struct Waiting<'a> {
     hook: Hook,
     job_id: JobId,
@@ -51,17 +52,17 @@ pub(super) struct Waiting<'a> {
     slurm: Option<&'a dyn Slurm>,
     log: &'a JobLog,
     start: Instant,
-    /// In lines, up to now.
+    /// The time in queues so far.
     in_line: Duration,
-    /// How long was worked until the first failure.
+    /// The time of work until the first failure.
     failed_after: Option<Duration>,
     is_shown: bool,
-    /// A turn did not come: none is waited for again.
+    /// Whether a turn did not come; then no further turn is waited for.
     is_spent: bool,
 }
 
 impl<'a> Waiting<'a> {
-    /// Begins now.
+    /// The budget begins now.
     pub(super) fn new(
         hook: Hook,
         job_id: JobId,
@@ -109,8 +110,7 @@ impl<'a> Waiting<'a> {
         turn
     }
 
-    /// How long what has just failed may still be tried again: `patience` from the first failure on, the time in lines not
-    /// counted.
+    /// How long a failed step may be retried: `patience` from the first failure on, without the time in queues.
     pub(super) fn heals_within(&mut self, patience: Duration) -> Duration {
         let worked = self.start.elapsed().saturating_sub(self.in_line);
         let first = *self.failed_after.get_or_insert(worked);
@@ -118,7 +118,7 @@ impl<'a> Waiting<'a> {
         left.min(self.left())
     }
 
-    /// Shows users why their job does not start here, where they have waited for it.
+    /// Shows users why their job does not start here, if they have waited.
     pub(super) fn give_up(&self, error: &dyn std::fmt::Display) {
         if let Some(slurm) = self.slurm
             && self.start.elapsed() >= NOTICE
@@ -130,21 +130,21 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// How long may be waited yet.
+    /// The remaining time for waits.
     fn left(&self) -> Duration {
         let limit = self.limit();
         let end = limit.saturating_sub(RESERVE.min(limit / 4));
         end.saturating_sub(self.start.elapsed())
     }
 
-    /// How long slurmd lets this run.
+    /// The time limit of slurmd.
     fn limit(&self) -> Duration {
         let asks = self.hook == Hook::Prolog || self.start.elapsed() >= EPILOG_ASKS;
         let limits = self.slurm.filter(|_| asks).and_then(Slurm::hook_limits);
         self.hook.limit(limits)
     }
 
-    /// Says once, in the log and to the job's user, what is waited for.
+    /// Says once, in the log and to the job's user, what the program waits for.
     fn show(&mut self, what: &str) {
         if self.is_shown {
             return;

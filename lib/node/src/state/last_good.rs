@@ -11,13 +11,13 @@ use std::path::Path;
 use gpufrac_core::config::last_good_name;
 use gpufrac_host::files::{FileError, RootDir};
 
-/// Keeps a copy of the text of `config`; one that is there already is only read.
+/// Keeps a copy of the text of `config`; an identical copy is not written again.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be used.
 pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), FileError> {
     if let Some(above) = folder.parent() {
-        // Usage records are below it, for all to read.
+        // Usage records are below it; all users can read them.
         RootDir::create(above, 0o755)?;
     }
     let (dir, _) = RootDir::create(folder, 0o700)?;
@@ -25,15 +25,15 @@ pub fn keep(folder: &Path, config: &Path, node: &str, text: &str) -> Result<(), 
     if dir.read(&name)?.as_deref() == Some(text) {
         return Ok(());
     }
-    // Prologs of several jobs may do so at once.
+    // Prologs of several jobs may do so at the same time.
     let temporary = format!(".{name}.{}.tmp", std::process::id());
     dir.write_through(&temporary, &name, text, 0o600)
 }
 
-/// The copy of the text of `config`, if there is one.
+/// The copy of the text of `config`; None if there is none.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be used.
 pub fn read(folder: &Path, config: &Path, node: &str) -> Result<Option<String>, FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.read(&name(config, node)),
@@ -45,7 +45,7 @@ pub fn read(folder: &Path, config: &Path, node: &str) -> Result<Option<String>, 
 /// Removes the copy, if there is one.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be used.
 pub fn forget(folder: &Path, config: &Path, node: &str) -> Result<(), FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.remove(&name(config, node)).map(drop),
@@ -75,7 +75,7 @@ partitions = ["gpu"]
 nodes = "n1"
 "#;
 
-    /// What is complained of, and how the file comes to that.
+    /// Words of the complaint, and the fault in the file.
     type Spoilt = (&'static str, fn(&Place));
 
     struct Place {
@@ -100,7 +100,7 @@ nodes = "n1"
             fs::set_permissions(&self.config, fs::Permissions::from_mode(0o644)).unwrap();
         }
 
-        /// The pools of the node, and what is complained of.
+        /// The pools of the node, and the complaint.
         fn serve(&self) -> Result<(Vec<String>, String), NodeError> {
             let served = Node::load_to_serve(&self.config, "n1", &self.copies)?;
             if let Some(text) = &served.text {
@@ -128,7 +128,7 @@ nodes = "n1"
             "{said}"
         );
         assert!(said.contains("run `gpufrac check --file-only`"), "{said}");
-        // It is the good copy: what is new in its pools holds.
+        // The file is the valid copy, so changes of its pools count.
         assert!(Node::load(&place.config, "n1").is_err());
         place.write("");
         assert_eq!(place.serve().unwrap().0, ["p"]);
@@ -144,7 +144,7 @@ nodes = "n1"
             ("pool.p.layuot: unknown key", |place| {
                 place.write(&GOOD.replace("layout", "layuot"));
             }),
-            // Half of it.
+            // Half of the text.
             ("gpufrac.toml:6: ", |place| {
                 place.write(&GOOD[..GOOD.len() - 30])
             }),
@@ -196,7 +196,7 @@ nodes = "n1"
         assert_eq!(of(&place.config, "n1").as_deref(), Some(GOOD));
         assert_eq!(of(&place.config, "n2"), None);
         assert_eq!(of(Path::new("/etc/gpufrac/gpufrac.toml"), "n1"), None);
-        // A copy that others can change is none.
+        // A copy that others can change is not used.
         fs::set_permissions(&copy, fs::Permissions::from_mode(0o666)).unwrap();
         fs::remove_file(&place.config).unwrap();
         assert!(place.serve().is_err());

@@ -12,20 +12,20 @@ use gpufrac_nvml::ErrorClass;
 use crate::node::class_of_file;
 use crate::state::locks::GpuLock;
 
-/// What to do where node-setup has not made what must be there.
+/// The cure if a file of node-setup is missing.
 pub(crate) const SETUP: &str =
     "run `gpufrac node-setup`: jobs that run keep their slices; at boot it comes before slurmd";
 
-/// Why a lease could not be read or written.
+/// The reasons why a lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A file could not be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The folder is not there.
+    /// The folder does not exist.
     #[error("`{}` does not exist: run `gpufrac node-setup` before slurmd starts", path.display())]
     Absent {
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
     },
     /// A file is not a lease.
@@ -33,7 +33,7 @@ pub enum StoreError {
     Lease {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: LeaseError,
     },
     /// A file's name and its content name different slices.
@@ -70,11 +70,11 @@ impl StoreError {
         format!("`gpufrac lease drop {name}`, which looks whether the job is over and asks")
     }
 
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             StoreError::File(error) => class_of_file(error),
-            // The node is well: an older build runs on it for a while.
+            // The node has no fault: an older build runs on it for a while.
             StoreError::Lease { source, .. } if source.is_of_newer_build() => ErrorClass::Transient,
             StoreError::Absent { .. } | StoreError::Lease { .. } | StoreError::WrongJob { .. } => {
                 ErrorClass::Broken
@@ -90,7 +90,7 @@ pub struct LeaseStore {
 }
 
 impl LeaseStore {
-    /// Opens `<run>/leases`; refuses a folder that a user other than root could change.
+    /// Opens `<run>/leases`; refuses a folder that others than root could change.
     pub fn open(run: &Path) -> Result<LeaseStore, StoreError> {
         let path = run.join("leases");
         match RootDir::open(&path) {
@@ -106,8 +106,7 @@ impl LeaseStore {
         self.named(self.dir.names()?.into_iter().filter(own))
     }
 
-    /// Those leases of a job that can be read, by number, and what is wrong with the others: a job that is over leaves
-    /// nothing that is known of.
+    /// Those leases of a job that can be read, by number, and the errors of the others.
     pub fn readable_of_job(
         &self,
         job_id: JobId,
@@ -116,8 +115,8 @@ impl LeaseStore {
         self.readable_of(self.dir.names()?.into_iter().filter(own))
     }
 
-    /// Every lease that can be read, by job id and number, and what is wrong with the others. For people: who decides by
-    /// what is not leased takes [`LeaseStore::list`].
+    /// All leases that can be read, by job id and number, and the errors of the others. For output to people; a
+    /// decision that depends on what is not leased needs [`LeaseStore::list`].
     pub fn readable(&self) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> {
         let ours = |name: &String| lease::read_name(name).is_some();
         self.readable_of(self.dir.names()?.into_iter().filter(ours))
@@ -138,7 +137,7 @@ impl LeaseStore {
         Ok((leases, errors))
     }
 
-    /// The lease of this name; None if there is none.
+    /// The lease with this name; None if there is none.
     ///
     /// # Errors
     /// It cannot be read.
@@ -146,11 +145,11 @@ impl LeaseStore {
         self.read(name)
     }
 
-    /// Removes the file of a lease that cannot be read, and gives its text, if it has one. It needs no lock: nobody
-    /// changes such a file. None where it can be read, or is gone.
+    /// Removes the file of a lease that cannot be read; returns its text, if it has one. Needs no lock, because no
+    /// program changes such a file. None if the lease can be read, or does not exist.
     ///
     /// # Errors
-    /// The file refuses.
+    /// The file cannot be removed.
     pub fn drop_unreadable(&self, name: &str) -> Result<Option<String>, StoreError> {
         if lease::read_name(name).is_none() || self.read(name).is_ok() {
             return Ok(None);
@@ -161,7 +160,7 @@ impl LeaseStore {
         Ok(Some(text))
     }
 
-    /// The same lease as it is now; None if it is gone.
+    /// The current state of a lease; None if it does not exist any more.
     pub fn again(&self, lease: &Lease) -> Result<Option<Lease>, StoreError> {
         self.read(&lease.name())
     }
@@ -183,14 +182,14 @@ impl LeaseStore {
         }
     }
 
-    /// Every lease, by job id and number. One file that cannot be read fails all: who decides by what is
-    /// *not* leased must not decide by half of the leases.
+    /// All leases, by job id and number. One file that cannot be read is an error for all, because a decision that
+    /// depends on what is *not* leased needs all leases.
     pub fn list(&self) -> Result<Vec<Lease>, StoreError> {
         self.named(self.names()?)
     }
 
     fn names(&self) -> Result<impl Iterator<Item = String> + use<>, StoreError> {
-        // Other names are what a killed writer left.
+        // Other names are temporary files of killed writers.
         let ours = |name: &String| lease::read_name(name).is_some();
         Ok(self.dir.names()?.into_iter().filter(ours))
     }
@@ -205,7 +204,7 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// The leases on a GPU, by job id and number. One file that is no lease fails all here too, of whatever GPU it may be.
+    /// The leases on a GPU, by job id and number. A file that is no lease is an error, because its GPU is not known.
     pub fn of_gpu(&self, gpu_uuid: &str) -> Result<Vec<Lease>, StoreError> {
         let mut leases = Vec::new();
         for name in self.names()? {
@@ -221,26 +220,27 @@ impl LeaseStore {
         Ok(leases)
     }
 
-    /// The leases on the GPU of a lease, without itself.
+    /// The other leases on the GPU of a lease.
     pub fn others_of_gpu(&self, lease: &Lease) -> Result<Vec<Lease>, StoreError> {
         let mut leases = self.of_gpu(&lease.slice.gpu_uuid)?;
         leases.retain(|other| !other.is_same(lease));
         Ok(leases)
     }
 
-    /// Writes a lease whole. `lock`: that of its GPU.
+    /// Writes a lease as a whole file. `lock`: that of its GPU.
     ///
     /// # Errors
-    /// A file refuses.
+    /// A file cannot be written.
     pub fn write(&self, lock: &GpuLock, lease: &Lease) -> Result<(), StoreError> {
-        // Named after the GPU: a writer that is killed leaves what the next one on this GPU replaces, of whatever job.
+        // Named after the GPU, so that the next writer on this GPU replaces the file of a killed one.
         self.put(&format!(".gpu{}.tmp", lock.gpu_index()), lease)
     }
 
-    /// Marks that the job of an active lease has ended, without the lock of its GPU: every program that reads the mark may end the lease.
+    /// Marks that the job of an active lease has ended, without the lock of its GPU: every program that reads the
+    /// mark may end the lease.
     ///
     /// # Errors
-    /// A file refuses, or the lease is not active.
+    /// A file cannot be written, or the lease is not active.
     pub fn mark_releasing_without_lock(&self, lease: &Lease) -> Result<(), StoreError> {
         let mut marked = lease.clone();
         let advanced = marked.advance(LeaseState::Releasing);
@@ -248,7 +248,7 @@ impl LeaseStore {
             path: self.dir.path().join(lease.name()),
             source,
         })?;
-        // Goes with the lease, if we are killed.
+        // Removed with the lease, if this program is killed.
         self.put(&mark_of(lease), &marked)
     }
 
@@ -261,10 +261,10 @@ impl LeaseStore {
         Ok(self.dir.write_through(temporary, &name, &text, 0o644)?)
     }
 
-    /// Drops a lease; says whether it was there. `_lock`: that of its GPU.
+    /// Removes a lease; returns whether it existed. `_lock`: that of its GPU.
     ///
     /// # Errors
-    /// A file refuses.
+    /// A file cannot be removed.
     pub fn remove(&self, _lock: &GpuLock, lease: &Lease) -> Result<bool, StoreError> {
         self.dir.remove(&mark_of(lease))?;
         let was = self.dir.remove(&lease.name())?;
@@ -273,7 +273,7 @@ impl LeaseStore {
     }
 }
 
-/// The file through which a lease is marked without the lock of its GPU.
+/// The file for a mark without the lock of the lease's GPU.
 fn mark_of(lease: &Lease) -> String {
     format!(".{}.tmp", lease.name())
 }
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(store.others_of_gpu(&all[1]).unwrap().len(), 3);
         store.remove(&lock, &all[0]).unwrap();
         assert_eq!(store.of_job(JobId(7)).unwrap(), all[1..]);
-        // A copy under another number is no second slice.
+        // A copy under another number is not a second slice.
         std::fs::copy(store.dir.path().join("7.1"), store.dir.path().join("7.2")).unwrap();
         assert!(matches!(
             store.of_job(JobId(7)),
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(store.of_gpu(&uuid).unwrap(), [lease(7), lease(9)]);
         assert_eq!(store.of_gpu("GPU-another").unwrap(), [other]);
         assert_eq!(store.of_gpu("GPU-none").unwrap(), []);
-        // Damaged, of another version, and moved.
+        // Damaged, of another version, and under another name.
         let path = store.dir.path().join("12");
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace("another", "anothes")).unwrap();

@@ -23,16 +23,16 @@ use super::locks::{GpuLock, LockError, Locks};
 use gpufrac_host::files::RootDir;
 use gpufrac_host::pause::Pause;
 
-/// Between two looks at the line. The longest is what a GPU may be idle between two turns.
+/// The pauses between two readings of the queue. The longest is the time that a GPU may be idle between two turns.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
-/// How the note of an epilog begins.
+/// The first part of the name of an epilog's note.
 const EPILOG: &str = "epilog";
-/// How often a ticket is tried to be made: another process may look at it in the moment before it is locked.
+/// The number of attempts to create a ticket: another process may check it in the moment before it is locked.
 const TRIES: u32 = 100;
 
-/// A place in the queue of a GPU. It is kept between two turns: a program that returns goes before all later ones. In between there
-/// is no ticket, so no program waits for the owner.
+/// A place in the queue of a GPU. It is kept between two turns: a program that returns comes before all later ones.
+/// In between there is no ticket, so no program waits for the owner.
 #[derive(Debug)]
 pub struct Line<'a> {
     locks: &'a Locks,
@@ -45,24 +45,24 @@ pub struct Line<'a> {
 /// The state of the queue for a waiting program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
-    /// How many are before it.
+    /// The number of programs before it.
     pub ahead: usize,
-    /// How long it has waited for this turn.
+    /// The time of this wait.
     pub waited: Duration,
-    /// How long nothing changed: no earlier program left or returned, and the program with the GPU made no step.
+    /// How long nothing has changed: no earlier program left or returned, and the program with the GPU made no step.
     pub still: Duration,
 }
 
 impl Line<'_> {
-    /// Of which GPU it is.
+    /// The GPU of the queue.
     pub fn gpu_index(&self) -> GpuIndex {
         self.gpu_index
     }
 
-    /// Waits for the turn and locks the GPU. `goes_on` is asked again and again whether to wait on.
+    /// Waits for the turn and locks the GPU. `goes_on` is asked repeatedly whether to continue.
     ///
     /// # Errors
-    /// [`LockError::Timeout`] when `goes_on` says no; a file cannot be used.
+    /// [`LockError::Timeout`] if `goes_on` says no; or a file cannot be used.
     pub fn turn(&mut self, mut goes_on: impl FnMut(&Wait) -> bool) -> Result<GpuLock, LockError> {
         let ticket = self.ticket()?;
         let (mut gate, path) = self.locks.gate(self.gpu_index)?;
@@ -119,7 +119,7 @@ impl Line<'_> {
 }
 
 impl Locks {
-    /// A place at the end of the line of a GPU.
+    /// A place at the end of the queue of a GPU.
     pub fn line(&self, gpu_index: GpuIndex) -> Result<Line<'_>, LockError> {
         let now = clock_gettime(ClockId::CLOCK_BOOTTIME).map_err(|source| LockError::Flock {
             path: self.path().to_owned(),
@@ -141,7 +141,7 @@ impl Locks {
         Ok(Epilog { _note: note })
     }
 
-    /// The jobs whose epilogs are at work on a GPU, or wait for it.
+    /// The jobs whose epilogs work on a GPU, or wait for it.
     pub fn epilogs(&self, gpu_index: GpuIndex) -> Result<BTreeSet<JobId>, LockError> {
         let tickets = self.tickets(gpu_index)?;
         let mut jobs = BTreeSet::new();
@@ -174,12 +174,12 @@ pub(super) struct Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        // One that stays is not held: the next one removes it.
+        // A ticket that remains is not locked; the next program removes it.
         let _ = self.dir.remove(&self.name);
     }
 }
 
-/// The note of an epilog at work, until it is dropped.
+/// The note of a running epilog, until it is dropped.
 #[derive(Debug)]
 pub struct Epilog {
     _note: Ticket,
@@ -192,8 +192,8 @@ struct Tickets {
 }
 
 impl Tickets {
-    /// Makes a ticket. It is locked before it has the name by which others see it, and no name is used twice: who removes one
-    /// of a killed process never removes another.
+    /// Creates a ticket. It is locked before it gets its visible name, and names are never reused, so that a program
+    /// that removes the ticket of a killed process never removes another one.
     fn make(&self, title: &str, turns: &mut u32) -> Result<Ticket, LockError> {
         let dir = &self.dir;
         for _ in 0..TRIES {
@@ -201,7 +201,7 @@ impl Tickets {
             let name = format!("{title}.{}.{turns}", std::process::id());
             let hidden = format!(".{name}");
             let file = dir.lock_file(&hidden)?;
-            // A program that removes leftovers may have it for a moment.
+            // A program that removes leftovers may have locked it for a moment.
             if let Ok(file) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
                 && dir.rename(&hidden, &name)?
             {
@@ -218,7 +218,7 @@ impl Tickets {
         })
     }
 
-    /// The tickets before one, in order. Removes what was never finished.
+    /// The tickets before `own`, in order. Removes incomplete ones.
     fn before(&self, own: &str) -> Result<Vec<String>, LockError> {
         let mut names = self.dir.names()?;
         for unfinished in names.iter().filter(|name| name.starts_with('.')) {
@@ -229,7 +229,7 @@ impl Tickets {
         Ok(names)
     }
 
-    /// Whether one of these is held. Those at the end are looked at first: mostly it is the last one.
+    /// Whether one of these is held. Checked from the end, because it is mostly the last one.
     fn is_any_held(&self, names: &[String]) -> Result<bool, LockError> {
         for name in names.iter().rev() {
             if self.is_held(name)? {
@@ -244,7 +244,7 @@ impl Tickets {
         let Some(file) = self.dir.existing_lock_file(name)? else {
             return Ok(false);
         };
-        // Shared: two programs that check at once do not take each other for the owner.
+        // A shared lock, so that two programs that check at the same time do not take each other for the owner.
         match Flock::lock(file, FlockArg::LockSharedNonblock) {
             Ok(_free) => {
                 self.dir.remove(name)?;

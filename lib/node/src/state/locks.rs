@@ -20,18 +20,18 @@ use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
 
-/// Of `<run>/locks`: root's alone.
+/// The mode of `<run>/locks`: only for root.
 pub const FOLDER_MODE: u32 = 0o700;
-/// The lock of gpufrac-reaperd.
+/// The name of gpufrac-reaperd's lock.
 const DAEMON: &str = "reaper";
 
-/// Why a GPU could not be locked.
+/// The reasons why a GPU could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The lock file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The lock could not be taken for another reason than another holder.
+    /// The system call failed for another reason than another holder.
     #[error("cannot lock `{}`: {source}", path.display())]
     Flock {
         /// The lock file.
@@ -51,15 +51,15 @@ pub enum LockError {
         gpu_index: GpuIndex,
         /// The lock file.
         path: PathBuf,
-        /// How long was waited.
+        /// The time of the wait.
         waited: Duration,
-        /// How long nothing had moved.
+        /// How long nothing had changed.
         still: Duration,
     },
 }
 
 impl LockError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             LockError::File(error) => class_of_file(error),
@@ -78,24 +78,24 @@ pub struct Locks {
     dir: RootDir,
 }
 
-/// A GPU that is ours until this is dropped.
+/// The lock of a GPU, until it is dropped.
 #[derive(Debug)]
 #[must_use = "the GPU is unlocked when this is dropped"]
 pub struct GpuLock {
-    // Before the ticket: the next program in the queue finds the GPU free.
+    // Dropped before the ticket, so that the next program in the queue finds the GPU free.
     file: Flock<File>,
     _ticket: Ticket,
     gpu_index: GpuIndex,
 }
 
-/// A slice that no other step of the job takes until this is dropped.
+/// The lock of a slice against other steps of the job, until it is dropped.
 #[derive(Debug)]
 #[must_use = "the slice is free when this is dropped"]
 pub struct SliceLock {
     _file: Flock<File>,
 }
 
-/// This process is the node's daemon until this is dropped.
+/// The lock of the node's daemon, until it is dropped.
 #[derive(Debug)]
 #[must_use = "another daemon may begin when this is dropped"]
 pub struct DaemonLock {
@@ -113,14 +113,14 @@ impl GpuLock {
         lock
     }
 
-    /// Tells the programs in the queue that a step on the GPU is done.
+    /// Tells the programs in the queue that a step on the GPU is finished.
     pub fn step(&self) {
-        // They compare the time with the last one that they saw, and not with a clock. If it cannot be written they only
-        // wait less long.
+        // They compare the time with the last one that they saw, not with a clock. If it cannot be written, they only
+        // wait for a shorter time.
         let _ = self.file.set_modified(SystemTime::now());
     }
 
-    /// Which GPU.
+    /// The GPU.
     pub fn gpu_index(&self) -> GpuIndex {
         self.gpu_index
     }
@@ -134,19 +134,19 @@ impl Locks {
         })
     }
 
-    /// As [`Locks::open`], and makes the folder if it is missing.
+    /// As [`Locks::open`]; creates the folder if it is missing.
     pub fn create(run: &Path) -> Result<Locks, FileError> {
         let (dir, _) = RootDir::create(&run.join("locks"), FOLDER_MODE)?;
         Ok(Locks { dir })
     }
 
-    /// Locks the slice of a lease for a step; None if another one has it.
+    /// Locks the slice of a lease for a step; None if another step has it.
     pub fn slice(&self, lease: &Lease) -> Result<Option<SliceLock>, LockError> {
         let locked = self.at_once(&slice_name(lease))?;
         Ok(locked.map(|file| SliceLock { _file: file }))
     }
 
-    /// Makes this process the node's daemon; None if there is another one.
+    /// Takes the lock of the node's daemon; None if there is another daemon.
     pub fn daemon(&self) -> Result<Option<DaemonLock>, LockError> {
         let locked = self.at_once(DAEMON)?;
         Ok(locked.map(|file| DaemonLock { _file: file }))
@@ -155,7 +155,7 @@ impl Locks {
     /// Whether the node's daemon runs.
     ///
     /// # Errors
-    /// The lock cannot be looked at.
+    /// The lock cannot be checked.
     pub fn daemon_runs(&self) -> Result<bool, LockError> {
         let Some(file) = self.dir.existing_lock_file(DAEMON)? else {
             return Ok(false);
@@ -170,12 +170,12 @@ impl Locks {
         }
     }
 
-    /// Where the lock of the daemon lies.
+    /// The path of the daemon's lock.
     pub fn daemon_path(&self) -> PathBuf {
         self.dir.path().join(DAEMON)
     }
 
-    /// Locks a file; None if another program holds it.
+    /// Locks a file without waiting; None if another program holds it.
     fn at_once(&self, name: &str) -> Result<Option<Flock<File>>, LockError> {
         let file = self.dir.lock_file(name)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -188,13 +188,13 @@ impl Locks {
         }
     }
 
-    /// Removes the file by which the slice of a lease was locked: its job is over.
+    /// Removes the lock file of a lease's slice after its job has ended.
     pub fn forget_slice(&self, lease: &Lease) -> Result<(), FileError> {
         self.dir.remove(&slice_name(lease)).map(|_| ())
     }
 
-    /// Locks the GPU with this NVML index: stands in its line as long as that moves, and gives up when nothing has moved
-    /// for `patience`.
+    /// Locks the GPU with this NVML index: waits in its queue as long as the queue moves, and gives up if nothing has
+    /// changed for `patience`.
     pub fn gpu(&self, gpu_index: GpuIndex, patience: Duration) -> Result<GpuLock, LockError> {
         self.line(gpu_index)?.turn(|wait| wait.still < patience)
     }
@@ -203,7 +203,7 @@ impl Locks {
         self.dir.path()
     }
 
-    /// The lock file of a GPU, and where it is.
+    /// The lock file of a GPU, and its path.
     pub(super) fn gate(&self, gpu_index: GpuIndex) -> Result<(File, PathBuf), FileError> {
         let name = format!("gpu{gpu_index}");
         Ok((self.dir.lock_file(&name)?, self.dir.path().join(&name)))

@@ -11,17 +11,17 @@ use gpufrac_host::files::{FileError, RootDir};
 /// Notes that a node has pools.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be written.
 pub fn remember(folder: &Path, node: &str) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(folder, 0o755)?;
-    // Empty, so that it need not be written aside: several set-ups of a node may do it at once.
+    // Empty, so that no temporary file is needed: several runs of node-setup may do this at the same time.
     dir.append(node).map(drop)
 }
 
-/// Notes that a node has none any more.
+/// Notes that a node no longer has pools.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be removed.
 pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
     match RootDir::open(folder) {
         Ok(dir) => dir.remove(node).map(drop),
@@ -30,7 +30,8 @@ pub fn forget(folder: &Path, node: &str) -> Result<(), FileError> {
     }
 }
 
-/// Whether a node has pools; any node of this machine, where its name is not known. What cannot be read counts as yes.
+/// Whether a node has pools; without a name, whether any node of this machine has. If the files cannot be read, the
+/// answer is yes.
 #[must_use]
 pub fn has_pools(folder: &Path, node: Option<&str>) -> bool {
     let dir = match RootDir::open(folder) {
@@ -76,7 +77,7 @@ mod tests {
         }
         forget(&folder, "n1").unwrap();
         assert!(!has_pools(&folder, Some("n1")) && !has_pools(&folder, None));
-        // What is no folder says nothing, so the node may have pools.
+        // If it is not a folder, the node may have pools.
         std::fs::remove_dir(&folder).unwrap();
         std::fs::write(&folder, "").unwrap();
         assert!(has_pools(&folder, Some("n1")));

@@ -19,11 +19,11 @@ use gpufrac_nvml::ErrorClass;
 use crate::gpu::capability_files::{CapMinor, Opens};
 use crate::node::class_of_file;
 
-/// The file in the run folder.
+/// The name of the file in the run folder.
 pub const FILE: &str = "fence";
 const VERSION: u32 = 1;
 
-/// Why the record could not be used.
+/// The reasons why the record could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file or its folder could not be read.
@@ -32,18 +32,18 @@ pub enum RecordError {
     /// There is no record.
     #[error("`{}` does not exist: run `gpufrac node-setup` before slurmd starts", path.display())]
     Absent {
-        /// Where it should be.
+        /// The expected path.
         path: PathBuf,
     },
-    /// Its text is not a record of this version.
+    /// The text is not a record of this version.
     #[error("`{}` is not a record of this version ({source}): run `gpufrac node-setup`", path.display())]
     Text {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// It is from before the last boot.
+    /// The record is from before the last boot.
     #[error("`{}` is from before the last boot: run `gpufrac node-setup` before slurmd starts", path.display())]
     Stale {
         /// The file.
@@ -55,7 +55,7 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    /// Whether waiting may help.
+    /// Whether a retry can help.
     pub fn class(&self) -> ErrorClass {
         match self {
             RecordError::File(error) => class_of_file(error),
@@ -68,7 +68,7 @@ impl RecordError {
     }
 }
 
-/// A GPU as it was at boot.
+/// A GPU at boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedGpu {
     /// NVML index.
@@ -77,17 +77,17 @@ pub struct RecordedGpu {
     pub uuid: String,
     /// N of `/dev/nvidiaN`.
     pub minor: DeviceMinor,
-    /// Device major of `/dev/nvidiaN`.
+    /// The major number of `/dev/nvidiaN`.
     pub major: u32,
-    /// The pool that shares it; None if gpufrac has nothing to do with it.
+    /// The pool of the GPU; None if gpufrac does not manage it.
     pub pool: Option<String>,
-    /// Minors of the capabilities that can exist on it, as ranges `first..=last`.
+    /// Minor numbers of the capabilities that can exist on it, as ranges `first..=last`.
     pub caps: Vec<(u32, u32)>,
-    /// Of these, those of compute instances but the first of each GPU instance, behind the minor of that one. Records of earlier
-    /// versions have none.
+    /// Of these, the capabilities of compute instances except the first of each GPU instance, with the minor number
+    /// of that GPU instance. Empty in records of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub further: Vec<(u32, Vec<(u32, u32)>)>,
-    /// Its address on the PCI bus, where the driver names the GPUs by it.
+    /// Its PCI address, if the driver names its GPUs by it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pci: Option<String>,
 }
@@ -96,48 +96,48 @@ pub struct RecordedGpu {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
     version: u32,
-    /// The boot that it is valid for.
+    /// The kernel's id of the boot for which it is valid.
     pub boot_id: String,
     /// The node's name in Slurm.
     pub node: String,
     /// Every GPU, in NVML's order.
     pub gpus: Vec<RecordedGpu>,
-    /// Major of `/dev/nvidia-caps/*`; 0 where the driver has none and no pool needs them.
+    /// The major number of `/dev/nvidia-caps/*`; 0 if the driver has none and no pool needs them.
     pub caps_major: u32,
-    /// Capabilities that belong to no GPU (`config`, `monitor`).
+    /// Minor numbers of capabilities without a GPU (`config`, `monitor`).
     pub general_caps: Vec<u32>,
-    /// Major of `/dev/nvidia-caps-imex-channels/*`; 0 where the driver has none.
+    /// The major number of `/dev/nvidia-caps-imex-channels/*`; 0 if the driver has none.
     #[serde(default)]
     pub imex_major: u32,
-    /// What the driver said that stays true as long as it is loaded. Records of earlier versions have none: then it is asked
-    /// again.
+    /// Data of the driver that stay the same as long as it is loaded. None in records of earlier versions; the driver
+    /// is then asked again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     driver: Option<DriverFacts>,
 }
 
-/// What a driver says of the GPUs, in their order.
+/// A driver's data about the GPUs, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct DriverFacts {
-    /// Which driver.
+    /// The driver, in its own words.
     version: String,
-    /// Each geometry once: the SPANK plugin reads this file for every step.
+    /// Each geometry once, because the SPANK plugin reads this file for every step.
     geometries: Vec<Geometry>,
     gpus: Vec<RecordedFacts>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct RecordedFacts {
-    /// Position in the list of geometries.
+    /// The index in `geometries`.
     geometry: Option<usize>,
     memory: Option<MemoryMib>,
 }
 
-/// What a driver says of a GPU that stays true as long as the driver is loaded.
+/// A driver's data about a GPU that stay the same as long as the driver is loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuFacts<G> {
-    /// What it can be cut into; None if it was not read, because MIG is off or no pool uses it.
+    /// The MIG tables; None if they were not read, because MIG is off or no pool uses it.
     pub geometry: Option<G>,
-    /// All of its memory; None if it was not read.
+    /// The memory of the GPU; None if it was not read.
     pub memory: Option<MemoryMib>,
 }
 
@@ -151,7 +151,7 @@ impl<G> Default for GpuFacts<G> {
 }
 
 impl NodeRecord {
-    /// With what a driver says of the GPUs, in their order.
+    /// Adds a driver's data about the GPUs, in their order.
     #[must_use]
     pub fn with_facts(mut self, version: &str, facts: Vec<GpuFacts<Geometry>>) -> NodeRecord {
         let mut geometries: Vec<Geometry> = Vec::new();
@@ -175,7 +175,7 @@ impl NodeRecord {
         self
     }
 
-    /// What is known of a GPU, if this driver said it. The caller has compared the GPU's UUID.
+    /// The known data about a GPU, if they are from this driver. The caller has compared the GPU's UUID.
     pub fn facts(&self, index: GpuIndex, driver: &str) -> GpuFacts<&Geometry> {
         let known = self.driver.as_ref().filter(|known| known.version == driver);
         let gpu = known.and_then(|known| Some((known, known.gpus.get(index.position())?)));
@@ -188,7 +188,7 @@ impl NodeRecord {
         }
     }
 
-    /// Whether an answer of a driver on the GPUs is here, whichever driver's.
+    /// Whether the record has data of any driver about the GPUs.
     pub fn has_facts(&self) -> bool {
         self.driver.is_some()
     }
@@ -213,7 +213,7 @@ impl NodeRecord {
         })
     }
 
-    /// Reads the record in a run folder, of whatever boot.
+    /// Reads the record in a run folder, from any boot.
     pub fn read_any(run: &Path) -> Result<NodeRecord, RecordError> {
         let path = run.join(FILE);
         let dir = match RootDir::open(run) {
@@ -269,8 +269,8 @@ impl NodeRecord {
             .collect()
     }
 
-    /// What a job must not open: every GPU and capability of the pools, but those of its `leases`, and every IMEX channel,
-    /// by which GPUs reach the memory of those of other nodes.
+    /// The devices that a job must not open: every GPU and capability of the pools except those of its `leases`, and
+    /// every IMEX channel, through which GPUs access the memory of GPUs on other nodes.
     pub fn rules(&self, leases: &[Lease]) -> Vec<DeviceRule> {
         let own_gpu = |minor| leases.iter().any(|lease| lease.slice.gpu_minor == minor);
         let own_caps: Vec<u32> = leases
@@ -289,13 +289,12 @@ impl NodeRecord {
             })
             .collect();
         let all_are_shared = pool().count() == self.gpus.len();
-        // A job without a lease may have a GPU that is not ours to fence, and its channel.
+        // A job without a lease may have a GPU that gpufrac does not manage, with its channel.
         if self.imex_major != 0 && (all_are_shared || !leases.is_empty()) {
             rules.push(DeviceRule::Major(self.imex_major));
         }
-        // One rule for all, unless some capability has to stay open: the job's own, or those of
-        // GPUs that are not ours to fence. A denied major cannot be opened again for single
-        // minors.
+        // One rule for the whole major number, unless some capability must stay open: the job's own, or those of GPUs
+        // that gpufrac does not manage. After a rule for a major number, single minor numbers cannot be opened again.
         if self.caps_major == 0 {
             return rules;
         }
@@ -308,8 +307,9 @@ impl NodeRecord {
             .flat_map(|&(first, last)| first..=last)
             .chain(self.general_caps.iter().copied())
             .filter(|minor| !own_caps.contains(minor));
-        // A compute instance is reached through its GPU instance, so the capability of that one closes those behind it. That
-        // of the first has a rule all the same: it is what an instance of a job has.
+        // A compute instance is only accessible through its GPU instance, so that one's capability closes the others
+        // behind it. The first compute instance has its own rule nevertheless, because a job's instance is the first
+        // one.
         let behind = pool().flat_map(|gpu| &gpu.further);
         let behind = behind.filter(|(gpu_instance, _)| !own_caps.contains(gpu_instance));
         let behind: BTreeSet<u32> = behind
@@ -330,7 +330,8 @@ impl NodeRecord {
     }
 }
 
-/// The capabilities of compute instances but the first of each GPU instance, behind the minor of that one.
+/// The capabilities of compute instances except the first of each GPU instance, with the minor number of that GPU
+/// instance.
 pub fn further(caps: &[&CapMinor]) -> Vec<(u32, Vec<(u32, u32)>)> {
     let of = |cap: &&CapMinor| match cap.opens {
         Some(Opens::GpuInstance(gi)) => Some((gi, cap.minor)),
@@ -350,14 +351,14 @@ pub fn further(caps: &[&CapMinor]) -> Vec<(u32, Vec<(u32, u32)>)> {
         .collect()
 }
 
-/// The kernel's name of this boot.
+/// The kernel's id of this boot.
 pub fn boot_id() -> Result<String, RecordError> {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|text| text.trim().to_owned())
         .map_err(RecordError::BootId)
 }
 
-/// Single numbers as ranges.
+/// Numbers as ranges.
 pub fn ranges(mut numbers: Vec<u32>) -> Vec<(u32, u32)> {
     numbers.sort_unstable();
     numbers.dedup();

@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use gpufrac_host::files::{FileError, RootDir};
 
-/// The file in the state folder.
+/// The name of the file in the state folder.
 pub const FILE: &str = "usage.jsonl";
 const VERSION: u32 = 1;
-/// Where a record of the same slice is looked for: the releases of the last hours.
+/// The bytes at the end of the file in which an earlier record of the same slice is searched: the releases of the
+/// last hours.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// Why a record could not be written.
+/// The reasons why a record could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
     /// The folder or the file could not be opened.
@@ -41,23 +42,23 @@ pub enum UsageError {
     },
 }
 
-/// What a job held, and for how long.
+/// The usage of a slice by a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageRecord {
-    /// Of this format.
+    /// The version of this format.
     pub version: u32,
     /// Slurm's id of the job.
     pub job: JobId,
-    /// Which of the job's slices on this node, from 0.
+    /// The number of the slice among those of the job on this node, from 0.
     #[serde(default, skip_serializing_if = "is_first")]
     pub slice: u32,
-    /// How often the job had been requeued before.
+    /// How often the job was requeued before.
     pub restart_count: u32,
-    /// Its user.
+    /// The user name.
     pub user: String,
-    /// The user's id.
+    /// The user id.
     pub uid: UserId,
-    /// The account charged.
+    /// The account.
     pub account: Option<String>,
     /// The partition.
     pub partition: String,
@@ -65,19 +66,19 @@ pub struct UsageRecord {
     pub node: String,
     /// The pool.
     pub pool: String,
-    /// The part of a GPU, as a decimal.
+    /// The fraction of a GPU, as a decimal.
     pub fraction: String,
-    /// What Slurm counted.
+    /// The units that Slurm counted.
     pub units: u32,
-    /// The MIG profile, or the mechanism where there is none.
+    /// The MIG profile, otherwise the mechanism.
     pub profile: String,
-    /// The GPU.
+    /// The UUID of the GPU.
     pub gpu_uuid: String,
-    /// From when: seconds since 1970.
+    /// The start, in seconds since 1970.
     pub start: u64,
-    /// Until when.
+    /// The end, in seconds since 1970.
     pub end: u64,
-    /// How long.
+    /// The duration in seconds.
     pub seconds: u64,
 }
 
@@ -130,8 +131,8 @@ impl UsageRecord {
     }
 }
 
-/// Appends a record. `retried`: an earlier release may have written it already and died before
-/// the lease was gone; then it is looked for first.
+/// Appends a record. `retried`: an earlier release may have written it and died before the lease was removed; the
+/// file is then searched first.
 pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), UsageError> {
     let (dir, _) = RootDir::create(state, 0o755)?;
     let path = dir.path().join(FILE);
@@ -149,7 +150,7 @@ pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), U
     file.seek(SeekFrom::Start(from)).map_err(io("read"))?;
     let mut tail = Vec::new();
     file.read_to_end(&mut tail).map_err(io("read"))?;
-    // Few lines are of this job: only those are worth being read.
+    // Few lines are about this job; only those are parsed.
     let job = record.job.to_string();
     let known = String::from_utf8_lossy(&tail)
         .lines()
@@ -164,12 +165,12 @@ pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), U
         source,
     })?;
     line.push('\n');
-    // A line that was cut short by a crash must not swallow this one.
+    // A line that a crash cut short must not be joined with this one.
     if tail.last().is_some_and(|&byte| byte != b'\n') {
         line.insert(0, '\n');
     }
-    // One write, so that two epilogs do not mix their lines. Not synced: it would cost every
-    // epilog a disk write, and after a power failure Slurm's accounting still has the job.
+    // One write, so that two epilogs do not mix their lines. Not synced: that would cost every epilog a disk write,
+    // and after a power failure Slurm's accounting still has the job.
     file.write_all(line.as_bytes()).map_err(io("write"))
 }
 

@@ -10,10 +10,10 @@ use gpufrac_host::files::{FileError, RootDir};
 
 const FOLDER: &str = "without";
 
-/// Notes that a job is to have no slice.
+/// Notes that a job gets no slice.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be written.
 pub fn note(run: &Path, job_id: JobId, user_id: UserId) -> Result<(), FileError> {
     let (dir, _) = RootDir::create(&run.join(FOLDER), 0o755)?;
     dir.write(&job_id.to_string(), &format!("{user_id}\n"), 0o644)
@@ -22,21 +22,21 @@ pub fn note(run: &Path, job_id: JobId, user_id: UserId) -> Result<(), FileError>
 /// Whether this user's job was noted.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be read.
 pub fn is_noted(run: &Path, job_id: JobId, user_id: UserId) -> Result<bool, FileError> {
     let dir = match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(false),
         other => other?,
     };
     let text = dir.read(&job_id.to_string())?;
-    // Ids start again where Slurm lost its state: another user's job is another job.
+    // Job ids start again if Slurm lost its state, so a note of another user is about another job.
     Ok(text.is_some_and(|text| text.trim_end() == user_id.to_string()))
 }
 
-/// Forgets a job, if it was noted.
+/// Removes the note about a job, if there is one.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be removed.
 pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
     match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => Ok(()),
@@ -44,10 +44,10 @@ pub fn forget(run: &Path, job_id: JobId) -> Result<(), FileError> {
     }
 }
 
-/// Forgets all jobs, as those of before a reboot.
+/// Removes all notes after a reboot.
 ///
 /// # Errors
-/// A file refuses.
+/// A file cannot be removed.
 pub fn forget_all(run: &Path) -> Result<(), FileError> {
     let dir = match RootDir::open(&run.join(FOLDER)) {
         Err(error) if error.is_not_found() => return Ok(()),

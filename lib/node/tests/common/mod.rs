@@ -1,6 +1,6 @@
-//! A node in a folder: simulated GPUs, a configuration, and a Slurm of files. Prolog, epilog and
-//! set-up run as processes of their own (this test binary again, entered at `child`), so that
-//! they can be killed and load NVML each for itself.
+//! A node in a folder: simulated GPUs, a configuration, and a Slurm made of files. Prolog, epilog and setup run as
+//! separate processes (this test binary again, entered at `child`), so that they can be killed, and each loads NVML
+//! itself.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
@@ -44,12 +44,12 @@ use slurm_sys::client::{ClientError, Drained, HookLimits, JobInfo, JobState, Spa
 pub const NODE: &str = "n1";
 const ACTION: &str = "GPUFRAC_TEST_ACTION";
 const SLURM: &str = "GPUFRAC_TEST_SLURM";
-/// Set where a run is traced.
+/// Set if a run is traced.
 const TRACED: &str = "GPUFRAC_TEST_TRACED";
-/// How long the lock of a GPU is waited for, in milliseconds.
+/// The wait for the lock of a GPU, in milliseconds.
 pub const LOCK_PATIENCE: &str = "GPUFRAC_TEST_LOCK_PATIENCE";
 
-/// Whether this machine can run these tests: they make device nodes.
+/// Whether this machine can run these tests, which create device nodes.
 pub fn may_run() -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
@@ -58,7 +58,7 @@ pub fn may_run() -> bool {
     root
 }
 
-/// A node with two MIG GPUs in halves, set up.
+/// A node with two MIG GPUs in halves, after setup.
 pub fn ready() -> Option<World> {
     may_run().then(|| {
         let world = World::new();
@@ -67,7 +67,7 @@ pub fn ready() -> Option<World> {
     })
 }
 
-/// One with these GPUs, in a pool with these keys more.
+/// A node with these GPUs, in a pool with these further keys.
 pub fn ready_with(gpus: &[&str], more: &str) -> Option<World> {
     may_run().then(|| {
         let world = World::with(gpus, "halves", true);
@@ -82,13 +82,13 @@ pub struct World {
     folder: tempfile::TempDir,
     pub sim: Store,
     pub kind: Kind,
-    /// The control program of MPS.
+    /// The MPS control program.
     pub control: PathBuf,
-    /// The compute mode that GPUs have when nobody shares them.
+    /// The compute mode of GPUs that no job shares.
     pub mode: Cell<u32>,
 }
 
-/// Runs all cases at the same time, as most of them wait for most of their time.
+/// Runs all cases in parallel, because most of them mostly wait.
 pub fn at_once<T: Send>(cases: impl IntoIterator<Item = T>, run: impl Fn(T) + Sync) {
     std::thread::scope(|scope| {
         let run = &run;
@@ -106,7 +106,7 @@ pub struct Job {
     pub device: u32,
     pub units: u32,
     pub restarts: u32,
-    /// How many tasks it has here, each with a slice of its own; 0 for a job with one slice.
+    /// The number of tasks on this node, each with its own slice; 0 for a job with one slice.
     pub tasks: u32,
 }
 
@@ -129,7 +129,7 @@ pub fn job_of_tasks(id: u32, device: u32, units: u32, tasks: u32) -> Job {
     }
 }
 
-/// How a run ended.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -175,7 +175,7 @@ impl World {
         let models: Vec<&Model> = names.iter().map(|m| Model::find(m).unwrap()).collect();
         let node = sim::Node::new("550.54.15", &models, mig);
         let sim = Store::create(&root.join("gpus"), &node).unwrap();
-        // The order of things is that of a driver that takes its time; the hundredth part of it is enough for that.
+        // The order of events is that of a slow driver; a hundredth of its times is enough for that.
         let latencies = Latencies {
             percent: 1,
             ..Latencies::default()
@@ -199,7 +199,7 @@ impl World {
         world
     }
 
-    /// Two H100 that are shared without MIG, or one in halves; None where the control program cannot be had.
+    /// Two H100 that are shared without MIG, or one in halves; None if the control program is not available.
     pub fn shared(kind: Kind, control: Control) -> Option<World> {
         World::shared_on(&["H100-80", "H100-80"], kind, control)
     }
@@ -278,7 +278,7 @@ impl World {
         Ended::of(self.command("setup").output().unwrap())
     }
 
-    /// What is to run beside others.
+    /// Starts a program that runs beside others.
     pub fn start(&self, action: &str, job: Option<Job>) -> Child {
         let mut command = match job {
             Some(job) => self.job_command(action, job),
@@ -301,7 +301,7 @@ impl World {
         Ended::of(self.job_command("epilog", job).output().unwrap())
     }
 
-    /// Runs and is killed at a point.
+    /// Runs a program that is killed at a point.
     pub fn killed_at(&self, point: &str, action: &str, job: Job) {
         let output = self
             .job_command(action, job)
@@ -312,7 +312,7 @@ impl World {
         assert!(ended.killed, "{action} does not come to {point}: {ended:?}");
     }
 
-    /// Runs and is killed at a system call, if it comes there. What it says is in `said`.
+    /// Runs a program that is killed at a system call, if it reaches the call. Its output is in `said`.
     #[cfg(target_arch = "x86_64")]
     pub fn traced(&self, action: &str, job: Job, death: Option<tracer::Death>) -> tracer::Run {
         let said = fs::File::create(self.root().join("said")).unwrap();
@@ -322,12 +322,12 @@ impl World {
         tracer::run(command, &driver_lock, death).unwrap()
     }
 
-    /// What Slurm will say of a job: `running gres:shard:25 0`.
+    /// Sets Slurm's answer about a job: `running gres:shard:25 0`.
     pub fn slurm_says(&self, job_id: u32, text: &str) {
         fs::write(self.root().join("slurm").join(job_id.to_string()), text).unwrap();
     }
 
-    /// Slurm knows of the job what its entry says.
+    /// Slurm's record of the job matches its entry.
     pub fn slurm_knows(&self, job: Job) {
         let Job { units, .. } = job;
         let text = format!(
@@ -337,12 +337,12 @@ impl World {
         self.slurm_says(job.id, &text);
     }
 
-    /// Slurm does not answer for so many seconds of its own clock.
+    /// Slurm does not answer for `seconds` of its own clock.
     pub fn slurm_is_silent_for(&self, seconds: u32) {
         fs::write(self.root().join("slurm/silent"), seconds.to_string()).unwrap();
     }
 
-    /// What Slurm says of a job with a slice for each task.
+    /// Sets Slurm's answer about a job with a slice for each task.
     pub fn slurm_counts(&self, job: Job) {
         let Job { units, tasks, .. } = job;
         let held = units * tasks;
@@ -360,7 +360,7 @@ impl World {
         leases
     }
 
-    /// What Slurm was told: `requeue 7`.
+    /// The requests to Slurm: `requeue 7`.
     pub fn slurm_was_told(&self) -> Vec<String> {
         fs::read_to_string(self.root().join("slurm/told"))
             .unwrap_or_default()
@@ -382,7 +382,7 @@ impl World {
         self.sim.node().unwrap().gpus[gpu].instances.clone()
     }
 
-    /// Changes the first GPU behind everybody's back.
+    /// Changes the first GPU without NVML.
     pub fn on_gpu(&self, change: impl Fn(&mut sim::Gpu)) {
         self.sim
             .update(|node| {
@@ -392,7 +392,7 @@ impl World {
             .unwrap();
     }
 
-    /// Makes an instance that gpufrac knows nothing of.
+    /// Creates an instance without gpufrac.
     pub fn foreign(&self, profile: u32, start: u32, size: u32, compute: Option<u32>) -> u32 {
         self.sim
             .update(|node| {
@@ -427,7 +427,7 @@ impl World {
         process
     }
 
-    /// How often any function of NVML was called up to now.
+    /// The number of NVML calls so far.
     pub fn calls(&self) -> u64 {
         counted(&self.sim.counters().unwrap(), None)
     }
@@ -436,7 +436,7 @@ impl World {
         self.sim.disturb(change).unwrap();
     }
 
-    /// Counts calls and does nothing else.
+    /// Only counts calls.
     pub fn count_calls(&self) {
         self.disturb(|d| {
             d.rules.clear();
@@ -444,20 +444,20 @@ impl World {
         });
     }
 
-    /// Forgets all calls, and notes those that follow.
+    /// Clears the log of calls, and logs later ones.
     pub fn note_calls(&self) {
         journal::forget(self.sim.root()).unwrap();
         self.disturb(|d| d.journal = true);
     }
 
-    /// The calls that were noted of a job's programs.
+    /// The logged calls of a job's programs.
     pub fn calls_of(&self, job: Job) -> Vec<journal::Entry> {
         let mut entries = journal::read(self.sim.root()).unwrap();
         entries.retain(|entry| entry.job == Some(job.id));
         entries
     }
 
-    /// The `nth` call from now on, of any function, is met.
+    /// Affects the `nth` call from now on, of any function.
     pub fn nth_call(&self, nth: u64, what: What) {
         let first = self.calls() + nth;
         self.disturb(|d| {
@@ -472,7 +472,7 @@ impl World {
         });
     }
 
-    /// The next calls of one function are met.
+    /// Affects the next calls of one function.
     pub fn next_calls(&self, call: &str, count: u64, what: What) {
         let first = counted(&self.sim.counters().unwrap(), Some(call)) + 1;
         self.disturb(|d| {
@@ -491,9 +491,9 @@ impl World {
         self.disturb(|d| d.rules.clear());
     }
 
-    /// The invariants: the active and kept leases are the instances, but those in `foreign`, which all
-    /// stand; nothing overlaps; each active slice's files are its user's alone, those of a kept one root's. Without MIG, or with MPS
-    /// inside it: [`World::check_shares`].
+    /// Checks the invariants: the active and kept leases are the instances, except those in `foreign`, which all
+    /// exist; nothing overlaps; the files of each active slice belong to its user only, those of a kept one to root.
+    /// Without MIG, or with MPS inside it: [`World::check_shares`].
     #[track_caller]
     pub fn check(&self, foreign: &[u32]) {
         if self.kind != Kind::Mig {
@@ -570,7 +570,7 @@ impl World {
     }
 }
 
-/// The entry of the processes that [`World`] starts; nothing when a person runs the tests.
+/// The entry point of the processes that [`World`] starts; does nothing if a person runs the tests.
 pub fn child() {
     let Ok(action) = std::env::var(ACTION) else {
         return;
@@ -636,7 +636,7 @@ pub fn child() {
     std::process::exit(exit as i32);
 }
 
-/// What gpufrac-reaperd does with instances whose time is over.
+/// The work of gpufrac-reaperd on instances whose time is over.
 fn reap(node: &Node) {
     let (session, log) = (node.nvml().unwrap(), JobLog::new(JobId(0)));
     let (locks, store) = (node.locks().unwrap(), node.leases().unwrap());
@@ -647,22 +647,25 @@ fn reap(node: &Node) {
     }
 }
 
-/// A Slurm of files: `<job>` holds `STATE TRES RESTARTS`, and with `TRES-PER-TASK GRES-HELD` after it what each task asks for
-/// (`-` for nothing) and what the job holds here, if that is not what its text says; none means no answer, and nothing that it is told of the job reaches it. With `no-library` its
-/// library cannot be loaded, with `late` it refuses to end or requeue jobs, with `silent` it answers nothing for as
-/// many seconds, with `uncounted` it does not say what jobs hold. `limit` has the milliseconds that a prolog or an epilog
-/// may take, `plugstack.conf` is what slurmstepd reads, `reason` is that of the node, `<job>.explained` the lines that a user was shown. Each question takes its time by a clock of its own, and none of ours.
+/// A Slurm made of files: `<job>` has `STATE TRES RESTARTS`, optionally followed by `TRES-PER-TASK GRES-HELD`: the
+/// request of each task (`-` for none) and the job's allocation here, if that differs from the request. Without the
+/// file there is no answer, and requests about the job fail.
+/// Further files: with `no-library` its library cannot be loaded; with `late` it refuses to end or requeue jobs; with
+/// `silent` it does not answer for as many seconds; with `uncounted` it does not tell allocations; `limit` has the
+/// milliseconds that a prolog or an epilog may take; `plugstack.conf` is what slurmstepd reads; `reason` is that of
+/// the node; `<job>.explained` has the lines that a user was shown. Each question takes time by a separate clock, and
+/// no real time.
 struct Files {
     dir: PathBuf,
     began: Instant,
     asked: Cell<u32>,
 }
 
-/// What a question takes by that clock: as long as the real one is waited for.
+/// The duration of a question by that clock: as long as the real one is waited for.
 const QUESTION: Duration = Duration::from_secs(3);
 
 impl Files {
-    /// As the real one, which asks for the job first.
+    /// Asks for the job first, as the real one does.
     fn tell(&self, job_id: JobId, line: String) -> Result<(), SlurmError> {
         if self.job(job_id)?.is_none() {
             return Err(Self::error(slurm_sys::raw::ESLURM_INVALID_JOB_ID as i32));
@@ -686,7 +689,7 @@ impl Files {
         }
     }
 
-    /// Whether as many seconds are not over yet as a file says.
+    /// Whether the seconds in a file are not over yet.
     fn still(&self, name: &str) -> bool {
         let text = fs::read_to_string(self.dir.join(name)).ok();
         let limit = text.map(|text| Duration::from_secs(text.trim().parse().unwrap()));
@@ -713,8 +716,8 @@ impl Files {
     }
 }
 
-/// What Slurm allocates for a request, on the device that the prolog is told: a mark is found anywhere in an item, and of
-/// one name the last item counts.
+/// Slurm's allocation for a request, on the device in the prolog's variable: a mark is found anywhere in an item, and
+/// of several items with one name the last one counts.
 fn allocated(tres: &str) -> String {
     let device = std::env::var("SLURM_JOB_GPUS").unwrap_or_default();
     let mut counts: BTreeMap<&str, (&str, &str)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Processes of users, and whether they live.
+//! Processes of users.
 
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -12,7 +12,7 @@ pub fn lives(pid: i32) -> bool {
     state.is_some_and(|state| !state.starts_with('Z'))
 }
 
-/// Waits for a condition, for longer than it can take.
+/// Waits for a condition, longer than it can take.
 #[track_caller]
 pub fn eventually(mut what: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -22,7 +22,7 @@ pub fn eventually(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// A process, ended when dropped.
+/// A process that is killed when this is dropped.
 pub struct Program(Child);
 
 impl Program {
@@ -30,7 +30,7 @@ impl Program {
         Program(command.spawn().unwrap())
     }
 
-    /// One of a user that does nothing.
+    /// A process of a user that does nothing.
     pub fn of(user: u32) -> Program {
         let mut command = Command::new("sleep");
         Program::start(command.arg("1000").uid(user).stdin(Stdio::null()))
@@ -40,7 +40,7 @@ impl Program {
         self.0.id() as i32
     }
 
-    /// Its pipes.
+    /// The child process with its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.0
     }

@@ -1,15 +1,15 @@
-//! A node with a running job and a victim, and the ways in which life goes on after the victim's prolog or epilog died.
+//! A node with a running job and a victim, and the events that may follow after the victim's prolog or epilog died.
 
 use super::shares::{Control, Kind, names};
 use super::{Job, World, job, job_of_tasks, may_run};
 
-/// The job that something happens to.
+/// The job whose programs are killed.
 pub const VICTIM: u32 = 7;
 
 /// A node with a running job.
 pub struct Scene {
     pub world: World,
-    /// Instances that nobody of gpufrac made.
+    /// Instances that gpufrac did not create.
     pub foreign: Vec<u32>,
     pub victim: Job,
     /// Whether instances are kept for the next job of their user.
@@ -34,7 +34,7 @@ pub fn mig() -> Option<Scene> {
     })
 }
 
-/// The victim's user had an instance of the same size before, which was kept.
+/// A scene in which the victim's user had an instance of the same size before, which was kept.
 pub fn kept() -> Option<Scene> {
     may_run().then(|| {
         let world = World::new();
@@ -50,7 +50,7 @@ pub fn kept() -> Option<Scene> {
     })
 }
 
-/// The victim has two slices of one half.
+/// A scene in which the victim has two slices of one half.
 pub fn tasks(kind: Kind) -> Option<Scene> {
     let world = match kind {
         Kind::Mig => may_run().then(World::new)?,
@@ -70,7 +70,7 @@ pub fn tasks(kind: Kind) -> Option<Scene> {
     })
 }
 
-/// The running job is on the victim's device, or on another one.
+/// A scene in which the running job is on the victim's device (`beside`), or on another one.
 pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
     let world = World::shared(kind, Control::Real)?;
     world.setup().ok();
@@ -84,16 +84,16 @@ pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
     })
 }
 
-/// The ways in which life goes on after a death.
+/// The events that may follow after a death.
 #[derive(Debug, Clone, Copy)]
 pub enum Next {
     /// Slurm runs the epilog.
     Epilog,
     /// Slurm runs the prolog again, then the epilog.
     Again,
-    /// Another job comes first, to the same device.
+    /// Another job starts first, on the same device.
     Another,
-    /// To the other half of the GPU, or to another GPU.
+    /// Another job starts on the other half of the GPU, or on another GPU.
     Other,
     /// The node is set up again.
     Setup,
@@ -115,7 +115,7 @@ impl Scene {
         self.world.epilog(before).ok();
     }
 
-    /// After a prolog died: all is well again, and when the victim has ended nothing is left of it.
+    /// Recovers after a prolog died: after the victim's end nothing of it is left.
     #[track_caller]
     pub fn recover(&self, victim: Job, next: Next) {
         let (world, foreign) = (&self.world, &self.foreign);
@@ -152,8 +152,8 @@ impl Scene {
         assert!(world.slurm_was_told().is_empty());
     }
 
-    /// Of jobs that are over no file is left. Half-written files are, but no more than one for each GPU: the next writer
-    /// replaces it.
+    /// Checks that ended jobs leave no files. Incomplete files may remain, at most one for each GPU, because the next
+    /// writer replaces it.
     #[track_caller]
     pub fn check_files(&self) {
         let run = self.world.root().join("run");

@@ -1,5 +1,5 @@
-//! Nodes whose GPUs are shared without MIG, or by MPS inside it: what must hold of the daemons, their folders,
-//! access lists and limits, of compute modes and cache files.
+//! Nodes whose GPUs are shared without MIG, or by MPS inside it: invariants of the daemons, their folders, access
+//! lists and limits, of compute modes and cache files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,7 +14,7 @@ use nvidia_ml::node::compute_mode;
 
 use super::World;
 
-/// How the pool of a [`World`] is shared.
+/// The mechanism and tenancy of a [`World`]'s pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Mig,
@@ -53,7 +53,7 @@ impl Kind {
         if self.uses_mig() { 50 } else { 100 }
     }
 
-    /// What its pool needs beside mechanism and layout.
+    /// The keys of its pool besides mechanism and layout.
     pub fn keys(self, root: &Path) -> String {
         match self {
             Kind::MpsShared => "tenancy = \"shared\"".into(),
@@ -68,10 +68,10 @@ impl Kind {
     }
 }
 
-/// Which control program of MPS a [`World`] has.
+/// The MPS control program of a [`World`].
 #[derive(Debug, Clone, Copy)]
 pub enum Control {
-    /// NVIDIA's own: its servers need a GPU.
+    /// NVIDIA's own, whose servers need a GPU.
     Real,
     /// The stand-in, with these options.
     Standin(&'static str),
@@ -79,7 +79,7 @@ pub enum Control {
 }
 
 impl Control {
-    /// Its path; None if it cannot be had here.
+    /// Its path; None if it is not available.
     pub fn install(self, root: &Path) -> Option<PathBuf> {
         let found = match self {
             Control::None => return Some(root.join("nonexistent")),
@@ -110,7 +110,7 @@ fn standin(root: &Path, options: &str) -> Result<PathBuf, String> {
     fs::create_dir(&folder).unwrap();
     fs::write(folder.join("standin.json"), options).unwrap();
     let program = folder.join("nvidia-cuda-mps-control");
-    // Another process copies: a child that another test starts must not hold the file open for writing.
+    // Another process copies, so that a child process of another test does not keep the file open for writing.
     let copied = Command::new("cp").arg(built).arg(&program).status();
     assert!(copied.unwrap().success());
     Ok(program)
@@ -121,11 +121,11 @@ fn standin(root: &Path, options: &str) -> Result<PathBuf, String> {
 pub struct MpsProcess {
     pub pipe: PathBuf,
     pub pid: i32,
-    /// A control daemon; else a server.
+    /// Whether it is a control daemon; otherwise a server.
     pub control: bool,
 }
 
-/// Looked for in a way of its own, not that of the program under test.
+/// Found independently of the program under test.
 fn processes_below(root: &Path) -> Vec<MpsProcess> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -147,7 +147,7 @@ fn processes_below(root: &Path) -> Vec<MpsProcess> {
         let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
         let control = words.iter().any(|word| *word == b"-d");
         let server = words[0].ends_with(b"nvidia-cuda-mps-server");
-        // Another one only hands a command over.
+        // Another process only sends a command.
         if pipe.starts_with(root) && (control || server) {
             found.push(MpsProcess { pipe, pid, control });
         }
@@ -156,7 +156,7 @@ fn processes_below(root: &Path) -> Vec<MpsProcess> {
     found
 }
 
-/// The users that an access list names, and what each may do. Empty without a list.
+/// The users in an access list, each with the permissions. Empty without a list.
 pub fn access(path: &Path) -> BTreeMap<u32, u16> {
     let mut bytes = [0; 4096];
     let length =
@@ -172,7 +172,7 @@ pub fn access(path: &Path) -> BTreeMap<u32, u16> {
         .collect()
 }
 
-/// The names in a folder; none where there is no folder.
+/// The names in a folder; none if it does not exist.
 pub fn names(folder: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -212,7 +212,7 @@ impl World {
         self.lease(job).unwrap().slice.mps().unwrap().pipe().into()
     }
 
-    /// What a daemon prints for commands, one a line.
+    /// The output of a daemon for commands, one on each line.
     #[track_caller]
     pub fn tell(&self, pipe: &Path, commands: &str) -> String {
         let input = tempfile::NamedTempFile::new_in(self.root()).unwrap();
@@ -234,7 +234,7 @@ impl World {
         list.lines().last().unwrap().parse().unwrap()
     }
 
-    /// The static partitions that a daemon has, with their chunks.
+    /// The static partitions of a daemon, with their chunks.
     pub fn partitions(&self, pipe: &Path) -> Vec<(String, u32)> {
         let text = self.tell(pipe, "lspart");
         let lines = text.lines().skip(1).filter_map(|line| {
@@ -245,7 +245,7 @@ impl World {
         lines.collect()
     }
 
-    /// What the stand-in was told since the record was emptied.
+    /// The commands to the stand-in since the log was emptied.
     pub fn commands(&self) -> Vec<String> {
         let text = fs::read_to_string(self.root().join("control/commands")).unwrap_or_default();
         text.lines()
@@ -269,7 +269,7 @@ impl World {
         self.sim.node().unwrap().gpus[gpu].compute_mode
     }
 
-    /// Puts all GPUs in a mode, as an admin does.
+    /// Sets the mode of all GPUs, as an admin does.
     pub fn set_mode(&self, mode: u32) {
         self.mode.set(mode);
         self.sim
@@ -282,9 +282,9 @@ impl World {
             .unwrap();
     }
 
-    /// Folders and daemons are those of leases, one each; each lets in the users of its leases alone, and
-    /// its limits are those of the largest share. GPUs have the mode of their leases, or that of before.
-    /// Cache files are those of leases. An instance stands as long as a lease is on it.
+    /// Checks that folders and daemons belong to leases, one each; that each admits only the users of its leases,
+    /// with the limits of the largest share; that GPUs have the mode of their leases, or the earlier one; that cache
+    /// files belong to leases; and that an instance exists as long as it has a lease.
     #[track_caller]
     pub fn check_shares(&self, foreign: &[u32]) {
         let leases = self.leases();
@@ -342,7 +342,7 @@ impl World {
         self.check_gpus(&leases, foreign);
     }
 
-    /// No device has more leased than it is.
+    /// Checks that no device has more units leased than it has.
     #[track_caller]
     pub fn check_units(&self) {
         let mut units: BTreeMap<DeviceIndex, u32> = BTreeMap::new();
@@ -364,7 +364,7 @@ impl World {
             if same && found.iter().all(|process| pipes.contains(&process.pipe)) {
                 return;
             }
-            // One that was killed may take a moment, and one that starts has two processes for one.
+            // A killed process may take a moment, and a starting one has two processes for a moment.
             assert!(
                 start.elapsed() < Duration::from_secs(60),
                 "{found:?} against {pipes:?}"
@@ -386,7 +386,7 @@ impl World {
         let shares = leases.iter().map(|lease| lease.slice.mps().unwrap());
         let percentage = shares.clone().map(|share| share.thread_percentage).max();
         let memory = shares.map(|share| share.memory_limit_mib.0).max().unwrap();
-        // The daemons say whole GiB, and the stand-in never anything else.
+        // The daemons print whole GiB, and so does the stand-in.
         assert!(memory >= 1024, "a share that is too small for this check");
         let said = self.tell(
             pipe,
@@ -439,7 +439,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // What a failed test leaves; a daemon before its servers, which it would start again.
+        // The processes of a failed test; daemons before their servers, which they would start again.
         let mut left = self.mps();
         left.sort_by_key(|process| !process.control);
         for process in left {

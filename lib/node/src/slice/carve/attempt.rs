@@ -1,4 +1,4 @@
-//! One attempt to carve, under the lock of the GPU.
+//! One attempt to make a job's slices, under the lock of the GPU.
 
 mod intent;
 mod make;
@@ -29,7 +29,7 @@ use crate::state::leases::LeaseStore;
 use crate::state::line::Line;
 use crate::state::record::{GpuFacts, NodeRecord};
 
-/// All that an attempt needs to know.
+/// The data of an attempt.
 pub(super) struct Attempt<'a> {
     pub job: &'a JobEnv,
     pub node: &'a Node,
@@ -37,38 +37,39 @@ pub(super) struct Attempt<'a> {
     pub record: &'a NodeRecord,
     pub device: Device<'a>,
     pub menu: &'a MenuEntry,
-    /// How many slices the job gets, each a menu entry.
+    /// The number of slices of the job.
     pub count: u32,
-    /// Which of them is being made.
+    /// The number of the slice that is being made.
     pub number: u32,
-    /// Whether Slurm itself said how much the job holds.
+    /// Whether Slurm confirmed how much the job holds.
     pub confirmed: bool,
-    /// Whether it said that the job holds the device itself.
+    /// Whether Slurm allocated the device itself, and not shares of it.
     pub whole_device: bool,
     pub slurm: &'a dyn Slurm,
     pub log: &'a JobLog,
 }
 
-/// What the GPU is cut into.
+/// How the GPU is divided.
 enum Cut {
-    /// MIG instances.
+    /// Into MIG instances.
     Instances {
-        /// What the GPU offers.
+        /// The MIG tables of the GPU.
         geometry: Geometry,
-        /// Capability files that are open in processes of users.
+        /// Capability files that users' processes hold open.
         held: HeldCaps,
     },
-    /// Shares of the GPU itself.
+    /// Into shares of the GPU itself.
     Shares {
-        /// All memory of the GPU.
+        /// The memory of the GPU.
         memory: MemoryMib,
-        /// Whether the driver is to limit the memory of a job's control group.
+        /// Whether the driver limits the memory of a job's control group.
         group_limit: bool,
     },
 }
 
 impl Attempt<'_> {
-    /// Tries once, when the turn comes. MIG that was pending at node-setup, or was switched off since, is switched on before.
+    /// Makes one attempt, at its turn. MIG mode that was pending at node-setup, or was switched off since, is switched on
+    /// first.
     pub fn run(
         &self,
         session: &Session,
@@ -96,7 +97,7 @@ impl Attempt<'_> {
         line: &mut Line<'_>,
         waiting: &mut Waiting<'_>,
     ) -> Result<Carved, CarveError> {
-        // What does not change is found out before the lock is taken.
+        // Facts that do not change are read before the lock is taken.
         let gpu = self.gpu(session)?;
         let facts = self.facts(session)?;
         let mut cut = match self.device.pool.mechanism.uses_mig() {
@@ -122,8 +123,8 @@ impl Attempt<'_> {
         reconcile::repair(locked, Some(self.job.job_id))?;
         self.agrees(locked)?;
         let mut made = Vec::new();
-        // One after the other, as a slice may share what the one before it made. Where this run dies in between the
-        // job does not start, and its next prolog or its epilog ends what is there.
+        // One after the other, because a slice may share what the one before created. If this program dies in
+        // between, the job does not start, and its next prolog or its epilog removes the slices.
         for number in 0..self.count {
             let attempt = Attempt { number, ..*self };
             match attempt.slice(locked, &cut) {
@@ -134,8 +135,8 @@ impl Attempt<'_> {
         Ok(Carved::Made(made))
     }
 
-    /// One slice. An instance whose files some other user's process holds open is not granted: another place is taken,
-    /// where there is one, as the driver's ids go with places.
+    /// Makes one slice. An instance whose files a process of another user holds open is not granted: another place is
+    /// taken if there is one, because the driver's ids depend on the place.
     fn slice(&self, locked: &mut LockedGpu<'_>, cut: &Cut) -> Result<Lease, CarveError> {
         let mut avoided = Vec::new();
         let mut held = None;
@@ -156,7 +157,7 @@ impl Attempt<'_> {
                 }
                 _ => {
                     return Err(match (error, held) {
-                        // Nothing else is free: that is the reason to tell.
+                        // No other place is free, so this is the reason for the message.
                         (CarveError::NoPlace { .. }, Some(held)) => held,
                         (error, _) => error,
                     });
@@ -165,7 +166,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// One slice, from its place, which is none of these, to an active lease.
+    /// Makes one slice, from the choice of a place outside of `avoided` to an active lease.
     fn slice_beside(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -173,7 +174,7 @@ impl Attempt<'_> {
         avoided: &[Occupied],
     ) -> Result<Lease, CarveError> {
         match self.slice_by(locked, cut, avoided, Look::Ids) {
-            // MIG was switched off, or something stands there that was not seen.
+            // MIG was switched off, or the place has an instance that was not seen.
             Err(error) if make::is_refused(&error) => {
                 check_mode(&locked.gpu)?;
                 self.slice_by(locked, cut, avoided, Look::Places)
@@ -205,7 +206,7 @@ impl Attempt<'_> {
         let mut lease = self.intent(slice);
         locked.write(&lease)?;
         reached("carve.lease_written");
-        // Before this lease is active: what a running job has no other lease names.
+        // Before this lease is active: an instance of a running job is in no other lease.
         let alone = kept.map_or(Ok(()), |kept| {
             teardown::drop_lease(locked, &kept)?;
             reached("carve.taken_over");
@@ -219,7 +220,7 @@ impl Attempt<'_> {
             Err(error) => {
                 let error = self.unmake(locked, &lease, error);
                 if let CarveError::Share(ShareError::Mps(MpsError::Occupied { .. })) = &error {
-                    // Some of those may be over, their epilog never having come; then the next try succeeds.
+                    // Some of these jobs may have ended without an epilog; the next attempt then succeeds.
                     self.evict(locked)?;
                 }
                 Err(error)
@@ -227,7 +228,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// A job has all of its slices or none: those that were made go again, the last one first.
+    /// A job has all of its slices or none: the slices made so far are removed, the last one first.
     fn take_back(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -235,7 +236,7 @@ impl Attempt<'_> {
         mut error: CarveError,
     ) -> CarveError {
         for mut lease in made.into_iter().rev() {
-            // No usage record: the job never had it.
+            // No usage record, because the job never had it.
             error = match teardown::begin(locked.store, locked.lock(), &mut lease) {
                 Ok(_) => self.unmake(locked, &lease, error),
                 Err(cleanup) => CarveError::Unfinished {
@@ -247,8 +248,8 @@ impl Attempt<'_> {
         error
     }
 
-    /// Looked at before the lock is taken, as it can take long. Processes that hide behind the number of their files are an
-    /// admin's task: if they stopped the job, every user could stop all jobs.
+    /// Searched before the lock is taken, because it can take long. Processes that hide by the number of their files
+    /// are left to an admin: if they stopped the job, every user could stop all jobs.
     fn held_caps(&self) -> HeldCaps {
         let held = HeldCaps::search(self.record.caps_major);
         if !held.unsearched.is_empty() {
@@ -283,7 +284,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// What is known of the GPU since node-setup, if the same driver is loaded still.
+    /// The data about the GPU from node-setup, if the same driver is still loaded.
     fn facts(&self, session: &Session) -> Result<GpuFacts<&Geometry>, CarveError> {
         let driver = match self.node.caps().driver() {
             Some(driver) => driver,
@@ -299,7 +300,7 @@ impl Attempt<'_> {
         known: Option<&Geometry>,
     ) -> Result<Geometry, CarveError> {
         let expected = &self.device.pool.geometry;
-        // Where MIG was switched off since, the driver makes no instance.
+        // If MIG was switched off since, the driver refuses to create an instance.
         if let Some(known) = known.filter(|known| expected.differences(known).is_empty()) {
             return Ok(known.clone());
         }
@@ -317,7 +318,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// A GPU that is shared without MIG, with what the pool says it has.
+    /// A GPU that is shared without MIG, compared with the pool's memory.
     fn checked_memory(
         &self,
         gpu: &Gpu<'_>,
@@ -345,8 +346,8 @@ impl Attempt<'_> {
         })
     }
 
-    /// The job's own leases, if all of its slices stand: Slurm ran the prolog again. Leases of an
-    /// earlier run of the job, or some that were left half-way, are ended.
+    /// The job's own leases, if all of its slices exist because Slurm ran the prolog again. Leases of an earlier run,
+    /// and incomplete ones, are ended.
     fn own_leases(&self, locked: &mut LockedGpu<'_>) -> Result<Option<Vec<Lease>>, CarveError> {
         let mut leases = self.store.of_job(self.job.job_id)?;
         if leases.is_empty() {
@@ -382,8 +383,8 @@ impl Attempt<'_> {
             && (!self.confirmed || lease.whole_device == self.whole_device)
     }
 
-    /// Whether the driver is to limit the job's memory. Where it cannot, the pool's other limits are all
-    /// there is; `gpufrac check` says so.
+    /// Whether the driver can limit the job's memory. If not, only the pool's other limits apply; `gpufrac check`
+    /// reports this.
     fn group_limit(&self, session: &Session) -> Result<bool, CarveError> {
         if !self.device.pool.options.memory_limits {
             return Ok(false);

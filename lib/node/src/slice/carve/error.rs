@@ -1,4 +1,4 @@
-//! Why a slice could not be carved, and what to do about it.
+//! The reasons why a slice could not be made, and the reaction to each.
 
 use gpufrac_core::entry::EntryError;
 use gpufrac_core::fraction::Units;
@@ -26,20 +26,20 @@ use crate::state::record::RecordError;
 use gpufrac_host::files::FileError;
 use gpufrac_nvml::{ErrorClass, MigMode, NvmlError};
 
-/// What an error calls for.
+/// The reaction to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
-    /// Try again; in the end the job goes back to the queue and the node stays in use.
+    /// Retry; finally requeue the job. The node stays in use.
     Wait,
-    /// The job goes back to the queue, held: its owner or an admin has to change it.
+    /// Requeue and hold the job: its owner or an admin must change it.
     Hold,
-    /// The job can never get what it asks for: end it, the node stays in use.
+    /// Cancel the job, because its request can never be met. The node stays in use.
     Refuse,
-    /// An admin has to look at the node.
+    /// Drain the node: an admin must look at it.
     Drain,
 }
 
-/// A size that slurmctld's gpufrac.toml has, and the node's has not.
+/// A size in slurmctld's gpufrac.toml that the node's file does not have.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "Slurm counted {units} units for job {job_id}, and pool `{pool}` of {node} gives {sizes}{difference}; copy gpufrac.toml from slurmctld's host to {node}, or, if the pools were changed since the job was submitted, change it with `scontrol update jobid={job_id} gres=gpufrac:FRACTION`; then release it",
@@ -51,20 +51,20 @@ pub struct OtherPools {
     pub job_id: JobId,
     /// The node.
     pub node: String,
-    /// Its pool.
+    /// The pool of the node.
     pub pool: String,
-    /// What was counted.
+    /// The units that Slurm counted.
     pub units: Units,
-    /// What the pool has.
+    /// The sizes of the pool in units.
     pub sizes: Vec<Units>,
-    /// By which pools it was counted, and those of the node; None where that is not known.
+    /// The checksums of slurmctld's pools and of the node's; None if unknown.
     pub pools: Option<(PoolsSum, PoolsSum)>,
 }
 
 fn list(sizes: &[Units]) -> String {
     let sizes: Vec<String> = sizes.iter().map(Units::to_string).collect();
     match sizes.len() {
-        // Percents.
+        // A menu of every percent.
         11.. => format!("{} to {}", sizes[0], sizes[sizes.len() - 1]),
         _ => sizes.join(", "),
     }
@@ -79,13 +79,13 @@ fn difference(pools: Option<(PoolsSum, PoolsSum)>) -> String {
     }
 }
 
-/// Why a slice could not be carved.
+/// The reasons why a slice could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CarveError {
-    /// The configuration cannot be used, and there is no good copy of it.
+    /// The configuration cannot be used, and there is no valid copy.
     #[error("the node has no configuration: {0}")]
     Config(NodeError),
-    /// Slurm counts gpufrac on the node, and no pool has GPUs there.
+    /// Slurm counts gpufrac on the node, but no pool has GPUs there.
     #[error("Slurm counts gpufrac on {node}, and no pool of its gpufrac.toml is on that node")]
     NoPool {
         /// The node.
@@ -94,7 +94,7 @@ pub enum CarveError {
     /// slurmstepd would start the job without fence and environment.
     #[error("slurmstepd would start the job without its slice: {0}")]
     NoSpank(#[from] NoSpank),
-    /// What was counted is no size of this node.
+    /// The counted units are no size of this node.
     #[error("{0}")]
     OtherPools(OtherPools),
     /// The record of node-setup cannot be used.
@@ -112,33 +112,33 @@ pub enum CarveError {
     /// NVML failed.
     #[error(transparent)]
     Nvml(#[from] NvmlError),
-    /// A lease cannot take a state.
+    /// A lease cannot change its state.
     #[error(transparent)]
     Lease(#[from] LeaseError),
     /// Capability files cannot be used.
     #[error(transparent)]
     Caps(#[from] CapsError),
-    /// An old slice of the same job cannot be taken down.
+    /// An old slice of the same job cannot be removed.
     #[error("removing an older slice of the job failed: {0}")]
     Old(#[from] TeardownError),
-    /// An old slice of the same job on another GPU cannot be taken down.
+    /// An old slice of the same job on another GPU cannot be removed.
     #[error("removing an older slice of the job failed: {0}")]
     Release(#[from] ReleaseError),
-    /// A slice could be made only in part, and this part not be unmade.
+    /// A slice was made only in part, and this part could not be removed.
     #[error("{error}; its remains stay until the next prolog or epilog: {cleanup}")]
     Unfinished {
-        /// What failed.
+        /// The error during the creation.
         error: Box<CarveError>,
-        /// What failed when it was unmade.
+        /// The error during the removal.
         cleanup: TeardownError,
     },
-    /// The entry of job_submit is not one.
+    /// The text of job_submit's entry is not an entry.
     #[error(transparent)]
     Entry(EntryError),
-    /// Slurm cannot be asked at all.
+    /// This node has another series of Slurm than this build.
     #[error("this was not built for the node's Slurm: {0}")]
     Foreign(SlurmError),
-    /// Several devices of pools for one job.
+    /// The job has several devices of pools.
     #[error(
         "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1",
         devices = numbers(devices)
@@ -157,10 +157,10 @@ pub enum CarveError {
     UnknownDevice {
         /// Slurm's indexes.
         devices: Vec<DeviceIndex>,
-        /// How many there are by the configuration.
+        /// The number of devices in the configuration.
         count: usize,
     },
-    /// The configuration is not the one that node-setup saw.
+    /// The configuration has changed since node-setup.
     #[error(
         "pool `{pool}` has GPU {gpu_index} by the configuration, but not by the record of node-setup"
     )]
@@ -170,17 +170,17 @@ pub enum CarveError {
         /// NVML's index.
         gpu_index: GpuIndex,
     },
-    /// The job was granted another mechanism than the device has.
+    /// The job was granted another mechanism than that of the device.
     #[error("the job asks for mechanism {asked}, pool `{pool}` offers {offered}")]
     Mechanism {
-        /// The entry's.
+        /// The mechanism in the entry.
         asked: Mechanism,
         /// The pool.
         pool: String,
-        /// The pool's.
+        /// The mechanism of the pool.
         offered: Mechanism,
     },
-    /// The rules of the partition that the job was moved to.
+    /// The rules of the partition forbid the job, which was moved there.
     #[error(
         "partition {partition} does not take this job: {rule}; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25` or move it, then release it"
     )]
@@ -189,20 +189,21 @@ pub enum CarveError {
         job_id: JobId,
         /// The partition.
         partition: String,
-        /// What they say.
+        /// The rule.
         rule: String,
     },
-    /// The job was moved here, and slurmd would load its user's login environment outside of the fence.
+    /// The job was moved to a partition with shared GPUs, and slurmd would load its user's login environment outside
+    /// of the fence.
     #[error(
         "job {job_id} was submitted with --get-user-env or --export=NONE to a partition without shared GPUs, and moved to {partition}; submit it again there, with #!/bin/bash -l in its script"
     )]
     Login {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// Where it was moved.
+        /// The partition to which it was moved.
         partition: String,
     },
-    /// What Slurm says of the request can be read in two ways.
+    /// Slurm's record of the request has two readings.
     #[error(
         "{source}; change the job with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
@@ -212,53 +213,53 @@ pub enum CarveError {
         /// The item.
         source: RequestError,
     },
-    /// What Slurm allocated is not what the job asks for by gpufrac's reading of it.
+    /// Slurm's allocation differs from the request as gpufrac reads it.
     #[error(
         "the job asks for {wanted} {name}, and Slurm allocated {allocated} of them on this node; change it with `scontrol update jobid={job_id} gres=gpufrac:0.25`, then release it"
     )]
     Allocated {
         /// Slurm's id of the job.
         job_id: JobId,
-        /// What is counted.
+        /// The counted resource.
         name: &'static str,
-        /// By the text of the request.
+        /// The count in the request.
         wanted: u64,
-        /// By slurmctld.
+        /// The count that slurmctld allocated.
         allocated: u64,
     },
-    /// Nothing can be made without what Slurm allocated, and it does not say that.
+    /// Slurm does not report the allocation, without which no slice can be made.
     #[error("reading the job's allocation on this node from Slurm failed: {why}")]
     Uncounted {
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Counted per node and per task at once: job_submit writes only one of them.
+    /// The request counts per node and per task at the same time; job_submit writes only one of them.
     #[error(
         "the job asks for shares of GPUs both per node (`{per_node}`) and per task (`{per_task}`); submit it again with one of them"
     )]
     NodeAndTask {
-        /// The one.
+        /// The request per node.
         per_node: String,
-        /// The other.
+        /// The request per task.
         per_task: String,
     },
-    /// Slurm's answer has no GPU in it.
+    /// Slurm's record has no GPU in it.
     #[error("`{tres}` does not say how much of device {device} the job asks for")]
     NoSize {
         /// Slurm's index.
         device: DeviceIndex,
-        /// Slurm's answer.
+        /// The GRES in the record.
         tres: String,
     },
-    /// Less than the smallest slice.
+    /// The grant is smaller than the smallest slice.
     #[error("{units} units are less than the smallest slice of pool `{pool}`")]
     TooSmall {
         /// The pool.
         pool: String,
-        /// What was granted.
+        /// The granted units.
         units: Units,
     },
-    /// Another GPU answers to the index.
+    /// Another GPU has this index now.
     #[error("GPU {index} is {found} now, at boot it was {expected}")]
     OtherGpu {
         /// NVML's index.
@@ -273,7 +274,7 @@ pub enum CarveError {
     MigOff {
         /// The GPU.
         gpu: String,
-        /// Its mode.
+        /// The mode.
         mode: MigMode,
     },
     /// MIG mode is not on, and cannot be switched on now.
@@ -284,11 +285,11 @@ pub enum CarveError {
     Geometry {
         /// The GPU.
         gpu: String,
-        /// NVML's name of it.
+        /// NVML's product name.
         model: String,
         /// The pool.
         pool: String,
-        /// What differs.
+        /// The differences.
         differences: Vec<String>,
     },
     /// No position is free.
@@ -296,26 +297,26 @@ pub enum CarveError {
     NoPlace {
         /// The menu entry's profile.
         profile: String,
-        /// Where.
+        /// The side of the GPU.
         side: Side,
         /// NVML's index.
         gpu_index: GpuIndex,
-        /// What stands there.
+        /// The instances on that side.
         standing: String,
     },
-    /// No position is free, as an instance stands there that no lease names. Jobs would come back here for ever.
+    /// No position is free, because of an instance without a lease. Without a drain, jobs would return here for ever.
     #[error("no position is free for {profile} on {side} of GPU {gpu_index}: {standing}")]
     NotOurs {
         /// The menu entry's profile.
         profile: String,
-        /// Where.
+        /// The side of the GPU.
         side: Side,
         /// NVML's index.
         gpu_index: GpuIndex,
         /// The instances without a lease.
         standing: String,
     },
-    /// The GPU is in MIG mode, and its pool shares it in another way.
+    /// The GPU is in MIG mode, but its pool uses another mechanism.
     #[error("{gpu} is in MIG mode, and the pool shares it by {mechanism}")]
     MigOn {
         /// The GPU.
@@ -323,20 +324,20 @@ pub enum CarveError {
         /// The pool's mechanism.
         mechanism: Mechanism,
     },
-    /// More is leased on the device than Slurm counts.
+    /// More units of the device are leased than Slurm counts.
     #[error(
         "no room for {units} units on {side} of GPU {gpu_index}: {taken} of {capacity} are leased"
     )]
     NoRoom {
-        /// What the job was granted.
+        /// The granted units.
         units: Units,
-        /// Where.
+        /// The side of the GPU.
         side: Side,
         /// NVML's index.
         gpu_index: GpuIndex,
-        /// What other jobs have.
+        /// The units of other jobs.
         taken: u32,
-        /// All that there is.
+        /// The units of the device.
         capacity: u32,
     },
     /// A job of an earlier configuration has the GPU.
@@ -346,26 +347,26 @@ pub enum CarveError {
         gpu: String,
         /// Slurm's id of the job.
         job_id: JobId,
-        /// How it shares it.
+        /// The mechanism of that job.
         mechanism: Mechanism,
     },
     /// The compute mode cannot be changed.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// The control daemon of MPS.
+    /// An error of the MPS control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
-    /// A process of another user holds the capability files that a new instance would have.
+    /// A process of another user holds the capability files that the new instance would have.
     #[error(
         "{holder}, the file of the instance that is free; the job waits for another place or for the end of that process"
     )]
     Held {
         /// The process, in words.
         holder: String,
-        /// Where the instance would be.
+        /// The place of the instance.
         place: Occupied,
     },
-    /// A process that is in no job's group runs on the job's instance.
+    /// A process that belongs to no job runs on the job's instance.
     #[error(
         "process {pid} runs on the job's new instance and belongs to no job with this instance"
     )]
@@ -373,18 +374,18 @@ pub enum CarveError {
         /// The process.
         pid: u32,
     },
-    /// A profile of the layout is not on the GPU.
+    /// The GPU does not have a profile of the layout.
     #[error("the GPU has no profile {0}")]
     NoProfile(u32),
 }
 
-/// As Slurm writes them.
+/// The indexes as numbers.
 fn numbers(devices: &[DeviceIndex]) -> Vec<u32> {
     devices.iter().map(|device| device.0).collect()
 }
 
 impl CarveError {
-    /// What to do about it. Whatever a user can bring about drains no node.
+    /// The reaction to the error. No error that a user can cause drains a node.
     pub fn reaction(&self) -> Reaction {
         match (self.usual_reaction(), self.cause()) {
             (Reaction::Drain, Cause::User) => Reaction::Wait,
@@ -445,7 +446,7 @@ impl CarveError {
         }
     }
 
-    /// The place that another one may do for.
+    /// The place to avoid in a further attempt.
     pub(super) fn held_place(&self) -> Option<Occupied> {
         match self {
             CarveError::Held { place, .. } => Some(*place),
@@ -510,7 +511,7 @@ impl Caused for CarveError {
             CarveError::Caps(error) => error.cause(),
             CarveError::Old(error) => error.cause(),
             CarveError::Release(error) => error.cause(),
-            // What was made stays for a later run in any case.
+            // Parts that were made stay for a later run in any case.
             CarveError::Unfinished { error, .. } => error.cause(),
             CarveError::Mode(error) => error.cause(),
             CarveError::MigStaysOff(error) => error.cause(),

@@ -1,4 +1,4 @@
-//! What a job must have, by Slurm's answer and by the entry of job_submit.
+//! Determines the slices of a job, from Slurm's record and the entry of job_submit.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -20,33 +20,33 @@ use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::Node;
 use crate::state::record::NodeRecord;
 
-/// What is counted of a device.
+/// The name of the counted resource in messages.
 const SHARES: &str = "shares of a GPU";
 
-/// What Slurm and the entry say of a job together.
+/// The data of Slurm and of the entry about a job.
 pub(super) struct Word {
-    /// Slurm's record of the job; None where Slurm does not answer or know it.
+    /// Slurm's record of the job; None if Slurm does not answer or does not know the job.
     pub(super) said: Option<JobInfo>,
-    /// What the record says that the job asks for.
+    /// The request in the record.
     pub(super) asked: Option<Asked>,
-    /// The entry, where it can be believed.
+    /// The entry, if it can be trusted.
     entry: Option<Entry>,
-    /// Why Slurm did not answer.
+    /// The reason why Slurm did not answer.
     silence: Option<String>,
 }
 
-/// What is to be made.
+/// The slices to make.
 pub(super) struct Order<'a> {
     pub(super) device: Device<'a>,
-    /// What each slice is.
+    /// The menu entry of each slice.
     pub(super) menu: &'a MenuEntry,
-    /// How many slices.
+    /// The number of slices.
     pub(super) count: u32,
-    /// Whether Slurm said that the job holds the device itself, and not shares of it.
+    /// Whether Slurm allocated the device itself, and not shares of it.
     pub(super) whole_device: bool,
 }
 
-/// What slurmctld counted for the job here.
+/// slurmctld's counts for the job on this node.
 struct Counted {
     slices: u32,
     whole_device: bool,
@@ -72,8 +72,8 @@ impl Word {
             }
             Err(error) => error,
         };
-        // Not even an entry says what the job may have: job_submit's plugin is hardly of this Slurm either, and so
-        // leaves all entries as users write them.
+        // No entry is trusted here: job_submit's plugin is probably not of this series of Slurm either, and then
+        // leaves entries as users write them.
         if error.is_of_other_series() && held {
             return Err(CarveError::Foreign(error));
         }
@@ -93,8 +93,8 @@ impl Word {
         self.asked.as_ref().map_or(self.entry.is_some(), for_gpu)
     }
 
-    /// Refuses a job that asks for no part of a GPU by gpufrac's reading, and to which Slurm allocated shares all the same.
-    /// Devices alone come from `--exclusive`.
+    /// Refuses a job that asks for no part of a GPU by gpufrac's reading, but has shares by Slurm's allocation.
+    /// Devices without shares come from `--exclusive`.
     pub(super) fn check_no_shares(&self, job: &JobEnv) -> Result<(), CarveError> {
         let held = self
             .said
@@ -111,7 +111,7 @@ impl Word {
         }
     }
 
-    /// What the job is to have of the device that Slurm gave it.
+    /// The slices that the job gets of its device.
     pub(super) fn order<'a>(
         &self,
         job: &JobEnv,
@@ -121,7 +121,7 @@ impl Word {
         log: &JobLog,
     ) -> Result<Order<'a>, CarveError> {
         let asked = self.asked.as_ref();
-        // A job can be changed, or come, without job_submit having seen its text.
+        // A job can be changed or submitted without job_submit seeing its text.
         if let Some(asked) = asked {
             let unread = asked.refuse_ambiguous();
             unread.map_err(|source| CarveError::Ambiguous {
@@ -157,9 +157,9 @@ impl Word {
         })
     }
 
-    /// What job_submit counted is exactly a size of the node's pool, or the two go by different pools: the job would get less
-    /// than was counted for it. Shares that somebody asked for without a fraction are rounded down, as they always were. Pools
-    /// that differ elsewhere are no reason to give a job back: it gets what was counted.
+    /// Checks that the counted units are exactly a size of the node's pool; otherwise slurmctld and the node have
+    /// different pools, and the job would get less than was counted. Shares that were requested without a fraction
+    /// are rounded down, as before. Pools that differ elsewhere do not matter: the job gets what was counted.
     fn compare_pools(
         &self,
         job: &JobEnv,
@@ -194,8 +194,8 @@ impl Word {
         Ok(())
     }
 
-    /// How many slices of these units the job holds here. What slurmctld allocated is the truth: the job must hold as much
-    /// of the device as its text asks for.
+    /// The number of slices of these units that the job holds on this node. slurmctld's allocation decides; it must
+    /// be as much of the device as the request asks for.
     fn counted(
         &self,
         job: &JobEnv,
@@ -208,7 +208,7 @@ impl Word {
                 true => Err(CarveError::Uncounted {
                     why: self.silence.clone().unwrap_or_else(unknown),
                 }),
-                // The SPANK plugin ensures that Slurm allocated as much.
+                // The SPANK plugin checks that Slurm allocated as much.
                 false => Ok(Counted {
                     slices: 1,
                     whole_device: false,
@@ -250,8 +250,8 @@ impl Word {
     }
 }
 
-/// A job with a granted fraction and a device, on a node of no pool: one that was moved there keeps what it was granted before,
-/// and has what Slurm counts on that node. If that is gpufrac, no slice can be made of it.
+/// A job with a granted fraction and a device, on a node without a pool. A job that was moved there keeps its entry,
+/// and gets what Slurm counts on that node. If that is gpufrac, no slice can be made.
 pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, CarveError> {
     if job.devices.is_empty() || !matches!(job.entry, Ok(Some(_))) {
         return Ok(Carved::NotConcerned);
@@ -265,7 +265,7 @@ pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, C
                 Some(held) if held.gpufrac() == 0 => return Ok(Carved::NotConcerned),
                 _ => break,
             },
-            // Then no entry is believed: it may be as its user wrote it.
+            // No entry is trusted then, because its user may have written it.
             Err(error) if error.is_of_other_series() => return Ok(Carved::NotConcerned),
             Err(_) if slurm.now().duration_since(start) < QUESTIONS => sleep(LONGEST_PAUSE),
             Err(_) => break,
@@ -276,7 +276,7 @@ pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, C
     })
 }
 
-/// Limits and bills are by `gres/gpufrac`: it must count what the job gets, at least.
+/// Checks that `gres/gpufrac`, to which limits and bills apply, counts at least what the job gets.
 fn check_total(
     job: &JobEnv,
     held: &Allocated,
@@ -295,7 +295,7 @@ fn check_total(
     })
 }
 
-/// Where nothing can be made without Slurm's answer, Slurm is asked again.
+/// Asks Slurm again, if no slice can be made without its answer.
 fn ask(
     job: &JobEnv,
     entry: Option<Entry>,
@@ -308,7 +308,7 @@ fn ask(
         let answer = slurm.job(job.job_id);
         let limit = match &answer {
             Err(error) if is_all_there_is && !error.is_of_other_series() => QUESTIONS,
-            // The job can be put back, so this is not waited for as long.
+            // The job can be requeued, so the wait is shorter.
             Ok(Some(info)) if lacks_count(info, &job.node) => PATIENCE,
             _ => Duration::ZERO,
         };
@@ -323,7 +323,7 @@ fn is_per_task(entry: Option<Entry>) -> bool {
     entry.is_some_and(|entry| entry.per_task)
 }
 
-/// Whether Slurm answered without what the job holds on this node, or not in words that can be read.
+/// Whether Slurm's answer lacks the job's allocation on this node, or has one that cannot be parsed.
 fn lacks_count(info: &JobInfo, node: &str) -> bool {
     let empty = info.gres_of_nodes.iter().all(String::is_empty);
     let unread = empty || Allocated::on(info, node).is_none();
@@ -348,7 +348,7 @@ fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, Car
     }
 }
 
-/// The configuration and the record of node-setup must mean the same GPUs.
+/// Checks that the configuration and the record of node-setup have the same GPUs.
 fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveError> {
     let gpu = record.gpus.get(device.gpu_index.position());
     match gpu.map(|gpu| gpu.pool.as_deref()) {
@@ -370,8 +370,8 @@ fn granted_units(
     if let Some(named) = entry.and_then(|entry| entry.mechanism)
         && named != offered
     {
-        // A mechanism that the user named is kept by the Type in Slurm's own text; the entry has it too where no
-        // other came into question, and stays what it was when the job is moved.
+        // Slurm's own text keeps a mechanism that the user named, by the Type. The entry also has it if no other was
+        // possible, and stays the same when the job is moved.
         if asked.is_none() {
             return Err(CarveError::Mechanism {
                 asked: named,

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-/// How long what heals by itself is waited for: a predecessor that is dying, a busy driver.
+/// How long temporary errors are retried: a predecessor that is ending, a busy driver.
 pub(super) const PATIENCE: Duration = Duration::from_secs(6);
-/// How long slurmctld may be silent while a job has to be given back, from the start of the prolog. That has 60 s
-/// (`PrologEpilogTimeout` where it is set), of which each answer may take some.
+/// How long slurmctld may be silent while a job must be requeued, from the start of the prolog. The prolog has 60 s
+/// (or `PrologEpilogTimeout`), of which each answer may use some.
 pub(super) const SILENCE: Duration = Duration::from_secs(45);
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(320);
-/// Without `PrologFlags=DeferBatch` slurmctld needs a moment to take the job back.
+/// Without `PrologFlags=DeferBatch` slurmctld needs a moment to requeue the job.
 pub(super) const AFTER_REQUEUE: Duration = Duration::from_secs(1);
-/// How long slurmctld is asked for a job of which nothing can be made without its word: then the job can still be carved in
-/// the time of a prolog, or be put back.
+/// How long slurmctld is asked for a job that needs its answer: the slice can still be made in the time of a prolog,
+/// or the job can be requeued.
 pub(super) const QUESTIONS: Duration = Duration::from_secs(36);

@@ -1,4 +1,5 @@
-//! The order of the line, and what those leave in it who do not come to their turn. With processes: `lib/node/tests/line.rs`.
+//! The order of the queue, and the remains of programs that never get their turn. `lib/node/tests/line.rs` has tests
+//! with processes.
 
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -32,7 +33,7 @@ impl Folder {
         std::fs::read_dir(&self.line).map_or(0, Iterator::count)
     }
 
-    /// Until as many stand there, whoever has the GPU included.
+    /// Waits until there are this many tickets, with that of the program that has the GPU.
     fn wait_for(&self, tickets: usize) {
         let start = Instant::now();
         while self.tickets() != tickets {
@@ -94,7 +95,7 @@ fn an_epilog_is_seen_while_it_is_at_work_and_nobody_waits_for_its_note() {
     drop(first);
     assert_eq!(seen(), [4711]);
     drop(second);
-    // Of a process that was killed.
+    // The note of a killed process.
     std::fs::write(folder.line.join("epilog8.1.1"), "").unwrap();
     assert_eq!(seen(), [0; 0]);
     assert_eq!(folder.tickets(), 0);
@@ -105,7 +106,7 @@ fn who_pauses_stops_nobody_and_keeps_the_place() {
     let folder = folder();
     let mut first = folder.locks.line(GPU).unwrap();
     drop(first.turn(|_| false).unwrap());
-    // The pause.
+    // The pause between two turns.
     let second = folder.locks.gpu(GPU, Duration::ZERO).unwrap();
     let gone = Mutex::new(Vec::new());
     scope(|scope| {
@@ -135,7 +136,7 @@ fn a_line_that_moves_is_waited_for() {
             let lock = folder.locks.gpu(GPU, patience);
             lock.map(|_| start.elapsed())
         });
-        // Steps, several of them in the patience, and for longer than it.
+        // Several steps within the patience, in total longer than it.
         let start = Instant::now();
         while start.elapsed() < 3 * patience {
             held.step();
@@ -162,7 +163,7 @@ fn what_a_waiter_sees_is_who_is_before_it() {
     });
     assert!(matches!(error, Err(LockError::Timeout { .. })));
     assert_eq!(seen.unwrap().ahead, 1);
-    // It left the line.
+    // It left the queue.
     assert_eq!(folder.tickets(), 1);
     drop(held);
     drop(line.turn(|_| false).unwrap());

@@ -100,7 +100,7 @@ fn a_job_keeps_the_capabilities_of_all_its_slices() {
     assert_eq!(rules.len(), 1 + 2 * 135 + 2 - 4);
 }
 
-/// As the driver numbers them: GPU instance I has 3 + 135 * GPU + 9 * I, and its compute instances come next.
+/// The driver's numbers: GPU instance I has 3 + 135 * GPU + 9 * I, and its compute instances follow.
 fn cap(gpu: u32, gi: u32, ci: Option<u32>) -> CapMinor {
     let minor = 3 + 135 * gpu + 9 * gi;
     CapMinor {
@@ -134,7 +134,7 @@ fn each_capability_that_can_be_of_use_has_a_rule_and_all_are_closed_in_rows() {
         .rules(leases)
         .into_iter()
         .partition(|rule| rule.is_alone());
-    // With the other GPU, the general ones, and the further compute instances of the job's own GPU instance.
+    // With the other GPU, the general capabilities, and the further compute instances of the job's own GPU instance.
     assert_eq!(rules.len(), 1 + 2 * 2 * 15 + 2 + 7 - 2);
     for gi in 0..15 {
         for gpu in 0..2 {
@@ -152,7 +152,7 @@ fn each_capability_that_can_be_of_use_has_a_rule_and_all_are_closed_in_rows() {
     let all = whole.rules(leases);
     assert!(all.iter().all(|rule| rule.is_alone()));
     assert_eq!(sorted([rules, behind].concat()), sorted(all));
-    // Numbers of which the names do not say what they open are closed one by one.
+    // Capabilities whose names do not tell what they open are closed one by one.
     let unknown = CapMinor {
         opens: None,
         ..cap(0, 0, Some(1))

@@ -1,4 +1,4 @@
-//! The content of a lease before anything is made.
+//! The content of a lease before anything is created.
 
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::fraction::MemoryMib;
@@ -16,8 +16,8 @@ use crate::node::now_unix;
 use crate::slice::carve::CarveError;
 
 impl Attempt<'_> {
-    /// An instance of the job's own, or, with MPS inside it, a part of one; and the lease of the kept instance that it is, if it
-    /// is one. `avoided`: places where it is not to be.
+    /// The part of a job in an instance: one of its own, or with MPS inside a share of one; with the lease of the
+    /// kept instance if it becomes the job's. `avoided`: places that are not chosen.
     pub(super) fn instance_slice(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -76,7 +76,7 @@ impl Attempt<'_> {
         Ok((self.slice_of(&locked.gpu, memory, parts), taken_over))
     }
 
-    /// A share of a GPU without MIG, or all of it.
+    /// A share of a GPU without MIG, or the whole GPU.
     pub(super) fn share_slice(
         &self,
         gpu: &Gpu<'_>,
@@ -85,7 +85,7 @@ impl Attempt<'_> {
     ) -> Slice {
         let pool = self.device.pool;
         let (percentage, memory) = self.share_of(gpu_memory);
-        // The whole GPU is the job's alone: nothing is shared, nothing limited.
+        // A whole GPU belongs to one job, so nothing is limited.
         let whole = percentage >= 100;
         let memory = if whole { gpu_memory } else { memory };
         let mps = || {
@@ -106,7 +106,7 @@ impl Attempt<'_> {
                 let library = pool.options.library.as_ref();
                 Held::Hami(library.filter(|_| !whole).map(hami))
             }
-            // Pools of MIG have instances (`instance_slice`).
+            // Pools with MIG have instances (`instance_slice`).
             Mechanism::Timeslice | Mechanism::Mig | Mechanism::MigMps => Held::Timeslice,
         };
         Slice {
@@ -115,7 +115,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// What the job's units are of its device: percent, and memory rounded down.
+    /// The job's units of its device: percent, and memory rounded down.
     pub(super) fn share_of(&self, device_memory: MemoryMib) -> (u32, MemoryMib) {
         let (units, capacity) = (self.menu.units, self.device.pool.layout.capacity);
         let memory = device_memory.part(units, capacity);
@@ -147,7 +147,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// That of the lease to be.
+    /// The name of the future lease.
     pub(super) fn name(&self) -> String {
         lease::name(self.job.job_id, self.number)
     }

@@ -1,4 +1,4 @@
-//! Making the slice of a lease, and undoing it.
+//! Creates the slice of a lease, and undoes it.
 
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
@@ -77,8 +77,7 @@ impl Attempt<'_> {
         })
     }
 
-    /// What the job needs beside the device itself: who may open it, the compute mode, the
-    /// daemon, the cache. Can be done again.
+    /// Sets up what the job needs besides the device: access, compute mode, daemon, cache. It can be repeated.
     pub(super) fn equip(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -153,8 +152,8 @@ impl Attempt<'_> {
         Ok(())
     }
 
-    /// The driver shows no process on the job's instance but those of jobs that have it. `is_new`: it was made for this job,
-    /// so that no server of MPS for others can be on it.
+    /// Checks that the driver shows no process on the job's instance except those of jobs that have it. `is_new`: it was
+    /// created for this job, so that no MPS server for others can be on it.
     fn expect_no_strangers(
         &self,
         locked: &LockedGpu<'_>,
@@ -180,8 +179,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Takes back what a failed attempt made. If that fails too, the lease stays and says where
-    /// to look.
+    /// Removes what a failed attempt created. If that fails, too, the lease stays as the record of it.
     pub(super) fn unmake(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -189,7 +187,7 @@ impl Attempt<'_> {
         error: CarveError,
     ) -> CarveError {
         let cleanup = match is_refused(&error) {
-            // Nothing was made. An instance at the place is not gpufrac's.
+            // Nothing was created. An instance at the place is not gpufrac's.
             true => Ok(()),
             false => teardown::dismantle(locked, lease).map(|_| ()),
         };
@@ -204,7 +202,7 @@ impl Attempt<'_> {
     }
 }
 
-/// Whether the driver itself refused the instance.
+/// Whether the driver refused to create the instance.
 pub(super) fn is_refused(error: &CarveError) -> bool {
     matches!(error, CarveError::Nvml(error) if error.is_refusal())
 }

@@ -1,4 +1,4 @@
-//! Possible places of a slice: taken places of the GPU, and instances that can be destroyed.
+//! Finds places for a slice: taken places of the GPU, and instances that can be destroyed.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::slice::carve::CarveError;
 use crate::slice::{keep, reconcile};
 
 impl Attempt<'_> {
-    /// Whether the instance of a lease is there; what needs none stands as long as its GPU does.
+    /// Whether the instance of a lease exists; a slice without an instance exists as long as its GPU.
     pub(super) fn stands(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<bool, CarveError> {
         let Some(mig) = lease.slice.mig() else {
             return Ok(true);
@@ -30,7 +30,7 @@ impl Attempt<'_> {
         Ok(standing.is_some_and(|ci| ci.mig_uuid == instance.mig_uuid))
     }
 
-    /// The leases of others on the GPU: of jobs that run, and of the job's other slices.
+    /// The other leases on the GPU: of running jobs, and of the job's other slices.
     pub(super) fn others(&self, locked: &LockedGpu<'_>) -> Result<Vec<Lease>, CarveError> {
         let mut leases = locked.leases()?;
         leases.retain(|lease| {
@@ -40,7 +40,7 @@ impl Attempt<'_> {
         Ok(leases)
     }
 
-    /// Units of the device that are leased already.
+    /// The leased units of the device.
     pub(super) fn taken(&self, locked: &LockedGpu<'_>) -> Result<u32, CarveError> {
         let others = self.others(locked)?;
         let here = others
@@ -49,7 +49,7 @@ impl Attempt<'_> {
         Ok(here.map(|lease| lease.units.0).sum())
     }
 
-    /// Jobs of an earlier configuration keep the GPU as it was for them: its compute mode, their daemon.
+    /// Checks that no job of an earlier configuration needs another compute mode or daemon of the GPU.
     pub(super) fn agrees(&self, locked: &LockedGpu<'_>) -> Result<(), CarveError> {
         let pool = self.device.pool;
         let private = pool.options.tenancy == Tenancy::Private;
@@ -67,7 +67,7 @@ impl Attempt<'_> {
         }
     }
 
-    /// Slurm counts right, but an epilog may have failed: then the leases of ended jobs go.
+    /// Slurm's count is right, but an epilog may have failed: ends the leases of ended jobs.
     pub(super) fn make_room(&self, locked: &mut LockedGpu<'_>) -> Result<(), CarveError> {
         let capacity = self.device.pool.layout.capacity.0;
         let fits = |taken: u32| taken + self.menu.units.0 <= capacity;
@@ -116,7 +116,7 @@ impl Attempt<'_> {
             if let Some(candidate) = layout.place(side, units, &view.occupied) {
                 match self.clear(locked, candidate, held, &mut view) {
                     Some(place) => return Ok(place),
-                    // What cannot go is in the view now.
+                    // The instance that could not be destroyed is among the taken places now.
                     None => continue,
                 }
             }
@@ -136,8 +136,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether there were a place but for instances that no lease names. Only root makes such, and they do not go by
-    /// themselves.
+    /// Whether there would be a place without instances that have no lease. Only root creates such instances, and
+    /// they stay until an admin destroys them.
     fn blocked(&self, view: &View, avoided: &[Occupied]) -> Option<CarveError> {
         let leased: Vec<Occupied> = view.occupied[..view.leased].to_vec();
         let (side, units) = (self.device.side, self.menu.units);
@@ -158,9 +158,9 @@ impl Attempt<'_> {
         })
     }
 
-    /// Makes room at a place for which only kept instances are in the way: the user's own is taken over, others go. None
-    /// where one does not go; then it is among what is taken. Places are chosen as if nothing were kept: what follows is
-    /// proven for such states alone.
+    /// Makes room at a place where only kept instances are in the way: the user's own is taken over, others are
+    /// destroyed. None if one cannot be destroyed; it then counts as taken. Places are chosen as if no instance were
+    /// kept, because the proof only covers such states.
     fn clear(
         &self,
         locked: &mut LockedGpu<'_>,
@@ -172,7 +172,7 @@ impl Attempt<'_> {
             (kept.profile_id, kept.placement) == (candidate.profile_id, candidate.placement)
         };
         let mut kept = std::mem::take(&mut view.kept);
-        // What is at the place itself first: with it gone there may be room.
+        // The instance at the place itself first, because its end may make enough room.
         kept.sort_by_key(|(place, _)| !place.placement.overlaps(candidate.placement));
         if let Some((place, lease)) = kept.first()
             && is_here(place)
@@ -199,8 +199,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Whether a kept instance at the place is the job's user's, of the same size, in time and clean, and nobody else holds
-    /// its files. An error is no permission.
+    /// Whether a kept instance at the place can be taken over: it belongs to the job's user, has the same size, is in
+    /// time and clean, and no other user's process holds its files. After an error the answer is no.
     fn may_take_over(&self, locked: &LockedGpu<'_>, kept: &Lease, held: &HeldCaps) -> bool {
         let is_same = kept.user_id == self.job.user_id && kept.units == self.menu.units;
         let Some(caps) = kept.slice.instance().map(InstanceCaps::of) else {
@@ -220,8 +220,8 @@ impl Attempt<'_> {
             })
     }
 
-    /// What is taken on the GPU: the places of all leases, made or not, and every instance that
-    /// the driver shows, whoever made it. Kept ones are apart.
+    /// The taken places of the GPU: the places of all leases, with or without an instance, and every instance that
+    /// the driver shows. Kept instances are separate.
     fn view(
         &self,
         locked: &LockedGpu<'_>,
@@ -288,8 +288,8 @@ impl Attempt<'_> {
 }
 
 impl Attempt<'_> {
-    /// Whether the driver shows no GPU instance but those of leases. An id says where its instance stands, as the driver
-    /// numbers the places of a GPU.
+    /// Whether the driver shows no GPU instance except those of leases. An id tells the place of its instance,
+    /// because the driver numbers the places of a GPU.
     fn are_all_leased(&self, locked: &LockedGpu<'_>, leases: &[Lease]) -> bool {
         let named = leases.iter().filter_map(|lease| lease.slice.instance());
         let named: BTreeSet<u32> = named.map(|instance| instance.gi_id).collect();
@@ -298,11 +298,11 @@ impl Attempt<'_> {
     }
 }
 
-/// How the driver is asked what stands on a GPU.
+/// How the driver is asked for the instances on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// By the folders of its instances in /proc; by NVML only where one is there that no lease names. Takes no call of
-    /// NVML, of which there is one for each profile and instance otherwise.
+    /// By the folders of instances in /proc; by NVML only if an instance has no lease. /proc needs no call of NVML,
+    /// where one is needed for each profile and each instance.
     Ids,
     /// By NVML.
     Places,
@@ -311,17 +311,17 @@ pub(super) enum Look {
 /// A place for a slice.
 pub(super) struct Place {
     pub(super) candidate: Candidate,
-    /// The lease of the instance that stands there and becomes the job's.
+    /// The lease of the kept instance at this place, which becomes the job's.
     pub(super) kept: Option<Lease>,
 }
 
 struct View {
     occupied: Vec<Occupied>,
-    /// How many of these are of leases; they are the first.
+    /// The number of places of leases; they come first.
     leased: usize,
-    /// The instances that were kept: none is in the way for long.
+    /// The kept instances, which can be destroyed.
     kept: Vec<(Occupied, Lease)>,
     standing: String,
-    /// Those instances of it that no lease names.
+    /// Descriptions of instances without a lease.
     not_ours: Vec<String>,
 }
