@@ -4,19 +4,12 @@ use gpufrac_core::advise::{self, NOT_LIMITED, Plan, Workload};
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_host::exit::Exit;
 
-use crate::args::{AdviseArgs, AdvisedWorkload};
+use crate::args::{AdviseArgs, AdvisedWorkload, SiteArgs};
 use crate::error::CliError;
 
 /// Prints the advice; stdout has the file last, so that it can be copied.
 pub fn run(args: &AdviseArgs) -> Result<Exit, CliError> {
-    let advice = advise::advise(&Plan {
-        workload: workload(args.workload),
-        gpu: &args.gpu,
-        memory: args.memory.map(MemoryMib),
-        driver: args.driver,
-        untrusted: args.untrusted,
-        vgpu: args.vgpu,
-    })?;
+    let advice = advise::advise(&plan(args.workload, &args.gpu, &args.site))?;
     println!("mechanism: {}", advice.mechanism);
     println!("\nwhy:");
     for reason in &advice.reasons {
@@ -33,7 +26,19 @@ pub fn run(args: &AdviseArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-pub fn workload(named: AdvisedWorkload) -> Workload {
+/// The plan of a pool on this model.
+pub fn plan<'a>(named: AdvisedWorkload, gpu: &'a str, site: &SiteArgs) -> Plan<'a> {
+    Plan {
+        workload: workload(named),
+        gpu,
+        memory: site.memory.map(MemoryMib),
+        driver: site.driver,
+        untrusted: site.untrusted,
+        vgpu: site.vgpu,
+    }
+}
+
+fn workload(named: AdvisedWorkload) -> Workload {
     match named {
         AdvisedWorkload::Notebooks => Workload::Notebooks,
         AdvisedWorkload::Training => Workload::Training,

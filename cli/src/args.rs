@@ -169,18 +169,9 @@ pub struct InitArgs {
     /// How many GPUs each node has [default: what NVML shows here and Slurm counts elsewhere]
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
-    /// The major version of the driver, such as 580 [default: that of this node]
-    #[arg(long, value_name = "VERSION")]
-    pub driver: Option<u32>,
-    /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know
-    #[arg(long, value_name = "MIB")]
-    pub memory: Option<u64>,
-    /// Users may try to exceed their limits
-    #[arg(long)]
-    pub untrusted: bool,
-    /// The GPU is a vGPU in a virtual machine
-    #[arg(long)]
-    pub vgpu: bool,
+    /// Driver, memory, users.
+    #[command(flatten)]
+    pub site: SiteArgs,
 }
 
 /// Arguments of `why`.
@@ -206,7 +197,15 @@ pub struct AdviseArgs {
     /// The model of the GPUs, as gpufrac.toml(5) lists it
     #[arg(long, value_name = "MODEL")]
     pub gpu: String,
-    /// The major version of the driver, such as 580 [default: before 555]
+    /// Driver, memory, users.
+    #[command(flatten)]
+    pub site: SiteArgs,
+}
+
+/// Arguments of `init` and `advise`.
+#[derive(Debug, clap::Args)]
+pub struct SiteArgs {
+    /// The major version of the driver, such as 580 [default: `init`: that of this node, `advise`: before 555]
     #[arg(long, value_name = "VERSION")]
     pub driver: Option<u32>,
     /// Memory of one GPU in MiB, for a vGPU or a model that gpufrac does not know

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::advise::{self, Advice, Place, Plan};
 use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::Finding;
-use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::hostlist::{self, Hostlist};
 use gpufrac_host::exit::Exit;
@@ -273,15 +272,9 @@ fn hostlist(text: &str) -> Result<Hostlist, CliError> {
 }
 
 fn advise(args: &InitArgs, model: &str, driver: Option<u32>) -> Result<Advice, CliError> {
-    let advice = advise::advise(&Plan {
-        workload: crate::advise::workload(args.workload),
-        gpu: model,
-        memory: args.memory.map(MemoryMib),
-        driver: args.driver.or(driver),
-        untrusted: args.untrusted,
-        vgpu: args.vgpu,
-    })?;
-    Ok(advice)
+    let told = crate::advise::plan(args.workload, model, &args.site);
+    let driver = told.driver.or(driver);
+    Ok(advise::advise(&Plan { driver, ..told })?)
 }
 
 /// `h100` for H100-80; with the memory if that name is taken.
