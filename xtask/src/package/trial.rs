@@ -40,12 +40,7 @@ const RUST: &str = "/opt/rust";
 
 /// Tries the packages of these builds on clusters of their series, and prints a table.
 pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
-    setup::run()?;
-    run_command(
-        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
-    )?;
     let work = tempfile::tempdir().context("making a temporary folder failed")?;
-    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
     let newer_builds = newer(builds, work.path())?;
     let newer = debs(
         &newer_builds,
@@ -53,18 +48,35 @@ pub(super) fn run(builds: &[Build], tarball: &Path, version: &str) -> Result<()>
         &format!("{version}.1"),
         &work.path().join("newer"),
     )?;
+    on_each(builds, tarball, version, "Slurm", |series, made| {
+        let debian = Series::debian(series)?;
+        let site = Site::start(
+            &debian,
+            &of_series(made, series),
+            &of_series(&newer, series),
+        )?;
+        Ok(follow_pages(&site, &PAGES))
+    })
+}
+
+/// Does something with the packages of these builds for each series, and prints what became of it.
+fn on_each(
+    builds: &[Build],
+    tarball: &Path,
+    version: &str,
+    what: &str,
+    follow: impl Fn(&str, &[PathBuf]) -> Result<Vec<Outcome>>,
+) -> Result<()> {
+    setup::run()?;
+    run_command(
+        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
+    )?;
+    let work = tempfile::tempdir().context("making a temporary folder failed")?;
+    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
     let mut rows = Vec::new();
     for build in builds {
         let series = build.release.series();
-        let row = stage(&format!("Slurm {series}"), || {
-            let debian = Series::debian(&series)?;
-            let site = Site::start(
-                &debian,
-                &of_series(&made, &series),
-                &of_series(&newer, &series),
-            )?;
-            Ok(follow_pages(&site, &PAGES))
-        })?;
+        let row = stage(&format!("{what} {series}"), || follow(&series, &made))?;
         rows.push((series, row));
     }
     table(&rows)
@@ -79,63 +91,46 @@ pub(super) fn run_source(
     version: &str,
     debug: bool,
 ) -> Result<()> {
-    setup::run()?;
-    run_command(
-        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
-    )?;
-    let work = tempfile::tempdir().context("making a temporary folder failed")?;
-    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
     let rust = captured("rustc", &["--print", "sysroot"])?;
-    let mut rows = Vec::new();
-    for build in builds {
-        let series = build.release.series();
-        let row = stage(&format!("build on a host with Slurm {series}"), || {
-            let debian = Series::debian_to_build_in(&series)?;
-            let mut site = Site::start(&debian, &of_source(&made), &[])?;
-            site.let_build();
-            site.show(BUILDER, Path::new(rust.trim()), RUST)?;
-            let place = Place {
-                user: None,
-                host: BUILDER.to_owned(),
-            };
-            let mut commands = format!("ln -s {RUST}/bin/* /usr/local/bin/");
-            if debug {
-                commands += QUICK;
-            }
-            let said = site.run(&place, BUILDER, &commands)?;
-            if !said.success {
-                bail!("showing Rust to {BUILDER} failed:\n{}", said.text);
-            }
-            Ok(follow_pages(&site, &BUILD_PAGES))
-        })?;
-        rows.push((series, row));
-    }
-    table(&rows)
+    let what = "build on a host with Slurm";
+    on_each(builds, tarball, version, what, |series, made| {
+        let debian = Series::debian_to_build_in(series)?;
+        let mut site = Site::start(&debian, &of_source(made), &[])?;
+        site.let_build();
+        site.show(BUILDER, Path::new(rust.trim()), RUST)?;
+        let place = Place {
+            user: None,
+            host: BUILDER.to_owned(),
+        };
+        let mut commands = format!("ln -s {RUST}/bin/* /usr/local/bin/");
+        if debug {
+            commands += QUICK;
+        }
+        let said = site.run(&place, BUILDER, &commands)?;
+        if !said.success {
+            bail!("showing Rust to {BUILDER} failed:\n{}", said.text);
+        }
+        Ok(follow_pages(&site, &BUILD_PAGES))
+    })
 }
 
 /// Tries the role of contrib/ansible.
 pub(super) fn run_ansible(builds: &[Build], tarball: &Path, version: &str) -> Result<()> {
-    setup::run()?;
-    run_command(
-        cargo(&["build", "--quiet", "-p", "gpusim", "-p", "nvml-sim"]).args(["--lib", "--bins"]),
-    )?;
-    let work = tempfile::tempdir().context("making a temporary folder failed")?;
-    let made = debs(builds, tarball, version, &work.path().join("packages"))?;
-    let mut rows = Vec::new();
-    for build in builds {
-        let series = build.release.series();
-        let row = stage(&format!("Ansible on Slurm {series}"), || {
-            let debian = Series::debian_to_build_in(&series)?;
-            let site = Site::start(&debian, &of_series(&made, &series), &[])?;
+    on_each(
+        builds,
+        tarball,
+        version,
+        "Ansible on Slurm",
+        |series, made| {
+            let debian = Series::debian_to_build_in(series)?;
+            let site = Site::start(&debian, &of_series(made, series), &[])?;
             let failure = ansible::follow(&site).err();
             Ok(vec![(
                 "contrib/ansible".to_owned(),
                 failure.map(|error| format!("{error:#}")),
             )])
-        })?;
-        rows.push((series, row));
-    }
-    table(&rows)
+        },
+    )
 }
 
 /// The output of a program.
