@@ -148,6 +148,19 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
         .says("no pool of its gpufrac.toml is on that node");
     assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
     assert!(explained(&world, one).contains("add the node to `nodes` of its pool"));
+    // A whole GPU of a pool that has another node: by its device, and before Slurm 23.11.5 by all of its shares.
+    for (id, held) in [
+        (6, "gpu:whole:1(IDX:0),gpufrac(CNT:100)"),
+        (7, "gpufrac(CNT:100),shard:mps:100(100/100)"),
+    ] {
+        world.slurm_says(id, &format!("running gres/gpufrac:100 0 - {held}"));
+        world
+            .prolog(job(id, 0, 100))
+            .ok()
+            .says("no pool of its gpufrac.toml is on that node");
+    }
+    let told = ["requeuehold 1", "requeuehold 6", "requeuehold 7"];
+    assert_eq!(world.slurm_was_told(), told);
     // Moved there with an earlier entry: it has ordinary GPUs, or the site's own shares.
     for (id, held) in [(2, "gpu:a100:1(IDX:0)"), (3, "shard:a100:5(5/10)")] {
         world.slurm_says(id, &format!("running gres/gpu:a100:1 0 - {held}"));
@@ -162,7 +175,7 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
         world.slurm_says(id, says);
         world.prolog(job(id, 0, 25)).ok();
     }
-    assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
+    assert_eq!(world.slurm_was_told(), told);
     assert!(world.leases().is_empty() && reason(&world).is_none());
 }
 

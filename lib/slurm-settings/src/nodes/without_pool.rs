@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist::{self, Hostlist};
 
@@ -53,16 +53,26 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
             severity: Severity::Error,
             place: Some(place),
             what: format!(
-                "{names} counts gpufrac and is in no pool of gpufrac.toml: jobs that Slurm starts there get no slice"
+                "{names} counts gpufrac's devices and is in no pool of gpufrac.toml: jobs that Slurm starts there get no slice"
             ),
             fix: format!(
-                "add {names} to the `nodes` of its pool, on all hosts, or take gpufrac and shard out of its Gres="
+                "add {names} to the `nodes` of its pool, on all hosts, or take gpufrac and its devices out of its Gres="
             ),
         }
     }));
 }
 
+/// Fractions, or placeholders: a job that gets one of these without a fraction has no GPU.
 fn counts_fractions(gres: Option<&str>) -> bool {
     let counts = counts(gres.unwrap_or_default());
-    counts.keys().any(|(name, _)| name == "gpufrac")
+    let is_own = |name: &str| {
+        Pool::TYPE_NAMES
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(name))
+    };
+    counts.keys().any(|(name, type_name)| match name.as_str() {
+        "gpufrac" => true,
+        "gpu" | "shard" => is_own(type_name),
+        _ => false,
+    })
 }

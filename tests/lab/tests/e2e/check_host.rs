@@ -161,7 +161,9 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
     names(
         &lab,
         &node,
-        &[&format!("{other} counts gpufrac and is in no pool")],
+        &[&format!(
+            "{other} counts gpufrac's devices and is in no pool"
+        )],
         || {},
         || put(&config, &before),
     )?;
@@ -170,7 +172,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
         &node,
         &[
             "which Slurm does not know",
-            "counts gpufrac and is in no pool",
+            "counts gpufrac's devices and is in no pool",
         ],
         || drop(replace(&config, &list, &format!("{node},{other}x"))),
         || put(&config, &before),
