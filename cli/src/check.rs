@@ -11,7 +11,7 @@ use gpufrac_core::layout::MenuEntry;
 use gpufrac_host::files::RootDir;
 use gpufrac_node::node::Node;
 use gpufrac_node::setup::check;
-use gpufrac_slurm_settings::{self as settings, Here, Sources};
+use gpufrac_slurm_settings::{self as settings, Here, Settings, Sources};
 
 use crate::args::CheckArgs;
 use crate::status;
@@ -67,6 +67,9 @@ fn look(args: &CheckArgs, config: Config) -> Report {
     report.lines.extend(unknown);
     report.slurm_is_known = !settings.is_empty();
     report.of_slurm = settings::judge(&settings, &node.config);
+    if !on_node && !slurm_alone {
+        report.findings.extend(other_name(&settings, &node));
+    }
     // An explicit request to check Slurm fails if there is nothing to check.
     if slurm_alone && !report.slurm_is_known {
         report.findings.push(Finding::of_machine(
@@ -75,6 +78,31 @@ fn look(args: &CheckArgs, config: Config) -> Report {
         ));
     }
     report
+}
+
+/// A warning if this host is a node of a pool under another name: then nothing of the machine was checked.
+fn other_name(settings: &Settings, node: &Node) -> Option<Finding> {
+    let known = settings.node_on(&node.name)?;
+    node.config
+        .pools
+        .iter()
+        .find(|pool| pool.nodes.contains(&known))?;
+    Some(Finding {
+        // Where slurmctld and slurmd share a host, this may be asked for slurmctld's part.
+        severity: match settings.is_of_controller() {
+            true => Severity::Note,
+            false => Severity::Warning,
+        },
+        place: None,
+        what: format!(
+            "slurm.conf calls this host {known}, and gpufrac took it for {}: this machine was not looked at",
+            node.name
+        ),
+        fix: format!(
+            "`gpufrac check --node {known}`; `gpufrac node-setup` and gpufrac-reaperd need it too: \
+             `systemctl edit` both units, and write Environment=SLURMD_NODENAME={known} in [Service]"
+        ),
+    })
 }
 
 /// An error if root's programs refuse the configuration because others than root could change it.

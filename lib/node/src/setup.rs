@@ -90,6 +90,10 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         report
             .done
             .push(format!("no pool has GPUs on node {}", node.name));
+        report.hints.push(
+            "where Slurm has another name for this host (NodeHostname= in slurm.conf), write it as Environment=SLURMD_NODENAME=NAME in the unit"
+                .into(),
+        );
         return Ok(report);
     }
     pools::remember(&node.nodes, &node.name)?;

@@ -256,6 +256,7 @@ fn scripts(settings: &Settings) -> Vec<Script> {
                 (false, false) => Some(false),
             };
             scripts.push(Script {
+                key,
                 path: path.to_owned(),
                 names_ours,
             });
@@ -265,8 +266,11 @@ fn scripts(settings: &Settings) -> Vec<Script> {
 }
 
 fn names_it(path: &Path, program: &str) -> Option<bool> {
-    if path.file_name().is_some_and(|name| name == program) {
-        return Some(true);
+    let ours = HOOKS.map(|(_, ours)| ours);
+    if let Some(name) = path.file_name().and_then(|name| name.to_str())
+        && ours.contains(&name)
+    {
+        return Some(name == program);
     }
     let file = fs::metadata(path).ok()?;
     if !file.is_file() || file.len() > MANY_BYTES {

@@ -70,6 +70,8 @@ pub enum Wrong {
     },
     /// The program does not exist.
     NoProgram,
+    /// No file matches the pattern: Slurm does not run this program.
+    NoFiles(&'static str),
     /// The program has no execute permission.
     NotExecutable,
     /// A script runs this program, and ignores its exit status in this line.
@@ -109,6 +111,10 @@ impl Trouble {
             Wrong::NoProgram => error(
                 format!("`{path}` does not exist on this node: Slurm drains it with the next job"),
                 "install gpufrac's programs here, or correct the path".to_owned(),
+            ),
+            Wrong::NoFiles(program) => error(
+                format!("`{path}` names no file on this node: no slice is made and unmade without {program}"),
+                format!("put a script there that runs /usr/sbin/{program} and ends with its status, or correct the pattern"),
             ),
             Wrong::NotExecutable => error(
                 format!("`{path}` cannot be run: Slurm drains this node with the next job"),
@@ -325,7 +331,15 @@ impl Host<'_> {
     /// Checks Prolog or Epilog of this node.
     fn hook(&self, key: &'static str, program: &'static str, found: &mut Vec<Trouble>) {
         for (place, value) in gather::hooks(self.settings, key) {
-            let paths = gather::glob(&gather::beside_slurm_conf(self.settings, value));
+            let pattern = gather::beside_slurm_conf(self.settings, value);
+            let paths = gather::glob(&pattern);
+            if paths.is_empty() {
+                found.push(Trouble {
+                    place: place.clone(),
+                    path: pattern,
+                    wrong: Wrong::NoFiles(program),
+                });
+            }
             for path in paths {
                 for (path, wrong) in self.program(&path, program) {
                     let place = place.clone();
@@ -521,6 +535,9 @@ mod tests {
         let named = format!("Prolog={hook}\n");
         assert_eq!(world.look(&named, false), []);
         assert_eq!(wrong(&world.look(&named, true)), [&Wrong::NoProgram]);
+        let pattern = world.path("prolog.d/*").display().to_string();
+        let found = world.look(&format!("Prolog={pattern}\n"), true);
+        assert_eq!(wrong(&found), [&Wrong::NoFiles("gpufrac-prolog")]);
         world.put(
             "prolog.sh",
             &format!("#!/bin/sh\n{ours} || exit $?\ntrue\n"),

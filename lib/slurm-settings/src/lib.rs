@@ -23,6 +23,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::finding::Finding;
+use gpufrac_core::hostlist::Hostlist;
 
 pub use access::Closed;
 pub use conf::{Files, Place};
@@ -33,6 +34,8 @@ pub use running::Running;
 /// A program that Slurm runs as Prolog or Epilog, as this host sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Script {
+    /// `Prolog` or `Epilog`.
+    pub key: &'static str,
     /// The path in slurm.conf, possibly a pattern.
     pub path: String,
     /// Whether the text of the file, or of one file that matches the pattern, names gpufrac's program; None if it
@@ -73,6 +76,25 @@ impl Settings {
     /// Whether no source could be read.
     pub fn is_empty(&self) -> bool {
         self.files.is_none() && self.running.is_none()
+    }
+
+    /// The node that Slurm runs on a host of this name, where it has another name (`NodeHostname=`).
+    pub fn node_on(&self, host: &str) -> Option<String> {
+        let files = self.files.as_ref()?;
+        let mut lines = files.slurm.starting("NodeName");
+        let node = lines.find_map(|line| {
+            let nodes = Hostlist::parse(line.get("NodeName")?).ok()?;
+            let hosts = Hostlist::parse(line.get("NodeHostname")?).ok()?;
+            let mut names = hosts.names().iter();
+            let at = names.position(|name| name.split('.').next() == Some(host))?;
+            nodes.names().get(at).cloned()
+        });
+        node.filter(|node| node != host)
+    }
+
+    /// Whether slurmctld, or its backup, runs on this host.
+    pub fn is_of_controller(&self) -> bool {
+        access::controls(self)
     }
 
     /// A value of slurm.conf: the running one, otherwise the one in the file.

@@ -1,6 +1,6 @@
 //! Judges the partitions of the pools.
 
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{Config, Pool};
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist::Hostlist;
 
@@ -15,7 +15,13 @@ struct Written<'a> {
 }
 
 /// `Shared` is the old name of `OverSubscribe`.
-const KEYS: [&str; 4] = ["Shared", "OverSubscribe", "Exclusive", "PreemptMode"];
+const KEYS: [&str; 5] = [
+    "Shared",
+    "OverSubscribe",
+    "Exclusive",
+    "PreemptMode",
+    "Nodes",
+];
 
 impl<'a> Written<'a> {
     fn of(file: &'a ConfFile, name: &str) -> Option<Written<'a>> {
@@ -57,6 +63,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     }
     for name in &names {
         one(settings, name, found);
+        found.extend(without_nodes(settings, config, name));
     }
     without_pools(settings, config, &names, found);
 }
@@ -84,6 +91,39 @@ fn without_pools(settings: &Settings, config: &Config, served: &[&str], found: &
             fix: format!("give partition {name} other nodes, or a pool in gpufrac.toml"),
         }));
     }
+}
+
+/// A partition of pools that has none of their nodes.
+fn without_nodes(settings: &Settings, config: &Config, name: &str) -> Option<Finding> {
+    let files = settings.files.as_ref()?;
+    let (place, nodes) = Written::of(&files.slurm, name)?.get("Nodes")?;
+    let sets = files.slurm.starting("NodeSet");
+    let sets: Vec<&str> = sets.filter_map(|line| line.get("NodeSet")).collect();
+    let is_set = |word: &str| sets.contains(&word);
+    if nodes.eq_ignore_ascii_case("ALL") || nodes.split(',').any(is_set) {
+        return None;
+    }
+    let own = Hostlist::parse(nodes).ok()?;
+    let pools: Vec<&Pool> = config
+        .pools
+        .iter()
+        .filter(|pool| pool.serves(name))
+        .collect();
+    if pools.iter().any(|pool| own.common(&pool.nodes).is_some()) {
+        return None;
+    }
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    Some(Finding {
+        severity: Severity::Error,
+        place: Some(place.to_string()),
+        what: format!(
+            "partition {name} has no node of its pool {}: Slurm refuses every fraction there",
+            names.join(" or ")
+        ),
+        fix: format!(
+            "add the nodes of a pool to the `Nodes=` of {name}, or take {name} out of the `partitions` of the pool"
+        ),
+    })
 }
 
 /// The first of these nodes that is in a pool.

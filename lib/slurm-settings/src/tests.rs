@@ -299,6 +299,7 @@ fn a_prolog_of_the_site_is_believed_when_it_names_ours() {
         let settings = Settings {
             files: Some(world.files()),
             scripts: vec![Script {
+                key: "Prolog",
                 path: "/etc/slurm/prolog.d/*".into(),
                 names_ours,
             }],
@@ -310,6 +311,56 @@ fn a_prolog_of_the_site_is_believed_when_it_names_ours() {
             severity,
             "{found:#?}"
         );
+    }
+}
+
+#[test]
+fn a_host_whose_node_has_another_name_is_known() {
+    let mut world = World::right();
+    let line = "NodeName=gn[01-02] CPUs=64";
+    let hosts = "NodeName=gn[01-02] NodeHostname=host[11-12] CPUs=64";
+    let on = |world: &World, host: &str| {
+        let settings = Settings {
+            files: Some(world.files()),
+            ..Settings::default()
+        };
+        settings.node_on(host)
+    };
+    assert_eq!(on(&world, "gn02"), None);
+    world.change("slurm.conf", line, hosts);
+    assert_eq!(on(&world, "host12").as_deref(), Some("gn02"));
+    assert_eq!(on(&world, "gn02"), None);
+}
+
+#[test]
+fn the_last_of_several_epilogs_holds_before_24_05() {
+    let config = pools(POOLS);
+    let mut world = World::right();
+    let ours = "Epilog=/usr/sbin/gpufrac-epilog\n";
+    world.change("slurm.conf", ours, &format!("{ours}Epilog=/site/epilog\n"));
+    for (release, running, is_named) in [
+        ("22.05.8", "Epilog = /site/epilog", true),
+        (
+            "24.05.1",
+            "Epilog[0] = /usr/sbin/gpufrac-epilog\nEpilog[1] = /site/epilog",
+            false,
+        ),
+    ] {
+        let shown =
+            format!("SLURM_VERSION = {release}\nProlog = /usr/sbin/gpufrac-prolog\n{running}\n");
+        let settings = Settings {
+            files: Some(world.files()),
+            running: Some(Running::parse(&shown, "", "")),
+            scripts: vec![Script {
+                key: "Epilog",
+                path: "/site/epilog".into(),
+                names_ours: Some(false),
+            }],
+            ..Settings::default()
+        };
+        let found = judge(&settings, &config);
+        let named = |finding: &Finding| finding.what.contains("does not name gpufrac-epilog");
+        assert_eq!(found.iter().any(named), is_named, "{found:#?}");
     }
 }
 

@@ -1,14 +1,20 @@
 //! Settings of prolog and epilog: that they run as root, at the right time, and for as long as they need.
 
 use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::slurm_release::SlurmSeries;
 
 use super::super::Settings;
+use super::super::gather::HOOKS;
+use super::super::running::Running;
 use super::words::{has, is, list, plugins, words};
 use super::{Context, Fault, Fix, fault};
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
 /// daemon.
 const PROLOG_NEEDS: u64 = 60;
+
+/// From this series on slurm.conf may have several lines of `Prolog` and `Epilog`; before, the last one holds.
+const SEVERAL_LINES: SlurmSeries = SlurmSeries::new(24, 5);
 
 /// The flags that these flags of PrologFlags include: `prolog_str2flags` in Slurm's `read_config.c`.
 fn implied(context: &Context, words: &[&str]) -> Vec<&'static str> {
@@ -166,9 +172,36 @@ pub(in super::super) fn script(
         found.push(error(place.to_string(), what, fix));
         return;
     }
-    let mut values: Vec<&str> = lines.iter().map(|(_, value)| *value).collect();
-    values.extend(running.unwrap_or_default());
-    found.extend(runs(settings, key, program, &values, place));
+    let release = settings.running.as_ref().and_then(Running::release);
+    let last_alone = release.is_some_and(|own| own.series < SEVERAL_LINES);
+    let first = if last_alone {
+        lines.len().saturating_sub(1)
+    } else {
+        0
+    };
+    let written: Vec<&str> = lines.iter().skip(first).map(|(_, value)| *value).collect();
+    let running = running.unwrap_or_default();
+    let of_file = runs(settings, key, program, &written, place.clone());
+    let is_error = |finding: &Finding| finding.severity == Severity::Error;
+    // One of the two may be right: the line that was corrected since, or that of before a mistake.
+    let of_running = match running == written || of_file.as_ref().is_some_and(is_error) {
+        true => None,
+        false => runs(
+            settings,
+            key,
+            program,
+            &running,
+            "scontrol show config".into(),
+        ),
+    };
+    found.extend(match (of_file, of_running) {
+        (None, Some(finding)) if !written.is_empty() && is_error(&finding) => Some(Finding {
+            fix: format!("{place} has another: `scontrol reconfigure`"),
+            ..finding
+        }),
+        (None, finding) if written.is_empty() => finding,
+        (of_file, _) => of_file,
+    });
 }
 
 /// Whether one of the values of `key` is `program`, or a script that names it.
@@ -179,10 +212,16 @@ fn runs(
     values: &[&str],
     place: String,
 ) -> Option<Finding> {
+    let value = values.last().copied()?;
     let is_program = |value: &&str| value.rsplit('/').next() == Some(program);
     let names_program = |value: &&str| {
+        let name = value.rsplit('/').next().unwrap_or_default();
+        if HOOKS.iter().any(|(_, ours)| *ours == name) {
+            return Some(name == program);
+        }
         let mut scripts = settings.scripts.iter();
-        scripts.find(|script| script.path == **value)?.names_ours
+        let script = scripts.find(|script| script.key == key && script.path == **value);
+        script?.names_ours
     };
     let seen: Vec<Option<bool>> = values.iter().map(names_program).collect();
     if values.iter().any(is_program) || seen.contains(&Some(true)) {
@@ -198,7 +237,6 @@ fn runs(
             format!("it does not name {program}, which makes and removes slices"),
         ),
     };
-    let value = values.last().copied().unwrap_or_default();
     let right = format!("/usr/sbin/{program}");
     Some(Finding {
         severity,
