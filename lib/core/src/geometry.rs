@@ -8,9 +8,12 @@ use serde::{Deserialize, Serialize};
 use crate::fraction::MemoryMib;
 
 mod builtin;
+mod evidence;
 mod product;
 #[cfg(test)]
 mod tests;
+
+pub use evidence::Evidence;
 
 /// The position of an instance: `size` memory slices from `start` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -3,6 +3,16 @@
 //! Written from NVIDIA's MIG user guide and from captures of `nvidia-smi mig -lgip` and `-lgipp`, deliberately
 //! without gpufrac's own tables: the tests compare the two. If no capture of a row is known (B200's three largest
 //! profiles), the comment says that the numbers are estimates.
+//!
+//! | model | memory and multiprocessors | positions |
+//! |---|---|---|
+//! | A30, RTX PRO 6000 | `-lgip` | `-lgipp`; of media and graphics profiles assumed |
+//! | A100-40, A100-80, H100-80 | `-lgip` | NVIDIA's manual |
+//! | H100-94, H100-96, H200 | `-lgip` | assumed to be those of H100-80 |
+//! | B200 | 1g and 2g `-lgip`, 3g, 4g and 7g assumed | assumed to be those of H100-80 |
+//!
+//! Nothing was measured on a device (docs/measured). NVIDIA's Go mock of NVML (go-nvml) has the same multiprocessors
+//! and most instances for B200, by multiplication; its positions are others than NVML's, and none is taken from it.
 
 /// A GPU instance profile, as NVML describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //!
 //! Ids, names, counts and SMs as `nvidia-smi mig -lgip` printed them on real boards, positions
 //! as `-lgipp` did (A100, A30, H100, RTX PRO 6000). For H200 and B200 no `-lgipp` capture is
-//! public; their profile ids are those of H100 and so are the positions here. A node compares
-//! all of it with its GPU before it carves anything.
+//! public; their profile ids are those of H100 and so are the positions here. `evidence` says of
+//! each row what it rests on. A node compares all of it with its GPU before it carves anything.
 
 use super::{Geometry, Placement, Profile};
 use crate::fraction::MemoryMib;

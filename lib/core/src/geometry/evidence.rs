@@ -1,0 +1,253 @@
+//! What each row of the built-in tables rests on.
+//!
+//! NVIDIA's Go mock of NVML (go-nvml, pkg/nvml/mock) agrees with the counts of multiprocessors of B200 (18, 36, 54, 72 and 126)
+//! and with its most instances (7/1/4/3/2/1/1). That is no evidence: its figures are multiples of one slice, and its
+//! positions are not those of NVML (its 1g with double memory takes one memory slice, 3g three and 7g seven). No row follows it.
+
+use std::fmt;
+
+use super::Geometry;
+
+/// Where the numbers of a row come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// An output of `nvidia-smi mig -lgip` or `-lgipp` on a board, as somebody published it.
+    NvidiaSmi,
+    /// NVIDIA's MIG User Guide.
+    Manual,
+    /// A measurement on a device, in this file of docs/measured.
+    Measured(&'static str),
+    /// No source for this model: as its family has it.
+    Assumed,
+}
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Evidence::NvidiaSmi => f.write_str("nvidia-smi"),
+            Evidence::Manual => f.write_str("manual"),
+            Evidence::Measured(file) => write!(f, "measured: {file}"),
+            Evidence::Assumed => f.write_str("assumed"),
+        }
+    }
+}
+
+/// The evidence of a model: for memory and multiprocessors of its plain profiles, by their names, and for their positions.
+struct Rows {
+    model: &'static str,
+    figures: &'static [(&'static str, Evidence)],
+    positions: Evidence,
+}
+
+const ROWS: [Rows; 9] = {
+    use Evidence::{Assumed, Manual, NvidiaSmi};
+    [
+        Rows {
+            model: "A30-24",
+            figures: &[
+                ("1g.6gb", NvidiaSmi),
+                ("2g.12gb", NvidiaSmi),
+                ("4g.24gb", NvidiaSmi),
+            ],
+            positions: NvidiaSmi,
+        },
+        Rows {
+            model: "A100-40",
+            figures: &[
+                ("1g.5gb", NvidiaSmi),
+                ("1g.10gb", NvidiaSmi),
+                ("2g.10gb", NvidiaSmi),
+                ("3g.20gb", NvidiaSmi),
+                ("4g.20gb", NvidiaSmi),
+                ("7g.40gb", NvidiaSmi),
+            ],
+            positions: Manual,
+        },
+        Rows {
+            model: "A100-80",
+            figures: &[
+                ("1g.10gb", NvidiaSmi),
+                ("1g.20gb", NvidiaSmi),
+                ("2g.20gb", NvidiaSmi),
+                ("3g.40gb", NvidiaSmi),
+                ("4g.40gb", NvidiaSmi),
+                ("7g.80gb", NvidiaSmi),
+            ],
+            positions: Manual,
+        },
+        Rows {
+            model: "H100-80",
+            figures: &[
+                ("1g.10gb", NvidiaSmi),
+                ("1g.20gb", NvidiaSmi),
+                ("2g.20gb", NvidiaSmi),
+                ("3g.40gb", NvidiaSmi),
+                ("4g.40gb", NvidiaSmi),
+                ("7g.80gb", NvidiaSmi),
+            ],
+            positions: Manual,
+        },
+        // NVL: the positions of H100-80.
+        Rows {
+            model: "H100-94",
+            figures: &[
+                ("1g.12gb", NvidiaSmi),
+                ("1g.24gb", NvidiaSmi),
+                ("2g.24gb", NvidiaSmi),
+                ("3g.47gb", NvidiaSmi),
+                ("4g.47gb", NvidiaSmi),
+                ("7g.94gb", NvidiaSmi),
+            ],
+            positions: Assumed,
+        },
+        Rows {
+            model: "H100-96",
+            figures: &[
+                ("1g.12gb", NvidiaSmi),
+                ("1g.24gb", NvidiaSmi),
+                ("2g.24gb", NvidiaSmi),
+                ("3g.48gb", NvidiaSmi),
+                ("4g.48gb", NvidiaSmi),
+                ("7g.96gb", NvidiaSmi),
+            ],
+            positions: Assumed,
+        },
+        // No -lgipp was found: its profile ids are those of H100-80, and so are the positions.
+        Rows {
+            model: "H200-141",
+            figures: &[
+                ("1g.18gb", NvidiaSmi),
+                ("1g.35gb", NvidiaSmi),
+                ("2g.35gb", NvidiaSmi),
+                ("3g.71gb", NvidiaSmi),
+                ("4g.71gb", NvidiaSmi),
+                ("7g.141gb", NvidiaSmi),
+            ],
+            positions: Assumed,
+        },
+        // Of 3g, 4g and 7g the names alone are known: twice and four times the memory of 2g, and 18 multiprocessors a slice. That is
+        // too few for 7g: three 2g and a 1g with double memory were captured with 138 together.
+        Rows {
+            model: "B200-180",
+            figures: &[
+                ("1g.23gb", NvidiaSmi),
+                ("1g.45gb", NvidiaSmi),
+                ("2g.45gb", NvidiaSmi),
+                ("3g.90gb", Assumed),
+                ("4g.90gb", Assumed),
+                ("7g.180gb", Assumed),
+            ],
+            positions: Assumed,
+        },
+        Rows {
+            model: "RTX-PRO-6000-96",
+            figures: &[
+                ("1g.24gb", NvidiaSmi),
+                ("2g.48gb", NvidiaSmi),
+                ("4g.96gb", NvidiaSmi),
+            ],
+            positions: NvidiaSmi,
+        },
+    ]
+};
+
+fn rows(model: &str) -> Option<&'static Rows> {
+    ROWS.iter().find(|rows| rows.model == model)
+}
+
+impl Geometry {
+    /// What memory and multiprocessors of a plain profile of a built-in model rest on.
+    pub fn evidence_of_figures(model: &str, profile: &str) -> Option<Evidence> {
+        let mut figures = rows(model)?.figures.iter();
+        figures
+            .find(|(name, _)| *name == profile)
+            .map(|(_, evidence)| *evidence)
+    }
+
+    /// What the positions of a built-in model rest on.
+    pub fn evidence_of_positions(model: &str) -> Option<Evidence> {
+        Some(rows(model)?.positions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_row_of_every_model_says_what_it_rests_on() {
+        for model in Geometry::builtin_names() {
+            let geometry = Geometry::builtin(model).unwrap();
+            let plain = geometry
+                .profiles
+                .iter()
+                .filter(|profile| profile.is_plain());
+            let mut names: Vec<&str> = plain.map(|profile| profile.name.as_str()).collect();
+            let mut known: Vec<&str> = rows(model)
+                .unwrap()
+                .figures
+                .iter()
+                .map(|(name, _)| *name)
+                .collect();
+            names.sort_unstable();
+            known.sort_unstable();
+            assert_eq!(known, names, "{model}");
+        }
+        assert_eq!(ROWS.len(), Geometry::builtin_names().len());
+    }
+
+    #[test]
+    fn what_is_called_measured_has_its_file() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured");
+        let all = ROWS.iter().flat_map(|rows| {
+            let figures = rows.figures.iter().map(|(_, evidence)| *evidence);
+            figures.chain([rows.positions])
+        });
+        for evidence in all {
+            if let Evidence::Measured(file) = evidence {
+                assert!(folder.join(file).is_file(), "{file}");
+            }
+        }
+    }
+
+    /// Twice and four times 2g, 18 multiprocessors a slice: what the comment says of the rows that are assumed.
+    #[test]
+    fn the_assumed_rows_are_what_their_comment_says() {
+        let b200 = Geometry::builtin("B200-180").unwrap();
+        let row = |name: &str| {
+            let profile = b200
+                .profiles
+                .iter()
+                .find(|profile| profile.name == name)
+                .unwrap();
+            (profile.memory.0, profile.multiprocessors)
+        };
+        let (memory, _) = row("2g.45gb");
+        for (name, times, slices) in [("3g.90gb", 2, 3), ("4g.90gb", 2, 4), ("7g.180gb", 4, 7)] {
+            assert_eq!(
+                Geometry::evidence_of_figures("B200-180", name),
+                Some(Evidence::Assumed)
+            );
+            let (found, multiprocessors) = row(name);
+            assert!(found.abs_diff(memory * times) <= 64, "{name}: {found}");
+            assert_eq!(multiprocessors, 18 * slices, "{name}");
+        }
+        let h100 = Geometry::builtin("H100-80").unwrap();
+        for model in ["H100-94", "H100-96", "H200-141", "B200-180"] {
+            assert_eq!(
+                Geometry::evidence_of_positions(model),
+                Some(Evidence::Assumed)
+            );
+            let geometry = Geometry::builtin(model).unwrap();
+            for (own, of_h100) in geometry.profiles.iter().zip(&h100.profiles) {
+                assert_eq!(
+                    (own.id, &own.placements),
+                    (of_h100.id, &of_h100.placements),
+                    "{model}"
+                );
+            }
+        }
+    }
+}
