@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use gpufrac_core::config::Config;
+use gpufrac_core::config::{Config, Mechanism, Pool};
 use gpufrac_core::finding::{Finding, Severity};
+use gpufrac_core::geometry::Geometry;
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist::{self, Hostlist};
+use gpufrac_core::layout::{HEADINGS, Served};
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::Node;
 use gpufrac_slurm_settings::propose::{self, Gpus};
@@ -118,7 +120,71 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         // The site writes the rest of the node's line (CPUs, memory).
         println!("NodeName={} Gres={}", named(names), lines.gres);
     }
+    print!("{}", served(&config, nodes.names()));
     Ok(Exit::Done)
+}
+
+/// What the layouts of these nodes' GPU models serve, in comments.
+fn served(config: &Config, nodes: &[String]) -> String {
+    let mut pools: Vec<&Pool> = Vec::new();
+    for pool in nodes.iter().flat_map(|node| config.pools_of_node(node)) {
+        if pool.mechanism == Mechanism::Mig && !pools.iter().any(|known| known.name == pool.name) {
+            pools.push(pool);
+        }
+    }
+    let mut text = String::new();
+    let mut models: Vec<&str> = Vec::new();
+    for pool in &pools {
+        let model = pool.geometry.model.as_str();
+        if models.contains(&model) {
+            continue;
+        }
+        models.push(model);
+        text.push_str(&format!(
+            "\n# What each layout serves on {model}: pieces of one size on a full GPU. halves mixes its sizes, uniform lends\n\
+             # whole GPUs and pieces of one size from the same GPUs; docs/admin/layouts.md\n"
+        ));
+        let own = pools.iter().filter(|pool| pool.geometry.model == model);
+        let own: Vec<&Pool> = own.copied().collect();
+        text.push_str(&table(&pool.geometry, &own));
+    }
+    text
+}
+
+/// A line for each size of each layout, with the pools that have it.
+fn table(geometry: &Geometry, pools: &[&Pool]) -> String {
+    let has = |pool: &&&Pool, row: &Served| {
+        let mut sizes = pool.layout.menu.iter();
+        pool.layout.kind == row.kind && sizes.any(|size| size.fraction == row.size)
+    };
+    let names = |row: &Served| -> String {
+        let of = pools.iter().filter(|pool| has(pool, row));
+        of.map(|pool| pool.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let heading = HEADINGS.map(str::to_owned).into_iter();
+    let mut lines = vec![heading.chain(["pools".to_owned()]).collect::<Vec<_>>()];
+    for row in Served::table(geometry) {
+        lines.push(row.cells().into_iter().chain([names(&row)]).collect());
+    }
+    let widths: Vec<usize> = (0..=HEADINGS.len())
+        .map(|at| {
+            lines
+                .iter()
+                .filter_map(|line| Some(line.get(at)?.len()))
+                .max()
+        })
+        .map(Option::unwrap_or_default)
+        .collect();
+    let line = |cells: &Vec<String>| {
+        let cells = cells.iter().zip(&widths);
+        let cells: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        format!("# {}\n", cells.join("  ").trim_end())
+    };
+    lines.iter().map(line).collect()
 }
 
 fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines, CliError> {

@@ -244,6 +244,40 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
     ] {
         assert!(said.out.lines().any(|l| l == line), "{}", said.out);
     }
+    // What the layouts of the model serve, in comments, with the pool at those that it has.
+    let rows: Vec<Vec<&str>> = said
+        .out
+        .lines()
+        .filter_map(|line| line.strip_prefix("# "))
+        .map(|line| {
+            line.split("  ")
+                .map(str::trim)
+                .filter(|cell| !cell.is_empty())
+                .collect()
+        })
+        .collect();
+    for row in [
+        &[
+            "halves",
+            "1/4",
+            "4",
+            "19.6",
+            "3 x 32, 1 x 26",
+            "0.7",
+            "no",
+            "p",
+        ][..],
+        &["uniform", "1/7", "7", "9.7", "7 x 16", "11.0", "yes"],
+        &["uniform, equal", "1/2", "2", "39.5", "2 x 60", "0.2", "yes"],
+        &["slices", "1/7", "7", "9.7", "7 x 16", "11.0", "no"],
+        &["whole", "1", "1", "79.2", "1 x 132", "0.0", "yes"],
+    ] {
+        assert!(
+            rows.iter().any(|found| found == row),
+            "{row:?} in {}",
+            said.out
+        );
+    }
     let eight = world.run(&["conf", "--node", "gpufrac-test03", "--gpus", "8"]);
     assert!(
         eight

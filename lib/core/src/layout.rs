@@ -10,6 +10,7 @@ mod candidates;
 mod error;
 mod parts;
 mod proof;
+mod served;
 mod shares;
 mod solve;
 #[cfg(test)]
@@ -17,3 +18,4 @@ mod tests;
 
 pub use error::{Counterexample, LayoutError};
 pub use parts::{Candidate, Layout, LayoutKind, MenuEntry, Occupied, Proof, Side};
+pub use served::{HEADINGS, Served};

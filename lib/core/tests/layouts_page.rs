@@ -1,114 +1,30 @@
-//! The table of docs/admin/layouts.md matches the layouts.
+//! The table of docs/admin/layouts.md is what the layouts are, and each row of it holds by the geometry alone.
 
-use gpufrac_core::fraction::Fraction;
-use gpufrac_core::geometry::Geometry;
-use gpufrac_core::layout::{Layout, LayoutKind, Occupied};
+use gpufrac_core::geometry::{Evidence, Geometry};
+use gpufrac_core::layout::{HEADINGS, LayoutKind, Served};
 
 const PAGE: &str = include_str!("../../../docs/admin/layouts.md");
 
-/// Memory in MiB and multiprocessors of the pieces of a GPU that is full of one size.
-fn pieces(geometry: &Geometry, layout: &Layout, size: Fraction) -> Vec<(u64, u32)> {
-    let units = layout
-        .menu
-        .iter()
-        .find(|entry| entry.fraction == size)
-        .expect("a model, size and layout that are known")
-        .units;
-    let mut standing: Vec<Occupied> = Vec::new();
-    for side in &layout.sides {
-        let mut free = layout.capacity.0;
-        while free >= units.0 {
-            let place = layout
-                .place(*side, units, &standing)
-                .expect("a proven layout");
-            free -= units.0;
-            standing.push(Occupied {
-                profile_id: place.profile_id,
-                placement: place.placement,
-            });
-        }
-    }
-    let profile = |it: &Occupied| {
-        geometry
-            .profile(it.profile_id)
-            .expect("a model, size and layout that are known")
-    };
-    let mut pieces: Vec<_> = standing
-        .iter()
-        .map(|it| (profile(it).memory.0, profile(it).multiprocessors))
-        .collect();
-    pieces.sort_unstable_by(|a, b| b.cmp(a));
-    pieces
-}
-
-/// `2 x 60`, or `3 x 32, 1 x 16`.
-fn grouped(numbers: impl Iterator<Item = u32>) -> String {
-    let numbers: Vec<u32> = numbers.collect();
-    let groups = numbers.chunk_by(|a, b| a == b);
-    let texts: Vec<String> = groups
-        .map(|all| format!("{} x {}", all.len(), all[0]))
-        .collect();
-    texts.join(", ")
-}
-
-fn row(model: &str, kind: LayoutKind, size: &str, equal: bool) -> String {
-    let geometry = Geometry::builtin(model).expect("a model, size and layout that are known");
-    let size: Fraction = size
-        .parse()
-        .expect("a model, size and layout that are known");
-    let menu = match kind {
-        LayoutKind::Uniform | LayoutKind::Halves => vec![size],
-        _ => Vec::new(),
-    };
-    let layout = Layout::solve(&geometry, kind, &menu, equal)
-        .expect("a model, size and layout that are known");
-    let pieces = pieces(&geometry, &layout, size);
-    let least = pieces
-        .iter()
-        .map(|(memory, _)| *memory)
-        .min()
-        .expect("a model, size and layout that are known");
-    let all = geometry
-        .memory()
-        .expect("a model, size and layout that are known")
-        .0;
-    let left = all.saturating_sub(pieces.iter().map(|(memory, _)| *memory).sum());
-    let gib = |mib: u64| format!("{}.{}", mib / 1024, mib % 1024 * 10 / 1024);
-    format!(
-        "| {model} | `{kind}`{} | {} | {} | {} | {} | {} |",
-        if equal { ", equal" } else { "" },
-        size.ratio(),
-        pieces.len(),
-        gib(least),
-        grouped(pieces.iter().map(|(_, multiprocessors)| *multiprocessors)),
-        gib(left),
-    )
+fn line(model: &str, cells: &[String]) -> String {
+    format!("| {model} | {} |", cells.join(" | "))
 }
 
 #[test]
 fn the_table_of_sizes_is_true() {
+    let headings = HEADINGS.map(str::to_owned);
     let mut expected = vec![
-        "| model | layout | size | pieces | GiB each | SM | GiB left over |".to_owned(),
-        "|---|---|---|---|---|---|---|".to_owned(),
+        line("model", &headings),
+        format!("|{}", "---|".repeat(HEADINGS.len() + 1)),
     ];
     for model in Geometry::builtin_names() {
-        let seven = Geometry::builtin(model).unwrap().compute_slices == 7;
-        for size in ["1/2", "1/4", "1/8"] {
-            if seven || size != "1/8" {
-                expected.push(row(model, LayoutKind::Halves, size, false));
-            }
-        }
-        for (size, equal) in [
-            ("1/2", false),
-            ("1/2", true),
-            ("1/4", false),
-            ("1/4", true),
-            ("1/7", false),
-        ] {
-            // With four compute slices there are no sevenths, and all pieces are equal without `equal`.
-            if seven || (size != "1/7" && !equal) {
-                expected.push(row(model, LayoutKind::Uniform, size, equal));
-            }
+        let geometry = Geometry::builtin(model).expect("a known model");
+        for row in Served::table(&geometry) {
+            let mut cells = row.cells();
+            cells[0] = match cells[0].split_once(',') {
+                Some((layout, rest)) => format!("`{layout}`,{rest}"),
+                None => format!("`{}`", cells[0]),
+            };
+            expected.push(line(model, &cells));
         }
     }
     let written: Vec<&str> = PAGE
@@ -117,4 +33,56 @@ fn the_table_of_sizes_is_true() {
         .take_while(|line| line.starts_with('|'))
         .collect();
     assert_eq!(written, expected, "\n{}", expected.join("\n"));
+}
+
+#[test]
+fn every_model_has_every_layout_and_no_piece_is_made_twice() {
+    for model in Geometry::builtin_names() {
+        let geometry = Geometry::builtin(model).expect("a known model");
+        let all = geometry.memory().expect("a model with memory").0;
+        let whole = |profile: &&gpufrac_core::geometry::Profile| {
+            profile.compute_slices == geometry.compute_slices
+        };
+        let full = geometry.profiles.iter().find(whole).expect("a whole GPU");
+        let rows = Served::table(&geometry);
+        for kind in [
+            LayoutKind::Halves,
+            LayoutKind::Uniform,
+            LayoutKind::Slices,
+            LayoutKind::Whole,
+        ] {
+            assert!(rows.iter().any(|row| row.kind == kind), "{model} {kind}");
+        }
+        for row in rows {
+            let memory: u64 = row.pieces.iter().map(|(memory, _)| memory.0).sum();
+            let multiprocessors: u32 = row.pieces.iter().map(|(_, number)| number).sum();
+            // The rows of B200 that are assumed are rounded.
+            assert!(memory <= all + 256, "{model} {row:?}");
+            assert_eq!(row.left.0, all.saturating_sub(memory), "{model} {row:?}");
+            // Four captured quarters of B200 have 138, more than the 126 that are assumed for 7g.
+            let is_known =
+                Geometry::evidence_of_figures(model, &full.name) != Some(Evidence::Assumed);
+            assert!(
+                multiprocessors <= full.multiprocessors || !is_known,
+                "{model} {row:?}"
+            );
+            // So many are promised: 1/8 costs 13 units, of which a half has three.
+            let promised = match row.size.ratio().as_str() {
+                "1/8" => 6,
+                ratio => ratio
+                    .strip_prefix("1/")
+                    .map_or(1, |part| part.parse().expect("a number")),
+            };
+            assert_eq!(row.pieces.len(), promised, "{model} {row:?}");
+            let lends = matches!(row.kind, LayoutKind::Uniform | LayoutKind::Whole);
+            assert_eq!(row.whole, lends, "{model} {row:?}");
+            if row.equal {
+                let first = row.pieces[0].1;
+                assert!(
+                    row.pieces.iter().all(|piece| piece.1 == first),
+                    "{model} {row:?}"
+                );
+            }
+        }
+    }
 }
