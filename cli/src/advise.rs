@@ -45,5 +45,6 @@ fn workload(named: AdvisedWorkload) -> Workload {
         AdvisedWorkload::Inference => Workload::Inference,
         AdvisedWorkload::Batch => Workload::Batch,
         AdvisedWorkload::Teaching => Workload::Teaching,
+        AdvisedWorkload::Mixed => Workload::Mixed,
     }
 }

@@ -232,4 +232,6 @@ pub enum AdvisedWorkload {
     Batch,
     /// Courses: many users with the same small size
     Teaching,
+    /// Jobs of whole GPUs and small ones, in turns by demand
+    Mixed,
 }

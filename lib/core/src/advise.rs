@@ -34,6 +34,8 @@ pub enum Workload {
     Batch,
     /// Courses: many users with the same small size.
     Teaching,
+    /// Jobs of whole GPUs and small ones, in turns by demand.
+    Mixed,
 }
 
 /// The question of `gpufrac advise`: a GPU and its intended use.
@@ -223,6 +225,11 @@ fn on_mig(plan: &Plan<'_>, shared_mps: bool) -> Choice {
             reasons.push("All users get the same size: slices give the most of them on a GPU.");
             "layout = \"slices\"\n"
         }
+        Workload::Mixed => {
+            reasons.push("With uniform a GPU is lent whole or in quarters, as Slurm's queue asks for it: no GPU is set aside for either.");
+            reasons.push("A whole GPU in MIG mode has no peer access over NVLink: jobs of several GPUs want pools without MIG.");
+            "layout = \"uniform\"\nmenu = [\"1/4\"]\n"
+        }
         Workload::Batch if shared_mps && !plan.untrusted => {
             return Choice {
                 mechanism: Mechanism::MigMps,
@@ -266,6 +273,10 @@ fn on_mps(workload: Workload, shared_mps: bool) -> Choice {
     let keys = match workload {
         Workload::Training => "tenancy = \"private\"\nmenu = [\"1/2\"]\n",
         Workload::Teaching => "tenancy = \"private\"\nmenu = [\"1/4\", \"1/8\"]\n",
+        Workload::Mixed => {
+            reasons.push("Slurm lends a GPU whole while no job has a share of it, and with gpufrac:1 the job has no daemon and no limit.");
+            "tenancy = \"private\"\nmenu = [\"1/2\", \"1/4\"]\n"
+        }
         _ => "tenancy = \"private\"\n",
     };
     if side_by_side {

@@ -4,12 +4,13 @@ use super::*;
 
 const PAGE: &str = include_str!("../../../../docs/admin/choose.md");
 
-const WORKLOADS: [Workload; 5] = [
+const WORKLOADS: [Workload; 6] = [
     Workload::Notebooks,
     Workload::Training,
     Workload::Inference,
     Workload::Batch,
     Workload::Teaching,
+    Workload::Mixed,
 ];
 
 fn plan(workload: Workload, gpu: &str) -> Plan<'_> {
@@ -54,6 +55,19 @@ fn every_advice_is_a_configuration() {
                 }
             }
         }
+    }
+}
+
+/// Whole GPUs and pieces come from the same GPUs, whatever the model.
+#[test]
+fn mixed_sizes_get_a_layout_that_lends_both() {
+    for gpu in known() {
+        let advice = advise(&plan(Workload::Mixed, gpu)).unwrap();
+        let pool = &advice.config.pools[0];
+        assert!(pool.lends_whole(), "{gpu}");
+        assert!(pool.layout.menu.len() > 1, "{gpu}");
+        let is_uniform = advice.file.contains("layout = \"uniform\"\n");
+        assert_eq!(is_uniform, pool.mechanism == Mechanism::Mig, "{gpu}");
     }
 }
 
@@ -114,6 +128,7 @@ fn the_page_says_the_same() {
             "inference" => Workload::Inference,
             "batch" => Workload::Batch,
             "teaching" => Workload::Teaching,
+            "mixed" => Workload::Mixed,
             other => panic!("{other}"),
         };
         let (model, vgpu, memory) = match gpu {
