@@ -320,7 +320,7 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
         said.starts_with("n1: the slice of job 1 cannot be released: "),
         "{said}"
     );
-    // Its instance stays, whoever created it.
+    // Its instance stays, although gpufrac did not create it.
     let two = job(2, 1, 25);
     world.slurm_knows(two);
     let ended = world

@@ -319,7 +319,7 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
     let names = "qos+=peruser,perjob,group,deny,odd,tiny";
     lab.sacctmgr(&["modify", "user", &users, "set", names])?;
 
-    // Jobs within the limit run; the next one of the account waits, whoever its user is.
+    // Jobs within the limit run; the next job of the account waits, also that of another user.
     let room = [
         (
             &user,
