@@ -18,6 +18,7 @@ pub const SERVER: &str = "nvidia-cuda-mps-server";
 pub const CONNECT: &str = "connect";
 
 const LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+const PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
 /// The errors of MPS.
 #[derive(Debug, thiserror::Error)]
@@ -66,10 +67,13 @@ pub struct Settings {
     pub pipe: Option<PathBuf>,
     /// The program's own memory limit on its device, in MiB.
     pub own_limit_mib: Option<u64>,
+    /// The program's own limit of multiprocessors, in percent.
+    pub own_percentage: Option<f64>,
 }
 
 impl Settings {
-    /// Reads `CUDA_MPS_PIPE_DIRECTORY` and `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`.
+    /// Reads `CUDA_MPS_PIPE_DIRECTORY`, `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` and `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`; what is no
+    /// percentage limits nothing.
     ///
     /// # Errors
     /// The limit is not valid.
@@ -81,7 +85,18 @@ impl Settings {
         Ok(Settings {
             pipe: Some(pipe.into()),
             own_limit_mib: limit_of_first(&limits).ok_or(MpsError::Limit(limits))?,
+            own_percentage: std::env::var(PERCENTAGE)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .filter(|percentage| *percentage > 0.0),
         })
+    }
+
+    /// How many of the device's multiprocessors the program sees: the lesser limit holds, rounded down (MPS guide).
+    #[must_use]
+    pub fn multiprocessors(&self, server: &Server, all: u32) -> u32 {
+        let percentage = self.own_percentage.unwrap_or(100.0).min(server.percentage);
+        ((f64::from(all) * percentage / 100.0) as u32).max(1)
     }
 
     /// The smallest limit for the device with the server's number `number`, in MiB.
@@ -117,6 +132,8 @@ pub struct Server {
     pub started: u64,
     /// The devices in the daemon's `CUDA_VISIBLE_DEVICES`; empty for all.
     pub devices: Vec<String>,
+    /// Its limit of multiprocessors for new clients, in percent.
+    pub percentage: f64,
     /// Memory limits in MiB, by number or name of the device.
     pub limits: BTreeMap<String, u64>,
 }

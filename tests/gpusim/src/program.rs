@@ -413,9 +413,13 @@ fn start(
     )?;
     process.register_as(root, server.map_or(Role::Alone, |it| Role::Client(it.pid)))?;
     drop(lock);
+    let multiprocessors = match server {
+        Some(server) => plan.mps.multiprocessors(server, size.multiprocessors),
+        None => size.multiprocessors,
+    };
     let mut line = format!(
         "device=\"{}\" uuid={} memory_mib={} sms={} holding_mib={} pid={pid}",
-        size.name, size.uuid, size.memory_mib, size.multiprocessors, plan.memory_mib
+        size.name, size.uuid, size.memory_mib, multiprocessors, plan.memory_mib
     );
     if let Some(server) = server {
         line.push_str(&format!(" mps_server={}", server.pid));

@@ -196,6 +196,32 @@ fn memory_is_limited_by_daemon_and_program() {
 }
 
 #[test]
+fn a_client_sees_the_multiprocessors_of_the_lesser_limit() {
+    let node = SimNode::new(&["L40S-48"], &[]);
+    let uuid = node.nvml().device_by_index(0).unwrap().uuid().unwrap();
+    let mps = daemon(&uuid, &["-d"]);
+    mps.tell("set_default_active_thread_percentage 50");
+    let seen = |own: Option<&str>| {
+        let mut command = client(&mps, run(&node), &["--seconds", "0"]);
+        if let Some(own) = own {
+            command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", own);
+        }
+        let line = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let number = line.split_once(" sms=").unwrap().1;
+        number.split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    // Of 142, rounded down.
+    assert_eq!(seen(None), 71);
+    assert_eq!(seen(Some("25")), 35);
+    assert_eq!(seen(Some("75")), 71, "the lesser holds");
+    let server = pids(&mps.tell("get_server_list"))[0];
+    mps.tell(&format!("set_active_thread_percentage {server} 75"));
+    assert_eq!(seen(None), 106);
+    assert_eq!(seen(Some("75")), 106);
+    assert_eq!(seen(Some("25")), 35);
+}
+
+#[test]
 fn devices_are_numbered_as_the_daemon_has_them() {
     let node = SimNode::new(&["L40S-48:2"], &[]);
     let uuid = node.nvml().device_by_index(1).unwrap().uuid().unwrap();

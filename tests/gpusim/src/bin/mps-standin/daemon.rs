@@ -401,6 +401,7 @@ impl Daemon {
             pid: server_pid,
             started,
             devices,
+            percentage: server.percentage.parse()?,
             limits: server.limits.clone(),
         }))
     }
