@@ -4,6 +4,7 @@
 
 mod burst;
 mod cluster;
+mod layouts;
 mod meter;
 mod mps;
 mod node;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::cargo::{build_release, root, run as run_command};
+use crate::cargo::{build as build_debug, build_release, root, run as run_command};
 use crate::setup;
 use table::Table;
 
@@ -37,11 +38,13 @@ enum Part {
     Scale,
     /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
     Burst,
+    /// The same jobs on eight GPUs with a fixed division and with the layout uniform; only when it is named, as it takes long
+    Layouts,
 }
 
 impl Part {
     fn is_long(self) -> bool {
-        matches!(self, Part::Scale | Part::Burst)
+        matches!(self, Part::Scale | Part::Burst | Part::Layouts)
     }
 }
 
@@ -82,6 +85,15 @@ pub(crate) struct BenchArguments {
     /// Let users submit there in turns, not each all of theirs at once
     #[arg(long)]
     burst_in_turns: bool,
+    /// Phases of the jobs there, by turns most of them for whole GPUs and for quarters
+    #[arg(long, default_value_t = 4)]
+    layouts_phases: u32,
+    /// How long a phase is, in seconds
+    #[arg(long, default_value_t = 90)]
+    layouts_phase: u64,
+    /// Which list of jobs
+    #[arg(long, default_value_t = 1)]
+    layouts_seed: u64,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]
@@ -105,9 +117,18 @@ type Measure = fn(&BenchArguments, &Path, &mut Table) -> Result<()>;
 
 pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     setup::run()?;
-    println!("building gpufrac for release ...");
-    build_release()?;
-    let build = root().join("target/release");
+    let build = match arguments.only {
+        // Its jobs run for minutes, by the clock of Slurm: the build does not show.
+        Some(Part::Layouts) => {
+            build_debug()?;
+            root().join("target/debug")
+        }
+        _ => {
+            println!("building gpufrac for release ...");
+            build_release()?;
+            root().join("target/release")
+        }
+    };
     let mut table = Table::new();
     for (part, measure) in [
         (Part::Node, node::measure as Measure),
@@ -116,6 +137,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Reaper, reaper::measure),
         (Part::Scale, scale::measure),
         (Part::Burst, burst::measure),
+        (Part::Layouts, layouts::measure),
     ] {
         if arguments.only.map_or(!part.is_long(), |only| only == part) {
             measure(arguments, &build, &mut table)?;

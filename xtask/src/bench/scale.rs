@@ -1,7 +1,8 @@
 //! The cost of gpufrac for slurmctld: many nodes and many pending jobs, with and without gpufrac.
 //!
-//! Three clusters with the same nodes: gpufrac; the same halves and shares without its plugins; whole GPUs. One job
-//! holds every CPU, so that all others are pending and slurmctld considers them in each cycle.
+//! Four clusters with the same nodes: gpufrac with halves; the same halves and shares without its plugins; whole GPUs; gpufrac with
+//! `uniform`, one device for each GPU. One job holds every CPU, so that all others are pending and slurmctld considers them in each
+//! cycle.
 
 use std::cell::Cell;
 use std::fs;
@@ -20,13 +21,25 @@ use super::{BenchArguments, Pair};
 const BATCH: usize = 50;
 const GPUS: u32 = 8;
 
-/// For each kind of job the requests on the three clusters: gpufrac, its shares only, whole GPUs.
-const LOAD: [[&str; 3]; 4] = [
-    ["gpufrac:0.25", "shard:25", "gpu:1"],
-    ["gpufrac:0.5", "shard:50", "gpu:1"],
-    ["gpufrac:0.125", "shard:13", "gpu:1"],
-    ["", "", ""],
+/// For each kind of job the requests on the four clusters: gpufrac with halves, its shares only, whole GPUs, and gpufrac with `uniform`, which
+/// has one size and the whole GPU.
+const LOAD: [[&str; 4]; 4] = [
+    ["gpufrac:0.25", "shard:25", "gpu:1", "gpufrac:0.25"],
+    ["gpufrac:0.5", "shard:50", "gpu:1", "gpufrac:0.25"],
+    ["gpufrac:0.125", "shard:13", "gpu:1", "gpufrac:1"],
+    ["", "", "", ""],
 ];
+
+/// Eight devices a node, where halves are sixteen.
+const UNIFORM: &str = r#"
+[pool.uniform]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/4"]
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
 
 /// Backfill considers all jobs in each cycle, and no cycle is cut short.
 const SETTINGS: &str = "\
@@ -154,7 +167,7 @@ fn number_after(text: &str, name: &str) -> Result<u64> {
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     let (nodes, jobs) = (arguments.scale_nodes, arguments.scale_jobs);
-    println!("starting three clusters of {nodes} nodes ...");
+    println!("starting four clusters of {nodes} nodes ...");
     let builder = || {
         Lab::builder()
             .quiet()
@@ -175,12 +188,14 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     };
     let PlainLab { lab, folder } = whole.start(&plain::folder("scale")?)?;
     let mut whole = Side::new(lab, 2)?;
+    let mut uniform = Side::new(builder().pools(UNIFORM).build_folder(build).start()?, 3)?;
 
     println!("submitting {jobs} jobs to each ...");
     let rounds = (jobs / BATCH).max(2);
     let pair = Pair::measure(rounds, || ours.submit(), || shares.submit())?;
     for _ in 0..=rounds {
         whole.submit()?;
+        uniform.submit()?;
     }
     let load = format!("{jobs} jobs on {nodes} nodes");
     table.add(
@@ -201,7 +216,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         Goal::None,
     );
     println!("waiting for backfill ...");
-    for side in [&mut ours, &mut shares, &mut whole] {
+    for side in [&mut ours, &mut shares, &mut whole, &mut uniform] {
         side.release()?;
     }
     for (other, name) in [
@@ -211,6 +226,18 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         let pair = Pair::measure_timed(CYCLES, || ours.backfill(), || other.backfill())?;
         table.add("backfill, for each job that waits", name, &pair, Goal::None);
     }
+    for (other, name) in [
+        (&ours, "gpufrac with 16 halves a node"),
+        (&whole, "8 GPUs a node, lent whole"),
+    ] {
+        let pair = Pair::measure_timed(CYCLES, || uniform.backfill(), || other.backfill())?;
+        table.add(
+            "the same with uniform, 8 devices a node",
+            name,
+            &pair,
+            Goal::None,
+        );
+    }
     let (memory, plain, whole_memory) = (ours.memory()?, shares.memory()?, whole.memory()?);
     table.note(format!(
         "{load}: slurmctld has {memory:.0} MiB in use, {:.2} of the {plain:.0} MiB without plugins, \
@@ -218,7 +245,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         memory / plain,
         memory / whole_memory
     ));
-    for side in [ours, shares, whole] {
+    for side in [ours, shares, whole, uniform] {
         side.stop()?;
     }
     Ok(fs::remove_dir_all(folder)?)
