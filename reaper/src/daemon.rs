@@ -1,6 +1,6 @@
 //! The rounds of the daemon: read the leases, take samples, judge, act, report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufrac_core::ids::JobId;
@@ -16,6 +16,7 @@ use crate::clock::BootTime;
 use crate::judge::breaker::Breakers;
 use crate::judge::peers::Peers;
 use crate::keep::state::State;
+use crate::key::SliceId;
 use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
 use crate::report::metrics::Snapshot;
@@ -26,6 +27,7 @@ mod carry_out;
 mod decide;
 mod jobs;
 mod leases;
+mod lend;
 mod look;
 mod parts;
 mod reap;
@@ -56,6 +58,8 @@ pub struct Daemon {
     round: u64,
     cleanup: Cleanup,
     reports: ErrorReports,
+    /// Where HAMi-core's limit is lifted.
+    lifted: BTreeSet<SliceId>,
 }
 
 impl Daemon {
@@ -84,6 +88,7 @@ impl Daemon {
             round: 0,
             cleanup: Cleanup::default(),
             reports: ErrorReports::default(),
+            lifted: BTreeSet::new(),
             node,
             outside,
             state,
@@ -141,6 +146,7 @@ impl Daemon {
             .report_once(&self.outside.log, Topic::Leases, None::<String>);
         self.look(&mut observe);
         let now = self.outside.clock.now();
+        self.lend(now);
         self.ask_about_suspects(now);
         self.reap(now);
         self.end_kept();
@@ -175,6 +181,7 @@ impl Daemon {
 
     /// Saves the state; the daemon ends.
     pub fn stop(&mut self) {
+        self.lend_nothing();
         for watched in self.watched.values_mut() {
             watched.written = None;
         }

@@ -2,6 +2,7 @@
 
 pub mod breaker;
 pub mod escalation;
+pub mod lend;
 pub mod peers;
 pub mod stall;
 pub mod watch;

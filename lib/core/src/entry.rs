@@ -32,6 +32,9 @@ const PER_TASK: &str = ":per=task";
 /// The part with the value of `--gpufrac-idle`, left out for the default.
 const IDLE: &str = ":idle=";
 
+/// Before the ceiling of `--gpufrac-burst`, in hundredths of a GPU.
+const BURST: &str = ":burst=";
+
 /// The grant of a job on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
@@ -44,6 +47,8 @@ pub struct Entry {
     pub per_task: bool,
     /// The granted value of `--gpufrac-idle`.
     pub wish: IdleWish,
+    /// How much of a GPU's compute it may have while its neighbours are idle, if the user said so; None leaves it to the pool.
+    pub burst: Option<Units>,
 }
 
 /// The reasons why a text is not an entry of this version.
@@ -57,9 +62,9 @@ pub enum EntryError {
         /// The text as found.
         text: String,
     },
-    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task` and `:idle=WORD`.
+    /// The text is not of the exact form `v1:units=N:mech=WORD`, optionally followed by `:per=task`, `:idle=WORD` and `:burst=N`.
     #[error(
-        "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task and :idle=long"
+        "entry {text:?} is not of the form v1:units=25:mech=mig, optionally with :per=task, :idle=long and :burst=75"
     )]
     Form {
         /// The text as found.
@@ -74,9 +79,12 @@ impl fmt::Display for Entry {
         if self.per_task {
             f.write_str(PER_TASK)?;
         }
-        match self.wish {
-            IdleWish::Default => Ok(()),
-            wish => write!(f, "{IDLE}{wish}"),
+        if self.wish != IdleWish::Default {
+            write!(f, "{IDLE}{}", self.wish)?;
+        }
+        match self.burst {
+            None => Ok(()),
+            Some(burst) => write!(f, "{BURST}{burst}"),
         }
     }
 }
@@ -105,6 +113,11 @@ impl FromStr for Entry {
             .strip_prefix("units=")
             .and_then(|rest| rest.split_once(":mech="))
             .ok_or_else(form)?;
+        let number = |text: &str| text.parse().map(Units).map_err(|_| form());
+        let (rest, burst) = match rest.split_once(BURST) {
+            Some((rest, burst)) => (rest, Some(number(burst)?)),
+            None => (rest, None),
+        };
         let (rest, wish) = match rest.split_once(IDLE) {
             Some((rest, wish)) => (rest, wish.parse().map_err(|_| form())?),
             None => (rest, IdleWish::Default),
@@ -114,16 +127,18 @@ impl FromStr for Entry {
             None => (rest, false),
         };
         let entry = Entry {
-            units: Units(units.parse().map_err(|_| form())?),
+            units: number(units)?,
             mechanism: match mechanism {
                 ANY => None,
                 word => Some(word.parse().map_err(|_| form())?),
             },
             per_task,
             wish,
+            burst,
         };
         // Only one spelling is accepted: no `+25`, no `025`, no `:idle=default`.
-        if entry.to_string() != text || entry.units.0 == 0 || entry.units.0 > 100 {
+        let mut counts = [Some(entry.units), entry.burst].into_iter().flatten();
+        if entry.to_string() != text || counts.any(|count| !(1..=100).contains(&count.0)) {
             return Err(form());
         }
         Ok(entry)
@@ -142,11 +157,15 @@ mod tests {
         mechanisms.flat_map(|mechanism| {
             IdleWish::ALL.into_iter().flat_map(move |wish| {
                 (1..=100).flat_map(move |units| {
-                    [false, true].map(|per_task| Entry {
-                        units: Units(units),
-                        mechanism,
-                        per_task,
-                        wish,
+                    let bursts = [None, Some(Units(1)), Some(Units(75)), Some(Units(100))];
+                    bursts.into_iter().flat_map(move |burst| {
+                        [false, true].map(|per_task| Entry {
+                            units: Units(units),
+                            mechanism,
+                            per_task,
+                            wish,
+                            burst,
+                        })
                     })
                 })
             })
@@ -163,6 +182,7 @@ mod tests {
             mechanism: Some(Mechanism::Mig),
             per_task: false,
             wish: IdleWish::Default,
+            burst: None,
         };
         assert_eq!(entry.to_string(), "v1:units=25:mech=mig");
         let any = Entry {
@@ -186,6 +206,20 @@ mod tests {
             ..tasks
         };
         assert_eq!(both.to_string(), "v1:units=25:mech=mig:per=task:idle=long");
+        let (mechanism, burst) = (Some(Mechanism::Mps), Some(Units(75)));
+        let all = Entry {
+            mechanism,
+            burst,
+            ..both
+        };
+        let text = "v1:units=25:mech=mps:per=task:idle=long:burst=75";
+        assert_eq!(all.to_string(), text);
+        let alone = Entry {
+            mechanism,
+            burst,
+            ..entry
+        };
+        assert_eq!(alone.to_string(), "v1:units=25:mech=mps:burst=75");
     }
 
     #[test]
@@ -222,6 +256,16 @@ mod tests {
             "v1:units=25:mech=mig:per=task ",
             "v1:units=25:mech=mig:per=task:per=task",
             "v1:units=25:mech=mig:idle=long:per=task",
+            "v1:units=25:mech=mps:burst=",
+            "v1:units=25:mech=mps:burst=0",
+            "v1:units=25:mech=mps:burst=101",
+            "v1:units=25:mech=mps:burst=075",
+            "v1:units=25:mech=mps:burst=+75",
+            "v1:units=25:mech=mps:burst=75 ",
+            "v1:units=25:mech=mps:burst=75:burst=75",
+            "v1:units=25:mech=mps:burst=75:idle=long",
+            "v1:units=25:mech=mps:burst=75:per=task",
+            "v1:burst=75:units=25:mech=mps",
         ] {
             assert!(
                 matches!(text.parse::<Entry>(), Err(EntryError::Form { .. })),
@@ -240,7 +284,7 @@ mod tests {
         fn takes_only_what_it_would_write(
             parts in proptest::collection::vec(
                 proptest::sample::select(vec![
-                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off",
+                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off", ":burst=", "75",
                     "default", ":", "=", " ", "+", "v2:",
                 ]),
                 0..10,

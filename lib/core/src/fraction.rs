@@ -257,6 +257,11 @@ pub struct Units(pub u32);
 impl Units {
     /// A whole GPU.
     pub const WHOLE: Units = Units(100);
+
+    /// As part of a GPU; of none, and of more than a GPU, the whole.
+    pub fn fraction(self) -> Fraction {
+        Fraction::new(self.0, 100).unwrap_or(Fraction::ONE)
+    }
 }
 
 impl fmt::Display for Units {

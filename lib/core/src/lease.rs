@@ -155,6 +155,19 @@ impl Lease {
         }
     }
 
+    /// How much of a GPU's compute the job may have while its neighbours are idle, if that is more than its share.
+    #[must_use]
+    pub fn burst(&self) -> Option<Units> {
+        let mps = |mps: &MpsSlice, capacity| Some(Units(mps.burst_percentage? * capacity / 100));
+        match &self.slice.held {
+            // The daemon's device is half of the GPU.
+            Held::MigMps { mps: part, .. } => mps(part, 50),
+            Held::Mps(Some(part)) => mps(part, 100),
+            Held::Hami(Some(hami)) => hami.burst.then_some(Units::WHOLE),
+            Held::Mps(None) | Held::Hami(None) | Held::Mig(_) | Held::Timeslice => None,
+        }
+    }
+
     /// Changes the state.
     ///
     /// # Errors

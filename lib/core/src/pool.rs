@@ -51,8 +51,19 @@ pub struct PoolOptions {
     pub framework_hints: bool,
     /// `reuse`, for mig: how long an instance is kept after its job for the next job of the same user.
     pub reuse: Option<Duration>,
+    /// `burst_max` and `burst_default`, for mps with tenancy `shared`, mig+mps and hami; None lends no idle compute.
+    pub burst: Option<Burst>,
     /// `library`, for hami: the path of HAMi-core's `libvgpu.so`.
     pub library: Option<String>,
+}
+
+/// How much compute jobs may have beyond their shares while their neighbours are idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Burst {
+    /// The highest ceiling of a job, in hundredths of a GPU.
+    pub max: Units,
+    /// The ceiling of a job that does not say one; None for its share.
+    pub default: Option<Units>,
 }
 
 /// Which jobs share an MPS control daemon.
@@ -121,6 +132,16 @@ impl Pool {
         "timeslice",
         "hami",
     ];
+
+    /// The ceiling of compute of a job with a share of `share` that asked for `asked`; None where it is the share. The share is
+    /// never undercut, and `burst_max` holds for jobs that were submitted before the admin lowered it, too.
+    pub fn ceiling(&self, share: Units, asked: Option<Units>) -> Option<Units> {
+        let burst = self.options.burst?;
+        let ceiling = asked.or(burst.default)?.min(burst.max);
+        // HAMi-core can only lift its limit.
+        let can_be = self.mechanism != Mechanism::Hami || ceiling == Units::WHOLE;
+        (ceiling > share && can_be).then_some(ceiling)
+    }
 
     /// Whether a whole GPU can be lent as one device of Slurm.
     pub fn lends_whole(&self) -> bool {

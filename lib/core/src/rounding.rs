@@ -127,6 +127,7 @@ impl<'a> Grant<'a> {
                 // The caller sets `per_task` and the wish, which do not depend on the size.
                 per_task: false,
                 wish: IdleWish::Default,
+                burst: None,
             },
             size,
             pools,

@@ -9,12 +9,14 @@ use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
 use crate::request::GresForm;
 
+pub mod burst;
 mod conflicts;
 mod destination;
 mod granted;
 pub mod idle;
 mod job;
 mod offered;
+mod option;
 mod refusal;
 mod requested;
 mod tasks;

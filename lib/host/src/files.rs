@@ -351,6 +351,22 @@ impl RootDir {
             .map_err(|e| FileError::io("set the mode of", &path, e))
     }
 
+    /// A plain file of a user, to read and write, which is for programs that believe nothing in it; None if there is none of that
+    /// user. The user can neither keep the opening nor put something else in its place.
+    pub fn file_of(&self, name: &str, user: UserId) -> Result<Option<File>, FileError> {
+        // With O_NONBLOCK a user's lease (F_SETLEASE) refuses the opening instead of holding it up.
+        let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(error) => return Err(FileError::io("open", &self.at(name), error)),
+        };
+        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &self.at(name), e))?;
+        let is_plain = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
+        let is_own = stat.st_uid == user.0 && stat.st_nlink == 1;
+        Ok((is_plain && is_own).then(|| File::from(fd)))
+    }
+
     /// Empties a file that is longer than `limit` bytes. Its writers must append.
     pub fn trim(&self, name: &str, limit: u64) -> Result<(), FileError> {
         let file = match self.open_file(name, OFlag::O_WRONLY) {

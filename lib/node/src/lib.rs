@@ -5,6 +5,7 @@
 
 pub mod cause;
 pub mod gpu;
+pub mod hami;
 pub mod job;
 pub mod mps;
 pub mod node;

@@ -8,6 +8,7 @@ use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
 
 use crate::gpu::capability_files::Caps;
+use crate::hami;
 use crate::mps::visit::Silences;
 use crate::state::last_good;
 use crate::state::leases::{LeaseStore, StoreError};
@@ -211,6 +212,28 @@ impl Node {
         }
         let own = dir.confine(&name, HAMI_SPACE, 0o711)?;
         own.make_for(HAMI_CACHE, lease.user_id, lease.group_id)
+    }
+
+    /// Lets HAMi-core keep to the limit of a lease with such a file, or lifts it. None where the file is gone.
+    pub fn limit_hami(
+        &self,
+        lease: &Lease,
+        limited: bool,
+    ) -> Result<Option<hami::Region>, FileError> {
+        let folder = self.run.join(HAMI).join(lease.name());
+        let dir = match RootDir::open(&folder) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            other => other?,
+        };
+        let Some(file) = dir.file_of(HAMI_CACHE, lease.user_id)? else {
+            return Ok(None);
+        };
+        let set = hami::limit(&file, limited).map_err(|source| FileError::Io {
+            action: "change",
+            path: folder.join(HAMI_CACHE),
+            source,
+        })?;
+        Ok(Some(set))
     }
 
     /// Removes it, even if it is open.

@@ -98,6 +98,185 @@ fn the_daemons_limits_are_those_of_the_largest_share() {
     assert_eq!(world.usage().len(), 4);
 }
 
+/// [`ready`], with more keys of the pool.
+fn ready_to_lend(kind: Kind, control: Control, keys: &str) -> Option<World> {
+    let world = World::shared(kind, control)?;
+    lend(&world, keys);
+    world.setup().ok();
+    Some(world)
+}
+
+/// Changes the pool, as an admin does while jobs run.
+fn lend(world: &World, keys: &str) {
+    let keys = format!("{}\n{keys}", world.kind.keys(world.root()));
+    world.configure(world.kind.layout(), "H100-80", &keys);
+}
+
+fn bursting(id: u32, units: u32, burst: u32) -> Job {
+    Job {
+        burst,
+        ..job(id, 0, units)
+    }
+}
+
+/// What the daemon allows a client that unset its own limit, and the memory.
+fn allowed(world: &World, one: Job) -> String {
+    let ask = "get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0";
+    world.tell(&world.pipe(one), ask)
+}
+
+#[test]
+fn a_burst_raises_the_ceiling_of_compute_and_no_limit_of_memory() {
+    let lends = "burst_max = 0.75";
+    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, lends) else {
+        return;
+    };
+    let (plain, bursts, large) = (job(1, 0, 20), bursting(2, 25, 60), bursting(3, 40, 40));
+    let mut said = Vec::new();
+    for one in [plain, bursts, large] {
+        world.prolog(one).ok();
+        world.check(&[]);
+        said.push(allowed(&world, plain));
+    }
+    let part = |one: Job| world.lease(one).unwrap().slice.mps().unwrap().clone();
+    let of = |one: Job| (part(one).thread_percentage, part(one).burst_percentage);
+    assert_eq!(of(plain), (20, None));
+    assert_eq!(of(bursts), (25, Some(60)));
+    // As much as its share is no burst.
+    assert_eq!(of(large), (40, None));
+    assert_eq!(part(bursts).memory_limit_mib.0, 81_559 * 25 / 100);
+    // The ceiling goes with the job that had it; others keep theirs.
+    world.epilog(bursts).ok();
+    world.check(&[]);
+    said.push(allowed(&world, plain));
+    world.epilog(large).ok();
+    said.push(allowed(&world, plain));
+    world.epilog(plain).ok();
+    world.check(&[]);
+    assert_eq!(
+        said,
+        [
+            "20.0\n15G\n",
+            "60.0\n19G\n",
+            "60.0\n31G\n",
+            "40.0\n31G\n",
+            "20.0\n15G\n"
+        ]
+    );
+}
+
+#[test]
+fn a_running_server_gives_new_clients_the_ceiling_of_the_jobs_that_are_there() {
+    let lends = "burst_max = 1";
+    let Some(world) = ready_to_lend(Kind::MpsShared, STANDIN, lends) else {
+        return;
+    };
+    let (plain, bursts) = (job(1, 0, 20), bursting(2, 25, 100));
+    world.prolog(plain).ok();
+    let pipe = world.pipe(plain);
+    let server = serve(&world, &pipe, &[]);
+    let limit = || world.tell(&pipe, &format!("get_active_thread_percentage {server}"));
+    let mut said = Vec::new();
+    world.prolog(bursts).ok();
+    said.push(limit());
+    world.epilog(bursts).ok();
+    said.push(limit());
+    assert_eq!(said, ["100.0\n", "20.0\n"]);
+    world.epilog(plain).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_burst_in_a_half_is_one_of_the_half() {
+    let lends = "burst_max = 0.5\nburst_default = 0.3";
+    let Some(world) = ready_to_lend(Kind::MigMps, Control::Real, lends) else {
+        return;
+    };
+    let jobs = [job(1, 0, 10), bursting(2, 15, 50), bursting(3, 25, 25)];
+    for one in jobs {
+        world.prolog(one).ok();
+        world.check(&[]);
+    }
+    let bursts = jobs.map(|one| {
+        let lease = world.lease(one).unwrap();
+        let percentage = lease.slice.mps().unwrap().burst_percentage;
+        (percentage, lease.burst().map(|units| units.0))
+    });
+    // The default, what the job asked for, and a job that wants none of the default.
+    let want = [(Some(60), Some(30)), (Some(100), Some(50)), (None, None)];
+    assert_eq!(bursts, want);
+    for one in jobs {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn what_the_pool_lends_when_the_job_starts_holds() {
+    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, "burst_max = 1") else {
+        return;
+    };
+    let before = bursting(1, 20, 90);
+    world.prolog(before).ok();
+    // The admin lowers the ceiling while jobs wait and run.
+    lend(&world, "burst_max = 0.6");
+    let (cut, small, large) = (bursting(2, 20, 90), bursting(3, 20, 50), bursting(4, 5, 5));
+    let told = "--gpufrac-burst=0.9 is more than pool p lends now; the job has 0.6";
+    world.prolog(cut).ok().says(told);
+    world.prolog(small).ok();
+    world.prolog(large).ok();
+    let burst = |one: Job| world.lease(one).unwrap().burst().map(|units| units.0);
+    assert_eq!(burst(before), Some(90), "a job that runs keeps its ceiling");
+    assert_eq!(burst(cut), Some(60));
+    assert_eq!(burst(small), Some(50));
+    assert_eq!(burst(large), None);
+    world.check(&[]);
+    // And takes it away.
+    lend(&world, "");
+    let none = bursting(5, 20, 90);
+    let told = "--gpufrac-burst=0.9 is more than pool p lends now; the job has 0.2";
+    world.prolog(none).ok().says(told);
+    assert_eq!(burst(none), None);
+    world.check(&[]);
+    for one in [before, cut, small, large, none] {
+        world.epilog(one).ok();
+        world.check(&[]);
+    }
+}
+
+#[test]
+fn a_burst_in_the_environment_of_a_prolog_counts_for_nothing() {
+    let lends = "burst_max = 1";
+    let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, lends) else {
+        return;
+    };
+    let one = job(1, 0, 20);
+    // What clients leave of the option comes along; the entry alone is job_submit's.
+    let mut prolog = world.job_command("prolog", one);
+    prolog
+        .env("SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst", "1")
+        .env("SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst", "1")
+        .env("GPUFRAC_BURST", "1")
+        .env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100");
+    Ended::of(prolog.output().unwrap()).ok();
+    assert_eq!(world.lease(one).unwrap().burst(), None);
+    assert_eq!(allowed(&world, one), "20.0\n15G\n");
+    world.epilog(one).ok();
+    world.check(&[]);
+}
+
+#[test]
+fn a_private_daemon_lends_nothing() {
+    let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {
+        return;
+    };
+    let one = bursting(1, 20, 90);
+    world.prolog(one).ok().says("the job has 0.2");
+    assert_eq!(allowed(&world, one), "20.0\n15G\n");
+    world.epilog(one).ok();
+    world.check(&[]);
+}
+
 #[test]
 fn each_job_has_a_daemon_of_its_own() {
     let Some(world) = ready(Kind::MpsPrivate, Control::Real) else {

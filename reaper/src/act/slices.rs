@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use gpufrac_core::ids::GpuIndex;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
 use gpufrac_node::gpu::strangers;
+use gpufrac_node::hami::Region;
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::teardown::{self, TeardownError};
 use gpufrac_node::slice::{keep, reconcile};
@@ -38,6 +39,18 @@ pub enum SliceError {
     /// The GPU of a lease does not exist.
     #[error(transparent)]
     Gpu(#[from] TeardownError),
+    /// The words of HAMi-core's file are not where this build knows them.
+    #[error(
+        "job {job}: HAMi-core {major}.{minor} made its file, which this gpufrac does not know: its limit of compute is not lifted; install a HAMi-core of version 1.1 or 1.2, or a newer gpufrac"
+    )]
+    HamiVersion {
+        /// The job of the file.
+        job: JobId,
+        /// The version in the file.
+        major: u32,
+        /// As `major`.
+        minor: u32,
+    },
 }
 
 /// Access to the slices of a node.
@@ -65,6 +78,12 @@ pub trait Slices {
     /// # Errors
     /// The driver refused a call, or a file could not be changed.
     fn end(&self, node: &Node, lease: &Lease, log: &JobLog) -> Result<bool, SliceError>;
+
+    /// Lets HAMi-core keep to a lease's limit of compute, or lifts it. Says whether there is a program that it holds for.
+    ///
+    /// # Errors
+    /// The file of the job cannot be used.
+    fn limit(&self, node: &Node, lease: &Lease, limited: bool) -> Result<bool, SliceError>;
 
     /// The GPU instances on GPUs of pools that no lease names: an admin's own, or the rest of a lease that was
     /// removed by hand. They are reported and stay. None while another program works on one of the GPUs.
@@ -157,6 +176,19 @@ impl Slices for NodeSlices {
         let mut locked = LockedGpu::new(lock, node, &store, gpu, log);
         reconcile::end_finished(&mut locked, &mut same);
         Ok(true)
+    }
+
+    fn limit(&self, node: &Node, lease: &Lease, limited: bool) -> Result<bool, SliceError> {
+        match node.limit_hami(lease, limited)? {
+            Some(Region::Set) => Ok(true),
+            // A program that loads the library begins with the limit.
+            Some(Region::Absent) | None => Ok(false),
+            Some(Region::Unknown { major, minor }) => Err(SliceError::HamiVersion {
+                job: lease.job_id,
+                major,
+                minor,
+            }),
+        }
     }
 
     fn unleased(&self, node: &Node) -> Result<Option<Vec<String>>, SliceError> {

@@ -12,7 +12,7 @@ use crate::judge::stall::Stalled;
 use crate::judge::watch::{LONGEST_GAP_ROUNDS, LONGEST_SUSPECT_GAP_ROUNDS, Watch};
 use crate::keep::evidence::Record;
 use crate::key::Key;
-use crate::measure::sample::{Sample, Source};
+use crate::measure::sample::{Activity, Sample, Source};
 use crate::report::metrics::SliceMetrics;
 
 /// The state of a watched job with its leases on this node: one, or several if each task has a slice.
@@ -136,6 +136,13 @@ impl WatchedJob {
         let sample = Sample::of_job(&samples);
         self.record.series.add(at, &sample);
         (self.samples, self.last) = (samples, Some(sample));
+    }
+
+    /// Whether the last look found no use of one of its leases.
+    pub(super) fn was_idle(&self, lease: &Lease) -> bool {
+        let number = self.leases().position(|own| own.is_same(lease));
+        let sample = number.and_then(|number| self.samples.get(number));
+        sample.is_some_and(|sample| sample.activity == Activity::Idle)
     }
 
     /// The metrics of the slices.

@@ -30,6 +30,8 @@ pub(crate) enum Topic {
     Kept,
     /// Leases of jobs that seem to have ended.
     OverJobs,
+    /// The limits of HAMi-core.
+    Burst,
     /// Instances without a lease.
     Unleased,
     /// Processes that compute without a lease.
@@ -51,6 +53,7 @@ impl Topic {
             Topic::Overdue => "overdue",
             Topic::Kept => "kept instances",
             Topic::OverJobs => "jobs that seem to be over",
+            Topic::Burst => "burst",
             Topic::Unleased => "unleased",
             Topic::Strangers => "strangers",
         }

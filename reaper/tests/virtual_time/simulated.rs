@@ -214,6 +214,10 @@ impl Slices for Simulated {
         Ok(self.0.borrow_mut().end_lease(lease))
     }
 
+    fn limit(&self, _: &Node, _: &Lease, _: bool) -> Result<bool, SliceError> {
+        Ok(false)
+    }
+
     fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, SliceError> {
         Ok(Some(Vec::new()))
     }

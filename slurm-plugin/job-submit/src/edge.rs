@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpufrac_core::fraction::Units;
 use gpufrac_core::policy::{Facts, IdleWish, Reaper};
+use gpufrac_core::submit::burst;
 use gpufrac_core::submit::idle::{self, IdleRefusal};
 use gpufrac_core::submit::{JobRequest, Occasion, Verdict, decide, may_reach_pools};
 use slurm_sys::release::{self, Release};
@@ -201,13 +203,14 @@ unsafe fn handle(
     let known = settings.as_deref().and_then(|read| read.as_ref().ok());
     let config = known.map(|known| &known.config);
     let gpu_types = known.and_then(|known| known.gpu_types.as_deref());
-    let request = texts.request(job, default_partition, gpu_types);
+    let mut request = texts.request(job, default_partition, gpu_types);
 
-    // An update does not contain the wish of the submission, and leaves it unchanged.
-    let asked = match occasion {
-        Occasion::Submit => idle::asked(&environment)?,
-        Occasion::Modify | Occasion::Step => None,
-    };
+    // An update does not contain the options of the submission, and leaves them unchanged.
+    let mut asked = None;
+    if occasion == Occasion::Submit {
+        asked = idle::asked(&environment)?;
+        request.burst = burst::asked(&environment)?;
+    }
 
     if let Some(config) = config.filter(|_| texts.asks_for_pools()) {
         return Err(SubmitError::Question(config.pools_sum()));
@@ -228,7 +231,7 @@ unsafe fn handle(
     };
 
     let (word, note) = match verdict {
-        Verdict::Untouched => (None, asked.map(|_| idle::NO_EFFECT.to_owned())),
+        Verdict::Untouched => (None, without_effect(asked, request.burst)),
         Verdict::Rewritten {
             text,
             mut entry,
@@ -266,6 +269,16 @@ unsafe fn handle(
         (None, Login::Withdrawn) => Some(login_environment::NOTE.to_owned()),
         (note, Login::NotLoaded | Login::Loaded) => note,
     })
+}
+
+/// What the user of options for slices is told whose job has none.
+fn without_effect(idle: Option<IdleWish>, burst: Option<Units>) -> Option<String> {
+    let notes = [
+        idle.map(|_| idle::NO_EFFECT),
+        burst.map(|_| burst::NO_EFFECT),
+    ];
+    let notes: Vec<&str> = notes.into_iter().flatten().collect();
+    (!notes.is_empty()).then(|| notes.join("\n"))
 }
 
 /// Whether slurmd will load the login environment of the job.

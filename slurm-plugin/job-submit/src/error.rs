@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use gpufrac_core::pools_sum::PoolsSum;
 use gpufrac_core::submit::Refusal;
+use gpufrac_core::submit::burst::UnknownBurst;
 use gpufrac_core::submit::idle::IdleRefusal;
 
 use crate::limits::TooLong;
@@ -21,6 +22,9 @@ pub enum SubmitError {
     /// The job may not use its value of `--gpufrac-idle`.
     #[error(transparent)]
     Idle(#[from] IdleRefusal),
+    /// What it says with `--gpufrac-burst` is no part of a GPU.
+    #[error(transparent)]
+    Burst(#[from] UnknownBurst),
     /// The job asks for a fraction, and the configuration is wrong or cannot be read.
     #[error("gpufrac: fractions are not available now: {0}")]
     NoConfig(Arc<NoConfig>),

@@ -74,6 +74,7 @@ impl Texts {
             tasks: number(job.num_tasks),
             tasks_per_node: number16(job.ntasks_per_node),
             max_nodes: number(job.max_nodes),
+            burst: None,
         }
     }
 }

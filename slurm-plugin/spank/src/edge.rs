@@ -1,6 +1,6 @@
 //! The hooks that Slurm calls (`spank.h`).
 //!
-//! `init` only registers options: `--gpufrac-idle`, which `job_submit` reads, and one that old commands lack, to
+//! `init` only registers options: `--gpufrac-idle` and `--gpufrac-burst`, which `job_submit` reads, and one that old commands lack, to
 //! refuse it with the reason. It runs in the clients, in slurmstepd and in slurmd. The other hooks are for
 //! slurmstepd: `init_post_opt` runs as root before anything of the job, `task_init` as the user in the child that
 //! becomes the task, `task_post_fork` as root in slurmstepd while this child waits, `task_exit` in slurmstepd after a
@@ -14,7 +14,7 @@ use gpufrac_core::config::LAST_GOOD;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
-use gpufrac_core::submit::Refusal;
+use gpufrac_core::submit::{Refusal, burst};
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_node::job::allocated::Allocated;
 use gpufrac_node::job::slurmctld::{explained_in, is_explained};
@@ -39,6 +39,7 @@ slurm_sys::for_slurm! {
     export fn slurm_spank_task_exit(handle: raw::spank_t, argc: c_int, argv: *mut *mut c_char) -> c_int, or OK;
     callback fn refuse_tasks(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
     callback fn check_idle(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
+    callback fn check_burst(value: c_int, argument: *const c_char, remote: c_int) -> c_int, or FAILED;
 }
 
 /// Set once in each slurmstepd, which serves one step of one job; the tasks inherit it.
@@ -75,6 +76,14 @@ const IDLE_OPTION: CommandOption = CommandOption {
     check: exported::check_idle,
 };
 
+/// How much compute a job may have while its neighbours are idle.
+const BURST_OPTION: CommandOption = CommandOption {
+    name: c"gpufrac-burst",
+    argument: c"fraction",
+    usage: c"compute that a gpufrac share may use while others are idle, such as 0.75",
+    check: exported::check_burst,
+};
+
 /// An option that the commands before Slurm 23.02 do not have; a user who gives it is told the reason.
 const TASKS_OPTION: CommandOption = CommandOption {
     name: c"tres-per-task",
@@ -93,9 +102,12 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut 
     }
     // SAFETY: Slurm gives every hook its handle, and `spank` ends with the call.
     let spank = unsafe { Spank::new(handle) };
-    // slurmstepd must have the option, too; it complains about an option that no plugin registered.
-    if let Err(reason) = spank.register(&IDLE_OPTION) {
-        log::error(&format!("gpufrac: no option --gpufrac-idle: {reason}"));
+    // slurmstepd must have the options, too; it complains about an option that no plugin registered.
+    for option in [&IDLE_OPTION, &BURST_OPTION] {
+        if let Err(reason) = spank.register(option) {
+            let name = option.name.to_string_lossy();
+            log::error(&format!("gpufrac: no option --{name}: {reason}"));
+        }
     }
     if Spank::is_command()
         && !slurm_sys::has_tres_per_task()
@@ -136,6 +148,25 @@ unsafe fn check_idle(_value: c_int, argument: *const c_char, remote: c_int) -> c
         Ok(_) => OK,
         Err(unknown) => {
             log::error(&format!("gpufrac: {unknown}"));
+            FAILED
+        }
+    }
+}
+
+/// The value of `--gpufrac-burst`. Whether the job may have it is job_submit's to say.
+///
+/// # Safety
+/// As SPANK calls it: `argument` is NULL or NUL-terminated.
+unsafe fn check_burst(_value: c_int, argument: *const c_char, remote: c_int) -> c_int {
+    if remote != 0 {
+        return OK;
+    }
+    // SAFETY: by the contract of this function.
+    let argument = unsafe { text::read(argument) }.unwrap_or_default();
+    match burst::parse(&argument) {
+        Ok(_) => OK,
+        Err(unknown) => {
+            log::error(&unknown.to_string());
             FAILED
         }
     }

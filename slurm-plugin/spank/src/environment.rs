@@ -6,7 +6,8 @@ use gpufrac_core::lease::Lease;
 use slurm_sys::spank::{Spank, SpankError};
 
 /// Variables that only gpufrac sets: a job without a slice must not inherit them from the job that submitted it.
-const OWN: [&CStr; 5] = [
+const OWN: [&CStr; 6] = [
+    c"GPUFRAC_BURST",
     c"GPUFRAC_FRACTION",
     c"GPUFRAC_MECHANISM",
     c"GPUFRAC_PROFILE",
@@ -16,9 +17,12 @@ const OWN: [&CStr; 5] = [
 /// The variable that says that gpufrac, and not the user, set those of [`HINTS`].
 const HINTED: &CStr = c"GPUFRAC_HINTS";
 
-/// The variable by which sbatch and salloc pass the job's own `--gpufrac-idle` to srun. It would also count for every
-/// job that is submitted inside the job.
-const OPTION: &CStr = c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle";
+/// The variables by which sbatch and salloc pass the job's own options to srun. They would also count for every job that is
+/// submitted inside the job.
+const OPTIONS: [&CStr; 2] = [
+    c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_idle",
+    c"SLURM_SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst",
+];
 
 /// Variables of MPS: a job in another pool must not look for a control daemon where its submitter had one, or keep
 /// the limits of another job.
@@ -115,6 +119,9 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
         ("GPUFRAC_PROFILE", lease.kind()),
         ("GPUFRAC_MEMORY_MIB", memory.to_string()),
     ];
+    if let Some(burst) = lease.burst() {
+        variables.push(("GPUFRAC_BURST", burst.fraction().to_string()));
+    }
     if let Some(mps) = slice.mps() {
         variables.push(("CUDA_MPS_PIPE_DIRECTORY", mps.pipe()));
         variables.push(("CUDA_MPS_LOG_DIRECTORY", mps.log()));
@@ -125,7 +132,7 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
             Some(partition) => ("CUDA_MPS_SM_PARTITION", partition.clone()),
             None => (
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-                mps.thread_percentage.to_string(),
+                mps.ceiling().to_string(),
             ),
         });
     }
@@ -154,7 +161,9 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
 /// those of the user's own MPS daemon. Slurm itself sets or removes `CUDA_VISIBLE_DEVICES`, but not the variable of
 /// container runtimes.
 pub fn clear(spank: Spank, libraries: &[String]) {
-    spank.unset_variable(OPTION);
+    for option in OPTIONS {
+        spank.unset_variable(option);
+    }
     if spank.variable("GPUFRAC_HINTS").is_some() {
         for name in HINTS {
             spank.unset_variable(name);

@@ -58,6 +58,7 @@ pub(crate) fn request(input: &[u8]) {
         exclusive: has('e'),
         tasks: number,
         max_nodes: has('n').then_some(1),
+        burst: has('b').then_some(Units(75)),
         ..JobRequest::default()
     };
     for list in [per_node, per_task, per_job].into_iter().flatten() {

@@ -273,6 +273,27 @@ pub enum Problem {
         /// The value as written.
         value: String,
     },
+    /// A default of nothing.
+    #[error("this key needs burst_max, the most that a job may ask for; write it beside")]
+    BurstWithoutMax,
+    /// A ceiling that the mechanism cannot have.
+    #[error("{value} cannot be the ceiling of {of}; write {write}")]
+    BurstMax {
+        /// The value.
+        value: String,
+        /// What can be.
+        write: &'static str,
+        /// Of what.
+        of: &'static str,
+    },
+    /// More than the most.
+    #[error("{default} does not go with burst_max {max}; write {max}, or leave the key out")]
+    BurstDefault {
+        /// The default.
+        default: String,
+        /// The most.
+        max: String,
+    },
     /// The value is not a percentage.
     #[error("{value} is not a percentage; write a number from 0 to 100")]
     Percentage {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::error::Problem;
 use super::read::{Field, Section, Source};
-use crate::fraction::Units;
+use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
-use crate::pool::{PoolOptions, Tenancy, TimesliceLength};
+use crate::pool::{Burst, PoolOptions, Tenancy, TimesliceLength};
 
 /// Clients of one MPS server on a GPU of Volta or later (NVIDIA's MPS guide, "client-server connection limits"; newer
 /// editions say 60). A MIG instance has its share of them: a half with three of seven compute slices has 20.
@@ -35,7 +35,7 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
 }
 
 /// The keys, and the mechanisms and layouts for which each has a meaning.
-const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 10] = {
+const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 12] = {
     use LayoutKind::{Halves, Shares, Slices, Uniform, Whole};
     use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
     [
@@ -44,6 +44,8 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 10] = {
         ("equal", &[Mig], &[Uniform]),
         ("tenancy", &[Mps], &[Shares]),
         ("sm_chunks", &[Mps, MigMps], &[Shares, Halves]),
+        ("burst_max", &[Mps, MigMps, Hami], &[Shares, Halves]),
+        ("burst_default", &[Mps, MigMps, Hami], &[Shares, Halves]),
         ("memory_limits", &[Mps, Timeslice, Hami], &[Shares]),
         ("timeslice", &[Timeslice], &[Shares]),
         (
@@ -105,6 +107,7 @@ pub(super) fn read(
             item.wrong(source, Problem::Meaningless { of });
         }
     }
+    options.burst = burst(source, section, mechanism, &options);
     if let Some(item) = section.get("timeslice") {
         let words = [
             ("default", TimesliceLength::Default),
@@ -122,6 +125,66 @@ pub(super) fn read(
         options.library = item.and_then(|item| library(source, &item));
     }
     (source.errors.len() == before).then_some(options)
+}
+
+/// `burst_max` and `burst_default`.
+fn burst(
+    source: &mut Source<'_>,
+    section: &Section<'_, '_>,
+    mechanism: Mechanism,
+    options: &PoolOptions,
+) -> Option<Burst> {
+    let (max, default) = (section.get("burst_max"), section.get("burst_default"));
+    let of = match options {
+        _ if options.tenancy == Tenancy::Private => Some("tenancy \"private\""),
+        // A partition has its multiprocessors alone.
+        _ if options.sm_chunks.is_some() => Some("a pool with sm_chunks"),
+        _ => None,
+    };
+    for item in [&max, &default].into_iter().flatten() {
+        if let Some(of) = of {
+            let of = of.to_owned();
+            item.wrong(source, Problem::Meaningless { of });
+        }
+    }
+    let Some(max) = max else {
+        if let Some(default) = default.filter(|_| of.is_none()) {
+            default.wrong(source, Problem::BurstWithoutMax);
+        }
+        return None;
+    };
+    let most = max.fraction(source)?;
+    let bound = match mechanism {
+        // The half of the GPU, which is one instance.
+        Mechanism::MigMps if most.units().0 > 50 => Some(("at most 0.5", "a half of the GPU")),
+        Mechanism::Hami if most < Fraction::ONE => {
+            Some(("1", "HAMi-core, whose limit can only be lifted"))
+        }
+        _ => None,
+    };
+    if let Some((write, of)) = bound {
+        let value = most.to_string();
+        max.wrong(source, Problem::BurstMax { value, write, of });
+        return None;
+    }
+    let Some(item) = default else {
+        let (max, default) = (most.units(), None);
+        return Some(Burst { max, default });
+    };
+    let default = item.fraction(source)?;
+    let is_right = match mechanism {
+        Mechanism::Hami => default == most,
+        _ => default <= most,
+    };
+    if !is_right {
+        let (default, max) = (default.to_string(), most.to_string());
+        item.wrong(source, Problem::BurstDefault { default, max });
+        return None;
+    }
+    Some(Burst {
+        max: most.units(),
+        default: Some(default.units()),
+    })
 }
 
 fn reuse(source: &mut Source<'_>, item: &Field<'_, '_>) -> Option<Duration> {

@@ -259,7 +259,7 @@ fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String>
     Some(name.to_owned())
 }
 
-const POOL_KEYS: [&str; 17] = [
+const POOL_KEYS: [&str; 19] = [
     "mechanism",
     "layout",
     "gpu",
@@ -269,6 +269,8 @@ const POOL_KEYS: [&str; 17] = [
     "equal",
     "tenancy",
     "sm_chunks",
+    "burst_max",
+    "burst_default",
     "memory_limits",
     "timeslice",
     "framework_hints",

@@ -5,7 +5,7 @@ use crate::ids::JobId;
 use crate::mechanism::Mechanism;
 
 /// The version of the text that this build writes. A further key, or a key with another meaning, needs a new version.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The oldest version that this build reads, because jobs run on during an upgrade of a node.
 pub const OLDEST: u32 = VERSION - 1;
 

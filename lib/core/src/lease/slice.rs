@@ -146,6 +146,9 @@ pub struct MpsSlice {
     pub private: bool,
     /// Percent of the multiprocessors of the daemon's device.
     pub thread_percentage: u32,
+    /// The ceiling instead, where it is above: the job may use more while its neighbours are idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst_percentage: Option<u32>,
     /// Memory limit of each client, in MiB.
     pub memory_limit_mib: MemoryMib,
     /// The static partition of multiprocessors, `UUID/ID`, if the pool uses them (`sm_chunks`).
@@ -154,6 +157,11 @@ pub struct MpsSlice {
 }
 
 impl MpsSlice {
+    /// The ceiling of multiprocessors, in percent of those that the daemon's device has.
+    pub fn ceiling(&self) -> u32 {
+        self.burst_percentage.unwrap_or(self.thread_percentage)
+    }
+
     /// The value of `CUDA_MPS_PIPE_DIRECTORY`.
     pub fn pipe(&self) -> String {
         format!("{}/pipe", self.folder)
@@ -175,6 +183,9 @@ pub struct HamiSlice {
     pub cache: String,
     /// Percent of the multiprocessors.
     pub sm_limit: u32,
+    /// Whether the daemon lifts the limit while the job's neighbours are idle.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub burst: bool,
 }
 
 /// A MIG instance as it was created. The driver reuses ids, but never a UUID.

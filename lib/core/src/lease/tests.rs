@@ -89,6 +89,7 @@ fn mps(private: bool, sm_partition: Option<&str>) -> MpsSlice {
         folder: "/run/gpufrac/mps/gpu1".to_owned(),
         private,
         thread_percentage: 50,
+        burst_percentage: None,
         memory_limit_mib: MemoryMib(10048),
         sm_partition: sm_partition.map(str::to_owned),
     }
@@ -99,6 +100,7 @@ fn hami() -> HamiSlice {
         library: "/opt/hami/libvgpu.so".to_owned(),
         cache: "/run/gpufrac/hami/4711".to_owned(),
         sm_limit: 25,
+        burst: false,
     }
 }
 
@@ -271,15 +273,15 @@ fn a_wish_is_written_only_where_there_is_one() {
 fn other_versions_and_unknown_fields_are_refused() {
     let text = lease().to_text().unwrap();
     let body = checksum::open(&text).unwrap();
-    let other = checksum::seal(body.replace("version = 3", "version = 4\nnew_field = true"));
+    let other = checksum::seal(body.replace("version = 4", "version = 5\nnew_field = true"));
     assert!(matches!(
         Lease::parse(&other),
-        Err(LeaseError::Version { found: 4 })
+        Err(LeaseError::Version { found: 5 })
     ));
     let unknown = checksum::seal(format!("note = \"hand-made\"\n{body}"));
     let error = Lease::parse(&unknown).unwrap_err().to_string();
     assert!(error.contains("unknown field `note`"), "{error}");
-    let no_version = checksum::seal(body.replace("version = 3\n", ""));
+    let no_version = checksum::seal(body.replace("version = 4\n", ""));
     assert!(matches!(
         Lease::parse(&no_version),
         Err(LeaseError::Text { .. })
@@ -293,7 +295,7 @@ fn a_text_is_what_an_admin_can_read() {
     lease.advance(LeaseState::Active).unwrap();
     let text = lease.to_text().unwrap();
     for line in [
-        "version = 3",
+        "version = 4",
         "state = \"active\"",
         "job_id = 4711",
         "mechanism = \"mig\"",
@@ -313,7 +315,7 @@ fn a_text_is_what_an_admin_can_read() {
 /// Texts of the version before this one: its sections were separate fields.
 #[test]
 fn texts_of_before_are_read_and_written_the_same() {
-    let head = r#"version = 3
+    let head = r#"version = 4
 state = "active"
 job_id = 4711
 restart_count = 0

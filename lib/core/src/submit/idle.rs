@@ -1,13 +1,10 @@
 //! The value of `--gpufrac-idle`, and whether the job may use it.
 
+use super::option;
 use crate::policy::{Facts, IdleWish, Reaper, UnknownWish};
 
-/// The name in `spank_job_env` under which clients pass the plugin's option to the controller: the names of the
-/// plugin and the option, with `_` for other characters than letters and digits (`_opt_env_name` of Slurm's
-/// plugstack.c).
-const VARIABLE: &str = "_SLURM_SPANK_OPTION_gpufrac_gpufrac_idle=";
-/// Slurm adds this prefix to names without it; a client may have added it, too.
-const PREFIX: &str = "SPANK_";
+/// The option, as the plugin registers it, with `_`.
+const OPTION: &str = "gpufrac_idle";
 
 /// The message for a user with the option if the job has no slice to reclaim.
 pub const NO_EFFECT: &str =
@@ -51,13 +48,7 @@ fn words(wishes: &[IdleWish]) -> String {
 /// The text is not a value of the option. Clients with the plugin refuse such texts themselves, but not all clients
 /// have the plugin.
 pub fn asked(environment: &[String]) -> Result<Option<IdleWish>, IdleRefusal> {
-    let value = environment.iter().rev().find_map(|variable| {
-        let mut name = variable.as_str();
-        while let Some(rest) = name.strip_prefix(PREFIX) {
-            name = rest;
-        }
-        name.strip_prefix(VARIABLE)
-    });
+    let value = option::value(environment, OPTION);
     Ok(value.map(str::parse).transpose()?)
 }
 

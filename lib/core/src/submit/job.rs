@@ -1,6 +1,7 @@
 //! The input and output of [`decide`](super::decide).
 
 use crate::entry::Entry;
+use crate::fraction::Units;
 use crate::request::{self, GresForm};
 
 /// The event for which a decision is made.
@@ -62,6 +63,8 @@ pub struct JobRequest<'a> {
     pub tasks_per_node: Option<u32>,
     /// The maximum of `--nodes`.
     pub max_nodes: Option<u32>,
+    /// `--gpufrac-burst`: the ceiling of compute.
+    pub burst: Option<Units>,
 }
 
 impl JobRequest<'_> {

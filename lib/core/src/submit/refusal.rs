@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::burst::BurstRefusal;
 use crate::fraction::{Fraction, Units};
 use crate::mechanism::Mechanism;
 use crate::request::RequestError;
@@ -31,6 +32,9 @@ pub enum Refusal {
     /// The text cannot be read.
     #[error("gpufrac: {0}")]
     Request(#[from] RequestError),
+    /// A ceiling of compute that the pools do not lend.
+    #[error(transparent)]
+    Burst(#[from] BurstRefusal),
     /// The request has several fractions.
     #[error(
         "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25"

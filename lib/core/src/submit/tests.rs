@@ -10,6 +10,7 @@ use crate::request;
 use crate::request::tests::near;
 use crate::request::{Amount, GresForm, Kind};
 
+mod burst;
 mod mechanisms;
 mod tasks;
 

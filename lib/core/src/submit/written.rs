@@ -1,5 +1,6 @@
 //! Writes the text that Slurm counts, and the entry.
 
+use super::burst;
 use super::destination::Destination;
 use super::granted::Granted;
 use super::job::{JobRequest, Verdict};
@@ -41,8 +42,12 @@ pub(super) fn verdict(
         true => request::refuse_misread(&text, request.form)?,
         false => request::refuse_ambiguous(&text, request.form)?,
     }
+    if let Some(burst) = request.burst {
+        burst::allow(&granted.grant.pools, granted.grant.entry.units, burst)?;
+    }
     let entry = Entry {
         per_task: requested.option == FractionOption::TresPerTask,
+        burst: request.burst,
         ..granted.grant.entry
     };
     Ok(Verdict::Rewritten { text, entry, note })

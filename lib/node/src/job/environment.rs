@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use gpufrac_core::config;
 use gpufrac_core::entry::{self, Entry, EntryError};
+use gpufrac_core::fraction::Units;
 use gpufrac_core::ids::{DeviceIndex, GroupId, JobId, UserId};
 use gpufrac_core::lease::{self, Lease};
 use gpufrac_core::policy::IdleWish;
@@ -108,6 +109,11 @@ impl JobEnv {
         entry.map_or(IdleWish::Default, |entry| entry.wish)
     }
 
+    /// The ceiling of compute that the user asked for with `--gpufrac-burst`: only the entry is believed.
+    pub fn burst(&self) -> Option<Units> {
+        self.entry.as_ref().ok().copied().flatten()?.burst
+    }
+
     /// Reads the variables through `lookup`; a program passes [`std::env::var_os`].
     pub fn read(lookup: impl Fn(&str) -> Option<OsString>) -> Result<JobEnv, JobEnvError> {
         let text = |name: &str| lookup(name).map(|value| value.to_string_lossy().into_owned());
@@ -208,6 +214,19 @@ mod tests {
         assert_eq!(wish("v1:units=25:mech=mig"), IdleWish::Default);
         assert_eq!(wish("v1:units=25:mech=mig:idle=long"), IdleWish::Long);
         assert_eq!(wish("v1:units=25:mech=mig:idle=forever"), IdleWish::Default);
+    }
+
+    #[test]
+    fn the_burst_is_the_entrys_and_not_the_users() {
+        let burst = |entry: &'static str| {
+            let option = ("SPANK__SLURM_SPANK_OPTION_gpufrac_gpufrac_burst", "1");
+            let pairs = [&[("SPANK_GPUFRAC", entry), option], JOB].concat();
+            let job = JobEnv::read(lookup(&pairs)).unwrap();
+            job.burst().map(|units| units.0)
+        };
+        assert_eq!(burst("v1:units=25:mech=mps"), None);
+        assert_eq!(burst("v1:units=25:mech=mps:burst=75"), Some(75));
+        assert_eq!(burst("v1:units=25:mech=mps:burst=175"), None);
     }
 
     #[test]

@@ -228,6 +228,7 @@ mod tests {
             mechanism: Some(Mechanism::Mig),
             per_task: false,
             wish: IdleWish::Default,
+            burst: None,
         });
         let units = |tres: Option<&str>| {
             let asked = tres.map(|tres| asked(tres, ""));

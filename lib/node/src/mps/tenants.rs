@@ -270,7 +270,9 @@ pub fn daemon_of(node: &Node, user: UserId, mps: &MpsSlice) -> ControlDaemon {
     ControlDaemon::new(&node.mps_control, folder, server_user, &node.silences)
 }
 
-/// The limits of a client that removed its variables: those of the largest share on this device.
+/// The limits of a client that removed its variables. The daemon knows limits of all clients, not of one: they are those of the
+/// highest ceiling of compute and of the largest share of memory on this device. A pool's `burst_max` is a right of all its jobs,
+/// so a client gets no more compute than its job could have asked for.
 fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
     let shares = leases.filter_map(|lease| lease.slice.mps());
     let none = Limits {
@@ -278,7 +280,7 @@ fn ceiling<'l>(leases: impl Iterator<Item = &'l Lease>) -> Limits {
         memory: MemoryMib(1),
     };
     shares.fold(none, |limits, share| Limits {
-        thread_percentage: limits.thread_percentage.max(share.thread_percentage),
+        thread_percentage: limits.thread_percentage.max(share.ceiling()),
         memory: limits.memory.max(share.memory_limit_mib),
     })
 }

@@ -108,6 +108,8 @@ pub struct Job {
     pub restarts: u32,
     /// The number of tasks on this node, each with its own slice; 0 for a job with one slice.
     pub tasks: u32,
+    /// The ceiling that its entry grants, in percent of a GPU; 0 for none.
+    pub burst: u32,
 }
 
 pub fn job(id: u32, device: u32, units: u32) -> Job {
@@ -118,6 +120,7 @@ pub fn job(id: u32, device: u32, units: u32) -> Job {
         units,
         restarts: 0,
         tasks: 0,
+        burst: 0,
     }
 }
 
@@ -265,10 +268,14 @@ impl World {
             .env(
                 "SPANK_GPUFRAC",
                 format!(
-                    "v1:units={}:mech={}{}",
+                    "v1:units={}:mech={}{}{}",
                     job.units,
                     self.kind.mechanism(),
-                    if job.tasks > 0 { ":per=task" } else { "" }
+                    if job.tasks > 0 { ":per=task" } else { "" },
+                    match job.burst {
+                        0 => String::new(),
+                        burst => format!(":burst={burst}"),
+                    }
                 ),
             );
         command

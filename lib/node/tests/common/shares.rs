@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::DeviceIndex;
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::{Lease, LeaseState, MpsSlice};
 use nvidia_ml::node::compute_mode;
 
 use super::World;
@@ -283,8 +283,8 @@ impl World {
     }
 
     /// Checks that folders and daemons belong to leases, one each; that each admits only the users of its leases,
-    /// with the limits of the largest share; that GPUs have the mode of their leases, or the earlier one; that cache
-    /// files belong to leases; and that an instance exists as long as it has a lease.
+    /// with the limits of the largest share and the highest ceiling; that GPUs have the mode of their leases, or the earlier one;
+    /// that cache files belong to leases; and that an instance exists as long as it has a lease.
     #[track_caller]
     pub fn check_shares(&self, foreign: &[u32]) {
         let leases = self.leases();
@@ -384,7 +384,8 @@ impl World {
             assert_eq!((meta.uid(), meta.mode() & 0o7777), (0, 0o600), "{name}");
         }
         let shares = leases.iter().map(|lease| lease.slice.mps().unwrap());
-        let percentage = shares.clone().map(|share| share.thread_percentage).max();
+        let ceiling = |share: &MpsSlice| share.burst_percentage.unwrap_or(share.thread_percentage);
+        let percentage = shares.clone().map(ceiling).max();
         let memory = shares.map(|share| share.memory_limit_mib.0).max().unwrap();
         // The daemons print whole GiB, and so does the stand-in.
         assert!(memory >= 1024, "a share that is too small for this check");

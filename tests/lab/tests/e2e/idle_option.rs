@@ -55,7 +55,7 @@ fn lab_of(nodes: usize) -> Result<Lab, LabError> {
 }
 
 /// The only lease of the node.
-fn only_lease(lab: &Lab) -> Result<Lease, LabError> {
+pub fn only_lease(lab: &Lab) -> Result<Lease, LabError> {
     lab.wait("one active lease", Duration::from_secs(40), || {
         let mut leases = lab.leases(&lab.nodes()[0])?;
         leases.retain(|lease| lease.state == LeaseState::Active);
@@ -73,7 +73,7 @@ fn wish_of(lab: &Lab, job: JobId) -> Result<IdleWish, LabError> {
 }
 
 /// Runs `program` with these arguments to its end.
-fn run(
+pub fn run(
     lab: &Lab,
     user: &User,
     program: &str,

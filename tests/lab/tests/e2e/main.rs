@@ -12,6 +12,7 @@ macro_rules! not_here {
 mod accounting;
 mod attack;
 mod burst;
+mod burst_option;
 mod calls;
 mod check_host;
 mod check_slurm;

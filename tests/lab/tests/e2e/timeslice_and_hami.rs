@@ -27,7 +27,7 @@ nodes = "@NODE2@"
 "#;
 
 /// A folder that only root can write and all users can read.
-fn folder() -> tempfile::TempDir {
+pub fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     folder
@@ -104,7 +104,7 @@ __attribute__((constructor)) static void loaded(void) {
 "#;
 
 /// Builds the library; `name` is its name, also in its records.
-fn build(place: &Path, name: &str) -> String {
+pub fn build(place: &Path, name: &str) -> String {
     let (source, library) = (place.join("library.c"), place.join(format!("lib{name}.so")));
     fs::write(&source, LIBRARY.replace("NAME", name)).expect("the source");
     let built = Command::new("cc")

@@ -1,7 +1,7 @@
 //! The content of a lease before anything is created.
 
 use gpufrac_core::config::Tenancy;
-use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::lease::{self, HamiSlice, Held, Lease, LeaseState, MigSlice, MpsSlice, Slice};
@@ -62,13 +62,14 @@ impl Attempt<'_> {
         let (memory, parts) = match shared {
             true => {
                 let (percentage, memory) = self.share_of(memory);
+                let ceiling = self.ceiling();
                 let side = match self.device.side {
                     Side::Left => "l",
                     Side::Right => "r",
                     Side::Whole => "",
                 };
                 let folder = format!("gpu{}{side}", locked.gpu.index);
-                let mps = self.mps_slice(&folder, percentage, memory);
+                let mps = self.mps_slice(&folder, percentage, ceiling, memory);
                 (memory, Held::MigMps { mig, mps })
             }
             false => (memory, Held::Mig(mig)),
@@ -87,18 +88,20 @@ impl Attempt<'_> {
         let (percentage, memory) = self.share_of(gpu_memory);
         // A whole GPU belongs to one job, so nothing is limited.
         let whole = percentage >= 100;
+        let ceiling = self.ceiling();
         let memory = if whole { gpu_memory } else { memory };
         let mps = || {
             let folder = match pool.options.tenancy {
                 Tenancy::Shared => format!("gpu{}", gpu.index),
                 Tenancy::Private => format!("job{}", self.name()),
             };
-            self.mps_slice(&folder, percentage, memory)
+            self.mps_slice(&folder, percentage, ceiling, memory)
         };
         let hami = |library: &String| HamiSlice {
             library: library.clone(),
             cache: self.node.hami_cache(&self.name()),
             sm_limit: percentage,
+            burst: ceiling.is_some(),
         };
         let held = match pool.mechanism {
             Mechanism::Mps => Held::Mps((!whole).then(mps)),
@@ -119,15 +122,40 @@ impl Attempt<'_> {
     pub(super) fn share_of(&self, device_memory: MemoryMib) -> (u32, MemoryMib) {
         let (units, capacity) = (self.menu.units, self.device.pool.layout.capacity);
         let memory = device_memory.part(units, capacity);
-        (units.0 * 100 / capacity.0, memory)
+        (self.percent_of_device(units), memory)
     }
 
-    pub(super) fn mps_slice(&self, folder: &str, percentage: u32, memory: MemoryMib) -> MpsSlice {
+    /// The job's ceiling of compute, as the pool lends it now; None where it is its share.
+    fn ceiling(&self) -> Option<Units> {
+        let (pool, asked) = (self.device.pool, self.job.burst());
+        let ceiling = pool.ceiling(self.menu.units, asked);
+        let given = ceiling.unwrap_or(self.menu.units);
+        if let Some(asked) = asked.filter(|asked| *asked > given) {
+            let [asked, given] = [asked, given].map(Units::fraction);
+            self.log.warning(format!(
+                "--gpufrac-burst={asked} is more than pool {pool} lends now; the job has {given}"
+            ));
+        }
+        ceiling
+    }
+
+    fn percent_of_device(&self, units: Units) -> u32 {
+        units.0 * 100 / self.device.pool.layout.capacity.0
+    }
+
+    pub(super) fn mps_slice(
+        &self,
+        folder: &str,
+        percentage: u32,
+        ceiling: Option<Units>,
+        memory: MemoryMib,
+    ) -> MpsSlice {
         let options = &self.device.pool.options;
         MpsSlice {
             folder: self.node.mps_folder(folder),
             private: options.tenancy == Tenancy::Private,
             thread_percentage: percentage,
+            burst_percentage: ceiling.map(|units| self.percent_of_device(units)),
             memory_limit_mib: memory,
             sm_partition: None,
         }
