@@ -113,6 +113,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
         settings.unknown.extend(why);
     }
     settings.scripts = scripts(&settings);
+    settings.comment_writers = super::comments::writers(&settings);
     settings.config = sources.config.clone();
     let config = sources.config.as_deref();
     settings.closed = config.and_then(|config| super::access::closed(config, &settings));
@@ -272,6 +273,11 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     {
         return Some(name == program);
     }
+    Some(code_of(path)?.contains(program))
+}
+
+/// The lines of a script that are run; None for what is no script, or cannot be read.
+pub(super) fn code_of(path: &Path) -> Option<String> {
     let file = fs::metadata(path).ok()?;
     if !file.is_file() || file.len() > MANY_BYTES {
         return None;
@@ -280,10 +286,10 @@ fn names_it(path: &Path, program: &str) -> Option<bool> {
     let text = fs::read(path).ok()?;
     let text = String::from_utf8(text).ok()?;
     // Comments are removed, because a program named in a comment is not run.
-    let mut code = text
+    let code = text
         .lines()
         .filter(|line| !line.trim_start().starts_with('#'));
-    Some(code.any(|line| line.contains(program)))
+    Some(code.collect::<Vec<_>>().join("\n"))
 }
 
 /// The files that match a path with `*` in its last part, in order.

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod comments;
 pub mod conf;
 mod edit;
 mod gather;
@@ -52,6 +53,8 @@ pub struct Settings {
     pub running: Option<Running>,
     /// Prologs and epilogs on this host.
     pub scripts: Vec<Script>,
+    /// Programs that slurmctld runs after jobs and that replace `AdminComment`: the place of each setting, and its path.
+    pub comment_writers: Vec<(String, String)>,
     /// `KillMode=` of slurmd's unit, on a node with MPS control daemons.
     pub kill_mode: Option<String>,
     /// The node that this host is, and its number of GPUs in NVML.
@@ -124,6 +127,7 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     nodes::judge(settings, config, &mut found);
     if settings.only.is_none() {
         partitions::judge(settings, config, &mut found);
+        comments::judge(settings, &mut found);
     }
     found.sort_by_key(|finding| finding.severity);
     found
