@@ -137,6 +137,9 @@ pub struct ConfArgs {
     /// Print how these lines differ from those of Slurm's files and of slurmctld; exit status 1 if they do
     #[arg(long)]
     pub diff: bool,
+    /// Print one JSON object: the sizes that each partition gives, for web forms and other programs
+    #[arg(long, conflicts_with_all = ["diff", "gpus"])]
+    pub json: bool,
     /// With `--diff`: compare with this slurm.conf and the files beside it, not with the running Slurm
     #[arg(long, value_name = "FILE", requires = "diff")]
     pub slurm_conf: Option<PathBuf>,

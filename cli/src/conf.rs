@@ -16,9 +16,14 @@ use gpufrac_slurm_settings::{self as settings, Here, Sources};
 use crate::args::ConfArgs;
 use crate::error::CliError;
 use crate::steps::Steps;
-use crate::{init, patch};
+use crate::{init, patch, sizes};
 
 pub fn run(args: &ConfArgs) -> Result<Exit, CliError> {
+    if args.json {
+        let config = args.config.read()?;
+        println!("{:#}", sizes::object(&config));
+        return Ok(Exit::Done);
+    }
     match args.diff {
         true => diff(args),
         false => print(args),
@@ -113,7 +118,7 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
         }
     }
     println!("\n# slurm.conf");
-    println!("GresTypes=gpu,shard,gpufrac");
+    println!("GresTypes={}", config.count_name.gres_types().join(","));
     println!("SelectType=select/cons_tres");
     println!("PrologFlags=Alloc,Contain,DeferBatch");
     for (names, lines) in &groups {
@@ -209,5 +214,5 @@ fn lines_of(config: &Config, name: &str, gpus: Option<u32>) -> Result<GresLines,
     };
     let devices = config.devices_of_node(name, count);
     let folder: &Path = &node.devices;
-    Ok(GresLines::of(&devices, folder))
+    Ok(GresLines::of(&devices, folder, &config.count_name))
 }

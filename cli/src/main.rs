@@ -18,6 +18,7 @@ mod finding;
 mod init;
 mod lease;
 mod patch;
+mod sizes;
 mod slurm;
 mod status;
 mod steps;

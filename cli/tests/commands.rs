@@ -288,6 +288,66 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
 }
 
 #[test]
+fn conf_prints_the_name_by_which_slurm_counts() {
+    let world = World::new(true);
+    world.configure(&format!("[gres]\nname = \"frac\"\n{POOL}"));
+    let said = world.run(&["conf", "--node", "gpufrac-test01"]);
+    for line in [
+        "NodeName=gpufrac-test01 Name=frac Count=200",
+        "GresTypes=gpu,shard,frac",
+        "NodeName=gpufrac-test01 Gres=gpu:half:4,shard:half:200,frac:200",
+    ] {
+        assert!(said.out.lines().any(|l| l == line), "{}", said.out);
+    }
+}
+
+#[test]
+fn conf_gives_the_sizes_of_each_partition_to_programs() {
+    let world = World::new(true);
+    let rules = "[partition.gpu]\nmax = 0.25\ndefault = 0.125\n";
+    world.configure(&format!("{POOL}{rules}"));
+    let said = world.run(&["conf", "--json"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    let found: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+    let expected = serde_json::json!({
+        "version": 1,
+        "gres": "gpufrac",
+        "counted_as": "gpufrac",
+        "partitions": [{
+            "name": "gpu",
+            "mechanisms": ["mig"],
+            "pools": ["h100"],
+            "default": "0.125",
+            "sizes": [
+                {"gres": "gpufrac:0.125", "fraction": "0.125", "units": 13, "memory_mib": 9984},
+                {"gres": "gpufrac:0.25", "fraction": "0.25", "units": 25, "memory_mib": 20096},
+            ],
+        }],
+        "pools": [{
+            "name": "h100",
+            "mechanism": "mig",
+            "layout": "halves",
+            "model": "H100-80",
+            "memory_mib": 81152,
+            "partitions": ["gpu"],
+            "nodes": [
+                "gpufrac-test01",
+                "gpufrac-test02",
+                "gpufrac-test03",
+                "gpufrac-test04",
+            ],
+        }],
+    });
+    assert_eq!(found, expected, "{}", said.out);
+    // The node need not be of a pool, and no driver is asked.
+    assert_eq!(
+        world.run(&["conf", "--json", "--node", "login"]).code,
+        Some(0)
+    );
+    assert_eq!(world.run(&["conf", "--json", "--diff"]).code, Some(2));
+}
+
+#[test]
 fn advise_prints_a_file_that_check_takes() {
     let world = World::new(true);
     let advice = world.run(&["advise", "--workload", "notebooks", "--gpu", "H100-80"]);

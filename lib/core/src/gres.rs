@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::count_name::CountName;
 use crate::layout::LayoutKind;
 use crate::pool::Device;
 
@@ -19,8 +20,8 @@ enum GresLine {
         count: u32,
         files: String,
     },
-    /// The GRES that users ask for.
-    Gpufrac { count: u32 },
+    /// The GRES that counts fractions.
+    Fractions { name: CountName, count: u32 },
 }
 
 impl GresLine {
@@ -36,7 +37,9 @@ impl GresLine {
             } => {
                 format!("NodeName={nodes} Name=shard Type={type_name} Count={count} File={files}")
             }
-            GresLine::Gpufrac { count } => format!("NodeName={nodes} Name=gpufrac Count={count}"),
+            GresLine::Fractions { name, count } => {
+                format!("NodeName={nodes} Name={name} Count={count}")
+            }
         }
     }
 }
@@ -45,12 +48,14 @@ impl GresLine {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GresLines {
     gres_conf: Vec<GresLine>,
+    /// The name under which fractions are counted.
+    pub name: CountName,
     /// The `Gres=` of the node's line in slurm.conf; empty for a node without devices.
     pub gres: String,
 }
 
 impl GresLines {
-    /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders.
+    /// The lines for the devices of a node, in Slurm's order. `folder` is the folder of the placeholders. `name` is the name that counts fractions.
     ///
     /// - Every gpu line has a Type: without it, Slurm before 23.11.5 gives shared devices to whole-GPU jobs.
     /// - A shard line names its files, because devices have different numbers of shares, and the Type: without it,
@@ -58,7 +63,7 @@ impl GresLines {
     /// - A device that is only lent whole has one share, which is smaller than any fraction: if a Type has no share,
     ///   Slurm since 23.11 refuses the node (`gres/shard type (whole) reported but not configured`).
     #[must_use]
-    pub fn of(devices: &[Device<'_>], folder: &Path) -> GresLines {
+    pub fn of(devices: &[Device<'_>], folder: &Path, name: &CountName) -> GresLines {
         let (mut gpu_lines, mut shard_lines) = (Vec::new(), Vec::new());
         let (mut gpus, mut shards) = (Vec::new(), Vec::new());
         let mut fractions = 0;
@@ -95,11 +100,15 @@ impl GresLines {
         gres_conf.extend(shard_lines);
         gres.extend(shards);
         if fractions > 0 {
-            gres_conf.push(GresLine::Gpufrac { count: fractions });
-            gres.push(format!("gpufrac:{fractions}"));
+            gres.push(format!("{name}:{fractions}"));
+            gres_conf.push(GresLine::Fractions {
+                name: name.clone(),
+                count: fractions,
+            });
         }
         GresLines {
             gres_conf,
+            name: name.clone(),
             gres: gres.join(","),
         }
     }
@@ -128,7 +137,7 @@ mod tests {
 
     fn of(config: &Config, gpus: u32) -> GresLines {
         let devices = config.devices_of_node("n1", gpus);
-        GresLines::of(&devices, Path::new("/dev/gpufrac"))
+        GresLines::of(&devices, Path::new("/dev/gpufrac"), &config.count_name)
     }
 
     #[test]
@@ -165,6 +174,15 @@ mod tests {
             lines.gres,
             "gpu:half:2,gpu:whole:1,shard:half:100,shard:whole:1,gpufrac:200"
         );
+    }
+
+    #[test]
+    fn fractions_are_counted_by_the_name_of_the_file() {
+        let mut config = config(&[("halves", "")]);
+        config.count_name = "frac".parse().unwrap();
+        let lines = of(&config, 1);
+        assert_eq!(lines.gres_conf("n1")[2], "NodeName=n1 Name=frac Count=100");
+        assert_eq!(lines.gres, "gpu:half:2,shard:half:100,frac:100");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 
 pub mod advise;
 pub mod config;
+pub mod count_name;
 mod crc64;
 mod device_type;
 pub mod entry;

@@ -10,6 +10,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use crate::count_name::CountName;
 use crate::crc64::crc64;
 use crate::pool::Pool;
 
@@ -39,9 +40,13 @@ pub fn is_question(tres: &str) -> bool {
 pub struct NoPoolsSum;
 
 impl PoolsSum {
-    /// The checksum of the pools; their order matters, because it numbers the devices.
-    pub fn of(pools: &[Pool]) -> PoolsSum {
-        let mut text = String::new();
+    /// The checksum of the pools and of the name that counts them; the order of pools matters, because it numbers the devices.
+    pub fn of(pools: &[Pool], count_name: &CountName) -> PoolsSum {
+        let mut text = match count_name.is_default() {
+            // As in builds that know no other name.
+            true => String::new(),
+            false => format!("{count_name}\n"),
+        };
         for pool in pools {
             // Writing to a string does not fail.
             let _ = describe(pool, &mut text);
@@ -123,7 +128,7 @@ gpus = [0, 1]
 "#;
 
     fn sum(text: &str) -> PoolsSum {
-        PoolsSum::of(&Config::parse(text, "test").unwrap().pools)
+        Config::parse(text, "test").unwrap().pools_sum()
     }
 
     #[test]

@@ -7,7 +7,9 @@
 use crate::config::Config;
 use crate::entry::Entry;
 use crate::fraction::{Fraction, Units};
+use crate::layout::MenuEntry;
 use crate::request::GresForm;
+use crate::rounding;
 
 pub mod burst;
 mod conflicts;
@@ -62,6 +64,36 @@ pub fn decide(
     request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Verdict, Refusal> {
+    let name = &config.count_name;
+    let read = |text: Option<&'_ str>| text.map(|text| name.read(text).into_owned());
+    let own = [
+        request.tres_per_node,
+        request.tres_per_job,
+        request.tres_per_socket,
+        request.tres_per_task,
+    ]
+    .map(read);
+    let [per_node, per_job, per_socket, per_task] = own.each_ref().map(Option::as_deref);
+    let request = JobRequest {
+        tres_per_node: per_node,
+        tres_per_job: per_job,
+        tres_per_socket: per_socket,
+        tres_per_task: per_task,
+        ..*request
+    };
+    let mut verdict = decide_by_own_name(config, &request, occasion)?;
+    if let Verdict::Rewritten { text, .. } = &mut verdict {
+        *text = name.written(text).into_owned();
+    }
+    Ok(verdict)
+}
+
+/// As [`decide`], where fractions are called `gpufrac` in the texts and in the answer.
+fn decide_by_own_name(
+    config: &Config,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+) -> Result<Verdict, Refusal> {
     let texts = Texts::read(request, occasion)?;
     let destination = Destination::of(config, request, occasion);
     let fraction = requested::of(config, &destination, request, &texts, occasion)?;
@@ -74,6 +106,16 @@ pub fn decide(
         tasks::fit(&destination, request, &granted.grant.entry)?;
     }
     written::verdict(&destination, request, &texts, &fraction, granted)
+}
+
+/// The sizes that a job may have in a partition, ascending: those of all its pools that its rules allow.
+#[must_use]
+pub fn sizes(config: &Config, partition: &str) -> Vec<MenuEntry> {
+    let mut sizes = rounding::sizes(&config.pools_of_partition(partition));
+    if let Some(rules) = config.rules(partition) {
+        sizes.retain(|size| rules.allow(size));
+    }
+    sizes
 }
 
 /// Whether the job may run in a partition with a pool, as far as its request shows.

@@ -3,6 +3,7 @@
 pub mod allocated;
 pub mod environment;
 pub mod grant;
+pub mod own_name;
 pub mod plugstack;
 pub mod slurmctld;
 pub mod start;

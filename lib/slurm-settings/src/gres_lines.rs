@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::hostlist::Hostlist;
 
 use super::conf::{ConfFile, Line, Place};
@@ -35,7 +36,7 @@ pub(super) struct NodeLines {
 }
 
 impl NodeLines {
-    pub fn of(file: &ConfFile, node: &str) -> NodeLines {
+    pub fn of(file: &ConfFile, node: &str, fractions: &CountName) -> NodeLines {
         let mut found = NodeLines::default();
         let mut own_detect = false;
         for line in &file.lines {
@@ -59,7 +60,7 @@ impl NodeLines {
             match name.to_ascii_lowercase().as_str() {
                 "gpu" => found.add_gpus(line, files),
                 "shard" => found.add_shards(line, files, count.unwrap_or(0)),
-                "gpufrac" => found.fractions += count.unwrap_or(1),
+                name if name == fractions.as_str() => found.fractions += count.unwrap_or(1),
                 _ => {}
             }
         }

@@ -3,10 +3,11 @@
 mod fault;
 mod without_pool;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 use gpufrac_core::hostlist;
@@ -86,7 +87,7 @@ pub(super) fn wanted(
         line.and_then(|line| line.gres),
         record.and_then(|record| record.get("Gres")),
     ];
-    let lines = files.map(|files| NodeLines::of(&files.gres, node));
+    let lines = files.map(|files| NodeLines::of(&files.gres, node, &config.count_name));
     let guess = || gpus(settings, config, node, &texts, lines.as_ref());
     let count = told.told.or_else(guess).or(told.otherwise)?;
     expected(config, node, count)
@@ -98,7 +99,7 @@ pub(super) fn is_wrong_in_gres_conf(settings: &Settings, node: &str, wanted: &Gr
         return false;
     };
     let release = settings.running.as_ref().and_then(Running::release);
-    let lines = NodeLines::of(&files.gres, node);
+    let lines = NodeLines::of(&files.gres, node, &wanted.name);
     let mut found = Vec::new();
     devices(node, &files.gres, &lines, wanted, release, &mut found);
     found.iter().any(|fault| fault.severity != Severity::Note)
@@ -131,7 +132,7 @@ fn faults(settings: &Settings, config: &Config, node: &str) -> Vec<Fault> {
         .running
         .as_ref()
         .and_then(|running| running.nodes.get(node));
-    let lines = files.map(|files| NodeLines::of(&files.gres, node));
+    let lines = files.map(|files| NodeLines::of(&files.gres, node, &config.count_name));
     if line.is_none() && record.is_none() {
         // Dynamic nodes (`slurmd -Z`) register by themselves, so they need no line.
         let comes_and_goes = settings.value("MaxNodeCount").is_some();
@@ -238,7 +239,9 @@ fn gpus(
     for text in texts.iter().flatten() {
         for ((name, type_name), count) in counts(text) {
             match name.as_str() {
-                "gpufrac" | "shard" => guesses.push(count.div_ceil(100)),
+                name if name == "shard" || name == config.count_name.as_str() => {
+                    guesses.push(count.div_ceil(100))
+                }
                 "gpu" if type_name.is_empty() || types.contains(&type_name.as_str()) => {
                     guesses.push((count * capacity).div_ceil(100));
                 }
@@ -282,7 +285,7 @@ fn gpus(
 fn expected(config: &Config, name: &str, gpus: u32) -> Option<GresLines> {
     let folder = PathBuf::from(config.paths.for_node(name).devices);
     let devices = config.devices_of_node(name, gpus);
-    let lines = GresLines::of(&devices, &folder);
+    let lines = GresLines::of(&devices, &folder, &config.count_name);
     (!lines.gres.is_empty()).then_some(lines)
 }
 
@@ -298,7 +301,7 @@ fn devices(
     let text = wanted.gres_conf(node).join("\n");
     let printed = super::conf::read_conf(&file.path, &|_| Ok(text.clone()));
     let Ok(printed) = printed else { return };
-    let right = NodeLines::of(&printed, node);
+    let right = NodeLines::of(&printed, node, &wanted.name);
     let detect = lines.detect.as_ref();
     if let Some((place, how)) = detect.filter(|(_, how)| !super::rules::is(how, "off")) {
         found.push(Fault {
@@ -320,7 +323,7 @@ fn devices(
         wrong_gpu(lines, &right).map(on_lines),
         vague_shards(lines, &right),
         wrong_shards(lines, &right).map(on_lines),
-        wrong_fractions(lines, &right).map(on_lines),
+        wrong_fractions(lines, &right, &wanted.name).map(on_lines),
     ];
     // All faults at one place have the same cure.
     let mut places: Vec<(Severity, String, Vec<WrongLine>)> = Vec::new();
@@ -406,8 +409,9 @@ fn wrong_shards(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
     })
 }
 
-fn wrong_fractions(lines: &NodeLines, right: &NodeLines) -> Option<WrongLine> {
+fn wrong_fractions(lines: &NodeLines, right: &NodeLines, name: &CountName) -> Option<WrongLine> {
     (lines.fractions != right.fractions).then_some(WrongLine::Fractions {
+        name: name.clone(),
         is: lines.fractions,
         right: right.fractions,
     })
@@ -428,7 +432,8 @@ fn differs(right: &Counts, text: Option<&str>) -> Option<(Severity, String)> {
         return Some((Severity::Error, "nothing is counted".into()));
     }
     // slurmctld gives shares the Types that nodes register, even if they are not in the file.
-    for name in ["shard", "gpufrac"] {
+    let names: BTreeSet<&str> = right.keys().map(|(name, _)| name.as_str()).collect();
+    for name in names.into_iter().rev().filter(|name| *name != "gpu") {
         let (is, right) = (sum(&is, name), sum(right, name));
         if is != right {
             return Some((

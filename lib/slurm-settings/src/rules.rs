@@ -8,6 +8,7 @@ pub(super) mod prolog;
 mod words;
 
 use gpufrac_core::config::Config;
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 
@@ -41,6 +42,7 @@ struct Context {
     uses_mig: bool,
     accounting: bool,
     detects: bool,
+    count_name: CountName,
 }
 
 impl Context {
@@ -55,6 +57,7 @@ impl Context {
             uses_mig: config.pools.iter().any(|pool| pool.mechanism.uses_mig()),
             accounting: stores.is_some_and(|kind| kind.contains("slurmdbd")),
             detects,
+            count_name: config.count_name.clone(),
         }
     }
 

@@ -365,6 +365,78 @@ fn the_last_of_several_epilogs_holds_before_24_05() {
 }
 
 #[test]
+fn a_program_that_replaces_admin_comment_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = folder.path().join("slurmctldepilog.sh");
+    let judged = |text: &str| {
+        std::fs::write(&script, text).unwrap();
+        let mut world = World::right();
+        let line = format!("ClusterName=c\nEpilogSlurmctld={}", script.display());
+        world.change("slurm.conf", "ClusterName=c", &line);
+        let mut settings = Settings {
+            files: Some(world.files()),
+            ..Settings::default()
+        };
+        settings.comment_writers = comments::writers(&settings);
+        judge(&settings, &pools(POOLS))
+    };
+    // As jobstats does it.
+    let found =
+        judged("#!/bin/sh\nsacctmgr -i update job where jobid=$ID set AdminComment=JS1:$STATS\n");
+    let [finding] = &found[..] else {
+        panic!("{found:#?}")
+    };
+    assert_eq!(
+        (finding.severity, place(finding)),
+        (Severity::Warning, "/etc/slurm/slurm.conf:2")
+    );
+    assert!(finding.what.contains("sets AdminComment"), "{finding:?}");
+    for other in [
+        "#!/bin/sh\n# AdminComment=x\nlogger done\n",
+        "#!/bin/sh\nsacct -o AdminComment\n",
+    ] {
+        assert_eq!(judged(other), [], "{other}");
+    }
+    assert_eq!(judged("\u{7f}ELF"), []);
+}
+
+#[test]
+fn fractions_are_judged_by_the_name_of_the_file() {
+    let config = pools(&POOLS.replacen("[pool", "[gres]\nname = \"frac\"\n[pool", 1));
+    let judged = |world: &World| {
+        let settings = Settings {
+            files: Some(world.files()),
+            ..Settings::default()
+        };
+        judge(&settings, &config)
+    };
+    // As it was before the name: the types, the devices, and the node.
+    let found = judged(&World::right());
+    let fixes: Vec<&str> = found.iter().map(|finding| finding.fix.as_str()).collect();
+    assert!(
+        fixes
+            .iter()
+            .any(|fix| fix.contains("gpu,shard,gpufrac,frac")),
+        "{found:#?}"
+    );
+    assert!(
+        fixes.iter().any(|fix| fix.contains("Name=frac Count=800")),
+        "{found:#?}"
+    );
+    assert!(
+        fixes
+            .iter()
+            .any(|fix| fix.contains("shard:half:800,frac:800")),
+        "{found:#?}"
+    );
+    let mut world = World::right();
+    world.change("slurm.conf", "gpu,shard,gpufrac", "gpu,shard,frac");
+    world.change("slurm.conf", "gpufrac:800", "frac:800");
+    world.change("gres.conf", "Name=gpufrac", "Name=frac");
+    assert_eq!(judged(&world), []);
+}
+
+#[test]
 fn where_pools_name_no_gpus_the_counts_are_compared_with_each_other() {
     let config = pools(&POOLS[..POOLS.find("gpus = [0").unwrap()]);
     let mut world = World::right();

@@ -152,7 +152,12 @@ fn forget_tasks_of_outer_job() {
 
 /// Whether this command runs inside a job with a slice for each task.
 fn is_per_task_around() -> bool {
-    std::env::var(OF_TASKS).is_ok_and(|list| names_fraction(&list))
+    let Ok(list) = std::env::var(OF_TASKS) else {
+        return false;
+    };
+    let config = host::read_configuration(config::PATH_ENV, config::PATH, Config::parse);
+    let name = config.map(|config| config.count_name).unwrap_or_default();
+    names_fraction(&name.read(&list))
 }
 
 fn filter(options: &Options) -> Result<(), FilterError> {

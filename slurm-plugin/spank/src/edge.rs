@@ -11,12 +11,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gpufrac_core::config::LAST_GOOD;
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::policy::{IdleWish, UnknownWish};
 use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_node::job::allocated::Allocated;
+use gpufrac_node::job::own_name::by_own_name;
 use gpufrac_node::job::slurmctld::{explained_in, is_explained};
 use gpufrac_node::node::Node;
 use gpufrac_node::slice::fit::Unfit;
@@ -194,7 +196,7 @@ unsafe fn slurm_spank_init_post_opt(
         };
         if let Ok(slice) = &mut slice
             && slice.has_shares_of_no_pool()
-            && let Some(unfit) = counted_in_no_pool(spank, &node)
+            && let Some(unfit) = counted_in_no_pool(spank, &node, &slice.count_name)
         {
             slice.refuse(unfit);
         }
@@ -411,10 +413,10 @@ fn give_back(spank: Spank, unfit: Unfit) {
 /// The fault of a job for which slurmctld counts gpufrac on this node, though the node has no pool: its prolog did
 /// not run, or its failure was ignored. Shares alone may be the site's own, and count as such if Slurm does not
 /// answer.
-fn counted_in_no_pool(spank: Spank, node: &str) -> Option<Unfit> {
+fn counted_in_no_pool(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
     let job_id = spank.job_id()?;
     let info = Client::of_host().and_then(|client| client.known_job(job_id));
-    let held = Allocated::on(&info.ok()?, node)?;
+    let held = Allocated::on(&by_own_name(info.ok()?, name), node)?;
     let job_id = JobId(job_id);
     (held.gpufrac() > 0).then_some(Unfit::NoPool { job_id })
 }

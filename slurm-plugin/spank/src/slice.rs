@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{LAST_GOOD, NODES};
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::Lease;
@@ -47,6 +48,8 @@ pub struct JobSlice {
     claims: Option<Claims>,
     /// The findings of `gpufrac node-setup`; None on a node without pools.
     record: Option<NodeRecord>,
+    /// The name that counts fractions in Slurm.
+    pub count_name: CountName,
     /// Libraries that pools preload, on this node or on the one where the job was submitted.
     pub libraries: Vec<String>,
     nvidia_smi: PathBuf,
@@ -114,6 +117,7 @@ impl JobSlice {
                 leases: Vec::new(),
                 claims: None,
                 record: None,
+                count_name: node.config.count_name,
                 libraries,
                 nvidia_smi: node.nvidia_smi,
             });
@@ -142,6 +146,7 @@ impl JobSlice {
             leases,
             claims,
             record: Some(record),
+            count_name: node.config.count_name,
             libraries,
             nvidia_smi: node.nvidia_smi,
         })

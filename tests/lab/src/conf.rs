@@ -12,6 +12,8 @@ pub(crate) struct NodeGres {
     pub slurm_conf: String,
     /// Lines of gres.conf.
     pub gres_conf: String,
+    /// The names of GRES.
+    pub types: String,
 }
 
 impl NodeGres {
@@ -34,6 +36,7 @@ pub(crate) fn plain_gres(folder: &Folder, node: &str, gpus: u32) -> NodeGres {
     let place = folder.devices(node);
     let (last, units) = (2 * gpus - 1, 100 * gpus);
     NodeGres {
+        types: "gpu,shard,gpufrac".into(),
         slurm_conf: format!("gpu:half:{},shard:half:{units},gpufrac:{units}", 2 * gpus),
         gres_conf: format!(
             "NodeName={node} Name=gpu Type=half File={0}/half[0-{last}]\n\
@@ -51,7 +54,10 @@ pub(crate) fn printed_gres(text: &str) -> Option<NodeGres> {
         .lines()
         .find(|line| line.starts_with("NodeName="))?;
     let (_, gres) = node.split_once(" Gres=")?;
+    let mut lines = slurm_conf.lines();
+    let types = lines.find_map(|line| line.strip_prefix("GresTypes="))?;
     Some(NodeGres {
+        types: types.into(),
         slurm_conf: gres.trim().into(),
         gres_conf: gres_conf.into(),
     })
@@ -62,6 +68,8 @@ pub(crate) struct NodeLine {
     pub name: String,
     pub port: u16,
     pub gres: Option<String>,
+    /// The names of GRES that it has.
+    pub types: Option<String>,
 }
 
 /// The values for slurm.conf.
@@ -138,8 +146,9 @@ SlurmdParameters=config_overrides
                  Prolog={root}/bin/prolog\nEpilog={root}/bin/epilog\n"
             );
         }
-        if self.nodes.iter().any(|node| node.gres.is_some()) {
-            text.push_str("GresTypes=gpu,shard,gpufrac\n");
+        let mut types = self.nodes.iter().filter_map(|node| node.types.as_deref());
+        if let Some(types) = types.next() {
+            let _ = writeln!(text, "GresTypes={types}");
         }
         text.push_str(&match self.accounting {
             Some(port) => accounting::slurm_conf(self.folder, port),
@@ -155,7 +164,10 @@ SlurmdParameters=config_overrides
 
     fn add_nodes(&self, text: &mut String) {
         let host = self.host;
-        for NodeLine { name, port, gres } in self.nodes {
+        for NodeLine {
+            name, port, gres, ..
+        } in self.nodes
+        {
             let _ = write!(
                 text,
                 "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={}",

@@ -183,6 +183,7 @@ impl LabBuilder {
             lines.push(NodeLine {
                 name: name.clone(),
                 port,
+                types: gres.as_ref().map(|gres| gres.types.clone()),
                 gres: gres.map(|gres| gres.slurm_conf),
             });
         }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::tables::VERSION;
+use crate::count_name::NoCountName;
 use crate::fraction::{Fraction, FractionError};
 use crate::hostlist::HostlistError;
 use crate::layout::LayoutError;
@@ -90,6 +91,16 @@ pub enum Problem {
     Name {
         /// The name.
         name: String,
+    },
+    /// A name under which Slurm cannot count.
+    #[error(
+        "{name:?} cannot be the name under which Slurm counts fractions: {source}; write for example name = \"frac\""
+    )]
+    CountName {
+        /// The name.
+        name: String,
+        /// Why not.
+        source: NoCountName,
     },
     /// The path is relative, so its meaning would depend on the working directory.
     #[error("{value:?} must be an absolute path")]

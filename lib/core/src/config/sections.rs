@@ -9,6 +9,7 @@ use super::options;
 use super::read::{Field, Section, Source};
 use super::reaper;
 use super::tables::{Config, PartitionRules, Paths, VERSION};
+use crate::count_name::CountName;
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
@@ -62,6 +63,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     let known = [
         "version",
         "paths",
+        "gres",
         "pool",
         "partition",
         "geometry",
@@ -76,6 +78,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         Some(section) => paths(&mut source, &section),
         None => Paths::default(),
     };
+    let count_name = count_name(&mut source, &root);
     let geometries = geometries(&mut source, &root);
     let mut places = Places::default();
     let pool_sections = root.children(&mut source, "pool");
@@ -105,6 +108,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     let of_reaper = std::mem::replace(&mut source.errors, elsewhere);
     let config = Config {
         paths,
+        count_name,
         pools,
         partitions,
         reaper: match of_reaper.is_empty() {
@@ -213,6 +217,25 @@ fn paths(source: &mut Source<'_>, section: &Section<'_, '_>) -> Paths {
     }
     paths.shared = (!shared.is_empty()).then_some(shared);
     paths
+}
+
+/// The name of `[gres]`.
+fn count_name(source: &mut Source<'_>, root: &Section<'_, '_>) -> CountName {
+    let Some(section) = root.get("gres").and_then(|item| item.table(source)) else {
+        return CountName::default();
+    };
+    section.only(source, &["name"]);
+    let name = section.get("name").and_then(|item| {
+        let text = item.text(source)?;
+        let problem = |error| Problem::CountName {
+            name: text.to_owned(),
+            source: error,
+        };
+        let name = text.parse();
+        name.map_err(|error| item.wrong(source, problem(error)))
+            .ok()
+    });
+    name.unwrap_or_default()
 }
 
 fn geometries(source: &mut Source<'_>, root: &Section<'_, '_>) -> Vec<(String, Option<Geometry>)> {

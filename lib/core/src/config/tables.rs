@@ -1,5 +1,6 @@
 //! The values of the file's tables.
 
+use crate::count_name::CountName;
 use crate::fraction::Fraction;
 use crate::ids::{DeviceIndex, GpuIndex};
 use crate::layout::MenuEntry;
@@ -15,6 +16,8 @@ pub const VERSION: u32 = 1;
 pub struct Config {
     /// `[paths]`.
     pub paths: Paths,
+    /// The name under which Slurm counts fractions.
+    pub count_name: CountName,
     /// The pools, in the order of the file.
     pub pools: Vec<Pool>,
     /// The rules of partitions, in the order of the file.
@@ -108,6 +111,7 @@ impl Config {
     pub fn empty() -> Config {
         Config {
             paths: Paths::default(),
+            count_name: CountName::default(),
             pools: Vec::new(),
             partitions: Vec::new(),
             reaper: Reaper::default(),
@@ -116,7 +120,7 @@ impl Config {
 
     /// The checksum of the pools, to compare them with those of another host.
     pub fn pools_sum(&self) -> PoolsSum {
-        PoolsSum::of(&self.pools)
+        PoolsSum::of(&self.pools, &self.count_name)
     }
 
     /// The pool with this name.

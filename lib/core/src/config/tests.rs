@@ -45,6 +45,9 @@ fn values_are_read() {
     };
     assert_eq!(pools("gpu"), ["h100", "big"]);
     assert_eq!(pools("none"), Vec::<String>::new());
+    assert_eq!(config.count_name.as_str(), "frac");
+    let other = Config::parse(SMALLEST, "gpufrac.toml").unwrap();
+    assert!(other.count_name.is_default());
 }
 
 #[test]

@@ -77,6 +77,46 @@ fn submit(partition: &str, tres: &str) -> (String, u32, String) {
     given(&job(partition, tres), Occasion::Submit)
 }
 
+#[test]
+fn slurm_counts_by_the_name_of_the_file() {
+    let mut config = config();
+    config.count_name = "frac".parse().unwrap();
+    let text = |tres: &str, partition: &str, occasion| {
+        let mut request = job(partition, tres);
+        request.form = GresForm::Slash;
+        request.marked = true;
+        match decide(&config, &request, occasion) {
+            Ok(Verdict::Rewritten { text, .. }) => text,
+            other => panic!("{tres}: {other:?}"),
+        }
+    };
+    let quarter = "gres/frac:25,gres/shard:25";
+    for tres in [
+        "gres/gpufrac:0.25",
+        "gres/gpu:0.25",
+        // What a client with the same file wrote, and one whose file has no other name.
+        quarter,
+        "gres/gpufrac:25,gres/shard:25",
+    ] {
+        for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
+            assert_eq!(text(tres, "gpu", occasion), quarter, "{tres}");
+        }
+    }
+    let whole = "gres/gpu:whole:1,gres/frac:100";
+    assert_eq!(text("gres/gpufrac:1", "full", Occasion::Submit), whole);
+    assert_eq!(text(whole, "full", Occasion::Submit), whole);
+    // Names of others stay, and a count under both names is one too many.
+    let beside = "gres/fractal:3,gres/gpufrac:0.25";
+    let mut request = job("gpu", beside);
+    request.form = GresForm::Slash;
+    let refusal = decide(&config, &request, Occasion::Submit);
+    assert!(
+        matches!(refusal, Ok(Verdict::Rewritten { text, .. }) if text.starts_with("gres/fractal:3,gres/frac:25"))
+    );
+    let twice = job("gpu", "gpufrac:0.25,frac:25");
+    assert!(decide(&config, &twice, Occasion::Submit).is_err());
+}
+
 fn refused(request: &JobRequest<'_>, occasion: Occasion) -> String {
     decide(shared_config(), request, occasion)
         .unwrap_err()

@@ -51,7 +51,7 @@ pub fn carve(
     log: &JobLog,
 ) -> Result<Carved, CarveError> {
     if !node.has_pools() {
-        return order::without_pools(job, slurm);
+        return order::without_pools(job, &node.config.count_name, slurm);
     }
     let waiting = Waiting::new(Hook::Prolog, job.job_id, node, Some(slurm), log);
     let record = node.record()?;
@@ -71,7 +71,7 @@ pub fn carve(
     // slurmctld and the driver both need time, so they work in parallel.
     slurm.expect(job.job_id);
     let session = entry.is_some().then(|| node.nvml());
-    let word = Word::hear(job, entry, held, slurm, log)?;
+    let word = Word::hear(job, entry, held, &node.config.count_name, slurm, log)?;
     if let Some(info) = &word.said
         && job.is_over_by(info)
     {

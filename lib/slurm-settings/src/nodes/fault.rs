@@ -1,5 +1,6 @@
 //! The faults of nodes, without the name of the node, so that nodes with the same fault get one finding.
 
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::gres::GresLines;
 
@@ -60,6 +61,7 @@ pub(super) enum WrongLine {
         right: Shards,
     },
     Fractions {
+        name: CountName,
         is: u64,
         right: u64,
     },
@@ -171,8 +173,8 @@ impl WrongLine {
                 "{nodes} has {} shards on {} devices and must have {} on {}",
                 is.count, is.devices, right.count, right.devices
             ),
-            WrongLine::Fractions { is, right } => {
-                format!("{nodes} has Name=gpufrac Count={is} and must have {right}")
+            WrongLine::Fractions { name, is, right } => {
+                format!("{nodes} has Name={name} Count={is} and must have {right}")
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use gpufrac_core::config::{Config, Pool};
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::finding::{Finding, Severity};
 use gpufrac_core::hostlist::{self, Hostlist};
 
@@ -13,6 +14,7 @@ use super::NODE_RECORD;
 
 pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Finding>) {
     let has_pool = |node: &str| config.pools.iter().any(|pool| pool.nodes.contains(node));
+    let name = &config.count_name;
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut default = None;
     let files = settings.files.iter();
@@ -23,7 +25,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
             default = gres.or(default);
             continue;
         }
-        if !counts_fractions(gres.or(default)) {
+        if !counts_fractions(gres.or(default), name) {
             continue;
         }
         let nodes = Hostlist::parse(names);
@@ -39,7 +41,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     let records = settings.running.iter().flat_map(|running| &running.nodes);
     for (node, record) in records {
         let known = places.values().flatten().any(|known| known == node);
-        if !known && !has_pool(node) && counts_fractions(record.get("Gres")) {
+        if !known && !has_pool(node) && counts_fractions(record.get("Gres"), name) {
             places
                 .entry(NODE_RECORD.into())
                 .or_default()
@@ -63,7 +65,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
 }
 
 /// Fractions, or placeholders: a job that gets one of these without a fraction has no GPU.
-fn counts_fractions(gres: Option<&str>) -> bool {
+fn counts_fractions(gres: Option<&str>, fractions: &CountName) -> bool {
     let counts = counts(gres.unwrap_or_default());
     let is_own = |name: &str| {
         Pool::TYPE_NAMES
@@ -72,6 +74,7 @@ fn counts_fractions(gres: Option<&str>) -> bool {
     };
     counts.keys().any(|(name, type_name)| match name.as_str() {
         "gpufrac" => true,
+        name if name == fractions.as_str() => true,
         "gpu" | "shard" => is_own(type_name),
         _ => false,
     })

@@ -13,7 +13,8 @@ use super::super::gres_lines::{NodeLines, files_of};
 use super::super::{edit, nodes, rules};
 use super::{Draft, Gpus};
 
-/// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf.
+/// GRES that gpufrac manages on nodes of pools, in `Gres=` and gres.conf, beside the name of `[gres]`: the fractions may
+/// have been counted as `gpufrac` before.
 const OURS: [&str; 3] = ["gpu", "shard", "gpufrac"];
 /// Keys of a node's line with one value for each node: such a line cannot be split.
 const ONE_BY_ONE: [&str; 4] = ["NodeAddr", "NodeHostname", "BcastAddr", "Port"];
@@ -94,7 +95,7 @@ impl Draft<'_> {
         for group in &groups {
             let names = short(&group.names);
             let detects = |name: &String| {
-                let detect = NodeLines::of(&files.gres, name).detect;
+                let detect = NodeLines::of(&files.gres, name, &self.config.count_name).detect;
                 detect.is_some_and(|(_, how)| !rules::is(&how, "off"))
             };
             if group.names.iter().any(detects) {
@@ -127,6 +128,12 @@ impl Draft<'_> {
         self.apply(edits)
     }
 
+    /// Whether gpufrac writes the GRES of this name on nodes of pools.
+    fn is_ours(&self, name: &str) -> bool {
+        let mut known = OURS.into_iter().chain([self.config.count_name.as_str()]);
+        known.any(|known| rules::is(name, known))
+    }
+
     /// Applies the edits from the last line to the first, so that line numbers stay valid.
     fn apply(&mut self, mut edits: Vec<Edit>) -> io::Result<()> {
         edits.sort_by(|a, b| (&b.0, b.1).cmp(&(&a.0, a.1)));
@@ -146,7 +153,7 @@ impl Draft<'_> {
         let raw = self.raw(&line.place.file, line.place.line);
         let name = line.get("Name");
         let ours = match name {
-            Some(name) => OURS.iter().any(|known| rules::is(name, known)),
+            Some(name) => self.is_ours(name),
             // A node's own AutoDetect is removed; that of all nodes belongs to the site.
             None => line.get("AutoDetect").is_some() && line.get("NodeName").is_some(),
         };
@@ -297,7 +304,7 @@ impl Draft<'_> {
         }
         let mut items = vec![lines.gres.clone()];
         let mut whole: BTreeMap<Option<String>, usize> = BTreeMap::new();
-        for gpu in NodeLines::of(gres_conf, node).gpus {
+        for gpu in NodeLines::of(gres_conf, node, &self.config.count_name).gpus {
             let own = gpu.type_name.as_deref();
             if own.is_none_or(|name| !Pool::TYPE_NAMES.contains(&name)) {
                 *whole.entry(gpu.type_name).or_default() += 1;
@@ -309,7 +316,7 @@ impl Draft<'_> {
         }));
         let others = gres.unwrap_or_default().split(',').filter(|item| {
             let name = item.split([':', '(']).next().unwrap_or_default();
-            !item.is_empty() && !OURS.iter().any(|known| rules::is(name, known))
+            !item.is_empty() && !self.is_ours(name)
         });
         items.extend(others.map(str::to_owned));
         Some(items.join(","))

@@ -52,10 +52,10 @@ fn without(words: &[&str], name: &str) -> Fix {
     }
 }
 
-pub(super) fn gres_types(_: &Context, value: Option<&str>) -> Option<Fault> {
-    const NEEDED: [&str; 3] = ["gpu", "shard", "gpufrac"];
+pub(super) fn gres_types(context: &Context, value: Option<&str>) -> Option<Fault> {
+    let needed = context.count_name.gres_types();
     let words = words(value);
-    let missing: Vec<&str> = NEEDED
+    let missing: Vec<&str> = needed
         .into_iter()
         .filter(|name| !has(&words, name))
         .collect();
@@ -65,16 +65,14 @@ pub(super) fn gres_types(_: &Context, value: Option<&str>) -> Option<Fault> {
     fault(
         Severity::Error,
         format!("fractions are counted as {}", missing.join(" and ")),
-        Fix::Value(list(&words, &NEEDED, &[])),
+        Fix::Value(list(&words, &needed, &[])),
     )
 }
 
 pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<Fault> {
     let words = words(value);
-    let ours = words
-        .iter()
-        .any(|word| word.to_ascii_lowercase().starts_with("gres/gpufrac"));
-    if ours || !context.accounting {
+    let tres = format!("gres/{}", context.count_name);
+    if has(&words, &tres) || !context.accounting {
         return None;
     }
     // The running value contains Slurm's own GRES, which need no line.
@@ -84,6 +82,6 @@ pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<
     fault(
         Severity::Note,
         "sacct, sreport and limits do not see fractions",
-        Fix::Value(list(&words, &["gres/gpufrac"], &own)),
+        Fix::Value(list(&words, &[&tres], &own)),
     )
 }

@@ -4,6 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use gpufrac_core::config::Device;
+use gpufrac_core::count_name::CountName;
 use gpufrac_core::entry::Entry;
 use gpufrac_core::fraction::Units;
 use gpufrac_core::layout::MenuEntry;
@@ -16,6 +17,7 @@ use super::times::{LONGEST_PAUSE, PATIENCE, QUESTIONS};
 use crate::job::allocated::Allocated;
 use crate::job::environment::JobEnv;
 use crate::job::grant::{self, Asked};
+use crate::job::own_name::by_own_name;
 use crate::job::slurmctld::{Slurm, SlurmError};
 use crate::node::Node;
 use crate::state::record::NodeRecord;
@@ -53,15 +55,16 @@ struct Counted {
 }
 
 impl Word {
-    /// `held`: whether the job holds a device of a pool.
+    /// `held`: whether the job holds a device of a pool; `name`: what Slurm counts fractions as.
     pub(super) fn hear(
         job: &JobEnv,
         entry: Option<Entry>,
         held: bool,
+        name: &CountName,
         slurm: &dyn Slurm,
         log: &JobLog,
     ) -> Result<Word, CarveError> {
-        let error = match ask(job, entry, held, slurm) {
+        let error = match ask(job, entry, held, name, slurm) {
             Ok(said) => {
                 return Ok(Word {
                     asked: said.as_ref().map(Asked::from),
@@ -252,7 +255,11 @@ impl Word {
 
 /// A job with a granted fraction and a device, on a node without a pool. A job that was moved there keeps its entry,
 /// and gets what Slurm counts on that node. If that is gpufrac, no slice can be made.
-pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, CarveError> {
+pub(super) fn without_pools(
+    job: &JobEnv,
+    name: &CountName,
+    slurm: &dyn Slurm,
+) -> Result<Carved, CarveError> {
     if job.devices.is_empty() || !matches!(job.entry, Ok(Some(_))) {
         return Ok(Carved::NotConcerned);
     }
@@ -261,7 +268,7 @@ pub(super) fn without_pools(job: &JobEnv, slurm: &dyn Slurm) -> Result<Carved, C
         match slurm.job(job.job_id) {
             Ok(None) => return Ok(Carved::NotConcerned),
             Ok(Some(info)) if job.is_over_by(&info) => return Ok(Carved::NotConcerned),
-            Ok(Some(info)) => match Allocated::on(&info, &job.node) {
+            Ok(Some(info)) => match Allocated::on(&by_own_name(info, name), &job.node) {
                 Some(held) if held.gpufrac() == 0 => return Ok(Carved::NotConcerned),
                 _ => break,
             },
@@ -300,12 +307,14 @@ fn ask(
     job: &JobEnv,
     entry: Option<Entry>,
     held: bool,
+    name: &CountName,
     slurm: &dyn Slurm,
 ) -> Result<Option<JobInfo>, SlurmError> {
     let start = slurm.now();
     let is_all_there_is = is_per_task(entry) || held && entry.is_none();
     loop {
         let answer = slurm.job(job.job_id);
+        let answer = answer.map(|info| info.map(|info| by_own_name(info, name)));
         let limit = match &answer {
             Err(error) if is_all_there_is && !error.is_of_other_series() => QUESTIONS,
             // The job can be requeued, so the wait is shorter.
