@@ -28,6 +28,7 @@ mod mig_mps;
 mod mistakes;
 mod mixed;
 mod mps;
+mod neighbours;
 mod nodes_come_and_go;
 mod panics;
 mod per_task;
