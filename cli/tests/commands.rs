@@ -265,7 +265,7 @@ fn conf_prints_the_lines_of_several_nodes_at_once() {
             "3 x 32, 1 x 26",
             "0.7",
             "no",
-            "p",
+            "h100",
         ][..],
         &["uniform", "1/7", "7", "9.7", "7 x 16", "11.0", "yes"],
         &["uniform, equal", "1/2", "2", "39.5", "2 x 60", "0.2", "yes"],
