@@ -73,7 +73,7 @@ fn look(args: &CheckArgs, config: Config) -> Report {
     // An explicit request to check Slurm fails if there is nothing to check.
     if slurm_alone && !report.slurm_is_known {
         report.findings.push(Finding::of_machine(
-            "nothing is known of Slurm",
+            "no settings of Slurm were found",
             "name its slurm.conf with `--slurm-conf FILE`",
         ));
     }

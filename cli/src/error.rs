@@ -307,7 +307,9 @@ impl CliError {
                      without `shared` in `[paths]` records are only on the node where the job ran"
                 }
             },
-            CliError::Setup(SetupError::Nvml(_)) => "is the NVIDIA driver loaded?",
+            CliError::Setup(SetupError::Nvml(_)) => {
+                "load the NVIDIA driver; `nvidia-smi` must work"
+            }
             _ => return None,
         };
         Some(text.to_owned())

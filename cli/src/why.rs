@@ -45,7 +45,7 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
     }
     if args.svg.is_some() && found.records.len() > 1 {
         eprintln!(
-            "gpufrac: the chart is that of the last record, of node {:?}",
+            "gpufrac: the chart shows the last record, which is of node {:?}",
             last.node
         );
     }

@@ -551,7 +551,7 @@ fn a_gpu_that_is_gone_keeps_its_halves_until_a_reboot() {
         assert_eq!(said.code, Some(code), "{}", said.out);
         assert!(
             said.err
-                .contains("of pool `h100` was there at the last node-setup")
+                .contains("of pool `h100` was present at the last node-setup")
                 && said.err.contains("`Xid`"),
             "{}",
             said.err

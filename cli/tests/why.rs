@@ -155,7 +155,7 @@ fn the_chart_goes_to_a_file_or_to_stdout() {
     );
     assert_eq!(
         said.err,
-        "gpufrac: the chart is that of the last record, of node \"gn03\"\n"
+        "gpufrac: the chart shows the last record, which is of node \"gn03\"\n"
     );
     let said = world.why(&["4242", "--svg", "/nonexistent/chart.svg"]);
     assert_eq!(said.code, Some(1));

@@ -75,7 +75,7 @@ impl Daemon {
         let (state, unusable) = outside.memory.load()?;
         if let Some(why) = unusable {
             outside.log.warning(format!(
-                "the saved state is not used, because {why}: every slice counts as active now"
+                "reading the saved state failed: {why}; every slice counts as active now"
             ));
         }
         let daemon = Daemon {

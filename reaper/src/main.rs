@@ -116,7 +116,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     set_watchdog(node.config.reaper.interval);
     let outside = Outside::of(&node)?;
     let mut daemon = Daemon::start(node, outside, Arc::clone(&snapshot))?;
-    log.info(format!("watches the slices of node {name}"));
+    log.info(format!("watching the slices of node {name}"));
     notify(&[sd_notify::NotifyState::Ready]);
     loop {
         let rhythm = daemon.rhythm();
@@ -133,7 +133,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
                         endpoint = endpoint.follow(&node, &snapshot, log);
                         set_watchdog(node.config.reaper.interval);
                         daemon.reload(node);
-                        log.info("read its configuration again");
+                        log.info("the daemon read its configuration again");
                     }
                     Err(why) => log.error(format!(
                         "reading the configuration failed, the daemon keeps the old one: {why}"
@@ -195,7 +195,7 @@ impl Endpoint {
                 Some(server)
             }
             Err(error) => {
-                log.error(format!("no metrics at {address}: {error}"));
+                log.error(format!("serving metrics at {address} failed: {error}"));
                 None
             }
         };

@@ -55,7 +55,7 @@ pub enum HostlistError {
         text: String,
     },
     /// A name is in the list twice.
-    #[error("node {name} is twice in {text:?}")]
+    #[error("node {name} is written twice in {text:?}")]
     Twice {
         /// The name.
         name: String,

@@ -36,7 +36,7 @@ pub fn is_question(tres: &str) -> bool {
 
 /// A text that is not a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not the sum of pools: 16 digits of base 16, in small letters")]
+#[error("not a checksum of pools: write 16 hexadecimal digits in small letters")]
 pub struct NoPoolsSum;
 
 impl PoolsSum {

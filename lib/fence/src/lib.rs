@@ -34,7 +34,7 @@ pub enum DevCgroupError {
         source: io::Error,
     },
     /// The kernel does not support BPF programs for devices.
-    #[error("the kernel takes no program for devices of control groups: {0}")]
+    #[error("the kernel does not accept BPF programs for devices of control groups: {0}")]
     NoPrograms(io::Error),
     /// bpf(2) failed.
     #[error("cannot {action} `{}`: {source}", path.display())]
@@ -48,7 +48,7 @@ pub enum DevCgroupError {
     },
     /// The process is in no control group of this job.
     #[error(
-        "job {0} has no control group that keeps devices from it; set TaskPlugin=task/cgroup and ConstrainDevices=yes"
+        "job {0} has no control group that denies devices; set TaskPlugin=task/cgroup and ConstrainDevices=yes"
     )]
     NotConstrained(JobId),
 }

@@ -238,7 +238,7 @@ fn prepare(
         Difference::MigMode(_) => reset_needed(gpu),
         Difference::Model(differences) => Finding::of_machine(
             format!(
-                "{gpu} ({}) is not what pool `{}` says: {}",
+                "{gpu} ({}) does not match pool `{}`: {}",
                 gpu.name(),
                 device.pool.name,
                 differences.join("; ")

@@ -84,7 +84,7 @@ fn a_size_that_only_slurmctlds_file_has_is_given_back() {
         assert_eq!(
             ended
                 .stderr
-                .contains(&format!("sum of the pools: {own} where")),
+                .contains(&format!("checksum of the pools: {own} where")),
             id == 2,
             "{}",
             ended.stderr
@@ -96,7 +96,7 @@ fn a_size_that_only_slurmctlds_file_has_is_given_back() {
     world.slurm_knows(small);
     prolog_of(&world, small, Some(other))
         .ok()
-        .says("gives 50 (sum of the pools: 0123456789abcdef");
+        .says("gives 50 (checksum of the pools: 0123456789abcdef");
     assert_eq!(
         world.slurm_was_told(),
         [1, 2, 3, 4].map(|id| format!("requeuehold {id}"))
@@ -117,7 +117,7 @@ fn a_size_that_both_files_have_is_given_and_the_difference_is_logged() {
     for job in [one, two, three] {
         world.slurm_knows(job);
     }
-    let warning = "is not the one by which slurmctld counted the job";
+    let warning = "differs from the one by which slurmctld counted the job";
     prolog_of(&world, one, Some("0123456789abcdef"))
         .ok()
         .says(warning);
@@ -145,7 +145,7 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
     world
         .prolog(one)
         .ok()
-        .says("no pool of its gpufrac.toml is on that node");
+        .says("gpufrac.toml of that node has no pool there");
     assert_eq!(world.slurm_was_told(), ["requeuehold 1"]);
     assert!(explained(&world, one).contains("add the node to `nodes` of its pool"));
     // A whole GPU of a pool that has another node: by its device, and before Slurm 23.11.5 by all of its shares.
@@ -157,7 +157,7 @@ fn a_fraction_on_a_node_of_no_pool_is_given_back() {
         world
             .prolog(job(id, 0, 100))
             .ok()
-            .says("no pool of its gpufrac.toml is on that node");
+            .says("gpufrac.toml of that node has no pool there");
     }
     let told = ["requeuehold 1", "requeuehold 6", "requeuehold 7"];
     assert_eq!(world.slurm_was_told(), told);
@@ -323,9 +323,7 @@ fn a_node_that_prolog_or_epilog_drains_says_why() {
     // Its instance stays, although gpufrac did not create it.
     let two = job(2, 1, 25);
     world.slurm_knows(two);
-    let ended = world
-        .prolog(two)
-        .says("the node keeps the reason that it has");
+    let ended = world.prolog(two).says("Slurm keeps the first reason");
     assert_eq!(ended.code, Some(1));
     assert_eq!(reason(&world).unwrap(), said);
     assert!(explained(&world, two).contains("the job did not start on n1: "));

@@ -469,7 +469,10 @@ fn a_job_for_which_there_is_no_place_goes_back_to_the_queue() {
                 // The node must not run it.
                 Slurm::IsSilent => {
                     world.slurm_is_silent_for(1000);
-                    world.prolog(one).ok().says("its tasks are refused");
+                    world
+                        .prolog(one)
+                        .ok()
+                        .says("the job's tasks do not start without a slice");
                 }
             }
             world.check(&[]);
@@ -534,7 +537,10 @@ fn an_active_lease_goes_only_when_slurm_says_that_the_job_is_over() {
     for (id, over) in [(4, "finished - 0"), (5, "unknown"), (6, "pending - 1")] {
         let last = world.leases()[0].job_id.0;
         world.slurm_says(last, over);
-        world.prolog(job(id, 0, 50)).ok().says("no epilog came");
+        world
+            .prolog(job(id, 0, 50))
+            .ok()
+            .says("its epilog did not run");
         assert_eq!(world.leases()[0].job_id, JobId(id), "{over}");
         world.check(&[]);
     }
@@ -573,7 +579,7 @@ fn a_slice_in_use_is_waited_for_then_left_to_the_next() {
     assert_eq!(lease.state, LeaseState::Releasing);
     // Its place stays taken as long as the process lives.
     let other = job(2, 0, 25);
-    world.prolog(other).ok().says("cannot be ended yet");
+    world.prolog(other).ok().says("failed for now");
     assert_eq!(world.instances(0).len(), 2);
     let place = |job| world.lease(job).unwrap().slice.mig().unwrap().placement;
     assert!(!place(one).overlaps(place(other)));
@@ -797,7 +803,7 @@ fn set_up_says_what_an_admin_must_do() {
     assert!(!world.sim.node().unwrap().gpus[0].mig_pending, "untouched");
     let world = World::with(&["H100-80"], "halves", true);
     world.configure("halves", "H200-141", "");
-    assert_eq!(world.setup().says("is not what pool").code, Some(1));
+    assert_eq!(world.setup().says("does not match pool").code, Some(1));
     world.configure("halves", "H100-80", "gpus = [0, 4]");
     assert_eq!(world.setup().says("has 1 GPUs").code, Some(1));
 }

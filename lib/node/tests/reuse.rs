@@ -308,7 +308,7 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
     fs::rename(&aside, &file).unwrap();
     drop(held);
     let ended = Ended::of(epilog.wait_with_output().unwrap());
-    ended.ok().says("is not kept").says("released GPU 0");
+    ended.ok().says("keeping ").says("released GPU 0");
     assert!(world.leases().is_empty());
     world.check(&[]);
 }

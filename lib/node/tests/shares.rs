@@ -748,7 +748,7 @@ fn set_up_says_what_is_wrong_with_a_gpu_that_is_not_in_mig_mode() {
     // The file was changed since the setup.
     let ended = world.prolog(job(1, 0, 25)).ok().says("memory: expected");
     // There is no Slurm here to hold the job.
-    ended.says("its tasks are refused");
+    ended.says("the job's tasks do not start without a slice");
     world.configure("shares", "H200-141", "tenancy = \"shared\"\nmemory = 81559");
     world.setup().ok();
     world.look().ok();
@@ -870,7 +870,7 @@ fn the_whole_gpu_is_one_jobs_alone() {
     world.check(&[]);
     // A job that has ended without an epilog does not block.
     world.slurm_says(2, "finished - 0");
-    world.prolog(whole).ok().says("no epilog came");
+    world.prolog(whole).ok().says("its epilog did not run");
     world.check(&[]);
     assert_eq!(world.leases().len(), 1);
 }
@@ -1021,7 +1021,7 @@ fn jobs_of_an_earlier_configuration_keep_their_gpu() {
         world
             .prolog(two)
             .ok()
-            .says("is still shared by mps with job 1, as the configuration was");
+            .says("is still shared by mps with job 1, by an earlier configuration");
         assert_eq!(world.slurm_was_told(), ["requeue 2"]);
         assert!(world.lease(two).is_none());
         assert_eq!(world.compute_mode(0), EXCLUSIVE_PROCESS);
@@ -1093,7 +1093,7 @@ fn servers_of_a_job_that_is_over_keep_nobody_out() {
         .prolog(two)
         .ok()
         .says("its servers still have clients of jobs 1")
-        .says("no epilog came");
+        .says("its epilog did not run");
     assert!(world.slurm_was_told().is_empty());
     assert!(!lives(server) && !lives(daemon));
     world.check(&[]);

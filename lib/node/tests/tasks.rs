@@ -165,7 +165,11 @@ fn a_slurmctld_that_is_silent_for_a_while_drains_no_node() {
                 assert_eq!(world.slurm_was_told(), ["requeue 7"]);
             }
             // Slurm cannot be told that the job must not run: without a lease it starts no task.
-            1000 => drop(ended.ok().says("its tasks are refused")),
+            1000 => drop(
+                ended
+                    .ok()
+                    .says("the job's tasks do not start without a slice"),
+            ),
             _ => {
                 ended.ok();
                 world.check(&[]);
@@ -259,7 +263,10 @@ fn a_refusal_that_comes_second_does_not_drain_the_node() {
     world.prolog(job).ok();
     // Slurm says that it runs, and does not end it.
     world.slurm_says(7, &format!("running {tres} 0 {tres} shard:50(50/50)"));
-    world.prolog(job).ok().says("its tasks are refused");
+    world
+        .prolog(job)
+        .ok()
+        .says("the job's tasks do not start without a slice");
     assert!(world.leases().is_empty());
 }
 

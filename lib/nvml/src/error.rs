@@ -58,7 +58,7 @@ pub enum NvmlError {
         source: WrapperError,
     },
     /// The driver's NVML is older than this function.
-    #[error("`{}` has no {call}: this driver is too old for MIG by gpufrac", library.display())]
+    #[error("`{}` has no {call}; the driver is too old for gpufrac with MIG", library.display())]
     Missing {
         /// The function.
         call: &'static str,

@@ -132,7 +132,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// The program is not installed.
-    #[error("there is no {0} here")]
+    #[error("{0} does not exist on this host")]
     Absent(&'static str),
     /// The program could not be started.
     #[error("cannot run {0}: {1}")]

@@ -75,7 +75,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         Answer::Sum(there) if *there == here => return,
         Answer::Sum(there) => (
             format!(
-                "its pools are not those that slurmctld has (sum {here} here, {there} there): jobs are counted by one file, and slices are made by the other"
+                "its pools differ from those of slurmctld (checksum {here} here, {there} there): jobs are counted by one file, and slices are made by the other"
             ),
             format!(
                 "where this file is the old one: `scp {host}:{file} {file}`, then `gpufrac node-setup` on a node; where it is the new one: copy it to {host} and run `scontrol reconfigure`"

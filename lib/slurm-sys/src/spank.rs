@@ -51,7 +51,7 @@ pub enum SpankError {
         reason: String,
     },
     /// A name or a value contains a NUL.
-    #[error("a NUL in a variable")]
+    #[error("a variable contains a NUL byte")]
     Nul(#[from] NulError),
 }
 

@@ -128,7 +128,7 @@ impl Cleanup {
         };
         for instance in found.iter().filter(|i| !self.unleased.contains(i)) {
             outside.log.warning(format!(
-                "{instance}: no lease names it; it is not gpufrac's, and stays"
+                "{instance}: no lease names it; gpufrac did not create it and leaves it"
             ));
         }
         self.unleased = found;

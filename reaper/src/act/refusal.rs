@@ -18,7 +18,7 @@ pub(crate) enum Refusal {
     #[error("it is part of a het job, whose parts are not judged together")]
     HetJob,
     /// The warning reached the user neither in the job's output nor by mail.
-    #[error("its user could not be told: {0}")]
+    #[error("informing its user failed: {0}")]
     NotWarned(String),
     /// The hourly limit of reclaims is reached.
     #[error("this node ended {0} jobs in the last hour")]

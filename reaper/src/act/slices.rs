@@ -125,7 +125,7 @@ fn on_gpus<'a>(
             Ok(gpu) => work(&mut LockedGpu::new(lock, node, &store, gpu, log))?,
             // The other GPUs can still be repaired.
             Err(error) => log.warning(format!(
-                "the lease of job {}, left {}, cannot be ended yet: {error}",
+                "ending the lease of job {}, left {}, failed for now: {error}",
                 lease.job_id, lease.state
             )),
         }

@@ -75,9 +75,7 @@ impl LeaseCount {
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The configuration has no shared folder.
-    #[error(
-        "it runs on several nodes, and gpufrac.toml names no folder that they share (`[paths] shared`)"
-    )]
+    #[error("it runs on several nodes, but gpufrac.toml names no shared folder (`[paths] shared`)")]
     NoFolder,
     /// The shared folder cannot be used.
     #[error(transparent)]

@@ -46,7 +46,9 @@ pub enum DcgmError {
         source: PageError,
     },
     /// A process of a user accepted the connection; it could report false values for other jobs.
-    #[error("`{url}`: user {owner} answers there, and not a service of the system")]
+    #[error(
+        "`{url}`: user {owner} runs the program that answers there; run the exporter as a system user"
+    )]
     User {
         /// The endpoint.
         url: ExporterUrl,

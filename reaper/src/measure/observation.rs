@@ -213,7 +213,7 @@ impl Observation<'_> {
             (Some(0), Activity::Idle) => Activity::Idle,
             (_, Activity::Busy) => Activity::Busy,
             _ => Activity::Unknown(
-                "its GPU is busy, and the driver does not say whose work it is".into(),
+                "its GPU is busy, and the driver does not say which process causes the work".into(),
             ),
         }
     }

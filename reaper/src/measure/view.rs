@@ -13,13 +13,13 @@ use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 /// The reasons why the driver's records since the last sample cannot be read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum NoHistory {
-    #[error("the first look")]
+    #[error("this is the first sample")]
     FirstLook,
     #[error("the clock was set back")]
     ClockSetBack,
     #[error("the clock was set")]
     ClockSet,
-    #[error("the driver's records do not reach back to the last look")]
+    #[error("the driver's records begin after the last sample")]
     TooShort,
 }
 

@@ -33,7 +33,7 @@ const FAILED: [(u64, u64, usize, &str); 4] = [
         117,
         10,
         500,
-        "the oracle wanted a program to be seen that ended before the first look at its job did",
+        "the oracle wanted a program to be seen that ended before the first sample of its job did",
     ),
     (
         17_867_554_043_663_991_794,

@@ -116,7 +116,9 @@ unsafe fn slurm_spank_init(handle: raw::spank_t, _argc: c_int, _argv: *mut *mut 
         && let Err(reason) = spank.register(&TASKS_OPTION)
     {
         // Slurm then refuses the option without a reason.
-        log::debug(&format!("gpufrac: no option --tres-per-task: {reason}"));
+        log::debug(&format!(
+            "gpufrac: registering the option --tres-per-task failed: {reason}"
+        ));
     }
     OK
 }

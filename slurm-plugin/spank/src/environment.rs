@@ -52,7 +52,7 @@ const HINTS: [&CStr; 3] = [
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
     /// The lease has no instance.
-    #[error("its lease names no instance")]
+    #[error("the job's lease names no instance")]
     NoInstance,
     /// Slurm refused a variable.
     #[error("cannot set {name}: {error}")]

@@ -96,7 +96,7 @@ impl ReadError {
 
 /// The driver did not limit the memory of a task.
 #[derive(Debug, thiserror::Error)]
-#[error("job {job_id}: no memory limit: {reason}")]
+#[error("job {job_id}: setting the memory limit failed: {reason}")]
 pub struct NoMemoryLimit {
     job_id: JobId,
     reason: LimitError,

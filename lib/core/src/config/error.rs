@@ -126,7 +126,7 @@ pub enum Problem {
     #[error(transparent)]
     Mechanism(#[from] UnknownMechanism),
     /// The key has no meaning for the pool's mechanism or layout.
-    #[error("this key means nothing for {of}; leave it out")]
+    #[error("this key has no meaning for {of}; leave it out")]
     Meaningless {
         /// The mechanism or the layout.
         of: String,
@@ -159,7 +159,7 @@ pub enum Problem {
     },
     /// Slurm could give a job a GPU of another pool, because both pools have the same Type.
     #[error(
-        "Slurm could give jobs of partition {partition} GPUs of pool {other}, which does not serve it and is on the same nodes; let it serve the partition too, or give it nodes of its own"
+        "Slurm could allocate GPUs of pool {other} to jobs of partition {partition}: the pool is on the same nodes, but does not serve the partition; let the pool serve it too, or give the pool other nodes"
     )]
     SameType {
         /// The name of the other pool.
@@ -212,7 +212,7 @@ pub enum Problem {
     #[error(transparent)]
     Hostlist(#[from] HostlistError),
     /// A list has the same value twice.
-    #[error("{value} is there twice")]
+    #[error("{value} is written twice; remove one of them")]
     Twice {
         /// The value.
         value: String,
@@ -377,7 +377,7 @@ pub enum Problem {
     },
     /// The pools of a partition have no size in common.
     #[error(
-        "pools {pools} of partition {partition} have no size in common, so users could ask for no fraction there; give them menus that share a size, or partitions of their own"
+        "pools {pools} of partition {partition} have no size in common, so users could not request a fraction there; give them menus with a common size, or separate partitions"
     )]
     NothingInCommon {
         /// The names of the pools.

@@ -54,7 +54,7 @@ pub(super) fn check_geometry(geometry: &Geometry) -> Result<(), LayoutError> {
             .iter()
             .any(|p| p.id == profile.id)
         {
-            return wrong(format!("profile id {} is there twice", profile.id));
+            return wrong(format!("profile id {} is written twice", profile.id));
         }
         if !profile.is_plain() {
             continue;

@@ -104,7 +104,7 @@ pub enum LayoutError {
         what: String,
     },
     /// The proof would visit too many states.
-    #[error("the menu makes more than {limit} states on {model}; make it shorter")]
+    #[error("checking the menu needs more than {limit} states on {model}; write fewer sizes")]
     TooManyStates {
         /// The GPU model.
         model: String,

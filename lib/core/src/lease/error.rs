@@ -20,7 +20,7 @@ pub enum LeaseError {
     Checksum,
     /// The checksum is right, but this build cannot read the text.
     #[error(
-        "a newer gpufrac wrote this lease: {source}; install that build again, it ends the lease"
+        "a newer gpufrac wrote this lease: {source}; install that build again to end the lease"
     )]
     Text {
         /// The error of the TOML parser.
@@ -82,7 +82,7 @@ impl LeaseError {
 fn unread(found: i64) -> String {
     match found > i64::from(VERSION) {
         true => format!(
-            "a newer gpufrac wrote this lease (version {found}; this build reads {OLDEST} to {VERSION}); install that build again, it ends the lease"
+            "a newer gpufrac wrote this lease (version {found}; this build reads {OLDEST} to {VERSION}); install that build again to end the lease"
         ),
         false => format!(
             "lease version {found} is too old, this build reads {OLDEST} to {VERSION}; install the build that wrote it until the job is over"

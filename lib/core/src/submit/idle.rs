@@ -18,7 +18,7 @@ pub enum IdleRefusal {
     Unknown(#[from] UnknownWish),
     /// The rules of `[reaper]` do not allow the value for this job.
     #[error(
-        "gpufrac: this job may not have --gpufrac-idle={wish}, only {}{}",
+        "gpufrac: this job cannot use --gpufrac-idle={wish}, only {}{}",
         words(allowed),
         contact.iter().map(|contact| format!(". {contact}")).collect::<String>()
     )]

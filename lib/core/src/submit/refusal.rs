@@ -124,12 +124,12 @@ pub enum Refusal {
     },
     /// An update names a fraction per task.
     #[error(
-        "gpufrac: how much each task of a job has cannot be changed; cancel the job and submit it again"
+        "gpufrac: the share of each task of a job cannot be changed; cancel the job and submit it again"
     )]
     TasksChanged,
     /// After the update Slurm would still count GRES that the job no longer asks for.
     #[error(
-        "gpufrac: this Slurm does not take counts of GRES away from a job: name all that the job needs in one TresPerNode, or cancel the job and submit it again"
+        "gpufrac: this Slurm cannot remove GRES from a job; write all GRES that the job needs in one TresPerNode, or cancel the job and submit it again"
     )]
     CountsStay,
     /// The option works with whole GPUs only.
@@ -180,7 +180,7 @@ pub enum Refusal {
     },
     /// One unit, where pools have different Types.
     #[error(
-        "gpufrac: {destination} has GPUs of several kinds, and 0.01 could be given of one that is not shared; write gpufrac:0.02"
+        "gpufrac: {destination} has several kinds of GPUs, and Slurm could allocate 0.01 of a GPU that is not shared; write gpufrac:0.02"
     )]
     OneUnit {
         /// The partition for messages.

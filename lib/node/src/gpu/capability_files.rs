@@ -19,7 +19,7 @@ pub enum CapsError {
     #[error(transparent)]
     File(#[from] FileError),
     /// A file of the driver has no such line, or an unreadable one.
-    #[error("`{}` has no {what}: is the NVIDIA driver loaded, with MIG?", path.display())]
+    #[error("`{}` has no {what}; load an NVIDIA driver with MIG", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -17,7 +17,7 @@ use slurm_sys::client::{JobInfo, JobState};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobEnvError {
     /// Slurm always sets this variable in Prolog and Epilog.
-    #[error("`{0}` is not set: is this not run by slurmd as Prolog or Epilog?")]
+    #[error("`{0}` is not set; run this program only from slurmd, as Prolog or Epilog")]
     Missing(&'static str),
     /// The text of a variable is invalid.
     #[error("`{name}={value}` is not {expected}")]

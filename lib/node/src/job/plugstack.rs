@@ -33,7 +33,7 @@ pub enum NoSpank {
         path: PathBuf,
     },
     /// A line names the plugin, but the file does not exist.
-    #[error("`{}` names `{plugin}`, which is not there; install it on this node", path.display())]
+    #[error("`{}` names `{plugin}`, which does not exist; install it on this node", path.display())]
     Missing {
         /// The file.
         path: PathBuf,
@@ -242,7 +242,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             said,
-            "`/etc/plugstack.conf` names `/lib64/spank_gpufrac.so`, which is not there; install it on this node"
+            "`/etc/plugstack.conf` names `/lib64/spank_gpufrac.so`, which does not exist; install it on this node"
         );
     }
 

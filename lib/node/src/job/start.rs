@@ -74,7 +74,9 @@ fn load(job: &JobEnv) -> Result<Node, NodeError> {
     if let Some(text) = text.filter(|_| node.has_pools())
         && let Err(error) = last_good::keep(Path::new(LAST_GOOD), &job.config, &job.node, &text)
     {
-        log.warning(format!("no copy of the configuration is kept: {error}"));
+        log.warning(format!(
+            "keeping a copy of the configuration failed: {error}"
+        ));
     }
     Ok(node)
 }

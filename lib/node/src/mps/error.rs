@@ -47,7 +47,7 @@ pub enum MpsError {
         folder: PathBuf,
     },
     /// The daemon reports another limit than was set.
-    #[error("the control daemon of `{}` was told {what} {wanted} and says `{found}`", folder.display())]
+    #[error("the control daemon of `{}` did not apply {what} {wanted}: it reports `{found}`", folder.display())]
     Limit {
         /// The daemon's folder.
         folder: PathBuf,
@@ -60,7 +60,7 @@ pub enum MpsError {
     },
     /// No static partition was created. A killed prolog may have left one that uses the chunks; it ends with the
     /// daemon.
-    #[error("the control daemon of `{}` made no partition of {chunks} chunks: `{found}`", folder.display())]
+    #[error("the control daemon of `{}` did not create a partition of {chunks} chunks: it reports `{found}`", folder.display())]
     Partition {
         /// The daemon's folder.
         folder: PathBuf,
@@ -80,7 +80,7 @@ pub enum MpsError {
         jobs: String,
     },
     /// Processes of root do not end.
-    #[error("the daemon of `{}` or its servers do not end: processes {pids:?}", folder.display())]
+    #[error("the daemon of `{}` or its servers did not end; still running: processes {pids:?}", folder.display())]
     Undead {
         /// The daemon's folder.
         folder: PathBuf,

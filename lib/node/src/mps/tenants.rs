@@ -167,7 +167,7 @@ impl<'a> Tenants<'a> {
     fn note_left(&self, count: usize) {
         if count > 0 {
             self.log.warning(format!(
-                "{count} processes that user {} made of the job's MPS server do not die yet; nothing waits for them",
+                "{count} processes that user {} created from the job's MPS server have not ended yet; gpufrac does not wait for them",
                 self.lease.user
             ));
         }
@@ -194,7 +194,7 @@ impl<'a> Tenants<'a> {
     fn replace_faulty(&self, servers: &[Server]) {
         for server in servers.iter().filter(|server| server.is_faulty()) {
             self.log.error(format!(
-                "MPS server {} is in state {}: a client of one of the jobs {} brought it down, and all of them lost their contexts; it is replaced",
+                "MPS server {} is in state {}: a client of one of the jobs {} caused a fault, and all of them lost their contexts; the server is replaced",
                 server.pid,
                 server.status,
                 self.jobs()

@@ -103,7 +103,10 @@ pub fn check(node: &Node) -> Vec<Finding> {
         }
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
-        found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
+        found.push(Finding::of_machine(
+            error,
+            "load the NVIDIA driver; `nvidia-smi` must work",
+        ));
     }
     found
 }
@@ -343,10 +346,13 @@ fn recorded(
     match numbers() {
         Ok(true) => {}
         Ok(false) => found.push(Finding::of_machine(
-            format!("the device numbers of {gpu} are not those that jobs are fenced from"),
+            format!("the device numbers of {gpu} differ from those that the fence denies to jobs"),
             SETUP,
         )),
-        Err(error) => found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?")),
+        Err(error) => found.push(Finding::of_machine(
+            error,
+            "load the NVIDIA driver; `nvidia-smi` must work",
+        )),
     }
 }
 
@@ -359,7 +365,10 @@ fn placeholders(machine: &Machine<'_>, found: &mut Vec<Finding>) {
         let wanted = match machine.placeholder(device) {
             Ok(wanted) => wanted,
             Err(error) => {
-                found.push(Finding::of_machine(error, "is the NVIDIA driver loaded?"));
+                found.push(Finding::of_machine(
+                    error,
+                    "load the NVIDIA driver; `nvidia-smi` must work",
+                ));
                 continue;
             }
         };

@@ -87,7 +87,7 @@ pub(super) fn lost(machine: &Machine<'_>) -> Vec<Finding> {
     let told = lost.map(|gpu| {
         Finding::of_machine(
             format!(
-                "GPU {} ({}) of pool `{}` was there at the last node-setup, and the driver does not show it now",
+                "GPU {} ({}) of pool `{}` was present at the last node-setup, but the driver does not show it now",
                 gpu.index,
                 gpu.uuid,
                 gpu.pool.as_deref().unwrap_or_default()
@@ -151,7 +151,7 @@ fn without_mig(gpu: &Gpu<'_>, device: &Device<'_>) -> Result<Vec<Difference>, Nv
     let capability = gpu.compute_capability()?;
     if pool.mechanism.uses_mps() && capability < VOLTA {
         found.push(Finding::of_machine(
-            format!("{gpu} ({}) is of a generation before Volta (compute capability {capability}), where MPS limits nothing", gpu.name()),
+            format!("{gpu} ({}) is older than Volta (compute capability {capability}), and MPS limits nothing on it", gpu.name()),
             "share it with mechanism timeslice or hami",
         ));
     }

@@ -77,7 +77,7 @@ pub fn carve(
     {
         // Slurm no longer reports the job's allocation, which would look like an error. The epilog removes the
         // remains of an earlier run.
-        log.info("the job has already ended: nothing is carved");
+        log.info("the job has already ended; no slice is created");
         return Ok(Carved::NotConcerned);
     }
     if word.said.as_ref().is_some_and(is_explained) {
@@ -258,7 +258,7 @@ impl GivingBack<'_> {
         let (log, error) = (self.log, self.error);
         match error.reaction() {
             Reaction::Drain => {
-                log.error(format!("cannot carve on this node: {error}"));
+                log.error(format!("creating a slice on this node failed: {error}"));
                 self.hint();
                 self.explain();
                 drain(self.node, self.slurm, &self.reason(), log);
@@ -320,7 +320,7 @@ impl GivingBack<'_> {
                 Err(refused) => refused,
             };
             if refused.cannot_requeue() {
-                log.warning(format!("cancelled, as it cannot be requeued: {error}"));
+                log.warning(format!("cancelled, because it cannot be requeued: {error}"));
                 return self.end();
             }
             if self.is_given_up() {
@@ -339,7 +339,7 @@ impl GivingBack<'_> {
         let (job_id, log) = (self.job.job_id, self.log);
         let line = format!("gpufrac: no slice on {}: {}", self.job.node, self.error);
         if let Err(error) = self.slurm.notify(job_id, &line) {
-            log.warning(format!("the user was not told: {error}"));
+            log.warning(format!("informing the user failed: {error}"));
         }
         loop {
             let refused = match self.slurm.cancel(job_id) {
@@ -362,18 +362,22 @@ impl GivingBack<'_> {
         let (log, error) = (self.log, self.error);
         // The SPANK plugin is then probably of another series, too.
         if refused.is_of_other_series() {
-            log.error(format!("cannot carve: {error}; cannot {what}: {refused}"));
+            log.error(format!(
+                "creating the slice failed: {error}; cannot {what}: {refused}"
+            ));
             return Some(Exit::Broken);
         }
         if self.slurm.now().duration_since(self.start) < SILENCE {
             return None;
         }
         log.error(format!(
-            "cannot carve: {error}; cannot {what}: {refused}; its tasks are refused, as it has no slice"
+            "creating the slice failed: {error}; cannot {what}: {refused}; the job's tasks do not start without a slice"
         ));
         // Otherwise the job would use a slice of an earlier run.
         if let Err(error) = release::mark_all(self.node, self.job.job_id, log) {
-            log.warning(format!("a slice of an earlier run stays: {error}"));
+            log.warning(format!(
+                "removing the job's slice of an earlier run failed: {error}"
+            ));
         }
         Some(Exit::Done)
     }

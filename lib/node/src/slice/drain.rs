@@ -13,7 +13,9 @@ pub(super) fn drain(node: &Node, slurm: &dyn Slurm, reason: &str, log: &JobLog) 
     match slurm.drain(&node.name, reason) {
         Ok(Drained::Done) => {}
         Ok(Drained::Reasoned(reason)) => {
-            log.info(format!("the node keeps the reason that it has: {reason}"));
+            log.info(format!(
+                "the node was drained before, and Slurm keeps the first reason: {reason}"
+            ));
         }
         Err(error) => log.warning(format!("setting the node's drain reason failed: {error}")),
     }

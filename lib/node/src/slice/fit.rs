@@ -43,7 +43,7 @@ pub enum Unfit {
     },
     /// slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
     #[error(
-        "job {job_id}: Slurm gave it a part of a GPU and it has no slice: no prolog made one; submit it again"
+        "job {job_id}: Slurm allocated a part of a GPU, but no prolog created a slice; submit the job again"
     )]
     NoLease {
         /// Slurm's id of the job.
@@ -51,7 +51,7 @@ pub enum Unfit {
     },
     /// Slurm counts gpufrac on a node without a pool.
     #[error(
-        "job {job_id}: Slurm gave it a part of a GPU, and no pool of gpufrac.toml is on this node; add the node to a pool"
+        "job {job_id}: Slurm allocated a part of a GPU, but gpufrac.toml has no pool on this node; add the node to a pool"
     )]
     NoPool {
         /// Slurm's id of the job.
@@ -59,7 +59,7 @@ pub enum Unfit {
     },
     /// The slice is of a device that Slurm did not give to the step.
     #[error(
-        "job {job_id}: its slice is of device {device}, which Slurm did not give to it; submit it again"
+        "job {job_id}: its slice is of device {device}, which Slurm did not allocate to the job; submit the job again"
     )]
     OtherDevice {
         /// Slurm's id of the job.
@@ -70,7 +70,7 @@ pub enum Unfit {
     /// The slice has another size than Slurm's allocation: the request was changed while the prolog could not ask
     /// Slurm, or the lease is that of another run.
     #[error(
-        "job {job_id}: its slice is {slice} % of a GPU and Slurm allocated {allocated} %; submit it again"
+        "job {job_id}: its slice is {slice} % of a GPU, but Slurm allocated {allocated} %; submit the job again"
     )]
     Differs {
         /// Slurm's id of the job.

@@ -74,7 +74,7 @@ pub(super) fn keep(
     match try_to_keep(node, store, lock, lease, log) {
         Ok(()) => true,
         Err(error) => {
-            log.warning(format!("{} is not kept: {error}", place(lease)));
+            log.warning(format!("keeping {} failed: {error}", place(lease)));
             false
         }
     }

@@ -41,7 +41,7 @@ pub fn repair(locked: &mut LockedGpu<'_>, except: Option<JobId>) -> Result<Vec<L
             )),
             Err(error) => {
                 log.warning(format!(
-                    "the lease of job {job}, left {was} on {}, cannot be ended yet: {error}",
+                    "ending the lease of job {job}, left {was} on {}, failed for now: {error}",
                     place(&lease)
                 ));
                 left.push(lease);
@@ -72,7 +72,7 @@ pub fn evict_finished(
             continue;
         }
         if start.elapsed() > ASK_LIMIT {
-            log.warning("Slurm answers slowly; the jobs of the other leases are asked about later");
+            log.warning("Slurm answers slowly; the jobs of the other leases are checked later");
             break;
         }
         let job = lease.job_id;
@@ -104,11 +104,11 @@ pub fn end_finished(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> bool {
     let ended = end(locked, lease);
     match &ended {
         Ok(()) => log.warning(format!(
-            "ended the lease of job {job} on {}: Slurm says the job is over, but no epilog came",
+            "ended the lease of job {job} on {}: Slurm reports that the job has ended, but its epilog did not run",
             place(lease)
         )),
         Err(error) => log.warning(format!(
-            "the lease of job {job}, which is over, cannot be ended yet: {error}"
+            "ending the lease of job {job}, which has ended, failed for now: {error}"
         )),
     }
     ended.is_ok()

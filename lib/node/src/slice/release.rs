@@ -209,7 +209,7 @@ fn worse(first: ReleaseError, next: ReleaseError, log: &JobLog) -> ReleaseError 
         true => (next, first),
         false => (first, next),
     };
-    log.error(format!("one of the slices cannot be released: {other}"));
+    log.error(format!("releasing one of the slices failed: {other}"));
     kept
 }
 

@@ -49,7 +49,9 @@ pub fn end_holders(node: &Node, lease: &Lease, effort: Effort, log: &JobLog) {
     let rights = match Rights::beside(lease, node) {
         Ok(rights) => rights,
         Err(why) => {
-            return log.error(format!("processes that hold the job's devices stay: {why}"));
+            return log.error(format!(
+                "ending the processes that hold the job's devices failed: {why}"
+            ));
         }
     };
     let (most, patience) = match effort {
@@ -181,7 +183,7 @@ pub fn end_group(node: &Node, job_id: JobId, log: &JobLog) {
             let left = kill(&group, log);
             if start.elapsed() > PATIENCE {
                 log.error(format!(
-                    "`{}` is not removed: its user made too many groups in it",
+                    "`{}` is not removed: its user created too many groups in it",
                     group.display()
                 ));
                 break;
@@ -214,7 +216,7 @@ enum DenyError {
     #[error(transparent)]
     File(#[from] FileError),
     /// It took too long: the kernel visits all groups below for each rule.
-    #[error("not all devices are denied: its user made too many groups; remove them")]
+    #[error("not all devices are denied: the user created too many groups; remove them")]
     TooLong,
 }
 
@@ -244,7 +246,7 @@ fn kill(group: &Path, log: &JobLog) -> usize {
             }
             count += 1;
             log.warning(format!(
-                "process {pid} is in what is left of the job's control group: it is killed"
+                "process {pid} is in the remains of the job's control group: it is killed"
             ));
             process::signal(pid, |pid| is_users(pid) && is_in(pid, group));
         }

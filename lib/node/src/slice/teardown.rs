@@ -27,7 +27,7 @@ pub enum TeardownError {
     #[error(transparent)]
     Nvml(#[from] NvmlError),
     /// The GPU of the lease is missing, so nothing is known about its instance.
-    #[error("the GPU {uuid} of the lease is not on this node any more")]
+    #[error("the GPU {uuid} of the lease is no longer on this node")]
     NoGpu {
         /// UUID of the GPU.
         uuid: String,
@@ -148,7 +148,7 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     if let Err(error) = usage::append(&node.state, &record, retried) {
         // The slice must return to the pool in any case; the line reports what was lost.
         log.error(format!(
-            "no usage record ({} s of {} lost): {error}",
+            "writing the usage record failed ({} s of {} lost): {error}",
             record.seconds, record.profile
         ));
     }

@@ -55,7 +55,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
             severity: Severity::Error,
             place: Some(place),
             what: format!(
-                "{names} counts gpufrac's devices and is in no pool of gpufrac.toml: jobs that Slurm starts there get no slice"
+                "{names} counts gpufrac's devices but is in no pool of gpufrac.toml: jobs that Slurm starts there get no slice"
             ),
             fix: format!(
                 "add {names} to the `nodes` of its pool, on all hosts, or take gpufrac and its devices out of its Gres="

@@ -12,7 +12,7 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
         true => None,
         false => fault(
             Severity::Error,
-            "without task/cgroup nothing keeps a job from GPUs that are not its own",
+            "without task/cgroup a job can use GPUs of other jobs",
             Fix::Value(list(&["task/cgroup"], &words, &["task/none", "none"])),
         ),
     }
@@ -37,7 +37,7 @@ pub(super) fn constrain_devices(_: &Context, value: Option<&str>) -> Option<Faul
         Some(value) if ["yes", "up", "true", "1"].iter().any(|yes| is(value, yes)) => None,
         _ => fault(
             Severity::Error,
-            "nothing keeps a job from GPUs that are not its own",
+            "a job can use GPUs of other jobs",
             Fix::Value("yes".into()),
         ),
     }
@@ -47,7 +47,7 @@ pub(super) fn cgroup_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
     match value {
         Some(value) if is(value, "disabled") => fault(
             Severity::Error,
-            "without control groups nothing keeps a job from GPUs that are not its own",
+            "without control groups a job can use GPUs of other jobs",
             Fix::Value("autodetect".into()),
         ),
         _ => None,

@@ -31,7 +31,7 @@ pub(super) fn energy(context: &Context, value: Option<&str>) -> Option<Fault> {
         {
             fault(
                 Severity::Warning,
-                "slurmd keeps the GPUs open, and an open GPU can keep instances from being made",
+                "slurmd keeps the GPUs open, and an open GPU can prevent the creation of instances",
                 Fix::Remove,
             )
         }
@@ -48,7 +48,7 @@ pub(super) fn job_acct_gather(context: &Context, value: Option<&str>) -> Option<
         true => None,
         false => fault(
             Severity::Warning,
-            "with AutoDetect slurmstepd asks the driver for the use of GPUs, and an open GPU can keep instances from being made",
+            "with AutoDetect slurmstepd asks the driver for the use of GPUs, and an open GPU can prevent the creation of instances",
             Fix::Value(list(&words, &["DisableGPUAcct"], &[])),
         ),
     }

@@ -16,7 +16,7 @@ pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
     if !has(&words, "gpufrac") {
         return fault(
             Severity::Error,
-            "slurmctld takes no `gpufrac:0.25`, and refuses no raw shares",
+            "slurmctld neither accepts `gpufrac:0.25` nor refuses raw shares",
             right(),
         );
     }

@@ -42,14 +42,14 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
     if has(&words, "RunInJob") {
         return fault(
             Severity::Error,
-            "with RunInJob the prolog is in the control group of its job: it reaches no GPU, and what it starts ends with the job",
+            "with RunInJob the prolog is in the control group of its job: it cannot use GPUs, and the processes that it starts end with the job",
             right(),
         );
     }
     if has(&words, "NoHold") {
         return fault(
             Severity::Error,
-            "with NoHold salloc and srun go on before the slice is there",
+            "with NoHold salloc and srun continue before the slice exists",
             right(),
         );
     }
@@ -57,7 +57,7 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
         None => return None,
         Some(&"Alloc") => (
             Severity::Error,
-            "without Alloc jobs start before their slices are there, and a prolog believes what the user's srun says",
+            "without Alloc jobs start before their slices exist, and the prolog relies on the request in the user's srun",
         ),
         Some(&"Contain") => (
             Severity::Warning,
@@ -65,7 +65,7 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
         ),
         Some(_) => (
             Severity::Warning,
-            "without DeferBatch the script of a job that its prolog puts back may be started",
+            "without DeferBatch the script of a job that its prolog requeues may start",
         ),
     };
     fault(severity, what, right())

@@ -60,13 +60,16 @@ fn pools_that_are_not_slurmctlds_are_named() -> Result<(), LabError> {
     let (node, user) = (lab.nodes()[0].clone(), lab.users()[0].clone());
     let differs = |host: &str| -> Result<bool, LabError> {
         let (code, out, err) = check(&lab, &[], host)?;
-        let differs = err.contains("its pools are not those that slurmctld has (sum ");
+        let differs = err.contains("its pools differ from those of slurmctld (checksum ");
         assert_eq!(code == 2, differs, "{out}{err}");
         assert!(!differs || err.contains("`scontrol reconfigure`"), "{err}");
         // Any user may run it.
         let command = lab.command("gpufrac").args(["check", "--quiet"]);
         let said = command.env("SLURMD_NODENAME", host).user(&user).run()?;
-        assert_eq!(said.stderr.contains("those that slurmctld has"), differs);
+        assert_eq!(
+            said.stderr.contains("differ from those of slurmctld"),
+            differs
+        );
         Ok(differs)
     };
     assert!(!differs(&node)? && !differs("login")?);

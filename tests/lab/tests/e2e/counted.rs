@@ -89,7 +89,7 @@ fn a_job_whose_prolog_did_not_run_starts_no_task() -> Result<(), LabError> {
         ],
     )?;
     lab.wait("the first run was refused", Duration::from_secs(60), || {
-        Ok(said_by_slurmd(&lab, "it has no slice: no prolog made one").then_some(()))
+        Ok(said_by_slurmd(&lab, "no prolog created a slice").then_some(()))
     })?;
     let ended = lab.wait_for_end(job)?;
     assert_eq!((ended.state(), ended.field("Restarts")), ("COMPLETED", "1"));
@@ -135,7 +135,7 @@ fn a_slice_that_is_not_what_slurm_counted_is_not_used() -> Result<(), LabError> 
     assert_eq!(lab.job(job)?.field("Priority"), "0");
     assert!(said_by_slurmd(
         &lab,
-        "its slice is 50 % of a GPU and Slurm allocated 25 %"
+        "its slice is 50 % of a GPU, but Slurm allocated 25 %"
     ));
     assert!(!lab.folder().work().join("ran").exists());
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());

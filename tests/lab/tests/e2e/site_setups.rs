@@ -118,7 +118,7 @@ fn a_slurmctld_that_is_not_roots_serves_fractions() -> Result<(), LabError> {
     assert_ne!(owner, 0);
     lab.wait("the reaper runs", Duration::from_secs(60), || {
         let log = lab.reaper_log(node)?;
-        Ok(log.contains("watches the slices").then_some(()))
+        Ok(log.contains("watching the slices").then_some(()))
     })?;
     let check = lab.command("gpufrac").args(["check"]);
     let said = check.env("SLURMD_NODENAME", node).run()?.success()?;

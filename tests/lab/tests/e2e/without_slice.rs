@@ -118,7 +118,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     let config = Changed::of(lab.folder().gpufrac_conf());
     config.replace(&format!("{first},{second}"), &first);
     let job = on(&second, &[])?;
-    wait_until_held(&lab, job, "no pool of its gpufrac.toml is on that node")?;
+    wait_until_held(&lab, job, "gpufrac.toml of that node has no pool there")?;
     config.back();
     never_ran(&lab);
     release_and_run(&lab, job)?;
@@ -155,7 +155,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     let prolog = Changed::of(lab.folder().bin().join("prolog"));
     prolog.write("#!/bin/sh\nexit 0\n");
     let uncalled = on(&first, &[])?;
-    wait_until_held(&lab, uncalled, "it has no slice: no prolog made one")?;
+    wait_until_held(&lab, uncalled, "no prolog created a slice")?;
     let srun = lab
         .command("srun")
         .user(user)
@@ -257,7 +257,7 @@ fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
     assert_eq!(lab.wait_for_end(half)?.state(), "COMPLETED");
     fs::remove_file(lab.folder().work().join("ran")).expect("it ran");
     let said = prolog_said(&log);
-    let words = "is not the one by which slurmctld counted the job";
+    let words = "differs from the one by which slurmctld counted the job";
     assert!(said.contains(words), "{said}");
     config.back();
     release_and_run(&lab, job)?;

@@ -254,7 +254,7 @@ impl Attempt<'_> {
         let held = HeldCaps::search(self.record.caps_major);
         if !held.unsearched.is_empty() {
             self.log.error(format!(
-                "processes {:?} have so many open files that they were not looked at for those of instances",
+                "processes {:?} have too many open files to be searched for files of instances",
                 held.unsearched
             ));
         }
@@ -392,7 +392,7 @@ impl Attempt<'_> {
         let missing = memory_limit::missing(&session.driver_version()?);
         if let Some(why) = &missing {
             self.log.warning(format!(
-                "no memory limit for the job's control group: {why}"
+                "setting a memory limit for the job's control group failed: {why}"
             ));
         }
         Ok(missing.is_none())

@@ -73,7 +73,7 @@ fn list(sizes: &[Units]) -> String {
 fn difference(pools: Option<(PoolsSum, PoolsSum)>) -> String {
     match pools {
         Some((there, here)) if there != here => {
-            format!(" (sum of the pools: {there} where it was counted, {here} here)")
+            format!(" (checksum of the pools: {there} where it was counted, {here} here)")
         }
         _ => String::new(),
     }
@@ -86,7 +86,7 @@ pub enum CarveError {
     #[error("the node has no configuration: {0}")]
     Config(NodeError),
     /// Slurm counts gpufrac on the node, but no pool has GPUs there.
-    #[error("Slurm counts gpufrac on {node}, and no pool of its gpufrac.toml is on that node")]
+    #[error("Slurm counts gpufrac on {node}, but gpufrac.toml of that node has no pool there")]
     NoPool {
         /// The node.
         node: String,
@@ -125,7 +125,9 @@ pub enum CarveError {
     #[error("removing an older slice of the job failed: {0}")]
     Release(#[from] ReleaseError),
     /// A slice was made only in part, and this part could not be removed.
-    #[error("{error}; its remains stay until the next prolog or epilog: {cleanup}")]
+    #[error(
+        "{error}; the next prolog or epilog removes the incomplete slice, because removing it failed now: {cleanup}"
+    )]
     Unfinished {
         /// The error during the creation.
         error: Box<CarveError>,
@@ -136,7 +138,7 @@ pub enum CarveError {
     #[error(transparent)]
     Entry(EntryError),
     /// This node has another series of Slurm than this build.
-    #[error("this was not built for the node's Slurm: {0}")]
+    #[error("gpufrac was built for another Slurm than the node's: {0}")]
     Foreign(SlurmError),
     /// The job has several devices of pools.
     #[error(
@@ -149,7 +151,7 @@ pub enum CarveError {
     },
     /// A fraction was granted, but Slurm gave no device.
     #[error(
-        "a fraction was granted, but Slurm gave the job no device; was its gres changed by hand?"
+        "a fraction was granted, but Slurm allocated no device; submit the job again if its gres was changed by hand"
     )]
     NoDevice,
     /// Slurm's index is not that of a device of a pool.
@@ -281,7 +283,7 @@ pub enum CarveError {
     #[error(transparent)]
     MigStaysOff(#[from] StaysOff),
     /// The pool names another model.
-    #[error("{gpu} ({model}) is not what pool `{pool}` says: {}", differences.join("; "))]
+    #[error("{gpu} ({model}) does not match pool `{pool}`: {}", differences.join("; "))]
     Geometry {
         /// The GPU.
         gpu: String,
@@ -341,7 +343,7 @@ pub enum CarveError {
         capacity: u32,
     },
     /// A job of an earlier configuration has the GPU.
-    #[error("{gpu} is still shared by {mechanism} with job {job_id}, as the configuration was")]
+    #[error("{gpu} is still shared by {mechanism} with job {job_id}, by an earlier configuration")]
     Earlier {
         /// The GPU.
         gpu: String,

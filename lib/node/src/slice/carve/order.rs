@@ -81,7 +81,7 @@ impl Word {
             return Err(CarveError::Foreign(error));
         }
         log.warning(format!(
-            "Slurm does not say what the job asked for: {error}"
+            "reading the job's request from Slurm failed: {error}"
         ));
         Ok(Word {
             said: None,
@@ -190,7 +190,7 @@ impl Word {
         }
         if let Some(there) = job.pools.filter(|there| *there != here) {
             log.warning(format!(
-                "gpufrac.toml of {} is not the one by which slurmctld counted the job, which gets its {units} units all the same (sum of the pools: {there} there, {here} here); if the pools were not just changed, copy the file from slurmctld's host",
+                "gpufrac.toml of {} differs from the one by which slurmctld counted the job, which gets its {units} units nevertheless (checksum of the pools: {there} there, {here} here); if the pools were not just changed, copy the file from slurmctld's host",
                 node.name
             ));
         }

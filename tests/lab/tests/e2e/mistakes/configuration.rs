@@ -16,7 +16,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
             );
             Ok(())
         },
-        &["its pools are not those that slurmctld has", "`scp "],
+        &["its pools differ from those of slurmctld", "`scp "],
         Fate::SliceOrNone,
     )
     .quick(),
@@ -28,7 +28,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
             Ok(())
         },
         &[
-            "its pools are not those that slurmctld has",
+            "its pools differ from those of slurmctld",
             "`scontrol reconfigure`",
         ],
         Fate::NotTried,

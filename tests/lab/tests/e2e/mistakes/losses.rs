@@ -215,7 +215,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     Mistake::new(
         "no driver",
         |site| fail(site, "nvmlInit_v2", "DRIVER_NOT_LOADED"),
-        &["is the NVIDIA driver loaded?"],
+        &["load the NVIDIA driver; `nvidia-smi` must work"],
         Fate::SliceOrNone,
     )
     .mended(calm),

@@ -20,7 +20,7 @@ use super::{
 
 const SECOND: Duration = Duration::from_secs(1);
 const QUARTER: &str = "--gres=gpufrac:0.25";
-const BEGINS: &str = "watches the slices of node";
+const BEGINS: &str = "watching the slices of node";
 
 /// Waits until the log has these words `count` times.
 fn wait_for_count(lab: &Lab, node: &str, words: &str, count: usize) -> Result<(), LabError> {
@@ -275,7 +275,7 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
     lab.gpusim(&node, &fault)?;
     lab.command("scancel").args([job.to_string()]).stdout()?;
     lab.wait_for_end(job)?;
-    wait_for_log(&lab, &node, "cannot be ended yet")?;
+    wait_for_log(&lab, &node, "failed for now")?;
     let lease = lab.lease(&node, job)?;
     let state = lease.map(|lease| lease.state);
     assert_eq!(state, Some(LeaseState::Releasing));
@@ -306,7 +306,7 @@ fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
     wait_for_log(
         &lab,
         &node,
-        "Slurm says the job is over, but no epilog came",
+        "Slurm reports that the job has ended, but its epilog did not run",
     )?;
     assert_eq!(lab.instances(&node)?, [], "{log}");
     wait_for_log(&lab, &node, "jobs that seem to be over: works again")?;
@@ -330,7 +330,7 @@ fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabErro
     wait_for_no_lease(&lab, node)?;
     replace_epilog(&lab, &epilog)?;
     // The daemon logs the end of a lease after the lease is gone.
-    let ended = "Slurm says the job is over, but no epilog came";
+    let ended = "Slurm reports that the job has ended, but its epilog did not run";
     lab.wait("both leases are told", Duration::from_secs(10), || {
         let told = lab.reaper_log(node)?.matches(ended).count();
         Ok((told == 2).then_some(()))
@@ -383,7 +383,7 @@ fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
     wait_for_log(
         &lab,
         node,
-        "no lease names it; it is not gpufrac's, and stays",
+        "no lease names it; gpufrac did not create it and leaves it",
     )?;
     let damaged = lab.folder().run(node).join("leases/999999");
     fs::write(&damaged, "version = 1\nsta").map_err(failed(&damaged))?;

@@ -259,10 +259,10 @@ fn write_reaper(lab: &Lab, toml: &str) -> Result<(), LabError> {
     std::fs::write(&path, format!("{pools}{toml}")).map_err(failed(&path))
 }
 
-/// Makes a node's daemon read its configuration again, and waits until it logs `answer`.
+/// Makes a node's daemon the daemon read its configuration again, and waits until it logs `answer`.
 fn reload(lab: &Lab, node: &str, answer: &str) -> Result<(), LabError> {
     // A daemon that has not started yet would be ended by the signal.
-    wait_for_log(lab, node, "watches the slices of node")?;
+    wait_for_log(lab, node, "watching the slices of node")?;
     let said = |log: String| log.matches(answer).count();
     let before = said(lab.reaper_log(node)?);
     lab.signal_daemon(&format!("reaperd.{node}"), Signal::SIGHUP);
@@ -275,7 +275,7 @@ fn reload(lab: &Lab, node: &str, answer: &str) -> Result<(), LabError> {
 fn configure(lab: &Lab, toml: &str) -> Result<(), LabError> {
     write_reaper(lab, toml)?;
     let mut nodes = lab.nodes().iter();
-    nodes.try_for_each(|node| reload(lab, node, "read its configuration again"))
+    nodes.try_for_each(|node| reload(lab, node, "the daemon read its configuration again"))
 }
 
 /// The admin comment of a job.

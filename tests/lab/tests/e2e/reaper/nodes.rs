@@ -85,7 +85,11 @@ fn a_job_is_ended_once_when_it_is_idle_on_all_its_nodes() -> Result<(), LabError
     }
     // A daemon that reads its configuration again knows of the others when they report again.
     wait_for_decision(&lab, &lab.nodes()[0], idle, "warn")?;
-    reload(&lab, &lab.nodes()[0], "read its configuration again")?;
+    reload(
+        &lab,
+        &lab.nodes()[0],
+        "the daemon read its configuration again",
+    )?;
     wait_until_cancelled(&lab, &lab.nodes()[0], idle)?;
     let logs = format!(
         "{}\n{}",
@@ -179,7 +183,7 @@ fn without_a_shared_folder_jobs_on_several_nodes_live() -> Result<(), LabError> 
     for node in lab.nodes() {
         let log = lab.reaper_log(node)?;
         assert_eq!(decisions(&lab, node, both)?, ["refuse"], "{log}");
-        assert!(log.contains("names no folder that they share"), "{log}");
+        assert!(log.contains("names no shared folder"), "{log}");
     }
     expect_spared(&lab, node, both)?;
     lab.expect_nothing_left()

@@ -213,7 +213,7 @@ impl Attempt<'_> {
                 .is_none()
             && keep::is_clean(locked, kept).unwrap_or_else(|error| {
                 self.log.warning(format!(
-                    "{} is not taken over: {error}",
+                    "taking over {} failed: {error}",
                     reconcile::place(kept)
                 ));
                 false
