@@ -205,7 +205,7 @@ fn check_compares_the_machine_before_and_after_node_setup() {
 }
 
 #[test]
-fn status_draws_what_stands() {
+fn status_draws_the_instances_of_each_gpu() {
     if !is_root() {
         return;
     }
@@ -676,7 +676,7 @@ fn check_tells_monitoring_by_its_status_and_as_json() {
 }
 
 #[test]
-fn elsewhere_it_is_said_where_a_command_works() {
+fn a_command_on_the_wrong_host_names_the_right_one() {
     let world = World::new(true);
     for command in ["status", "leases"] {
         let said = world.run(&[command, "--node", "login"]);
@@ -755,7 +755,7 @@ fn is_root() -> bool {
 
 /// `Command::output` would replace the pipes of the test.
 #[test]
-fn a_reader_that_goes_away_ends_nothing_and_a_full_disk_is_told() {
+fn a_closed_pipe_is_no_error_and_a_full_disk_is_reported() {
     let world = World::new(true);
     let commands: [&[&str]; 6] = [
         &["node-setup"],

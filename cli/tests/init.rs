@@ -119,7 +119,7 @@ impl World {
 }
 
 #[test]
-fn what_is_proposed_is_a_diff_and_nothing_is_written() {
+fn a_proposal_is_printed_as_a_diff_and_nothing_is_written() {
     let world = World::new(&["H100-80", "H100-80"]);
     let said = world.run(&["init"]);
     assert_eq!(

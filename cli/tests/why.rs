@@ -180,7 +180,7 @@ fn without_a_record_it_says_what_that_can_mean() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_is_told() {
+fn an_unreadable_record_is_named_and_the_others_printed() {
     let world = World::new();
     world.put(
         "gn02/state/reaper/4242-1795000000.json",

@@ -209,7 +209,7 @@ mod tests {
 
     /// The measurement would take an hour; the test would show if it did not end.
     #[test]
-    fn a_look_at_a_part_ends_when_the_lease_is_gone() {
+    fn sampling_some_gpus_ends_when_a_lease_is_removed() {
         let (folder, mut waiter) = waiter(Duration::from_secs(3600));
         fs::remove_file(folder.path().join("1.toml")).unwrap();
         waiter.observe(LookScope::OtherGpus);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_all_goes_on_when_a_lease_is_gone() {
+    fn sampling_all_gpus_continues_when_a_lease_is_removed() {
         let (folder, mut waiter) = waiter(Duration::from_millis(300));
         fs::remove_file(folder.path().join("1.toml")).unwrap();
         assert!(waiter.observe(LookScope::All));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_ends_when_a_lease_begins_to_end() {
+    fn sampling_ends_when_a_lease_begins_to_end() {
         let (folder, mut waiter) = waiter(Duration::from_secs(3600));
         let path = |name: &str| folder.path().join(name);
         fs::rename(path("1.toml"), path("2.toml")).unwrap();

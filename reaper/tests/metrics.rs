@@ -130,7 +130,7 @@ fn get(server: &Server) -> String {
 }
 
 #[test]
-fn what_is_answered() {
+fn http_requests_get_their_answers() {
     let (server, shared) = serve(snapshot());
     let answer = get(&server);
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_from_what_libfuzzer_says() {
+    fn figures_are_read_from_the_output_of_libfuzzer() {
         let said = "Done 1234 runs in 11 second(s)\nstat::number_of_executed_units: 1234\nstat::average: 1\n";
         assert_eq!(number(said, "stat::number_of_executed_units:"), Some(1234));
         assert_eq!(number(said, " runs in "), Some(11));

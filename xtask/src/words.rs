@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_that_say_nothing_are_found() {
+    fn comments_without_content_are_found() {
         assert_eq!(
             found("    /// Why.\n/// Why it fails.", &[]),
             [(1, "Why.".into())]

@@ -281,7 +281,7 @@ mod tests {
     proptest! {
         /// Random combinations of parts of entries: each accepted text is exactly what `Display` writes.
         #[test]
-        fn takes_only_what_it_would_write(
+        fn only_texts_in_the_form_that_gpufrac_writes_are_accepted(
             parts in proptest::collection::vec(
                 proptest::sample::select(vec![
                     "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off", ":burst=", "75",

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_is_not_guessed() {
+    fn missing_types_are_not_guessed() {
         for text in [
             "NodeName=a Gres=gpu:8",
             "NodeName=a Gres=gpu",

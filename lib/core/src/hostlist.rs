@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_out_what_slurm_writes_short() {
+    fn lists_in_slurms_short_form_are_expanded() {
         assert_eq!(names("gn1"), ["gn1"]);
         assert_eq!(names("gn[08-11]"), ["gn08", "gn09", "gn10", "gn11"]);
         assert_eq!(names("gn[8-11]"), ["gn8", "gn9", "gn10", "gn11"]);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_list() {
+    fn invalid_lists_of_nodes_are_refused() {
         use HostlistError::*;
         let error = |text: &str| Hostlist::parse(text).unwrap_err();
         for text in ["", "a,,b", ",a", "a,"] {

@@ -159,7 +159,7 @@ gpus = [0, 1]
     }
 
     #[test]
-    fn what_does_not_decide_about_a_slice_does_not_count() {
+    fn settings_that_do_not_affect_slices_do_not_change_the_checksum() {
         let one = sum(POOL);
         for (from, to) in [
             ("version = 1", "# of the site\nversion = 1"),
@@ -186,7 +186,7 @@ gpus = [0, 1]
     }
 
     #[test]
-    fn what_decides_about_a_slice_counts() {
+    fn settings_that_affect_slices_change_the_checksum() {
         let one = sum(POOL);
         for (from, to) in [
             ("\"1/4\"]", "\"1/8\"]"),

@@ -166,7 +166,7 @@ fn the_table_of_packages_is_that_of_the_code() {
 }
 
 #[test]
-fn what_needs_no_unsafe_code_forbids_it() {
+fn crates_without_unsafe_code_forbid_it() {
     for package in packages() {
         let package = root().join(package);
         if has_unsafe(&package.join("src")) {
@@ -225,7 +225,7 @@ fn for_c(code: &str) -> Vec<String> {
 
 /// A panic that leaves one of these functions ends slurmctld.
 #[test]
-fn what_slurm_calls_is_behind_the_boundary() {
+fn each_function_that_slurm_calls_catches_panics() {
     let mut sources = files(&root().join("slurm-plugin"));
     sources.extend(files(&root().join("lib/slurm-sys/src")));
     let mut tables = 0;

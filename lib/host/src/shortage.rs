@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_use_up_is_told_from_what_is_broken() {
+    fn exhausted_resources_differ_from_faults() {
         for errno in [Errno::ENOSPC, Errno::EDQUOT, Errno::ENOMEM, Errno::EAGAIN] {
             assert!(is_shortage(&errno.into()), "{errno}");
         }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_killed() {
+    fn a_program_that_hangs_is_killed() {
         let start = Instant::now();
         let outcome = shell("echo begun; sleep 100; true", Duration::from_millis(50));
         assert!(matches!(outcome, Outcome::Silent));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_leaves_behind_is_not_waited_for() {
+    fn grandchildren_are_not_waited_for() {
         let start = Instant::now();
         let outcome = shell("sleep 100 & echo said; exit 3", Duration::from_secs(60));
         let Outcome::Ended(ended) = outcome else {

@@ -203,7 +203,7 @@ fn change_record(
 const PROFILE: &str = "nvmlDeviceGetGpuInstanceProfileInfoV";
 
 #[test]
-fn what_the_record_does_not_know_is_asked() {
+fn facts_missing_in_the_record_are_read_from_the_driver() {
     type Change = fn(&World);
     let changes: [(&str, Change); 4] = [
         ("a record of an earlier version", |world| {

@@ -234,7 +234,7 @@ fn write_log(world: &World, pipe: &Path, user: u32, lines: usize) {
 }
 
 #[test]
-fn what_clients_log_fills_nothing() {
+fn logs_of_clients_fill_no_file_system() {
     let Some(world) = ready(Kind::MpsShared, Control::Real) else {
         return;
     };

@@ -49,7 +49,7 @@ fn open_to_users(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn who_locks_all_that_users_can_open_holds_nobody_up() {
+fn a_user_who_locks_all_open_files_delays_no_job() {
     let Some(world) = ready() else { return };
     let (one, two) = (job(1, 0, 25), job(2, 1, 25));
     world.prolog(one).ok();
@@ -219,7 +219,7 @@ fn a_lease_of_an_earlier_run_on_another_gpu_goes_too() {
 }
 
 #[test]
-fn slurms_word_goes_before_a_stale_entry() {
+fn slurms_allocation_overrides_a_stale_entry() {
     let Some(world) = ready() else { return };
     let one = job(7, 0, 50);
     world.slurm_says(7, "running gres:gpufrac:13,gres:shard:13 0");
@@ -279,7 +279,7 @@ fn a_job_without_entry_gets_what_slurm_says() {
 /// After an upgrade of Slurm to another series without gpufrac's, job_submit_gpufrac.so changes nothing, so that the
 /// entry may be the user's own, and spank_gpufrac.so is not loaded to compare it with Slurm's allocation.
 #[test]
-fn without_slurms_library_nothing_is_made_on_the_entrys_word() {
+fn without_slurms_library_the_entry_alone_creates_no_slice() {
     let Some(world) = ready() else { return };
     world.prolog(job(7, 0, 25)).ok();
     let before = (world.leases(), world.instances(0));
@@ -371,7 +371,7 @@ fn a_text_that_slurm_reads_otherwise_holds_the_job() {
 }
 
 #[test]
-fn what_can_never_work_ends_the_job_not_the_node() {
+fn an_impossible_request_ends_the_job_and_drains_no_node() {
     let Some(world) = ready() else { return };
     let two = |name: &str, value: &str| -> Ended {
         let mut command = world.job_command("prolog", job(9, 0, 25));
@@ -712,7 +712,7 @@ fn a_device_of_no_pool_holds_the_job_and_drains_no_node() {
 }
 
 #[test]
-fn a_passing_trouble_of_the_driver_is_sat_out() {
+fn a_passing_error_of_the_driver_is_retried() {
     let Some(world) = ready() else { return };
     for (call, code) in [
         ("nvmlInit_v2", 999),

@@ -162,7 +162,7 @@ fn a_kept_instance_is_not_taken_over_while_somebody_else_holds_its_files() {
 }
 
 #[test]
-fn what_the_jobs_own_user_holds_is_no_obstacle() {
+fn files_held_by_the_jobs_own_user_do_not_block_it() {
     let Some(world) = ready(GPU + 1) else { return };
     let first = job_of(61_011, 1);
     world.prolog(first).ok();
@@ -247,7 +247,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn what_is_left_of_a_jobs_group_of_version_1_is_closed_and_ended() {
+fn remains_of_a_jobs_group_of_version_1_are_fenced_and_ended() {
     let Some(world) = ready(GPU + 3) else { return };
     let one = job_of(61_031, 61_031);
     let Some(group) = Group::new(one) else { return };

@@ -139,7 +139,7 @@ fn an_instance_that_is_not_clean_is_never_taken_over() {
 }
 
 #[test]
-fn it_works_whatever_way_leads_to_the_mig_device() {
+fn reuse_works_with_each_way_to_find_the_mig_device() {
     at_once(
         [MigDeviceBy::Info, MigDeviceBy::Name, MigDeviceBy::Walk],
         |by| {
@@ -209,7 +209,7 @@ fn a_slice_for_each_task_is_taken_over_too() {
 
 /// Slurm's count stays enough: whatever is kept, each admitted job has a place at once.
 #[test]
-fn whatever_is_kept_each_job_has_a_place() {
+fn kept_instances_never_take_a_jobs_place() {
     let Some(world) = ready(KEEPS) else { return };
     let mut dice = Dice::new(test_seed::seed());
     let mut running: Vec<Job> = Vec::new();
@@ -316,7 +316,7 @@ fn the_driver_is_started_before_the_turn_of_what_is_not_kept() {
 /// Prologs, epilogs, the reaper and node-setup at the same time, some of them killed: no instance passes from one
 /// user to another or belongs to two jobs, and each job has its own.
 #[test]
-fn whoever_comes_at_the_same_moment() {
+fn concurrent_jobs_never_share_a_kept_instance() {
     let keys = ["reuse = \"1s\"", KEEPS];
     at_once(keys, |reuse| {
         let Some(world) = ready(reuse) else { return };

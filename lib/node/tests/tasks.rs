@@ -205,7 +205,7 @@ fn a_damaged_lease_does_not_keep_the_others() {
 }
 
 #[test]
-fn what_slurm_says_goes_before_the_entry() {
+fn slurms_allocation_of_tasks_overrides_the_entry() {
     let Some(world) = world() else { return };
     // Submitted per task, and changed to one slice for the node.
     let changed = job_of_tasks(7, 0, 25, 2);

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_helps_only_for_what_passes() {
+    fn only_passing_errors_are_retried() {
         for code in [19, 23, 10, 999, 29] {
             assert_eq!(call(code).class(), ErrorClass::Transient, "{code}");
         }

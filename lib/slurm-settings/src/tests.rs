@@ -110,7 +110,7 @@ const PLUGINS: [(&str, &str); 2] = [
 const RELEASES: [&str; 3] = ["22.05", "24.11", "26.05"];
 
 #[test]
-fn what_is_right_is_not_named() {
+fn correct_settings_have_no_findings() {
     assert_eq!(World::right().judge(), []);
     for release in RELEASES {
         let settings = Settings {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn no_panic_comes_out() {
+    fn a_panic_does_not_leave_the_boundary() {
         // SAFETY: they have no contract.
         let answers = unsafe {
             plugin::exported::nothing();

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_announced_holds_whatever_the_policy_becomes() {
+    fn an_announced_warning_holds_after_a_change_of_the_policy() {
         let mut escalation = Escalation::default();
         let stalled = Stalled {
             stall: Stall::Idle,
@@ -285,7 +285,7 @@ mod tests {
         /// For any sequence of samples: before each end is a whole window without use, and each warning is at least
         /// its time before the end and after the last use.
         #[test]
-        fn every_end_was_earned(
+        fn each_reclaim_follows_a_window_without_use_and_all_warnings(
             warn in proptest::collection::btree_set(1_u32..90, 1..4),
             checkpoint in proptest::option::of(1_u32..30),
             looks in proptest::collection::vec(0_u8..40, 600),

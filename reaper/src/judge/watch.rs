@@ -288,7 +288,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_known_counts_as_use() {
+    fn missing_samples_count_as_use() {
         let mut watch = Watch::new(KEY, at(0));
         watch.observe(at(1), &[Sample::missing("no driver")], 6 * SECOND);
         assert_eq!(stalled(&watch), Some((Stall::Idle, at(5))));
@@ -299,7 +299,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn too_much_must_last_without_a_gap() {
+    fn use_outside_of_the_share_counts_only_without_a_gap() {
         let mut watch = Watch::new(KEY, at(0));
         let over = Sample {
             excess: Some(Excess::OutsideMps { pids: vec![1] }),
@@ -314,7 +314,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_user_asked_for_counts_where_it_is_allowed() {
+    fn the_users_option_counts_if_the_rules_allow_it() {
         let mut watch = Watch::new(KEY, at(0));
         watch.observe(at(1), &[sample(Activity::Idle, 0, 0)], 6 * SECOND);
         let mut policy = policy();
@@ -326,7 +326,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_busiest_slice_speaks_for_its_job() {
+    fn a_job_is_as_active_as_its_busiest_slice() {
         let mut watch = Watch::new(KEY, at(0));
         let idle = || sample(Activity::Idle, 0, 16);
         let mut look = |second, one: Sample, other: Sample| {
@@ -364,7 +364,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_takes_too_much_does_so_on_any_slice() {
+    fn use_outside_of_the_share_on_one_slice_suffices() {
         let mut watch = Watch::new(KEY, at(0));
         let busy = || sample(Activity::Busy, 1, 0);
         let over = || Sample {

@@ -171,7 +171,7 @@ mod tests {
     use crate::judge::watch::tests::{KEY, at};
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn the_state_is_read_as_written_and_damaged_texts_are_refused() {
         let keep = tempfile::tempdir().unwrap();
         let dir = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
         let (mut state, unusable) = State::load(&dir).unwrap();
@@ -200,7 +200,7 @@ mod tests {
 
     /// A later build of the daemon reads the state that this build wrote.
     #[test]
-    fn the_words_of_the_file_stay() {
+    fn a_state_of_format_version_1_can_still_be_read() {
         let text = include_str!("state/version1.json").trim_end();
         let text = text.replace("BOOT", &boot_id());
         let state: State = serde_json::from_str(&text).unwrap();

@@ -230,7 +230,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
     }
 
     #[test]
-    fn instances_are_read_and_what_is_no_number_is_not() {
+    fn instances_are_read_and_values_that_are_no_numbers_are_skipped() {
         let read = dcgm().take_page(&TEXT.replace("ENERGY", "1"), at(0));
         let expected = [(key("GPU-aa", 7), 0.25), (key("GPU-aa", 2), 0.0)];
         assert_eq!(read, HashMap::from(expected));
@@ -252,7 +252,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
     }
 
     #[test]
-    fn users_are_not_believed() {
+    fn an_exporter_of_a_user_is_not_accepted() {
         let tenants = BTreeSet::from([UserId::ROOT, UserId(9)]);
         for (owner, is_one) in [
             (0, false),
@@ -309,7 +309,7 @@ DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-bb",device="nvidia1",GPU_I_ID="1
     }
 
     #[test]
-    fn what_is_no_line_is_none() {
+    fn lines_without_a_sample_are_skipped() {
         for text in [
             "",
             "# TYPE a gauge",

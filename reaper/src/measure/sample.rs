@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_busiest_slice_speaks_for_its_job() {
+    fn a_job_is_as_active_as_its_busiest_slice() {
         let sample = |activity, busy_share, contexts, memory: Option<u64>| Sample {
             source: Source::Gpm,
             activity,

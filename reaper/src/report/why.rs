@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named_and_hides_nothing() {
+    fn unreadable_records_are_named_and_the_others_shown() {
         let world = World::new();
         world.put(1, "4242-1.json", &record());
         world.write(1, "4242-2.json", "{\"version\":2,\"new\":true}");

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_no_end_at_which_they_panic() {
+    fn no_time_causes_a_panic() {
         assert_eq!(utc(0), "1970-01-01 00:00:00 UTC");
         assert_eq!(utc(YEAR_10000 - 1), "9999-12-31 23:59:59 UTC");
         assert_eq!(
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_stays_on_its_line() {
+    fn text_of_others_stays_on_its_line() {
         assert_eq!(plain("a\r\nBcc: b\u{1b}[2J\u{202e}"), "a??Bcc: b?[2J?");
         assert_eq!(clipped("abcdefgh", 6), "abc...");
     }

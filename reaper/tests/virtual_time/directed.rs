@@ -67,7 +67,7 @@ fn ended(number: u64, job: Submission, disturb: impl FnOnce(&mut World)) -> Opti
 
 /// Activity of a job while the machine stands still is not seen, so the time counts as activity.
 #[test]
-fn what_happens_in_a_standstill_counts() {
+fn a_pause_of_the_machine_counts_as_use() {
     // Longer than the longest gap: three intervals in the second half of the window, six in the first.
     for (number, step) in (2..28).enumerate() {
         let wakes = INTERVAL * step;
@@ -87,7 +87,7 @@ fn what_happens_in_a_standstill_counts() {
 
 /// Slurm needs most of an interval for each answer, and the job becomes active again meanwhile.
 #[test]
-fn who_wakes_up_while_slurm_answers_is_not_ended() {
+fn a_job_that_becomes_active_while_slurm_answers_is_not_ended() {
     let mut spared = 0;
     for number in 0..120 {
         let wakes = WINDOW - INTERVAL * 2 + INTERVAL.mul_f64(number as f64 / 15.0);

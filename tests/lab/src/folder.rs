@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_the_log_is_not_shown_twice() {
+    fn lines_of_the_log_are_shown_once() {
         let place = tempfile::tempdir().unwrap();
         let folder = Folder::new(place.path());
         folder.create(&[]).unwrap();

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_the_old_file_keeps_it() {
+    fn programs_with_the_old_file_open_keep_it() {
         let place = tempfile::tempdir().unwrap();
         let at = |name: &str| place.path().join(name);
         fs::write(at("built"), "new").unwrap();

@@ -100,7 +100,7 @@ mod tests {
     const STEP: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_is_slower_than_its_limit_is_still_waited_for() {
+    fn a_condition_slower_than_its_limit_is_still_awaited() {
         let begun = Instant::now();
         let limit = Duration::from_millis(200);
         let slow = || begun.elapsed() > limit * 2;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_comes_is_waited_for_until_the_deadline() {
+    fn a_condition_that_never_holds_is_awaited_until_the_deadline() {
         let begun = Instant::now();
         let limit = Duration::from_millis(20);
         assert!(!poll_until("nothing", limit, STEP, || false));

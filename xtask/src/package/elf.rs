@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_these_words_needs_neither() {
+    fn a_file_without_version_names_needs_neither_libc_nor_libslurm() {
         let found = needs(b"GLIBC_PRIVATE libslurm.so.");
         assert_eq!(found.libc, None);
         assert_eq!(found.libslurm, None);

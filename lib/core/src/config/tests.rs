@@ -160,7 +160,7 @@ fn shares_that_fit_by_counting_have_room_at_the_daemon() {
 }
 
 #[test]
-fn what_is_left_out_has_its_default() {
+fn a_missing_key_has_its_default() {
     let config = Config::parse(SMALLEST, "gpufrac.toml").unwrap();
     assert_eq!(config.paths, Paths::default());
     assert_eq!(config.reaper, Reaper::default());

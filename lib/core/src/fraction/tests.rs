@@ -116,7 +116,7 @@ fn prints_short() {
 }
 
 #[test]
-fn what_is_printed_can_be_asked_for() {
+fn each_printed_fraction_can_be_requested() {
     assert!(f("1/7").covers(f("0.143")));
     assert!(f("1/7").covers(f("0.142857")));
     assert!(!f("1/7").covers(f("0.144")));

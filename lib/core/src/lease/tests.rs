@@ -314,7 +314,7 @@ fn a_text_is_what_an_admin_can_read() {
 
 /// Texts of the version before this one: its sections were separate fields.
 #[test]
-fn texts_of_before_are_read_and_written_the_same() {
+fn leases_of_the_previous_version_are_read_and_written_unchanged() {
     let head = r#"version = 4
 state = "active"
 job_id = 4711

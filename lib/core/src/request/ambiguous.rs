@@ -170,7 +170,7 @@ mod tests {
     const BOTH: [GresForm; 2] = [GresForm::Colon, GresForm::Slash];
 
     #[test]
-    fn what_slurm_reads_otherwise_is_refused() {
+    fn texts_that_slurm_reads_differently_are_refused() {
         for text in [
             // Slurm takes the last item, and finds a mark anywhere in the text.
             "gres/gpufrac:50,gres/shard:50,xgres/shard:1,xgres/gpufrac:1",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_counts_otherwise_is_refused_where_it_is_counted() {
+    fn texts_that_slurm_counts_differently_are_refused_where_they_are_counted() {
         for text in [
             // No mark, the mark of another series, capital letters: Slurm counts nothing.
             "gpu:1",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_slurm_counts_as_it_stands_is_taken() {
+    fn texts_that_slurm_counts_unchanged_are_accepted() {
         for text in [
             "",
             "gres:tmpdisk:5",
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_read_alike_is_taken() {
+    fn texts_that_slurm_and_gpufrac_read_alike_are_accepted() {
         for text in [
             "",
             "gpufrac:0.25",

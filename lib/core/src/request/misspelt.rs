@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_meaning_is_not_taken_for_one() {
+    fn texts_with_another_meaning_are_not_taken_for_fractions() {
         for list in [
             "",
             ",",

@@ -319,7 +319,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_the_whole_text(text in near()) {
+    fn the_whole_text_is_read(text in near()) {
         if let Ok(items) = parse(&text) {
             let texts: Vec<&str> = items.iter().map(|item| item.text).collect();
             prop_assert_eq!(texts.join(","), text);

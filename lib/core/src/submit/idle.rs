@@ -129,7 +129,7 @@ idle_option = ["default"]
 "#;
 
     #[test]
-    fn what_the_rules_do_not_allow_is_refused_with_what_they_do() {
+    fn an_option_outside_of_the_rules_is_refused_with_the_allowed_ones() {
         let config = Config::parse(CONFIG, "test").unwrap();
         let try_as = |account, wish| {
             let facts = Facts {
@@ -145,24 +145,24 @@ idle_option = ["default"]
         }
         assert_eq!(
             try_as(Some("bio"), IdleWish::Off).unwrap_err(),
-            "gpufrac: this job may not have --gpufrac-idle=off, only default or long. \
+            "gpufrac: this job cannot use --gpufrac-idle=off, only default or long. \
              gpu-help@example.org"
         );
         assert_eq!(try_as(Some("bio"), IdleWish::Long), Ok(()));
         assert_eq!(
             try_as(Some("teaching"), IdleWish::Long).unwrap_err(),
-            "gpufrac: this job may not have --gpufrac-idle=long, only default. \
+            "gpufrac: this job cannot use --gpufrac-idle=long, only default. \
              gpu-help@example.org"
         );
         assert_eq!(try_as(Some("teaching"), IdleWish::Default), Ok(()));
     }
 
     #[test]
-    fn nobody_is_named_where_nobody_is_set() {
+    fn a_refused_option_names_no_contact_if_none_is_configured() {
         let text = allow(&Reaper::default(), &Facts::default(), IdleWish::Off);
         assert_eq!(
             text.unwrap_err().to_string(),
-            "gpufrac: this job may not have --gpufrac-idle=off, only default or long"
+            "gpufrac: this job cannot use --gpufrac-idle=off, only default or long"
         );
     }
 }

@@ -431,7 +431,7 @@ fn every_variant_is_tried() {
 }
 
 #[test]
-fn what_jobs_fill_is_waited_for() {
+fn a_full_file_system_requeues_the_job() {
     let full = |errno: Errno| FileError::Io {
         action: "write",
         path: path(),

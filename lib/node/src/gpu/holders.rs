@@ -299,7 +299,7 @@ mod tests {
 
     /// Neither a set-uid program, nor one whose memory cannot be read, hides a device.
     #[test]
-    fn nobody_hides_a_device_behind_the_rights_of_a_program() {
+    fn a_set_uid_or_unreadable_program_cannot_hide_an_open_device() {
         let keep = tempfile::tempdir().unwrap();
         let sleep = std::env::split_paths(&std::env::var_os("PATH").unwrap())
             .map(|folder| folder.join("sleep"))

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_driver_version_or_controller_is_named() {
         let keep = tempfile::tempdir().unwrap();
         let why = missing_with("550.163.01", keep.path()).unwrap();
         assert!(why.contains("550.163.01") && why.contains("r615"), "{why}");

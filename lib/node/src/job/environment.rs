@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn an_invalid_variable_is_refused_by_its_name() {
         let with = |name: &'static str, value: &'static str| {
             let mut pairs = vec![(name, value)];
             pairs.extend_from_slice(JOB);

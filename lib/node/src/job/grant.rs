@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_gpu_is_known() {
+    fn a_job_without_a_request_for_gpus_is_recognized() {
         let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n";
         let config = Config::parse(text, "test").unwrap();
         for tres in [
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_on_the_menu_is_rounded_down() {
+    fn a_size_outside_of_the_menu_is_rounded_down() {
         let config = config("halves");
         let device = config.devices_of_node("n1", 1)[0];
         let units = |granted| menu_entry(&device, Units(granted)).map(|entry| entry.units.0);

@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_wrote_on_a_job_stays() {
+    fn comments_of_others_on_a_job_stay() {
         for others in [
             "",
             "ticket 7",

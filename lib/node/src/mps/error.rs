@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_users_use_up_is_no_fault_of_the_node() {
+    fn resources_that_users_exhaust_drain_no_node() {
         let start = |reason: &str| MpsError::Start {
             program: "control".into(),
             options: "-d".into(),

@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn one_look_that_finds_nothing_is_not_the_end() {
+    fn a_process_must_be_missing_in_two_searches_before_it_counts_as_ended() {
         let process = |pid, role| MpsProcess { pid, role };
         let (server, control) = (process(8, Role::Server), process(9, Role::Control));
         let nothing = Left::default();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_is_to_have_none_starts() {
+    fn a_job_that_is_noted_without_a_slice_starts() {
         let config = config("halves");
         let comparison = Comparison {
             job_id: JobId(7),

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drains_the_node_is_not_hidden_by_what_passes() {
+    fn a_draining_error_is_reported_before_a_passing_one() {
         let log = JobLog::new(JobId(7));
         assert!(damaged().drains() && !locked().drains());
         assert!(worse(locked(), damaged(), &log).drains());

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_is_no_lease() {
+    fn remains_of_a_killed_writer_are_not_a_lease() {
         let (_keep, store, lock) = store();
         std::fs::write(store.dir.path().join(".7.tmp"), "half of a le").unwrap();
         assert_eq!(store.list().unwrap(), []);

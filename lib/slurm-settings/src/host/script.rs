@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_end_with_its_status() {
+    fn scripts_that_end_with_the_programs_exit_status() {
         for text in [
             "#!/bin/sh\nexec /usr/sbin/gpufrac-prolog \"$@\"\necho never\n",
             "#!/bin/sh\n/opt/site/first\n/usr/sbin/gpufrac-prolog\n",
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_that_lose_it() {
+    fn scripts_that_lose_the_exit_status() {
         for (text, line) in [
             ("#!/bin/sh\n/usr/sbin/gpufrac-prolog; true\n", 2),
             ("#!/bin/sh\n/usr/sbin/gpufrac-prolog || true\n", 2),
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said_to_be_so() {
+    fn scripts_that_are_not_understood_are_reported_as_unknown() {
         for (text, line) in [
             (
                 "#!/usr/bin/python3\nimport subprocess\nsubprocess.run('/usr/sbin/gpufrac-prolog')\n",

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_plugin_has_no_release() {
+    fn a_file_that_is_no_plugin_has_no_release() {
         let folder = plugin("int nothing;\n");
         assert_eq!(beside(folder.path()), None);
         let file = folder.path().join("hash_k12.so");

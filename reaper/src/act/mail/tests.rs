@@ -300,7 +300,7 @@ fn a_hung_program_is_killed_with_its_children() {
 }
 
 #[test]
-fn what_failed_and_why_is_told() {
+fn a_failure_is_reported_with_its_cause() {
     let site = Site::new();
     let mail = sendmail(site.program("echo said >&2; echo why >&2; sleep 30 & exit 75"));
     let said = send(&mail, &message(&mail), LIMIT).unwrap_err().to_string();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_the_connection_counts_and_not_who_listens() {
+    fn the_owner_of_the_connection_counts_and_not_that_of_the_listener() {
         if !geteuid().is_root() {
             eprintln!("skipped: sockets of others need root");
             return;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_nobody_took_is_nobodys() {
+    fn a_connection_that_was_not_accepted_has_no_owner() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
         let short = Duration::from_millis(50);
         assert_eq!(seen("127.0.0.1:0", loopback, None, short), None);

@@ -82,7 +82,7 @@ fn gaps_and_what_is_not_known_are_not_drawn_as_idle() {
 }
 
 #[test]
-fn many_marks_leave_labels_that_do_not_meet() {
+fn labels_of_many_marks_do_not_overlap() {
     let mut busy = record();
     busy.events = (0..60)
         .map(|at| event(at * 10, Decision::Warn, Stall::Idle))

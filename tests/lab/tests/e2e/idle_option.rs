@@ -180,7 +180,7 @@ fn what_the_rules_do_not_allow_is_refused() -> Result<(), LabError> {
     let lab = lab()?;
     let user = &lab.users()[0];
     let off = "--gpufrac-idle=off";
-    let told = "gpufrac: this job may not have --gpufrac-idle=off, only default or long. \
+    let told = "gpufrac: this job cannot use --gpufrac-idle=off, only default or long. \
              gpu-help@example.org";
     let bio = "--account=bio";
     for (program, last) in [

@@ -136,7 +136,7 @@ fn a_running_job_and_all_daemons_end_with_it() {
 }
 
 #[test]
-fn so_does_a_lab_that_is_about_to_start() {
+fn a_lab_that_is_starting_ends_with_its_program() {
     let temporary = tempfile::tempdir().expect("a folder");
     let has = |wanted: &str| {
         let labs = std::fs::read_dir(temporary.path()).expect("the folder");

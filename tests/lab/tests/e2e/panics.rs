@@ -60,7 +60,7 @@ fn named(package: &str) -> BTreeSet<String> {
 
 /// So no exported function lacks the boundary, which the table adds.
 #[test]
-fn what_plugins_export_is_what_their_tables_name() {
+fn plugins_export_only_the_functions_of_their_tables() {
     let packages = ["job-submit", "cli-filter", "spank"];
     for (plugin, package) in PLUGINS.iter().zip(packages) {
         let library = planted().join(format!("lib{plugin}.so"));

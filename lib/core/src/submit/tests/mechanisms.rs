@@ -350,7 +350,7 @@ fn where_several_mechanisms_are_the_costliest_rounding_applies() {
 }
 
 #[test]
-fn a_mechanism_goes_where_it_is() {
+fn a_named_mechanism_is_the_one_that_is_granted() {
     for (tres, text, mechanism) in [
         ("gpufrac:mps:0.3", "gpufrac:30,shard:mps:30", "30:mech=mps"),
         ("gpufrac:mig:0.3", "gpufrac:50,shard:half:50", "50:mech=mig"),

@@ -58,7 +58,7 @@ fn each_task_counts() {
 }
 
 #[test]
-fn before_slurm_counts_so_it_is_refused() {
+fn a_fraction_for_each_task_is_refused_before_slurm_23_11() {
     let early = JobRequest {
         form: GresForm::Colon,
         ..tasks("gpu", "gres:gpufrac:0.25")
@@ -71,7 +71,7 @@ fn before_slurm_counts_so_it_is_refused() {
 }
 
 #[test]
-fn what_does_not_go_with_it() {
+fn options_that_exclude_a_fraction_for_each_task() {
     for tres in ["gres/gpu:gpufrac:0.25", "gres/gpu:0.25"] {
         let reason = no(&tasks("gpu", tres));
         assert!(

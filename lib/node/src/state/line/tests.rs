@@ -44,7 +44,7 @@ impl Folder {
 }
 
 #[test]
-fn who_comes_first_goes_first() {
+fn waiters_have_their_turn_in_order_of_arrival() {
     let folder = folder();
     let gone = Mutex::new(Vec::new());
     let held = folder.locks.gpu(GPU, LONG).unwrap();
@@ -102,7 +102,7 @@ fn an_epilog_is_seen_while_it_is_at_work_and_nobody_waits_for_its_note() {
 }
 
 #[test]
-fn who_pauses_stops_nobody_and_keeps_the_place() {
+fn a_pausing_waiter_blocks_nobody_and_keeps_its_place() {
     let folder = folder();
     let mut first = folder.locks.line(GPU).unwrap();
     drop(first.turn(|_| false).unwrap());
@@ -152,7 +152,7 @@ fn a_line_that_moves_is_waited_for() {
 }
 
 #[test]
-fn what_a_waiter_sees_is_who_is_before_it() {
+fn a_waiter_sees_the_waiters_before_it() {
     let folder = folder();
     let held = folder.locks.gpu(GPU, LONG).unwrap();
     let mut line = folder.locks.line(GPU).unwrap();

@@ -263,7 +263,7 @@ fn wait_for_no_lease(lab: &Lab, node: &str) -> Result<(), LabError> {
 }
 
 #[test]
-fn what_others_left_is_ended_without_another_job() -> Result<(), LabError> {
+fn remains_of_ended_jobs_are_removed_without_another_job() -> Result<(), LabError> {
     let mut lab = lab(&[("mode", "\"off\"")], "").start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
 
@@ -367,7 +367,7 @@ fn a_process_that_computes_without_a_lease_is_told_of() -> Result<(), LabError> 
 }
 
 #[test]
-fn what_is_not_known_is_not_touched() -> Result<(), LabError> {
+fn instances_without_a_lease_are_not_touched() -> Result<(), LabError> {
     // Longer than it takes to find the instance.
     let windows = [("never_used", "\"20s\""), ("idle", "\"20s\"")];
     let lab = lab(&windows, "").start()?;

@@ -131,7 +131,7 @@ fn said(outcome: &Outcome) -> usize {
 }
 
 #[test]
-fn what_newcomers_write_is_answered_once_with_what_to_write() -> Result<(), LabError> {
+fn common_wrong_requests_are_answered_once_with_the_right_one() -> Result<(), LabError> {
     let lab = Lab::builder().pools(POOLS).partition("cpu", "").start()?;
     let bare = without_filter(&lab);
     let mut wrong = Vec::new();
