@@ -86,7 +86,7 @@ fn the_text_of_a_snapshot() {
 }
 
 #[test]
-fn a_slice_that_is_there_twice_is_told_once() {
+fn a_slice_with_two_entries_is_exported_once() {
     let twice = Snapshot {
         slices: vec![slice(17), slice(17)],
         ..Snapshot::default()

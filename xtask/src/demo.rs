@@ -237,7 +237,7 @@ impl Story {
                     && mig.is_some_and(|mig| u32::from(mig.placement.start) == start)
             });
             let Some(lease) = lease else {
-                return (start, size, vec!["nobody's".to_owned()]);
+                return (start, size, vec!["no lease".to_owned()]);
             };
             let job = lease.job_id;
             let fraction = jobs.iter().find(|(id, _)| *id == job);

@@ -28,7 +28,7 @@ pub const PATH_ENV: &str = "GPUFRAC_CONFIG";
 /// configuration cannot be read.
 pub const NODES: &str = "/run/gpufrac/nodes";
 /// The folder with the last valid configuration of each node of this machine. Prolog, epilog and steps use it while
-/// gpufrac.toml has a mistake. It lies in /var, so that a node with a mistake in its file works after a reboot, too.
+/// gpufrac.toml has a mistake. It is in /var, so that a node with a mistake in its file works after a reboot, too.
 pub const LAST_GOOD: &str = "/var/lib/gpufrac/last-good";
 
 /// The file name of a node's copy in [`LAST_GOOD`]. The name also depends on the path of the configuration, so that

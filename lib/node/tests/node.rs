@@ -106,7 +106,7 @@ fn a_slice_is_carved_and_released() {
 }
 
 #[test]
-fn a_gpu_is_filled_to_the_brim() {
+fn a_gpu_is_filled_completely() {
     let Some(world) = ready() else { return };
     let jobs = [
         job(1, 0, 13),
@@ -847,7 +847,7 @@ fn a_lease_that_is_a_link_is_not_read() {
 }
 
 #[test]
-fn after_a_reboot_the_leases_of_before_are_dropped() {
+fn after_a_reboot_earlier_leases_are_dropped() {
     let Some(world) = ready() else { return };
     world.prolog(job(1, 0, 25)).ok();
     world

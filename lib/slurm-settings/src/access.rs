@@ -28,7 +28,7 @@ impl Closed {
         let (severity, what) = match &self.slurm_user {
             Some(user) => (
                 Severity::Error,
-                format!("slurmctld runs as {user}, which this keeps from gpufrac.toml: it refuses every fraction"),
+                format!("slurmctld runs as {user}, which cannot read gpufrac.toml because of this: it refuses every fraction"),
             ),
             None => (
                 Severity::Warning,

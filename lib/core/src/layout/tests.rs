@@ -109,7 +109,7 @@ fn every_builtin_geometry_is_proven() {
 }
 
 #[test]
-fn menus_by_the_dozen_are_proven_or_refused_for_a_reason() {
+fn many_random_menus_are_proven_or_refused_for_a_reason() {
     for model in SEVEN {
         let geometry = builtin(model);
         for menu in [

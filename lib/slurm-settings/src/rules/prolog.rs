@@ -183,7 +183,7 @@ pub(in super::super) fn script(
     let running = running.unwrap_or_default();
     let of_file = runs(settings, key, program, &written, place.clone());
     let is_error = |finding: &Finding| finding.severity == Severity::Error;
-    // One of the two may be right: the line that was corrected since, or that of before a mistake.
+    // One of the two may be right: the line that was corrected since, or the line from before the mistake.
     let of_running = match running == written || of_file.as_ref().is_some_and(is_error) {
         true => None,
         false => runs(

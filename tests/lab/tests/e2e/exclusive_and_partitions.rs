@@ -138,7 +138,7 @@ fn jobs_submitted_from_inside_a_fraction_get_what_they_ask_for() -> Result<(), L
 }
 
 #[test]
-fn a_change_of_partition_is_no_way_round_its_rules() -> Result<(), LabError> {
+fn a_change_of_partition_does_not_bypass_its_rules() -> Result<(), LabError> {
     let lab = lab()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let job = lab.sbatch(

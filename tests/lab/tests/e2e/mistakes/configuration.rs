@@ -110,7 +110,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     )
     .mended(|site| site.reconfigure()),
     Mistake::new(
-        "users who ask for the Type of before",
+        "users who request the former Type",
         |_| Ok(()),
         // There is no mistake on the host itself.
         &[],

@@ -64,7 +64,7 @@ fn calm(site: &mut Site) -> Result<(), LabError> {
 /// slurmctld's saved state, and a copy of it.
 fn state_of_slurmctld(site: &Site) -> (PathBuf, PathBuf) {
     let root = site.lab.folder().root();
-    (root.join("state"), root.join("state-of-before"))
+    (root.join("state"), root.join("earlier-state"))
 }
 
 fn copy(from: &std::path::Path, to: &std::path::Path) {
@@ -197,7 +197,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
     )
     .mended(node_setup),
     Mistake::new(
-        "GPUs that something keeps from MIG mode",
+        "GPUs in use that cannot switch to MIG mode",
         |site| {
             site.lab.gpusim(site.node(), &["mig", "0", "off"])?;
             site.lab.gpusim(site.node(), &["mig", "1", "off"])?;

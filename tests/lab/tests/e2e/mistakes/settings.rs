@@ -92,7 +92,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "required"
     ),
     in_file!(
-        "the GPUs of before in gres.conf",
+        "the former GPUs in gres.conf",
         "gres.conf",
         "Name=gpu Type=half",
         "Name=gpu Type=h100",
@@ -120,7 +120,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "Gres=gpu:half:4,shard:half:200,gpufrac:200"
     ),
     in_file!(
-        "the counts of before in slurm.conf",
+        "the former counts in slurm.conf",
         "slurm.conf",
         "gpu:half:4,shard:half:200,gpufrac:200",
         "gpu:h100:2",

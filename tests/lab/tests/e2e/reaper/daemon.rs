@@ -340,7 +340,7 @@ fn all_slices_of_a_job_whose_epilog_never_came_are_ended() -> Result<(), LabErro
 }
 
 #[test]
-fn a_process_that_computes_without_a_lease_is_told_of() -> Result<(), LabError> {
+fn a_process_that_computes_without_a_lease_is_reported() -> Result<(), LabError> {
     let lab = lab(&[("mode", "\"off\"")], "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let job = submit(&lab, user, &[QUARTER], "sleep 1000")?;
