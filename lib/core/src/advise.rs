@@ -196,7 +196,7 @@ fn choose(plan: &Plan<'_>, kind: Kind) -> Choice {
             mechanism: Mechanism::Timeslice,
             keys: "layout = \"whole\"\n",
             reasons: vec![
-                "Without MIG only a whole GPU holds against users who try to get round limits.",
+                "Without MIG only a whole GPU holds against users who try to exceed their limits.",
                 "Each job gets a whole GPU with gpufrac:1.",
             ],
         },
@@ -246,7 +246,7 @@ fn on_mig(plan: &Plan<'_>, shared_mps: bool) -> Choice {
         }
     };
     if plan.untrusted {
-        reasons.push("Users cannot get round the limits of an instance.");
+        reasons.push("Users cannot exceed the limits of an instance.");
     }
     Choice {
         mechanism: Mechanism::Mig,

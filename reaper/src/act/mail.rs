@@ -137,7 +137,7 @@ fn in_short(stall: Stall) -> &'static str {
         Stall::NeverUsed => "its GPU was never used",
         Stall::Idle => "its GPU is idle",
         Stall::Finished => "it holds GPU memory without a process",
-        Stall::OverShare => "it takes more than its share of the GPU",
+        Stall::OverShare => "it uses more than its share of the GPU",
     }
 }
 
@@ -147,7 +147,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         .at_ms
         .saturating_add(notice.ends_in.as_millis() as u64);
     let what = format!(
-        "Your job {} holds {} of a GPU ({}) on node {}. It will be {} at {}, in {} from when this was written, if nothing changes.",
+        "Your job {} holds {} of a GPU ({}) on node {}. It will be {} at {}, {} after this message was written, unless this changes.",
         record.job,
         plain(&record.fraction),
         plain(&record.profile),
@@ -157,7 +157,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         span(notice.ends_in),
     );
     let why = format!(
-        "Why: {} ({}). That has lasted for {}; {} ends jobs after {}. Measured by: {}.",
+        "Reason: {} ({}), for {} until now; {} ends jobs after {}. Source of the samples: {}.",
         words::stall(event.stall),
         event.stall,
         span_ms(event.stalled_ms),
@@ -165,7 +165,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         span_ms(event.window_ms),
         event.source,
     );
-    let dry_run = "This is a dry-run: nothing will be done to the job.".to_owned();
+    let dry_run = "This is a dry-run: the job will not be ended.".to_owned();
     let said = [what, why]
         .into_iter()
         .chain(event.dry_run.then_some(dry_run));
@@ -182,7 +182,7 @@ fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> 
         let at = notice.ends_in.saturating_sub(before);
         let at_ms = event.at_ms.saturating_add(at.as_millis() as u64);
         options.push(format!(
-            "Catch {signal} in the batch script and write a checkpoint: it comes at {}, {} before the end.",
+            "Catch {signal} in the batch script and write a checkpoint: the signal comes at {}, {} before the end.",
             event_time(record, at_ms),
             span(before.min(notice.ends_in)),
         ));
@@ -218,11 +218,10 @@ fn closing(record: &Record, attached: bool) -> String {
     let job = record.job;
     match attached {
         true => format!(
-            "The attached chart shows the job's whole life. `gpufrac why {job}` shows what was measured and decided."
+            "The attached chart shows the activity of the whole job. `gpufrac why {job}` shows the samples and the decisions."
         ),
         false => format!(
-            "`gpufrac why {job}` shows what was measured and decided, `gpufrac why {job} --svg FILE` writes a chart \
-             of it."
+            "`gpufrac why {job}` shows the samples and the decisions, `gpufrac why {job} --svg FILE` writes a chart of them."
         ),
     }
 }

@@ -65,7 +65,7 @@ impl Daemon {
         let same = job.restart_count == watched.lease.restart_count;
         if !same || job.state != JobState::Running {
             // A suspended job is idle, but its user is not the cause.
-            let reason = "it is suspended, or on its way out";
+            let reason = "it is suspended or ending";
             watched.watch.mark_active(now, reason);
             return false;
         }

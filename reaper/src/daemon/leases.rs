@@ -80,7 +80,7 @@ impl Daemon {
                 let is_old = age > longest_gap.as_secs().max(LONGEST_START_S);
                 let known = self.leases_known;
                 if is_old || known.is_some_and(|known| now.since(known) > longest_gap) {
-                    watch.mark_active(now, "what it did before is not known");
+                    watch.mark_active(now, "its earlier activity is unknown");
                 }
                 watch
             }

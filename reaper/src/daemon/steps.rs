@@ -157,7 +157,7 @@ impl Daemon {
         now: BootTime,
     ) -> Result<bool, SlurmError> {
         let text = format!(
-            "gpufrac: job {} is {}: {}, for {}; `gpufrac why {}` shows it",
+            "gpufrac: job {} is {}: {}, for {}; `gpufrac why {}` shows the reason",
             due.job,
             words::end(action),
             words::stall(due.stalled.stall),

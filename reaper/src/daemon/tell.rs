@@ -25,7 +25,7 @@ impl Daemon {
             (stall, _) => words::stall(stall).to_owned(),
         };
         format!(
-            "gpufrac: job {job} will be {} in {} (at {at}): {reason}. `gpufrac why {job}` shows what was measured",
+            "gpufrac: job {job} will be {} in {} (at {at}): {reason}. `gpufrac why {job}` shows the samples",
             words::end(action),
             words::span(ends_in),
         )

@@ -89,7 +89,7 @@ impl Watch {
     /// Adds a sample of each slice, in order. Activity in a gap longer than `longest_gap` is unknown.
     pub fn observe(&mut self, now: BootTime, samples: &[Sample], longest_gap: Duration) {
         if now.since(self.sampled) > longest_gap {
-            self.restart_window(now, "nobody looked for too long");
+            self.restart_window(now, "no sample was taken for too long");
         }
         self.sampled = now;
         self.further

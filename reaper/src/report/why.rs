@@ -179,7 +179,7 @@ pub fn explain(record: &Record, width: usize) -> Vec<String> {
     lines.extend(wrapped(&measured(record), width, ""));
     lines.push(String::new());
     if record.events.is_empty() {
-        lines.push("Nothing was decided about this job.".to_owned());
+        lines.push("No decision was made about this job.".to_owned());
     }
     for event in &record.events {
         lines.extend(wrapped(&sentence(record, event), width, "  "));
@@ -207,7 +207,7 @@ fn head(record: &Record, width: usize) -> Vec<String> {
     };
     let until = match record.ended_ms {
         Some(ended) => format!("until {}", event_time(record, ended)),
-        None => "not over when this was written".to_owned(),
+        None => "still running when this record was written".to_owned(),
     };
     let gib = record.memory_mib as f64 / 1024.0;
     let rows = [
@@ -230,7 +230,7 @@ fn head(record: &Record, width: usize) -> Vec<String> {
             (gib * 10.0).floor() / 10.0,
             plain(&record.device)
         ),
-        format!("asked for: --gpufrac-idle={}", record.wish),
+        format!("requested: --gpufrac-idle={}", record.wish),
         format!("measured from {}, {until}", utc(record.began_unix)),
     ];
     rows.iter()
@@ -265,7 +265,7 @@ fn measured(record: &Record) -> String {
     let names = Source::ALL.iter().filter(|source| used(source));
     let names: Vec<&str> = names.map(|source| source.name()).collect();
     format!(
-        "{samples} samples by {}: the slice was busy in {:.1} % of them; {:.1} % could not tell, which counts as busy.",
+        "{samples} samples by {}: the slice was busy in {:.1} % of them; {:.1} % had no value, which counts as busy.",
         names.join(", "),
         percent(busy),
         percent(unknown)
@@ -276,7 +276,7 @@ fn measured(record: &Record) -> String {
 fn sentence(record: &Record, event: &Event) -> String {
     let when = event_time(record, event.at_ms);
     let dry_run = match event.dry_run {
-        true => " in dry-run (this was said, not done)",
+        true => " in dry-run (logged only)",
         false => "",
     };
     let what = done(event.decision);
@@ -307,16 +307,16 @@ fn advice(record: &Record) -> Vec<String> {
         return Vec::new();
     };
     let begin = match last.decision {
-        _ if last.dry_run => "Nothing was done to the job: the policy is in dry-run.",
+        _ if last.dry_run => "The job was not changed: the policy is in dry-run.",
         Decision::Clear => return Vec::new(),
-        Decision::Requeue | Decision::Cancel => "So that the next job is not ended too:",
+        Decision::Requeue | Decision::Cancel => "To prevent this for the next job:",
         Decision::Warn | Decision::Signal | Decision::Refuse => "What you can do:",
     };
     let mut advice = vec![begin.to_owned()];
     let job = record.ended_ms.is_none().then_some(record.job);
     advice.extend(remedies(job, last.stall));
     advice.push(
-        "A job that has to wait long can be submitted with `--gpufrac-idle=long`, or `--gpufrac-idle=off`, where the \
+        "A job that must wait long for its work can be submitted with `--gpufrac-idle=long`, or `--gpufrac-idle=off`, where the \
          rules of your site allow it."
             .to_owned(),
     );
@@ -437,10 +437,10 @@ mod tests {
             "slice: 0.25 of a GPU of pool h100 (2g.20gb), 19.6 GiB",
             "--gpufrac-idle=default",
             "measured from 2026-11-18 11:06:44 UTC, until 2026-11-18 21:06:44 UTC",
-            "3300 samples by gpm: the slice was busy in 37.3 % of them; 7.8 % could not tell",
-            "2026-11-18 11:26:44 UTC: warned in dry-run (this was said, not done) by",
+            "3300 samples by gpm: the slice was busy in 37.3 % of them; 7.8 % had no value",
+            "2026-11-18 11:26:44 UTC: warned in dry-run (logged only) by",
             "[reaper.rule.interactive]",
-            "nothing has used the slice since the job started (never-used) for 20m of 2h",
+            "no process has used the slice since the job started (never-used) for 20m of 2h",
             "used again, last sample by gpm.",
             "(idle) for 3h 40m of 4h",
             "by gpm; SIGUSR1 to the batch script.",
@@ -448,7 +448,7 @@ mod tests {
             "the breaker of the node is open.",
             "requeued by [reaper]",
             "100 % ┤",
-            "So that the next job is not ended too:",
+            "To prevent this for the next job:",
             "- Use the GPU",
         ] {
             let joined = lines.join(" ").replace("   ", " ").replace("  ", " ");
@@ -472,8 +472,8 @@ mod tests {
         empty.ended_ms = None;
         let text = explain(&empty, 80).join("\n");
         assert!(text.contains("No sample was taken."));
-        assert!(text.contains("Nothing was decided about this job."));
-        assert!(text.contains("not over when this was written"));
+        assert!(text.contains("No decision was made about this job."));
+        assert!(text.contains("still running when this record was written"));
         assert!(!text.contains("scancel"));
     }
 }

@@ -62,10 +62,12 @@ pub(crate) fn clipped(text: &str, most: usize) -> String {
 /// The stall, in words for the user.
 pub(crate) fn stall(stall: Stall) -> &'static str {
     match stall {
-        Stall::NeverUsed => "nothing has used the slice since the job started",
+        Stall::NeverUsed => "no process has used the slice since the job started",
         Stall::Idle => "the slice has been idle",
-        Stall::Finished => "the last process on the slice is gone, but its memory is still held",
-        Stall::OverShare => "the job takes more of the GPU than its share",
+        Stall::Finished => {
+            "the last process on the slice has ended, but its memory is still allocated"
+        }
+        Stall::OverShare => "the job uses more of the GPU than its share",
     }
 }
 
@@ -84,8 +86,8 @@ pub(crate) fn done(decision: Decision) -> &'static str {
 /// The action, after the words "it will be".
 pub(crate) fn end(action: Action) -> &'static str {
     match action {
-        Action::Requeue => "put back in the queue",
-        Action::RequeueHold => "put back in the queue and held there",
+        Action::Requeue => "requeued",
+        Action::RequeueHold => "requeued and held",
         Action::Cancel => "cancelled",
     }
 }
@@ -106,27 +108,25 @@ pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
     match stall {
         Stall::OverShare => {
             say(
-                "Stay within the share: limit the memory that your framework takes, and start no process outside of \
-                 the job's environment.",
+                "Stay within the share: limit the memory of your framework, and start no process outside of the job's environment.",
             );
-            say("Or ask for a larger fraction.");
-            said.extend(end("If the job is not needed any more, end it"));
+            say("Or request a larger fraction.");
+            said.extend(end("If the job is no longer needed, end it"));
         }
         Stall::Finished => {
             said.extend(end("If the work is done, end the job"));
-            let batch = "Let the batch script end with its last GPU program; what follows can be a job without a GPU.";
+            let batch = "Let the batch script end with its last GPU program; run the later steps in a job without a GPU.";
             said.push(batch.to_owned());
         }
         Stall::NeverUsed | Stall::Idle => {
             say("Use the GPU: any work on it counts.");
             say(
-                "If the program should be on the GPU and is not, look at its output: a framework without CUDA goes on \
-                 with the CPU alone and says so only there.",
+                "If the program should use the GPU and does not, read its output: a framework without CUDA continues on the CPU and reports this only there.",
             );
             say(
-                "If it works in bursts, ask for a smaller fraction, or prepare the data in a job without a GPU.",
+                "If it works in bursts, request a smaller fraction, or prepare the data in a job without a GPU.",
             );
-            said.extend(end("If the job is not needed any more, end it"));
+            said.extend(end("If the job is no longer needed, end it"));
         }
     }
     said

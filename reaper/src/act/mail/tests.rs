@@ -99,17 +99,17 @@ fn a_warning_says_what_when_why_and_what_to_do() {
     let message = message(&mail);
     assert_eq!(
         message.subject,
-        "Job 4242 on gn07 will be put back in the queue in 20m: its GPU is idle"
+        "Job 4242 on gn07 will be requeued in 20m: its GPU is idle"
     );
     let text = flat(&message.text);
     for wanted in [
         "Your job 4242 holds 0.25 of a GPU (2g.20gb) on node gn07.",
-        "It will be put back in the queue at 2026-11-18 20:46:44 UTC, in 20m from",
-        "Why: the slice has been idle (idle). That has lasted for 3h 40m; [reaper] ends jobs after 4h. \
-         Measured by: gpm.",
+        "It will be requeued at 2026-11-18 20:46:44 UTC, 20m after",
+        "Reason: the slice has been idle (idle), for 3h 40m until now; [reaper] ends jobs after 4h. \
+         Source of the samples: gpm.",
         "- Use the GPU",
         "`scancel 4242`",
-        "Catch SIGUSR1 in the batch script and write a checkpoint: it comes at 2026-11-18 20:41:44 UTC, 5m before the \
+        "Catch SIGUSR1 in the batch script and write a checkpoint: the signal comes at 2026-11-18 20:41:44 UTC, 5m before the \
          end.",
         "submit it with `--gpufrac-idle=long` (4 times as long).",
         "Ask hpc@example.org for an exemption.",
@@ -173,7 +173,7 @@ fn a_dry_run_says_so() {
         "{}",
         message.subject
     );
-    assert!(message.text.contains("nothing will be done to the job"));
+    assert!(message.text.contains("the job will not be ended"));
     assert!(flat(&message.text).contains("`gpufrac why 4242 --svg FILE`"));
     assert_eq!(message.chart_svg, None);
 }

@@ -133,7 +133,7 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
     wait_until_held(
         &lab,
         missing,
-        "names `/nowhere/spank_gpufrac.so`, which is not there",
+        "names `/nowhere/spank_gpufrac.so`, which does not exist",
     )?;
     fs::remove_file(&plugstack.path).expect("root may");
     let absent = on(&first, &[])?;

@@ -265,7 +265,7 @@ fn users_get_mail_and_a_mail_program_that_hangs_stops_nothing() -> Result<(), La
     let text = text.join(" ");
     let why = format!("gpufrac why {job}");
     for part in [
-        "nothing has used the slice",
+        "no process has used the slice",
         "cancelled at 20",
         &why,
         "Ask gpu-help.",

@@ -66,7 +66,7 @@ fn submit(lab: &Lab, user: &User, args: &[&str], script: &str) -> Result<JobId, 
 }
 
 /// The reaper's words when it cancels a warning because the machine stood still for seconds.
-const STOOD_STILL: &str = "nobody looked for too long";
+const STOOD_STILL: &str = "no sample was taken for too long";
 
 /// Removes each escalation that ended because the machine stood still; `read` returns a decision's name and whether
 /// it says so.

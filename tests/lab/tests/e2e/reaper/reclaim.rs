@@ -16,7 +16,7 @@ fn an_unused_slice_is_reclaimed_after_a_warning() -> Result<(), LabError> {
     // After a standstill the activity is unknown.
     let paused = lab.reaper_log(node)?.contains(STOOD_STILL);
     assert!(
-        output.contains("nothing has used the slice") || paused,
+        output.contains("no process has used the slice") || paused,
         "{output}"
     );
     let shown = lab
