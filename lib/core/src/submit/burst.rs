@@ -70,7 +70,7 @@ pub enum BurstRefusal {
     None {
         /// The pool.
         pool: String,
-        /// Why.
+        /// The reason why the pool lends nothing.
         why: NoBurst,
     },
 }
