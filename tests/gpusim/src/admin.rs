@@ -2,16 +2,27 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use nvidia_ml::code::Code;
 use nvidia_ml::model::{MODELS, Model};
 use nvidia_ml::node::{Gpu, GpuInstance, MigDeviceBy, Node};
+use nvidia_ml::processes;
 use nvidia_ml::store::{Store, StoreError};
 
 /// The reasons why a node cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
+    /// A device node that cannot be held.
+    #[error("cannot hold `{}`: {source}", path.display())]
+    Hold {
+        /// The node.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// There is no such GPU model.
     #[error("there is no GPU model `{0}`; write MODEL, MODEL:COUNT, MODEL:mig or MODEL:COUNT:mig with one of {known}", known = model_names())]
     Model(String),
@@ -187,6 +198,29 @@ pub fn set_mig(store: &Store, index: usize, on: bool) -> Result<(), AdminError> 
         Ok(())
     };
     store.update(change).map_err(refused(doing))
+}
+
+/// Holds a GPU, with its device node open, until a signal ends the process.
+///
+/// # Errors
+/// When there is no such GPU, or what the file system answers.
+pub fn hold(store: &Store, index: usize) -> Result<(), AdminError> {
+    let (uuid, minor) = {
+        let node = store.node()?;
+        let gpu = gpu(&node, index)?;
+        (gpu.uuid.clone(), gpu.minor)
+    };
+    let path = store.root().join(format!("dev/nvidia{minor}"));
+    // Without a driver behind the node the kernel opens no more of it than its path.
+    let opened = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(OFlag::O_PATH.bits())
+        .open(&path);
+    let _held = opened.map_err(|source| AdminError::Hold { path, source })?;
+    processes::hold(store.root(), std::process::id(), &uuid)?;
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Chooses how the driver leads from a compute instance to its MIG device.

@@ -158,6 +158,11 @@ enum Command {
         #[arg(long, value_parser = mebibytes)]
         memory: u64,
     },
+    /// Hold a GPU until a signal, as monitoring does: no program sees a process on it, and its MIG mode stays.
+    Hold {
+        /// GPU index.
+        gpu: usize,
+    },
     /// Reset a GPU: instances and compute mode are lost, a pending MIG mode comes into force.
     Reset {
         /// GPU index.
@@ -497,6 +502,7 @@ fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             writeln!(out, "{gpu}/{gi} {}", uuid.as_deref().unwrap_or("-"))?;
         }
         Command::Destroy { instance, force } => admin::destroy(&store, &instance, force)?,
+        Command::Hold { gpu } => admin::hold(&store, gpu)?,
         Command::Reset { gpu } => admin::reset(&store, gpu)?,
         Command::Reboot => admin::reboot(&store)?,
         Command::Run {

@@ -216,6 +216,31 @@ impl Record {
     }
 }
 
+/// In ROOT: a file for each process that holds a GPU without a context, as monitoring does: `PID.START.GPU-UUID`.
+const AGENTS: &str = "agents";
+
+/// Lets a process hold a GPU for as long as it lives: it is on no list of processes, and keeps MIG mode as it is.
+///
+/// # Errors
+/// What the file system answers.
+pub fn hold(root: &Path, pid: u32, gpu_uuid: &str) -> Result<(), StoreError> {
+    let folder = root.join(AGENTS);
+    fs::create_dir_all(&folder).map_err(StoreError::io(&folder))?;
+    let ticks = start_ticks(pid).unwrap_or_default();
+    let path = folder.join(format!("{pid}.{ticks}.{gpu_uuid}"));
+    fs::write(&path, "").map_err(StoreError::io(&path))
+}
+
+/// Whether a process that lives holds a GPU in this way.
+#[must_use]
+pub fn is_held(root: &Path, gpu_uuid: &str) -> bool {
+    let entries = fs::read_dir(root.join(AGENTS)).into_iter().flatten();
+    entries.flatten().any(|entry| {
+        let is_of_gpu = entry.file_name().to_string_lossy().ends_with(gpu_uuid);
+        is_of_gpu && named(&entry).is_some_and(|(pid, ticks)| start_ticks(pid) == Some(ticks))
+    })
+}
+
 /// Pid and start time in the name of a file.
 fn named(entry: &DirEntry) -> Option<(u32, u64)> {
     let name = entry.file_name();

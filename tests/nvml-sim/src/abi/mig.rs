@@ -119,7 +119,9 @@ nvml! {
         let root = call.root();
         let activation = call.session.store.update(|node| {
             let gpu = &mut node.gpus[index];
-            let busy = processes::live(root)?.iter().any(|process| process.gpu_uuid == gpu.uuid);
+            let computes = |process: &processes::Process| process.gpu_uuid == gpu.uuid;
+            let busy = processes::live(root)?.iter().any(computes)
+                || processes::is_held(root, &gpu.uuid);
             gpu.set_mig_mode(mode == 1, busy)
         })?;
         status.set(activation.map_or_else(|code| code.0, |()| 0))
