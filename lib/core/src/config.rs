@@ -15,7 +15,7 @@ mod tests;
 
 use crate::crc64::crc64;
 pub use crate::mechanism::Mechanism;
-pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength};
+pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 pub use error::{ConfigError, ConfigErrors, Problem};
 pub use tables::{Config, PartitionRules, Paths, VERSION};
 

@@ -146,11 +146,12 @@ impl Lease {
         self.slice.held.mechanism()
     }
 
-    /// The MIG profile, with `+mps` if jobs share the instance; without MIG the mechanism.
+    /// The MIG profile, with `+mps` where it is shared; `bare` for a whole GPU with MIG off; else the mechanism.
     pub fn kind(&self) -> String {
         match &self.slice.held {
             Held::Mig(mig) => mig.profile_name.clone(),
             Held::MigMps { mig, .. } => format!("{}+mps", mig.profile_name),
+            Held::Bare => "bare".to_owned(),
             held => held.mechanism().to_string(),
         }
     }
@@ -164,7 +165,9 @@ impl Lease {
             Held::MigMps { mps: part, .. } => mps(part, 50),
             Held::Mps(Some(part)) => mps(part, 100),
             Held::Hami(Some(hami)) => hami.burst.then_some(Units::WHOLE),
-            Held::Mps(None) | Held::Hami(None) | Held::Mig(_) | Held::Timeslice => None,
+            Held::Mps(None) | Held::Hami(None) | Held::Mig(_) | Held::Bare | Held::Timeslice => {
+                None
+            }
         }
     }
 

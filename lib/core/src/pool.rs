@@ -49,6 +49,8 @@ pub struct PoolOptions {
     pub timeslice: Option<TimesliceLength>,
     /// `framework_hints`, for all but mig.
     pub framework_hints: bool,
+    /// `whole`, for mig: what a whole GPU is.
+    pub whole: WholeGpu,
     /// `reuse`, for mig: how long an instance is kept after its job for the next job of the same user.
     pub reuse: Option<Duration>,
     /// `burst_max` and `burst_default`, for mps with tenancy `shared`, mig+mps and hami; None lends no idle compute.
@@ -74,6 +76,16 @@ pub enum Tenancy {
     Shared,
     /// Each job has its own daemon, with limits that it cannot raise; the daemons take turns on the GPU.
     Private,
+}
+
+/// What a whole GPU of a pool of MIG is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum WholeGpu {
+    /// The largest MIG instance.
+    #[default]
+    Mig,
+    /// The GPU itself with MIG off, with peer access over NVLink. MIG mode is switched by demand.
+    Bare,
 }
 
 /// How long a time slice is: the words of `nvidia-smi compute-policy --set-timeslice`.
@@ -141,6 +153,11 @@ impl Pool {
         // HAMi-core can only lift its limit.
         let can_be = self.mechanism != Mechanism::Hami || ceiling == Units::WHOLE;
         (ceiling > share && can_be).then_some(ceiling)
+    }
+
+    /// Whether MIG mode of its GPUs changes for jobs.
+    pub fn switches_mig(&self) -> bool {
+        self.options.whole == WholeGpu::Bare
     }
 
     /// Whether a whole GPU can be lent as one device of Slurm.

@@ -8,7 +8,7 @@ use super::read::{Field, Section, Source};
 use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
-use crate::pool::{Burst, PoolOptions, Tenancy, TimesliceLength};
+use crate::pool::{Burst, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 
 /// Clients of one MPS server on a GPU of Volta or later (NVIDIA's MPS guide, "client-server connection limits"; newer
 /// editions say 60). A MIG instance has its share of them: a half with three of seven compute slices has 20.
@@ -35,7 +35,7 @@ pub(super) fn least_share(mechanism: Mechanism, options: &PoolOptions) -> Units 
 }
 
 /// The keys, and the mechanisms and layouts for which each has a meaning.
-const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 12] = {
+const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 13] = {
     use LayoutKind::{Halves, Shares, Slices, Uniform, Whole};
     use Mechanism::{Hami, Mig, MigMps, Mps, Timeslice};
     [
@@ -54,6 +54,7 @@ const KEYS: [(&str, &[Mechanism], &[LayoutKind]); 12] = {
             &[Shares, Halves],
         ),
         ("library", &[Hami], &[Shares]),
+        ("whole", &[Mig], &[Uniform, Whole]),
         ("reuse", &[Mig], &[Halves, Slices, Uniform, Whole]),
     ]
 };
@@ -116,6 +117,10 @@ pub(super) fn read(
             ("long", TimesliceLength::Long),
         ];
         options.timeslice = one_of(source, &item, &words);
+    }
+    if let Some(item) = section.get("whole") {
+        let words = [("mig", WholeGpu::Mig), ("bare", WholeGpu::Bare)];
+        options.whole = one_of(source, &item, &words).unwrap_or_default();
     }
     if let Some(item) = section.get("reuse") {
         options.reuse = reuse(source, &item);

@@ -17,7 +17,7 @@ use crate::ids::GpuIndex;
 use crate::layout::{Layout, LayoutError, LayoutKind};
 use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
-use crate::pool::Pool;
+use crate::pool::{Pool, WholeGpu};
 
 impl Config {
     /// Reads the text of a file. `path` is used in messages only.
@@ -282,7 +282,7 @@ fn name_of(source: &mut Source<'_>, section: &Section<'_, '_>) -> Option<String>
     Some(name.to_owned())
 }
 
-const POOL_KEYS: [&str; 19] = [
+const POOL_KEYS: [&str; 20] = [
     "mechanism",
     "layout",
     "gpu",
@@ -298,6 +298,7 @@ const POOL_KEYS: [&str; 19] = [
     "timeslice",
     "framework_hints",
     "library",
+    "whole",
     "reuse",
     "partitions",
     "nodes",
@@ -341,7 +342,13 @@ fn pool(
             let solved = match (mechanism, kind) {
                 (_, LayoutKind::Shares) => Layout::shares(mechanism.name(), *memory, menu, least),
                 (Mechanism::MigMps, _) => Layout::shared_halves(geometry, menu, least, equal),
-                (Mechanism::Mig, kind) => Layout::solve(geometry, kind, menu, equal),
+                (Mechanism::Mig, kind) => {
+                    let solved = Layout::solve(geometry, kind, menu, equal);
+                    match options.whole {
+                        WholeGpu::Mig => solved,
+                        WholeGpu::Bare => solved.and_then(|layout| layout.with_bare_gpu(geometry)),
+                    }
+                }
                 (_, _) => Layout::whole_gpu(&geometry.model, *memory, menu),
             };
             solved_or_why(source, section, solved)
@@ -371,7 +378,10 @@ fn solved_or_why(
     section: &Section<'_, '_>,
     solved: Result<Layout, LayoutError>,
 ) -> Option<Layout> {
-    let keys = ["menu", "layout", "mechanism"];
+    let keys: &[&str] = match &solved {
+        Err(LayoutError::NeedsReset { .. }) => &["whole"],
+        _ => &["menu", "layout", "mechanism"],
+    };
     let place = keys.iter().find_map(|key| section.get(key));
     match (solved, place) {
         (Ok(layout), _) => Some(layout),

@@ -51,6 +51,27 @@ fn values_are_read() {
 }
 
 #[test]
+fn a_whole_gpu_is_an_instance_or_the_gpu() {
+    let text = include_str!("../../tests/config/valid/whole.toml");
+    let config = Config::parse(text, "gpufrac.toml").unwrap();
+    for (name, whole, profile) in [
+        ("by-demand", WholeGpu::Bare, "whole GPU"),
+        ("whole", WholeGpu::Bare, "whole GPU"),
+        ("ampere", WholeGpu::Mig, "7g.80gb"),
+    ] {
+        let pool = config.pool(name).unwrap();
+        assert_eq!(pool.options.whole, whole, "{name}");
+        assert_eq!(pool.switches_mig(), whole == WholeGpu::Bare);
+        assert!(pool.lends_whole());
+        assert_eq!(pool.layout.largest().unwrap().profile_name, profile);
+        assert_eq!(pool.layout.largest().unwrap().units, Units::WHOLE);
+    }
+    let pieces = &config.pool("by-demand").unwrap().layout;
+    assert_eq!(pieces.menu[0].profile_name, "2g.20gb");
+    assert!(!full().pool("h100").unwrap().switches_mig());
+}
+
+#[test]
 fn every_type_of_a_pool_is_known() {
     for pool in &full().pools {
         assert!(Pool::TYPE_NAMES.contains(&pool.type_name()), "{pool}");

@@ -35,6 +35,9 @@ const WITHOUT_MIG: &[(&str, u64)] = &[
     ("V100-32", 32_768),
 ];
 
+/// Models before Hopper: to change MIG mode takes a reset of the GPU (MIG User Guide, "Enable MIG Mode").
+const RESET_FOR_MIG: [&str; 3] = ["A30-24", "A100-40", "A100-80"];
+
 /// One row: profile name, memory in hundredths of GiB as `-lgip` prints it, multiprocessors.
 type Row = (&'static str, u64, u32);
 
@@ -51,6 +54,12 @@ impl Geometry {
     /// The names that [`Geometry::builtin`] knows.
     pub fn builtin_names() -> &'static [&'static str] {
         NAMES
+    }
+
+    /// Whether the model is known to need a reset for a change of MIG mode. Of a model that the configuration describes only
+    /// the driver knows.
+    pub fn needs_reset_for_mig(&self) -> bool {
+        RESET_FOR_MIG.contains(&self.model.as_str())
     }
 
     /// The geometry of a known model without MIG (no slices, no profiles), with its memory.

@@ -29,6 +29,14 @@ pub enum LayoutError {
         /// Compute slices of the model.
         compute_slices: u8,
     },
+    /// MIG mode of the model does not change by demand.
+    #[error(
+        "{model} changes its MIG mode only by a reset of the GPU, so that whole GPUs without MIG do not come and go by demand; write whole = \"mig\" or leave the key out"
+    )]
+    NeedsReset {
+        /// The GPU model.
+        model: String,
+    },
     /// The size is larger than a device.
     #[error("{} is more than one device of layout \"{kind}\" holds; at most {}", fraction.ratio(), limit.ratio())]
     TooLarge {

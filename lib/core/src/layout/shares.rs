@@ -10,6 +10,8 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::geometry::Geometry;
 
 const HALF: Units = Units(50);
+/// In place of a profile's name.
+const WHOLE_GPU: &str = "whole GPU";
 
 impl Layout {
     /// The layout of a GPU with `memory`, shared in percents. `word` is the name of the mechanism in messages,
@@ -57,12 +59,30 @@ impl Layout {
             fraction: Fraction::ONE,
             units: Units::WHOLE,
             memory,
-            profile_name: "whole GPU".to_owned(),
+            profile_name: WHOLE_GPU.to_owned(),
         }];
         Ok(Layout {
             kind: LayoutKind::Whole,
             ..Layout::of_entries(menu)
         })
+    }
+
+    /// The same, with the GPU itself in place of the instance that is as large as the GPU: MIG is off then.
+    ///
+    /// # Errors
+    /// When the model needs a reset for a change of MIG mode.
+    pub fn with_bare_gpu(mut self, geometry: &Geometry) -> Result<Layout, LayoutError> {
+        if geometry.needs_reset_for_mig() {
+            return Err(LayoutError::NeedsReset {
+                model: geometry.model.clone(),
+            });
+        }
+        for entry in &mut self.menu {
+            if entry.units == Units::WHOLE {
+                WHOLE_GPU.clone_into(&mut entry.profile_name);
+            }
+        }
+        Ok(self)
     }
 
     fn of_entries(menu: Vec<MenuEntry>) -> Layout {

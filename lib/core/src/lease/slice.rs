@@ -36,6 +36,8 @@ pub struct Slice {
 pub enum Held {
     /// A MIG instance of its own.
     Mig(MigSlice),
+    /// The whole GPU with MIG off, in a pool of MIG (`whole = "bare"`).
+    Bare,
     /// A part of a MIG instance by MPS.
     MigMps {
         /// The instance, which several jobs share.
@@ -56,7 +58,7 @@ impl Held {
     #[must_use]
     pub fn mechanism(&self) -> Mechanism {
         match self {
-            Held::Mig(_) => Mechanism::Mig,
+            Held::Mig(_) | Held::Bare => Mechanism::Mig,
             Held::MigMps { .. } => Mechanism::MigMps,
             Held::Mps(_) => Mechanism::Mps,
             Held::Timeslice => Mechanism::Timeslice,
@@ -70,7 +72,7 @@ impl Slice {
     pub fn mig(&self) -> Option<&MigSlice> {
         match &self.held {
             Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
-            Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
+            Held::Bare | Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
         }
     }
 
@@ -78,7 +80,7 @@ impl Slice {
     pub fn mig_mut(&mut self) -> Option<&mut MigSlice> {
         match &mut self.held {
             Held::Mig(mig) | Held::MigMps { mig, .. } => Some(mig),
-            Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
+            Held::Bare | Held::Mps(_) | Held::Timeslice | Held::Hami(_) => None,
         }
     }
 
@@ -86,7 +88,7 @@ impl Slice {
     pub fn mps(&self) -> Option<&MpsSlice> {
         match &self.held {
             Held::MigMps { mps, .. } | Held::Mps(Some(mps)) => Some(mps),
-            Held::Mps(None) | Held::Mig(_) | Held::Timeslice | Held::Hami(_) => None,
+            Held::Mps(None) | Held::Mig(_) | Held::Bare | Held::Timeslice | Held::Hami(_) => None,
         }
     }
 
@@ -94,7 +96,7 @@ impl Slice {
     pub fn mps_mut(&mut self) -> Option<&mut MpsSlice> {
         match &mut self.held {
             Held::MigMps { mps, .. } | Held::Mps(Some(mps)) => Some(mps),
-            Held::Mps(None) | Held::Mig(_) | Held::Timeslice | Held::Hami(_) => None,
+            Held::Mps(None) | Held::Mig(_) | Held::Bare | Held::Timeslice | Held::Hami(_) => None,
         }
     }
 
@@ -102,7 +104,9 @@ impl Slice {
     pub fn hami(&self) -> Option<&HamiSlice> {
         match &self.held {
             Held::Hami(hami) => hami.as_ref(),
-            Held::Mig(_) | Held::MigMps { .. } | Held::Mps(_) | Held::Timeslice => None,
+            Held::Mig(_) | Held::Bare | Held::MigMps { .. } | Held::Mps(_) | Held::Timeslice => {
+                None
+            }
         }
     }
 

@@ -410,6 +410,42 @@ sm_limit = 25
 }
 
 #[test]
+fn a_whole_gpu_without_mig_is_a_slice_of_a_pool_of_mig() {
+    let mut lease = lease();
+    lease.slice.held = Held::Bare;
+    assert_eq!(lease.slice.cuda_device(), Some(&*lease.slice.gpu_uuid));
+    assert_eq!((lease.slice.mig(), lease.slice.instance()), (None, None));
+    assert_eq!(
+        (lease.mechanism(), &*lease.kind()),
+        (Mechanism::Mig, "bare")
+    );
+    // It needs no instance to be active, and none of it can be kept.
+    lease.advance(LeaseState::Active).unwrap();
+    lease.advance(LeaseState::Releasing).unwrap();
+    assert!(lease.keep(1).is_err());
+    let text = lease.to_text().unwrap();
+    assert!(text.lines().any(|line| line == "bare = true"), "{text}");
+    assert_eq!(Lease::parse(&text).unwrap(), lease);
+    // No other mechanism has it, and nothing has it beside an instance.
+    let body = checksum::open(&text).unwrap();
+    for (from, to) in [
+        ("mechanism = \"mig\"", "mechanism = \"timeslice\""),
+        ("bare = true\n", "bare = false\n"),
+        (
+            "bare = true\n",
+            "bare = true\n[slice.mig]\nprofile_id = 14\nprofile_name = \"2g.20gb\"\nplacement = { start = 4, size = 2 }\n",
+        ),
+    ] {
+        assert!(body.contains(from), "{from}");
+        let other = checksum::seal(body.replace(from, to));
+        assert!(matches!(
+            Lease::parse(&other),
+            Err(LeaseError::Sections { .. })
+        ));
+    }
+}
+
+#[test]
 fn every_cut_and_every_changed_bit_is_noticed() {
     let mut lease = lease();
     lease.slice.held = Held::Mig(mig(Some(instance())));

@@ -66,6 +66,9 @@ struct SliceText {
     hints: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     group_limit: bool,
+    /// Of mechanism mig: the whole GPU with MIG off.
+    #[serde(default, skip_serializing_if = "is_default")]
+    bare: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mig: Option<MigSlice>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -147,6 +150,7 @@ impl SliceText {
             memory_mib: slice.memory_mib,
             hints: slice.hints,
             group_limit: slice.group_limit,
+            bare: slice.held == Held::Bare,
             mig: slice.mig().cloned(),
             mps: slice.mps().cloned(),
             hami: slice.hami().cloned(),
@@ -156,6 +160,8 @@ impl SliceText {
     /// None if the sections do not match `mechanism`.
     fn slice(self, mechanism: Mechanism) -> Option<Slice> {
         let held = match (mechanism, self.mig, self.mps, self.hami) {
+            (Mechanism::Mig, None, None, None) if self.bare => Held::Bare,
+            _ if self.bare => return None,
             (Mechanism::Mig, Some(mig), None, None) => Held::Mig(mig),
             (Mechanism::MigMps, Some(mig), Some(mps), None) => Held::MigMps { mig, mps },
             (Mechanism::Mps, None, mps, None) => Held::Mps(mps),
