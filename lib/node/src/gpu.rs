@@ -6,5 +6,6 @@ pub mod holders;
 pub mod instance_files;
 pub mod locked;
 pub mod memory_limit;
+pub mod mig_mode;
 pub mod nvidia_smi;
 pub mod strangers;

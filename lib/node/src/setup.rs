@@ -17,12 +17,12 @@ use gpufrac_core::lease::LeaseError;
 use crate::gpu::capability_files::{CapMinor, Caps, CapsError};
 use crate::gpu::compute_mode;
 use crate::gpu::locked::LockedGpu;
+use crate::gpu::mig_mode::SwitchError;
 use crate::gpu::nvidia_smi::{SmiError, run_nvidia_smi};
 use crate::mps::daemon::{ControlDaemon, Limits, Start};
 use crate::node::Node;
-use crate::slice::mig_mode::{self, StaysOff};
 use crate::slice::unleased::{self, CleanError};
-use crate::slice::{keep, reconcile};
+use crate::slice::{self, keep, reconcile};
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
 use crate::state::pools;
@@ -114,10 +114,15 @@ pub fn setup(node: &Node) -> Result<Report, SetupError> {
         // Files that all nodes of the machine share stay as they are.
         return Ok(report);
     }
+    let known: Vec<Option<Geometry>> = machine
+        .gpus
+        .iter()
+        .map(|gpu| machine.known_geometry(gpu).cloned())
+        .collect();
     let devices = &machine.devices;
-    for gpu in &mut machine.gpus {
+    for (gpu, known) in machine.gpus.iter_mut().zip(&known) {
         if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
-            prepare(node, gpu, device, &mut report)?;
+            prepare(node, gpu, device, known.as_ref(), &mut report)?;
         }
     }
     let record = record(&machine, &session)?;
@@ -219,10 +224,11 @@ fn prepare(
     node: &Node,
     gpu: &mut Gpu<'_>,
     device: &Device<'_>,
+    known: Option<&Geometry>,
     report: &mut Report,
 ) -> Result<(), SetupError> {
     let mechanism = device.pool.mechanism;
-    let mut differences = inspect::differences(gpu, device)?;
+    let mut differences = inspect::differences(gpu, device, known)?;
     if let [Difference::MigMode(_)] = differences[..] {
         if let Err(why) = switch_mig_on(node, gpu)? {
             report.problems.push(stays_off(gpu, device, &why));
@@ -231,8 +237,8 @@ fn prepare(
             return Ok(());
         }
         report.done.push(format!("switched MIG on for {gpu}"));
-        // The profiles of a model are only visible in MIG mode.
-        differences = inspect::differences(gpu, device)?;
+        // What the model offers is seen in MIG mode alone.
+        differences = inspect::differences(gpu, device, known)?;
     }
     let stays = differences.into_iter().map(|difference| match difference {
         Difference::MigMode(_) => reset_needed(gpu),
@@ -344,36 +350,36 @@ fn set_timeslice(node: &Node, gpu: &Gpu<'_>, length: TimesliceLength) -> Result<
     )
 }
 
-/// Switches MIG mode on if that needs no reset and no job has the GPU.
-fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<(), StaysOff>, SetupError> {
+/// Switches MIG on where that needs no reset and nobody has the GPU.
+fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<bool, SwitchError>, SetupError> {
     let (store, log) = (node.leases()?, JobLog::setup());
-    let Some(own) = gpu.elsewhere()? else {
-        return Ok(Ok(()));
-    };
     let lock = node.locks()?.gpu(gpu.index, node.lock_patience)?;
-    let mut locked = LockedGpu::new(lock, node, &store, own, &log);
-    Ok(mig_mode::switch_on(&mut locked).map(drop))
+    let mut locked = LockedGpu::new(lock, node, &store, gpu.again()?, &log);
+    Ok(slice::mig_mode::switch_on(&mut locked))
 }
 
-/// The finding and what an admin does if MIG mode stays off.
-fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &StaysOff) -> Finding {
+/// What an admin does where MIG stays off.
+fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &SwitchError) -> Finding {
     let index = gpu.index;
     let fix = match why {
-        StaysOff::Unsupported { .. } => format!(
+        SwitchError::NoMig { .. } => format!(
             "take GPU {index} out of pool `{}` with its `gpus` list",
             device.pool.name
         ),
-        StaysOff::Reset {
+        SwitchError::NeedsReset {
             mode: MigMode::OnAfterReset,
             ..
         } => return reset_needed(gpu),
-        StaysOff::Reset { .. } => format!(
+        SwitchError::NeedsReset { .. } => format!(
             "stop everything that uses it, run `nvidia-smi -i {index} -mig 1` and reset it with `nvidia-smi -i {index} --gpu-reset`; this model keeps the mode over reboots"
         ),
-        StaysOff::Leased { .. } => "the next job on this GPU switches MIG on once that one has ended".to_owned(),
-        StaysOff::InUse { .. } => "end that (DCGM, nvidia-persistenced, a display); the next job on this GPU switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
-        StaysOff::Nvml(_) => "stop everything that uses the GPU (DCGM, nvidia-persistenced, display); the next job on it switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
-        StaysOff::Store(error) => error.fix(),
+        SwitchError::Leased { .. } => "the next job on this GPU switches MIG on once that one has ended".to_owned(),
+        SwitchError::InUse { .. } => "end that (DCGM, nvidia-persistenced, a display); the next job on this GPU switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
+        SwitchError::Nvml(_) => "stop everything that uses the GPU (DCGM, nvidia-persistenced, display); the next job on it switches MIG on then, and so does `gpufrac node-setup`".to_owned(),
+        SwitchError::Store(error) => error.fix(),
+        SwitchError::Instances { .. } | SwitchError::Renumbered { .. } => {
+            why.hint().unwrap_or_default().to_owned()
+        }
     };
     Finding::of_machine(why, fix)
 }
@@ -446,6 +452,8 @@ fn facts(machine: &Machine<'_>, gpu: &Gpu<'_>) -> Result<GpuFacts<Geometry>, Nvm
         .map(|device| device.pool.mechanism.uses_mig())
     {
         Some(true) if gpu.mig_mode()? == MigMode::On => facts.geometry = Some(gpu.geometry()?),
+        // A job has it without MIG, or had it last.
+        Some(true) => facts.geometry = machine.known_geometry(gpu).cloned(),
         Some(false) => facts.memory = Some(gpu.memory()?),
         _ => {}
     }
@@ -500,6 +508,7 @@ fn repair(machine: Machine<'_>) -> Result<(), SetupError> {
         node,
         gpus,
         devices,
+        ..
     } = machine;
     let (store, locks) = (node.leases()?, node.locks()?);
     let log = JobLog::setup();

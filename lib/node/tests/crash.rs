@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::scene::{NEXT, Next, Scene, VICTIM, kept, mig, shared, tasks};
+use common::scene::{NEXT, Next, Scene, VICTIM, kept, mig, shared, switched, tasks};
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
@@ -26,7 +26,7 @@ impl Scene {
     fn carving_killed_at(&self, points: &[&str]) {
         for point in points {
             for (turn, next) in NEXT.into_iter().enumerate() {
-                self.keep_one(turn as u64);
+                self.before_life(turn as u32);
                 self.world.killed_at(point, "prolog", self.victim);
                 self.recover(self.victim, next);
             }
@@ -64,13 +64,6 @@ impl Scene {
         }
     }
 
-    /// Leaves the victim an instance to take over, if instances are kept.
-    fn keep_one(&self, turn: u64) {
-        if self.keeps {
-            self.run_one_before(1_000_000 + turn as u32);
-        }
-    }
-
     /// The number of calls of a run.
     fn calls_of(&self, run: impl FnOnce()) -> u64 {
         self.world.count_calls();
@@ -80,7 +73,7 @@ impl Scene {
     }
 
     fn calls_of_carving(&self) -> u64 {
-        self.keep_one(0);
+        self.before_life(0);
         let calls = self.calls_of(|| drop(self.world.prolog(self.victim).ok()));
         self.world.epilog(self.victim).ok();
         calls
@@ -90,7 +83,7 @@ impl Scene {
         let calls = self.calls_of_carving();
         assert!(calls > least, "{calls}");
         for nth in 1..=calls {
-            self.keep_one(nth);
+            self.before_life(nth as u32);
             self.world.nth_call(nth, what);
             self.world.prolog(self.victim);
             self.world.calm();
@@ -117,6 +110,7 @@ impl Scene {
         let (world, victim) = (&self.world, self.victim);
         let calls = self.calls_of_carving();
         for nth in 1..=calls {
+            self.before_life(nth as u32);
             let first = world.calls() + nth;
             world.disturb(|d| {
                 d.rules = vec![Rule {
@@ -165,6 +159,47 @@ fn any_call_fails_with_an_instance_that_is_kept() {
     at_once([FAILS, FAILS_AFTER, What::KillAfter], |what| {
         let Some(scene) = kept() else { return };
         scene.every_call_of_carving(what, 8);
+    });
+}
+
+#[test]
+fn killed_at_every_step_with_a_mode_that_changes() {
+    at_once([true, false], |is_whole| {
+        let Some(scene) = switched(is_whole) else {
+            return;
+        };
+        let carve: Vec<&str> = match is_whole {
+            // No instance is made.
+            true => vec!["carve.locked", "carve.lease_written", "carve.active"],
+            false => failpoint::CARVE.to_vec(),
+        };
+        scene.carving_killed_at(&[&carve, failpoint::CARVE_SWITCHED].concat());
+        let release = failpoint::RELEASE.iter().copied().filter(|point| {
+            let of_instance = ["release.caps_revoked", "release.compute_instance_gone"];
+            !is_whole || !of_instance.contains(point)
+        });
+        scene.release_killed_at(&release.collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn any_call_fails_with_a_mode_that_changes() {
+    let cases = [FAILS, FAILS_AFTER, What::KillAfter].map(|what| [(what, true), (what, false)]);
+    at_once(cases.concat(), |(what, is_whole)| {
+        let Some(scene) = switched(is_whole) else {
+            return;
+        };
+        scene.every_call_of_carving(what, 5);
+    });
+}
+
+#[test]
+fn the_gpu_goes_away_while_its_mode_changes() {
+    at_once([true, false], |is_whole| {
+        let Some(scene) = switched(is_whole) else {
+            return;
+        };
+        scene.gpu_goes_away();
     });
 }
 

@@ -366,7 +366,10 @@ fn mig_that_was_pending_at_node_setup_comes_with_the_next_job() {
     };
     world.sim.update(lasts).unwrap();
     let mut agent = busy(&world);
-    let uses = format!("is not in MIG mode yet: process {} uses it", agent.pid());
+    let uses = format!(
+        "is not in MIG mode yet: process {} (`sleep`) uses it",
+        agent.pid()
+    );
     let ended = world.setup().says(&uses).says("the next job on this GPU");
     assert_eq!(ended.code, Some(1));
     let gpu = || world.sim.node().unwrap().gpus[0].clone();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 
-use common::scene::{NEXT, Next, Scene, kept, mig, shared, tasks};
+use common::scene::{NEXT, Next, Scene, kept, mig, shared, switched, tasks};
 use common::shares::Kind;
 use common::{Job, at_once};
 use test_seed::Dice;
@@ -133,9 +133,7 @@ impl Kills<'_> {
         if victim.tasks > 0 {
             self.scene.world.slurm_counts(victim);
         }
-        if self.scene.keeps {
-            self.scene.run_one_before(1_000_000 + self.lives);
-        }
+        self.scene.before_life(self.lives);
         if self.program == Program::Epilog {
             self.scene.world.prolog(victim).ok();
         }
@@ -236,6 +234,14 @@ fn killed_at_any_call_with_instances() {
         ("beside a foreign instance", &mig),
         ("two slices", &|| tasks(Kind::Mig)),
         ("an instance that is kept", &kept),
+    ]);
+}
+
+#[test]
+fn killed_at_any_call_with_a_mode_that_changes() {
+    killed(&[
+        ("a whole GPU", &|| switched(true)),
+        ("half a GPU", &|| switched(false)),
     ]);
 }
 

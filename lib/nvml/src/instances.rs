@@ -78,10 +78,15 @@ impl Gpu<'_> {
         // NVML assumes that the array has room for all instances of the profile.
         let mut handles: Vec<ffi::nvmlGpuInstance_t> = vec![null_mut(); GPU_INSTANCES_MAX];
         let mut count = GPU_INSTANCES_MAX as u32;
-        call!(
+        let listed = call!(
             self,
             nvmlDeviceGetGpuInstances(self.handle(), profile_id, handles.as_mut_ptr(), &mut count)
-        )?;
+        );
+        match listed {
+            // MIG mode is off: no instance exists.
+            Err(error) if error.has_code(&[codes::NOT_SUPPORTED]) => return Ok(Vec::new()),
+            other => other?,
+        }
         let mut found = Vec::new();
         for &handle in handles.iter().take(count as usize) {
             // None if the instance was destroyed between both calls. Other programs of gpufrac change no instance

@@ -243,6 +243,18 @@ impl<'s> Gpu<'s> {
         Ok(uuid == self.uuid)
     }
 
+    /// N of its `/dev/nvidiaN` now: a change of MIG mode may change it (nvml.h, `nvmlDeviceSetMigMode`).
+    pub fn minor_now(&self) -> Result<DeviceMinor, NvmlError> {
+        let minor = self.device.minor_number();
+        let minor = minor.map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &e))?;
+        Ok(DeviceMinor(minor))
+    }
+
+    /// Another handle on the GPU at its index.
+    pub fn again(&self) -> Result<Gpu<'s>, NvmlError> {
+        self.session.gpu(self.index)
+    }
+
     /// The assumed GPU, whatever its index is now.
     pub fn elsewhere(&self) -> Result<Option<Gpu<'s>>, NvmlError> {
         self.session.gpu_with_uuid(&self.uuid)
@@ -290,12 +302,13 @@ impl Gpu<'_> {
         }
     }
 
-    /// Requests MIG mode, and returns the mode afterwards: the call may succeed without changing the mode.
-    pub fn switch_mig_on(&self) -> Result<MigMode, NvmlError> {
-        self.device
-            .set_mig_mode(true)
-            .map_err(|e| self.failed("nvmlDeviceSetMigMode", &e))?;
-        self.mig_mode()
+    /// Asks for MIG mode, or for its end, and says what mode the GPU is in then: the call may succeed and change nothing.
+    /// Where something uses the GPU drivers answer either way, with an error or with a mode that waits.
+    pub fn switch_mig(&self, on: bool) -> Result<MigMode, NvmlError> {
+        match self.device.set_mig_mode(on) {
+            Ok(_) | Err(nvml_wrapper::error::NvmlError::InUse) => self.mig_mode(),
+            Err(error) => Err(self.failed("nvmlDeviceSetMigMode", &error)),
+        }
     }
 
     /// Whether MIG mode can be switched without a reset: from Hopper (compute capability 9) on.

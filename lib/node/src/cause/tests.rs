@@ -7,7 +7,7 @@ use std::time::Duration;
 use gpufrac_core::entry::{Entry, EntryError};
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Placement;
-use gpufrac_core::ids::{DeviceIndex, GpuIndex, JobId};
+use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, JobId};
 use gpufrac_core::layout::{Occupied, Side};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_core::request::RequestError;
@@ -17,11 +17,11 @@ use proptest::prelude::*;
 use slurm_sys::client::ClientError;
 
 use super::*;
+use crate::gpu::mig_mode::SwitchError;
 use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::node::NodeError;
 use crate::slice::carve::{CarveError, OtherPools, Reaction};
-use crate::slice::mig_mode::StaysOff;
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 
@@ -107,24 +107,39 @@ fn mode() -> impl Strategy<Value = ModeError> {
     ]
 }
 
-fn stays_off() -> impl Strategy<Value = StaysOff> {
+fn switch() -> impl Strategy<Value = SwitchError> {
     let gpu = || "GPU 0".to_owned();
+    let plain = (0..6, any::<bool>()).prop_map(move |(kind, on)| match kind {
+        0 => SwitchError::NoMig { gpu: gpu() },
+        1 => SwitchError::NeedsReset {
+            gpu: gpu(),
+            on,
+            mode: MigMode::Off,
+        },
+        2 => SwitchError::Leased {
+            gpu: gpu(),
+            on,
+            job: "7".into(),
+        },
+        3 => SwitchError::Instances {
+            gpu: gpu(),
+            instances: "3".into(),
+        },
+        4 => SwitchError::InUse {
+            gpu: gpu(),
+            on,
+            users: Vec::new(),
+        },
+        _ => SwitchError::Renumbered {
+            gpu: gpu(),
+            before: DeviceMinor(0),
+            now: DeviceMinor(1),
+        },
+    });
     prop_oneof![
-        Just(()).prop_map(move |()| StaysOff::Unsupported { gpu: gpu() }),
-        Just(()).prop_map(move |()| StaysOff::Reset {
-            gpu: gpu(),
-            mode: MigMode::Off
-        }),
-        Just(()).prop_map(move |()| StaysOff::Leased {
-            gpu: gpu(),
-            job_id: JobId(1)
-        }),
-        Just(()).prop_map(move |()| StaysOff::InUse {
-            gpu: gpu(),
-            pids: Vec::new()
-        }),
-        nvml().prop_map(StaysOff::Nvml),
-        file().prop_map(|error| StaysOff::Store(StoreError::File(error))),
+        2 => plain,
+        1 => nvml().prop_map(SwitchError::Nvml),
+        1 => store().prop_map(SwitchError::Store),
     ]
 }
 
@@ -354,7 +369,7 @@ fn carve() -> impl Strategy<Value = CarveError> {
         1 => teardown().prop_map(CarveError::Old),
         1 => release().prop_map(CarveError::Release),
         1 => mode().prop_map(CarveError::Mode),
-        1 => stays_off().prop_map(CarveError::MigStaysOff),
+        1 => switch().prop_map(CarveError::Switch),
         1 => share().prop_map(CarveError::Share),
     ];
     (leaf, teardown(), any::<bool>()).prop_map(|(error, cleanup, unfinished)| match unfinished {
@@ -380,7 +395,7 @@ fn is_plain(error: &CarveError) -> bool {
         | CarveError::Release(_)
         | CarveError::Unfinished { .. }
         | CarveError::Mode(_)
-        | CarveError::MigStaysOff(_)
+        | CarveError::Switch(_)
         | CarveError::Share(_) => false,
         CarveError::Config(_)
         | CarveError::NoPool { .. }

@@ -91,6 +91,23 @@ pub fn search(
     search
 }
 
+/// The processes of all users, root's too, but this one, that hold a device open, with few descriptors first, until `most`
+/// descriptors were looked at.
+pub fn of_device(device: DeviceNumber, most: usize) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).unwrap_or_default();
+    let others = pids().filter(|pid| *pid != own);
+    let mut others: Vec<Suspect> = others.filter_map(Suspect::read).collect();
+    others.sort_by_key(|process| process.table_size);
+    let mut found = Vec::new();
+    let mut left = most;
+    for process in others {
+        process.search(&|held| held == device, &mut left, &mut found);
+    }
+    let mut pids: Vec<i32> = found.iter().map(|holder| holder.pid).collect();
+    pids.dedup();
+    pids
+}
+
 /// Whether a process is root's by the owner of its folder in /proc, which is the user that it runs as. Reading the
 /// owner costs the kernel a tenth of reading the other data. A set-uid program of root that a user started has the
 /// user's group.

@@ -21,7 +21,7 @@ use crate::state::leases::{SETUP, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_nvml::{Gpu, NvmlError, Session};
+use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
 /// Functions of this driver that the node's pools do not use, and gaps in isolation that the machine leaves, one line
 /// each.
@@ -157,7 +157,7 @@ fn gpus(
             found.push(Finding::of_machine(what, "correct the pool's `gpus`"));
             continue;
         };
-        one_gpu(node, gpu, device, &mut others, found)?;
+        one_gpu(&machine, gpu, device, &mut others, found)?;
         if let Some(record) = record {
             recorded(node, record, gpu, device, found);
         }
@@ -193,16 +193,17 @@ impl OtherModels {
 }
 
 fn one_gpu(
-    node: &Node,
+    machine: &Machine<'_>,
     gpu: &Gpu<'_>,
     device: &Device<'_>,
     others: &mut OtherModels,
     found: &mut Vec<Finding>,
 ) -> Result<(), NvmlError> {
     found.extend(inspect::library(device));
-    let differences = inspect::differences(gpu, device)?;
-    if device.pool.mechanism.uses_mig() && differences.is_empty() {
-        found.extend(unleased(node, gpu)?);
+    let differences = inspect::differences(gpu, device, machine.known_geometry(gpu))?;
+    let may_have_instances = device.pool.mechanism.uses_mig() && gpu.mig_mode()? == MigMode::On;
+    if may_have_instances && differences.is_empty() {
+        found.extend(unleased(machine.node, gpu)?);
     }
     for difference in differences {
         match difference {

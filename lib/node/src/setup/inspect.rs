@@ -5,6 +5,7 @@ use std::path::Path;
 
 use gpufrac_core::config::Device;
 use gpufrac_core::finding::Finding;
+use gpufrac_core::geometry::Geometry;
 
 use crate::gpu::capability_files::CapsError;
 use crate::node::Node;
@@ -31,17 +32,42 @@ pub(super) struct Machine<'a> {
     pub gpus: Vec<Gpu<'a>>,
     /// The devices in Slurm's order.
     pub devices: Vec<Device<'a>>,
+    /// The record of node-setup, and the driver that is loaded now, where the mode of a GPU can be off for a job.
+    known: Option<(NodeRecord, String)>,
 }
 
 impl<'a> Machine<'a> {
     pub fn of(node: &'a Node, session: &'a Session) -> Result<Machine<'a>, NvmlError> {
         let gpus = session.gpus()?;
         let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let devices = node.config.devices_of_node(&node.name, count);
+        let record = devices.iter().any(|device| device.pool.switches_mig());
+        let record = record.then(|| NodeRecord::read(&node.run).ok()).flatten();
+        let known = match (record, node.caps().driver()) {
+            (Some(record), Some(driver)) => Some((record, driver)),
+            (Some(record), None) => Some((record, session.driver_version()?)),
+            (None, _) => None,
+        };
         Ok(Machine {
             node,
             gpus,
-            devices: node.config.devices_of_node(&node.name, count),
+            devices,
+            known,
         })
+    }
+
+    /// What node-setup saw in MIG mode of a GPU whose mode changes for jobs, if the same driver is loaded: while a job has
+    /// the GPU without MIG the driver does not tell it.
+    pub fn known_geometry(&self, gpu: &Gpu<'_>) -> Option<&Geometry> {
+        let (record, driver) = self.known.as_ref()?;
+        let is_same = |known: &&RecordedGpu| known.uuid == gpu.uuid;
+        let switches = self.device(gpu)?.pool.switches_mig();
+        record
+            .gpus
+            .get(gpu.index.position())
+            .filter(is_same)
+            .filter(|_| switches)?;
+        record.facts(gpu.index, driver).geometry
     }
 
     /// The GPU of a device; None if a pool names a GPU that the machine does not have.
@@ -109,19 +135,34 @@ pub(super) enum Difference {
     Unfit(Finding),
 }
 
-/// Compares a GPU with its pool. Without MIG mode only the mode is compared.
+/// Compares a GPU with its pool; of a GPU that is not in MIG mode no more is known than that, and what node-setup saw.
+/// `known`: [`Machine::known_geometry`].
 pub(super) fn differences(
     gpu: &Gpu<'_>,
     device: &Device<'_>,
+    known: Option<&Geometry>,
 ) -> Result<Vec<Difference>, NvmlError> {
-    if !device.pool.mechanism.uses_mig() {
+    let pool = device.pool;
+    if !pool.mechanism.uses_mig() {
         return without_mig(gpu, device);
     }
     let mode = gpu.mig_mode()?;
-    if mode != MigMode::On {
-        return Ok(vec![Difference::MigMode(mode)]);
+    if pool.switches_mig() && mode != MigMode::Unsupported && !gpu.mig_switches_without_reset()? {
+        return Ok(vec![Difference::Unfit(Finding::of_machine(
+            format!(
+                "{gpu} ({}) changes its MIG mode only by a reset, and pool `{}` has whole = \"bare\"",
+                gpu.name(),
+                pool.name
+            ),
+            "write whole = \"mig\" in the pool, or leave the key out",
+        ))]);
     }
-    let differences = device.pool.geometry.differences(&gpu.geometry()?);
+    let seen = match (mode, known) {
+        (MigMode::On, _) => gpu.geometry()?,
+        (MigMode::Off | MigMode::OnAfterReset, Some(known)) => known.clone(),
+        (mode, _) => return Ok(vec![Difference::MigMode(mode)]),
+    };
+    let differences = pool.geometry.differences(&seen);
     Ok(match differences.is_empty() {
         true => Vec::new(),
         false => vec![Difference::Model(differences)],

@@ -46,6 +46,9 @@ pub const CARVE_KEPT: &[&str] = &[
     "carve.active",
 ];
 
+/// The points that carving has beside those where MIG mode of GPUs changes.
+pub const CARVE_SWITCHED: &[&str] = &["carve.mig_switched"];
+
 /// The points of keeping an instance, in order.
 pub const KEEP: &[&str] = &[
     "release.releasing_written",
@@ -67,6 +70,7 @@ pub(crate) fn reached(name: &str) {
         CARVE_SHARED,
         RELEASE_SHARED,
         CARVE_KEPT,
+        CARVE_SWITCHED,
         KEEP,
     ];
     debug_assert!(all.iter().any(|points| points.contains(&name)), "{name}");

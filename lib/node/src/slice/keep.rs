@@ -55,7 +55,8 @@ pub fn is_due(node: &Node, lease: &Lease) -> bool {
 /// keeps instances.
 pub(super) fn may_be_kept(node: &Node, lease: &Lease) -> bool {
     let has_just_ended = lease.state == LeaseState::Releasing && lease.kept_unix.is_none();
-    has_just_ended && is_of_pool(node, lease)
+    // A whole GPU without MIG has nothing that could be kept.
+    has_just_ended && lease.slice.instance().is_some() && is_of_pool(node, lease)
 }
 
 /// Keeps the instance of an ended job if its pool says so; only root has access from now on. Returns whether it is

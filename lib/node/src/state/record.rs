@@ -298,7 +298,7 @@ impl NodeRecord {
         if self.caps_major == 0 {
             return rules;
         }
-        if leases.is_empty() && all_are_shared {
+        if own_caps.is_empty() && all_are_shared {
             rules.push(DeviceRule::Major(self.caps_major));
             return rules;
         }

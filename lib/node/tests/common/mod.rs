@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::JobId;
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::{Held, Lease, LeaseState};
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
@@ -399,6 +399,14 @@ impl World {
             .unwrap();
     }
 
+    /// Puts the first GPU, which has no instance, in a mode.
+    pub fn set_mig(&self, on: bool) {
+        self.on_gpu(|gpu| {
+            assert!(gpu.instances.is_empty());
+            (gpu.mig, gpu.mig_pending) = (on, on);
+        });
+    }
+
     /// Creates an instance without gpufrac.
     pub fn foreign(&self, profile: u32, start: u32, size: u32, compute: Option<u32>) -> u32 {
         self.sim
@@ -523,6 +531,12 @@ impl World {
                     LeaseState::Kept => 0,
                     _ => panic!("{lease:?}"),
                 };
+                if lease.slice.held == Held::Bare {
+                    assert!(!gpu.mig && gpu.instances.is_empty(), "MIG is on");
+                    let here = leases.iter().filter(|l| l.slice.gpu_uuid == gpu.uuid);
+                    assert_eq!(here.count(), 1, "nobody else has it");
+                    continue;
+                }
                 let instance = lease.slice.instance().unwrap();
                 let gi = gpu.instance(instance.gi_id).expect("the instance stands");
                 let placement = lease.slice.mig().unwrap().placement;
@@ -546,6 +560,10 @@ impl World {
         for (at, a) in leases.iter().enumerate() {
             for b in &leases[at + 1..] {
                 let same = a.slice.gpu_uuid == b.slice.gpu_uuid;
+                let (Some(_), Some(_)) = (a.slice.mig(), b.slice.mig()) else {
+                    assert!(!same, "a whole GPU is nobody else's");
+                    continue;
+                };
                 assert!(
                     !same
                         || !a

@@ -1,6 +1,7 @@
 //! Processes of users.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -27,7 +28,15 @@ pub struct Program(Child);
 
 impl Program {
     pub fn start(command: &mut Command) -> Program {
-        Program(command.spawn().unwrap())
+        loop {
+            match command.spawn() {
+                // A process that another test forked still has the copied program open for writing.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                child => return Program(child.unwrap()),
+            }
+        }
     }
 
     /// A process of a user that does nothing.

@@ -14,6 +14,8 @@ pub struct Scene {
     pub victim: Job,
     /// Whether instances are kept for the next job of their user.
     pub keeps: bool,
+    /// The mode of the victim's GPU before each of its lives, where it changes.
+    pub mig: Option<bool>,
 }
 
 const KEEPS: &str = "reuse = \"1h\"";
@@ -30,6 +32,7 @@ pub fn mig() -> Option<Scene> {
             foreign,
             victim: job(VICTIM, 0, 25),
             keeps: false,
+            mig: None,
         }
     })
 }
@@ -46,6 +49,24 @@ pub fn kept() -> Option<Scene> {
             foreign: Vec::new(),
             victim: job(VICTIM, 0, 25),
             keeps: true,
+            mig: None,
+        }
+    })
+}
+
+/// The victim has a whole GPU that is in MIG mode, or half of one that is not; the running job is on another GPU.
+pub fn switched(is_whole: bool) -> Option<Scene> {
+    may_run().then(|| {
+        let world = World::with(&["H100-80", "H100-80"], "uniform", true);
+        world.configure("uniform", "H100-80", "menu = [\"1/2\"]\nwhole = \"bare\"");
+        world.setup().ok();
+        world.prolog(job(1, 1, 50)).ok();
+        Scene {
+            world,
+            foreign: Vec::new(),
+            victim: job(VICTIM, 0, if is_whole { 100 } else { 50 }),
+            keeps: false,
+            mig: Some(is_whole),
         }
     })
 }
@@ -67,6 +88,7 @@ pub fn tasks(kind: Kind) -> Option<Scene> {
         foreign: Vec::new(),
         victim,
         keeps: false,
+        mig: None,
     })
 }
 
@@ -81,6 +103,7 @@ pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
         foreign: Vec::new(),
         victim: job(VICTIM, 0, 25),
         keeps: false,
+        mig: None,
     })
 }
 
@@ -115,6 +138,30 @@ impl Scene {
         self.world.epilog(before).ok();
     }
 
+    /// What the victim finds before its next life: an instance to take over, a GPU in the other mode.
+    pub fn before_life(&self, number: u32) {
+        if self.keeps {
+            self.run_one_before(1_000_000 + number);
+        }
+        if let Some(on) = self.mig {
+            self.world.set_mig(on);
+        }
+    }
+
+    /// Whether all devices are of one GPU.
+    fn is_one_gpu(&self) -> bool {
+        self.world.kind.uses_mig() && self.mig.is_none()
+    }
+
+    /// A job on another device, or on the victim's.
+    fn other(&self, device: u32) -> Job {
+        match self.mig {
+            // The other GPU has room for one more half.
+            Some(_) => job(8, device, 50),
+            None => job(8, device, 13),
+        }
+    }
+
     /// Recovers after a prolog died: after the victim's end nothing of it is left.
     #[track_caller]
     pub fn recover(&self, victim: Job, next: Next) {
@@ -128,16 +175,16 @@ impl Scene {
             }
             Next::Another | Next::Other => {
                 let device = u32::from(matches!(next, Next::Other));
-                world.prolog(job(8, device, 13)).ok();
-                // Without MIG a job on another GPU repairs nothing here.
-                if matches!(next, Next::Another) || world.kind.uses_mig() {
+                world.prolog(self.other(device)).ok();
+                // A job on another GPU repairs nothing here.
+                if matches!(next, Next::Another) || self.is_one_gpu() {
                     world.check(foreign);
                 }
-                world.epilog(job(8, device, 13)).ok();
+                world.epilog(self.other(device)).ok();
             }
             Next::Setup => drop(world.setup().ok()),
         }
-        if !matches!(next, Next::Other) || world.kind.uses_mig() {
+        if !matches!(next, Next::Other) || self.is_one_gpu() {
             world.check(foreign);
         }
         world.epilog(victim).ok();

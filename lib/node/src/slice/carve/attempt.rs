@@ -5,10 +5,10 @@ mod make;
 mod place;
 
 use gpufrac_core::config::Device;
-use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::fraction::{MemoryMib, Units};
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{MenuEntry, Occupied};
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::{Held, Lease, LeaseState};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, Session};
 use place::Look;
@@ -58,6 +58,8 @@ enum Cut {
         /// Capability files that users' processes hold open.
         held: HeldCaps,
     },
+    /// The GPU itself, with MIG off.
+    Bare,
     /// Into shares of the GPU itself.
     Shares {
         /// The memory of the GPU.
@@ -81,9 +83,7 @@ impl Attempt<'_> {
                 let lock = waiting.turn(line)?;
                 let gpu = self.gpu(session)?;
                 let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
-                if mig_mode::switch_on(&mut locked)? {
-                    self.log.info(format!("switched MIG on for {}", locked.gpu));
-                }
+                mig_mode::switch_on(&mut locked)?;
                 drop(locked);
                 self.run_in_mode(session, line, waiting)
             }
@@ -101,6 +101,10 @@ impl Attempt<'_> {
         let gpu = self.gpu(session)?;
         let facts = self.facts(session)?;
         let mut cut = match self.device.pool.mechanism.uses_mig() {
+            true if self.is_bare() => {
+                self.check_model(&gpu, facts.geometry)?;
+                Cut::Bare
+            }
             true => Cut::Instances {
                 geometry: self.checked_geometry(&gpu, facts.geometry)?,
                 held: self.held_caps(),
@@ -194,6 +198,7 @@ impl Attempt<'_> {
             Cut::Instances { geometry, held } => {
                 self.instance_slice(locked, geometry, held, avoided, look)?
             }
+            Cut::Bare => (self.bare_slice(locked)?, None),
             Cut::Shares {
                 memory,
                 group_limit,
@@ -318,6 +323,21 @@ impl Attempt<'_> {
         })
     }
 
+    /// Whether the job gets the GPU itself, in a pool of MIG.
+    fn is_bare(&self) -> bool {
+        self.device.pool.switches_mig() && self.menu.units == Units::WHOLE
+    }
+
+    /// As [`Attempt::checked_geometry`], for a GPU that needs no MIG now: without it only the memory tells one model from another.
+    fn check_model(&self, gpu: &Gpu<'_>, known: Option<&Geometry>) -> Result<(), CarveError> {
+        let expected = &self.device.pool.geometry;
+        if known.is_some_and(|known| expected.differences(known).is_empty()) {
+            return Ok(());
+        }
+        let found = gpu.memory()?;
+        self.expect_memory(gpu, found).map(|_| ())
+    }
+
     /// A GPU that is shared without MIG, compared with the pool's memory.
     fn checked_memory(
         &self,
@@ -335,6 +355,11 @@ impl Attempt<'_> {
             return Ok(known);
         }
         let found = gpu.memory()?;
+        self.expect_memory(gpu, found)
+    }
+
+    fn expect_memory(&self, gpu: &Gpu<'_>, found: MemoryMib) -> Result<MemoryMib, CarveError> {
+        let expected = self.device.pool.gpu_memory;
         if found.is_about(expected) {
             return Ok(found);
         }
@@ -378,6 +403,7 @@ impl Attempt<'_> {
             && self.job.is_run_of(lease)
             && lease.units == self.menu.units
             && lease.mechanism() == self.device.pool.mechanism
+            && (lease.slice.held == Held::Bare) == self.is_bare()
             && lease.slice.gpu_uuid == locked.gpu.uuid
             && lease.slice.device_index == self.device.index
             && (!self.confirmed || lease.whole_device == self.whole_device)

@@ -12,12 +12,12 @@ use gpufrac_core::request::RequestError;
 use crate::cause::{Cause, Caused};
 use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::ModeError;
+use crate::gpu::mig_mode::SwitchError;
 use crate::job::plugstack::NoSpank;
 use crate::job::slurmctld::SlurmError;
 use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::{NodeError, class_of_file};
-use crate::slice::mig_mode::StaysOff;
 use crate::slice::release::ReleaseError;
 use crate::slice::teardown::TeardownError;
 use crate::state::leases::StoreError;
@@ -279,9 +279,6 @@ pub enum CarveError {
         /// The mode.
         mode: MigMode,
     },
-    /// MIG mode is not on, and cannot be switched on now.
-    #[error(transparent)]
-    MigStaysOff(#[from] StaysOff),
     /// The pool names another model.
     #[error("{gpu} ({model}) does not match pool `{pool}`: {}", differences.join("; "))]
     Geometry {
@@ -355,6 +352,9 @@ pub enum CarveError {
     /// The compute mode cannot be changed.
     #[error(transparent)]
     Mode(#[from] ModeError),
+    /// MIG mode is not what the job needs.
+    #[error(transparent)]
+    Switch(#[from] SwitchError),
     /// An error of the MPS control daemon.
     #[error(transparent)]
     Share(#[from] ShareError),
@@ -406,7 +406,7 @@ impl CarveError {
             CarveError::Release(error) => by(error.class()),
             CarveError::Unfinished { error, .. } => error.reaction(),
             CarveError::Mode(error) => by(error.class()),
-            CarveError::MigStaysOff(error) => by(error.class()),
+            CarveError::Switch(error) => by(error.class()),
             CarveError::Share(error) => by(error.class()),
             CarveError::Record(error) => by(error.class()),
             CarveError::Store(error) => by(error.class()),
@@ -489,10 +489,8 @@ impl CarveError {
             CarveError::NotOurs { .. } => Some(
                 "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
             ),
-            CarveError::MigOff { .. }
-            | CarveError::MigStaysOff(StaysOff::Unsupported { .. } | StaysOff::Reset { .. }) => {
-                Some("`gpufrac node-setup` switches MIG on, or says how")
-            }
+            CarveError::Switch(error) => error.hint(),
+            CarveError::MigOff { .. } => Some("`gpufrac node-setup` switches MIG on, or says how"),
             CarveError::Geometry { .. } => Some(
                 "set `gpu` of the pool to this model, or describe it in a [geometry.NAME] table; then release the job",
             ),
@@ -516,7 +514,7 @@ impl Caused for CarveError {
             // Parts that were made stay for a later run in any case.
             CarveError::Unfinished { error, .. } => error.cause(),
             CarveError::Mode(error) => error.cause(),
-            CarveError::MigStaysOff(error) => error.cause(),
+            CarveError::Switch(error) => error.cause(),
             CarveError::Share(error) => error.cause(),
             CarveError::Entry(_)
             | CarveError::SeveralDevices { .. }

@@ -14,6 +14,7 @@ use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
 use crate::node::now_unix;
 use crate::slice::carve::CarveError;
+use crate::slice::keep;
 
 impl Attempt<'_> {
     /// The part of a job in an instance: one of its own, or with MPS inside a share of one; with the lease of the
@@ -27,6 +28,10 @@ impl Attempt<'_> {
         look: Look,
     ) -> Result<(Slice, Option<Lease>), CarveError> {
         let shared = self.device.pool.mechanism == Mechanism::MigMps;
+        if self.device.pool.switches_mig() {
+            // A whole GPU has no place that could be in the way.
+            self.make_room(locked)?;
+        }
         let joined = if shared {
             self.make_room(locked)?;
             self.joined(locked)?
@@ -75,6 +80,18 @@ impl Attempt<'_> {
             false => (memory, Held::Mig(mig)),
         };
         Ok((self.slice_of(&locked.gpu, memory, parts), taken_over))
+    }
+
+    /// The GPU itself, in a pool of MIG. Instances that were kept on it go; no other lease may be there.
+    pub(super) fn bare_slice(&self, locked: &mut LockedGpu<'_>) -> Result<Slice, CarveError> {
+        self.make_room(locked)?;
+        let leases = locked.leases()?.into_iter();
+        for mut kept in leases.filter(|lease| lease.state == LeaseState::Kept) {
+            // One that stays keeps the mode as it is.
+            keep::end(locked, &mut kept);
+        }
+        let memory = self.device.pool.gpu_memory;
+        Ok(self.slice_of(&locked.gpu, memory, Held::Bare))
     }
 
     /// A share of a GPU without MIG, or the whole GPU.

@@ -3,7 +3,7 @@
 use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::Occupied;
-use gpufrac_core::lease::{Instance, Lease, LeaseState, MigSlice};
+use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice};
 use gpufrac_nvml::ComputeMode;
 
 use super::{Attempt, Cut};
@@ -11,6 +11,7 @@ use crate::gpu::compute_mode;
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::instance_files::InstanceFiles;
 use crate::gpu::locked::LockedGpu;
+use crate::gpu::mig_mode;
 use crate::gpu::strangers;
 use crate::mps::daemon::Start;
 use crate::mps::tenants::{self, Tenants};
@@ -26,6 +27,7 @@ impl Attempt<'_> {
         lease: &mut Lease,
     ) -> Result<(), CarveError> {
         let mut is_new = false;
+        self.switch(locked, cut, lease)?;
         if let (Cut::Instances { geometry, held }, Some(mig)) = (cut, lease.slice.mig_mut())
             && mig.instance.is_none()
         {
@@ -39,6 +41,31 @@ impl Attempt<'_> {
         lease.advance(LeaseState::Active)?;
         locked.write(lease)?;
         reached("carve.active");
+        Ok(())
+    }
+
+    /// Puts the GPU in the mode that the slice needs. The lease is written: a later run finds it half-made, and ends it
+    /// whatever the mode is.
+    fn switch(
+        &self,
+        locked: &mut LockedGpu<'_>,
+        cut: &Cut,
+        lease: &Lease,
+    ) -> Result<(), CarveError> {
+        let on = match cut {
+            Cut::Bare => false,
+            // An instance that was kept stands.
+            Cut::Instances { .. } if self.device.pool.switches_mig() => {
+                match lease.slice.instance() {
+                    None => true,
+                    Some(_) => return Ok(()),
+                }
+            }
+            Cut::Instances { .. } | Cut::Shares { .. } => return Ok(()),
+        };
+        if mig_mode::switch(locked, on, Some(lease))? {
+            reached("carve.mig_switched");
+        }
         Ok(())
     }
 
@@ -160,10 +187,11 @@ impl Attempt<'_> {
         lease: &Lease,
         is_new: bool,
     ) -> Result<(), CarveError> {
-        let Some(instance) = lease.slice.instance() else {
-            return Ok(());
+        let gi_id = match (&lease.slice.held, lease.slice.instance()) {
+            (_, Some(instance)) => Some(instance.gi_id),
+            (Held::Bare, None) => None,
+            (_, None) => return Ok(()),
         };
-        let gi_id = Some(instance.gi_id);
         let processes = match is_new {
             true => locked.gpu.processes_but_clients()?,
             false => locked.gpu.processes()?,

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use gpufrac_core::config::Tenancy;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::{Candidate, Occupied};
-use gpufrac_core::lease::{Lease, LeaseState, MigSlice};
+use gpufrac_core::lease::{Held, Lease, LeaseState, MigSlice};
 use gpufrac_core::mechanism::Mechanism;
+use gpufrac_nvml::MigMode;
 
 use super::Attempt;
 use crate::gpu::holders::HeldCaps;
@@ -19,7 +20,8 @@ impl Attempt<'_> {
     /// Whether the instance of a lease exists; a slice without an instance exists as long as its GPU.
     pub(super) fn stands(&self, locked: &LockedGpu<'_>, lease: &Lease) -> Result<bool, CarveError> {
         let Some(mig) = lease.slice.mig() else {
-            return Ok(true);
+            let is_bare = lease.slice.held == Held::Bare;
+            return Ok(!is_bare || locked.gpu.mig_mode()? != MigMode::On);
         };
         let Some(instance) = &mig.instance else {
             return Ok(false);

@@ -1,0 +1,277 @@
+//! MIG mode of a GPU. [`switch`] is the only way to change it, and changes it only while no other job has a lease on the
+//! GPU.
+//!
+//! From Hopper on the driver changes the mode at once, while nothing uses the GPU. Before, the change takes a reset,
+//! which is an admin's decision. The mode is not changed back after a job: the next job that needs the other mode does
+//! that.
+
+use std::fmt;
+use std::fs;
+use std::time::Instant;
+
+use gpufrac_core::ids::DeviceMinor;
+use gpufrac_core::lease::Lease;
+use gpufrac_nvml::{ErrorClass, MigMode, NvmlError};
+
+use crate::cause::{Cause, Caused};
+use crate::gpu::holders;
+use crate::gpu::locked::LockedGpu;
+use crate::state::leases::StoreError;
+
+/// How many processes a message names.
+const MOST_NAMED: usize = 4;
+
+/// A process that may keep the mode as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuUser {
+    /// Its pid.
+    pub pid: u32,
+    /// The name that the process gave itself, with escapes for all that is not printable ASCII.
+    pub name: String,
+    /// Whether it has a context on the GPU. Else it holds the device node open.
+    pub computes: bool,
+}
+
+impl GpuUser {
+    fn new(pid: u32, computes: bool) -> GpuUser {
+        let name = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = name.trim_ascii_end().escape_ascii().to_string();
+        GpuUser {
+            pid,
+            name,
+            computes,
+        }
+    }
+}
+
+impl fmt::Display for GpuUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let does = match self.computes {
+            true => "uses it",
+            false => "holds its device open",
+        };
+        write!(f, "process {} (`{}`) {does}", self.pid, self.name)
+    }
+}
+
+/// Why the mode is not the wanted one.
+#[derive(Debug, thiserror::Error)]
+pub enum SwitchError {
+    /// The driver refuses, or does not answer.
+    #[error("MIG cannot be switched: {0}")]
+    Nvml(#[from] NvmlError),
+    /// Whether the GPU is leased is not known.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The model has no MIG.
+    #[error("{gpu} has no MIG")]
+    NoMig {
+        /// The GPU.
+        gpu: String,
+    },
+    /// The model needs a reset for it.
+    #[error(
+        "{gpu} {} in MIG mode ({mode:?}), and this model needs a reset to change that",
+        if *on { "is not" } else { "is" }
+    )]
+    NeedsReset {
+        /// The GPU.
+        gpu: String,
+        /// The wanted mode.
+        on: bool,
+        /// Its mode.
+        mode: MigMode,
+    },
+    /// A job has it, or a part of it.
+    #[error("{gpu} {} in MIG mode{}: job {job} has a slice of it", words(*on).0, words(*on).1)]
+    Leased {
+        /// The GPU.
+        gpu: String,
+        /// The wanted mode.
+        on: bool,
+        /// The name of the lease.
+        job: String,
+    },
+    /// An instance stands on it that no lease names.
+    #[error(
+        "{gpu} is still in MIG mode: GPU instance {instances} stands on it, and no lease names it"
+    )]
+    Instances {
+        /// The GPU.
+        gpu: String,
+        /// The ids of GPU instances.
+        instances: String,
+    },
+    /// Something uses the GPU: the driver refuses, or would.
+    #[error("{gpu} {} in MIG mode{}: {}", words(*on).0, words(*on).1, named(users))]
+    InUse {
+        /// The GPU.
+        gpu: String,
+        /// The wanted mode.
+        on: bool,
+        /// What may use it.
+        users: Vec<GpuUser>,
+    },
+    /// The change gave the GPU another device number.
+    #[error("{gpu} was device {before} before its MIG mode changed, and is device {now} now")]
+    Renumbered {
+        /// The GPU.
+        gpu: String,
+        /// What it was.
+        before: DeviceMinor,
+        /// What it is.
+        now: DeviceMinor,
+    },
+}
+
+/// What stands before and behind `in MIG mode`, where the wanted mode is not there yet.
+fn words(on: bool) -> (&'static str, &'static str) {
+    match on {
+        true => ("is not", " yet"),
+        false => ("is still", ""),
+    }
+}
+
+fn named(users: &[GpuUser]) -> String {
+    if users.is_empty() {
+        return "something uses it that no list of processes shows".to_owned();
+    }
+    let shown: Vec<String> = users
+        .iter()
+        .take(MOST_NAMED)
+        .map(GpuUser::to_string)
+        .collect();
+    match users.len().saturating_sub(MOST_NAMED) {
+        0 => shown.join(", "),
+        more => format!("{}, and {more} more", shown.join(", ")),
+    }
+}
+
+impl SwitchError {
+    /// Whether waiting may help.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            SwitchError::Nvml(error) => error.class(),
+            SwitchError::Store(error) => error.class(),
+            SwitchError::Leased { .. } | SwitchError::InUse { .. } => ErrorClass::Transient,
+            SwitchError::NoMig { .. }
+            | SwitchError::NeedsReset { .. }
+            | SwitchError::Instances { .. }
+            | SwitchError::Renumbered { .. } => ErrorClass::Broken,
+        }
+    }
+
+    /// What an admin can do.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            SwitchError::NoMig { .. } | SwitchError::NeedsReset { on: true, .. } => {
+                Some("`gpufrac node-setup` switches MIG on, or says how")
+            }
+            SwitchError::NeedsReset { on: false, .. } => {
+                Some("write whole = \"mig\" in the pool of this GPU")
+            }
+            SwitchError::Instances { .. } => Some(
+                "`gpufrac clean` on the node shows the instances without a lease and destroys those that nothing uses",
+            ),
+            SwitchError::InUse { .. } => {
+                Some("end the process, or keep it from the GPUs whose MIG mode changes")
+            }
+            SwitchError::Renumbered { .. } => {
+                Some("drain the node and run `gpufrac node-setup` again")
+            }
+            SwitchError::Nvml(_) | SwitchError::Store(_) | SwitchError::Leased { .. } => None,
+        }
+    }
+}
+
+impl Caused for SwitchError {
+    fn cause(&self) -> Cause {
+        match self {
+            SwitchError::Nvml(error) => error.cause(),
+            SwitchError::Store(error) => error.cause(),
+            SwitchError::Leased { .. } | SwitchError::InUse { .. } => Cause::User,
+            SwitchError::NoMig { .. }
+            | SwitchError::NeedsReset { .. }
+            | SwitchError::Instances { .. } => Cause::Root,
+            SwitchError::Renumbered { .. } => Cause::Hardware,
+        }
+    }
+}
+
+/// Switches MIG mode on or off, unless it is so already; says whether it was switched. `own`: the lease for which this is
+/// done, written before, so that a later run finds what this one began. Without one nobody has the GPU.
+///
+/// # Errors
+/// The GPU stays as it is: another lease names it, the model needs a reset, or the driver refuses.
+pub fn switch(
+    locked: &mut LockedGpu<'_>,
+    on: bool,
+    own: Option<&Lease>,
+) -> Result<bool, SwitchError> {
+    let gpu = locked.gpu.to_string();
+    let mode = locked.gpu.mig_mode()?;
+    match mode {
+        MigMode::Unsupported => return Err(SwitchError::NoMig { gpu }),
+        mode if (mode == MigMode::On) == on => return Ok(false),
+        _ => {}
+    }
+    if !locked.gpu.mig_switches_without_reset()? {
+        return Err(SwitchError::NeedsReset { gpu, on, mode });
+    }
+    let is_own = |lease: &Lease| own.is_some_and(|own| own.is_same(lease));
+    if let Some(other) = locked.leases()?.iter().find(|lease| !is_own(lease)) {
+        let job = other.name();
+        return Err(SwitchError::Leased { gpu, on, job });
+    }
+    // By the driver's files, as a call for each profile takes its time. The driver refuses as well.
+    let standing = locked.node.caps().gpu_instances(locked.gpu.minor);
+    if let Some(standing) = standing.filter(|standing| !on && !standing.is_empty()) {
+        let ids: Vec<String> = standing.iter().map(u32::to_string).collect();
+        let instances = ids.join(", ");
+        return Err(SwitchError::Instances { gpu, instances });
+    }
+    // Without this look the driver would note the wish, and fulfil it with the next reset.
+    let users = on_it(locked)?;
+    if !users.is_empty() {
+        return Err(SwitchError::InUse { gpu, on, users });
+    }
+    let start = Instant::now();
+    let mode = locked.gpu.switch_mig(on)?;
+    // Those in line see that the work goes on.
+    locked.lock().step();
+    if (mode == MigMode::On) != on {
+        let users = users_of(locked)?;
+        return Err(SwitchError::InUse { gpu, on, users });
+    }
+    let (before, now) = (locked.gpu.minor, locked.gpu.minor_now()?);
+    if before != now {
+        return Err(SwitchError::Renumbered { gpu, before, now });
+    }
+    locked.log.info(format!(
+        "switched MIG {} for {gpu} in {} ms",
+        if on { "on" } else { "off" },
+        start.elapsed().as_millis()
+    ));
+    Ok(true)
+}
+
+/// The processes that the driver shows on a GPU.
+fn on_it(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
+    let processes = locked.gpu.processes()?;
+    let users = processes.iter().map(|it| GpuUser::new(it.pid, true));
+    Ok(users.collect())
+}
+
+/// The same; where the driver shows none, those that hold the GPU's device open, as monitoring does.
+fn users_of(locked: &LockedGpu<'_>) -> Result<Vec<GpuUser>, NvmlError> {
+    let users = on_it(locked)?;
+    if !users.is_empty() {
+        return Ok(users);
+    }
+    let Ok(device) = locked.node.caps().gpu_device(locked.gpu.minor) else {
+        return Ok(users);
+    };
+    let pids = holders::of_device(device, holders::FEW).into_iter();
+    let users = pids.filter_map(|pid| Some(GpuUser::new(u32::try_from(pid).ok()?, false)));
+    Ok(users.collect())
+}
