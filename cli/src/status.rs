@@ -1,13 +1,14 @@
 //! The state of a node for people: a map of each GPU, and the leases.
 
 use gpufrac_core::config::Device;
+use gpufrac_core::geometry::Placement;
 use gpufrac_core::ids::GpuIndex;
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::{Held, Lease, LeaseState};
 
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
-use gpufrac_nvml::{Instance, NvmlError, Session};
+use gpufrac_nvml::{Instance, MigMode, NvmlError, Session};
 
 mod map;
 
@@ -35,6 +36,8 @@ pub struct GpuStatus {
     pub model: String,
     /// Memory slices of the GPU; 0 without MIG.
     pub memory_slices: u8,
+    /// Whether it is in MIG mode now, where the mode changes for jobs.
+    pub mig: Option<bool>,
     /// The instances on the GPU, or the driver's error.
     pub instances: Result<Vec<Instance>, NvmlError>,
 }
@@ -62,9 +65,14 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
         let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) else {
             continue;
         };
+        let mode = match &session {
+            Ok(session) if device.pool.switches_mig() => mode(session, device).ok(),
+            _ => None,
+        };
         gpus.push(GpuStatus {
             index: gpu.index,
             uuid: gpu.uuid.clone(),
+            mig: mode,
             model: device.pool.geometry.model.clone(),
             memory_slices: match device.pool.mechanism.uses_mig() {
                 true => device.pool.geometry.memory_slices,
@@ -82,6 +90,12 @@ pub fn status(node: &Node) -> Result<Status, StatusError> {
         leases,
         damaged,
     })
+}
+
+/// Whether a GPU is in MIG mode.
+fn mode(session: &Session, device: &Device<'_>) -> Result<bool, NvmlError> {
+    let gpu = session.gpu(device.gpu_index)?;
+    Ok(gpu.mig_mode()? == MigMode::On)
 }
 
 fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, NvmlError> {
@@ -106,7 +120,12 @@ impl Status {
             };
             for (row, drawn) in drawn.into_iter().enumerate() {
                 let head = if row == 0 { head.as_str() } else { "" };
-                lines.push(format!("{head:<16}{drawn}"));
+                let mode = match gpu.mig.filter(|_| row == 0) {
+                    None => "",
+                    Some(true) => "  MIG on",
+                    Some(false) => "  MIG off",
+                };
+                lines.push(format!("{head:<16}{drawn}{mode}"));
             }
             if let Err(error) = &gpu.instances {
                 lines.push(format!("{:<16}(by the leases only: {error})", ""));
@@ -134,6 +153,13 @@ impl Status {
     fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
         let mut segments: Vec<Segment> = Vec::new();
         for lease in self.leases_of(gpu) {
+            if lease.slice.held == Held::Bare {
+                let (start, size) = (0, gpu.memory_slices);
+                segments.push(Segment {
+                    placement: Placement { start, size },
+                    label: format!("job {} whole GPU", lease.name()),
+                });
+            }
             let Some(mig) = lease.slice.mig() else {
                 continue;
             };
@@ -227,8 +253,6 @@ pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use gpufrac_core::geometry::Placement;
-
     use super::*;
     use test_examples::lease;
 
@@ -238,6 +262,7 @@ mod tests {
             gpus: vec![GpuStatus {
                 index: GpuIndex(0),
                 uuid: "GPU-0".into(),
+                mig: None,
                 model: "H100-80".into(),
                 memory_slices: 8,
                 instances: Ok(vec![
@@ -266,5 +291,38 @@ mod tests {
         assert_eq!(table.len(), 2);
         assert!(table[1].starts_with("12   ada"), "{}", table[1]);
         assert!(table[1].ends_with("MIG-3"));
+    }
+
+    #[test]
+    fn a_gpu_whose_mode_changes_shows_its_mode_and_a_whole_job() {
+        let mut whole = lease(12);
+        whole.slice.held = Held::Bare;
+        let gpu = |index, mig| GpuStatus {
+            index: GpuIndex(index),
+            uuid: format!("GPU-{index}"),
+            mig,
+            model: "H100-80".into(),
+            memory_slices: 8,
+            instances: Ok(Vec::new()),
+        };
+        whole.slice.gpu_uuid = "GPU-0".into();
+        let status = Status {
+            gpus: vec![gpu(0, Some(false)), gpu(1, Some(true)), gpu(2, None)],
+            leases: vec![whole],
+            damaged: Vec::new(),
+        };
+        let map = status.map();
+        assert!(
+            map[0].starts_with("GPU 0 H100-80   [job 12 whole GPU  "),
+            "{map:?}"
+        );
+        assert!(map[0].ends_with("]  MIG off"), "{map:?}");
+        assert!(map[1].ends_with("[free     ]  MIG on"), "{map:?}");
+        assert!(map[2].ends_with("[free     ]"), "{map:?}");
+        let table = status.table();
+        assert!(
+            table[1].contains("bare") && table[1].ends_with("GPU-0"),
+            "{table:?}"
+        );
     }
 }
