@@ -12,6 +12,7 @@ mod plain;
 mod reaper;
 mod scale;
 mod table;
+mod whole;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,6 +33,8 @@ enum Part {
     Cluster,
     /// Start of jobs that share a GPU by MPS
     Mps,
+    /// The prolog of a whole GPU with MIG off
+    Whole,
     /// What the reaper costs a node
     Reaper,
     /// What many nodes and jobs cost the controller; only when it is named, as it takes long
@@ -134,6 +137,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Node, node::measure as Measure),
         (Part::Cluster, cluster::measure),
         (Part::Mps, mps::measure),
+        (Part::Whole, whole::measure),
         (Part::Reaper, reaper::measure),
         (Part::Scale, scale::measure),
         (Part::Burst, burst::measure),
