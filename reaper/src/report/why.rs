@@ -207,7 +207,7 @@ fn head(record: &Record, width: usize) -> Vec<String> {
     };
     let until = match record.ended_ms {
         Some(ended) => format!("until {}", event_time(record, ended)),
-        None => "still running when this record was written".to_owned(),
+        None => "still running when written".to_owned(),
     };
     let gib = record.memory_mib as f64 / 1024.0;
     let rows = [
@@ -473,7 +473,7 @@ mod tests {
         let text = explain(&empty, 80).join("\n");
         assert!(text.contains("No sample was taken."));
         assert!(text.contains("No decision was made about this job."));
-        assert!(text.contains("still running when this record was written"));
+        assert!(text.contains("still running when written"));
         assert!(!text.contains("scancel"));
     }
 }
