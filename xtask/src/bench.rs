@@ -73,6 +73,9 @@ pub(crate) struct BenchArguments {
     /// Jobs of a second each that come at once
     #[arg(long, default_value_t = 500)]
     burst_jobs: usize,
+    /// GPUs of each cluster there; with few of them jobs wait for their GPUs, not for the cores of this machine
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=8))]
+    burst_gpus: u32,
     /// How often each cluster has its bursts
     #[arg(long, default_value_t = 1)]
     burst_rounds: usize,

@@ -1,8 +1,8 @@
 //! Bursts of jobs: gpufrac, which makes each slice when its job starts, with and without `reuse`, beside a plain
 //! Slurm with fixed MIG instances that an admin made.
 //!
-//! The simulated driver needs the times of [`DriverTimes`]; the plain cluster never calls it. Each cluster has eight
-//! GPUs with seven places each.
+//! The simulated driver needs the times of [`DriverTimes`]; the plain cluster never calls it. Each cluster has the same
+//! number of GPUs, with seven places each.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,6 @@ use super::table::{Goal, Table};
 use super::{BenchArguments, Pair, compile};
 use crate::series::Series;
 
-const GPUS: u32 = 8;
 /// Instances of the smallest profile on each GPU.
 const PLACES: u32 = 7;
 /// The time limit until the queue is empty.
@@ -104,7 +103,8 @@ struct Side<'a> {
 const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
 
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
-    println!("starting three clusters with {GPUS} GPUs of {PLACES} places ...");
+    let gpus = arguments.burst_gpus;
+    println!("starting three clusters with {gpus} GPUs of {PLACES} places ...");
     let series = arguments.burst_slurm.as_deref();
     // The machine's own series is part of the build.
     let series = series.map(Series::prepare).transpose()?;
@@ -117,7 +117,7 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
         .map(|(name, reuse)| Meter::around(name, || cluster(arguments, (build, series), reuse)))
         .into_iter()
         .collect::<Result<(Vec<_>, Vec<_>)>>()?;
-    let places = GPUS * PLACES;
+    let places = gpus * PLACES;
     let hooks = match arguments.burst_plain_hooks {
         true => "GresTypes=gpu\nProlog=/bin/true\nEpilog=/bin/true\n",
         false => "GresTypes=gpu\n",
@@ -183,7 +183,7 @@ fn cluster(
     }
     let lab = builder
         .quiet()
-        .gpus("H100-80", GPUS)
+        .gpus("H100-80", arguments.burst_gpus)
         .pools(&POOL.replace("@REUSE@", reuse))
         .run_on_tmpfs(true)
         .build_folder(build)
@@ -198,8 +198,8 @@ fn cluster(
         DriverTimes::Seen | DriverTimes::Started | DriverTimes::Slow => {}
         DriverTimes::Model => drop(tell(&["latency", "on"])?),
         DriverTimes::Uneven => {
-            for gpu in 1..GPUS {
-                let milliseconds = (3000 * gpu / (GPUS - 1)).to_string();
+            for gpu in 1..arguments.burst_gpus {
+                let milliseconds = (3000 * gpu / (arguments.burst_gpus - 1)).to_string();
                 let gpu = gpu.to_string();
                 tell(&[
                     "delay",
