@@ -8,6 +8,7 @@ mod error;
 mod options;
 mod read;
 mod reaper;
+mod report;
 mod sections;
 mod tables;
 #[cfg(test)]

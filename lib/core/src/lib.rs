@@ -31,6 +31,7 @@ pub mod mechanism;
 pub mod policy;
 mod pool;
 pub mod pools_sum;
+pub mod rates;
 pub mod request;
 mod rounding;
 pub mod slurm_release;

@@ -114,6 +114,12 @@ pub enum Problem {
         /// The path.
         value: String,
     },
+    /// Not a price.
+    #[error("{value} is not a price; write a number with at most six decimals, such as 1.25")]
+    Price {
+        /// The value as it stands in the file.
+        value: String,
+    },
     /// The value is not a fraction.
     #[error("{text}: {source}; write 0.25 or \"1/4\"")]
     Fraction {

@@ -7,8 +7,8 @@ use super::checks::{self, Places};
 use super::error::{ConfigError, ConfigErrors, Problem};
 use super::options;
 use super::read::{Field, Section, Source};
-use super::reaper;
 use super::tables::{Config, PartitionRules, Paths, VERSION};
+use super::{reaper, report};
 use crate::count_name::CountName;
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
@@ -18,6 +18,7 @@ use crate::layout::{Layout, LayoutError, LayoutKind};
 use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
 use crate::pool::{Pool, WholeGpu};
+use crate::rates::Rates;
 
 impl Config {
     /// Reads the text of a file. `path` is used in messages only.
@@ -31,12 +32,12 @@ impl Config {
         }
     }
 
-    /// Reads all tables but `[reaper]`, for the programs that make slices: a mistake in `[reaper]` must not stop
-    /// them. The second value has the mistakes of `[reaper]`; if there are any, the configuration has the defaults of
+    /// Reads all tables but `[reaper]` and `[report]`, for the programs that make slices: a mistake there must not stop
+    /// them. The second value has the mistakes there; if there are any, the configuration has the defaults of
     /// `[reaper]`.
     ///
     /// # Errors
-    /// All other mistakes of the file together with those of `[reaper]`, in the order of lines.
+    /// All other mistakes of the file together with those of `[reaper]` and `[report]`, in the order of lines.
     pub fn parse_pools(
         text: &str,
         path: &str,
@@ -68,6 +69,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         "partition",
         "geometry",
         "reaper",
+        "report",
     ];
     root.only(&mut source, &known);
     if !version(&mut source, &root) {
@@ -105,33 +107,39 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         Some(section) => reaper::read(&mut source, &section),
         None => Reaper::default(),
     };
-    let of_reaper = std::mem::replace(&mut source.errors, elsewhere);
+    let rates = match root.get("report").and_then(|item| item.table(&mut source)) {
+        Some(section) => report::read(&mut source, &section),
+        None => Rates::default(),
+    };
+    // No slice depends on either of them.
+    let aside = std::mem::replace(&mut source.errors, elsewhere);
     let config = Config {
         paths,
         count_name,
         pools,
         partitions,
-        reaper: match of_reaper.is_empty() {
+        reaper: match aside.is_empty() {
             true => reaper,
             false => Reaper::default(),
         },
+        rates,
     };
     // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
     // would be reported again at its partitions.
     if config.pools.len() == pool_count {
         checks::check(&mut source, &config, &places);
     }
-    judged(source, of_reaper, config)
+    judged(source, aside, config)
 }
 
-/// The configuration, if only `[reaper]` has mistakes.
+/// The configuration, if only `[reaper]` and `[report]` have mistakes, which are `aside`.
 fn judged(
     mut source: Source<'_>,
-    of_reaper: Vec<ConfigError>,
+    aside: Vec<ConfigError>,
     config: Config,
 ) -> Result<(Config, Option<ConfigErrors>), ConfigErrors> {
     let is_right = source.errors.is_empty();
-    source.errors.extend(of_reaper);
+    source.errors.extend(aside);
     match (is_right, source.errors.is_empty()) {
         (true, true) => Ok((config, None)),
         (true, false) => Ok((config, Some(by_line(source)))),

@@ -7,6 +7,7 @@ use crate::layout::MenuEntry;
 use crate::policy::Reaper;
 use crate::pool::{Device, Pool};
 use crate::pools_sum::PoolsSum;
+use crate::rates::Rates;
 
 /// The format version of the file that this build reads.
 pub const VERSION: u32 = 1;
@@ -24,6 +25,8 @@ pub struct Config {
     pub partitions: Vec<PartitionRules>,
     /// `[reaper]`.
     pub reaper: Reaper,
+    /// What allocations cost.
+    pub rates: Rates,
 }
 
 /// Folders, programs and libraries on a node. `%n` stands for the name of the node, as in Slurm's own files.
@@ -115,6 +118,7 @@ impl Config {
             pools: Vec::new(),
             partitions: Vec::new(),
             reaper: Reaper::default(),
+            rates: Rates::default(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::fraction::{Fraction, MemoryMib, Units};
 use crate::ids::GpuIndex;
 use crate::layout::LayoutKind;
 use crate::policy::{Action, Breaker, Facts, IdleWish, Mail, Mode, Policy, Reaper, Stall};
+use crate::rates::{Millionths, Rate};
 
 const FULL: &str = include_str!("../../tests/config/valid/full.toml");
 const SMALLEST: &str = include_str!("../../tests/config/valid/smallest.toml");
@@ -230,6 +231,31 @@ fn the_reaper_is_read() {
         contact: Some("Write to hpc@example.org.".into()),
     };
     assert_eq!(reaper.mail, mail);
+}
+
+#[test]
+fn prices_are_read_and_a_mistake_in_them_stops_no_job() {
+    let rates = full().rates;
+    let of = |gpu_hour, idle_hour| Rate {
+        gpu_hour: Millionths(gpu_hour),
+        idle_hour: Millionths(idle_hour),
+    };
+    assert_eq!(rates.currency, "CHF");
+    assert_eq!(rates.of_pool("small"), of(1_250_000, 400_000));
+    assert_eq!(rates.of_pool("h100"), of(2_000_000, 400_000));
+    assert_eq!(rates.factor("low.1"), Millionths(500_000));
+    assert_eq!(rates.factor("normal"), Millionths::ONE);
+    let text = FULL.replace("gpu_hour = 1.25", "gpu_hour = -1");
+    let error = Config::parse(&text, "gpufrac.toml")
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("report.gpu_hour: -1 is not a price"),
+        "{error}"
+    );
+    let (config, errors) = Config::parse_pools(&text, "gpufrac.toml").unwrap();
+    assert_eq!(config.pools, full().pools);
+    assert_eq!(errors.unwrap().0.len(), 1);
 }
 
 #[test]
