@@ -24,6 +24,11 @@ impl BootTime {
         self.0.saturating_sub(earlier.0)
     }
 
+    /// Milliseconds since the boot.
+    pub fn milliseconds(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The time `time` earlier; not before the boot.
     pub fn before(self, time: Duration) -> BootTime {
         BootTime(self.0.saturating_sub(time))

@@ -8,6 +8,7 @@ use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{Mode, Policy};
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
+use gpufrac_usage::{GpuTime, Tallies};
 
 use self::watched::{RecordSize, WatchedJob};
 use crate::act::mail_queue::MailQueue;
@@ -15,6 +16,7 @@ use crate::act::overdue::Cleanup;
 use crate::clock::BootTime;
 use crate::judge::breaker::Breakers;
 use crate::judge::peers::Peers;
+use crate::keep::meter::Meter;
 use crate::keep::state::State;
 use crate::key::SliceId;
 use crate::outside::Outside;
@@ -22,6 +24,7 @@ use crate::report::errors::{ErrorReports, Topic};
 use crate::report::metrics::Snapshot;
 use crate::rhythm::{self, LookScope, Rhythm};
 
+mod books;
 mod breakers;
 mod carry_out;
 mod decide;
@@ -53,6 +56,10 @@ pub struct Daemon {
     leases: Vec<Lease>,
     /// When the leases were last read without an error.
     leases_known: Option<BootTime>,
+    /// How the slices are used.
+    meter: Meter,
+    /// The GPUs of pools, whose time is not recorded yet.
+    gpus: Vec<GpuTime>,
     breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
@@ -78,12 +85,19 @@ impl Daemon {
                 "reading the saved state failed: {why}; every slice counts as active now"
             ));
         }
-        let daemon = Daemon {
+        let now = outside.clock.now();
+        let tallies = outside.books.resume().unwrap_or_else(|error| {
+            outside.log.warning(error);
+            Tallies::default()
+        });
+        let mut daemon = Daemon {
             peers: Peers::new(node.shared.as_deref(), &node.name),
             mail_queue: MailQueue::new(),
             watched: BTreeMap::new(),
             leases: Vec::new(),
             leases_known: None,
+            meter: Meter::resume(tallies, now),
+            gpus: Vec::new(),
             breakers: Breakers::default(),
             round: 0,
             cleanup: Cleanup::default(),
@@ -94,6 +108,7 @@ impl Daemon {
             state,
             snapshot,
         };
+        daemon.take_up_books();
         Ok(daemon)
     }
 
@@ -171,6 +186,7 @@ impl Daemon {
         }
         self.publish();
         self.save();
+        self.save_books();
     }
 
     fn end_kept(&mut self) {
@@ -186,6 +202,7 @@ impl Daemon {
             watched.written = None;
         }
         self.save();
+        self.save_running();
         self.mail_queue.finish();
     }
 

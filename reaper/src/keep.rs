@@ -1,6 +1,10 @@
-//! Data that outlive a round: the state of the daemon, and the records of jobs.
+//! Data that outlive a round: the state of the daemon, the records of jobs, and the books of the node.
 
+pub mod books;
 pub mod evidence;
+pub mod gpus;
+pub mod meter;
 pub mod records;
+pub mod shipping;
 pub mod state;
 pub mod totals;

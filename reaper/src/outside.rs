@@ -7,6 +7,7 @@ use gpufrac_node::node::Node;
 use crate::act::slices::{NodeSlices, Slices};
 use crate::act::slurm::{JobControl, SlurmProcess};
 use crate::clock::{Clock, SystemClock};
+use crate::keep::books::{Books, NodeBooks};
 use crate::keep::records::Records;
 use crate::keep::state::Memory;
 use crate::measure::sample::Sampler;
@@ -24,6 +25,8 @@ pub struct Outside {
     pub slurm: Box<dyn JobControl>,
     /// The storage of state and records.
     pub memory: Box<dyn Memory>,
+    /// Where use is recorded.
+    pub books: Box<dyn Books>,
     /// The log for admins.
     pub log: JobLog,
 }
@@ -40,6 +43,7 @@ impl Outside {
             slices: Box::new(NodeSlices),
             slurm: Box::new(SlurmProcess),
             memory: Box::new(Records::open(&node.run, &node.state)?),
+            books: Box::new(NodeBooks::open(&node.run, &node.state)?),
             log: JobLog::reaper(),
         })
     }

@@ -81,6 +81,8 @@ pub struct Lease {
     pub idle_wish: IdleWish,
     /// The time when the lease was first written, in seconds since 1970.
     pub created_unix: u64,
+    /// When the lease was first written, in milliseconds since the node was booted. None in leases of version 2 and 3.
+    pub created_boot_ms: Option<u64>,
     /// The time since when the instance is kept, in seconds since 1970; the usage of its job was recorded then.
     pub kept_unix: Option<u64>,
     /// What the job holds of the GPU.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use gpufrac_core::config::{self, Config, ConfigErrors};
 use gpufrac_core::lease::{Lease, LeaseState};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
 
 use crate::gpu::capability_files::Caps;
 use crate::hami;
@@ -276,6 +278,13 @@ pub fn class_of_file(error: &FileError) -> ErrorClass {
         true => ErrorClass::Transient,
         false => ErrorClass::Broken,
     }
+}
+
+/// Milliseconds since the node was booted, by a clock that nobody sets (`CLOCK_BOOTTIME`, clock_gettime(2)).
+pub fn now_boot_ms() -> u64 {
+    // The kernel has this clock since 2.6.39; the call cannot fail with a valid id.
+    let time = clock_gettime(ClockId::CLOCK_BOOTTIME).unwrap_or(TimeSpec::new(0, 0));
+    u64::try_from(Duration::from(time).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Seconds since 1970.

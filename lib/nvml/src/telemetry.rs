@@ -114,6 +114,19 @@ impl<'s> Gpu<'s> {
         Ok(processes)
     }
 
+    /// Energy that the GPU has used since the driver was loaded, in millijoules; None where the GPU has no counter (before
+    /// Volta; nvml.h, `nvmlDeviceGetTotalEnergyConsumption`).
+    pub fn energy(&self) -> Result<Option<u64>, NvmlError> {
+        match self.device.total_energy_consumption() {
+            Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(None),
+            other => {
+                let energy =
+                    other.map_err(|e| self.failed("nvmlDeviceGetTotalEnergyConsumption", &e))?;
+                Ok(Some(energy))
+            }
+        }
+    }
+
     /// Whether GPM reports the activity of instances: from Hopper on.
     pub fn has_gpm(&self) -> Result<bool, NvmlError> {
         match self.device.gpm_support() {

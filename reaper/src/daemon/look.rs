@@ -55,6 +55,7 @@ impl Daemon {
             let policy = watched.policy(reaper);
             watched.take(now, samples, policy, reaper.interval);
         }
+        self.count_use(now, &look.energy);
     }
 
     /// Takes another sample of the slices of a job before it ends, in the shortest time in which activity can be

@@ -10,6 +10,7 @@ use crate::act::refusal::Refusal;
 use crate::act::slurm::{ActionError, SlurmAction, SlurmError};
 use crate::clock::BootTime;
 use crate::keep::evidence::Decision;
+use crate::keep::meter;
 use crate::report::words;
 
 /// The end time of a job without a time limit is a year after its start; a limit this long counts as none.
@@ -57,6 +58,7 @@ impl Daemon {
         }
         if on {
             self.state.totals.warned(due.stalled.stall);
+            self.change_sums(due.job, meter::warned);
             self.write_to_user(due, job, &event, action, ends_in);
         } else {
             self.state.totals.dry_run += 1;
@@ -179,6 +181,11 @@ impl Daemon {
             Action::RequeueHold => SlurmAction::Requeue { hold: true },
             Action::Cancel => SlurmAction::Cancel,
         });
+        // Before Slurm ends the job: the epilog reads it.
+        let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
+        let left = Some(left).filter(|left| *left < SHORTEST_NO_LIMIT_S);
+        self.change_sums(due.job, |tally| meter::reclaimed(tally, left));
+        self.save_sums();
         let results = self.act(due, actions);
         // Slurm may have needed long; the hour of the limit begins when the job ended.
         let ended = self.outside.clock.now();
@@ -193,14 +200,13 @@ impl Daemon {
             }
         };
         if let Some(Err(error)) = results.into_iter().next_back() {
+            self.change_sums(due.job, meter::spared);
             let why = Refusal::Slurm(error.to_string());
             self.refuse(due.job, &due.stalled, &due.policy, why);
             return Ok(false);
         }
         self.state.reaped.push(ended);
-        let left = job.end_unix.saturating_sub(self.outside.clock.unix_now());
-        let left = if left < SHORTEST_NO_LIMIT_S { left } else { 0 };
-        self.state.totals.reaped(action, left as f64);
+        self.state.totals.reaped(action, left.unwrap_or(0) as f64);
         Ok(true)
     }
 

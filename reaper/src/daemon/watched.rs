@@ -145,6 +145,13 @@ impl WatchedJob {
         sample.is_some_and(|sample| sample.activity == Activity::Idle)
     }
 
+    /// Its slices with their samples of `now`; none where they were not looked at then.
+    pub(super) fn sampled(&self, now: BootTime) -> impl Iterator<Item = (&Lease, &Sample)> {
+        let is_fresh = self.watch.sampled == now;
+        let leases = self.leases().zip(&self.samples);
+        leases.filter(move |_| is_fresh)
+    }
+
     /// The metrics of the slices.
     pub(super) fn metrics(&self, now: BootTime) -> impl Iterator<Item = SliceMetrics> {
         let leases = self.leases().enumerate();

@@ -72,6 +72,13 @@ impl JobGroups {
         roots.is_empty() || places(&roots, lease).any(|group| holds_process(&group))
     }
 
+    /// Whether Slurm has suspended a job: its steps have processes, and all of them are in frozen groups. Only root can
+    /// freeze a group; a user who stops his own processes suspends nothing.
+    pub fn is_frozen(&self, lease: &Lease) -> bool {
+        let roots = self.roots();
+        places(&roots, lease).any(|group| is_frozen_below(&group) == Some(true))
+    }
+
     /// Forgets all jobs except those that `keys` accepts.
     pub fn retain(&mut self, keys: impl Fn(&Key) -> bool) {
         self.last.retain(|key, _| keys(key));
@@ -142,6 +149,45 @@ fn holds_process(group: &Path) -> bool {
     folders
         .into_iter()
         .any(|entry| holds_process(&entry.path()))
+}
+
+/// The step in which a job's container is: it is not suspended with the others, nor are Slurm's own programs, which version 2
+/// has in groups of this name.
+const NOT_SUSPENDED: [&str; 2] = ["step_extern", "slurm"];
+
+/// Whether all processes in a group and in those below are frozen; None where there is no process, or where the hierarchy
+/// freezes nothing.
+fn is_frozen(group: &Path) -> Option<bool> {
+    let is_empty = |text: String| text.trim().is_empty();
+    let own = match fs::read_to_string(group.join("cgroup.procs")).map(is_empty) {
+        Ok(false) => Some(says_frozen(group)?),
+        _ => None,
+    };
+    let both = [own, is_frozen_below(group)];
+    both.into_iter().flatten().reduce(|one, other| one && other)
+}
+
+/// The same of the groups below alone: with version 1 slurmstepd is in the group of the job itself, and is never frozen.
+fn is_frozen_below(group: &Path) -> Option<bool> {
+    let entries = fs::read_dir(group).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let suspended =
+        folders.filter(|entry| !NOT_SUSPENDED.iter().any(|name| entry.file_name() == *name));
+    let below = suspended.filter_map(|entry| is_frozen(&entry.path()));
+    below.reduce(|one, other| one && other)
+}
+
+/// `freezer.state` of version 1 says it also for a group above (cgroup-v1/freezer-subsystem.rst), `cgroup.events` of version 2
+/// too (cgroup-v2.rst).
+fn says_frozen(group: &Path) -> Option<bool> {
+    if let Ok(state) = fs::read_to_string(group.join("freezer.state")) {
+        return Some(state.trim() == "FROZEN");
+    }
+    let events = fs::read_to_string(group.join("cgroup.events")).ok()?;
+    let frozen = events
+        .lines()
+        .find_map(|line| line.strip_prefix("frozen "))?;
+    Some(frozen.trim() == "1")
 }
 
 /// The slices at the top of a hierarchy.

@@ -173,6 +173,8 @@ impl Sample {
 pub struct Look {
     /// The samples by slice.
     pub samples: HashMap<SliceId, Sample>,
+    /// Energy counters of the GPUs in millijoules, by UUID; of those that have one.
+    pub energy: HashMap<String, u64>,
     /// Errors of the driver or the exporter.
     pub errors: Vec<String>,
 }
@@ -201,6 +203,9 @@ pub trait Sampler {
 
     /// Whether a job has processes on the node; true if that is unknown.
     fn has_processes(&self, lease: &Lease) -> bool;
+
+    /// Whether Slurm has suspended a job: all processes of its steps are frozen.
+    fn is_suspended(&self, lease: &Lease) -> bool;
 
     /// Takes a new configuration.
     fn reload(&mut self, node: &Node);

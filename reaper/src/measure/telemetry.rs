@@ -87,6 +87,10 @@ impl Sampler for Telemetry {
             self.last = before;
             return look;
         };
+        let energy = views
+            .iter()
+            .filter_map(|(gpu, view)| Some((gpu.clone(), view.energy_mj?)));
+        look.energy = energy.collect();
         let now = self.clock.now();
         let dcgm = self.read_dcgm(now, &mut look.errors);
         let mut cores = Cores::new();
@@ -142,6 +146,10 @@ impl Sampler for Telemetry {
 
     fn has_processes(&self, lease: &Lease) -> bool {
         self.groups.has_processes(lease)
+    }
+
+    fn is_suspended(&self, lease: &Lease) -> bool {
+        self.groups.is_frozen(lease)
     }
 
     fn reload(&mut self, node: &Node) {

@@ -43,6 +43,8 @@ pub(super) struct View {
     pub(super) mig_devices: Vec<MigDevice>,
     /// Memory in use on leased instances without a process, by UUID.
     pub(super) left_behind: HashMap<String, MemoryMib>,
+    /// The GPU's energy counter in millijoules; None where it has none.
+    pub(super) energy_mj: Option<u64>,
     /// The activity of processes; None with MIG, for which the driver has none.
     pub(super) utilization: Option<Result<Vec<Utilization>, UnknownWork>>,
 }
@@ -167,6 +169,7 @@ fn end(
         processes,
         mig_devices,
         left_behind,
+        energy_mj: gpu.energy()?,
         utilization: (!has_mig).then(|| utilization(gpu, since_us)),
     })
 }

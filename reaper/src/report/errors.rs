@@ -24,6 +24,14 @@ pub(crate) enum Topic {
     Purge,
     /// The saved state of the daemon.
     State,
+    /// The sums of use for epilogs.
+    Books,
+    /// The usage records of running slices.
+    Running,
+    /// The records of the time of GPUs.
+    Gpus,
+    /// The copies of usage records for all nodes.
+    Shipping,
     /// Leases in carving or releasing whose program died.
     Overdue,
     /// Kept instances.
@@ -50,6 +58,10 @@ impl Topic {
             Topic::Records => "records",
             Topic::Purge => "purge",
             Topic::State => "state",
+            Topic::Books => "use of slices",
+            Topic::Running => "records of running slices",
+            Topic::Gpus => "time of GPUs",
+            Topic::Shipping => "usage records of all nodes",
             Topic::Overdue => "overdue",
             Topic::Kept => "kept instances",
             Topic::OverJobs => "jobs that seem to be over",

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use gpufrac_core::policy::IdleWish;
+use gpufrac_usage::Ended;
 
 use crate::plans::{Part, between};
 use crate::play::{Played, play};
 use crate::site::{Class, Site};
-use crate::world::{ADA, How, Submission, World};
+use crate::world::{ADA, How, Run, Submission, World};
 use test_seed::seed;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -200,6 +201,7 @@ fn month(seed: u64) {
     }
     let without = 100.0 * planned / (held - stalled + planned);
     let with = 100.0 * stalled / held;
+    check_books(&world);
     println!(
         "{} jobs: {without:.2} % of the slice-hours stalled without the reaper, {with:.2} % with it; {tally:?}",
         plans.len()
@@ -209,4 +211,47 @@ fn month(seed: u64) {
     assert!(with < GOAL, "{with:.2} %");
     assert!(without > 5.0, "{without:.2} %");
     assert!(tally.restarts >= DAYS - 1, "{tally:?}");
+}
+
+/// The usage records say what the jobs did.
+fn check_books(world: &World) {
+    let (mut busy, mut unknown, mut length) = (0, 0, 0);
+    for record in &world.kept.usage {
+        let used = record.used.as_ref().expect("the reaper ran all the time");
+        busy += used.busy;
+        unknown += used.unknown;
+        length += record.seconds;
+    }
+    let runs: Vec<&Run> = world.jobs.iter().flat_map(|job| &job.runs).collect();
+    let seconds = |run: &Run| {
+        let (end, _) = run.end.unwrap();
+        let length = end - run.begin;
+        (
+            length.as_secs_f64(),
+            run.timeline.activity(run.begin, end) * length.as_secs_f64(),
+        )
+    };
+    let held: f64 = runs.iter().map(|run| seconds(run).0).sum();
+    let computed: f64 = runs.iter().map(|run| seconds(run).1).sum();
+    let off = |recorded: u64, truth: f64| 100.0 * (recorded as f64 / truth - 1.0);
+    println!(
+        "usage records: busy {:+.2} % of what the jobs computed, length {:+.3} %, unknown {:.3} %",
+        off(busy, computed),
+        off(length, held),
+        100.0 * unknown as f64 / length as f64
+    );
+    // Samples are a tenth of the time: the error is that of chance.
+    assert!(off(busy, computed).abs() < 2.0);
+    // A lease lasts until its epilog is done, up to two seconds longer than the job.
+    assert!((0.0..0.1).contains(&off(length, held)));
+    assert!((unknown as f64) < 0.01 * length as f64);
+    let by_reaper = runs
+        .iter()
+        .filter(|run| run.end.is_some_and(|(_, how)| how != How::ByItself));
+    let reclaimed = world
+        .kept
+        .usage
+        .iter()
+        .filter(|record| record.ended == Some(Ended::Reclaimed));
+    assert_eq!(reclaimed.count(), by_reaper.count());
 }

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::{self, Write};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,16 +15,20 @@ use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::usage::UsageError;
 use gpufrac_reaper::act::slices::{SliceError, Slices};
 use gpufrac_reaper::act::slurm::{ActionError, JobControl, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
+use gpufrac_reaper::keep::books::{Books, Running, TakenUp};
 use gpufrac_reaper::keep::evidence::Record;
+use gpufrac_reaper::keep::shipping::ShippingError;
 use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
 use gpufrac_reaper::key::{Key, SliceId};
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
+use gpufrac_usage::{GpuTime, Tallies};
 use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};
@@ -48,6 +53,7 @@ impl Simulated {
             slices: Box::new(self.clone()),
             slurm: Box::new(self.clone()),
             memory: Box::new(self.clone()),
+            books: Box::new(self.clone()),
             log: JobLog::to("reaper", log.clone()),
         }
     }
@@ -185,7 +191,38 @@ impl Sampler for Simulated {
         self.0.borrow().has_processes(lease)
     }
 
+    fn is_suspended(&self, _: &Lease) -> bool {
+        false
+    }
+
     fn reload(&mut self, _: &Node) {}
+}
+
+impl Books for Simulated {
+    fn resume(&self) -> Result<Tallies, FileError> {
+        Ok(self.0.borrow().kept.tallies.clone())
+    }
+
+    fn save(&self, tallies: &Tallies) -> Result<(), FileError> {
+        self.0.borrow_mut().kept.tallies = tallies.clone();
+        Ok(())
+    }
+
+    fn save_running(&self, _: Running) -> Result<(), FileError> {
+        Ok(())
+    }
+
+    fn take_up(&self) -> Result<TakenUp, UsageError> {
+        Ok(TakenUp::default())
+    }
+
+    fn record_gpus(&self, _: &[GpuTime]) -> Result<(), UsageError> {
+        Ok(())
+    }
+
+    fn ship(&self, _: &Path, _: &str) -> Result<(), ShippingError> {
+        Ok(())
+    }
 }
 
 impl Slices for Simulated {

@@ -15,6 +15,7 @@ use gpufrac_core::policy::IdleWish;
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::state::State;
 use gpufrac_reaper::rhythm::LookScope;
+use gpufrac_usage::{End, SliceKey, Tallies, UsageRecord};
 use slurm_sys::client::{JobInfo, JobState};
 
 use crate::plans::{Part, Timeline, between};
@@ -138,6 +139,10 @@ const FAULTS: [Fault; 7] = [
 pub struct Kept {
     pub state: Option<State>,
     pub records: HashMap<JobId, Record>,
+    /// How slices were used so far, for epilogs.
+    pub tallies: Tallies,
+    /// Usage records that epilogs wrote.
+    pub usage: Vec<UsageRecord>,
     /// When the state was lost, with the ends of the last hour.
     pub lost: Vec<Duration>,
 }
@@ -337,7 +342,10 @@ impl World {
         let numbers = 0..=beside.len() as u32;
         let leases =
             numbers.map(|number| lease(&job.submission, id, run as u32, number, gpu, unix));
-        let leases = leases.collect();
+        let mut leases: Vec<Lease> = leases.collect();
+        for lease in &mut leases {
+            lease.created_boot_ms = Some(now.as_millis() as u64);
+        }
         self.free[gpu] -= job.submission.units;
         job.runs.push(Run {
             begin: now,
@@ -385,12 +393,15 @@ impl World {
     fn free(&mut self, id: u32, run: u32) {
         let now = self.now;
         let units = self.job_mut(id).submission.units;
+        let unix = self.unix_now();
         let left = self.run_mut(id, run);
         left.is_held = false;
+        let leases = left.leases.clone();
         let how = left.end.map(|(_, how)| how);
         if let Some(gpu) = self.active.remove(&id) {
             self.free[gpu] += units;
         }
+        self.record(&leases, unix);
         self.changed = true;
         self.leases.gone = true;
         if how == Some(How::Requeued) {
@@ -400,6 +411,29 @@ impl World {
             self.left -= 1;
         }
         self.start_jobs();
+    }
+
+    /// The epilog records how the slices were used.
+    fn record(&mut self, leases: &[Lease], unix: u64) {
+        for lease in leases {
+            let key = SliceKey::of(lease);
+            let mut tallies = self.kept.tallies.slices.iter();
+            let tally = tallies.find(|tally| tally.key == key);
+            let end = End {
+                unix,
+                boot_ms: self.now.as_millis() as u64,
+                boot_id: "boot",
+            };
+            let record = UsageRecord::of(lease, end, tally);
+            if let Some(used) = &record.used {
+                let sum = used.busy + used.idle + used.unknown + used.suspended;
+                if sum != record.seconds {
+                    let wrong = format!("job {}: {used:?} of {} s", record.job, record.seconds);
+                    self.wrong.push(wrong);
+                }
+            }
+            self.kept.usage.push(record);
+        }
     }
 
     fn requeue(&mut self, id: u32) {
@@ -646,6 +680,7 @@ fn lease(submission: &Submission, id: u32, run: u32, number: u32, gpu: usize, un
         whole_device: false,
         idle_wish: submission.wish,
         created_unix: unix,
+        created_boot_ms: None,
         kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(gpu as u32),

@@ -30,6 +30,7 @@ pub fn lease(job_id: u32) -> Lease {
         whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_000,
+        created_boot_ms: Some(400_000),
         kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(0),

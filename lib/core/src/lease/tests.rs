@@ -29,6 +29,7 @@ fn lease() -> Lease {
         whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_795_000_000,
+        created_boot_ms: Some(86_400_250),
         kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(3),

@@ -48,6 +48,8 @@ struct LeaseText {
     idle_wish: IdleWish,
     created_unix: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    created_boot_ms: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     kept_unix: Option<u64>,
     slice: SliceText,
 }
@@ -103,6 +105,7 @@ impl LeaseText {
             whole_device: lease.whole_device,
             idle_wish: lease.idle_wish,
             created_unix: lease.created_unix,
+            created_boot_ms: lease.created_boot_ms,
             kept_unix: lease.kept_unix,
             mechanism: lease.mechanism(),
             slice: SliceText::of(&lease.slice),
@@ -133,6 +136,7 @@ impl LeaseText {
             whole_device: self.whole_device,
             idle_wish: self.idle_wish,
             created_unix: self.created_unix,
+            created_boot_ms: self.created_boot_ms,
             kept_unix: self.kept_unix,
             slice: slice.ok_or(LeaseError::Sections { job_id, mechanism })?,
         })

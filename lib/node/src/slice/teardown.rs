@@ -9,16 +9,19 @@ use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
 use crate::mps::tenants::{self, ShareError, Tenants};
-use crate::node::{Node, class_of_file, now_unix};
+use crate::node::{Node, class_of_file, now_boot_ms, now_unix};
 use crate::slice::failpoint::reached;
 use crate::slice::keep;
+use crate::slice::reconcile::place;
 use crate::slice::remains::{self, Effort};
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
-use crate::state::usage::{self, UsageRecord};
+use crate::state::record::boot_id;
+use crate::state::usage;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{ErrorClass, Gpu, NvmlError, Session};
+use gpufrac_usage::{End, SliceKey, UsageRecord};
 
 /// The reasons why a slice could not be removed.
 #[derive(Debug, thiserror::Error)]
@@ -144,9 +147,26 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     if lease.slice.cuda_device().is_none() {
         return;
     }
-    let record = UsageRecord::of(lease, now_unix());
-    if let Err(error) = usage::append(&node.state, &record, retried) {
-        // The slice must return to the pool in any case; the line reports what was lost.
+    // Without it the record says that nothing is known of the use; the allocation is recorded all the same.
+    let tally = usage::measured(&node.run, &SliceKey::of(lease)).unwrap_or_else(|error| {
+        log.warning(format!(
+            "the use of {} is not in its usage record: {error}",
+            place(lease)
+        ));
+        None
+    });
+    let record = UsageRecord::of(
+        lease,
+        End {
+            unix: now_unix(),
+            boot_ms: now_boot_ms(),
+            // It is there since Linux 2.4: a record without it is still one.
+            boot_id: &boot_id().unwrap_or_default(),
+        },
+        tally.as_ref(),
+    );
+    if let Err(error) = usage::record(&node.state, &record, retried) {
+        // The slice must go back to the pool all the same; the line says what was lost.
         log.error(format!(
             "writing the usage record failed ({} s of {} lost): {error}",
             record.seconds, record.profile

@@ -1,29 +1,29 @@
-//! Usage records: one line of JSON for each slice that a job held, in `<state>/usage.jsonl`.
+//! The node's file of usage records, `<state>/usage.jsonl`, and what the reaper measured for them.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::ids::{JobId, UserId};
-use gpufrac_core::lease::Lease;
-use serde::{Deserialize, Serialize};
-
+use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_usage::{GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
 
-/// The name of the file in the state folder.
+/// The file in the state folder.
 pub const FILE: &str = "usage.jsonl";
-const VERSION: u32 = 1;
-/// The bytes at the end of the file in which an earlier record of the same slice is searched: the releases of the
-/// last hours.
+/// The reaper's folder in the folder of this boot.
+pub const REAPER: &str = "reaper";
+/// The file there with a [`Tally`] of each slice.
+pub const TALLIES: &str = "used.json";
+/// Bytes at the end of the file where a record of the same slice is looked for: the releases of the last hours.
 const TAIL_BYTES: u64 = 64 << 10;
 
-/// The reasons why a record could not be written.
+/// Why a record could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
     /// The folder or the file could not be opened.
     #[error(transparent)]
     File(#[from] FileError),
     /// A record could not be made into JSON.
-    #[error("cannot write the usage record of job {job_id}: {source}")]
+    #[error("writing the usage record of job {job_id} failed: {source}")]
     Json {
         /// Slurm's id of the job.
         job_id: JobId,
@@ -31,109 +31,87 @@ pub enum UsageError {
         source: serde_json::Error,
     },
     /// Reading or writing failed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
+    #[error("{action} `{}` failed: {source}; free space, and check the folder", path.display())]
     Io {
-        /// "read" or "write".
+        /// "reading" or "writing".
         action: &'static str,
         /// The file.
         path: PathBuf,
         /// The cause.
         source: std::io::Error,
     },
+    /// The reaper's file is damaged.
+    #[error("reading `{}` failed: {source}; gpufrac-reaperd writes the file again in its next round", path.display())]
+    Tallies {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
 }
 
-/// The usage of a slice by a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UsageRecord {
-    /// The version of this format.
-    pub version: u32,
-    /// Slurm's id of the job.
-    pub job: JobId,
-    /// The number of the slice among those of the job on this node, from 0.
-    #[serde(default, skip_serializing_if = "is_first")]
-    pub slice: u32,
-    /// How often the job was requeued before.
-    pub restart_count: u32,
-    /// The user name.
-    pub user: String,
-    /// The user id.
-    pub uid: UserId,
-    /// The account.
-    pub account: Option<String>,
-    /// The partition.
-    pub partition: String,
-    /// The node.
-    pub node: String,
-    /// The pool.
-    pub pool: String,
-    /// The fraction of a GPU, as a decimal.
-    pub fraction: String,
-    /// The units that Slurm counted.
-    pub units: u32,
-    /// The MIG profile, otherwise the mechanism.
-    pub profile: String,
-    /// The UUID of the GPU.
-    pub gpu_uuid: String,
-    /// The start, in seconds since 1970.
-    pub start: u64,
-    /// The end, in seconds since 1970.
-    pub end: u64,
-    /// The duration in seconds.
-    pub seconds: u64,
+/// What gpufrac-reaperd measured of a slice; None if it did not watch the slice.
+///
+/// # Errors
+/// The file cannot be read, or is damaged.
+pub fn measured(run: &Path, key: &SliceKey) -> Result<Option<Tally>, UsageError> {
+    let folder = run.join(REAPER);
+    let dir = match RootDir::open(&folder) {
+        Err(error) if error.is_not_found() => return Ok(None),
+        other => other?,
+    };
+    let Some(text) = dir.read(TALLIES)? else {
+        return Ok(None);
+    };
+    let tallies: Tallies = serde_json::from_str(&text).map_err(|source| UsageError::Tallies {
+        path: folder.join(TALLIES),
+        source,
+    })?;
+    Ok(tallies.slices.into_iter().find(|tally| tally.key == *key))
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn is_first(slice: &u32) -> bool {
-    *slice == 0
+/// Appends the record of a slice. `retried`: an earlier release may have written it already and died before the lease was
+/// gone; then it is looked for first.
+///
+/// # Errors
+/// The file cannot be opened, read or written.
+pub fn record(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), UsageError> {
+    let job_id = record.job;
+    let line = Line::Slice(Box::new(record.clone()));
+    let text = line
+        .to_text()
+        .map_err(|source| UsageError::Json { job_id, source })?;
+    let key = record.key();
+    let is_same = |earlier: &str| {
+        // Few lines are of this job: only those are worth being parsed.
+        earlier.contains(&job_id.to_string())
+            && matches!(Line::parse(earlier), Ok(Line::Slice(earlier)) if earlier.key() == key)
+    };
+    append(state, text, retried.then_some(&is_same))
 }
 
-impl UsageRecord {
-    /// The record of a lease that ends at `end_unix`.
-    pub fn of(lease: &Lease, end_unix: u64) -> UsageRecord {
-        UsageRecord {
-            version: VERSION,
-            job: lease.job_id,
-            slice: lease.number,
-            restart_count: lease.restart_count,
-            user: lease.user.clone(),
-            uid: lease.user_id,
-            account: lease.account.clone(),
-            partition: lease.partition.clone(),
-            node: lease.node.clone(),
-            pool: lease.pool.clone(),
-            fraction: lease.fraction.to_string(),
-            units: lease.units.0,
-            profile: lease.kind(),
-            gpu_uuid: lease.slice.gpu_uuid.clone(),
-            start: lease.created_unix,
-            end: end_unix,
-            seconds: end_unix.saturating_sub(lease.created_unix),
-        }
-    }
-
-    fn same_slice(&self, other: &UsageRecord) -> bool {
-        (
-            self.job,
-            self.slice,
-            self.restart_count,
-            self.start,
-            &self.node,
-        ) == (
-            other.job,
-            other.slice,
-            other.restart_count,
-            other.start,
-            &other.node,
-        )
-    }
+/// Appends the time of a GPU, once.
+///
+/// # Errors
+/// The file cannot be opened, read or written.
+pub fn record_gpu(state: &Path, gpu: &GpuTime) -> Result<(), UsageError> {
+    let job_id = JobId(0);
+    let text = Line::Gpu(gpu.clone())
+        .to_text()
+        .map_err(|source| UsageError::Json { job_id, source })?;
+    let line = text.trim_end().to_owned();
+    append(state, text, Some(&|earlier| earlier == line))
 }
 
-/// Appends a record. `retried`: an earlier release may have written it and died before the lease was removed; the
-/// file is then searched first.
-pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), UsageError> {
+/// Appends a line that [`Line::to_text`] made, unless a line of the last hours is the same by `is_same`.
+///
+/// # Errors
+/// The file cannot be opened, read or written.
+pub fn append(
+    state: &Path,
+    mut text: String,
+    is_same: Option<&dyn Fn(&str) -> bool>,
+) -> Result<(), UsageError> {
     let (dir, _) = RootDir::create(state, 0o755)?;
     let path = dir.path().join(FILE);
     let io = |action| {
@@ -145,57 +123,68 @@ pub fn append(state: &Path, record: &UsageRecord, retried: bool) -> Result<(), U
         }
     };
     let mut file = dir.append(FILE)?;
-    let length = file.seek(SeekFrom::End(0)).map_err(io("read"))?;
-    let from = length.saturating_sub(if retried { TAIL_BYTES } else { 1 });
-    file.seek(SeekFrom::Start(from)).map_err(io("read"))?;
+    let length = file.seek(SeekFrom::End(0)).map_err(io("reading"))?;
+    let from = length.saturating_sub(if is_same.is_some() { TAIL_BYTES } else { 1 });
+    file.seek(SeekFrom::Start(from)).map_err(io("reading"))?;
     let mut tail = Vec::new();
-    file.read_to_end(&mut tail).map_err(io("read"))?;
-    // Few lines are about this job; only those are parsed.
-    let job = record.job.to_string();
-    let known = String::from_utf8_lossy(&tail)
-        .lines()
-        .filter(|line| line.contains(&job))
-        .filter_map(|line| serde_json::from_str::<UsageRecord>(line).ok())
-        .any(|earlier| earlier.same_slice(record));
-    if known {
+    file.read_to_end(&mut tail).map_err(io("reading"))?;
+    if let Some(is_same) = is_same
+        && String::from_utf8_lossy(&tail).lines().any(is_same)
+    {
         return Ok(());
     }
-    let mut line = serde_json::to_string(record).map_err(|source| UsageError::Json {
-        job_id: record.job,
-        source,
-    })?;
-    line.push('\n');
-    // A line that a crash cut short must not be joined with this one.
+    // A line that was cut short by a crash must not swallow this one.
     if tail.last().is_some_and(|&byte| byte != b'\n') {
-        line.insert(0, '\n');
+        text.insert(0, '\n');
     }
-    // One write, so that two epilogs do not mix their lines. Not synced: that would cost every epilog a disk write,
-    // and after a power failure Slurm's accounting still has the job.
-    file.write_all(line.as_bytes()).map_err(io("write"))
+    // One write, so that two epilogs do not mix their lines. Not synced: it would cost every
+    // epilog a disk write, and after a power failure Slurm's accounting still has the job.
+    file.write_all(text.as_bytes()).map_err(io("writing"))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use gpufrac_core::lease::Lease;
+    use gpufrac_usage::{Elapsed, End, Kind};
     use test_examples::lease;
 
+    fn of(lease: &Lease, unix: u64, boot_ms: u64, tally: Option<&Tally>) -> UsageRecord {
+        let boot_id = "boot";
+        let end = End {
+            unix,
+            boot_ms,
+            boot_id,
+        };
+        UsageRecord::of(lease, end, tally)
+    }
+
+    /// 400 s after boot the examples' leases are written.
+    fn record_of(lease: &Lease, seconds: u64) -> UsageRecord {
+        of(lease, 1_000 + seconds, 400_000 + seconds * 1000, None)
+    }
+
     fn lines(state: &Path) -> Vec<UsageRecord> {
-        std::fs::read_to_string(state.join(FILE))
-            .unwrap()
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect()
+        let text = std::fs::read_to_string(state.join(FILE)).unwrap();
+        let lines = text.lines().filter_map(|line| Line::parse(line).ok());
+        let slices = lines.filter_map(|line| match line {
+            Line::Slice(record) => Some(*record),
+            _ => None,
+        });
+        slices.collect()
     }
 
     #[test]
     fn a_record_is_appended_and_not_repeated_by_a_retry() {
         let keep = tempfile::tempdir().unwrap();
         let state = keep.path().canonicalize().unwrap().join("state");
-        let one = UsageRecord::of(&lease(7), 1_060);
+        let one = record_of(&lease(7), 60);
         assert_eq!((one.seconds, one.fraction.as_str()), (60, "0.25"));
-        append(&state, &one, false).unwrap();
-        append(&state, &UsageRecord::of(&lease(8), 1_070), false).unwrap();
-        append(&state, &UsageRecord::of(&lease(7), 1_090), true).unwrap();
+        record(&state, &one, false).unwrap();
+        record(&state, &record_of(&lease(8), 70), false).unwrap();
+        record(&state, &record_of(&lease(7), 90), true).unwrap();
         let written = lines(&state);
         assert_eq!(written.len(), 2);
         assert_eq!(written[0], one);
@@ -207,7 +196,7 @@ mod tests {
         let state = keep.path().canonicalize().unwrap();
         for number in [0, 1, 1] {
             let lease = Lease { number, ..lease(7) };
-            append(&state, &UsageRecord::of(&lease, 1_060), true).unwrap();
+            record(&state, &record_of(&lease, 60), true).unwrap();
         }
         let slices: Vec<u32> = lines(&state).iter().map(|line| line.slice).collect();
         assert_eq!(slices, [0, 1]);
@@ -218,7 +207,55 @@ mod tests {
         let keep = tempfile::tempdir().unwrap();
         let state = keep.path().canonicalize().unwrap();
         std::fs::write(state.join(FILE), "{\"version\":1,\"jo").unwrap();
-        append(&state, &UsageRecord::of(&lease(7), 1_060), false).unwrap();
+        record(&state, &record_of(&lease(7), 60), false).unwrap();
         assert_eq!(lines(&state).len(), 1);
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_does_not_change_the_length() {
+        // An hour forward after 60 s.
+        let record = of(&lease(7), 1_000 + 3_660, 460_000, None);
+        assert_eq!((record.seconds, record.end), (60, 4_660));
+        // Back, to before the beginning.
+        assert_eq!(of(&lease(7), 500, 460_000, None).seconds, 60);
+    }
+
+    #[test]
+    fn what_the_reaper_measured_is_found_by_the_slice() {
+        let keep = tempfile::tempdir().unwrap();
+        let run = keep.path().canonicalize().unwrap();
+        let key = SliceKey::of(&lease(7));
+        assert!(measured(&run, &key).unwrap().is_none());
+        let (dir, _) = RootDir::create(&run.join(REAPER), 0o755).unwrap();
+        assert!(measured(&run, &key).unwrap().is_none());
+        let mut tally = Tally::new(key.clone());
+        tally.add(Elapsed {
+            time: Duration::from_secs(40),
+            kind: Kind::Idle,
+            activity: None,
+            memory: None,
+            source: "gpm",
+            energy_mj: None,
+        });
+        let slices = vec![Tally::new(SliceKey::of(&lease(8))), tally];
+        let tallies = Tallies {
+            boot_id: "boot".to_owned(),
+            slices,
+        };
+        let text = serde_json::to_string(&tallies).unwrap();
+        dir.write(TALLIES, &text, 0o600).unwrap();
+        let tally = measured(&run, &key).unwrap().unwrap();
+        let record = of(&lease(7), 1_060, 460_000, Some(&tally));
+        let used = record.used.unwrap();
+        assert_eq!((used.idle, used.unknown), (40, 20));
+        // Of another run of the job.
+        let later = SliceKey {
+            start: 1_001,
+            ..key
+        };
+        assert!(measured(&run, &later).unwrap().is_none());
+        dir.write(TALLIES, &text[..text.len() / 2], 0o600).unwrap();
+        let error = measured(&run, &later).unwrap_err().to_string();
+        assert!(error.contains("gpufrac-reaperd"), "{error}");
     }
 }

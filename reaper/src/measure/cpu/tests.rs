@@ -32,6 +32,7 @@ fn lease(job_id: u32) -> Lease {
         whole_device: false,
         idle_wish: IdleWish::Default,
         created_unix: 1_000,
+        created_boot_ms: None,
         kept_unix: None,
         slice: Slice {
             device_index: DeviceIndex(0),
@@ -129,4 +130,78 @@ fn time_of_children_counts() {
         .status()
         .unwrap();
     assert!(ticks(own).unwrap() > before);
+}
+
+/// A group with a process in it, and what the kernel says of its freezer.
+fn holding(group: &Path, file: &str, text: &str) {
+    fs::create_dir_all(group).unwrap();
+    fs::write(group.join("cgroup.procs"), "4711\n").unwrap();
+    fs::write(group.join(file), text).unwrap();
+}
+
+#[test]
+fn a_job_is_suspended_when_all_groups_of_its_steps_are_frozen() {
+    let (mount, groups, lease) = version2();
+    let job = mount
+        .path()
+        .join("system.slice/n1_slurmstepd.scope/sEKNKTV3WPV500");
+    assert!(!groups.is_frozen(&lease), "no group");
+    // The container of the job and Slurm's own program go on.
+    holding(
+        &job.join("step_extern/user/task_0"),
+        "cgroup.events",
+        "populated 1\nfrozen 0\n",
+    );
+    holding(
+        &job.join("step_0/slurm"),
+        "cgroup.events",
+        "populated 1\nfrozen 0\n",
+    );
+    assert!(!groups.is_frozen(&lease), "no process of a user");
+    holding(
+        &job.join("step_0/user/task_0"),
+        "cgroup.events",
+        "populated 1\nfrozen 1\n",
+    );
+    assert!(groups.is_frozen(&lease));
+    holding(
+        &job.join("step_1/user/task_0"),
+        "cgroup.events",
+        "populated 1\nfrozen 0\n",
+    );
+    assert!(!groups.is_frozen(&lease), "one step runs");
+}
+
+#[test]
+fn version_1_says_it_in_the_hierarchy_of_the_freezer() {
+    let mount = tempfile::tempdir().unwrap();
+    let line = |name: &str| {
+        let path = mount.path().join(name);
+        format!(
+            "33 25 0:29 / {} rw - cgroup cgroup rw,{name}\n",
+            path.display()
+        )
+    };
+    let job = "slurm_n1/uid_1000/job_7";
+    for name in ["freezer", "devices"] {
+        let group = mount.path().join(name).join(job).join("step_0");
+        holding(&group, "notify_on_release", "0\n");
+    }
+    // slurmstepd is in the group of the job.
+    holding(
+        &mount.path().join("freezer").join(job),
+        "freezer.state",
+        "THAWED\n",
+    );
+    let groups = JobGroups::below("n1", &(line("devices") + &line("freezer")));
+    assert!(!groups.is_frozen(&lease(7)));
+    let step = mount.path().join("freezer").join(job).join("step_0");
+    for (state, frozen) in [
+        ("THAWED\n", false),
+        ("FREEZING\n", false),
+        ("FROZEN\n", true),
+    ] {
+        fs::write(step.join("freezer.state"), state).unwrap();
+        assert_eq!(groups.is_frozen(&lease(7)), frozen, "{state}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Modes, clocks, power, temperature, ECC: the state of a whole GPU.
 
-use std::ffi::{c_char, c_int, c_uint};
+use std::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings as sys;
 
@@ -8,6 +8,7 @@ use super::{Out, clients, device, nvml};
 use crate::code::{Answer, Code};
 use crate::model::Architecture;
 use crate::node::compute_mode::{DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED};
+use crate::processes;
 use crate::session::{self, Call};
 
 type DeviceHandle = sys::nvmlDevice_t;
@@ -50,7 +51,27 @@ fn clock_now(call: &Call, device: DeviceHandle, kind: c_uint) -> Answer<c_uint> 
     Ok(IDLE_CLOCK_MHZ.min(full))
 }
 
+/// Millijoules since 1970: idle power all the time, and the busy time of the processes that are still known. Less than before when
+/// a process is forgotten, as after a reload of the driver.
+fn energy_mj(call: &Call, device: DeviceHandle) -> Answer<u64> {
+    let (_, gpu) = call.gpu(device)?;
+    let model = device::model(call, device)?;
+    let now_us = processes::now_us();
+    let known = processes::recent(call.root())?;
+    let here = known
+        .iter()
+        .filter(|record| record.process.gpu_uuid == gpu.uuid);
+    let busy_us: f64 = here.map(|record| record.busy_us(now_us)).sum();
+    let room = f64::from(model.power_limit_mw - model.idle_power_mw);
+    let idle = f64::from(model.idle_power_mw) * (now_us as f64 / 1e6);
+    Ok((idle + 0.8 * room * busy_us / 1e6) as u64)
+}
+
 nvml! {
+    fn nvmlDeviceGetTotalEnergyConsumption(device: DeviceHandle, millijoules: Out<c_ulonglong>) {
+        millijoules.set(energy_mj(&Call::new()?, device)?)
+    }
+
     fn nvmlDeviceGetPersistenceMode(device: DeviceHandle, mode: Out<c_uint>) {
         mode.set(Call::new()?.gpu(device)?.1.persistence.into())
     }

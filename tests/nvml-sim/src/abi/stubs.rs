@@ -118,7 +118,6 @@ unsupported! {
     nvmlDeviceGetTargetFanSpeed
     nvmlDeviceGetThermalSettings
     nvmlDeviceGetTopologyNearestGpus
-    nvmlDeviceGetTotalEnergyConsumption
     nvmlDeviceGetUnrepairableMemoryFlag_v1
     nvmlDeviceGetVgpuCapabilities
     nvmlDeviceGetVgpuHeterogeneousMode

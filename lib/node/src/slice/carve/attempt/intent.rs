@@ -12,7 +12,7 @@ use super::Attempt;
 use super::place::{Look, Place};
 use crate::gpu::holders::HeldCaps;
 use crate::gpu::locked::LockedGpu;
-use crate::node::now_unix;
+use crate::node::{now_boot_ms, now_unix};
 use crate::slice::carve::CarveError;
 use crate::slice::keep;
 
@@ -218,6 +218,7 @@ impl Attempt<'_> {
             whole_device: self.whole_device,
             idle_wish: self.job.idle_wish(),
             created_unix: now_unix(),
+            created_boot_ms: Some(now_boot_ms()),
             kept_unix: None,
             slice,
         }

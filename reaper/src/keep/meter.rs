@@ -1,0 +1,334 @@
+//! How slices are used, added up from sample to sample for their usage records. Epilogs read the sums.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_usage::{Elapsed, Ended, Kind, SliceKey, Tallies, Tally};
+
+use crate::clock::{BootTime, boot_id};
+use crate::key::SliceId;
+use crate::measure::sample::{Activity, Sample};
+
+/// The sums of all slices of the node.
+#[derive(Debug, Default)]
+pub struct Meter {
+    slices: BTreeMap<SliceKey, Metered>,
+    /// Of each GPU, by UUID: millijoules at the last look.
+    energy: HashMap<String, u64>,
+}
+
+#[derive(Debug)]
+struct Metered {
+    tally: Tally,
+    /// The end of the time that the sums cover.
+    until: BootTime,
+}
+
+/// A sample of a slice, and what else is known of the slice's time.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    /// The slice.
+    pub lease: &'a Lease,
+    /// The last sample.
+    pub sample: &'a Sample,
+    /// Whether Slurm has suspended the job.
+    pub suspended: bool,
+}
+
+impl Reading<'_> {
+    fn kind(&self) -> Kind {
+        match self.sample.activity {
+            _ if self.suspended => Kind::Suspended,
+            Activity::Busy => Kind::Busy,
+            Activity::Idle => Kind::Idle,
+            Activity::Unknown(_) => Kind::Unknown,
+        }
+    }
+
+    /// Activity, 0 to 1; None where it is not known.
+    fn activity(&self) -> Option<f64> {
+        match (self.kind(), self.sample.busy_share) {
+            (Kind::Unknown, _) => None,
+            (Kind::Suspended, _) => Some(0.0),
+            (_, share) => share,
+        }
+    }
+
+    /// The slice's part in the work of its GPU, not to scale.
+    fn weight(&self) -> f64 {
+        let by_kind = f64::from(u8::from(self.kind() == Kind::Busy));
+        self.activity().unwrap_or(by_kind) * f64::from(self.lease.units.0)
+    }
+}
+
+impl Meter {
+    /// Goes on with the sums of an earlier run of the daemon; the time between is unknown.
+    pub fn resume(tallies: Tallies, now: BootTime) -> Meter {
+        let mut meter = Meter::default();
+        if tallies.boot_id == boot_id() {
+            for tally in tallies.slices {
+                let metered = Metered { tally, until: now };
+                meter.slices.insert(metered.tally.key.clone(), metered);
+            }
+        }
+        meter
+    }
+
+    /// Begins with new slices, and drops those whose leases are gone. Slices that are being released stay: their epilogs are
+    /// yet to read the sums.
+    pub fn sync(&mut self, leases: &[Lease], now: BootTime) {
+        self.slices.retain(|key, _| {
+            let mut leases = leases.iter();
+            leases.any(|lease| lease.state != LeaseState::Kept && SliceKey::of(lease) == *key)
+        });
+        for lease in leases
+            .iter()
+            .filter(|lease| lease.state == LeaseState::Active)
+        {
+            let key = SliceKey::of(lease);
+            self.slices.entry(key).or_insert_with_key(|key| Metered {
+                tally: Tally::new(key.clone()),
+                until: now,
+            });
+        }
+    }
+
+    /// Adds the time since the last sample of each slice; nothing is known of a time that is longer than `longest`.
+    /// `energy`: counters of GPUs by UUID, in millijoules.
+    pub fn add(
+        &mut self,
+        now: BootTime,
+        longest: Duration,
+        readings: &[Reading<'_>],
+        energy: &HashMap<String, u64>,
+    ) {
+        let used = self.energy_since(energy);
+        for reading in readings {
+            let gpu = &reading.lease.slice.gpu_uuid;
+            let Some(metered) = self.slices.get_mut(&SliceKey::of(reading.lease)) else {
+                continue;
+            };
+            let time = now.since(metered.until);
+            metered.until = now;
+            let here = |other: &&Reading<'_>| other.lease.slice.gpu_uuid == *gpu;
+            let all: f64 = readings.iter().filter(here).map(Reading::weight).sum();
+            let part = match all > 0.0 {
+                true => reading.weight() / all,
+                false => 0.0,
+            };
+            let energy_mj = used
+                .get(gpu)
+                .map(|&used| (used, (used as f64 * part) as u64));
+            metered.tally.add(Elapsed {
+                time,
+                kind: match time > longest {
+                    true => Kind::Unknown,
+                    false => reading.kind(),
+                },
+                activity: reading.activity(),
+                memory: reading.sample.memory,
+                source: reading.sample.source.name(),
+                energy_mj,
+            });
+        }
+    }
+
+    /// Millijoules of each GPU since the last look. None after the first look, or where the counter began again with the driver.
+    fn energy_since(&mut self, counters: &HashMap<String, u64>) -> HashMap<String, u64> {
+        let used = counters.iter().filter_map(|(gpu, now)| {
+            let before = self.energy.get(gpu)?;
+            Some((gpu.clone(), now.checked_sub(*before)?))
+        });
+        let used = used.collect();
+        self.energy.clone_from(counters);
+        used
+    }
+
+    /// Changes the sums of all slices of a job.
+    pub fn change(&mut self, leases: &[SliceId], change: impl Fn(&mut Tally)) {
+        let of_job = |key: &SliceKey| {
+            let id = SliceId {
+                job_id: key.job,
+                number: key.slice,
+            };
+            leases.contains(&id)
+        };
+        let found = self.slices.iter_mut().filter(|(key, _)| of_job(key));
+        found.for_each(|(_, metered)| change(&mut metered.tally));
+    }
+
+    /// The sums.
+    pub fn tallies(&self) -> Tallies {
+        Tallies {
+            boot_id: boot_id(),
+            slices: self
+                .slices
+                .values()
+                .map(|metered| metered.tally.clone())
+                .collect(),
+        }
+    }
+}
+
+/// A warning was given.
+pub fn warned(tally: &mut Tally) {
+    tally.warnings += 1;
+}
+
+/// The reaper ends the job. `returned`: seconds that are left of its time limit, if it has one.
+pub fn reclaimed(tally: &mut Tally, returned: Option<u64>) {
+    tally.ended = Some(Ended::Reclaimed);
+    tally.returned = returned;
+}
+
+/// The reaper did not end the job after all.
+pub fn spared(tally: &mut Tally) {
+    tally.ended = None;
+    tally.returned = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::judge::watch::tests::{at, sample};
+    use gpufrac_core::fraction::Units;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// A lease of so many units of GPU 0.
+    fn lease(job: u32, units: u32) -> Lease {
+        Lease {
+            units: Units(units),
+            created_boot_ms: Some(1_000_000),
+            ..test_examples::lease(job)
+        }
+    }
+
+    fn share(activity: Activity, share: f64) -> Sample {
+        Sample {
+            busy_share: Some(share),
+            ..sample(activity, 1, 300)
+        }
+    }
+
+    /// The record of a lease that ends 100 s after [`at`] 0.
+    fn used(meter: &Meter, lease: &Lease) -> gpufrac_usage::Used {
+        let tallies = meter.tallies();
+        let key = SliceKey::of(lease);
+        let tally = tallies.slices.iter().find(|tally| tally.key == key);
+        let record = {
+            let end = gpufrac_usage::End {
+                unix: 1_100,
+                boot_ms: 1_100_000,
+                boot_id: "boot",
+            };
+            gpufrac_usage::UsageRecord::of(lease, end, tally)
+        };
+        record.used.unwrap()
+    }
+
+    #[test]
+    fn each_time_is_of_the_kind_that_its_sample_says() {
+        let lease = lease(7, 25);
+        let mut meter = Meter::default();
+        meter.sync(std::slice::from_ref(&lease), at(0));
+        let mut look = |second, sample: &Sample, suspended| {
+            let reading = Reading {
+                lease: &lease,
+                sample,
+                suspended,
+            };
+            meter.add(at(second), MINUTE, &[reading], &HashMap::new());
+        };
+        look(10, &share(Activity::Busy, 0.5), false);
+        look(30, &share(Activity::Idle, 0.0), false);
+        look(45, &share(Activity::Idle, 0.0), true);
+        look(50, &Sample::missing("no driver"), false);
+        let used = used(&meter, &lease);
+        let times = (used.busy, used.idle, used.suspended, used.unknown);
+        // 5 s without a figure, and 50 s that no sample covers.
+        assert_eq!(times, (10, 20, 15, 55));
+        assert_eq!(used.peak_memory_mib, Some(300));
+    }
+
+    #[test]
+    fn a_gap_is_unknown_whatever_comes_after_it() {
+        let lease = lease(7, 25);
+        let mut meter = Meter::default();
+        meter.sync(std::slice::from_ref(&lease), at(0));
+        let sample = share(Activity::Busy, 1.0);
+        let reading = Reading {
+            lease: &lease,
+            sample: &sample,
+            suspended: false,
+        };
+        meter.add(at(61), MINUTE, &[reading], &HashMap::new());
+        assert_eq!(used(&meter, &lease).unknown, 100);
+    }
+
+    #[test]
+    fn a_daemon_that_starts_again_goes_on_with_the_sums() {
+        let lease = lease(7, 25);
+        let sample = share(Activity::Busy, 1.0);
+        let reading = || Reading {
+            lease: &lease,
+            sample: &sample,
+            suspended: false,
+        };
+        let mut meter = Meter::default();
+        meter.sync(std::slice::from_ref(&lease), at(0));
+        meter.add(at(10), MINUTE, &[reading()], &HashMap::new());
+        meter.change(&[SliceId::of(&lease)], warned);
+        let mut meter = Meter::resume(meter.tallies(), at(40));
+        meter.sync(std::slice::from_ref(&lease), at(40));
+        meter.add(at(50), MINUTE, &[reading()], &HashMap::new());
+        let used = used(&meter, &lease);
+        assert_eq!((used.busy, used.unknown, used.warnings), (20, 80, 1));
+        // A lease that is gone has had its record.
+        meter.sync(&[], at(50));
+        assert!(meter.tallies().slices.is_empty());
+        let other_boot = Tallies {
+            boot_id: "another".to_owned(),
+            slices: vec![Tally::new(SliceKey::of(&lease))],
+        };
+        assert!(Meter::resume(other_boot, at(0)).tallies().slices.is_empty());
+    }
+
+    #[test]
+    fn energy_goes_to_slices_by_size_and_activity() {
+        let (one, other) = (lease(7, 25), lease(8, 50));
+        let leases = [one.clone(), other.clone()];
+        let mut meter = Meter::default();
+        meter.sync(&leases, at(0));
+        let (busy, half) = (share(Activity::Busy, 1.0), share(Activity::Busy, 0.25));
+        let mut look = |second, counter| {
+            let readings = [
+                Reading {
+                    lease: &one,
+                    sample: &busy,
+                    suspended: false,
+                },
+                Reading {
+                    lease: &other,
+                    sample: &half,
+                    suspended: false,
+                },
+            ];
+            let energy = HashMap::from([("GPU-0".to_owned(), counter)]);
+            meter.add(at(second), MINUTE, &readings, &energy);
+        };
+        // The first counter says nothing; 25 and 12.5 are the weights of both.
+        look(10, 5_000_000);
+        look(20, 8_000_000);
+        // The driver was loaded again.
+        look(30, 1_000_000);
+        look(40, 4_000_000);
+        let energy = |lease| {
+            let used = used(&meter, lease);
+            (used.gpu_energy_j, used.energy_j)
+        };
+        assert_eq!(energy(&one), (Some(6000), Some(4000)));
+        assert_eq!(energy(&other), (Some(6000), Some(2000)));
+    }
+}

@@ -1,0 +1,355 @@
+//! Copies the node's usage records to the folder that nodes share, `<shared>/usage/DAY/NODE.jsonl`, where a report reads the
+//! records of all nodes. The node's own file stays the truth.
+//!
+//! The copy goes on where the last one ended: at an offset of a file that its inode identifies, as logrotate renames the file.
+//! The offset is written after the lines. A daemon that dies in between finds its lines at the end of the copies and skips them.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_node::state::usage;
+use gpufrac_usage::Line;
+use serde::{Deserialize, Serialize};
+
+/// The folder in the shared one.
+pub const FOLDER: &str = "usage";
+/// What has been copied.
+const POSITION: &str = "shipped.json";
+/// Bytes of one copy: a round of the daemon must not take long. Several follow where more is left.
+const MOST_BYTES: u64 = 1 << 20;
+/// Bytes at the end of a copy where lines are looked for that were copied before: all of one copy.
+const TAIL_BYTES: u64 = 2 * MOST_BYTES;
+const SECONDS_OF_A_DAY: u64 = 24 * 3600;
+
+/// Why records could not be copied.
+#[derive(Debug, thiserror::Error)]
+pub enum ShippingError {
+    /// A folder or a file could not be opened.
+    #[error("copying usage records failed: {0}; they are copied when it works again")]
+    File(#[from] FileError),
+    /// Reading or writing failed.
+    #[error("copying usage records failed: {action} `{}`: {source}; they are copied when it works again", path.display())]
+    Io {
+        /// "read" or "write".
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+/// How far the records were copied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Position {
+    /// The file.
+    inode: u64,
+    /// The first byte that was not copied.
+    offset: u64,
+}
+
+/// Copies what was added since the last time. Says whether more is left. `shared`: the folder of the nodes, which must exist.
+///
+/// # Errors
+/// A file cannot be read or written. What was not copied is copied the next time.
+pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingError> {
+    let state = RootDir::open(state)?;
+    // A file system that is not mounted must not get a folder.
+    RootDir::open(shared)?;
+    let position = state.read(POSITION)?;
+    let position = position.and_then(|text| serde_json::from_str::<Position>(&text).ok());
+    let Some((name, from)) = next(&state, position)? else {
+        return Ok(false);
+    };
+    let path = state.path().join(&name);
+    let io = |action: &'static str, path: &Path| {
+        let path = path.to_owned();
+        move |source| ShippingError::Io {
+            action,
+            path,
+            source,
+        }
+    };
+    let mut file = File::open(&path).map_err(io("read", &path))?;
+    file.seek(SeekFrom::Start(from.offset))
+        .map_err(io("read", &path))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(io("read", &path))?;
+    // The last line may be in the making.
+    let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+        Some(last) => last + 1,
+        // No line is that long: it is no record.
+        None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
+        None => return Ok(false),
+    };
+    let text = String::from_utf8_lossy(&bytes[..whole]);
+    for (day, lines) in by_day(&text) {
+        let folder = shared.join(FOLDER).join(&day);
+        let (dir, _) = RootDir::create(&folder, 0o755)?;
+        append(&dir, &format!("{node}.jsonl"), &lines).map_err(io("write", &folder))??;
+    }
+    let position = Position {
+        offset: from.offset + whole as u64,
+        ..from
+    };
+    let text = serde_json::to_string(&position).unwrap_or_default();
+    state.write(POSITION, &text, 0o600)?;
+    Ok(bytes.len() as u64 == MOST_BYTES || name != usage::FILE)
+}
+
+/// The file that is next, and where to go on in it. A file that logrotate renamed is finished first.
+fn next(
+    state: &RootDir,
+    position: Option<Position>,
+) -> Result<Option<(String, Position)>, FileError> {
+    let meta = |name: &str| std::fs::symlink_metadata(state.path().join(name)).ok();
+    let is_plain = |meta: &std::fs::Metadata| meta.file_type().is_file();
+    let current = meta(usage::FILE).filter(is_plain);
+    if let Some(position) = position
+        && current
+            .as_ref()
+            .is_none_or(|current| current.ino() != position.inode)
+    {
+        // delaycompress of logrotate leaves the last file as it is.
+        let names = state.names()?;
+        let is_it = |name: &&String| {
+            let meta = meta(name).filter(is_plain);
+            name.starts_with(usage::FILE)
+                && meta.is_some_and(|meta| {
+                    meta.ino() == position.inode && meta.len() > position.offset
+                })
+        };
+        if let Some(name) = names.iter().find(is_it) {
+            return Ok(Some((name.clone(), position)));
+        }
+    }
+    let Some(current) = current else {
+        return Ok(None);
+    };
+    let begin = Position {
+        inode: current.ino(),
+        offset: 0,
+    };
+    let from = position
+        .filter(|position| position.inode == current.ino() && position.offset <= current.len())
+        .unwrap_or(begin);
+    Ok((from.offset < current.len()).then(|| (usage::FILE.to_owned(), from)))
+}
+
+/// Lines by the day, in UTC, on which the time of each ended. What is no record belongs to no day: a line that a full disk or
+/// a power failure cut.
+fn by_day(text: &str) -> BTreeMap<String, Vec<&str>> {
+    let mut days: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for line in text.lines() {
+        let end = match Line::parse(line) {
+            Ok(Line::Slice(record)) => record.end,
+            Ok(Line::End(_, _, at)) => at,
+            Ok(Line::Gpu(gpu)) => gpu.until,
+            Err(_) => continue,
+        };
+        days.entry(day(end)).or_default().push(line);
+    }
+    days
+}
+
+/// `2026-11-23`, of a time in seconds since 1970, in UTC.
+pub fn day(unix: u64) -> String {
+    let midnight = std::time::UNIX_EPOCH
+        + std::time::Duration::from_secs(unix / SECONDS_OF_A_DAY * SECONDS_OF_A_DAY);
+    let text = humantime::format_rfc3339_seconds(midnight).to_string();
+    text.split('T').next().unwrap_or_default().to_owned()
+}
+
+/// Appends the lines that are not there yet.
+fn append(
+    dir: &RootDir,
+    name: &str,
+    lines: &[&str],
+) -> Result<Result<(), FileError>, std::io::Error> {
+    let mut file = match dir.append(name) {
+        Ok(file) => file,
+        Err(error) => return Ok(Err(error)),
+    };
+    let length = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    let tail = String::from_utf8_lossy(&tail);
+    let known: HashSet<&str> = tail.lines().collect();
+    let mut text = String::new();
+    if !tail.is_empty() && !tail.ends_with('\n') {
+        // A full disk cut the last line; it is written again below.
+        text.push('\n');
+    }
+    for line in lines.iter().filter(|line| !known.contains(**line)) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_data()?;
+    Ok(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const DAY: u64 = 86_400;
+
+    fn line(job: u32, end: u64) -> String {
+        format!(
+            r#"{{"version":2,"job":{job},"restart_count":0,"user":"ann","uid":1001,"account":null,"partition":"gpu","node":"n1","pool":"p","fraction":"0.25","units":25,"profile":"2g.20gb","gpu_uuid":"GPU-1","start":{},"end":{end},"seconds":60}}"#,
+            end - 60
+        ) + "\n"
+    }
+
+    struct Node {
+        _keep: tempfile::TempDir,
+        state: PathBuf,
+        shared: PathBuf,
+    }
+
+    impl Node {
+        fn new() -> Node {
+            let keep = tempfile::tempdir().unwrap();
+            let root = keep.path().canonicalize().unwrap();
+            let (state, shared) = (root.join("state"), root.join("shared"));
+            for folder in [&state, &shared] {
+                fs::create_dir(folder).unwrap();
+            }
+            Node {
+                _keep: keep,
+                state,
+                shared,
+            }
+        }
+
+        fn write(&self, text: &str) {
+            let path = self.state.join(usage::FILE);
+            let mut file = File::options()
+                .create(true)
+                .append(true)
+                .open(path)
+                .unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+        }
+
+        fn ship(&self) {
+            while ship(&self.state, &self.shared, "n1").unwrap() {}
+        }
+
+        fn copy(&self, day: &str) -> String {
+            let path = self.shared.join(format!("usage/{day}/n1.jsonl"));
+            fs::read_to_string(path).unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn lines_are_copied_by_day_once_each() {
+        let node = Node::new();
+        node.ship();
+        node.write(&(line(1, 100) + &line(2, DAY - 1) + &line(3, DAY + 5)));
+        node.ship();
+        node.ship();
+        node.write(&line(4, DAY + 6));
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), line(1, 100) + &line(2, DAY - 1));
+        assert_eq!(
+            node.copy("1970-01-02"),
+            line(3, DAY + 5) + &line(4, DAY + 6)
+        );
+    }
+
+    #[test]
+    fn a_daemon_that_died_before_it_noted_the_offset_copies_nothing_twice() {
+        let node = Node::new();
+        node.write(&(line(1, 100) + &line(2, 200)));
+        node.ship();
+        let position = node.state.join(POSITION);
+        let before = fs::read_to_string(&position).unwrap();
+        node.write(&line(3, 300));
+        node.ship();
+        fs::write(&position, before).unwrap();
+        node.write(&line(4, 400));
+        node.ship();
+        fs::remove_file(&position).unwrap();
+        node.ship();
+        let all: String = (1..5).map(|job| line(job, 100 * u64::from(job))).collect();
+        assert_eq!(node.copy("1970-01-01"), all);
+    }
+
+    #[test]
+    fn a_line_in_the_making_is_copied_when_it_is_whole() {
+        let node = Node::new();
+        let text = line(1, 100);
+        node.write(&text[..40]);
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), "");
+        node.write(&text[40..]);
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), text);
+    }
+
+    #[test]
+    fn what_a_full_disk_cut_is_written_again() {
+        let node = Node::new();
+        node.write(&(line(1, 100) + &line(2, 200)));
+        // The first line went into the copy, and a part of the second one.
+        let folder = node.shared.join("usage/1970-01-01");
+        fs::create_dir_all(&folder).unwrap();
+        let cut = line(1, 100) + &line(2, 200)[..50];
+        fs::write(folder.join("n1.jsonl"), cut).unwrap();
+        node.ship();
+        let copy = node.copy("1970-01-01");
+        let whole: Vec<&str> = copy
+            .lines()
+            .filter(|line| Line::parse(line).is_ok())
+            .collect();
+        assert_eq!(whole, [line(1, 100).trim_end(), line(2, 200).trim_end()]);
+    }
+
+    #[test]
+    fn the_rest_of_a_rotated_file_is_copied_before_the_new_one() {
+        let node = Node::new();
+        node.write(&line(1, 100));
+        node.ship();
+        node.write(&line(2, 200));
+        let path = node.state.join(usage::FILE);
+        fs::rename(&path, node.state.join("usage.jsonl-20261101")).unwrap();
+        node.ship();
+        node.write(&line(3, 300));
+        node.ship();
+        let all: String = (1..4).map(|job| line(job, 100 * u64::from(job))).collect();
+        assert_eq!(node.copy("1970-01-01"), all);
+    }
+
+    #[test]
+    fn a_shared_folder_that_is_not_mounted_is_an_error_and_loses_nothing() {
+        let node = Node::new();
+        node.write(&line(1, 100));
+        fs::remove_dir(&node.shared).unwrap();
+        let error = ship(&node.state, &node.shared, "n1")
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("copied when it works again"), "{error}");
+        assert!(!node.shared.exists());
+        fs::create_dir(&node.shared).unwrap();
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), line(1, 100));
+    }
+
+    #[test]
+    fn what_is_no_record_is_not_copied() {
+        let node = Node::new();
+        node.write(&("{\"version\":2,\"jo\n".to_owned() + &line(1, 100)));
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), line(1, 100));
+    }
+}
