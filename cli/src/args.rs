@@ -32,6 +32,8 @@ pub enum Command {
     Leases(ConfigArgs),
     /// Tell why a job was warned or ended for an idle slice
     Why(WhyArgs),
+    /// Sum up usage records: who held what, how it was used, what it costs
+    Report(ReportArgs),
     /// Recommend a mechanism, a layout and a menu for a pool
     Advise(AdviseArgs),
     /// Collect what Slurm, this node and the records know of a job
@@ -89,6 +91,70 @@ pub struct DoctorArgs {
     /// The job, as `squeue -o %A` and `sacct -o JobIDRaw` print it
     #[arg(value_name = "JOBID")]
     pub job: String,
+}
+
+/// What to report.
+#[derive(Debug, clap::Args)]
+pub struct ReportArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The first moment: a date, a time, `today`, or a span before now (7d, 12h)
+    #[arg(long, value_name = "TIME", default_value = "7d")]
+    pub since: String,
+    /// The last moment
+    #[arg(long, value_name = "TIME", default_value = "now")]
+    pub until: String,
+    /// What rows are made by, one or several [default: user]
+    #[arg(long, value_name = "WHAT", value_enum, value_delimiter = ',')]
+    pub by: Vec<ReportBy>,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = ReportFormat::Table)]
+    pub format: ReportFormat,
+    /// My own jobs: what they used, and which size would have been enough
+    #[arg(long, conflicts_with_all = ["by", "audit"])]
+    pub me: bool,
+    /// Check that the books balance; exit status 1 if they do not
+    #[arg(long)]
+    pub audit: bool,
+    /// Read these files or folders of records, not those of gpufrac.toml
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub records: Vec<PathBuf>,
+    /// Do not ask sacct
+    #[arg(long)]
+    pub no_sacct: bool,
+}
+
+/// What rows are made by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReportBy {
+    /// The user
+    User,
+    /// The account
+    Account,
+    /// The quality of service; needs sacct
+    Qos,
+    /// The partition
+    Partition,
+    /// The pool
+    Pool,
+    /// The node
+    Node,
+    /// The size of the slice
+    Size,
+}
+
+/// Form of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReportFormat {
+    /// For a terminal
+    Table,
+    /// One row for each group
+    Csv,
+    /// One object
+    Json,
+    /// One page with charts
+    Html,
 }
 
 /// Which configuration, which node.

@@ -36,6 +36,30 @@ pub enum CliError {
     /// The configuration that `init` proposes is wrong.
     #[error("no pool can be proposed for these GPUs\n{0}")]
     Proposed(ConfigErrors),
+    /// No usage record is found.
+    #[error(
+        "reading usage records failed: there are none; name their files or folders with --records, or run this on a node, or set `[paths] shared` in gpufrac.toml so that gpufrac-reaperd collects the records of all nodes"
+    )]
+    NoRecords,
+    /// The period of a report.
+    #[error(transparent)]
+    Period(#[from] gpufrac_report::period::PeriodError),
+    /// A report cannot be written as JSON.
+    #[error("writing the report failed: {0}; choose another --format")]
+    Json(#[from] serde_json::Error),
+    /// A report cannot be written as CSV.
+    #[error("writing the report failed: {0}; choose another --format")]
+    Csv(#[from] gpufrac_report::render::csv::Error),
+    /// sacct cannot be read.
+    #[error(
+        "reading the output of sacct failed: {0}; repeat the command, or leave sacct out with --no-sacct"
+    )]
+    Sacct(std::io::Error),
+    /// The user has no name here.
+    #[error(
+        "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"
+    )]
+    NoName,
     /// The configuration is not TOML.
     #[error(transparent)]
     Toml(toml_edit::TomlError),

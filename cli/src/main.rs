@@ -18,6 +18,7 @@ mod finding;
 mod init;
 mod lease;
 mod patch;
+mod report;
 mod sizes;
 mod slurm;
 mod status;
@@ -54,6 +55,7 @@ fn run(args: Args) -> ExitCode {
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
         Command::Why(why) => why::run(&why),
+        Command::Report(report) => report::run(&report),
         Command::Advise(advise) => advise::run(&advise),
         Command::Completions { shell } => Ok(completions(shell)),
         Command::Doctor(doctor) => doctor::run(&doctor),

@@ -15,6 +15,7 @@ mod reclaim;
 mod replay;
 mod spared;
 mod stalls;
+mod usage;
 
 /// Windows of a few seconds, without breaker and limits.
 ///

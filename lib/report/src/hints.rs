@@ -1,0 +1,79 @@
+//! What an admin looks for beside the sums: who holds idle slices, and which sizes are never filled.
+
+use std::collections::BTreeMap;
+
+use crate::ledger::Held;
+use crate::sums::Sums;
+
+/// Users that are listed.
+const MOST_HOLDERS: usize = 10;
+
+/// Collects.
+#[derive(Debug, Default)]
+pub struct Hints {
+    holders: BTreeMap<String, Sums>,
+    sizes: BTreeMap<(u64, String), Filling>,
+}
+
+/// How much of the slices of a size is in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Filling {
+    /// Slices whose memory was measured.
+    pub measured: u64,
+    /// Slices of which more than half of the memory was in use at some time.
+    pub over_half: u64,
+    /// Sum of the greatest part of the memory in use, 0 to 1 each.
+    sum: f64,
+}
+
+impl Filling {
+    /// Mean of the greatest part of the memory in use, 0 to 1.
+    #[must_use]
+    pub fn mean(&self) -> f64 {
+        match self.measured {
+            0 => 0.0,
+            count => self.sum / count as f64,
+        }
+    }
+}
+
+impl Hints {
+    /// Adds what a job held.
+    pub fn add(&mut self, held: &Held) {
+        let sums = self.holders.entry(held.user.clone()).or_default();
+        sums.slices += 1;
+        sums.idle += held.idle;
+        sums.allocated += held.allocated();
+        if let (Some(peak), Some(all)) = (held.peak_memory_mib, held.memory_mib)
+            && all > 0
+        {
+            let key = (held.units, held.size.clone());
+            let filling = self.sizes.entry(key).or_default();
+            let part = (peak as f64 / all as f64).min(1.0);
+            filling.measured += 1;
+            filling.over_half += u64::from(part > 0.5);
+            filling.sum += part;
+        }
+    }
+
+    /// The users with the most idle time, and their sums.
+    #[must_use]
+    pub fn holders(&self) -> Vec<(&str, &Sums)> {
+        let with_idle = self.holders.iter().filter(|(_, sums)| sums.idle > 0);
+        let mut holders: Vec<(&str, &Sums)> = with_idle
+            .map(|(user, sums)| (user.as_str(), sums))
+            .collect();
+        holders.sort_by_key(|(user, sums)| (std::cmp::Reverse(sums.idle), *user));
+        holders.truncate(MOST_HOLDERS);
+        holders
+    }
+
+    /// The sizes, the smallest first.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<(&str, Filling)> {
+        let sizes = self.sizes.iter();
+        sizes
+            .map(|((_, size), filling)| (size.as_str(), *filling))
+            .collect()
+    }
+}

@@ -1,0 +1,228 @@
+//! From lines of records to what jobs held in a period: each slice once.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+
+use gpufrac_usage::{Ended, Line, SliceKey, UsageRecord};
+
+use crate::period::Period;
+use crate::sacct::{Run, Runs};
+
+/// A slice that a job held in the period. Times are in unit-seconds, and of the period alone.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Held {
+    /// Slurm's id of the job.
+    pub job: u32,
+    /// Its user.
+    pub user: String,
+    /// Its account.
+    pub account: String,
+    /// Its QOS; empty where accounting is not known.
+    pub qos: String,
+    /// Its partition.
+    pub partition: String,
+    /// The pool.
+    pub pool: String,
+    /// The node.
+    pub node: String,
+    /// The part of a GPU, as a decimal.
+    pub size: String,
+    /// Units of the slice.
+    pub units: u64,
+    /// When the job got the slice: seconds since 1970.
+    pub from: u64,
+    /// When the slice was free again.
+    pub to: u64,
+    /// Held and used.
+    pub busy: u64,
+    /// Held and not used.
+    pub idle: u64,
+    /// Held, and nobody measured.
+    pub unknown: u64,
+    /// Held by a suspended job.
+    pub suspended: u64,
+    /// Given back by the reaper.
+    pub reclaimed: u64,
+    /// Whether the reaper ended the job.
+    pub is_reclaimed: bool,
+    /// Why the slice ended, where it is known.
+    pub ended: Option<Ended>,
+    /// Energy by activity in the whole life of the slice, in joules; 0 where it is not known.
+    pub energy_j: u64,
+    /// Memory of the slice in MiB, where it is known.
+    pub memory_mib: Option<u64>,
+    /// Greatest memory in use in MiB, where it was measured.
+    pub peak_memory_mib: Option<u64>,
+    /// Mean activity, 0 to 1, where it was measured.
+    pub activity: Option<f64>,
+}
+
+impl Held {
+    /// All of its time: unit-seconds.
+    #[must_use]
+    pub fn allocated(&self) -> u64 {
+        self.busy + self.idle + self.unknown + self.suspended
+    }
+}
+
+/// What was wrong with lines.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Lines that are no record, and the first of them: where and why.
+    pub damaged: u64,
+    /// The first damaged line.
+    pub first: Option<String>,
+    /// Records that were there before.
+    pub repeated: u64,
+}
+
+/// Takes lines, and gives what jobs held.
+pub struct Ledger {
+    period: Period,
+    runs: Runs,
+    hashers: [RandomState; 2],
+    seen: HashSet<(u64, u64)>,
+    ends: HashMap<(u64, u64), Ended>,
+    /// What was wrong.
+    pub skipped: Skipped,
+}
+
+impl Ledger {
+    /// For a period. `runs`: what accounting knows.
+    #[must_use]
+    pub fn new(period: Period, runs: Runs) -> Ledger {
+        Ledger {
+            period,
+            runs,
+            hashers: [RandomState::new(), RandomState::new()],
+            seen: HashSet::new(),
+            ends: HashMap::new(),
+            skipped: Skipped::default(),
+        }
+    }
+
+    /// 128 bits stand for a slice: among a million no two are the same by chance, and they take a tenth of its memory.
+    fn sign(&self, key: &SliceKey) -> (u64, u64) {
+        let [one, other] = &self.hashers;
+        (one.hash_one(key), other.hash_one(key))
+    }
+
+    /// Learns why slices ended, from lines that came after their records. To be called with all lines before
+    /// [`Ledger::slice`].
+    pub fn learn_end(&mut self, line: &Line) {
+        if let Line::End(key, ended, _) = line {
+            let sign = self.sign(key);
+            self.ends.insert(sign, *ended);
+        }
+    }
+
+    /// A line cannot be read. `place`: its file and number.
+    pub fn skip(&mut self, place: impl FnOnce() -> String, why: &dyn std::fmt::Display) {
+        self.skipped.damaged += 1;
+        if self.skipped.first.is_none() {
+            self.skipped.first = Some(format!("{}: {why}", place()));
+        }
+    }
+
+    /// Whether a record is new, and what its job held in the period; None for one of another time.
+    pub fn slice(&mut self, record: &UsageRecord) -> (bool, Option<Held>) {
+        let sign = self.sign(&record.key());
+        if !self.seen.insert(sign) {
+            self.skipped.repeated += 1;
+            return (false, None);
+        }
+        (true, self.held(record, sign))
+    }
+
+    fn held(&mut self, record: &UsageRecord, sign: (u64, u64)) -> Option<Held> {
+        let run = self.runs.of(record);
+        let (from, to) = match run {
+            // Accounting counts without prolog and epilog.
+            Some(run) => (run.start, run.start + run.elapsed),
+            None => (record.end.saturating_sub(record.seconds), record.end),
+        };
+        let seconds = self.period.overlap(from, to);
+        if seconds == 0 {
+            return None;
+        }
+        let units = u64::from(record.units);
+        let parts = match &record.used {
+            Some(used) => [used.busy, used.idle, used.suspended, used.unknown],
+            None => [0, 0, 0, record.seconds.max(1)],
+        };
+        let [busy, idle, suspended, unknown] = gpufrac_usage::apportion(seconds * units, parts);
+        let ended = record.ended.or_else(|| self.ends.get(&sign).copied());
+        let text = |text: Option<&String>| text.cloned().unwrap_or_default();
+        let is_reclaimed = ended == Some(Ended::Reclaimed)
+            && record.end < self.period.until
+            && record.end >= self.period.since;
+        let used = record.used.as_ref();
+        Some(Held {
+            job: record.job.0,
+            user: record.user.clone(),
+            account: match &record.account {
+                Some(account) => account.clone(),
+                None => text(run.map(|run| &run.account)),
+            },
+            qos: text(run.map(|run| &run.qos)),
+            partition: record.partition.clone(),
+            pool: record.pool.clone(),
+            node: record.node.clone(),
+            size: record.fraction.clone(),
+            units,
+            from,
+            to,
+            busy,
+            idle,
+            unknown,
+            suspended,
+            reclaimed: match is_reclaimed {
+                true => record.returned.unwrap_or(0) * units,
+                false => 0,
+            },
+            is_reclaimed,
+            ended: ended.or_else(|| run.and_then(|run| run.ended)),
+            energy_j: used.and_then(|used| used.energy_j).unwrap_or(0),
+            memory_mib: record.memory_mib,
+            peak_memory_mib: used.and_then(|used| used.peak_memory_mib),
+            activity: used.and_then(|used| used.activity),
+        })
+    }
+
+    /// Jobs of which accounting has a run and no node has a record. To be called after all lines.
+    #[must_use]
+    pub fn without_records(&self) -> Vec<Held> {
+        let runs = self.runs.without_records();
+        let held = runs.into_iter().filter_map(|run| self.unrecorded(run));
+        held.collect()
+    }
+
+    fn unrecorded(&self, run: &Run) -> Option<Held> {
+        let (from, to) = (run.start, run.start + run.elapsed);
+        let seconds = self.period.overlap(from, to);
+        (seconds > 0).then(|| Held {
+            job: run.job,
+            user: run.user.clone(),
+            account: run.account.clone(),
+            qos: run.qos.clone(),
+            partition: run.partition.clone(),
+            pool: String::new(),
+            node: run.nodes.clone(),
+            size: format!("{}.{:02}", run.units / 100, run.units % 100),
+            units: run.units,
+            from,
+            to,
+            busy: 0,
+            idle: 0,
+            unknown: seconds * run.units,
+            suspended: 0,
+            reclaimed: 0,
+            is_reclaimed: false,
+            ended: run.ended,
+            energy_j: 0,
+            memory_mib: None,
+            peak_memory_mib: None,
+            activity: None,
+        })
+    }
+}

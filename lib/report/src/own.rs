@@ -1,0 +1,126 @@
+//! A user's own jobs: what they asked for, what they used, which size would have been enough, and what that would have saved.
+
+use gpufrac_core::fraction::MemoryMib;
+
+use crate::ledger::Held;
+
+/// Memory that is to be free beside the greatest memory in use: a tenth of that.
+const MARGIN_PERCENT: u64 = 110;
+
+/// A size that a pool lends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Size {
+    /// The part of a GPU, as users write it.
+    pub fraction: String,
+    /// Its units.
+    pub units: u64,
+    /// Its memory.
+    pub memory: MemoryMib,
+}
+
+/// What would have been enough for a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enough {
+    /// The job was not measured, or not long enough.
+    Unmeasured,
+    /// The size that it had; no smaller one would have been enough.
+    Same,
+    /// This size.
+    Smaller {
+        /// The part of a GPU.
+        fraction: String,
+        /// Unit-seconds that would have been saved.
+        saved: u64,
+    },
+}
+
+/// The smallest size of `menu` that is enough for the memory and the activity of a slice.
+///
+/// Activity is a part of the slice, so that a half that was busy for 40 % of the time did the work of a fifth of a GPU.
+#[must_use]
+pub fn enough(held: &Held, menu: &[Size]) -> Enough {
+    let (Some(peak), Some(activity)) = (held.peak_memory_mib, held.activity) else {
+        return Enough::Unmeasured;
+    };
+    let memory = peak * MARGIN_PERCENT / 100;
+    let work = activity * held.units as f64;
+    let is_enough = |size: &&Size| size.memory.0 >= memory && size.units as f64 >= work;
+    let smallest = menu
+        .iter()
+        .filter(is_enough)
+        .filter(|size| size.units < held.units)
+        .min_by_key(|size| size.units);
+    match smallest {
+        None => Enough::Same,
+        Some(size) => Enough::Smaller {
+            fraction: size.fraction.clone(),
+            saved: held.allocated() / held.units * (held.units - size.units),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn menu() -> Vec<Size> {
+        let size = |fraction: &str, units, memory| Size {
+            fraction: fraction.to_owned(),
+            units,
+            memory: MemoryMib(memory),
+        };
+        vec![
+            size("0.125", 13, 10_000),
+            size("0.25", 25, 20_000),
+            size("0.5", 50, 40_000),
+        ]
+    }
+
+    fn held(peak: Option<u64>, activity: Option<f64>) -> Held {
+        Held {
+            job: 7,
+            user: "ann".to_owned(),
+            account: String::new(),
+            qos: String::new(),
+            partition: String::new(),
+            pool: "p".to_owned(),
+            node: "n1".to_owned(),
+            size: "0.5".to_owned(),
+            units: 50,
+            from: 0,
+            to: 100,
+            busy: 50 * 40,
+            idle: 50 * 60,
+            unknown: 0,
+            suspended: 0,
+            reclaimed: 0,
+            is_reclaimed: false,
+            ended: None,
+            energy_j: 0,
+            memory_mib: Some(40_000),
+            peak_memory_mib: peak,
+            activity,
+        }
+    }
+
+    #[test]
+    fn memory_and_activity_decide() {
+        let of = |peak, activity| enough(&held(Some(peak), Some(activity)), &menu());
+        let smaller = |fraction: &str, units: u64| Enough::Smaller {
+            fraction: fraction.to_owned(),
+            saved: 100 * (50 - units),
+        };
+        assert_eq!(of(5_000, 0.1), smaller("0.125", 13));
+        // A tenth more than 9,500 does not fit in 10,000.
+        assert_eq!(of(9_500, 0.1), smaller("0.25", 25));
+        assert_eq!(of(5_000, 0.4), smaller("0.25", 25));
+        assert_eq!(of(5_000, 0.6), Enough::Same);
+        assert_eq!(of(30_000, 0.1), Enough::Same);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_job_that_was_not_measured() {
+        assert_eq!(enough(&held(None, Some(0.1)), &menu()), Enough::Unmeasured);
+        assert_eq!(enough(&held(Some(1), None), &menu()), Enough::Unmeasured);
+    }
+}
