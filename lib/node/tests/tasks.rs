@@ -8,7 +8,7 @@ use std::fs;
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
-use nvidia_ml::disturb::What;
+use nvidia_ml::disturb::{Rule, What};
 
 #[test]
 fn child() {
@@ -92,6 +92,30 @@ fn a_second_slice_that_fails_takes_the_first_with_it() {
     assert!(world.leases().is_empty());
     assert_eq!(world.instances(0), before);
     assert!(world.usage().is_empty(), "nobody had a slice");
+}
+
+#[test]
+fn a_second_slice_that_the_driver_refuses_takes_the_first_with_it() {
+    let Some(world) = world() else { return };
+    let job = job_of_tasks(7, 0, 25, 2);
+    world.slurm_counts(job);
+    world.disturb(|d| {
+        d.rules = vec![Rule {
+            call: Some("nvmlDeviceCreateGpuInstanceWithPlacement".into()),
+            gpu: None,
+            first: 2,
+            count: 0,
+            // Insufficient resources.
+            what: What::Fail(23),
+        }];
+    });
+    let ended = world.prolog(job);
+    assert!(world.leases().is_empty(), "{}", ended.stderr);
+    assert!(world.instances(0).is_empty(), "{}", ended.stderr);
+    world.calm();
+    world.prolog(job).ok();
+    world.check(&[]);
+    assert_eq!(world.leases_of(job).len(), 2);
 }
 
 #[test]

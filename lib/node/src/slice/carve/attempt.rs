@@ -23,6 +23,7 @@ use crate::mps::error::MpsError;
 use crate::mps::tenants::ShareError;
 use crate::node::Node;
 use crate::slice::failpoint::reached;
+use crate::slice::teardown::TeardownError;
 use crate::slice::waiting::Waiting;
 use crate::slice::{mig_mode, reconcile, teardown};
 use crate::state::leases::LeaseStore;
@@ -241,14 +242,12 @@ impl Attempt<'_> {
         mut error: CarveError,
     ) -> CarveError {
         for mut lease in made.into_iter().rev() {
-            // No usage record, because the job never had it.
-            error = match teardown::begin(locked.store, locked.lock(), &mut lease) {
-                Ok(_) => self.unmake(locked, &lease, error),
-                Err(cleanup) => CarveError::Unfinished {
+            if let Err(cleanup) = undo(locked, &mut lease) {
+                error = CarveError::Unfinished {
                     error: Box::new(error),
                     cleanup,
-                },
-            };
+                };
+            }
         }
         error
     }
@@ -423,6 +422,13 @@ impl Attempt<'_> {
         }
         Ok(missing.is_none())
     }
+}
+
+/// Ends a slice without a usage record, because the job never had it.
+fn undo(locked: &mut LockedGpu<'_>, lease: &mut Lease) -> Result<(), TeardownError> {
+    teardown::begin(locked.store, locked.lock(), lease)?;
+    teardown::dismantle(locked, lease)?;
+    teardown::drop_lease(locked, lease)
 }
 
 fn check_mode(gpu: &Gpu<'_>) -> Result<(), CarveError> {
