@@ -57,6 +57,7 @@ struct NodeState {
 #[derive(Deserialize)]
 struct GpuState {
     uuid: String,
+    mig: bool,
     compute_mode: u32,
     instances: Vec<InstanceState>,
 }
@@ -135,6 +136,15 @@ impl Lab {
             .into_iter()
             .map(|gpu| gpu.compute_mode.into())
             .collect())
+    }
+
+    /// Which of a node's GPUs are in MIG mode, in NVML's order, read behind NVML's back.
+    ///
+    /// # Errors
+    /// When the simulator's state cannot be read.
+    pub fn mig_modes(&self, node: &str) -> Result<Vec<bool>, LabError> {
+        let gpus = self.simulator(node)?.gpus.into_iter();
+        Ok(gpus.map(|gpu| gpu.mig).collect())
     }
 
     /// The leases of a node, by job and number.

@@ -11,6 +11,7 @@ macro_rules! not_here {
 
 mod accounting;
 mod attack;
+mod bare;
 mod burst;
 mod burst_option;
 mod calls;

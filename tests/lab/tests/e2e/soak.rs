@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use gpufrac_core::lease::{Lease, LeaseState};
+use gpufrac_core::lease::{Held, Lease, LeaseState};
 use gpufrac_lab::{Instance, JobId, Lab, LabError};
 use test_seed::Dice;
 
+use crate::bare::BARE_HALVES;
 use crate::uniform::QUARTERS;
 
 /// A number from the environment.
@@ -53,13 +54,12 @@ fn overlap(a: (usize, u32, u32), b: (usize, u32, u32)) -> bool {
 }
 
 fn place_of(lease: &Lease) -> (usize, u32, u32) {
-    let mig = lease.slice.mig().expect("the pool is one of MIG");
-    let placement = mig.placement;
-    (
-        lease.slice.gpu_index.position(),
-        placement.start.into(),
-        placement.size.into(),
-    )
+    let gpu = lease.slice.gpu_index.position();
+    match lease.slice.mig().map(|mig| mig.placement) {
+        Some(placement) => (gpu, placement.start.into(), placement.size.into()),
+        // All of the GPU, with MIG off.
+        None => (gpu, 0, 8),
+    }
 }
 
 fn place(instance: &Instance) -> (usize, u32, u32) {
@@ -71,6 +71,8 @@ fn place(instance: &Instance) -> (usize, u32, u32) {
 struct Look {
     queues: [BTreeMap<JobId, String>; 2],
     leases: [BTreeMap<JobId, Lease>; 2],
+    /// MIG mode of each GPU.
+    modes: Vec<bool>,
     instances: Vec<Instance>,
 }
 
@@ -79,11 +81,13 @@ impl Look {
         let first = queue(lab, &[])?;
         let before = leases(lab, node)?;
         let instances = lab.instances(node)?;
+        let modes = lab.mig_modes(node)?;
         let after = leases(lab, node)?;
         let second = queue(lab, &[])?;
         Ok(Self {
             queues: [first, second],
             leases: [before, after],
+            modes,
             instances,
         })
     }
@@ -121,12 +125,24 @@ impl Look {
                     found.push(format!("leases overlap: {lease:?} and {other:?}"));
                 }
             }
+            let is_bare = lease.slice.held == Held::Bare;
+            if self.modes[lease.slice.gpu_index.position()] == is_bare {
+                found.push(format!(
+                    "MIG mode changed under {lease:?}: {:?}",
+                    self.modes
+                ));
+            }
             let uuid = lease.slice.instance().map(|made| made.mig_uuid.clone());
             let made = self
                 .instances
                 .iter()
                 .find(|instance| place(instance) == place_of(lease));
-            if made.is_none_or(|instance| Some(&instance.uuids) != uuid.map(|u| vec![u]).as_ref()) {
+            let uuids = uuid.map(|uuid| vec![uuid]);
+            let differs = match is_bare {
+                true => made.is_some(),
+                false => made.is_none_or(|instance| Some(&instance.uuids) != uuids.as_ref()),
+            };
+            if differs {
                 found.push(format!("no instance for {lease:?}: {made:?}"));
             }
             let states = self.queues.each_ref().map(|queue| queue.get(&lease.job_id));
@@ -165,6 +181,14 @@ fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
     let lab = builder.pools(QUARTERS).start()?;
     let fractions = ["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"];
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), &fractions)
+}
+
+#[test]
+fn soak_of_pieces_and_bare_gpus() -> Result<(), LabError> {
+    let builder = Lab::builder().gpus("H100-80", 2).latency(10);
+    let lab = builder.pools(BARE_HALVES).start()?;
+    let fractions = ["0.5", "0.5", "1", "0.5", "0.3", "1"];
+    soak(&lab, number("GPUFRAC_SOAK_JOBS", 60), &fractions)
 }
 
 /// Random jobs with these fractions; each must get its own instance.
@@ -223,16 +247,19 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
         .filter(|(job, _)| ended[job].state() == "COMPLETED")
         .map(|(job, _)| lab.output(*job))
         .collect::<Result<_, _>>()?;
+    // A whole GPU with MIG off goes to one job after the other.
+    uuids.retain(|output| !output.starts_with("GPU-"));
     assert!(
         uuids.iter().all(|output| output.starts_with("MIG-")),
         "seed {seed}"
     );
+    let with_instance = uuids.len();
     uuids.sort();
     uuids.dedup();
     assert_eq!(
         uuids.len(),
-        completed,
-        "each completed job had an instance of its own"
+        with_instance,
+        "each of these jobs had an instance of its own"
     );
     Ok(())
 }
