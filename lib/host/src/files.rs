@@ -233,15 +233,21 @@ impl RootDir {
     /// A process that can open a file, even only for reading, can hold its lock. Therefore only the owner may be able
     /// to enter the folder; the mode of the file alone would not stop processes that opened it earlier.
     pub fn lock_file(&self, name: &str) -> Result<File, FileError> {
+        self.check_private()?;
+        self.open_with(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
+    }
+
+    /// Checks that only the owner can enter the folder.
+    pub fn check_private(&self) -> Result<(), FileError> {
         let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
         let mode = stat.st_mode & 0o7777;
-        if mode & 0o077 != 0 {
-            return Err(FileError::NotPrivate {
+        match mode & 0o077 {
+            0 => Ok(()),
+            _ => Err(FileError::NotPrivate {
                 path: self.path.clone(),
                 mode,
-            });
+            }),
         }
-        self.open_with(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
     }
 
     /// Opens a file for locking, if it exists.

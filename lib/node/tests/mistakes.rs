@@ -5,6 +5,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use common::program::Program;
@@ -441,4 +442,31 @@ fn a_gpu_that_needs_a_reset_is_an_admins() {
             .contains("`gpufrac node-setup` switches MIG on, or says how")
     );
     assert!(!world.sim.node().unwrap().gpus[0].mig_pending, "untouched");
+}
+
+#[test]
+fn check_names_locks_and_records_that_others_could_change() {
+    let Some(world) = ready() else { return };
+    world.look().ok();
+    let mode = |path: &str, mode| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(world.root().join(path), mode).unwrap();
+    };
+    mode("run/locks", 0o755);
+    let said = world.look().says("run/locks").says("chmod 700");
+    assert_eq!(said.code, Some(1));
+    mode("run/locks", 0o700);
+    let one = job(1, 0, 25);
+    world.slurm_knows(one);
+    world.prolog(one).ok();
+    world.epilog(one).ok();
+    world.look().ok();
+    mode("state/usage.jsonl", 0o666);
+    let said = world.look().says("state/usage.jsonl").says("chmod go-w");
+    assert_eq!(said.code, Some(1));
+    mode("state/usage.jsonl", 0o644);
+    mode("state", 0o777);
+    assert_eq!(world.look().says("state").says("chmod go-w").code, Some(1));
+    fs::remove_dir_all(world.root().join("state")).unwrap();
+    world.look().ok();
 }

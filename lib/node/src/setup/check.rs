@@ -20,6 +20,7 @@ use crate::slice::unleased::{self, CleanError};
 use crate::state::leases::{SETUP, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
+use crate::state::usage;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
@@ -98,9 +99,19 @@ pub fn check(node: &Node) -> Vec<Finding> {
     // Only root can read it.
     if nix::unistd::geteuid().is_root() {
         match node.locks() {
-            Ok(locks) => found.extend(no_reaper(node, &locks)),
+            Ok(locks) => {
+                if let Err(error) = locks.check_private() {
+                    of_file(&error, &mut found);
+                }
+                found.extend(no_reaper(node, &locks));
+            }
             Err(error) => of_file(&error, &mut found),
         }
+    }
+    // The next job creates a missing folder.
+    match RootDir::open(&node.state).and_then(|dir| dir.has_file(usage::FILE)) {
+        Err(error) if !error.is_not_found() => of_file(&error, &mut found),
+        _ => {}
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
         found.push(Finding::of_machine(

@@ -140,6 +140,11 @@ impl Locks {
         Ok(Locks { dir })
     }
 
+    /// Checks that only root can enter the folder; in another one no program takes a lock.
+    pub fn check_private(&self) -> Result<(), FileError> {
+        self.dir.check_private()
+    }
+
     /// Locks the slice of a lease for a step; None if another step has it.
     pub fn slice(&self, lease: &Lease) -> Result<Option<SliceLock>, LockError> {
         let locked = self.at_once(&slice_name(lease))?;
