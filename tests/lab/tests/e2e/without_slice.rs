@@ -230,9 +230,13 @@ fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
 fn a_job_never_gets_less_than_was_counted_for_it() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).start()?;
     let user = &lab.users()[0];
-    let config = Changed::of(lab.folder().gpufrac_conf());
     let log = log_of_prologs(&lab);
-    // slurmctld continues with the file that it read; the node's file is different.
+    // The node has a file of its own: slurmctld may read its file again just after its start.
+    let own = lab.folder().etc().join("own.toml");
+    fs::copy(lab.folder().gpufrac_conf(), &own).expect("root may");
+    let prolog = Changed::of(lab.folder().bin().join("prolog"));
+    prolog.replace("etc/gpufrac.toml", "etc/own.toml");
+    let config = Changed::of(own);
     config.replace("gpu = ", "menu = [\"1/2\", \"1/8\"]\ngpu = ");
     // The client does not see the node's file, either.
     let sbatch = |gres: &str| -> Result<JobId, LabError> {
