@@ -171,7 +171,7 @@ impl Pair {
         Self::measure_timed(rounds, || time(&mut ours), || time(&mut theirs))
     }
 
-    /// As [`measure`], for sides that return their own time.
+    /// As [`Self::measure`], for sides that return their own time.
     fn measure_timed(
         rounds: usize,
         mut ours: impl FnMut() -> Result<Duration>,

@@ -99,7 +99,7 @@ pub enum Problem {
     CountName {
         /// The name.
         name: String,
-        /// Why not.
+        /// The cause.
         source: NoCountName,
     },
     /// The path is relative, so its meaning would depend on the working directory.

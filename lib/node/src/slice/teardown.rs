@@ -147,7 +147,7 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
     if lease.slice.cuda_device().is_none() {
         return;
     }
-    // Without it the record says that nothing is known of the use; the allocation is recorded all the same.
+    // Without it the record says that nothing is known of the use; the allocation is recorded nevertheless.
     let tally = usage::measured(&node.run, &SliceKey::of(lease)).unwrap_or_else(|error| {
         log.warning(format!(
             "the use of {} is not in its usage record: {error}",
@@ -166,7 +166,7 @@ pub(super) fn record_usage(node: &Node, lease: &Lease, retried: bool, log: &JobL
         tally.as_ref(),
     );
     if let Err(error) = usage::record(&node.state, &record, retried) {
-        // The slice must go back to the pool all the same; the line says what was lost.
+        // The slice must go back to the pool nevertheless; the line says what was lost.
         log.error(format!(
             "writing the usage record failed ({} s of {} lost): {error}",
             record.seconds, record.profile

@@ -162,7 +162,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
         &lab,
         &node,
         &[&format!(
-            "{other} counts gpufrac's devices and is in no pool"
+            "{other} counts gpufrac's devices but is in no pool"
         )],
         || {},
         || put(&config, &before),
@@ -172,7 +172,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
         &node,
         &[
             "which Slurm does not know",
-            "counts gpufrac's devices and is in no pool",
+            "counts gpufrac's devices but is in no pool",
         ],
         || drop(replace(&config, &list, &format!("{node},{other}x"))),
         || put(&config, &before),
