@@ -210,6 +210,8 @@ fn a_lowered_ceiling_holds_for_jobs_that_wait() -> Result<(), LabError> {
     let lowered = text.replace("burst_max = 0.75", "burst_max = 0.4");
     assert_ne!(text, lowered);
     fs::write(&file, lowered).expect("gpufrac.toml");
+    // slurmctld of 22.05 tells its start from a reconfigure by whole seconds.
+    std::thread::sleep(Duration::from_millis(1100));
     lab.reconfigure()?;
     lab.command("scontrol")
         .args(["release", &waits.to_string()])
