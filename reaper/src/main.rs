@@ -13,6 +13,7 @@ use gpufrac_core::config;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
+use gpufrac_node::gpu::shared_session;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, NodeError};
 use gpufrac_node::state::locks::{DaemonLock, LockError, Locks};
@@ -108,6 +109,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
         return Ok(());
     }
     let _alone = alone(&node)?;
+    answer_questions(&node, log);
     let mut waiter = Waiter::new(signals, &node.run.join("leases"))?;
     let snapshot = Arc::new(Mutex::new(Snapshot::default()));
     let mut endpoint = Endpoint::open(&node, &snapshot, log);
@@ -148,6 +150,19 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     drop(endpoint);
     log.info("ends");
     Ok(())
+}
+
+/// Takes questions of prologs about kept instances, until this process ends. The daemon also works without it, and so
+/// do they.
+fn answer_questions(node: &Node, log: &JobLog) {
+    match shared_session::Server::bind(&node.run, &node.nvml) {
+        Ok(server) => {
+            std::thread::spawn(move || server.serve());
+        }
+        Err(error) => log.error(format!(
+            "taking questions of prologs failed: {error}; each prolog starts NVML itself"
+        )),
+    }
 }
 
 /// Ensures that only one daemon runs for a node.

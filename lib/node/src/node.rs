@@ -253,6 +253,11 @@ impl Node {
     pub fn nvml(&self) -> Result<Session, NvmlError> {
         Session::open(&self.nvml)
     }
+
+    /// NVML, started by the first call.
+    pub fn nvml_later(&self) -> Session {
+        Session::deferred(&self.nvml)
+    }
 }
 
 fn read_text(config: &Path) -> Result<String, NodeError> {

@@ -55,7 +55,7 @@ impl Gpu<'_> {
         };
         match call!(
             self,
-            nvmlDeviceGetGpuInstanceProfileInfoV(self.handle(), slice_enum, &mut info)
+            nvmlDeviceGetGpuInstanceProfileInfoV(self.handle()?, slice_enum, &mut info)
         ) {
             Ok(()) => {}
             Err(error) if error.has_code(&[codes::NOT_SUPPORTED, codes::INVALID_ARGUMENT]) => {
@@ -86,7 +86,7 @@ impl Gpu<'_> {
         call!(
             self,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2(
-                self.handle(),
+                self.handle()?,
                 profile_id,
                 null_mut(),
                 &mut count
@@ -96,7 +96,7 @@ impl Gpu<'_> {
         call!(
             self,
             nvmlDeviceGetGpuInstancePossiblePlacements_v2(
-                self.handle(),
+                self.handle()?,
                 profile_id,
                 list.as_mut_ptr(),
                 &mut count

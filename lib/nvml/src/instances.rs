@@ -80,7 +80,7 @@ impl Gpu<'_> {
         let mut count = GPU_INSTANCES_MAX as u32;
         let listed = call!(
             self,
-            nvmlDeviceGetGpuInstances(self.handle(), profile_id, handles.as_mut_ptr(), &mut count)
+            nvmlDeviceGetGpuInstances(self.handle()?, profile_id, handles.as_mut_ptr(), &mut count)
         );
         match listed {
             // MIG mode is off: no instance exists.
@@ -118,7 +118,7 @@ impl Gpu<'_> {
         let mut gi = null_mut();
         match call!(
             self,
-            nvmlDeviceGetGpuInstanceById(self.handle(), gi_id, &mut gi)
+            nvmlDeviceGetGpuInstanceById(self.handle()?, gi_id, &mut gi)
         ) {
             Ok(()) => Ok(Some(gi)),
             // MIG mode is off, so no instance exists.
@@ -203,7 +203,7 @@ impl Gpu<'_> {
         // nvml.h calls `device` the parent, but NVIDIA's device plugin for Kubernetes uses it as the MIG device. If
         // it is the MIG device, no further call is needed; the other ways take seconds when many programs ask at the
         // same time.
-        if !info.device.is_null() && info.device != self.handle() {
+        if !info.device.is_null() && info.device != self.handle()? {
             let named = self.mig_behind(info.device)?;
             if named.uuid.starts_with("MIG-") {
                 return Ok(named);
@@ -217,7 +217,7 @@ impl Gpu<'_> {
 
     fn mig_behind(&self, handle: ffi::nvmlDevice_t) -> Result<MigHandle, NvmlError> {
         // SAFETY: NVML gave the handle a moment ago, and its library outlives the device.
-        let device = unsafe { Device::new(handle, &self.session.nvml) };
+        let device = unsafe { Device::new(handle, self.session.nvml()?) };
         let uuid = device.uuid();
         let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
         Ok(MigHandle { handle, uuid })
@@ -249,7 +249,7 @@ impl Gpu<'_> {
 
     fn mig_by_walk(&self, gi_id: u32, ci_id: u32) -> Result<MigHandle, NvmlError> {
         let most = self
-            .device
+            .device()?
             .mig_device_count()
             .map_err(|e| self.failed("nvmlDeviceGetMaxMigDeviceCount", &e))?;
         for index in 0..most {
@@ -284,7 +284,7 @@ impl Gpu<'_> {
         let mut mig = null_mut();
         match call!(
             self,
-            nvmlDeviceGetMigDeviceHandleByIndex(self.handle(), index, &mut mig)
+            nvmlDeviceGetMigDeviceHandleByIndex(self.handle()?, index, &mut mig)
         ) {
             Ok(()) => Ok(Some(mig)),
             Err(error) if error.has_code(&[codes::NOT_FOUND, codes::INVALID_ARGUMENT]) => Ok(None),
@@ -320,7 +320,7 @@ impl Gpu<'_> {
         let mut gi = null_mut();
         call!(
             self,
-            nvmlDeviceCreateGpuInstanceWithPlacement(self.handle(), profile_id, &place, &mut gi)
+            nvmlDeviceCreateGpuInstanceWithPlacement(self.handle()?, profile_id, &place, &mut gi)
         )?;
         match self.instance_of(gi)? {
             Some(instance) => Ok(NewInstance {
@@ -438,7 +438,7 @@ impl Standing<'_> {
     pub fn memory_used(&self) -> Result<MemoryMib, NvmlError> {
         let gpu = self.gpu;
         // SAFETY: NVML gave the handle when it was asked for this instance, and its library outlives the device.
-        let device = unsafe { Device::new(self.mig, &gpu.session.nvml) };
+        let device = unsafe { Device::new(self.mig, gpu.session.nvml()?) };
         let memory = device.memory_info();
         let memory = memory.map_err(|e| gpu.failed("nvmlDeviceGetMemoryInfo", &e))?;
         Ok(MemoryMib(memory.used >> 20))

@@ -8,7 +8,9 @@ mod geometry;
 mod instances;
 pub mod telemetry;
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{DeviceMinor, GpuIndex};
@@ -21,17 +23,20 @@ pub use error::{ErrorClass, NvmlError};
 use error::{code_of, codes};
 pub use instances::{ComputeInstance, Instance, NewInstance, Standing};
 
-/// A loaded and initialised NVML. Close it soon: with some drivers an open session makes the destruction of an
-/// instance fail.
+/// A session with NVML. Close it soon: with some drivers an open session makes the destruction of an instance fail.
 pub struct Session {
-    nvml: Nvml,
+    /// Empty until NVML is started.
+    nvml: OnceLock<Nvml>,
     path: PathBuf,
 }
 
 /// A GPU of this machine.
 pub struct Gpu<'s> {
     session: &'s Session,
-    device: Device<'s>,
+    /// Empty until the first call on the GPU.
+    handle: OnceCell<ffi::nvmlDevice_t>,
+    /// The PCI address at which the handle is asked for, if that was not done yet.
+    pci: Option<String>,
     /// NVML's index.
     pub index: GpuIndex,
     /// `GPU-...`
@@ -69,17 +74,39 @@ impl Loaded {
 impl Session {
     /// Loads and initialises the library at `path` (or by soname).
     pub fn open(path: &Path) -> Result<Session, NvmlError> {
-        let nvml = Nvml::builder()
-            .lib_path(path.as_os_str())
-            .init()
-            .map_err(|source| NvmlError::Start {
-                path: path.to_owned(),
-                source,
-            })?;
-        Ok(Session {
-            nvml,
+        let session = Session::deferred(path);
+        session.start()?;
+        Ok(session)
+    }
+
+    /// A session with the library at `path` (or by soname) that starts with its first call.
+    pub fn deferred(path: &Path) -> Session {
+        Session {
+            nvml: OnceLock::new(),
             path: path.to_owned(),
-        })
+        }
+    }
+
+    /// Loads and initialises the library, unless that was done before.
+    pub fn start(&self) -> Result<(), NvmlError> {
+        self.nvml().map(|_| ())
+    }
+
+    /// Whether NVML is started.
+    pub fn is_started(&self) -> bool {
+        self.nvml.get().is_some()
+    }
+
+    fn nvml(&self) -> Result<&Nvml, NvmlError> {
+        if let Some(started) = self.nvml.get() {
+            return Ok(started);
+        }
+        let builder = Nvml::builder().lib_path(self.path.as_os_str()).init();
+        let started = builder.map_err(|source| NvmlError::Start {
+            path: self.path.clone(),
+            source,
+        })?;
+        Ok(self.nvml.get_or_init(|| started))
     }
 
     /// The path of the library.
@@ -89,7 +116,7 @@ impl Session {
 
     /// The number of GPUs.
     pub fn gpu_count(&self) -> Result<u32, NvmlError> {
-        self.nvml
+        self.nvml()?
             .device_count()
             .map_err(|e| self.failed("nvmlDeviceGetCount_v2", "all GPUs", &e))
     }
@@ -98,7 +125,7 @@ impl Session {
     pub fn gpu(&self, index: GpuIndex) -> Result<Gpu<'_>, NvmlError> {
         let subject = format!("GPU {index}");
         let device = self
-            .nvml
+            .nvml()?
             .device_by_index(index.0)
             .map_err(|e| self.failed("nvmlDeviceGetHandleByIndex_v2", &subject, &e))?;
         Ok(Gpu {
@@ -110,7 +137,8 @@ impl Session {
                 .map(DeviceMinor)
                 .map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &subject, &e))?,
             session: self,
-            device,
+            handle: handle_of(&device),
+            pci: None,
             index,
         })
     }
@@ -124,7 +152,7 @@ impl Session {
         uuid: &str,
         minor: DeviceMinor,
     ) -> Result<Option<Gpu<'_>>, NvmlError> {
-        let device = match self.nvml.device_by_index(index.0) {
+        let device = match self.nvml()?.device_by_index(index.0) {
             // The machine has fewer GPUs now.
             Err(nvml_wrapper::error::NvmlError::InvalidArg) => return Ok(None),
             other => other.map_err(|e| {
@@ -133,7 +161,8 @@ impl Session {
         };
         Ok(Some(Gpu {
             session: self,
-            device,
+            handle: handle_of(&device),
+            pci: None,
             index,
             uuid: uuid.to_owned(),
             minor,
@@ -148,17 +177,36 @@ impl Session {
         uuid: &str,
         minor: DeviceMinor,
     ) -> Result<Option<Gpu<'_>>, NvmlError> {
-        let device = match self.nvml.device_by_pci_bus_id(pci) {
+        let device = match self.nvml()?.device_by_pci_bus_id(pci) {
             Err(nvml_wrapper::error::NvmlError::NotFound) => return Ok(None),
             other => other.map_err(|e| self.failed("nvmlDeviceGetHandleByPciBusId_v2", pci, &e))?,
         };
         Ok(Some(Gpu {
             session: self,
-            device,
+            handle: handle_of(&device),
+            pci: None,
             index,
             uuid: uuid.to_owned(),
             minor,
         }))
+    }
+
+    /// As [`Session::gpu_at`], without a call: the first call on the GPU fails if there is none at the address.
+    pub fn gpu_at_later(
+        &self,
+        pci: &str,
+        index: GpuIndex,
+        uuid: &str,
+        minor: DeviceMinor,
+    ) -> Gpu<'_> {
+        Gpu {
+            session: self,
+            handle: OnceCell::new(),
+            pci: Some(pci.to_owned()),
+            index,
+            uuid: uuid.to_owned(),
+            minor,
+        }
     }
 
     /// The GPU with this index, UUID and minor number, with the fewest calls that can check that it still has the
@@ -188,7 +236,7 @@ impl Session {
 
     /// The driver's version, e.g. `550.163.01`.
     pub fn driver_version(&self) -> Result<String, NvmlError> {
-        self.nvml
+        self.nvml()?
             .sys_driver_version()
             .map_err(|e| self.failed("nvmlSystemGetDriverVersion", "the driver", &e))
     }
@@ -217,8 +265,9 @@ impl Session {
 /// Calls a function of the loaded library and turns its return code into a result.
 macro_rules! call {
     ($gpu:expr, $name:ident ( $($argument:expr),* $(,)? )) => {{
-        match $gpu.session.nvml.lib().$name.as_ref() {
-            Ok(function) => {
+        match $gpu.session.nvml().map(|nvml| nvml.lib().$name.as_ref()) {
+            Err(error) => Err(error),
+            Ok(Ok(function)) => {
                 // SAFETY: the symbol comes from an initialised NVML (`Session` keeps it so), its
                 // type from NVML's header; handles were given by this library in this session
                 // (one that outlived its instance is answered with an error); every out pointer
@@ -226,7 +275,7 @@ macro_rules! call {
                 let code = unsafe { function($($argument),*) };
                 $gpu.check(stringify!($name), code)
             }
-            Err(_) => Err(NvmlError::Missing {
+            Ok(Err(_)) => Err(NvmlError::Missing {
                 call: stringify!($name),
                 library: $gpu.session.path.clone(),
             }),
@@ -235,19 +284,43 @@ macro_rules! call {
 }
 use call;
 
+fn handle_of(device: &Device<'_>) -> OnceCell<ffi::nvmlDevice_t> {
+    // SAFETY: a `Gpu` uses the handle only while the session's NVML lives.
+    OnceCell::from(unsafe { device.handle() })
+}
+
 impl<'s> Gpu<'s> {
     /// Whether this is the assumed GPU ([`Session::presumed_gpu`]).
     pub fn is_itself(&self) -> Result<bool, NvmlError> {
-        let uuid = self.device.uuid();
+        let uuid = self.device()?.uuid();
         let uuid = uuid.map_err(|e| self.failed("nvmlDeviceGetUUID", &e))?;
         Ok(uuid == self.uuid)
     }
 
     /// N of its `/dev/nvidiaN` now: a change of MIG mode may change it (nvml.h, `nvmlDeviceSetMigMode`).
     pub fn minor_now(&self) -> Result<DeviceMinor, NvmlError> {
-        let minor = self.device.minor_number();
+        let minor = self.device()?.minor_number();
         let minor = minor.map_err(|e| self.failed("nvmlDeviceGetMinorNumber", &e))?;
         Ok(DeviceMinor(minor))
+    }
+
+    /// Whether NVML is started.
+    pub fn is_started(&self) -> bool {
+        self.session.is_started()
+    }
+
+    fn device(&self) -> Result<Device<'s>, NvmlError> {
+        let nvml = self.session.nvml()?;
+        if let Some(handle) = self.handle.get() {
+            // SAFETY: NVML gave the handle in this session, and its library outlives the device.
+            return Ok(unsafe { Device::new(*handle, nvml) });
+        }
+        let pci = self.pci.as_deref().unwrap_or_default();
+        let found = nvml.device_by_pci_bus_id(pci);
+        let found = found.map_err(|e| self.failed("nvmlDeviceGetHandleByPciBusId_v2", &e))?;
+        // SAFETY: the handle is used only while the session's NVML lives.
+        self.handle.get_or_init(|| unsafe { found.handle() });
+        Ok(found)
     }
 
     /// Another handle on the GPU at its index.
@@ -277,21 +350,20 @@ impl Gpu<'_> {
         self.session.failed(call, &self.to_string(), error)
     }
 
-    fn handle(&self) -> ffi::nvmlDevice_t {
-        // SAFETY: the handle is used only while `self.device` and its NVML live.
-        unsafe { self.device.handle() }
+    fn handle(&self) -> Result<ffi::nvmlDevice_t, NvmlError> {
+        // SAFETY: the handle is used only while the session's NVML lives.
+        self.device().map(|device| unsafe { device.handle() })
     }
 
     /// NVML's product name, e.g. `NVIDIA H100 80GB HBM3`, for messages; a generic word if NVML does not answer.
     pub fn name(&self) -> String {
-        self.device
-            .name()
-            .unwrap_or_else(|_| "of unknown model".to_owned())
+        let name = self.device().ok().and_then(|device| device.name().ok());
+        name.unwrap_or_else(|| "of unknown model".to_owned())
     }
 
     /// The current MIG mode.
     pub fn mig_mode(&self) -> Result<MigMode, NvmlError> {
-        match self.device.mig_mode() {
+        match self.device()?.mig_mode() {
             Ok(mode) => Ok(match (mode.current, mode.pending) {
                 (1, _) => MigMode::On,
                 (_, 1) => MigMode::OnAfterReset,
@@ -305,7 +377,7 @@ impl Gpu<'_> {
     /// Asks for MIG mode, or for its end, and says what mode the GPU is in then: the call may succeed and change nothing.
     /// Where something uses the GPU drivers answer either way, with an error or with a mode that waits.
     pub fn switch_mig(&self, on: bool) -> Result<MigMode, NvmlError> {
-        match self.device.set_mig_mode(on) {
+        match self.device()?.set_mig_mode(on) {
             Ok(_) | Err(nvml_wrapper::error::NvmlError::InUse) => self.mig_mode(),
             Err(error) => Err(self.failed("nvmlDeviceSetMigMode", &error)),
         }
@@ -318,7 +390,7 @@ impl Gpu<'_> {
 
     /// The memory of the GPU.
     pub fn memory(&self) -> Result<MemoryMib, NvmlError> {
-        self.device
+        self.device()?
             .memory_info()
             .map(|info| MemoryMib(info.total >> 20))
             .map_err(|e| self.failed("nvmlDeviceGetMemoryInfo", &e))
@@ -326,7 +398,7 @@ impl Gpu<'_> {
 
     /// Major number of the CUDA compute capability: 7 is Volta, 9 Hopper.
     pub fn compute_capability(&self) -> Result<u32, NvmlError> {
-        self.device
+        self.device()?
             .cuda_compute_capability()
             .map(|capability| u32::try_from(capability.major).unwrap_or(0))
             .map_err(|e| self.failed("nvmlDeviceGetCudaComputeCapability", &e))
@@ -334,27 +406,27 @@ impl Gpu<'_> {
 
     /// Which processes may have contexts on the GPU.
     pub fn compute_mode(&self) -> Result<ComputeMode, NvmlError> {
-        self.device
+        self.device()?
             .compute_mode()
             .map_err(|e| self.failed("nvmlDeviceGetComputeMode", &e))
     }
 
     /// Changes the compute mode; existing contexts stay.
     pub fn set_compute_mode(&mut self, mode: ComputeMode) -> Result<(), NvmlError> {
-        let done = self.device.set_compute_mode(mode);
+        let done = self.device()?.set_compute_mode(mode);
         done.map_err(|e| self.failed("nvmlDeviceSetComputeMode", &e))
     }
 
     /// Whether persistence mode is on. Without it a Hopper GPU loses MIG mode and all instances with its last user.
     pub fn is_persistent(&self) -> Result<bool, NvmlError> {
-        self.device
+        self.device()?
             .is_in_persistent_mode()
             .map_err(|e| self.failed("nvmlDeviceGetPersistenceMode", &e))
     }
 
     /// Switches persistence mode on.
     pub fn make_persistent(&mut self) -> Result<(), NvmlError> {
-        let done = self.device.set_persistent(true);
+        let done = self.device()?.set_persistent(true);
         done.map_err(|e| self.failed("nvmlDeviceSetPersistenceMode", &e))
     }
 }

@@ -63,7 +63,7 @@ impl Session {
             GpmMetricId::Nvjpg1Util,
         ];
         let results =
-            gpm_metrics_get(&self.nvml, &first.0, &second.0, &metrics).map_err(|e| failed(&e))?;
+            gpm_metrics_get(self.nvml()?, &first.0, &second.0, &metrics).map_err(|e| failed(&e))?;
         let mut greatest = 0.0_f64;
         for (position, result) in results.into_iter().enumerate() {
             let value = match result {
@@ -89,7 +89,8 @@ impl<'s> Gpu<'s> {
     /// The processes with a compute context, without MPS clients; the server of these clients is in the list. On a
     /// GPU in MIG mode root sees the processes of all instances.
     pub fn processes_but_clients(&self) -> Result<Vec<Process>, NvmlError> {
-        let own = whole_list(|| self.device.running_compute_processes());
+        let device = self.device()?;
+        let own = whole_list(|| device.running_compute_processes());
         let own = own.map_err(|e| self.failed("nvmlDeviceGetComputeRunningProcesses_v3", &e))?;
         Ok(own.iter().map(|p| process(p, false)).collect())
     }
@@ -97,7 +98,8 @@ impl<'s> Gpu<'s> {
     /// The processes with a compute context, and the MPS clients.
     pub fn processes(&self) -> Result<Vec<Process>, NvmlError> {
         let own = self.processes_but_clients()?;
-        let clients = match whole_list(|| self.device.mps_running_compute_processes()) {
+        let device = self.device()?;
+        let clients = match whole_list(|| device.mps_running_compute_processes()) {
             // GPUs before Volta report no MPS clients.
             Err(WrapperError::NotSupported) => Vec::new(),
             other => {
@@ -117,7 +119,7 @@ impl<'s> Gpu<'s> {
     /// Energy that the GPU has used since the driver was loaded, in millijoules; None where the GPU has no counter (before
     /// Volta; nvml.h, `nvmlDeviceGetTotalEnergyConsumption`).
     pub fn energy(&self) -> Result<Option<u64>, NvmlError> {
-        match self.device.total_energy_consumption() {
+        match self.device()?.total_energy_consumption() {
             Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(None),
             other => {
                 let energy =
@@ -129,7 +131,7 @@ impl<'s> Gpu<'s> {
 
     /// Whether GPM reports the activity of instances: from Hopper on.
     pub fn has_gpm(&self) -> Result<bool, NvmlError> {
-        match self.device.gpm_support() {
+        match self.device()?.gpm_support() {
             Err(WrapperError::NotSupported | WrapperError::FailedToLoadSymbol(_)) => Ok(false),
             other => other.map_err(|e| self.failed("nvmlGpmQueryDeviceSupport", &e)),
         }
@@ -137,7 +139,7 @@ impl<'s> Gpu<'s> {
 
     /// A sample of the counters of a GPU instance.
     pub fn counters(&self, gi_id: u32) -> Result<Counters<'s>, NvmlError> {
-        let sample = self.device.gpm_mig_sample(gi_id);
+        let sample = self.device()?.gpm_mig_sample(gi_id);
         sample
             .map(Counters)
             .map_err(|e| self.failed("nvmlGpmMigSampleGet", &e))
@@ -146,7 +148,7 @@ impl<'s> Gpu<'s> {
     /// The existing MIG devices of the GPU.
     pub fn mig_devices(&self) -> Result<Vec<MigDevice>, NvmlError> {
         let most = self
-            .device
+            .device()?
             .mig_device_count()
             .map_err(|e| self.failed("nvmlDeviceGetMaxMigDeviceCount", &e))?;
         let mut found = Vec::new();
@@ -169,7 +171,7 @@ impl<'s> Gpu<'s> {
 
     fn seen(&self, handle: ffi::nvmlDevice_t, gi_id: u32) -> Result<Option<MigDevice>, NvmlError> {
         // SAFETY: NVML gave the handle a moment ago; one that is stale by now is answered with an error.
-        let device = unsafe { Device::new(handle, &self.session.nvml) };
+        let device = unsafe { Device::new(handle, self.session.nvml()?) };
         match device.uuid() {
             Err(WrapperError::NotFound | WrapperError::InvalidArg) => Ok(None),
             Err(error) => Err(self.failed("nvmlDeviceGetUUID", &error)),
@@ -179,7 +181,7 @@ impl<'s> Gpu<'s> {
 
     /// The memory in use on a MIG device, by all processes.
     pub fn memory_used(&self, mig_uuid: &str) -> Result<MemoryMib, NvmlError> {
-        let device = self.session.nvml.device_by_uuid(mig_uuid);
+        let device = self.session.nvml()?.device_by_uuid(mig_uuid);
         let memory = device.and_then(|device| device.memory_info());
         memory
             .map(|memory| MemoryMib(memory.used >> 20))
@@ -189,7 +191,8 @@ impl<'s> Gpu<'s> {
     /// The processes that computed on a GPU without MIG since `timestamp_us`, in microseconds of the driver's clock.
     /// The driver lists only active processes (nvml.h), so a missing process was idle.
     pub fn utilization_since(&self, timestamp_us: u64) -> Result<Vec<Utilization>, NvmlError> {
-        let samples = match whole_list(|| self.device.process_utilization_stats(timestamp_us)) {
+        let device = self.device()?;
+        let samples = match whole_list(|| device.process_utilization_stats(timestamp_us)) {
             Err(WrapperError::NotFound) => Vec::new(),
             other => other.map_err(|e| self.failed("nvmlDeviceGetProcessUtilization", &e))?,
         };
@@ -202,7 +205,7 @@ impl<'s> Gpu<'s> {
 
     /// Percent of the driver's last sample period in which a kernel ran, on a GPU without MIG.
     pub fn utilization(&self) -> Result<u32, NvmlError> {
-        let rates = self.device.utilization_rates();
+        let rates = self.device()?.utilization_rates();
         rates
             .map(|rates| rates.gpu)
             .map_err(|e| self.failed("nvmlDeviceGetUtilizationRates", &e))

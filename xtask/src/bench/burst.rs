@@ -72,6 +72,9 @@ const DRIVER: [(&str, u32); 5] = [
 /// The value of `reuse` in the benchmark: longer than a place is free.
 const REUSE: &str = "reuse = \"30s\"";
 
+/// The daemon answers questions about kept instances.
+const REAPER: &str = "[reaper]\nmode = \"dry-run\"\nmetrics = \"off\"\n";
+
 /// The job writes the time of its start.
 const JOB: &str = "date +%s%N >began.$SLURM_JOB_ID; sleep 1";
 
@@ -187,6 +190,7 @@ fn cluster(
         .pools(&POOL.replace("@REUSE@", reuse))
         .run_on_tmpfs(true)
         .build_folder(build)
+        .reaper(REAPER)
         .start()?;
     time_prologs(&lab)?;
     let tell = |words: &[&str]| lab.gpusim(&lab.nodes()[0], words);

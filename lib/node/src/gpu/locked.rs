@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 
 use gpufrac_core::ids::JobId;
-use gpufrac_core::lease::Lease;
+use gpufrac_core::lease::{Instance, Lease};
 use gpufrac_host::log::JobLog;
-use gpufrac_nvml::Gpu;
+use gpufrac_nvml::{Gpu, NvmlError};
 
+use crate::gpu::instance_use::{self, InstanceUse};
+use crate::gpu::shared_session;
 use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
 use crate::state::locks::GpuLock;
@@ -56,6 +58,22 @@ impl<'a> LockedGpu<'a> {
     pub fn leases(&self) -> Result<Vec<Lease>, StoreError> {
         self.lock.step();
         self.store.of_gpu(&self.gpu.uuid)
+    }
+
+    /// What uses an instance; None if the instance does not exist any more. While NVML is not started here, the daemon's
+    /// session is asked first.
+    ///
+    /// # Errors
+    /// NVML does not answer.
+    pub fn instance_use(&self, instance: &Instance) -> Result<Option<InstanceUse>, NvmlError> {
+        if !self.gpu.is_started()
+            && let Some(answer) =
+                shared_session::instance_use(&self.node.run, &self.gpu, instance)
+        {
+            self.lock.step();
+            return Ok(answer);
+        }
+        instance_use::of(&self.gpu, instance)
     }
 
     /// The jobs whose epilogs wait for the GPU. Empty if that cannot be read; their leases are then repaired like

@@ -13,11 +13,13 @@ use gpufrac_core::lease::Lease;
 
 pub use error::{CarveError, OtherPools, Reaction};
 
+use crate::gpu::shared_session;
 use crate::job::environment::JobEnv;
 use crate::job::plugstack;
 use crate::job::slurmctld::{Slurm, SlurmError, is_explained};
 use crate::node::{Node, NodeError};
 use crate::slice::drain::drain;
+use crate::slice::keep;
 use crate::slice::reconcile::place;
 use crate::slice::release;
 use crate::slice::waiting::{Hook, Waiting};
@@ -70,7 +72,7 @@ pub fn carve(
     let store = node.leases()?;
     // slurmctld and the driver both need time, so they work in parallel.
     slurm.expect(job.job_id);
-    let session = entry.is_some().then(|| node.nvml());
+    let session = entry.is_some().then(|| open(job, node, &store));
     let word = Word::hear(job, entry, held, &node.config.count_name, slurm, log)?;
     if let Some(info) = &word.said
         && job.is_over_by(info)
@@ -123,6 +125,17 @@ pub fn carve(
         log,
     };
     try_for_a_while(&attempt, session, waiting)
+}
+
+/// Starts NVML, unless the job may get a kept instance, about which the daemon's session can be asked.
+fn open(job: &JobEnv, node: &Node, store: &LeaseStore) -> Result<Session, NvmlError> {
+    let may_take_over = keep::waits_for(node, store, job.user_id, |kept| {
+        job.devices.contains(&kept.slice.device_index)
+    });
+    match may_take_over && shared_session::is_there(&node.run) {
+        true => Ok(node.nvml_later()),
+        false => node.nvml(),
+    }
 }
 
 /// Leaves the job without a slice; the SPANK plugin closes all GPUs to it. It must not find the lease of another run,

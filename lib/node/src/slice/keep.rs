@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use gpufrac_core::config::Pool;
 use gpufrac_core::fraction::MemoryMib;
+use gpufrac_core::ids::UserId;
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_core::mechanism::Mechanism;
 use gpufrac_host::log::JobLog;
@@ -107,17 +108,24 @@ pub(super) fn is_clean(locked: &LockedGpu<'_>, kept: &Lease) -> Result<bool, Nvm
     let Some(instance) = kept.slice.instance() else {
         return Ok(false);
     };
-    let standing = locked
-        .gpu
-        .compute_instance(instance.gi_id, instance.ci_id)?;
-    let Some(ours) = standing.filter(|ci| ci.mig_uuid == instance.mig_uuid) else {
-        return Ok(false);
-    };
-    if ours.memory_used()? > EMPTY {
-        return Ok(false);
+    let found = locked.instance_use(instance)?;
+    Ok(found.is_some_and(|found| found.memory <= EMPTY && found.pids.is_empty()))
+}
+
+/// Whether an instance is kept that a job of this user may take over; `fits`: whether the job can use it.
+pub(super) fn waits_for(
+    node: &Node,
+    store: &LeaseStore,
+    user: UserId,
+    fits: impl Fn(&Lease) -> bool,
+) -> bool {
+    let pools = node.config.pools_of_node(&node.name);
+    if pools.iter().all(|pool| pool.options.reuse.is_none()) {
+        return false;
     }
-    let processes = locked.gpu.processes()?;
-    Ok(!processes.iter().any(|it| it.gi_id == Some(instance.gi_id)))
+    let is_theirs = |lease: &Lease| lease.user_id == user && lease.state == LeaseState::Kept;
+    let waits = |lease: &Lease| is_theirs(lease) && fits(lease) && !is_due(node, lease);
+    store.list().is_ok_and(|leases| leases.iter().any(waits))
 }
 
 /// Destroys a kept instance and removes its lease. Returns whether it was destroyed.

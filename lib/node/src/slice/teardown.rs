@@ -8,6 +8,7 @@ use crate::gpu::capability_files::CapsError;
 use crate::gpu::compute_mode::{self, ModeError};
 use crate::gpu::instance_files::{InstanceCaps, InstanceFiles};
 use crate::gpu::locked::LockedGpu;
+use crate::gpu::shared_session;
 use crate::mps::tenants::{self, ShareError, Tenants};
 use crate::node::{Node, class_of_file, now_boot_ms, now_unix};
 use crate::slice::failpoint::reached;
@@ -293,9 +294,14 @@ fn destroy_named(
     };
     InstanceFiles::of(locked).revoke(caps)?;
     reached("release.caps_revoked");
-    ours.destroy_compute_instance()?;
-    reached("release.compute_instance_gone");
-    ours.destroy_gpu_instance()?;
+    let destroyed = ours.destroy_compute_instance().and_then(|()| {
+        reached("release.compute_instance_gone");
+        ours.destroy_gpu_instance()
+    });
+    if destroyed.as_ref().is_err_and(NvmlError::is_in_use) {
+        shared_session::end(&locked.node.run);
+    }
+    destroyed?;
     Ok(true)
 }
 

@@ -24,6 +24,7 @@ use gpufrac_core::lease::{Held, Lease, LeaseState};
 use gpufrac_host::exit::Exit;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::gpu::locked::LockedGpu;
+use gpufrac_node::gpu::shared_session;
 use gpufrac_node::job::environment::JobEnv;
 use gpufrac_node::job::slurmctld::{Slurm, SlurmError};
 use gpufrac_node::node::Node;
@@ -242,7 +243,7 @@ impl World {
         Node::load(&self.config(), NODE).unwrap()
     }
 
-    fn command(&self, action: &str) -> Command {
+    pub fn command(&self, action: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "child", "--nocapture", "--quiet"])
@@ -633,6 +634,10 @@ pub fn child() {
                 Exit::Broken
             }
         },
+        Ok(node) if action == "answer" => {
+            let server = shared_session::Server::bind(&node.run, &node.nvml).unwrap();
+            server.serve();
+        }
         Ok(node) if action == "reap" => {
             reap(&node);
             Exit::Done

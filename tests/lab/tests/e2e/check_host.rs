@@ -218,7 +218,8 @@ fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), L
         Ok((code == 0).then_some(err))
     })?;
     assert_eq!(err.matches("destroyed").count(), 2, "{err}");
-    assert_eq!(run(&["check"])?.0, 0);
+    let (code, err) = run(&["check"])?;
+    assert_eq!(code, 0, "{err}");
     lab.command("scontrol")
         .args(["update", &format!("nodename={node}"), "state=resume"])
         .stdout()?;

@@ -25,7 +25,7 @@ use crate::node::Node;
 use crate::slice::failpoint::reached;
 use crate::slice::teardown::TeardownError;
 use crate::slice::waiting::Waiting;
-use crate::slice::{mig_mode, reconcile, teardown};
+use crate::slice::{keep, mig_mode, reconcile, teardown};
 use crate::state::leases::LeaseStore;
 use crate::state::line::Line;
 use crate::state::record::{GpuFacts, NodeRecord};
@@ -115,6 +115,10 @@ impl Attempt<'_> {
                 group_limit: self.group_limit(session)?,
             },
         };
+        if !self.is_awaited() {
+            // Before the turn: no program waits for this start.
+            session.start()?;
+        }
         let lock = waiting.turn(line)?;
         reached("carve.locked");
         if let Cut::Instances { held, .. } = &mut cut {
@@ -274,6 +278,9 @@ impl Attempt<'_> {
             // The driver's file tells without a call which GPU is at the address.
             let at = at.filter(|pci| self.node.caps().uuid_at(pci).as_ref() == Some(uuid));
             let gpu = match at {
+                Some(pci) if !session.is_started() => {
+                    Some(session.gpu_at_later(pci, index, uuid, minor))
+                }
                 Some(pci) => session.gpu_at(pci, index, uuid, minor)?,
                 None => session.known_gpu(index, uuid, minor)?,
             };
@@ -285,6 +292,13 @@ impl Attempt<'_> {
             index,
             expected: expected.map_or_else(String::new, |gpu| gpu.uuid.clone()),
             found: session.gpu(index)?.uuid,
+        })
+    }
+
+    /// Whether an instance is kept that the job may get.
+    fn is_awaited(&self) -> bool {
+        keep::waits_for(self.node, self.store, self.job.user_id, |kept| {
+            kept.slice.device_index == self.device.index && kept.units == self.menu.units
         })
     }
 

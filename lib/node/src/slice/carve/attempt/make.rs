@@ -4,7 +4,7 @@ use gpufrac_core::fraction::Units;
 use gpufrac_core::geometry::Geometry;
 use gpufrac_core::layout::Occupied;
 use gpufrac_core::lease::{Held, Instance, Lease, LeaseState, MigSlice};
-use gpufrac_nvml::ComputeMode;
+use gpufrac_nvml::{ComputeMode, Gpu, NvmlError};
 
 use super::{Attempt, Cut};
 use crate::gpu::compute_mode;
@@ -187,23 +187,23 @@ impl Attempt<'_> {
         lease: &Lease,
         is_new: bool,
     ) -> Result<(), CarveError> {
-        let gi_id = match (&lease.slice.held, lease.slice.instance()) {
-            (_, Some(instance)) => Some(instance.gi_id),
-            (Held::Bare, None) => None,
+        let pids = match (&lease.slice.held, lease.slice.instance()) {
+            // One that was taken over without a session.
+            (_, Some(instance)) if !locked.gpu.is_started() => {
+                let found = locked.instance_use(instance)?;
+                found.map_or_else(Vec::new, |found| found.pids)
+            }
+            (_, Some(instance)) => processes_at(&locked.gpu, Some(instance.gi_id), is_new)?,
+            (Held::Bare, None) => processes_at(&locked.gpu, None, is_new)?,
             (_, None) => return Ok(()),
         };
-        let processes = match is_new {
-            true => locked.gpu.processes_but_clients()?,
-            false => locked.gpu.processes()?,
-        };
         let leases = locked.leases()?;
+        let gi_id = lease.slice.instance().map(|instance| instance.gi_id);
         let leases = strangers::leases_at(&leases, gi_id);
-        let mut on_it = processes
-            .into_iter()
-            .filter(|process| process.gi_id == gi_id);
-        match on_it.find(|process| strangers::is_stranger(process.pid, &leases)) {
+        let mut pids = pids.into_iter();
+        match pids.find(|pid| strangers::is_stranger(*pid, &leases)) {
             None => Ok(()),
-            Some(process) => Err(CarveError::Stranger { pid: process.pid }),
+            Some(pid) => Err(CarveError::Stranger { pid }),
         }
     }
 
@@ -228,6 +228,20 @@ impl Attempt<'_> {
             },
         }
     }
+}
+
+/// The processes on a GPU instance, or on a GPU without MIG. `is_new`: no client of MPS can be on it.
+fn processes_at(
+    gpu: &Gpu<'_>,
+    gi_id: Option<u32>,
+    is_new: bool,
+) -> Result<Vec<u32>, NvmlError> {
+    let processes = match is_new {
+        true => gpu.processes_but_clients()?,
+        false => gpu.processes()?,
+    };
+    let on_it = processes.into_iter().filter(|it| it.gi_id == gi_id);
+    Ok(on_it.map(|it| it.pid).collect())
 }
 
 /// Whether the driver refused to create the instance.

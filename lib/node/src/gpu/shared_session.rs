@@ -1,0 +1,234 @@
+//! One session with NVML for many programs: gpufrac-reaperd keeps a session for a while and answers questions about
+//! instances through a socket, so that a prolog that takes an instance over needs no session of its own, whose start
+//! takes tenths of a second. A program that gets no answer asks NVML itself.
+//!
+//! The socket is in a folder that only root can enter. The session holds no handle of an instance, and it ends if a
+//! program reports that the driver refuses to destroy an instance.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use gpufrac_core::ids::{DeviceMinor, GpuIndex};
+use gpufrac_core::lease::Instance;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::instance_use::{self, InstanceUse};
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_nvml::{Gpu, NvmlError, Session};
+
+/// The folder of the socket in `<run>`.
+const FOLDER: &str = "session";
+const FOLDER_MODE: u32 = 0o700;
+const SOCKET: &str = "socket";
+
+/// How long a program that holds a GPU waits for an answer. A driver that takes its time takes it for a session of the
+/// program's own as well, so the limit is for a daemon that is stopped.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the daemon waits for the rest of a question.
+const QUESTION_TIME: Duration = Duration::from_secs(1);
+/// How long the session stays open after the last question.
+const IDLE: Duration = Duration::from_secs(30);
+/// How long the daemon opens no session after one was in the way.
+const REST: Duration = Duration::from_secs(60);
+/// More than the length of a question or an answer, in bytes.
+const MAX_TEXT: u64 = 64 << 10;
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Question {
+    /// What uses this instance?
+    Use(Subject),
+    /// An instance cannot be destroyed; end the session.
+    End,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Subject {
+    gpu_index: GpuIndex,
+    gpu_uuid: String,
+    gpu_minor: DeviceMinor,
+    instance: Instance,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Answer {
+    /// None: there is no such instance.
+    Use(Option<InstanceUse>),
+    /// The daemon cannot tell now, or was asked to end its session.
+    Nothing,
+}
+
+/// Whether the daemon of the node takes questions.
+pub fn is_there(run: &Path) -> bool {
+    call(run).is_ok()
+}
+
+/// Asks the daemon for the use of an instance. The outer None: no answer came, and NVML must be asked.
+pub fn instance_use(
+    run: &Path,
+    gpu: &Gpu<'_>,
+    instance: &Instance,
+) -> Option<Option<InstanceUse>> {
+    let question = Question::Use(Subject {
+        gpu_index: gpu.index,
+        gpu_uuid: gpu.uuid.clone(),
+        gpu_minor: gpu.minor,
+        instance: instance.clone(),
+    });
+    match ask(run, &question) {
+        Ok(Answer::Use(found)) => Some(found),
+        Ok(Answer::Nothing) | Err(_) => None,
+    }
+}
+
+/// Tells the daemon that its session may keep an instance from being destroyed. Without a daemon nothing happens.
+pub fn end(run: &Path) {
+    let _ = ask(run, &Question::End);
+}
+
+fn ask(run: &Path, question: &Question) -> io::Result<Answer> {
+    let mut stream = call(run)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(QUESTION_TIME))?;
+    send(&mut stream, question)?;
+    receive(&mut stream)
+}
+
+fn call(run: &Path) -> io::Result<UnixStream> {
+    let folder = run.join(FOLDER);
+    let dir = RootDir::open(&folder).map_err(io::Error::other)?;
+    dir.check_private().map_err(io::Error::other)?;
+    // `connect` would wait without a limit for a stopped daemon with a full queue, so it may not wait at all.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd: OwnedFd = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(fd.as_raw_fd(), &UnixAddr::new(&folder.join(SOCKET))?)?;
+    let stream = UnixStream::from(fd);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+fn send(stream: &mut UnixStream, what: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(what)?;
+    text.push(b'\n');
+    stream.write_all(&text)
+}
+
+fn receive<T: for<'a> Deserialize<'a>>(stream: &mut UnixStream) -> io::Result<T> {
+    let mut text = Vec::new();
+    let mut part = [0; 4096];
+    while !text.ends_with(b"\n") {
+        match stream.read(&mut part)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length => text.extend_from_slice(&part[..length]),
+        }
+        if text.len() as u64 > MAX_TEXT {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+    }
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The daemon's end of the socket.
+pub struct Server {
+    listener: UnixListener,
+    nvml: PathBuf,
+}
+
+impl Server {
+    /// Takes questions for a node. The caller holds the lock of the node's daemon, so a socket that exists is that of
+    /// a daemon that died.
+    ///
+    /// # Errors
+    /// The folder or the socket cannot be made.
+    pub fn bind(run: &Path, nvml: &Path) -> Result<Server, FileError> {
+        let folder = run.join(FOLDER);
+        let (dir, _) = RootDir::create(&folder, FOLDER_MODE)?;
+        dir.check_private()?;
+        dir.remove(SOCKET)?;
+        let path = folder.join(SOCKET);
+        let bound = UnixListener::bind(&path).and_then(|listener| {
+            setsockopt(
+                &listener,
+                sockopt::ReceiveTimeout,
+                &TimeVal::seconds(IDLE.as_secs().cast_signed()),
+            )?;
+            Ok(listener)
+        });
+        let listener = bound.map_err(|source| FileError::Io {
+            action: "make",
+            path,
+            source,
+        })?;
+        Ok(Server {
+            listener,
+            nvml: nvml.to_owned(),
+        })
+    }
+
+    /// Answers one question after the other, without an end.
+    pub fn serve(&self) -> ! {
+        let mut session = None;
+        let mut rests_until = None;
+        loop {
+            match self.listener.accept() {
+                Ok((mut stream, _)) => {
+                    let _ = self.answer(&mut stream, &mut session, &mut rests_until);
+                }
+                // Nobody asked for a while, or the process has no file descriptor to spare.
+                Err(_) => session = None,
+            }
+        }
+    }
+
+    fn answer(
+        &self,
+        stream: &mut UnixStream,
+        session: &mut Option<Session>,
+        rests_until: &mut Option<Instant>,
+    ) -> io::Result<()> {
+        stream.set_read_timeout(Some(QUESTION_TIME))?;
+        stream.set_write_timeout(Some(QUESTION_TIME))?;
+        let answer = match receive(stream)? {
+            Question::End => {
+                *session = None;
+                *rests_until = Some(Instant::now() + REST);
+                Answer::Nothing
+            }
+            Question::Use(_) if rests_until.is_some_and(|until| Instant::now() < until) => {
+                Answer::Nothing
+            }
+            Question::Use(subject) => match self.use_of(&subject, session) {
+                Ok(answer) => answer,
+                Err(_) => {
+                    // The driver may have been loaded again since the session began.
+                    *session = None;
+                    Answer::Nothing
+                }
+            },
+        };
+        send(stream, &answer)
+    }
+
+    fn use_of(
+        &self,
+        subject: &Subject,
+        session: &mut Option<Session>,
+    ) -> Result<Answer, NvmlError> {
+        let session = match session {
+            Some(session) => session,
+            none => none.insert(Session::open(&self.nvml)?),
+        };
+        let (index, uuid) = (subject.gpu_index, &subject.gpu_uuid);
+        let Some(gpu) = session.known_gpu(index, uuid, subject.gpu_minor)? else {
+            return Ok(Answer::Nothing);
+        };
+        let found = instance_use::of(&gpu, &subject.instance)?;
+        Ok(Answer::Use(found))
+    }
+}
