@@ -70,7 +70,7 @@ fn jobs_that_start_together_wait_in_line() -> Result<(), LabError> {
 
 #[test]
 fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(), LabError> {
-    let pools = "[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\nreuse = \"8s\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
+    let pools = "[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\nreuse = \"20s\"\npartitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
     let lab = Lab::builder()
         .gpus("H100-80", 1)
         .pools(pools)
@@ -100,6 +100,14 @@ fn an_array_has_its_instances_made_once_and_nobody_else_has_them() -> Result<(),
             .iter()
             .all(|it| it.state == LeaseState::Kept)
     );
+    // The daemon answers: the prolog of the next job does not start NVML.
+    lab.gpusim(node, &["calls", "--start"])?;
+    let next = lab.sbatch(one, &[half, &wrap("one")])?;
+    assert_eq!(lab.wait_for_end(next)?.state(), "COMPLETED");
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    assert_eq!(devices("one."), made);
+    let calls = lab.gpusim(node, &["calls", "--job", &next.to_string()])?;
+    assert!(calls.starts_with("0 "), "{calls}");
     // The other user's jobs take both halves at the same time.
     let long = format!("{}; sleep 1", wrap("two"));
     for _ in 0..2 {
