@@ -23,7 +23,7 @@ use gpufrac_slurm_settings::AskError;
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     /// The configuration cannot be read.
-    #[error("cannot read `{}`: {source}", path.display())]
+    #[error("reading `{}` failed: {source}", path.display())]
     Read {
         /// The path of the configuration.
         path: PathBuf,
@@ -164,7 +164,7 @@ pub enum CliError {
     #[error(transparent)]
     Why(#[from] WhyError),
     /// A file could not be written.
-    #[error("cannot write `{}`: {source}", path.display())]
+    #[error("writing `{}` failed: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,

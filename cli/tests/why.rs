@@ -160,7 +160,8 @@ fn the_chart_goes_to_a_file_or_to_stdout() {
     let said = world.why(&["4242", "--svg", "/nonexistent/chart.svg"]);
     assert_eq!(said.code, Some(1));
     assert!(
-        said.err.contains("cannot write `/nonexistent/chart.svg`: "),
+        said.err
+            .contains("writing `/nonexistent/chart.svg` failed: "),
         "{}",
         said.err
     );

@@ -16,7 +16,7 @@ mod version2;
 #[derive(Debug, thiserror::Error)]
 pub enum DevCgroupError {
     /// A file of /proc could not be read.
-    #[error("cannot read `{}`: {source}", path.display())]
+    #[error("reading `{}` failed: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -24,7 +24,7 @@ pub enum DevCgroupError {
         source: io::Error,
     },
     /// The kernel refused a rule.
-    #[error("cannot deny `{rule}` in `{}`: {source}", path.display())]
+    #[error("denying `{rule}` in `{}` failed: {source}", path.display())]
     Deny {
         /// The `devices.deny` of the job.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum DevCgroupError {
     #[error("the kernel does not accept BPF programs for devices of control groups: {0}")]
     NoPrograms(io::Error),
     /// bpf(2) failed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
+    #[error("{action} `{}` failed: {source}", path.display())]
     Bpf {
         /// The operation.
         action: &'static str,

@@ -82,13 +82,13 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
     let group = open(step)?;
     let slurms = replaced(step, mount)?;
     let wanted: Vec<&Known> = slurms.iter().chain([own]).collect();
-    let (present, _) = of_group(&group).map_err(failed("ask for the programs of"))?;
+    let (present, _) = of_group(&group).map_err(failed("asking for the programs of"))?;
     // Slurm's programs first, which would no longer apply; then gpufrac's. If the process dies in between, nothing is
     // open that was closed before.
     for (program, about) in wanted.iter().copied() {
         if present.iter().all(|(_, other)| other != about) {
             let attached = program.attach(&group, bpf::TOGETHER);
-            attached.map_err(failed("attach a program to"))?;
+            attached.map_err(failed("attaching a program to"))?;
         }
     }
     for (program, about) in &present {
@@ -96,7 +96,7 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
         if may_be_old && wanted.iter().all(|(_, other)| other != about) {
             program
                 .detach(&group)
-                .map_err(failed("take an old program off"))?;
+                .map_err(failed("detaching an old program from"))?;
         }
     }
     Ok(())
@@ -107,7 +107,7 @@ fn close(step: &Path, mount: &Path, own: &Known) -> Result<(), DevCgroupError> {
 fn replaced(group: &Path, mount: &Path) -> Result<Vec<Known>, DevCgroupError> {
     for above in group.ancestors().skip(1) {
         let found = of_group(&open(above)?).map_err(|source| DevCgroupError::Bpf {
-            action: "ask for the programs of",
+            action: "asking for the programs of",
             path: above.to_owned(),
             source,
         });

@@ -76,12 +76,12 @@ impl RootDir {
                     let mode = Mode::from_bits_truncate(create.unwrap_or(0o755));
                     match mkdirat(fd.as_fd(), name, mode) {
                         Ok(()) | Err(Errno::EEXIST) => {}
-                        Err(error) => return Err(FileError::io("make", &reached, error)),
+                        Err(error) => return Err(FileError::io("making", &reached, error)),
                     }
                     let next = open_dir(fd.as_fd(), name, &reached)?;
                     // The mode must not depend on the umask of the calling program.
                     fchmodat(fd.as_fd(), name, mode, FchmodatFlags::FollowSymlink)
-                        .map_err(|e| FileError::io("set the mode of", &reached, e))?;
+                        .map_err(|e| FileError::io("setting the mode of", &reached, e))?;
                     made = true;
                     next
                 }
@@ -89,7 +89,7 @@ impl RootDir {
             };
         }
         check_owner(
-            &fstat(&fd).map_err(|e| FileError::io("stat", path, e))?,
+            &fstat(&fd).map_err(|e| FileError::io("reading the attributes of", path, e))?,
             path,
             false,
         )?;
@@ -113,7 +113,7 @@ impl RootDir {
 
     /// The names in the directory, without `.` and `..`, sorted.
     pub fn names(&self) -> Result<Vec<String>, FileError> {
-        let list = |error: Errno| FileError::io("list", &self.path, error);
+        let list = |error: Errno| FileError::io("listing", &self.path, error);
         let fd = openat(
             self.fd.as_fd(),
             ".",
@@ -153,7 +153,7 @@ impl RootDir {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Err(FileError::NotText { path })
             }
-            Err(error) => Err(FileError::io("read", &path, error)),
+            Err(error) => Err(FileError::io("reading", &path, error)),
         }
     }
 
@@ -188,7 +188,7 @@ impl RootDir {
         self.remove(temporary)?;
         let written = self.write_new(temporary, text, mode).and_then(|()| {
             renameat(self.fd.as_fd(), temporary, self.fd.as_fd(), name)
-                .map_err(|e| FileError::io("rename", &self.at(temporary), e))
+                .map_err(|e| FileError::io("renaming", &self.at(temporary), e))
         });
         if written.is_err() {
             // An incomplete file would take up space that is already short.
@@ -206,13 +206,14 @@ impl RootDir {
             OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
             Mode::from_bits_truncate(0o600),
         )
-        .map_err(|e| FileError::io("make", &path, e))?;
+        .map_err(|e| FileError::io("making", &path, e))?;
         let mut file = File::from(fd);
         file.write_all(text.as_bytes())
-            .map_err(|e| FileError::io("write", &path, e))?;
+            .map_err(|e| FileError::io("writing", &path, e))?;
         fchmod(&file, Mode::from_bits_truncate(mode))
-            .map_err(|e| FileError::io("set the mode of", &path, e))?;
-        file.sync_all().map_err(|e| FileError::io("sync", &path, e))
+            .map_err(|e| FileError::io("setting the mode of", &path, e))?;
+        file.sync_all()
+            .map_err(|e| FileError::io("syncing", &path, e))
     }
 
     /// Writes to a file of a pseudo file system such as /proc, where a text is a command to the kernel and a file
@@ -220,7 +221,7 @@ impl RootDir {
     pub fn tell(&self, name: &str, text: &str) -> Result<(), FileError> {
         let mut file = self.open_file(name, OFlag::O_WRONLY | OFlag::O_APPEND)?;
         file.write_all(text.as_bytes())
-            .map_err(|e| FileError::io("write", &self.at(name), e))
+            .map_err(|e| FileError::io("writing", &self.at(name), e))
     }
 
     /// Opens a file for appending; creates it with mode 0644 if it does not exist.
@@ -239,7 +240,8 @@ impl RootDir {
 
     /// Checks that only the owner can enter the folder.
     pub fn check_private(&self) -> Result<(), FileError> {
-        let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
+        let stat = fstat(&self.fd)
+            .map_err(|e| FileError::io("reading the attributes of", &self.path, e))?;
         let mode = stat.st_mode & 0o7777;
         match mode & 0o077 {
             0 => Ok(()),
@@ -264,7 +266,7 @@ impl RootDir {
         match renameat(self.fd.as_fd(), from, self.fd.as_fd(), to) {
             Ok(()) => Ok(true),
             Err(Errno::ENOENT) => Ok(false),
-            Err(error) => Err(FileError::io("rename", &self.at(from), error)),
+            Err(error) => Err(FileError::io("renaming", &self.at(from), error)),
         }
     }
 
@@ -282,9 +284,9 @@ impl RootDir {
         )
         .map_err(|error| match error {
             Errno::ELOOP => FileError::Link { path: path.clone() },
-            error => FileError::io("open", &path, error),
+            error => FileError::io("opening", &path, error),
         })?;
-        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &path, e))?;
+        let stat = fstat(&fd).map_err(|e| FileError::io("reading the attributes of", &path, e))?;
         if stat.st_mode & SFlag::S_IFMT.bits() != SFlag::S_IFREG.bits() {
             return Err(FileError::Foreign {
                 path,
@@ -300,20 +302,24 @@ impl RootDir {
         match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) => Ok(true),
             Err(Errno::ENOENT) => Ok(false),
-            Err(error) => Err(FileError::io("remove", &self.at(name), error)),
+            Err(error) => Err(FileError::io("removing", &self.at(name), error)),
         }
     }
 
     /// Makes renames and removals in the directory durable (fsync).
     pub fn sync(&self) -> Result<(), FileError> {
-        fsync(self.fd.as_fd()).map_err(|e| FileError::io("sync", &self.path, e))
+        fsync(self.fd.as_fd()).map_err(|e| FileError::io("syncing", &self.path, e))
     }
 
     fn stat(&self, name: &str) -> Result<Option<FileStat>, FileError> {
         match fstatat(self.fd.as_fd(), name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::ENOENT) => Ok(None),
-            Err(error) => Err(FileError::io("stat", &self.at(name), error)),
+            Err(error) => Err(FileError::io(
+                "reading the attributes of",
+                &self.at(name),
+                error,
+            )),
         }
     }
 
@@ -321,19 +327,20 @@ impl RootDir {
     /// know, if the mode of the file allows it.
     pub fn let_pass(&self, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place("."), 7, 1, users)
-            .map_err(|e| FileError::io("set the access list of", &self.path, e))
+            .map_err(|e| FileError::io("setting the access list of", &self.path, e))
     }
 
     /// Whether others than root can pass through, by [`RootDir::let_pass`].
     pub fn is_passable(&self) -> Result<bool, FileError> {
-        let stat = fstat(&self.fd).map_err(|e| FileError::io("stat", &self.path, e))?;
+        let stat = fstat(&self.fd)
+            .map_err(|e| FileError::io("reading the attributes of", &self.path, e))?;
         Ok(stat.st_mode & 0o011 != 0)
     }
 
     /// Lets these users, and no others but root, read the file or device `name`.
     pub fn let_read(&self, name: &str, users: &[UserId]) -> Result<(), FileError> {
         acl::set(&self.place(name), 4, 4, users)
-            .map_err(|e| FileError::io("set the access list of", &self.at(name), e))
+            .map_err(|e| FileError::io("setting the access list of", &self.at(name), e))
     }
 
     /// A path to `name` through the open descriptor, so that no other process can redirect it.
@@ -352,9 +359,9 @@ impl RootDir {
             Some(Uid::from_raw(user.0)),
             Some(Gid::from_raw(group.0)),
         )
-        .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        .map_err(|e| FileError::io("setting the owner of", &path, e))?;
         fchmod(&file, Mode::from_bits_truncate(0o600))
-            .map_err(|e| FileError::io("set the mode of", &path, e))
+            .map_err(|e| FileError::io("setting the mode of", &path, e))
     }
 
     /// A plain file of a user, to read and write, which is for programs that believe nothing in it; None if there is none of that
@@ -365,9 +372,10 @@ impl RootDir {
         let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::ENOENT) => return Ok(None),
-            Err(error) => return Err(FileError::io("open", &self.at(name), error)),
+            Err(error) => return Err(FileError::io("opening", &self.at(name), error)),
         };
-        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &self.at(name), e))?;
+        let stat = fstat(&fd)
+            .map_err(|e| FileError::io("reading the attributes of", &self.at(name), e))?;
         let is_plain = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFREG.bits();
         let is_own = stat.st_uid == user.0 && stat.st_nlink == 1;
         Ok((is_plain && is_own).then(|| File::from(fd)))
@@ -384,7 +392,7 @@ impl RootDir {
         match long {
             true => file
                 .set_len(0)
-                .map_err(|e| FileError::io("empty", &self.at(name), e)),
+                .map_err(|e| FileError::io("emptying", &self.at(name), e)),
             false => Ok(()),
         }
     }
@@ -395,7 +403,7 @@ impl RootDir {
             Ok(()) => return Ok(true),
             Err(Errno::ENOENT) => return Ok(false),
             Err(Errno::EISDIR | Errno::EPERM) => {}
-            Err(error) => return Err(FileError::io("remove", &self.at(name), error)),
+            Err(error) => return Err(FileError::io("removing", &self.at(name), error)),
         }
         let path = self.at(name);
         let inside = RootDir::open(&path)?;
@@ -405,7 +413,7 @@ impl RootDir {
         match unlinkat(self.fd.as_fd(), name, UnlinkatFlags::RemoveDir) {
             Ok(()) => Ok(true),
             Err(Errno::ENOENT) => Ok(false),
-            Err(error) => Err(FileError::io("remove", &path, error)),
+            Err(error) => Err(FileError::io("removing", &path, error)),
         }
     }
 
@@ -417,7 +425,7 @@ impl RootDir {
         );
         match fchmodat(self.fd.as_fd(), name, mode, flags) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(error) => Err(FileError::io("set the mode of", &self.at(name), error)),
+            Err(error) => Err(FileError::io("setting the mode of", &self.at(name), error)),
         }
     }
 
@@ -427,9 +435,10 @@ impl RootDir {
         let fd = match openat(self.fd.as_fd(), name, flags, Mode::empty()) {
             Ok(fd) => fd,
             Err(Errno::ENOENT) => return Ok(None),
-            Err(error) => return Err(FileError::io("open", &self.at(name), error)),
+            Err(error) => return Err(FileError::io("opening", &self.at(name), error)),
         };
-        let stat = fstat(&fd).map_err(|e| FileError::io("stat", &self.at(name), e))?;
+        let stat = fstat(&fd)
+            .map_err(|e| FileError::io("reading the attributes of", &self.at(name), e))?;
         let is_fifo = stat.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFIFO.bits();
         Ok(is_fifo.then(|| File::from(fd)))
     }
@@ -477,7 +486,7 @@ impl RootDir {
                     Ok(()) => {}
                     // nvidia-modprobe created the node at the same time.
                     Err(Errno::EEXIST) if self.device(name)? == Some(number) => {}
-                    Err(error) => return Err(FileError::io("make the device", &path, error)),
+                    Err(error) => return Err(FileError::io("making the device", &path, error)),
                 }
                 if present.is_some() {
                     Made::Replaced
@@ -493,7 +502,7 @@ impl RootDir {
             Mode::from_bits_truncate(mode),
             FchmodatFlags::NoFollowSymlink,
         )
-        .map_err(|e| FileError::io("set the mode of", &path, e))?;
+        .map_err(|e| FileError::io("setting the mode of", &path, e))?;
         fchownat(
             self.fd.as_fd(),
             name,
@@ -501,7 +510,7 @@ impl RootDir {
             Some(Gid::from_raw(0)),
             AtFlags::AT_SYMLINK_NOFOLLOW,
         )
-        .map_err(|e| FileError::io("set the owner of", &path, e))?;
+        .map_err(|e| FileError::io("setting the owner of", &path, e))?;
         Ok(made)
     }
 }
@@ -522,9 +531,9 @@ fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd,
             path: path.to_owned(),
             expected: "a directory",
         },
-        error => FileError::io("open", path, error),
+        error => FileError::io("opening", path, error),
     })?;
-    let stat = fstat(&fd).map_err(|e| FileError::io("stat", path, e))?;
+    let stat = fstat(&fd).map_err(|e| FileError::io("reading the attributes of", path, e))?;
     check_owner(&stat, path, true)?;
     Ok(fd)
 }

@@ -19,7 +19,7 @@ const MANY_COPIES: u32 = 100;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplaceError {
     /// A system call failed.
-    #[error("cannot {what} `{}`: {source}", path.display())]
+    #[error("{what} `{}` failed: {source}", path.display())]
     Io {
         /// The operation.
         what: &'static str,
@@ -58,30 +58,35 @@ pub fn replace(
     let Some(before) = before else {
         return make(path, text).map(|()| None);
     };
-    let path = &fs::canonicalize(path).map_err(failed("find", path))?;
+    let path = &fs::canonicalize(path).map_err(failed("finding", path))?;
     let old = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NOFOLLOW)
         .open(path)
-        .map_err(failed("open", path))?;
-    let of = old.metadata().map_err(failed("look at", path))?;
+        .map_err(failed("opening", path))?;
+    let of = old
+        .metadata()
+        .map_err(failed("reading the attributes of", path))?;
     let mut is = String::new();
     let mut limited = (&old).take(MANY_BYTES);
     limited
         .read_to_string(&mut is)
-        .map_err(failed("read", path))?;
+        .map_err(failed("reading", path))?;
     if is != before || !of.is_file() {
         return Err(ReplaceError::Changed {
             path: path.to_owned(),
         });
     }
-    let times = fs::FileTimes::new().set_modified(of.modified().map_err(failed("look at", path))?);
+    let times = fs::FileTimes::new().set_modified(
+        of.modified()
+            .map_err(failed("reading the attributes of", path))?,
+    );
     let (kept, file) = keep(path, copy, before, &of)?;
     file.set_times(times)
-        .map_err(failed("set the time of", &kept))?;
+        .map_err(failed("setting the time of", &kept))?;
     let new = path.with_file_name(format!(".{}.{}", name(path), std::process::id()));
     let renamed = write_new(&new, text, Some(&of))
-        .and_then(|_| fs::rename(&new, path).map_err(failed("rename to", path)));
+        .and_then(|_| fs::rename(&new, path).map_err(failed("renaming to", path)));
     if renamed.is_err() {
         let _ = fs::remove_file(&new);
     }
@@ -117,12 +122,12 @@ fn keep(
 /// Creates a file, and its folder if that is missing; all users can read it.
 fn make(path: &Path, text: &str) -> Result<(), ReplaceError> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).map_err(failed("make", folder))?;
+        fs::create_dir_all(folder).map_err(failed("making", folder))?;
     }
     let new = path.with_file_name(format!(".{}.{}", name(path), std::process::id()));
     // A hard link instead of a rename, because it fails if the file was created meanwhile.
     let made = write_new(&new, text, None)
-        .and_then(|_| fs::hard_link(&new, path).map_err(failed("make", path)));
+        .and_then(|_| fs::hard_link(&new, path).map_err(failed("making", path)));
     let _ = fs::remove_file(&new);
     made?;
     sync_folder(path)
@@ -152,27 +157,27 @@ fn write_new(path: &Path, text: &str, like: Option<&fs::Metadata>) -> Result<Fil
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .map_err(failed("make", path))?;
+        .map_err(failed("making", path))?;
     file.write_all(text.as_bytes())
-        .map_err(failed("write", path))?;
+        .map_err(failed("writing", path))?;
     if let Some(like) = like {
         let owner = (Uid::from_raw(like.uid()), Gid::from_raw(like.gid()));
         fchown(&file, Some(owner.0), Some(owner.1))
             .map_err(io::Error::from)
-            .map_err(failed("set the owner of", path))?;
+            .map_err(failed("setting the owner of", path))?;
     }
     // After the change of owner, which clears some mode bits.
     let mode = like.map_or(0o644, |like| like.mode() & 0o7777);
     file.set_permissions(fs::Permissions::from_mode(mode))
-        .map_err(failed("set the mode of", path))?;
-    file.sync_all().map_err(failed("write", path))?;
+        .map_err(failed("setting the mode of", path))?;
+    file.sync_all().map_err(failed("writing", path))?;
     Ok(file)
 }
 
 fn sync_folder(path: &Path) -> Result<(), ReplaceError> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let file = File::open(folder).map_err(failed("open", folder))?;
-    file.sync_all().map_err(failed("write", folder))
+    let file = File::open(folder).map_err(failed("opening", folder))?;
+    file.sync_all().map_err(failed("writing", folder))
 }
 
 #[cfg(test)]

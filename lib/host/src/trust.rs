@@ -29,7 +29,8 @@ pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
             continue;
         }
         let next = at.join(&part);
-        let meta = fs::symlink_metadata(&next).map_err(|e| FileError::io("stat", &next, e))?;
+        let meta = fs::symlink_metadata(&next)
+            .map_err(|e| FileError::io("reading the attributes of", &next, e))?;
         if !meta.is_symlink() {
             check(&next, !left.is_empty())?;
             at = next;
@@ -43,7 +44,7 @@ pub fn resolve(path: &Path) -> Result<PathBuf, FileError> {
         if meta.uid() != 0 {
             return Err(untrusted(&next, &meta));
         }
-        let target = fs::read_link(&next).map_err(|e| FileError::io("read", &next, e))?;
+        let target = fs::read_link(&next).map_err(|e| FileError::io("reading", &next, e))?;
         if target.is_absolute() {
             at = PathBuf::from("/");
         }
@@ -65,7 +66,8 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 fn check(path: &Path, on_the_way: bool) -> Result<(), FileError> {
-    let meta = fs::symlink_metadata(path).map_err(|e| FileError::io("stat", path, e))?;
+    let meta = fs::symlink_metadata(path)
+        .map_err(|e| FileError::io("reading the attributes of", path, e))?;
     let shared = meta.mode() & OTHERS_WRITE != 0;
     let sticky = on_the_way && meta.is_dir() && meta.mode() & STICKY != 0;
     match meta.uid() == 0 && (!shared || sticky) {

@@ -231,7 +231,7 @@ impl Node {
             return Ok(None);
         };
         let set = hami::limit(&file, limited).map_err(|source| FileError::Io {
-            action: "change",
+            action: "changing",
             path: folder.join(HAMI_CACHE),
             source,
         })?;

@@ -683,7 +683,7 @@ fn a_node_that_cannot_carve_says_why_and_is_drained() {
     broken("at boot it was");
     let library = world.root().join("gpus/lib/libnvidia-ml.so.1");
     fs::remove_file(library).unwrap();
-    broken("cannot start NVML");
+    broken("starting NVML");
 }
 
 #[test]

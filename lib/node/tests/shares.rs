@@ -653,11 +653,11 @@ fn without_a_control_program() {
     };
     let ended = world
         .setup()
-        .says("cannot run")
+        .says("starting")
         .says("mps_control in [paths]");
     assert_eq!(ended.code, Some(1));
-    assert_eq!(world.look().says("cannot run").code, Some(1));
-    let ended = world.prolog(job(1, 0, 25)).says("cannot run").says("hint:");
+    assert_eq!(world.look().says("starting").code, Some(1));
+    let ended = world.prolog(job(1, 0, 25)).says("starting").says("hint:");
     assert_eq!(ended.code, Some(1));
     world.check(&[]);
     // A whole GPU needs none.

@@ -50,7 +50,7 @@ pub enum ErrorClass {
 #[derive(Debug, thiserror::Error)]
 pub enum NvmlError {
     /// The library could not be loaded or initialised.
-    #[error("cannot start NVML (`{}`): {source}", path.display())]
+    #[error("starting NVML (`{}`) failed: {source}", path.display())]
     Start {
         /// The library.
         path: PathBuf,

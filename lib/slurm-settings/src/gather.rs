@@ -105,7 +105,7 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
                 break;
             }
             Err(error) => {
-                why.get_or_insert_with(|| format!("cannot read `{}`: {error}", path.display()));
+                why.get_or_insert_with(|| format!("reading `{}` failed: {error}", path.display()));
             }
         }
     }
@@ -135,7 +135,7 @@ pub enum AskError {
     #[error("{0} does not exist on this host")]
     Absent(&'static str),
     /// The program could not be started.
-    #[error("cannot run {0}: {1}")]
+    #[error("starting {0} failed: {1}")]
     Run(&'static str, std::io::Error),
     /// The program failed; with the last line of its output.
     #[error("{0} does not answer ({1})")]

@@ -65,7 +65,7 @@ pub fn prefix() -> Option<&'static Path> {
 pub enum ClientError {
     /// libslurm is not installed, or is of another release than this build.
     #[error(
-        "cannot load `{LIBRARY}`: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
+        "loading `{LIBRARY}` failed: {0}; install Slurm's library, or rebuild gpufrac for this Slurm"
     )]
     Load(#[from] libloading::Error),
     /// slurmctld returned an error, or did not answer.

@@ -20,7 +20,7 @@ const LONGEST_CALL: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
     /// The process could not be started.
-    #[error("cannot ask Slurm: {0}")]
+    #[error("asking Slurm failed: {0}")]
     Run(#[from] std::io::Error),
     /// The process did not end in time.
     #[error("slurmctld did not answer within {} s", LONGEST_CALL.as_secs())]

@@ -28,7 +28,7 @@ pub enum WhyError {
         text: String,
     },
     /// A folder or file could not be read.
-    #[error("cannot read `{}`: {source}", path.display())]
+    #[error("reading `{}` failed: {source}", path.display())]
     Read {
         /// The path.
         path: PathBuf,
@@ -397,7 +397,7 @@ mod tests {
             "4242-2.json` is of version 2, this gpufrac reads version 1",
             "4242-3.json` is damaged: ",
             "4242-4.json` is damaged: it is of job 1",
-            "cannot read `",
+            "reading `",
         ];
         assert_eq!(said.len(), wanted.len(), "{said:?}");
         for (said, wanted) in said.iter().zip(wanted) {

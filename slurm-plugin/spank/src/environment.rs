@@ -55,7 +55,7 @@ pub enum EnvironmentError {
     #[error("the job's lease names no instance")]
     NoInstance,
     /// Slurm refused a variable.
-    #[error("cannot set {name}: {error}")]
+    #[error("setting {name} failed: {error}")]
     NotSet {
         /// The variable.
         name: &'static str,

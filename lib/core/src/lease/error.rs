@@ -57,7 +57,7 @@ pub enum LeaseError {
         to: LeaseState,
     },
     /// TOML cannot represent a value.
-    #[error("job {job_id}: cannot write the lease: {source}")]
+    #[error("job {job_id}: writing the lease failed: {source}")]
     Write {
         /// The job of the lease.
         job_id: JobId,

@@ -24,7 +24,7 @@ impl RootDir {
             let place = self.place(name);
             let kind = Some("tmpfs");
             mount(Some("gpufrac"), &place, kind, flags, Some(options.as_str()))
-                .map_err(|e| FileError::io("mount a tmpfs on", &path, e))?;
+                .map_err(|e| FileError::io("mounting a tmpfs on", &path, e))?;
         }
         RootDir::open(&path)
     }
@@ -38,14 +38,14 @@ impl RootDir {
         while self.is_confined(name)? {
             let flags = MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW;
             umount2(&self.place(name), flags)
-                .map_err(|e| FileError::io("unmount", &self.at(name), e))?;
+                .map_err(|e| FileError::io("unmounting", &self.at(name), e))?;
         }
         Ok(())
     }
 
     /// Whether a file system is mounted on a folder; false if the folder does not exist.
     fn is_confined(&self, name: &str) -> Result<bool, FileError> {
-        let io = |error| FileError::io("stat", &self.at(name), error);
+        let io = |error| FileError::io("reading the attributes of", &self.at(name), error);
         let own = fstat(&self.fd).map_err(io)?;
         match fstatat(&self.fd, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Ok(inside) => Ok(inside.st_dev != own.st_dev),

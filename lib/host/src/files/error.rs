@@ -12,9 +12,9 @@ pub(super) const MAX_TEXT_BYTES: u64 = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// A system call failed.
-    #[error("cannot {action} `{}`: {source}", path.display())]
+    #[error("{action} `{}` failed: {source}", path.display())]
     Io {
-        /// The operation: "open", "rename", ...
+        /// The operation: "opening", "renaming", ...
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum FileError {
         mode: u32,
     },
     /// Others than root can enter the folder of a lock, so they could open the lock and hold it.
-    #[error("cannot keep a lock in `{}`: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
+    #[error("keeping a lock in `{}` failed: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
         /// The folder.
         path: PathBuf,

@@ -48,7 +48,7 @@ fn file() -> impl Strategy<Value = FileError> {
         3 => FileError::Relative { path: path() },
         4 => FileError::NotText { path: path() },
         _ => FileError::Io {
-            action: "write",
+            action: "writing",
             path: path(),
             source,
         },
@@ -448,7 +448,7 @@ fn every_variant_is_tried() {
 #[test]
 fn a_full_file_system_requeues_the_job() {
     let full = |errno: Errno| FileError::Io {
-        action: "write",
+        action: "writing",
         path: path(),
         source: io::Error::from(errno),
     };

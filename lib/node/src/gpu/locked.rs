@@ -67,8 +67,7 @@ impl<'a> LockedGpu<'a> {
     /// NVML does not answer.
     pub fn instance_use(&self, instance: &Instance) -> Result<Option<InstanceUse>, NvmlError> {
         if !self.gpu.is_started()
-            && let Some(answer) =
-                shared_session::instance_use(&self.node.run, &self.gpu, instance)
+            && let Some(answer) = shared_session::instance_use(&self.node.run, &self.gpu, instance)
         {
             self.lock.step();
             return Ok(answer);

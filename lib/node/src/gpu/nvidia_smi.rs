@@ -22,7 +22,7 @@ pub enum SmiError {
         program: PathBuf,
     },
     /// It cannot be run.
-    #[error("cannot run `{}`: {source}", program.display())]
+    #[error("starting `{}` failed: {source}", program.display())]
     Run {
         /// The program.
         program: PathBuf,
@@ -57,7 +57,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            why.contains("cannot run `/nonexistent/nvidia-smi`"),
+            why.contains("starting `/nonexistent/nvidia-smi` failed"),
             "{why}"
         );
     }

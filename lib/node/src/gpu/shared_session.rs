@@ -70,11 +70,7 @@ pub fn is_there(run: &Path) -> bool {
 }
 
 /// Asks the daemon for the use of an instance. The outer None: no answer came, and NVML must be asked.
-pub fn instance_use(
-    run: &Path,
-    gpu: &Gpu<'_>,
-    instance: &Instance,
-) -> Option<Option<InstanceUse>> {
+pub fn instance_use(run: &Path, gpu: &Gpu<'_>, instance: &Instance) -> Option<Option<InstanceUse>> {
     let question = Question::Use(Subject {
         gpu_index: gpu.index,
         gpu_uuid: gpu.uuid.clone(),
@@ -161,7 +157,7 @@ impl Server {
             Ok(listener)
         });
         let listener = bound.map_err(|source| FileError::Io {
-            action: "make",
+            action: "making",
             path,
             source,
         })?;

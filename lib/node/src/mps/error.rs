@@ -15,7 +15,7 @@ pub enum MpsError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The program cannot be run.
-    #[error("cannot run `{}`: {source}", program.display())]
+    #[error("starting `{}` failed: {source}", program.display())]
     Run {
         /// The program.
         program: PathBuf,

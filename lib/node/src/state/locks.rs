@@ -32,7 +32,7 @@ pub enum LockError {
     #[error(transparent)]
     File(#[from] FileError),
     /// The system call failed for another reason than another holder.
-    #[error("cannot lock `{}`: {source}", path.display())]
+    #[error("locking `{}` failed: {source}", path.display())]
     Flock {
         /// The lock file.
         path: PathBuf,

@@ -50,7 +50,7 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The kernel's boot id could not be read.
-    #[error("cannot read `/proc/sys/kernel/random/boot_id`: {0}")]
+    #[error("reading `/proc/sys/kernel/random/boot_id` failed: {0}")]
     BootId(std::io::Error),
 }
 

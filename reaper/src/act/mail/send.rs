@@ -24,7 +24,7 @@ pub enum MailError {
     #[error("`{0}` is not an address")]
     Address(String),
     /// The program could not be started.
-    #[error("cannot run `{program}`: {source}")]
+    #[error("starting `{program}` failed: {source}")]
     Run {
         /// Its path.
         program: String,

@@ -311,7 +311,7 @@ fn a_failure_is_reported_with_its_cause() {
     let mail = sendmail("/nonexistent/sendmail".to_owned());
     let said = send(&mail, &message(&mail), LIMIT).unwrap_err().to_string();
     assert!(
-        said.starts_with("cannot run `/nonexistent/sendmail`: "),
+        said.starts_with("starting `/nonexistent/sendmail` failed: "),
         "{said}"
     );
 }

@@ -25,7 +25,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is in use, or is not the node's.
-    #[error("cannot listen at {address} for Prometheus: {source}")]
+    #[error("listening at {address} for Prometheus failed: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -33,7 +33,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// The thread or its pipe could not be created.
-    #[error("cannot start a thread for Prometheus: {0}")]
+    #[error("starting a thread for Prometheus failed: {0}")]
     Start(#[source] io::Error),
 }
 

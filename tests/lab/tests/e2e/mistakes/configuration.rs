@@ -54,7 +54,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
             site.remove(&site.config());
             Ok(())
         },
-        &["cannot read"],
+        &["reading"],
         Fate::SliceOrNone,
     ),
     Mistake::new(

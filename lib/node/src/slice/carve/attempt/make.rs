@@ -231,11 +231,7 @@ impl Attempt<'_> {
 }
 
 /// The processes on a GPU instance, or on a GPU without MIG. `is_new`: no client of MPS can be on it.
-fn processes_at(
-    gpu: &Gpu<'_>,
-    gi_id: Option<u32>,
-    is_new: bool,
-) -> Result<Vec<u32>, NvmlError> {
+fn processes_at(gpu: &Gpu<'_>, gi_id: Option<u32>, is_new: bool) -> Result<Vec<u32>, NvmlError> {
     let processes = match is_new {
         true => gpu.processes_but_clients()?,
         false => gpu.processes()?,
