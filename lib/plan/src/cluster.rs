@@ -1,0 +1,205 @@
+//! Nodes and partitions.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gpufrac_core::hostlist::Hostlist;
+
+use crate::job::History;
+
+/// A partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partition {
+    /// Its name.
+    pub name: String,
+    /// Its nodes: indexes into [`Cluster::nodes`], ascending.
+    pub nodes: Vec<usize>,
+    /// Its longest time limit in seconds; None without.
+    pub limit: Option<u64>,
+    /// Jobs of a partition with a higher tier start first.
+    pub tier: u32,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: String,
+    /// Its GPUs.
+    pub gpus: u32,
+}
+
+/// Nodes with GPUs, and the partitions over them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// The nodes with GPUs.
+    pub nodes: Vec<Node>,
+    /// The partitions with such nodes.
+    pub partitions: Vec<Partition>,
+}
+
+impl Cluster {
+    /// Equal nodes in one partition.
+    pub fn uniform(nodes: u32, gpus: u32) -> Cluster {
+        let width = nodes.to_string().len();
+        let node = |number| Node {
+            name: format!("gpu{number:0width$}"),
+            gpus,
+        };
+        Cluster {
+            nodes: (1..=nodes).map(node).collect(),
+            partitions: vec![Partition {
+                name: "gpu".to_owned(),
+                nodes: (0..nodes as usize).collect(),
+                ..Partition::default()
+            }],
+        }
+    }
+
+    /// All GPUs.
+    pub fn gpus(&self) -> u32 {
+        self.nodes.iter().map(|node| node.gpus).sum()
+    }
+
+    /// The GPUs of each node.
+    pub fn gpus_by_node(&self) -> Vec<u32> {
+        self.nodes.iter().map(|node| node.gpus).collect()
+    }
+
+    /// The partition with a name; else all nodes, for histories of other clusters.
+    pub fn partition(&self, name: &str) -> Partition {
+        let known = self
+            .partitions
+            .iter()
+            .find(|partition| partition.name == name);
+        known.cloned().unwrap_or_else(|| Partition {
+            name: name.to_owned(),
+            nodes: (0..self.nodes.len()).collect(),
+            ..Partition::default()
+        })
+    }
+
+    /// The same cluster with `part` of the nodes of each partition, rounded up.
+    #[must_use]
+    pub fn smaller(&self, part: f64) -> Cluster {
+        let mut keeps = vec![false; self.nodes.len()];
+        // Nodes of the same partitions are cut together.
+        let mut groups: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        for node in 0..self.nodes.len() {
+            let of: Vec<usize> = (0..self.partitions.len())
+                .filter(|partition| {
+                    self.partitions[*partition]
+                        .nodes
+                        .binary_search(&node)
+                        .is_ok()
+                })
+                .collect();
+            groups.entry(of).or_default().push(node);
+        }
+        for nodes in groups.values() {
+            let count = (nodes.len() as f64 * part).ceil() as usize;
+            nodes
+                .iter()
+                .take(count)
+                .for_each(|node| keeps[*node] = true);
+        }
+        self.only(&keeps)
+    }
+
+    /// The nodes that are marked.
+    fn only(&self, keeps: &[bool]) -> Cluster {
+        let mut numbers = vec![None; self.nodes.len()];
+        let mut nodes = Vec::new();
+        for (number, node) in self
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| keeps[*number])
+        {
+            numbers[number] = Some(nodes.len());
+            nodes.push(node.clone());
+        }
+        let of = |partition: &Partition| Partition {
+            nodes: partition
+                .nodes
+                .iter()
+                .filter_map(|node| numbers[*node])
+                .collect(),
+            ..partition.clone()
+        };
+        Cluster {
+            nodes,
+            partitions: self.partitions.iter().map(of).collect(),
+        }
+    }
+
+    /// One partition alone.
+    #[must_use]
+    pub fn only_partition(&self, name: &str) -> Cluster {
+        let mut keeps = vec![false; self.nodes.len()];
+        self.partition(name)
+            .nodes
+            .iter()
+            .for_each(|node| keeps[*node] = true);
+        let mut cluster = self.only(&keeps);
+        cluster
+            .partitions
+            .retain(|partition| partition.name == name);
+        cluster
+    }
+
+    /// The nodes on which jobs of a history ran. A node has as many GPUs as its jobs held at a time. None where the history
+    /// names no node.
+    pub fn seen(history: &History) -> Option<Cluster> {
+        let placed = &history.placed;
+        let lists: Vec<Vec<String>> = (0..placed.lists.len())
+            .map(|list| {
+                let text = placed.lists.name(u32::try_from(list).unwrap_or(u32::MAX));
+                Hostlist::parse(text).map_or_else(|_| Vec::new(), |list| list.names().to_vec())
+            })
+            .collect();
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut names: Vec<&str> = lists.iter().flatten().map(String::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        for (number, name) in names.iter().enumerate() {
+            numbers.insert(name, number);
+        }
+        let mut members: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut changes: Vec<(u64, bool, usize, u32)> = Vec::new();
+        for span in &placed.spans {
+            for name in &lists[span.list as usize] {
+                let node = numbers[name.as_str()];
+                // An end comes before a start of the same second.
+                changes.push((span.start, true, node, span.gpus));
+                changes.push((span.end.max(span.start + 1), false, node, span.gpus));
+                members.entry(span.partition).or_default().push(node);
+            }
+        }
+        changes.sort_unstable();
+        let (mut now, mut most) = (vec![0_u32; names.len()], vec![0_u32; names.len()]);
+        for (_, is_start, node, gpus) in changes {
+            match is_start {
+                true => now[node] += gpus,
+                false => now[node] -= gpus,
+            }
+            most[node] = most[node].max(now[node]);
+        }
+        let node = |(name, gpus): (&&str, &u32)| Node {
+            name: (*name).to_owned(),
+            gpus: *gpus,
+        };
+        let partition = |(number, mut nodes): (u32, Vec<usize>)| {
+            nodes.sort_unstable();
+            nodes.dedup();
+            Partition {
+                name: history.partitions.name(number).to_owned(),
+                nodes,
+                ..Partition::default()
+            }
+        };
+        (!names.is_empty()).then(|| Cluster {
+            nodes: names.iter().zip(&most).map(node).collect(),
+            partitions: members.into_iter().map(partition).collect(),
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! A job of the history, as a plan needs it.
+
+/// Names that are kept once and numbered.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    names: Vec<String>,
+    numbers: std::collections::HashMap<String, u32>,
+}
+
+impl Names {
+    /// The number of a name.
+    pub fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
+    }
+
+    /// The name of a number; empty if there is none.
+    pub fn name(&self, number: u32) -> &str {
+        self.names.get(number as usize).map_or("", String::as_str)
+    }
+
+    /// Number of names.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+}
+
+/// What is known of a job's use of its GPU. Nothing is known where all are None.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Need {
+    /// Greatest memory in use on one GPU: MiB.
+    pub memory_mib: Option<f32>,
+    /// Mean activity of a whole GPU, 0 to 1.
+    pub activity: Option<f32>,
+    /// The job already ran on this part of a GPU, in compute and memory: it needs no more.
+    pub share: Option<f32>,
+}
+
+impl Need {
+    /// Whether it says how much memory the job needs.
+    pub fn is_known(&self) -> bool {
+        self.memory_mib.is_some() || self.share.is_some()
+    }
+}
+
+/// A job that ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Job {
+    /// Its id as accounting shows it.
+    pub id: Box<str>,
+    /// Its user, in [`History::users`].
+    pub user: u32,
+    /// Its partition, in [`History::partitions`].
+    pub partition: u32,
+    /// When it could start: seconds since 1970.
+    pub submit: u64,
+    /// How long it waited: seconds.
+    pub waited: u64,
+    /// How long it ran: seconds.
+    pub ran: u64,
+    /// Its time limit in seconds; None without one.
+    pub limit: Option<u64>,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// GPUs on each node.
+    pub gpus: u32,
+    /// Slurm's priority; 0 where it is not known.
+    pub priority: u64,
+    /// What it used.
+    pub need: Need,
+    /// When it began to be idle for each span of idleness, and how long: seconds since its start.
+    pub idle: Vec<(u32, u32)>,
+}
+
+impl Job {
+    /// GPUs on all nodes.
+    pub fn all_gpus(&self) -> u32 {
+        self.nodes * self.gpus
+    }
+
+    /// Whether it can get a part of a GPU: several GPUs stay whole.
+    pub fn can_share(&self) -> bool {
+        self.all_gpus() == 1
+    }
+}
+
+/// What a line without a job was.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Lines that cannot be read.
+    pub broken: u64,
+    /// The first of them: place and cause.
+    pub first: Vec<String>,
+    /// Jobs without a GPU.
+    pub without_gpu: u64,
+    /// Jobs that have not started.
+    pub not_started: u64,
+}
+
+/// The most broken lines that are named.
+const NAMED: usize = 5;
+
+impl Skipped {
+    /// A line cannot be read.
+    pub fn line(&mut self, place: &str, line: u64, why: &dyn std::fmt::Display) {
+        self.broken += 1;
+        if self.first.len() < NAMED {
+            self.first.push(format!("{place}:{line}: {why}"));
+        }
+    }
+}
+
+/// All jobs that were read.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The jobs.
+    pub jobs: Vec<Job>,
+    /// Names of users.
+    pub users: Names,
+    /// Names of partitions.
+    pub partitions: Names,
+    /// Lines without a job.
+    pub skipped: Skipped,
+    /// Where and when jobs ran.
+    pub placed: Placed,
+}
+
+/// Where jobs ran, if the history has names of nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Placed {
+    /// Lists of nodes.
+    pub lists: Names,
+    /// The runs.
+    pub spans: Vec<Span>,
+}
+
+/// A job held GPUs of nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// The nodes, in [`Placed::lists`].
+    pub list: u32,
+    /// Its partition, in [`History::partitions`].
+    pub partition: u32,
+    /// From when: seconds since 1970.
+    pub start: u64,
+    /// Until when.
+    pub end: u64,
+    /// GPUs on each node.
+    pub gpus: u32,
+}
+
+impl History {
+    /// Sorts jobs by the time of their submission.
+    pub fn sort(&mut self) {
+        self.jobs.sort_by_key(|job| job.submit);
+    }
+
+    /// From the first submission to the last end: seconds since 1970.
+    pub fn span(&self) -> (u64, u64) {
+        let first = self.jobs.iter().map(|job| job.submit).min().unwrap_or(0);
+        let ends = self
+            .jobs
+            .iter()
+            .map(|job| job.submit + job.waited + job.ran);
+        (first, ends.max().unwrap_or(0))
+    }
+
+    /// Jobs of which nothing says how much they need.
+    pub fn unmeasured(&self) -> usize {
+        let unknown = |job: &&Job| job.can_share() && !job.need.is_known();
+        self.jobs.iter().filter(unknown).count()
+    }
+}

@@ -1,0 +1,140 @@
+//! Readers: accounting, traces of others, telemetry, clusters. A broken line is named and skipped.
+
+pub mod jobstats;
+pub mod nodes;
+pub mod openb;
+pub mod philly;
+pub mod records;
+pub mod sacct;
+pub mod speeds;
+pub mod telemetry;
+mod value;
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+
+use crate::job::History;
+
+/// Why a file cannot be read at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The system refused.
+    #[error("reading {} failed: {source}; name a file that you can read", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Its form is not known.
+    #[error(
+        "reading {} failed: its first line is no header of sacct -P, openb, philly or usage records; print the fields with sacct -P, or name them with --fields",
+        path.display()
+    )]
+    Form {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A column is missing.
+    #[error("reading {} failed: the column {column} is missing; add it", path.display())]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+    },
+    /// No line has a job.
+    #[error(
+        "the history has no job with a GPU that started; read more of it, with the fields of gpufrac(1)"
+    )]
+    Empty,
+}
+
+/// Lines read, for a display of progress.
+pub type Progress<'a> = &'a mut dyn FnMut(u64);
+
+/// A form of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `sacct -P`.
+    Sacct,
+    /// Pods of openb.
+    Openb,
+    /// philly.csv.
+    Philly,
+    /// Usage records.
+    Records,
+}
+
+/// How often progress is shown: lines.
+pub const STEP: u64 = 50_000;
+
+/// Opens a file, also a compressed one; `-` is stdin.
+///
+/// # Errors
+/// When the system refuses.
+pub fn open(path: &Path) -> Result<Box<dyn BufRead>, ReadError> {
+    if path == Path::new("-") {
+        return Ok(Box::new(BufReader::new(io::stdin())));
+    }
+    let failed = |source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    let is_compressed = path.extension().is_some_and(|end| end == "gz");
+    let reader: Box<dyn Read> = match is_compressed {
+        true => Box::new(MultiGzDecoder::new(file)),
+        false => Box::new(file),
+    };
+    Ok(Box::new(BufReader::with_capacity(1 << 18, reader)))
+}
+
+/// Adds the jobs of a file to a history, by the form of its first line. `fields`: the columns of a file without a header.
+///
+/// # Errors
+/// When the file cannot be read, or has no form that is known.
+pub fn history(
+    path: &Path,
+    fields: Option<&str>,
+    history: &mut History,
+    progress: Progress<'_>,
+) -> Result<Form, ReadError> {
+    let failed = |source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut reader = open(path)?;
+    let mut first = Vec::new();
+    reader.read_until(b'\n', &mut first).map_err(failed)?;
+    let head = String::from_utf8_lossy(&first).trim().to_owned();
+    let place = path.display().to_string();
+    let form = form(&head, fields).ok_or_else(|| ReadError::Form {
+        path: path.to_owned(),
+    })?;
+    let whole = io::Cursor::new(first).chain(reader);
+    match form {
+        Form::Sacct => sacct::read(path, whole, fields, history, progress)?,
+        Form::Openb => openb::read(&place, whole, history).map_err(failed)?,
+        Form::Philly => philly::read(&place, whole, history).map_err(failed)?,
+        Form::Records => records::read(&place, whole, history).map_err(failed)?,
+    }
+    Ok(form)
+}
+
+fn form(head: &str, fields: Option<&str>) -> Option<Form> {
+    if fields.is_some() || sacct::is_header(head) || sacct::is_bare(head) {
+        Some(Form::Sacct)
+    } else if head.starts_with("name,cpu_milli,") {
+        Some(Form::Openb)
+    } else if head.starts_with("timestamp,duration,num_gpus") {
+        Some(Form::Philly)
+    } else if head.starts_with('{') {
+        Some(Form::Records)
+    } else {
+        None
+    }
+}

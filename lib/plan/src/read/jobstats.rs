@@ -1,0 +1,97 @@
+//! The summaries that jobstats writes into AdminComment: `JS1:` and base64 of gzip of JSON.
+
+use std::collections::HashMap;
+use std::io::Read;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
+use serde::Deserialize;
+
+use crate::job::Need;
+
+/// The longest text that is unpacked: bytes.
+const LONGEST: u64 = 1 << 20;
+
+#[derive(Deserialize)]
+struct Summary {
+    #[serde(default)]
+    nodes: HashMap<String, Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    /// Bytes, by the number of the GPU.
+    #[serde(default)]
+    gpu_used_memory: HashMap<String, f64>,
+    /// Percent.
+    #[serde(default)]
+    gpu_utilization: HashMap<String, f64>,
+}
+
+/// What a comment says; nothing where it is none of jobstats.
+pub fn need(comment: &str) -> Need {
+    parse(comment).unwrap_or_default()
+}
+
+fn parse(comment: &str) -> Option<Need> {
+    let packed = STANDARD.decode(comment.strip_prefix("JS1:")?).ok()?;
+    let mut text = String::new();
+    GzDecoder::new(packed.as_slice())
+        .take(LONGEST)
+        .read_to_string(&mut text)
+        .ok()?;
+    let summary: Summary = serde_json::from_str(&text).ok()?;
+    let nodes = || summary.nodes.values();
+    let memory = nodes()
+        .flat_map(|node| node.gpu_used_memory.values())
+        .copied()
+        .reduce(f64::max);
+    let activity: Vec<f64> = nodes()
+        .flat_map(|node| node.gpu_utilization.values())
+        .copied()
+        .collect();
+    let mean = (!activity.is_empty()).then(|| activity.iter().sum::<f64>() / activity.len() as f64);
+    Some(Need {
+        memory_mib: memory.map(|bytes| (bytes / (1024.0 * 1024.0)) as f32),
+        activity: mean.map(|percent| (percent / 100.0).clamp(0.0, 1.0) as f32),
+        share: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn packed(json: &str) -> String {
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        gzip.write_all(json.as_bytes()).unwrap();
+        format!("JS1:{}", STANDARD.encode(gzip.finish().unwrap()))
+    }
+
+    #[test]
+    fn memory_is_the_most_of_a_gpu_and_activity_the_mean() {
+        let comment = packed(
+            r#"{"nodes":{"n1":{"total_memory":1,"gpu_used_memory":{"0":4294967296,"1":2147483648},"gpu_utilization":{"0":40,"1":20}}},"total_time":9,"gpus":2}"#,
+        );
+        let need = need(&comment);
+        assert_eq!(need.memory_mib, Some(4096.0));
+        assert_eq!(need.activity, Some(0.3));
+    }
+
+    #[test]
+    fn other_comments_say_nothing() {
+        let no_gpu = packed(r#"{"nodes":{"n1":{"cpus":1}}}"#);
+        for comment in [
+            "",
+            "JS1:Short",
+            "JS1:None",
+            "JS1:AAAA",
+            "gpufrac: held",
+            no_gpu.as_str(),
+        ] {
+            assert_eq!(need(comment), Need::default(), "{comment}");
+        }
+    }
+}

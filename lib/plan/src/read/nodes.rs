@@ -1,0 +1,97 @@
+//! The nodes and partitions of a Slurm: slurm.conf, or the output of `scontrol --oneliner show node` and `show partition`.
+
+use gpufrac_core::hostlist::Hostlist;
+
+use super::value;
+use crate::cluster::{Cluster, Node, Partition};
+
+/// The nodes with GPUs of a text. None where it has none.
+pub fn read(text: &str) -> Option<Cluster> {
+    let mut cluster = Cluster::default();
+    let mut parts: Vec<(Partition, String)> = Vec::new();
+    for line in text.replace("\\\n", " ").lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let value = |key: &str| {
+            let mut words = line
+                .split_whitespace()
+                .filter_map(|word| word.split_once('='));
+            words
+                .find(|(name, _)| name.eq_ignore_ascii_case(key))
+                .map(|(_, value)| value.trim_matches('"'))
+        };
+        if let Some(list) = value("NodeName") {
+            let gpus = value("Gres")
+                .and_then(|gres| value::gpus(gres).ok())
+                .unwrap_or(0);
+            let names = Hostlist::parse(list).ok()?;
+            if gpus == 0 || list == "DEFAULT" {
+                continue;
+            }
+            for name in names.names() {
+                cluster.nodes.push(Node {
+                    name: name.clone(),
+                    gpus,
+                });
+            }
+        } else if let Some(name) = value("PartitionName").filter(|name| *name != "DEFAULT") {
+            let partition = Partition {
+                name: name.to_owned(),
+                nodes: Vec::new(),
+                limit: value("MaxTime")
+                    .and_then(|text| value::limit(text).ok())
+                    .flatten(),
+                tier: value("PriorityTier")
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(1),
+            };
+            parts.push((partition, value("Nodes").unwrap_or("ALL").to_owned()));
+        }
+    }
+    for (mut partition, list) in parts {
+        let named = Hostlist::parse(&list).ok();
+        let all = list.eq_ignore_ascii_case("ALL");
+        let is_member =
+            |node: &Node| all || named.as_ref().is_some_and(|list| list.contains(&node.name));
+        let members = cluster
+            .nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| is_member(node));
+        partition.nodes = members.map(|(number, _)| number).collect();
+        if !partition.nodes.is_empty() {
+            cluster.partitions.push(partition);
+        }
+    }
+    (!cluster.nodes.is_empty()).then_some(cluster)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slurm_conf_has_nodes_with_gpus_and_their_partitions() {
+        let text = "NodeName=gn[01-02] CPUs=8 Gres=gpu:a100:4 # four\nNodeName=c1 CPUs=4\n\
+            PartitionName=gpu Nodes=gn01 MaxTime=1-00:00:00 PriorityTier=5\nPartitionName=all Nodes=ALL\nPartitionName=cpu Nodes=c1\n";
+        let cluster = read(text).unwrap();
+        assert_eq!(cluster.gpus_by_node(), [4, 4]);
+        let names: Vec<&str> = cluster
+            .partitions
+            .iter()
+            .map(|partition| partition.name.as_str())
+            .collect();
+        assert_eq!(names, ["gpu", "all"]);
+        assert_eq!(
+            (cluster.partitions[0].limit, cluster.partitions[0].tier),
+            (Some(86_400), 5)
+        );
+        assert_eq!(cluster.partitions[1].nodes, [0, 1]);
+    }
+
+    #[test]
+    fn scontrol_has_the_same_words() {
+        let text = "NodeName=gn01 Arch=x86_64 Gres=gpu:a100:4(S:0-1) Partitions=gpu\n";
+        assert_eq!(read(text).unwrap().gpus(), 4);
+        assert_eq!(read("NodeName=c1 Gres=(null)\n"), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! The GPU trace of Alibaba of 2023 (openb): pods and nodes. What a pod requested of a GPU counts as its need.
+
+use std::io::{self, Read};
+
+use serde::Deserialize;
+
+use super::value;
+use crate::cluster::{self, Cluster, Partition};
+use crate::fgd::{Host, MILLI, Task};
+use crate::job::{History, Job, Need};
+
+#[derive(Deserialize)]
+struct Pod {
+    name: String,
+    cpu_milli: u32,
+    memory_mib: u32,
+    num_gpu: u32,
+    gpu_milli: u32,
+    #[serde(default)]
+    gpu_spec: String,
+    #[serde(default)]
+    creation_time: Option<f64>,
+    #[serde(default)]
+    deletion_time: Option<f64>,
+    #[serde(default)]
+    scheduled_time: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    sn: String,
+    cpu_milli: u32,
+    memory_mib: u32,
+    gpu: u32,
+    #[serde(default)]
+    model: String,
+}
+
+/// Adds the pods that ran as jobs, in the partition `openb`.
+///
+/// # Errors
+/// When the system refuses.
+pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
+    let partition = history.partitions.number("openb");
+    let user = history.users.number("");
+    let mut reader = csv::Reader::from_reader(source);
+    let mut rows = reader.deserialize::<Pod>();
+    while let Some(row) = rows.next() {
+        let line = rows.reader().position().line();
+        let pod = match row {
+            Ok(pod) => pod,
+            Err(error) if error.is_io_error() => return Err(error.into()),
+            Err(error) => {
+                history.skipped.line(place, line, &error);
+                continue;
+            }
+        };
+        if pod.num_gpu == 0 {
+            history.skipped.without_gpu += 1;
+            continue;
+        }
+        let (Some(created), Some(start), Some(end)) =
+            (pod.creation_time, pod.scheduled_time, pod.deletion_time)
+        else {
+            history.skipped.not_started += 1;
+            continue;
+        };
+        let share = pod.gpu_milli as f32 / MILLI as f32;
+        history.jobs.push(Job {
+            id: pod.name.into(),
+            user,
+            partition,
+            submit: value::seconds(created),
+            waited: value::seconds(start - created),
+            ran: value::seconds(end - start),
+            limit: None,
+            nodes: 1,
+            gpus: pod.num_gpu,
+            priority: 0,
+            need: Need {
+                // A pod that asked for a whole GPU needs it, for all that is known.
+                share: (pod.num_gpu == 1).then_some(share),
+                ..Need::default()
+            },
+            idle: Vec::new(),
+        });
+    }
+    Ok(())
+}
+
+/// The tasks of a workload, for the experiment of [`crate::fgd`].
+///
+/// # Errors
+/// When a line is no pod, or the system refuses.
+pub fn tasks(source: impl Read) -> Result<Vec<Task>, csv::Error> {
+    let task = |pod: Pod| Task {
+        cpu: pod.cpu_milli,
+        memory: pod.memory_mib,
+        gpus: pod.num_gpu,
+        milli: if pod.num_gpu == 0 { 0 } else { pod.gpu_milli },
+        models: pod
+            .gpu_spec
+            .split('|')
+            .filter(|model| !model.is_empty())
+            .map(str::to_owned)
+            .collect(),
+    };
+    csv::Reader::from_reader(source)
+        .deserialize::<Pod>()
+        .map(|pod| pod.map(task))
+        .collect()
+}
+
+/// The nodes of a cluster, in the order of their names.
+///
+/// # Errors
+/// When a line is no node, or the system refuses.
+pub fn hosts(source: impl Read) -> Result<Vec<Host>, csv::Error> {
+    let host = |node: Node| Host {
+        cpu: node.cpu_milli,
+        memory: node.memory_mib,
+        gpus: node.gpu,
+        model: node.model,
+    };
+    let mut nodes = csv::Reader::from_reader(source)
+        .deserialize()
+        .collect::<Result<Vec<Node>, _>>()?;
+    nodes.sort_by(|one, other| one.sn.cmp(&other.sn));
+    Ok(nodes.into_iter().map(host).collect())
+}
+
+/// The nodes of a cluster with GPUs, in one partition.
+///
+/// # Errors
+/// When a line is no node, or the system refuses.
+pub fn cluster(source: impl Read) -> Result<Cluster, csv::Error> {
+    let hosts = hosts(source)?;
+    let with_gpus = hosts.iter().filter(|host| host.gpus > 0).enumerate();
+    let nodes: Vec<cluster::Node> = with_gpus
+        .map(|(number, host)| cluster::Node {
+            name: format!("openb{number:04}"),
+            gpus: host.gpus,
+        })
+        .collect();
+    let partition = Partition {
+        name: "openb".to_owned(),
+        nodes: (0..nodes.len()).collect(),
+        ..Partition::default()
+    };
+    Ok(Cluster {
+        nodes,
+        partitions: vec![partition],
+    })
+}

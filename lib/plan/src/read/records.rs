@@ -1,0 +1,60 @@
+//! gpufrac's own usage records: jobs that already ran on slices.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use gpufrac_usage::Line;
+
+use super::value;
+use crate::job::{History, Job, Need};
+
+/// Adds the slices of records. A job that ran on a slice needs no more than that slice.
+///
+/// # Errors
+/// When the system refuses.
+pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result<()> {
+    let mut reader = BufReader::new(source);
+    let mut bytes = Vec::new();
+    for number in 1.. {
+        bytes.clear();
+        if reader.read_until(b'\n', &mut bytes)? == 0 {
+            break;
+        }
+        let text = String::from_utf8_lossy(&bytes);
+        if text.trim().is_empty() {
+            continue;
+        }
+        let record = match Line::parse(text.trim()) {
+            Ok(Line::Slice(record)) => record,
+            Ok(_) => continue,
+            Err(error) => {
+                history.skipped.line(place, number, &error);
+                continue;
+            }
+        };
+        let share = f32::from(u16::try_from(record.units).unwrap_or(100)) / 100.0;
+        let used = record.used.as_ref();
+        history.jobs.push(Job {
+            id: record.job.to_string().into(),
+            user: history.users.number(&record.user),
+            partition: history.partitions.number(&record.partition),
+            submit: record.start.min(value::LONGEST),
+            waited: 0,
+            ran: record.seconds.min(value::LONGEST),
+            limit: None,
+            nodes: 1,
+            gpus: 1,
+            priority: 0,
+            need: Need {
+                memory_mib: used
+                    .and_then(|used| used.peak_memory_mib)
+                    .map(|mib| mib as f32),
+                activity: used
+                    .and_then(|used| used.activity)
+                    .map(|part| part as f32 * share),
+                share: Some(share),
+            },
+            idle: Vec::new(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! Measured speeds on slices: CSV with the columns `slice` (`2g.10gb`) and `speed_against_7g`.
+
+use std::io::{self, Read};
+
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Row {
+    slice: String,
+    speed_against_7g: f64,
+}
+
+/// Compute slices and speeds.
+///
+/// # Errors
+/// When a line has no speed, or the system refuses.
+pub fn read(source: impl Read) -> io::Result<Vec<(u8, f64)>> {
+    let mut speeds = Vec::new();
+    for row in csv::Reader::from_reader(source).deserialize::<Row>() {
+        let row = row?;
+        let compute = row
+            .slice
+            .split_once('g')
+            .and_then(|(count, _)| count.parse().ok());
+        match compute {
+            Some(compute) if row.speed_against_7g > 0.0 && row.speed_against_7g.is_finite() => {
+                speeds.push((compute, row.speed_against_7g));
+            }
+            _ => {
+                let wrong = format!("`{}` is no slice with a speed", row.slice);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, wrong));
+            }
+        }
+    }
+    Ok(speeds)
+}

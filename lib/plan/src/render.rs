@@ -1,0 +1,231 @@
+//! A plan as text and as a page.
+
+pub mod chart;
+pub mod html;
+pub mod text;
+
+use gpufrac_core::config::ConfigErrors;
+
+use crate::job::{History, Skipped};
+use crate::proposal;
+use crate::search::{Bands, Judged, Options, Plan};
+use crate::sums::Band;
+
+/// What a page shows.
+#[derive(Debug)]
+pub struct Page<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// What it was made with.
+    pub options: &'a Options,
+    /// Names of the files.
+    pub source: String,
+    /// Jobs that were read.
+    pub jobs: usize,
+    /// Jobs of one GPU, and those of them without telemetry.
+    pub unmeasured: (usize, usize),
+    /// The length of the history: seconds.
+    pub span: u64,
+    /// All GPUs.
+    pub gpus: u32,
+    /// Where the cluster comes from.
+    pub cluster: String,
+    /// Lines without a job.
+    pub skipped: &'a Skipped,
+    /// The price of a GPU-hour and its currency.
+    pub rate: Option<(f64, String)>,
+    /// The gpufrac.toml of the best way of lending; empty where there is no gain.
+    pub file: String,
+    /// The lines of Slurm's files.
+    pub lines: Vec<String>,
+}
+
+impl<'a> Page<'a> {
+    /// A page of a plan.
+    ///
+    /// # Errors
+    /// When the proposed gpufrac.toml is wrong.
+    pub fn new(
+        plan: &'a Plan,
+        options: &'a Options,
+        history: &'a History,
+        cluster: (&crate::cluster::Cluster, String),
+        source: String,
+        rate: Option<(f64, String)>,
+    ) -> Result<Page<'a>, ConfigErrors> {
+        let (first, last) = history.span();
+        let best = plan.best.first().unwrap_or(&plan.today);
+        // Without a gain nothing is proposed, unless it was asked for.
+        let (mut file, mut lines) = (String::new(), Vec::new());
+        if plan.winner().is_some() || !options.candidates.is_empty() {
+            file = proposal::file(best.candidate, &options.model, cluster.0);
+            lines = proposal::lines(&file, cluster.0)?;
+        }
+        Ok(Page {
+            plan,
+            options,
+            source,
+            jobs: history.jobs.len(),
+            unmeasured: (
+                history.jobs.iter().filter(|job| job.can_share()).count(),
+                history.unmeasured(),
+            ),
+            span: last.saturating_sub(first),
+            gpus: cluster.0.gpus(),
+            cluster: cluster.1,
+            skipped: &history.skipped,
+            rate,
+            file,
+            lines,
+        })
+    }
+
+    /// All ways of lending that are shown, today first.
+    pub fn shown(&self) -> impl Iterator<Item = (&Judged, &Bands)> {
+        let all = std::iter::once(&self.plan.today).chain(&self.plan.best);
+        all.filter_map(|judged| Some((judged, judged.bands.as_ref()?)))
+    }
+
+    /// The answer in a sentence.
+    pub fn answer(&self) -> String {
+        let figure = match self.plan.by_wait {
+            true => "the time from submission to end",
+            false => "GPU-hours",
+        };
+        match (self.plan.winner(), self.plan.best.first()) {
+            (Some(best), _) => {
+                let gain = best
+                    .bands
+                    .as_ref()
+                    .map(|bands| bands.gain)
+                    .unwrap_or_default();
+                format!("{} lowers {figure} by {} %.", best.candidate, band(gain, 0))
+            }
+            (None, Some(best)) => {
+                let gain = best
+                    .bands
+                    .as_ref()
+                    .map(|bands| bands.gain)
+                    .unwrap_or_default();
+                format!(
+                    "No gain here: the best of {} ways of lending, {}, changes {figure} by {} %, and the band includes none.",
+                    self.plan.compared,
+                    best.candidate,
+                    band(
+                        Band {
+                            value: -gain.value,
+                            low: -gain.high,
+                            high: -gain.low
+                        },
+                        0
+                    )
+                )
+            }
+            (None, None) => {
+                "No gain here: no way of lending can run the jobs that run today.".to_owned()
+            }
+        }
+    }
+
+    /// What the figures rest on, a line each.
+    pub fn grounds(&self) -> Vec<String> {
+        let (single, unmeasured) = self.unmeasured;
+        let percent = 100.0 * unmeasured as f64 / single.max(1) as f64;
+        let days = self.span as f64 / 86_400.0;
+        let mut lines = vec![
+            format!(
+                "{} jobs with GPUs in {days:.1} days, from {}",
+                self.jobs, self.source
+            ),
+            format!(
+                "{} GPUs: {}; each {} with {}",
+                self.gpus, self.cluster, self.options.model.name, self.options.model.memory
+            ),
+            format!(
+                "{percent:.0} % of the jobs of one GPU have no telemetry: they get a whole GPU, and in the bands a part of them needs as much as the others"
+            ),
+            format!(
+                "a size holds {} times the greatest memory in use",
+                self.options.rule.margin
+            ),
+            format!("speeds on pieces: {}", self.options.curve.source),
+            format!(
+                "bands: 5 to 95 % of {} resampled histories, each with other speeds",
+                self.plan.samples
+            ),
+        ];
+        if let Some(gain) = self.plan.if_measured {
+            lines.push(format!(
+                "if the jobs without telemetry needed as much as the others, the gain would be {} %",
+                number(gain, 1)
+            ));
+        }
+        if let Some(waited) = self.plan.waited {
+            lines.push(format!(
+                "check: the mean wait in the history is {}, played as today it is {}",
+                time(waited),
+                time(self.plan.today.sums.wait_mean)
+            ));
+        }
+        let skipped = self.skipped;
+        lines.push(format!(
+            "left out: {} jobs without GPU, {} that had not started, {} broken lines",
+            skipped.without_gpu, skipped.not_started, skipped.broken
+        ));
+        lines.extend(skipped.first.iter().map(|line| format!("broken: {line}")));
+        lines
+    }
+
+    /// Money that the GPUs that are no longer needed cost in the time of the history.
+    pub fn money(&self, needed: u32, today: u32) -> Option<String> {
+        let (rate, currency) = self.rate.as_ref()?;
+        let saved = f64::from(today) - f64::from(needed);
+        Some(format!(
+            "{:.0} {currency}",
+            saved * rate * self.span as f64 / 3600.0
+        ))
+    }
+}
+
+/// `12 (10 to 15)`.
+pub fn band(band: Band, decimals: usize) -> String {
+    let [value, low, high] = [band.value, band.low, band.high].map(|value| number(value, decimals));
+    format!("{value} ({low} to {high})")
+}
+
+/// A number without a sign before zero.
+fn number(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    match text.bytes().any(|byte| (b'1'..=b'9').contains(&byte)) {
+        true => text,
+        false => text.trim_start_matches('-').to_owned(),
+    }
+}
+
+/// A time in the unit that suits it.
+pub fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3600.0),
+        s => format!("{:.1} d", s / 86_400.0),
+    }
+}
+
+/// Times with their band.
+pub fn times(band: Band) -> String {
+    format!(
+        "{} ({} to {})",
+        time(band.value),
+        time(band.low),
+        time(band.high)
+    )
+}
+
+/// A size as users write it.
+pub fn size(units: u32) -> String {
+    match units {
+        100 => "1".to_owned(),
+        units => format!("0.{units:02}"),
+    }
+}
