@@ -36,6 +36,8 @@ pub enum Command {
     Report(ReportArgs),
     /// Recommend a mechanism, a layout and a menu for a pool
     Advise(AdviseArgs),
+    /// Compute what sharing would win on the history of a site
+    Plan(Box<gpufrac_plan::command::PlanArgs>),
     /// Collect what Slurm, this node and the records know of a job
     Doctor(DoctorArgs),
     /// Destroy MIG instances that no lease names; root, asks first

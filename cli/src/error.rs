@@ -60,6 +60,9 @@ pub enum CliError {
         "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"
     )]
     NoName,
+    /// There is no plan.
+    #[error(transparent)]
+    Plan(#[from] gpufrac_plan::command::PlanError),
     /// The configuration is not TOML.
     #[error(transparent)]
     Toml(toml_edit::TomlError),

@@ -18,6 +18,7 @@ mod finding;
 mod init;
 mod lease;
 mod patch;
+mod plan;
 mod report;
 mod sizes;
 mod slurm;
@@ -57,6 +58,7 @@ fn run(args: Args) -> ExitCode {
         Command::Why(why) => why::run(&why),
         Command::Report(report) => report::run(&report),
         Command::Advise(advise) => advise::run(&advise),
+        Command::Plan(plan) => plan::run(&plan),
         Command::Completions { shell } => Ok(completions(shell)),
         Command::Doctor(doctor) => doctor::run(&doctor),
         Command::Clean(clean) => clean::run(&clean),

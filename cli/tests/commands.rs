@@ -348,6 +348,73 @@ fn conf_gives_the_sizes_of_each_partition_to_programs() {
 }
 
 #[test]
+fn plan_proposes_a_file_that_check_takes_and_says_what_it_left_out() {
+    let world = World::new(true);
+    let mut history = "JobID|User|Partition|Submit|Start|End|ElapsedRaw|TimelimitRaw|AllocTRES|NNodes|NodeList|TRESUsageInMax|TRESUsageInAve\n".to_owned();
+    for job in 0..200 {
+        let minute = job % 60;
+        let hour = job / 60;
+        history.push_str(&format!(
+            "{job}|ann|gpu|2026-11-01T{hour:02}:{minute:02}:00|2026-11-01T{hour:02}:{minute:02}:00|Unknown|7200|1440|cpu=1,gres/gpu=1|1|gn[01-02]|gres/gpumem=2G|gres/gpuutil=10\n"
+        ));
+    }
+    history.push_str("300|ann|gpu|torn\n301|ann|gpu|soon|soon|soon|1|1|gres/gpu=1|1|gn01||\n");
+    let file = world.config().with_file_name("history.txt");
+    fs::write(&file, history).unwrap();
+    let (file, toml) = (file.to_str().unwrap().to_owned(), world.config());
+    let page = toml.with_file_name("plan.html");
+    let arguments = [
+        "plan",
+        &file,
+        "--nodes",
+        "20",
+        "--gpus-per-node",
+        "8",
+        "--samples",
+        "4",
+        "--quiet",
+    ];
+    let outputs = [
+        "--toml",
+        toml.to_str().unwrap(),
+        "--html",
+        page.to_str().unwrap(),
+    ];
+    let plan = world.run(&[&arguments[..], &outputs[..]].concat());
+    assert_eq!(plan.code, Some(0), "{}", plan.err);
+    assert!(plan.out.contains("2 broken lines"), "{}", plan.out);
+    assert!(
+        plan.out
+            .contains(":202: the row has 4 fields instead of 13"),
+        "{}",
+        plan.out
+    );
+    assert!(
+        plan.out.contains("NodeName=gpu[01-20] Gres="),
+        "{}",
+        plan.out
+    );
+    assert!(fs::read_to_string(&page).unwrap().contains("<svg "));
+    let check = world.run(&["check", "--file-only"]);
+    assert_eq!(check.code, Some(0), "{}", check.err);
+    let why = world.run(&["plan", &file, "--explain", "7"]);
+    assert!(
+        why.out
+            .contains("halves: 0.13 of a GPU, the smallest size with 2.1 GiB"),
+        "{} {}",
+        why.out,
+        why.err
+    );
+    let none = world.run(&["plan", &file, "--explain", "999"]);
+    assert_eq!(none.code, Some(1));
+    assert!(
+        none.err.contains("the history has no job 999"),
+        "{}",
+        none.err
+    );
+}
+
+#[test]
 fn advise_prints_a_file_that_check_takes() {
     let world = World::new(true);
     let advice = world.run(&["advise", "--workload", "notebooks", "--gpu", "H100-80"]);
