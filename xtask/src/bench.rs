@@ -9,6 +9,7 @@ mod meter;
 mod mps;
 mod node;
 mod plain;
+mod plan;
 mod reaper;
 mod scale;
 mod table;
@@ -43,11 +44,13 @@ enum Part {
     Burst,
     /// The same jobs on eight GPUs with a fixed division and with the layout uniform; only when it is named, as it takes long
     Layouts,
+    /// Jobs of a history on a real Slurm and the forecast of `gpufrac plan`; only when it is named, as it takes long
+    Plan,
 }
 
 impl Part {
     fn is_long(self) -> bool {
-        matches!(self, Part::Scale | Part::Burst | Part::Layouts)
+        matches!(self, Part::Scale | Part::Burst | Part::Layouts | Part::Plan)
     }
 }
 
@@ -100,6 +103,22 @@ pub(crate) struct BenchArguments {
     /// Which list of jobs
     #[arg(long, default_value_t = 1)]
     layouts_seed: u64,
+    /// The history: output of sacct -P, or a trace (openb, philly)
+    #[arg(long, value_name = "FILE")]
+    plan_history: Option<PathBuf>,
+    /// Jobs of it
+    #[arg(long, default_value_t = 500)]
+    plan_jobs: usize,
+    /// In how many seconds they are submitted
+    #[arg(long, default_value_t = 600)]
+    plan_window: u64,
+    /// How GPUs are lent
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "whole,halves+4,uniform:1/2"
+    )]
+    plan_layouts: Vec<String>,
     /// nvidia-smi, to compare with a prolog that uses it; unless given it is fetched from Debian's non-free
     /// component (and not installed)
     #[arg(long)]
@@ -125,7 +144,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     setup::run()?;
     let build = match arguments.only {
         // Its jobs run for minutes, by the clock of Slurm: the build does not show.
-        Some(Part::Layouts) => {
+        Some(Part::Layouts | Part::Plan) => {
             build_debug()?;
             root().join("target/debug")
         }
@@ -145,6 +164,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Scale, scale::measure),
         (Part::Burst, burst::measure),
         (Part::Layouts, layouts::measure),
+        (Part::Plan, plan::measure),
     ] {
         if arguments.only.map_or(!part.is_long(), |only| only == part) {
             measure(arguments, &build, &mut table)?;

@@ -61,6 +61,28 @@ pub(crate) fn build(slurm_include: &Path) -> Result<Build> {
     Ok(Build { release, folder })
 }
 
+/// Builds `gpufrac-plan` without shared libraries: it must run on login nodes with an older C library.
+fn build_plan() -> Result<PathBuf> {
+    let target = root().join("target/dist/static");
+    // With a target named, the flags are not those of build scripts and macros, which cannot be static.
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut build = cargo(&[
+        "build",
+        "--release",
+        "--locked",
+        "-p",
+        "gpufrac-plan",
+        "--target",
+    ]);
+    build
+        .args([&triple, "--target-dir"])
+        .arg(&target)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("GPUFRAC_BUILD", version::of_tree());
+    run_command(&mut build)?;
+    Ok(target.join(triple).join("release/gpufrac-plan"))
+}
+
 pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
     let Build {
         release,
@@ -80,6 +102,7 @@ pub(crate) fn run(arguments: &DistArguments) -> Result<()> {
         )?;
     }
     tree.install(&built.join("gpufrac"), &prefix.join("bin/gpufrac"), 0o755)?;
+    tree.install(&build_plan()?, &prefix.join("bin/gpufrac-plan"), 0o755)?;
     let doc = prefix.join("share/doc/gpufrac");
     for sample in files_below(&root().join("etc"))? {
         let name = sample.strip_prefix(root().join("etc"))?;
