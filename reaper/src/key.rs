@@ -27,7 +27,7 @@ impl Key {
     }
 }
 
-/// Identifies a slice of a job on this node; a job with a slice for each task has several.
+/// Identifies a slice of a job on this node; a job with a slice for each task or with several GPUs has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceId {
     /// Slurm's id of the job.

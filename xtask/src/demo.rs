@@ -1,12 +1,14 @@
 //! `cargo xtask demo`: shows the life of a fraction on a real cluster.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use gpufrac_lab::{JobId, Lab, User, stop_folder};
 
 use crate::map::{Stand, draw};
+use crate::series::Series;
 use crate::{cargo, picture, setup};
 
 /// Memory slices of the demo's GPUs.
@@ -17,7 +19,31 @@ pub(crate) struct DemoArguments {
     /// Write the picture of README.md, the four jobs on their GPUs, into this folder
     #[arg(long, value_name = "FOLDER")]
     picture: Option<PathBuf>,
+    /// Series of Slurm, such as 26.05; the machine's own unless given
+    #[arg(long, value_name = "SERIES")]
+    slurm: Option<String>,
 }
+
+/// The GPUs are lent in pieces or whole.
+const QUARTERS: &str = r#"
+[pool.quarters]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/4"]
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// The GPUs are only lent whole: Slurm before 23.11 counts several of these.
+const WHOLE: &str = r#"
+[pool.whole]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
 
 /// The job runs until the demo has shown its slice; a busy machine needs time for this.
 const JOB: &str = "\
@@ -32,27 +58,57 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     setup::run()?;
     println!("building gpufrac ...");
     cargo::build()?;
-    let before = Instant::now();
-    let lab = Lab::builder()
-        .quiet()
-        .nodes(1)
-        .node_prefix("gn")
-        .gpus("H100-80", 2)
-        .start()?;
-    let folder = lab.folder().root().to_path_buf();
-    ctrlc::set_handler(move || interrupted(&folder))?;
-    let user = lab.users()[0].clone();
-    let story = Story {
-        node: lab.nodes()[0].clone(),
-        user,
-        lab,
-        picture: arguments.picture,
+    let series = match &arguments.slurm {
+        Some(name) => Series::prepare(name)?,
+        None => Series::own()?,
     };
+    series.build()?;
+    let before = Instant::now();
+    let folders = Arc::new(Mutex::new(Vec::new()));
+    let stopped = Arc::clone(&folders);
+    ctrlc::set_handler(move || {
+        interrupted(&stopped.lock().unwrap_or_else(PoisonError::into_inner))
+    })?;
+    let start = |gpus, pools: Option<&str>| -> Result<Story> {
+        let builder = Lab::builder()
+            .quiet()
+            .nodes(1)
+            .node_prefix("gn")
+            .gpus("H100-80", gpus);
+        let builder = match pools {
+            Some(pools) => builder.pools(pools),
+            None => builder,
+        };
+        let lab = series.give(builder)?.start()?;
+        let folder = lab.folder().root().to_path_buf();
+        folders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(folder);
+        Ok(Story {
+            node: lab.nodes()[0].clone(),
+            user: lab.users()[0].clone(),
+            lab,
+            gpus: gpus as usize,
+            picture: arguments.picture.clone(),
+        })
+    };
+    let story = start(2, None)?;
     story.tell()?;
-    let Story { lab, .. } = story;
-    lab.stop()?;
+    story.lab.stop()?;
+    // There a job can have several GPUs only if they are never shared.
+    let counts_several = series.slurm()?.since(23, 11);
+    if !counts_several {
+        let story = start(2, Some(QUARTERS))?;
+        story.several_are_refused()?;
+        story.lab.stop()?;
+    }
+    let pools = if counts_several { QUARTERS } else { WHOLE };
+    let story = start(4, Some(pools))?;
+    story.four_gpus(if counts_several { "0.25" } else { "1" })?;
+    story.lab.stop()?;
     println!(
-        "\nThe cluster is stopped, its folder and its control groups are removed. \
+        "\nThe clusters are stopped, their folders and control groups are removed. \
          That took {:.0} s.",
         before.elapsed().as_secs_f64()
     );
@@ -61,15 +117,15 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
 }
 
 /// Cleans up after an interrupt.
-fn interrupted(folder: &Path) {
+fn interrupted(folders: &[PathBuf]) {
     eprintln!("\nstopping the cluster ...");
-    let status = match stop_folder(folder) {
-        Ok(()) => 130,
-        Err(error) => {
+    let mut status = 130;
+    for folder in folders.iter().filter(|folder| folder.exists()) {
+        if let Err(error) = stop_folder(folder) {
             eprintln!("error: {error}");
-            1
+            status = 1;
         }
-    };
+    }
     std::process::exit(status);
 }
 
@@ -77,6 +133,8 @@ struct Story {
     lab: Lab,
     node: String,
     user: User,
+    /// The number of GPUs of the node.
+    gpus: usize,
     picture: Option<PathBuf>,
 }
 
@@ -86,7 +144,83 @@ impl Story {
         self.one_job()?;
         self.four_jobs()?;
         self.refusal()?;
-        self.end()
+        self.end("5. Nothing is left")
+    }
+
+    /// A job of four GPUs waits for GPUs that others use, gets them and returns them.
+    fn four_gpus(&self, smallest: &str) -> Result<()> {
+        chapter("6. Four GPUs for a job, which others used before");
+        say("Another cluster, whose node has four H100. What Slurm counts of them:");
+        self.show("sinfo", &["-o", "%N %T %G"])?;
+        self.lab.write_work("job.sh", JOB)?;
+        self.lab
+            .write_work("sleep.sh", "#!/bin/sh\nsleep infinity\n")?;
+        let name = if smallest == "1" { "1" } else { "1/4" };
+        let mut jobs = Vec::new();
+        for _ in 0..3 {
+            jobs.push((self.submit(smallest, "sleep.sh")?, name));
+        }
+        for (job, _) in &jobs {
+            self.lab.wait_for_state(*job, &["RUNNING"])?;
+        }
+        let four = self.submit("4", "job.sh")?;
+        self.lab
+            .wait("Slurm says why", Duration::from_secs(60), || {
+                Ok((self.lab.job(four)?.field("Reason") == "Resources").then_some(()))
+            })?;
+        say("A job of four GPUs waits, as some of the GPUs are in use:");
+        self.show("squeue", &["-o", "%.5i %.9T %.12r %b"])?;
+        self.draw(&jobs)?;
+        self.cancel(&jobs)?;
+        self.lab.wait_for_state(four, &["RUNNING"])?;
+        say(
+            "The others have ended. The job has all four GPUs, each as an instance of the full size:",
+        );
+        let mut jobs = vec![(four, "4 GPUs")];
+        self.draw(&jobs)?;
+        let after = self.submit(smallest, "sleep.sh")?;
+        say("Nobody else gets a part of them now:");
+        self.lab
+            .wait("Slurm says why", Duration::from_secs(60), || {
+                let reason = self.lab.job(after)?;
+                Ok(["Resources", "Priority"]
+                    .contains(&reason.field("Reason"))
+                    .then_some(()))
+            })?;
+        self.show("squeue", &["-o", "%.5i %.9T %.12r %b"])?;
+        self.lab.write_work("go", "")?;
+        self.lab.wait_for_end(four)?;
+        say("The job has ended. Its own output:");
+        for line in self.lab.output(four)?.lines() {
+            println!("    | {line}");
+        }
+        self.lab.wait_for_state(after, &["RUNNING"])?;
+        jobs.push((after, name));
+        say("It returned its GPUs, and the next job has a part of one:");
+        self.draw(&jobs)?;
+        self.cancel(&jobs[1..])?;
+        self.end("7. Nothing is left here either")
+    }
+
+    fn several_are_refused(&self) -> Result<()> {
+        chapter("Several GPUs on this Slurm");
+        say(
+            "Before 23.11 Slurm gives a GPU whole while jobs still have parts of it. Where GPUs are shared, a job of several is refused:",
+        );
+        self.attempt("2")?;
+        say("Where GPUs are only given whole a job can have several, as the next act shows.");
+        Ok(())
+    }
+
+    fn cancel(&self, jobs: &[(JobId, &str)]) -> Result<()> {
+        let ids: Vec<_> = jobs.iter().map(|(job, _)| job.to_string()).collect();
+        println!("    $ scancel {}", ids.join(" "));
+        let command = self.lab.command("scancel").user(&self.user);
+        command.args(&ids).stdout()?;
+        for (job, _) in jobs {
+            self.lab.wait_for_end(*job)?;
+        }
+        Ok(())
     }
 
     fn cluster(&self) -> Result<()> {
@@ -160,15 +294,7 @@ impl Story {
         if let Some(folder) = &self.picture {
             picture::write(folder, SLICES, &self.gpus(&jobs)?)?;
         }
-        let ids: Vec<_> = jobs.iter().map(|(job, _)| job.to_string()).collect();
-        println!("    $ scancel {}", ids.join(" "));
-        self.lab
-            .command("scancel")
-            .user(&self.user)
-            .args(&ids)
-            .stdout()?;
-        self.lab.wait_until_empty(Duration::from_secs(30))?;
-        Ok(())
+        self.cancel(&jobs)
     }
 
     fn refusal(&self) -> Result<()> {
@@ -180,8 +306,9 @@ impl Story {
         self.attempt("1.5")
     }
 
-    fn end(&self) -> Result<()> {
-        chapter("5. Nothing is left");
+    fn end(&self, title: &str) -> Result<()> {
+        chapter(title);
+        self.lab.wait_until_empty(Duration::from_secs(30))?;
         self.lab.expect_nothing_left()?;
         self.draw(&[])?;
         say("No job, no lease, no MIG instance; the node is ready for more:");
@@ -253,7 +380,7 @@ impl Story {
             own.map(|instance| stand(gpu, instance.start, instance.size))
                 .collect()
         };
-        Ok((0..2).map(of_gpu).collect())
+        Ok((0..self.gpus).map(of_gpu).collect())
     }
 }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::fraction::Units;
+use crate::fraction::{MAX_GPUS, Units};
 use crate::mechanism::Mechanism;
 use crate::policy::IdleWish;
 
@@ -38,7 +38,7 @@ const BURST: &str = ":burst=";
 /// The grant of a job on each of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Units of one device, 1 to 100.
+    /// Units of one device, 1 to 100, or those of several whole GPUs: 200, 300, ...
     pub units: Units,
     /// The mechanism; None if the partitions have several, so that the device decides.
     pub mechanism: Option<Mechanism>,
@@ -137,11 +137,20 @@ impl FromStr for Entry {
             burst,
         };
         // Only one spelling is accepted: no `+25`, no `025`, no `:idle=default`.
-        let mut counts = [Some(entry.units), entry.burst].into_iter().flatten();
-        if entry.to_string() != text || counts.any(|count| !(1..=100).contains(&count.0)) {
-            return Err(form());
+        match entry.to_string() == text && entry.is_possible() {
+            true => Ok(entry),
+            false => Err(form()),
         }
-        Ok(entry)
+    }
+}
+
+impl Entry {
+    /// Whether job_submit writes such an entry.
+    fn is_possible(&self) -> bool {
+        let is_of_gpus = |gpus| gpus <= MAX_GPUS && !self.per_task;
+        let is_part = |units: Units| (1..=Units::WHOLE.0).contains(&units.0);
+        let is_units = is_part(self.units) || self.units.gpus().is_some_and(is_of_gpus);
+        is_units && self.burst.is_none_or(is_part)
     }
 }
 
@@ -156,16 +165,16 @@ mod tests {
         let mechanisms = Mechanism::ALL.into_iter().map(Some).chain(any);
         mechanisms.flat_map(|mechanism| {
             IdleWish::ALL.into_iter().flat_map(move |wish| {
-                (1..=100).flat_map(move |units| {
+                let parts = (1..=100).flat_map(|units| [(units, false), (units, true)]);
+                let several = (2..=MAX_GPUS).map(|gpus| (gpus * 100, false));
+                parts.chain(several).flat_map(move |(units, per_task)| {
                     let bursts = [None, Some(Units(1)), Some(Units(75)), Some(Units(100))];
-                    bursts.into_iter().flat_map(move |burst| {
-                        [false, true].map(|per_task| Entry {
-                            units: Units(units),
-                            mechanism,
-                            per_task,
-                            wish,
-                            burst,
-                        })
+                    bursts.map(|burst| Entry {
+                        units: Units(units),
+                        mechanism,
+                        per_task,
+                        wish,
+                        burst,
                     })
                 })
             })
@@ -234,6 +243,10 @@ mod tests {
             "v1:units=+25:mech=mig",
             "v1:units=0:mech=mig",
             "v1:units=101:mech=mig",
+            "v1:units=250:mech=mig",
+            "v1:units=1700:mech=mig",
+            "v1:units=0200:mech=mig",
+            "v1:units=200:mech=mig:per=task",
             "v1:units=25:mech=MIG",
             "v1:units=25:mech=mig ",
             "v1:units=25:mech=mig:units=50",
@@ -284,7 +297,7 @@ mod tests {
         fn only_texts_in_the_form_that_gpufrac_writes_are_accepted(
             parts in proptest::collection::vec(
                 proptest::sample::select(vec![
-                    "v1:", "units=", "25", "0", "100", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off", ":burst=", "75",
+                    "v1:", "units=", "25", "0", "100", "400", ":mech=", "mig", "mps", "any", ":per=task", ":per=", "task", ":idle=", "long", "off", ":burst=", "75",
                     "default", ":", "=", " ", "+", "v2:",
                 ]),
                 0..10,

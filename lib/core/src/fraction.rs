@@ -12,6 +12,9 @@ mod tests;
 /// Decimals that a fraction may have. One unit is 0.01, so six decimals are enough.
 pub const MAX_DECIMALS: usize = 6;
 
+/// The most GPUs of a node, if gpufrac.toml does not name them.
+pub const MAX_GPUS: u32 = 16;
+
 /// An exact part of one GPU, 0 < f <= 1, kept as a reduced ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -261,6 +264,23 @@ impl Units {
     /// As part of a GPU; of none, and of more than a GPU, the whole.
     pub fn fraction(self) -> Fraction {
         Fraction::new(self.0, 100).unwrap_or(Fraction::ONE)
+    }
+
+    /// The units of this number of whole GPUs.
+    pub fn of_gpus(gpus: u32) -> Units {
+        Units(gpus.saturating_mul(Units::WHOLE.0))
+    }
+
+    /// The number of whole GPUs; None for a part of a GPU, and for whole GPUs and a part.
+    pub fn gpus(self) -> Option<u32> {
+        let is_whole = self.0 > 0 && self.0.is_multiple_of(Units::WHOLE.0);
+        is_whole.then_some(self.0 / Units::WHOLE.0)
+    }
+
+    /// The units on each GPU of a job with these units.
+    #[must_use]
+    pub fn of_each_gpu(self) -> Units {
+        self.min(Units::WHOLE)
     }
 }
 

@@ -47,8 +47,8 @@ pub struct Lease {
     pub state: LeaseState,
     /// Slurm's job id; each component of a heterogeneous job has its own.
     pub job_id: JobId,
-    /// The number of the slice among those of the job on this node, from 0. Only a job with a slice for each task has
-    /// more than one.
+    /// The number of the slice among those of the job on this node, from 0. Only a job with a slice for each task,
+    /// or with several whole GPUs, has more than one.
     pub number: u32,
     /// How often Slurm restarted the job before this run.
     pub restart_count: u32,

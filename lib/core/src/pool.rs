@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::fraction::{MemoryMib, Units};
+use crate::fraction::{MAX_GPUS, MemoryMib, Units};
 use crate::geometry::Geometry;
 use crate::hostlist::Hostlist;
 use crate::ids::{DeviceIndex, GpuIndex};
@@ -163,6 +163,13 @@ impl Pool {
     /// Whether a whole GPU can be lent as one device of Slurm.
     pub fn lends_whole(&self) -> bool {
         self.layout.entry(Units::WHOLE).is_some()
+    }
+
+    /// The most GPUs of this pool on a node.
+    pub fn most_gpus(&self) -> u32 {
+        let named = self.gpus.as_ref().map(Vec::len);
+        let named = named.and_then(|gpus| u32::try_from(gpus).ok());
+        named.unwrap_or(MAX_GPUS).min(MAX_GPUS)
     }
 }
 

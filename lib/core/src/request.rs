@@ -3,10 +3,10 @@
 //! ```text
 //! list     = item { "," item }
 //! item     = [ "gres:" | "gres/" ] name { (":" | "=") word }
-//! gpufrac  = [ mechanism ":" ] ( decimal | memory | units )
+//! gpufrac  = [ mechanism ":" ] ( decimal | memory | integer )
 //! ```
-//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`. An integer above one is a number of units, which
-//! gpufrac itself wrote earlier.
+//! Examples: `gpufrac:0.25`, `gpufrac:mig:.25`, `gpufrac:10G`. An integer above one is a number of whole GPUs, or, next
+//! to devices or shares, the number of units that gpufrac itself wrote earlier.
 //! `gpu:0.25`, and `gpu:gpufrac:0.25`, which `--gpus-per-node` makes of its value, mean the same: Slurm has no parts
 //! of `gpu`.
 //! Names of GRES are case-sensitive in Slurm. `GPUFRAC:0.25` is refused with a hint; `GPU` and `Shard` fall under the

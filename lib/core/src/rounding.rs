@@ -13,8 +13,22 @@ pub(crate) enum Demand {
     Fraction(Fraction),
     /// At least this much memory.
     Memory(MemoryMib),
+    /// This number of whole GPUs on a node.
+    Gpus(u32),
     /// Exactly this size: a request that gpufrac rounded earlier.
     Units(Units),
+}
+
+impl Demand {
+    /// The number of whole GPUs; None for a part of one, and for memory.
+    pub(crate) fn gpus(self) -> Option<u32> {
+        match self {
+            Demand::Fraction(Fraction::ONE) => Some(1),
+            Demand::Gpus(gpus) => Some(gpus),
+            Demand::Units(units) => units.gpus(),
+            Demand::Fraction(_) | Demand::Memory(_) => None,
+        }
+    }
 }
 
 /// The grant for a request.
@@ -22,11 +36,11 @@ pub(crate) enum Demand {
 pub(crate) struct Grant<'a> {
     /// The entry for the node.
     pub(crate) entry: Entry,
-    /// The size; if pools differ, the smallest memory and fraction among them.
+    /// The size of each slice; if pools differ, the smallest memory and fraction among them.
     pub(crate) size: MenuEntry,
     /// The pools, each of which can serve the request.
     pub(crate) pools: Vec<&'a Pool>,
-    /// The Type of their devices, if the grant is a whole GPU.
+    /// The Type of their devices, if the grant is one whole GPU or several.
     pub(crate) whole: Option<&'static str>,
     /// Whether one of the pools alone would have given less.
     pub(crate) lifted: bool,
@@ -37,6 +51,11 @@ pub(crate) struct Grant<'a> {
 pub(crate) enum NoGrant {
     /// The request is for a whole GPU, and no pool lends one.
     NoWhole,
+    /// The request is for more whole GPUs than a pool has on a node.
+    TooManyGpus {
+        /// The most that a pool has on a node.
+        most: u32,
+    },
     /// The request is larger than every size.
     TooLarge,
     /// No size has this price.
@@ -51,10 +70,7 @@ pub(crate) const MAX_LISTED_SIZES: usize = 8;
 /// The smallest size that answers `demand` and is on the menu of every pool, so that Slurm may start the job on any
 /// of them. Pools of whole GPUs serve requests that no other pool can.
 pub(crate) fn grant<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
-    if matches!(
-        demand,
-        Demand::Fraction(Fraction::ONE) | Demand::Units(Units::WHOLE)
-    ) {
+    if demand.gpus().is_some() {
         return whole(pools, demand);
     }
     let is_part = |pool: &&&Pool| pool.layout.kind != LayoutKind::Whole;
@@ -86,14 +102,25 @@ pub(crate) fn least<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>,
 fn whole<'a>(pools: &[&'a Pool], demand: Demand) -> Result<Grant<'a>, NoGrant> {
     let mut lending: Vec<&Pool> = pools.iter().filter(|p| p.lends_whole()).copied().collect();
     lending.sort_by_key(|pool| pool.layout.kind != LayoutKind::Whole);
+    let gpus = demand.gpus().unwrap_or(1);
+    let most = lending.iter().map(|pool| pool.most_gpus()).max();
+    if let Some(most) = most.filter(|most| *most < gpus) {
+        return Err(NoGrant::TooManyGpus { most });
+    }
     let enough = |grant: &Grant<'_>| match demand {
         Demand::Memory(memory) => grant.size.memory >= memory,
-        _ => true,
+        // Slurm starts no job on nodes with fewer GPUs.
+        _ => grant.pools.iter().any(|pool| pool.most_gpus() >= gpus),
     };
     let of_type = |name| {
         let same = lending.iter().filter(|pool| pool.type_name() == name);
         let grant = Grant::of(same.copied().collect(), Units::WHOLE)?;
+        let entry = Entry {
+            units: Units::of_gpus(gpus),
+            ..grant.entry
+        };
         Some(Grant {
+            entry,
             whole: Some(name),
             ..grant
         })
@@ -142,6 +169,7 @@ fn fitting(pool: &Pool, demand: Demand) -> Option<&MenuEntry> {
     pool.layout.menu.iter().find(|size| match demand {
         Demand::Fraction(fraction) => size.fraction.covers(fraction),
         Demand::Memory(memory) => size.memory >= memory,
+        Demand::Gpus(_) => size.units == Units::WHOLE,
         Demand::Units(units) => size.units == units,
     })
 }

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use crate::entry::Entry;
-use crate::fraction::{Fraction, Units};
+use crate::fraction::{Fraction, MAX_GPUS, Units};
 use crate::layout::MenuEntry;
 use crate::request::GresForm;
 use crate::rounding;
@@ -38,18 +38,25 @@ use texts::Texts;
 /// Slurm divides among steps.
 #[must_use]
 pub fn beyond_job(own: &str, step: &Entry, form: GresForm) -> Option<String> {
-    let fraction = Fraction::parse_decimal(own).ok()?;
-    if form == GresForm::Slash && fraction == Fraction::ONE && step.units < Units::WHOLE {
+    let (held, words) = match own.parse::<u32>() {
+        Ok(gpus @ 2..=MAX_GPUS) => (Units::of_gpus(gpus), format!("{gpus} GPUs")),
+        _ => {
+            let fraction = Fraction::parse_decimal(own).ok()?;
+            (Units(fraction.ceil_of(100)), format!("{fraction} of a GPU"))
+        }
+    };
+    let is_counted_in_devices = form == GresForm::Slash || held > Units::WHOLE;
+    if is_counted_in_devices && held >= Units::WHOLE && step.units < Units::WHOLE {
         return Some(
-            "gpufrac: the job has a whole GPU, which Slurm does not divide among steps; leave --gres out, with --overlap \
+            "gpufrac: the job has whole GPUs, which Slurm does not divide among steps; leave --gres out, with --overlap \
              for steps side by side"
                 .to_owned(),
         );
     }
-    (step.units.0 > fraction.ceil_of(100)).then(|| {
+    (step.units > held).then(|| {
         format!(
-            "gpufrac: the job has {fraction} of a GPU on each of its nodes, and a step can have no more of it; \
-             write at most --gres=gpufrac:{fraction}, or leave --gres out for all of it"
+            "gpufrac: the job has {words} on each of its nodes, and a step can have no more of it; \
+             write at most --gres=gpufrac:{own}, or leave --gres out for all of it"
         )
     })
 }
@@ -101,7 +108,10 @@ fn decide_by_own_name(
     let Some(fraction) = fraction else {
         return Ok(Verdict::Untouched);
     };
-    let granted = granted::grant(config, &destination, &fraction, occasion)?;
+    let granted = granted::grant(config, &destination, &fraction, request.form, occasion)?;
+    if !granted.is_counted_in_devices(request.form) {
+        conflicts::refuse_shares_of_own_nodes(request)?;
+    }
     if fraction.option == FractionOption::TresPerTask {
         tasks::fit(&destination, request, &granted.grant.entry)?;
     }

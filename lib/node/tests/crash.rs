@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::scene::{NEXT, Next, Scene, VICTIM, kept, mig, shared, switched, tasks};
+use common::scene::{NEXT, Next, Scene, VICTIM, gpus, kept, mig, shared, switched, tasks};
 use common::shares::{Control, Kind};
 use common::{Job, World, at_once, job, job_of_tasks, may_run};
 use gpufrac_core::lease::LeaseState;
@@ -46,7 +46,7 @@ impl Scene {
                     id: self.victim.id + 10 * (1 + ended),
                     ..self.victim
                 };
-                if victim.tasks > 0 {
+                if victim.slices() > 1 {
                     self.world.slurm_counts(victim);
                 }
                 self.world.prolog(victim).ok();
@@ -59,7 +59,7 @@ impl Scene {
                     .iter()
                     .filter(|record| record["job"] == victim.id)
                     .count();
-                assert_eq!(records, victim.tasks.max(1) as usize, "{point} {next:?}");
+                assert_eq!(records, victim.slices(), "{point} {next:?}");
             }
         }
     }
@@ -243,6 +243,38 @@ fn killed_at_every_step_of_two_slices_in_one_instance() {
     let second = second.into_iter().filter(|point| point.ends_with("@2"));
     let all: Vec<&str> = first.into_iter().chain(second).collect();
     scene.carving_killed_at(&all);
+}
+
+/// At the steps on the first GPU, and on the last.
+fn of_gpus(points: &[&'static str]) -> Vec<&'static str> {
+    let last = points.iter().map(|point| &*format!("{point}@3").leak());
+    points.iter().copied().chain(last).collect()
+}
+
+#[test]
+fn killed_at_every_step_of_several_gpus() {
+    at_once(["carving", "release"], |what| {
+        let Some(scene) = gpus(Kind::Mig) else {
+            return;
+        };
+        match what {
+            "carving" => scene.carving_killed_at(&of_gpus(failpoint::CARVE)),
+            _ => scene.release_killed_at(&of_gpus(failpoint::RELEASE)),
+        }
+    });
+}
+
+#[test]
+fn any_call_of_several_gpus_fails() {
+    at_once(["carving", "release"], |what| {
+        let Some(scene) = gpus(Kind::Mig) else {
+            return;
+        };
+        match what {
+            "carving" => scene.every_call_of_carving(What::Fail(999), 10),
+            _ => scene.every_call_of_release(What::KillAfter, 10),
+        }
+    });
 }
 
 #[test]

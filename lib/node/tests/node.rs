@@ -378,7 +378,9 @@ fn an_impossible_request_ends_the_job_and_drains_no_node() {
         Ended::of(command.env(name, value).output().unwrap())
     };
     world.slurm_knows(job(9, 0, 25));
-    two("SLURM_JOB_GPUS", "0,1").ok().says("one slice per node");
+    two("SLURM_JOB_GPUS", "0,1")
+        .ok()
+        .says("not all of them are whole GPUs");
     // Shares without a fraction.
     world.slurm_says(9, "running gres:shard:5 0");
     two("SPANK_GPUFRAC", "v1:units=25:mech=mig")

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 
-use common::scene::{NEXT, Next, Scene, kept, mig, shared, switched, tasks};
+use common::scene::{NEXT, Next, Scene, gpus, kept, mig, shared, switched, tasks};
 use common::shares::Kind;
 use common::{Job, at_once};
 use test_seed::Dice;
@@ -130,7 +130,7 @@ impl Kills<'_> {
                 ..victim
             },
         };
-        if victim.tasks > 0 {
+        if victim.slices() > 1 {
             self.scene.world.slurm_counts(victim);
         }
         self.scene.before_life(self.lives);
@@ -171,7 +171,7 @@ impl Kills<'_> {
         if self.program == Program::Epilog {
             let records = world.usage();
             let own = records.iter().filter(|record| record["job"] == victim.id);
-            assert_eq!(own.count(), victim.tasks.max(1) as usize, "usage records");
+            assert_eq!(own.count(), victim.slices(), "usage records");
         }
         run.code.is_none()
     }
@@ -234,6 +234,7 @@ fn killed_at_any_call_with_instances() {
         ("beside a foreign instance", &mig),
         ("two slices", &|| tasks(Kind::Mig)),
         ("an instance that is kept", &kept),
+        ("several GPUs", &|| gpus(Kind::Mig)),
     ]);
 }
 
@@ -274,7 +275,12 @@ fn killed_at_any_call_with_a_daemon_in_an_instance() {
 
 #[test]
 fn killed_at_any_call_with_time_slices() {
-    killed_with(Kind::Timeslice);
+    let kind = Kind::Timeslice;
+    killed(&[
+        ("alone", &|| shared(kind, false)),
+        ("beside a job", &|| shared(kind, true)),
+        ("several GPUs", &|| gpus(kind)),
+    ]);
 }
 
 #[test]

@@ -147,9 +147,9 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
         .at_ms
         .saturating_add(notice.ends_in.as_millis() as u64);
     let what = format!(
-        "Your job {} holds {} of a GPU ({}) on node {}. It will be {} at {}, {} after this message was written, unless this changes.",
+        "Your job {} holds {} ({}) on node {}. It will be {} at {}, {} after this message was written, unless this changes.",
         record.job,
-        plain(&record.fraction),
+        words::amount(&record.fraction),
         plain(&record.profile),
         plain(&record.node),
         words::end(notice.action),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_core::fraction::Fraction;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::{Lease, LeaseState};
 
@@ -89,7 +90,11 @@ impl Daemon {
         let step = interval * FIRST_SAMPLES_PER_POINT;
         let record = record.unwrap_or_else(|| {
             let began_unix = self.outside.clock.unix(watch.began);
-            Record::new(lease, began_unix, step)
+            let mut record = Record::new(lease, began_unix, step);
+            if slices > 1 && lease.fraction == Fraction::ONE {
+                record.fraction = slices.to_string();
+            }
+            record
         });
         WatchedJob::new(leases, watch, record)
     }

@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::measure::sample::{Activity, Sample, Source};
 use crate::report::metrics::SliceMetrics;
 
-/// The state of a watched job with its leases on this node: one, or several if each task has a slice.
+/// The state of a watched job with its leases on this node: one, or several if each task has a slice or the job has several GPUs.
 pub(super) struct WatchedJob {
     /// The first lease. Properties of the job, such as its user and its wish, are the same in all leases.
     pub(super) lease: Lease,

@@ -10,7 +10,7 @@ use crate::keep::evidence::{Decision, Event, Record, VERSION};
 use crate::measure::sample::Source;
 use crate::report::chart;
 use crate::report::words::{
-    clipped, done, event_time, listed, plain, remedies, rule, span_ms, stall, utc, wrapped,
+    amount, clipped, done, event_time, listed, plain, remedies, rule, span_ms, stall, utc, wrapped,
 };
 
 /// The largest file that is read; records are much smaller.
@@ -223,8 +223,8 @@ fn head(record: &Record, width: usize) -> Vec<String> {
             plain(&record.partition)
         ),
         format!(
-            "slice: {} of a GPU of pool {} ({}), {:.1} GiB, device {}",
-            plain(&record.fraction),
+            "slice: {} of pool {} ({}), {:.1} GiB, device {}",
+            amount(&record.fraction),
             plain(&record.pool),
             plain(&record.profile),
             (gib * 10.0).floor() / 10.0,

@@ -38,6 +38,14 @@ pub(crate) fn span_ms(length: u64) -> String {
     span(Duration::from_millis(length))
 }
 
+/// The amount in a record: `0.25 of a GPU`, `4 GPUs`.
+pub(crate) fn amount(fraction: &str) -> String {
+    match fraction.parse::<u32>() {
+        Ok(gpus @ 2..) => format!("{gpus} GPUs"),
+        _ => format!("{} of a GPU", plain(fraction)),
+    }
+}
+
 /// A text of others on one line. Characters that would move a terminal's cursor, end a header, or are not allowed in
 /// XML become `?`.
 pub(crate) fn plain(text: &str) -> String {
@@ -266,6 +274,17 @@ mod tests {
         assert_eq!(span_ms(59_999), "59s");
         assert_eq!(span_ms(4_859_000), "1h 20m");
         assert!(!span_ms(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn whole_gpus_are_counted() {
+        for (fraction, words) in [
+            ("0.25", "0.25 of a GPU"),
+            ("1", "1 of a GPU"),
+            ("4", "4 GPUs"),
+        ] {
+            assert_eq!(amount(fraction), words);
+        }
     }
 
     #[test]

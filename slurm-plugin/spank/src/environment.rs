@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 
+use gpufrac_core::fraction::Fraction;
 use gpufrac_core::lease::Lease;
 use slurm_sys::spank::{Spank, SpankError};
 
@@ -67,9 +68,9 @@ pub enum EnvironmentError {
 /// Names and values.
 type Variables = Vec<(&'static str, String)>;
 
-/// Sets the variables of a task with a slice; replaces the user's values. With several slices, which the batch script
-/// of a job with a slice per task has, the script sees all devices, and the other variables describe the first slice.
-/// `libraries`: the libraries that pools of this node preload.
+/// Sets the variables of a task with a slice; replaces the user's values. With several slices, which a job of several
+/// GPUs has, and the batch script of a job with a slice per task, the task sees all devices in the order of their
+/// numbers, and the other variables describe the first slice. `libraries`: the libraries that pools of this node preload.
 pub fn set(
     spank: Spank,
     lease: &Lease,
@@ -114,7 +115,7 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
     let mut variables = vec![
         ("CUDA_VISIBLE_DEVICES", device.clone()),
         ("NVIDIA_VISIBLE_DEVICES", device),
-        ("GPUFRAC_FRACTION", lease.fraction.to_string()),
+        ("GPUFRAC_FRACTION", fraction(lease, all)),
         ("GPUFRAC_MECHANISM", lease.mechanism().to_string()),
         ("GPUFRAC_PROFILE", lease.kind()),
         ("GPUFRAC_MEMORY_MIB", memory.to_string()),
@@ -155,6 +156,14 @@ fn variables(lease: &Lease, all: &[Lease]) -> Option<Variables> {
         variables.push(("GPUFRAC_HINTS", "1".to_owned()));
     }
     Some(variables)
+}
+
+/// The fraction of a slice, or the number of whole GPUs.
+fn fraction(lease: &Lease, all: &[Lease]) -> String {
+    match lease.fraction == Fraction::ONE {
+        true => all.len().to_string(),
+        false => lease.fraction.to_string(),
+    }
 }
 
 /// Removes the variables that a step inherited from another job's slice. Variables that the user set stay, such as

@@ -42,9 +42,11 @@ pub struct JobSlice {
     step: StepOf,
     /// The reason why no task of this step may start.
     unfit: Option<Unfit>,
-    /// The leases that the prolog wrote: none, one, or one for each task of the job on this node.
+    /// The leases that the prolog wrote: none, one, one for each task of the job on this node, or one for each GPU.
     leases: Vec<Lease>,
-    /// The slices of this step's tasks, if the job has several.
+    /// The leases of the devices that Slurm gave to this step.
+    own: Vec<Lease>,
+    /// The slices of this step's tasks, if each task has its own.
     claims: Option<Claims>,
     /// The findings of `gpufrac node-setup`; None on a node without pools.
     record: Option<NodeRecord>,
@@ -115,6 +117,7 @@ impl JobSlice {
                 step,
                 unfit: None,
                 leases: Vec::new(),
+                own: Vec::new(),
                 claims: None,
                 record: None,
                 count_name: node.config.count_name,
@@ -126,7 +129,9 @@ impl JobSlice {
         // Job ids start again if Slurm lost its state, so a lease of another user belongs to another job.
         leases.retain(|lease| lease.user_id == step.user_id);
         let claims = match step.tasks {
-            Some(tasks) if leases.len() > 1 => Some(Claims::take(&node.locks()?, &leases, tasks)?),
+            Some(tasks) if are_of_tasks(&leases) => {
+                Some(Claims::take(&node.locks()?, &leases, tasks)?)
+            }
             _ => None,
         };
         let record = node.record()?;
@@ -140,8 +145,13 @@ impl JobSlice {
                 && step.given.is_some()
                 && without::is_noted(&node.run, step.job_id, step.user_id)?,
         };
+        let is_given = |lease: &&Lease| match &step.given {
+            Given::Devices { indexes, .. } => indexes.contains(&lease.slice.device_index),
+            Given::Nothing | Given::Untold => true,
+        };
         Ok(Self {
             unfit: comparison.unfit(&leases),
+            own: leases.iter().filter(is_given).cloned().collect(),
             step,
             leases,
             claims,
@@ -182,14 +192,15 @@ impl JobSlice {
         }
     }
 
-    /// The slices of a task: its own, or all of the job if it is not a task of srun (`None`).
+    /// The slices of a task: its own, or all of the step if its tasks have none of their own, or if it is not a task of
+    /// srun (`None`).
     fn of_task(&self, task: Option<usize>) -> &[Lease] {
         match (&self.claims, task) {
             (Some(claims), Some(task)) => {
                 let position = claims.slice_of(task);
                 self.leases.get(position..=position).unwrap_or_default()
             }
-            _ => &self.leases,
+            _ => &self.own,
         }
     }
 
@@ -234,8 +245,11 @@ impl JobSlice {
     fn leases_of_step(&self) -> &[Lease] {
         let is_confirmed = self.leases.iter().all(|lease| lease.confirmed);
         let is_compared = self.step.given.is_some() && self.unfit.is_none();
+        let inside = self.leases_inside();
         match is_confirmed || is_compared {
-            true => self.leases_inside(),
+            // The step may have some of the GPUs of its job.
+            true if is_compared && !inside.is_empty() => &self.own,
+            true => inside,
             false => &[],
         }
     }
@@ -252,5 +266,14 @@ impl JobSlice {
             true => &[],
             false => &self.leases,
         }
+    }
+}
+
+/// Whether each lease is for a task: then all are of one device.
+fn are_of_tasks(leases: &[Lease]) -> bool {
+    let device = |lease: &Lease| lease.slice.device_index;
+    match leases {
+        [first, second, ..] => device(first) == device(second),
+        _ => false,
     }
 }

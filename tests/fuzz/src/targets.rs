@@ -193,8 +193,8 @@ pub(crate) fn gres_of_nodes(input: &[u8]) {
     }
     let asked = Asked::from(&info);
     for device in CONFIG.devices_of_node("gn01", 8) {
-        asked.units(&device);
-        if let Some(units) = grant::units_of_tres(&asked.per_node, &device) {
+        asked.units(&[device]);
+        if let Some(units) = grant::units_of_tres(&asked.per_node, &[device]) {
             grant::menu_entry(&device, units);
         }
     }

@@ -125,7 +125,7 @@ fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
     let known = items.into_iter().filter_map(|item| match item.kind {
         Kind::Gpufrac { amount, .. } => {
             let units = match amount {
-                Amount::Units(units) => Some(units),
+                Amount::Integer(units) => Some(units),
                 Amount::Fraction(Fraction::ONE) => Some(1),
                 Amount::Fraction(_) | Amount::Memory(_) => None,
             };

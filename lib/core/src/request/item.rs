@@ -30,8 +30,8 @@ pub enum Amount {
     Fraction(Fraction),
     /// At least this much memory.
     Memory(MemoryMib),
-    /// An integer above one: units, which gpufrac wrote earlier.
-    Units(u64),
+    /// An integer above one: whole GPUs, or units, which gpufrac wrote earlier.
+    Integer(u64),
 }
 
 /// One item of a list.

@@ -100,7 +100,7 @@ fn units_of_a_pair() {
     ] {
         let expected = Kind::Gpufrac {
             mechanism: None,
-            amount: Amount::Units(units),
+            amount: Amount::Integer(units),
         };
         assert_eq!(one(text), expected);
     }

@@ -15,7 +15,7 @@ pub(super) fn amount(text: &str, item: String) -> Result<Amount, RequestError> {
         Ok(fraction) => Ok(Amount::Fraction(fraction)),
         Err(FractionError::OverOne) if text.bytes().all(|b| b.is_ascii_digit()) => {
             // A number that does not fit into u64 counts as the largest one.
-            Ok(Amount::Units(text.parse().unwrap_or(u64::MAX)))
+            Ok(Amount::Integer(text.parse().unwrap_or(u64::MAX)))
         }
         Err(source) => Err(match other_notation(text) {
             Some(decimal) => RequestError::Decimal { item, decimal },

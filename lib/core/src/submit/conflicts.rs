@@ -82,14 +82,19 @@ pub(super) fn fraction_alone(
     if let Some(option) = bound_to_gpu(request) {
         return Err(Refusal::PerGpu { option });
     }
+    if destination.pools.is_empty() {
+        return Err(not_served(config, request));
+    }
+    Ok(())
+}
+
+/// Refuses shares for a job that has its nodes alone: Slurm then gives whole devices and no shares.
+pub(super) fn refuse_shares_of_own_nodes(request: &JobRequest<'_>) -> Result<(), Refusal> {
     if request.exclusive {
         return Err(Refusal::Exclusive);
     }
     if request.core_spec {
         return Err(Refusal::CoreSpec);
-    }
-    if destination.pools.is_empty() {
-        return Err(not_served(config, request));
     }
     Ok(())
 }
@@ -101,6 +106,7 @@ pub(super) fn refuse_raw(
     occasion: Occasion,
     name: &'static str,
     reason: RawReason,
+    gpus: u64,
 ) -> Result<(), Refusal> {
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
     let closed = destination.partitions.iter().find(|name| !allowed(name));
@@ -112,10 +118,13 @@ pub(super) fn refuse_raw(
         Some(_) if !destination.named => Err(Refusal::RawUnknownPartition { name }),
         Some(partition) => {
             let (sizes, elsewhere) = instead_of_gpus(config, destination);
+            let mut lending = destination.pools.iter().filter(|pool| pool.lends_whole());
+            let has_enough = lending.any(|pool| u64::from(pool.most_gpus()) >= gpus);
             Err(Refusal::Raw {
                 name,
                 partition: (*partition).to_owned(),
                 reason,
+                gpus: if has_enough { gpus } else { 1 },
                 sizes,
                 elsewhere,
             })

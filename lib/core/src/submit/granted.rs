@@ -8,9 +8,10 @@ use super::requested::RequestedFraction;
 use super::types;
 use crate::config::Config;
 use crate::fraction::Fraction;
+use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
-use crate::request;
+use crate::request::{self, GresForm};
 use crate::rounding::{self, Demand, Grant, NoGrant};
 
 /// The grant for a fraction, with the Type of devices.
@@ -18,6 +19,23 @@ pub(super) struct Granted<'a> {
     pub(super) grant: Grant<'a>,
     /// The Type to write with the shares; None if any device will do.
     pub(super) shard_type: Option<&'static str>,
+}
+
+impl Granted<'_> {
+    /// Whether Slurm counts the grant in whole devices; otherwise in shares of one device.
+    ///
+    /// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends (`_job_dealloc`
+    /// in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a whole GPU is
+    /// requested as all shares of a device. A job cannot have shares of two devices there.
+    pub(super) fn is_counted_in_devices(&self, form: GresForm) -> bool {
+        let is_never_shared = self.grant.pools.iter().any(|pool| is_never_shared(pool));
+        self.grant.whole.is_some() && (form == GresForm::Slash || is_never_shared)
+    }
+}
+
+/// Whether the GPUs of a pool are only lent whole.
+fn is_never_shared(pool: &Pool) -> bool {
+    pool.layout.kind == LayoutKind::Whole
 }
 
 /// Rounds a fraction up, and checks the size against the rules of the partitions.
@@ -28,15 +46,29 @@ pub(super) fn grant<'a>(
     config: &Config,
     destination: &Destination<'a>,
     requested: &RequestedFraction<'_>,
+    form: GresForm,
     occasion: Occasion,
 ) -> Result<Granted<'a>, Refusal> {
-    let pools = candidates(destination, requested)?;
+    let mut pools = candidates(destination, requested)?;
+    if form == GresForm::Colon && requested.demand.gpus() > Some(1) {
+        keep_never_shared(config, destination, requested.demand, &mut pools)?;
+    }
     let granted = match occasion {
         // A step divides the slice of its job. Only the node knows the pool of the slice.
         Occasion::Step => rounding::least(&pools, requested.demand),
         Occasion::Submit | Occasion::Modify => rounding::grant(&pools, requested.demand),
     };
-    let no_grant = |reason| no_grant(config, destination, &pools, requested, occasion, reason);
+    let no_grant = |reason| {
+        no_grant(
+            config,
+            destination,
+            &pools,
+            requested,
+            form,
+            occasion,
+            reason,
+        )
+    };
     let grant = granted.map_err(no_grant)?;
     if occasion == Occasion::Step {
         return Ok(Granted {
@@ -74,6 +106,31 @@ fn candidates<'a>(
     Ok(pools)
 }
 
+/// Removes the pools of which this Slurm cannot count several whole GPUs.
+fn keep_never_shared(
+    config: &Config,
+    destination: &Destination<'_>,
+    demand: Demand,
+    pools: &mut Vec<&Pool>,
+) -> Result<(), Refusal> {
+    if !pools.iter().any(|pool| pool.lends_whole()) {
+        return Ok(());
+    }
+    pools.retain(|pool| is_never_shared(pool));
+    if !pools.is_empty() {
+        return Ok(());
+    }
+    let mut elsewhere = partitions_with(config, demand);
+    elsewhere.retain(|name| {
+        let there = config.pools_of_partition(name);
+        there.iter().any(|pool| is_never_shared(pool))
+    });
+    Err(Refusal::SeveralTooEarly {
+        destination: destination.title(),
+        elsewhere,
+    })
+}
+
 fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
     let mut found: Vec<Mechanism> = pools.iter().map(|pool| pool.mechanism).collect();
     found.sort_unstable();
@@ -105,6 +162,7 @@ fn no_grant(
     destination: &Destination<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
+    form: GresForm,
     occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
@@ -123,6 +181,11 @@ fn no_grant(
             destination: title,
             sizes: fractions(&sizes),
             elsewhere: partitions_with(config, Demand::Fraction(Fraction::ONE)),
+        },
+        (NoGrant::TooManyGpus { most }, demand) => Refusal::TooManyGpus {
+            text,
+            most,
+            meant: demand.gpus().and_then(|gpus| Fraction::new(gpus, 100).ok()),
         },
         (NoGrant::TooLarge, _) => Refusal::TooLarge {
             option,
@@ -143,7 +206,7 @@ fn no_grant(
             destination: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
             sizes: fractions(&sizes),
-            by: single_mechanisms(config, destination, pools, requested, occasion),
+            by: single_mechanisms(config, destination, pools, requested, form, occasion),
             named: destination.named,
             one: destination.partitions.len() == 1,
         },
@@ -156,6 +219,7 @@ fn single_mechanisms(
     destination: &Destination<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
+    form: GresForm,
     occasion: Occasion,
 ) -> Vec<Mechanism> {
     let mut found = mechanisms(pools);
@@ -169,7 +233,7 @@ fn single_mechanisms(
             text: String::new(),
             ..*requested
         };
-        grant(config, destination, &requested, occasion).is_ok()
+        grant(config, destination, &requested, form, occasion).is_ok()
     });
     found
 }

@@ -40,16 +40,29 @@ pub enum Refusal {
         "gpufrac: two fractions in one request; a job gets one slice on each node: write a single --gres=gpufrac:0.25"
     )]
     TwoFractions,
-    /// The fraction is more than one GPU.
-    #[error("gpufrac: {text:?} is over 1, and a fraction is at most one GPU; {}", meant.map_or_else(
-        || "write for example --gres=gpufrac:0.25".to_owned(),
+    /// The request is for more whole GPUs than a pool has on a node.
+    #[error("gpufrac: {text:?} is more whole GPUs than a job can have of a node (at most {most}); {}", meant.map_or_else(
+        || format!("write at most --gres=gpufrac:{most}, with --nodes for several nodes"),
         |fraction| format!("for {}% of a GPU write --gres=gpufrac:{fraction}", fraction.ceil_of(100)),
     ))]
-    OverOne {
+    TooManyGpus {
         /// The item as written.
         text: String,
+        /// The most GPUs of a pool on a node.
+        most: u32,
         /// The fraction, if the number was meant as a percentage.
         meant: Option<Fraction>,
+    },
+    /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are in use.
+    #[error(
+        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}",
+        partitions_of_gpus(elsewhere)
+    )]
+    SeveralTooEarly {
+        /// Where the job may run.
+        destination: String,
+        /// Partitions with GPUs that are only lent whole.
+        elsewhere: Vec<String>,
     },
     /// A fraction and `gpu` in one request.
     #[error(
@@ -105,7 +118,7 @@ pub enum Refusal {
     NodeAndTask,
     /// A whole GPU for each task.
     #[error(
-        "gpufrac: a job holds slices of one GPU on each node, so that a task cannot have a whole one; write --gres=gpufrac:1 --ntasks-per-node=1, or a smaller fraction"
+        "gpufrac: whole GPUs are given to a job on each of its nodes, not to each task; write for example --gres=gpufrac:4 --ntasks-per-node=4 for four tasks with four GPUs, or a smaller fraction"
     )]
     WholePerTask,
     /// More tasks than a device has room for.
@@ -282,8 +295,9 @@ pub enum Refusal {
     },
     /// `shard` or `gpu` in a partition with pools.
     #[error(
-        "gpufrac: GPUs of partition {partition} are shared, and {name} cannot be asked for by itself{reason}; {}",
-        ways(FractionOption::Gres, sizes, elsewhere)
+        "gpufrac: GPUs of partition {partition} are shared, and {name} cannot be asked for by itself{reason}; {}{}",
+        ways(FractionOption::Gres, sizes, elsewhere),
+        several(*gpus, sizes)
     )]
     Raw {
         /// `shard` or `gpu`.
@@ -292,6 +306,8 @@ pub enum Refusal {
         partition: String,
         /// The reason.
         reason: RawReason,
+        /// The number of whole GPUs on a node that can be requested instead.
+        gpus: u64,
         /// The sizes where the job may run.
         sizes: Vec<Fraction>,
         /// Partitions that lend whole GPUs, if this one does not.
@@ -334,6 +350,9 @@ impl Refusal {
                 elsewhere: names, ..
             }
             | Refusal::NoWhole {
+                elsewhere: names, ..
+            }
+            | Refusal::SeveralTooEarly {
                 elsewhere: names, ..
             }
             | Refusal::TooLarge {
@@ -404,6 +423,24 @@ fn ways(option: FractionOption, sizes: &[Fraction], elsewhere: &[String]) -> Str
         ));
     }
     text
+}
+
+/// The request for several whole GPUs, if the sizes include a whole one.
+fn several(gpus: u64, sizes: &[Fraction]) -> String {
+    match gpus > 1 && sizes.last() == Some(&Fraction::ONE) {
+        true => format!("; for {gpus} whole GPUs write --gres=gpufrac:{gpus}"),
+        false => String::new(),
+    }
+}
+
+fn partitions_of_gpus(partitions: &[String]) -> String {
+    match partitions {
+        [] => String::new(),
+        names => format!(
+            ", or use GPUs that are never shared: --partition={}",
+            names.join(" or --partition=")
+        ),
+    }
 }
 
 fn served_by(partitions: &[String]) -> String {

@@ -7,7 +7,7 @@ use super::refusal::{FractionOption, RawReason, Refusal};
 use super::tasks;
 use super::texts::Texts;
 use crate::config::Config;
-use crate::fraction::{Fraction, Units};
+use crate::fraction::{Fraction, MAX_GPUS, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
@@ -22,6 +22,8 @@ pub(super) enum RequestedGpus<'a> {
     Raw {
         name: &'static str,
         reason: RawReason,
+        /// The number of GPUs, for `gpu`.
+        gpus: u64,
     },
     /// No GPU of a pool; `none` if the request says so explicitly or names another GPU.
     Nothing { none: bool },
@@ -78,13 +80,13 @@ pub(super) fn of<'a>(
             reason: RawReason::Unequal,
             ..
         } if destination.pools.is_empty() => Err(conflicts::not_served(config, request)),
-        RequestedGpus::Raw { name, reason } => {
-            conflicts::refuse_raw(config, destination, occasion, name, reason)?;
+        RequestedGpus::Raw { name, reason, gpus } => {
+            conflicts::refuse_raw(config, destination, occasion, name, reason, gpus)?;
             Ok(None)
         }
         RequestedGpus::Nothing { none } => {
             if let Some(name) = elsewhere.raw {
-                conflicts::refuse_raw(config, destination, occasion, name, RawReason::Plain)?;
+                conflicts::refuse_raw(config, destination, occasion, name, RawReason::Plain, 1)?;
                 return Ok(None);
             }
             let named = items
@@ -172,26 +174,29 @@ pub(super) fn read<'a>(
         Amount::Fraction(Fraction::ONE) if last_part(text) == "1" && pair(1) => {
             requested(Demand::Units(Units(1)))
         }
-        Amount::Units(units) => {
-            if pair(units)
-                && let Ok(units) = u32::try_from(units)
-            {
-                return requested(Demand::Units(Units(units)));
+        Amount::Integer(units) if pair(units) && units <= u64::from(u32::MAX) => {
+            let units = u32::try_from(units).unwrap_or(u32::MAX);
+            requested(Demand::Units(Units(units)))
+        }
+        Amount::Integer(_) if !shards.is_empty() && gpus.is_empty() => Ok(RequestedGpus::Raw {
+            name: "shard",
+            reason: RawReason::Unequal,
+            gpus: 1,
+        }),
+        Amount::Integer(_) if !gpus.is_empty() => Err(Refusal::WithGpu),
+        Amount::Integer(gpus) => {
+            let lending = pools.iter().filter(|pool| pool.lends_whole());
+            let most = lending.map(|pool| pool.most_gpus()).max();
+            let (limit, meant) = (most.unwrap_or(MAX_GPUS), percent(gpus));
+            let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
+            // Where no whole GPU is lent, that is the reason to give.
+            if gpus <= limit || most.is_none() && meant.is_none() {
+                return requested(Demand::Gpus(gpus));
             }
-            if !shards.is_empty() && gpus.is_empty() {
-                return Ok(RequestedGpus::Raw {
-                    name: "shard",
-                    reason: RawReason::Unequal,
-                });
-            }
-            if !gpus.is_empty() {
-                return Err(Refusal::WithGpu);
-            }
-            Err(Refusal::OverOne {
+            Err(Refusal::TooManyGpus {
                 text: request::quoted(text),
-                meant: u32::try_from(units)
-                    .ok()
-                    .and_then(|units| Fraction::new(units, 100).ok()),
+                most: limit,
+                meant,
             })
         }
         _ if !gpus.is_empty() => Err(Refusal::WithGpu),
@@ -199,6 +204,11 @@ pub(super) fn read<'a>(
         Amount::Fraction(fraction) => requested(Demand::Fraction(fraction)),
         Amount::Memory(memory) => requested(Demand::Memory(memory)),
     }
+}
+
+/// The fraction of a percentage.
+fn percent(number: u64) -> Option<Fraction> {
+    Fraction::new(u32::try_from(number).ok()?, 100).ok()
 }
 
 fn last_part(text: &str) -> &str {
@@ -225,7 +235,11 @@ fn is_pair(units: u64, shards: &[Count<'_>], gpus: &[Count<'_>], pools: &[&Pool]
                 let mut pools = pools.iter().filter(|pool| pool.lends_whole());
                 pools.any(|pool| pool.type_name() == name)
             };
-            units == 100 && gpu.count == Some(1) && gpu.type_name.is_some_and(lent)
+            let gpus = u32::try_from(units)
+                .ok()
+                .and_then(|units| Units(units).gpus());
+            let is_count = gpus.is_some_and(|gpus| gpu.count == Some(gpus.into()));
+            is_count && gpu.type_name.is_some_and(lent)
         }
         _ => false,
     }
@@ -246,12 +260,14 @@ fn raw_or_nothing(
             } else {
                 RawReason::Plain
             },
+            gpus: gpu.count.unwrap_or(1),
         };
     }
     if !shards.is_empty() {
         return RequestedGpus::Raw {
             name: "shard",
             reason: RawReason::Plain,
+            gpus: 1,
         };
     }
     RequestedGpus::Nothing {

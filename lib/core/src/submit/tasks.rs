@@ -52,7 +52,7 @@ pub(super) fn fit(
     request: &JobRequest<'_>,
     entry: &Entry,
 ) -> Result<(), Refusal> {
-    if entry.units == Units::WHOLE {
+    if entry.units >= Units::WHOLE {
         return Err(Refusal::WholePerTask);
     }
     let serving = destination.pools.iter().filter(|pool| {

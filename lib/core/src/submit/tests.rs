@@ -291,6 +291,130 @@ fn whole_gpus() {
 }
 
 #[test]
+fn several_gpus_by_an_integer() {
+    for (partition, tres, gpus) in [
+        ("full", "gres/gpufrac:4", 4),
+        ("big", "gpufrac:2", 2),
+        ("full", "gres/gpu:gpufrac:8", 8),
+        ("full", "gpufrac:mig:16", 16),
+        ("full", "gpufrac:04", 4),
+    ] {
+        let pair = format!("gres/gpu:whole:{gpus},gres/gpufrac:{}", gpus * 100);
+        let expected = (pair.clone(), gpus * 100, String::new());
+        for occasion in [Occasion::Submit, Occasion::Modify, Occasion::Step] {
+            assert_eq!(given(&job(partition, tres), occasion), expected, "{tres}");
+            // Both plugins accept what one of them wrote.
+            assert_eq!(given(&job(partition, &pair), occasion), expected, "{pair}");
+        }
+        // Every Slurm counts GPUs correctly that are never shared.
+        let marked = tres.replace("gres/", "gres:");
+        let colon = JobRequest {
+            form: GresForm::Colon,
+            ..job(partition, &marked)
+        };
+        let written = pair.replace('/', ":");
+        assert_eq!(given(&colon, Occasion::Submit).0, written);
+    }
+    assert_eq!(
+        refusal("gpu", "gpufrac:4"),
+        "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or \
+         --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 \
+         --partition=big or --partition=full"
+    );
+    assert_eq!(
+        refusal("full", "gpufrac:1.5"),
+        "gpufrac: \"gpufrac:1.5\": a fraction is at most 1 GPU; write for example gpufrac:0.25"
+    );
+    assert_eq!(
+        refusal("full", "gpufrac:17"),
+        "gpufrac: \"gpufrac:17\" is more whole GPUs than a job can have of a node (at most 16); for 17% of a GPU write --gres=gpufrac:0.17"
+    );
+    for number in ["250", "99999999999999999999999999999"] {
+        let message = refusal("full", &format!("gpufrac:{number}"));
+        assert!(
+            message.contains("write at most --gres=gpufrac:16, with --nodes"),
+            "{message}"
+        );
+    }
+    assert_eq!(
+        refusal("full", "gpu:4"),
+        "gpufrac: GPUs of partition full are shared, and gpu cannot be asked for by itself; write --gres=gpufrac:1; for 4 whole GPUs write --gres=gpufrac:4"
+    );
+    untouched(&job("raw", "gpu:4"), Occasion::Submit);
+    for forged in [
+        "gpufrac:100,gpu:whole:4",
+        "gpufrac:400,gpu:whole:1",
+        "gpufrac:400,gpu:4",
+        "gpufrac:400,gpu:half:4",
+        "gpufrac:400,shard:whole:400",
+        "gpufrac:400,gpu:whole:4,gpu:whole:4",
+        "gpufrac:mig:400,gpu:whole:4",
+        "gpufrac:1700,gpu:whole:17",
+        "gpufrac:4,gpu:whole:4",
+        "gpufrac:4,gpufrac:4",
+        "gpufrac:4294967300,gpu:whole:42949673",
+    ] {
+        refusal("full", forged);
+    }
+}
+
+/// `gpus` of a pool gives the number of its GPUs on a node.
+#[test]
+fn a_node_has_no_more_gpus_than_its_pool_names() {
+    let text = |more: &str| {
+        format!(
+            "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"uniform\"\nmenu = [\"1/4\"]\ngpu = \"H100-80\"\n\
+             partitions = [\"gpu\"]\nnodes = \"n1\"\ngpus = [0, 1, 2, 3]\n\
+             [pool.w]\nmechanism = \"mig\"\nlayout = \"whole\"\ngpu = \"H100-80\"\npartitions = [\"whole\"]\nnodes = \"w1\"\n{more}"
+        )
+    };
+    let config = Config::parse(&text("gpus = [0, 1]\n"), "test").unwrap();
+    let decided = |partition: &str, tres: &str, form| {
+        let request = JobRequest {
+            form,
+            ..job(partition, tres)
+        };
+        match decide(&config, &request, Occasion::Submit) {
+            Ok(Verdict::Rewritten { text, .. }) => Ok(text),
+            Ok(Verdict::Untouched) => panic!("{tres}"),
+            Err(refusal) => Err(refusal.to_string()),
+        }
+    };
+    assert_eq!(
+        decided("gpu", "gpufrac:4", GresForm::Slash).unwrap(),
+        "gres/gpu:uniform:4,gres/gpufrac:400"
+    );
+    assert_eq!(
+        decided("gpu", "gpufrac:8", GresForm::Slash).unwrap_err(),
+        "gpufrac: \"gpufrac:8\" is more whole GPUs than a job can have of a node (at most 4); for 8% of a GPU write --gres=gpufrac:0.08"
+    );
+    // The Type with enough GPUs.
+    assert_eq!(
+        decided("gpu,whole", "gpufrac:2", GresForm::Slash).unwrap(),
+        "gres/gpu:whole:2,gres/gpufrac:200"
+    );
+    assert_eq!(
+        decided("gpu,whole", "gpufrac:3", GresForm::Slash).unwrap(),
+        "gres/gpu:uniform:3,gres/gpufrac:300"
+    );
+    // Slurm before 23.11 gives a GPU whole while jobs have pieces of it.
+    assert_eq!(
+        decided("gpu", "gpufrac:2", GresForm::Colon).unwrap_err(),
+        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of partition gpu, whose GPUs are shared too: \
+         it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes, \
+         or use GPUs that are never shared: --partition=whole"
+    );
+    assert_eq!(
+        decided("gpu", "gpufrac:1", GresForm::Colon).unwrap(),
+        "gres:gpufrac:100,gres:shard:uniform:100"
+    );
+    assert_eq!(
+        decided("gpu,whole", "gpufrac:2", GresForm::Colon).unwrap(),
+        "gres:gpu:whole:2,gres:gpufrac:200"
+    );
+}
+
+#[test]
 fn pairs_are_left_as_they_are() {
     for pair in [
         "gres/gpufrac:25,gres/shard:25",
@@ -345,15 +469,15 @@ fn contradictions_are_refused() {
         ),
         (
             "gpufrac:25",
-            "gpufrac: \"gpufrac:25\" is over 1, and a fraction is at most one GPU; for 25% of a GPU write --gres=gpufrac:0.25",
+            "gpufrac: \"gpufrac:25\" is more whole GPUs than a job can have of a node (at most 16); for 25% of a GPU write --gres=gpufrac:0.25",
         ),
         (
             "gpufrac:250",
-            "gpufrac: \"gpufrac:250\" is over 1, and a fraction is at most one GPU; write for example --gres=gpufrac:0.25",
+            "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
         ),
         (
             "gpufrac:99999999999999999999999999999",
-            "gpufrac: \"gpufrac:99999999999999999999999999999\" is over 1, and a fraction is at most one GPU; write for example --gres=gpufrac:0.25",
+            "gpufrac: partition gpu offers no whole GPU; write --gres=gpufrac:0.125 or --gres=gpufrac:0.25 or --gres=gpufrac:0.5; for a whole GPU --gres=gpufrac:1 --partition=big or --partition=full",
         ),
         (
             "gpufrac:timeslice:0.25",
@@ -484,8 +608,29 @@ fn a_step_cannot_have_more_than_its_job() {
         "gpufrac: the job has 0.25 of a GPU on each of its nodes, and a step can have no more of it; \
          write at most --gres=gpufrac:0.25, or leave --gres out for all of it"
     );
-    let whole = hint("1", "gpufrac:0.5").unwrap();
-    assert!(whole.contains("leave --gres out"), "{whole}");
+    for own in ["1", "4"] {
+        let whole = hint(own, "gpufrac:0.5").unwrap();
+        assert!(whole.contains("leave --gres out"), "{whole}");
+    }
+    let several = |own, tres: &str, form| {
+        let step = JobRequest {
+            form,
+            ..job("full", tres)
+        };
+        match decide(shared_config(), &step, Occasion::Step) {
+            Ok(Verdict::Rewritten { entry, .. }) => beyond_job(own, &entry, form),
+            other => panic!("{other:?}"),
+        }
+    };
+    for form in [GresForm::Slash, GresForm::Colon] {
+        assert_eq!(several("4", "gpufrac:4", form), None);
+        assert_eq!(several("4", "gpufrac:1", form), None);
+        let more = several("4", "gpufrac:5", form).unwrap();
+        assert!(
+            more.contains("the job has 4 GPUs") && more.contains("at most --gres=gpufrac:4"),
+            "{more}"
+        );
+    }
     for (own, tres) in [
         ("0.25", "gpufrac:0.25"),
         ("0.125", "gpufrac:0.125"),
@@ -684,6 +829,26 @@ fn exclusive_jobs_get_no_shares_and_no_default() {
     assert!(message.contains("leave --exclusive out"), "{message}");
     untouched(&exclusive("ruled", ""), Occasion::Submit);
     untouched(&exclusive("cpu", ""), Occasion::Submit);
+    // Slurm gives whole devices there.
+    for (tres, units) in [
+        ("gpufrac:1", 100),
+        ("gpufrac:4", 400),
+        ("gpufrac:0.75", 100),
+    ] {
+        for form in [GresForm::Slash, GresForm::Colon] {
+            let whole = JobRequest {
+                form,
+                ..exclusive("full", tres)
+            };
+            assert_eq!(given(&whole, Occasion::Submit).1, units);
+            let spare = JobRequest {
+                exclusive: false,
+                core_spec: true,
+                ..whole
+            };
+            assert_eq!(given(&spare, Occasion::Submit).1, units);
+        }
+    }
 }
 
 #[test]
@@ -827,6 +992,8 @@ fn any_case() -> impl Strategy<Value = (String, Option<&'static str>, GresForm, 
         3 => (1_u32..=1000).prop_map(|n| format!("gpufrac:{}", Fraction::new(n, 1000).unwrap())),
         1 => (1_u32..90).prop_map(|n| format!("gpufrac:{n}G")),
         1 => (1_u32..=100).prop_map(|n| format!("gres/gpufrac:{n},gres/shard:{n}")),
+        1 => (1_u32..=20).prop_map(|n| format!("gpufrac:{n}")),
+        1 => (1_u32..=20, 1_u32..=20).prop_map(|(n, m)| format!("gres/gpu:whole:{n},gres/gpufrac:{m}00")),
         1 => near(),
     ];
     let others = proptest::collection::vec("gres/[a-f]{1,4}:[0-9]{1,2}|x=[a-f]{0,3}", 0..3);
@@ -894,10 +1061,15 @@ proptest! {
         prop_assert_eq!(decide(config, &again, occasion), Ok(expected));
         // All other items are still there, byte for byte and in order.
         prop_assert_eq!(others(&text), others(&tres_per_node));
-        // The grant is at least the request and at most one GPU, and every pool can make it.
-        prop_assert!((1..=100).contains(&entry.units.0));
+        // The grant is at least the request, at most one GPU unless several are requested, and every pool can make it.
+        let gpus = entry.units.gpus().unwrap_or(1);
+        prop_assert!(entry.units.0 >= 1 && (entry.units.0 <= 100 || entry.units.gpus().is_some()));
+        if gpus > 1 {
+            let devices = format!("gpu:whole:{gpus}");
+            prop_assert!(tres_per_node.contains(&devices), "{tres_per_node}");
+        }
         let destination = Destination::of(config, &request, occasion);
-        let makers: Vec<_> = destination.pools.iter().filter_map(|pool| pool.layout.entry(entry.units)).collect();
+        let makers: Vec<_> = destination.pools.iter().filter_map(|pool| pool.layout.entry(entry.units.of_each_gpu())).collect();
         // A step gets the smallest size of its pools.
         let all = |good: &dyn Fn(&MenuEntry) -> bool| match occasion {
             Occasion::Step => makers.iter().any(|size| good(size)),
@@ -910,7 +1082,11 @@ proptest! {
         match asked {
             Some(Amount::Fraction(fraction)) => prop_assert!(all(&|size| size.fraction.covers(fraction))),
             Some(Amount::Memory(memory)) => prop_assert!(all(&|size| size.memory >= memory)),
-            Some(Amount::Units(units)) => prop_assert_eq!(units, u64::from(entry.units.0)),
+            // Units that gpufrac wrote earlier, or a number of GPUs.
+            Some(Amount::Integer(number)) => {
+                let units = u64::from(entry.units.0);
+                prop_assert!(number == units || number * 100 == units && number == u64::from(gpus));
+            }
             // The `default` of the partition.
             None => prop_assert_eq!(partition, Some("ruled")),
         }

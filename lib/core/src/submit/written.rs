@@ -8,8 +8,6 @@ use super::refusal::{FractionOption, Refusal};
 use super::requested::{Origin, RequestedFraction};
 use super::texts::Texts;
 use crate::entry::Entry;
-use crate::layout::LayoutKind;
-use crate::pool::Pool;
 use crate::request::{self, GresForm, Item, Kind};
 use crate::rounding::{Demand, Grant};
 
@@ -70,7 +68,7 @@ fn rewritten(
             {
                 shards(form, granted)
             }
-            (Demand::Fraction(_) | Demand::Memory(_), ..) if at == position => {
+            (Demand::Fraction(_) | Demand::Gpus(_) | Demand::Memory(_), ..) if at == position => {
                 counted(form, granted)
             }
             _ => item.text.to_owned(),
@@ -89,18 +87,14 @@ fn appended(request: &JobRequest<'_>, granted: &Granted<'_>) -> String {
 }
 
 /// The GRES that Slurm counts for the grant.
-///
-/// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends (`_job_dealloc`
-/// in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a whole GPU is
-/// requested as all shares of a device.
 fn counted(form: GresForm, granted: &Granted<'_>) -> String {
     let (prefix, units) = (form.prefix(), granted.grant.entry.units);
-    let is_shared = |pool: &&Pool| pool.layout.kind != LayoutKind::Whole;
     match granted.grant.whole {
-        Some(name) if form == GresForm::Colon && granted.grant.pools.iter().all(is_shared) => {
-            format!("{prefix}gpufrac:{units},{prefix}shard:{name}:{units}")
+        Some(name) if granted.is_counted_in_devices(form) => {
+            let gpus = units.gpus().unwrap_or(1);
+            format!("{prefix}gpu:{name}:{gpus},{prefix}gpufrac:{units}")
         }
-        Some(name) => format!("{prefix}gpu:{name}:1,{prefix}gpufrac:{units}"),
+        Some(name) => format!("{prefix}gpufrac:{units},{prefix}shard:{name}:{units}"),
         None => format!("{prefix}gpufrac:{units},{}", shards(form, granted)),
     }
 }
@@ -121,7 +115,7 @@ fn note(
 ) -> Option<String> {
     let size = &grant.size;
     let shown = match requested.demand {
-        Demand::Units(_) => return None,
+        Demand::Units(_) | Demand::Gpus(_) => return None,
         Demand::Fraction(fraction) => {
             let shown = fraction.to_string();
             // To a user 0.143 and 1/7 are the same.

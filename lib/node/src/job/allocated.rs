@@ -45,11 +45,15 @@ impl Allocated {
         self.devices.contains(&device.index)
     }
 
-    /// The units of one device that the job holds.
-    pub fn units_of(&self, device: &Device<'_>) -> u64 {
-        match self.is_device(device) {
-            true => device.pool.layout.capacity.0.into(),
-            false => self.shards,
+    /// The units of these devices that the job holds: all units of those that it holds as devices, otherwise its shares.
+    pub fn units_of(&self, devices: &[Device<'_>]) -> u64 {
+        let held = devices.iter().filter(|device| self.is_device(device));
+        match held
+            .map(|device| u64::from(device.pool.layout.capacity.0))
+            .sum()
+        {
+            0 => self.shards,
+            units => units,
         }
     }
 
@@ -191,10 +195,14 @@ mod tests {
         let text = "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n1\"\n";
         let config = Config::parse(text, "test").unwrap();
         let device = config.devices_of_node("n1", 1)[1];
-        let units = |text: &str| read(text).unwrap().units_of(&device);
+        let units = |text: &str| read(text).unwrap().units_of(&[device]);
         assert_eq!(units("gpu:half:1(IDX:1)"), 50);
         assert_eq!(units("gpu:half:1(IDX:0)"), 0);
         assert_eq!(units("shard:half:1(IDX:1)"), 1);
+        let all = config.devices_of_node("n1", 1);
+        let both = read("gpu:half:2(IDX:0-1)").unwrap();
+        assert_eq!(both.units_of(&all), 100);
+        assert_eq!(both.units_of(&all[..1]), 50);
         let slices = |text: &str| read(text).unwrap().slices(Units(25));
         assert_eq!(slices("shard:half:50(50/50,0/50)"), Some(2));
         assert_eq!(slices("shard:half:51(51/100)"), None);

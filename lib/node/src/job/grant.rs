@@ -86,13 +86,13 @@ impl Asked {
         both.into_iter().all(|tres| shards_of_tres(tres).is_some())
     }
 
-    /// The units of one device that the job asks for, or those of each task.
-    pub fn units(&self, device: &Device<'_>) -> Option<Units> {
+    /// The units of these devices that the job asks for, or those of each task.
+    pub fn units(&self, devices: &[Device<'_>]) -> Option<Units> {
         if self.is_per_task() {
             return shards_of_tres(&self.per_task);
         }
-        let whole = || names_gpu(&self.elsewhere).then_some(device.pool.layout.capacity);
-        units_of_tres(&self.per_node, device).or_else(whole)
+        let whole = || names_gpu(&self.elsewhere).then(|| all_of(devices));
+        units_of_tres(&self.per_node, devices).or_else(whole)
     }
 
     /// The rule of the partition that forbids the job, in words for an admin. A pending job can be moved to another
@@ -153,14 +153,14 @@ fn names_gpu(tres: &str) -> bool {
     items(tres).any(|item| matches!(&item.kind, Kind::Gpu(gpus) if gpus.count != Some(0)))
 }
 
-/// The units of one device in a text of Slurm, e.g. `gres:gpufrac:25,gres:shard:25`. The count of shards is what
-/// Slurm counts on the device; `gpufrac` has the count for a whole device; a device requested by its Type is a whole
-/// one. None if the text has none of these.
-pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> {
+/// The units of these devices in a text of Slurm, e.g. `gres:gpufrac:25,gres:shard:25`. The count of shards is what
+/// Slurm counts on a device; `gpufrac` has the count for whole devices; devices requested by their Type are whole
+/// ones. None if the text has none of these.
+pub fn units_of_tres(tres_per_node: &str, devices: &[Device<'_>]) -> Option<Units> {
     let count = |units: u64| u32::try_from(units).ok().map(Units);
     let fraction = items(tres_per_node).find_map(|item| match item.kind {
         Kind::Gpufrac {
-            amount: Amount::Units(units),
+            amount: Amount::Integer(units),
             ..
         } => count(units).filter(|units| units.0 > 0),
         Kind::Gpufrac {
@@ -169,8 +169,14 @@ pub fn units_of_tres(tres_per_node: &str, device: &Device<'_>) -> Option<Units> 
         } => Some(fraction.units()),
         _ => None,
     });
-    let whole = || names_gpu(tres_per_node).then_some(device.pool.layout.capacity);
+    let whole = || names_gpu(tres_per_node).then(|| all_of(devices));
     shards_of_tres(tres_per_node).or(fraction).or_else(whole)
+}
+
+/// All units of these devices.
+fn all_of(devices: &[Device<'_>]) -> Units {
+    let each = devices.iter().map(|device| device.pool.layout.capacity.0);
+    Units(each.sum())
 }
 
 fn shards_of_tres(tres: &str) -> Option<Units> {
@@ -184,9 +190,13 @@ fn shards_of_tres(tres: &str) -> Option<Units> {
 }
 
 /// The units by Slurm's record, otherwise by the entry.
-pub fn granted(asked: Option<&Asked>, entry: Option<Entry>, device: &Device<'_>) -> Option<Units> {
+pub fn granted(
+    asked: Option<&Asked>,
+    entry: Option<Entry>,
+    devices: &[Device<'_>],
+) -> Option<Units> {
     asked
-        .and_then(|asked| asked.units(device))
+        .and_then(|asked| asked.units(devices))
         .or(entry.map(|entry| entry.units))
 }
 
@@ -232,7 +242,7 @@ mod tests {
         });
         let units = |tres: Option<&str>| {
             let asked = tres.map(|tres| asked(tres, ""));
-            granted(asked.as_ref(), entry, &device).map(|units| units.0)
+            granted(asked.as_ref(), entry, &[device]).map(|units| units.0)
         };
         assert_eq!(units(Some("gres:gpufrac:25,gres:shard:25")), Some(25));
         assert_eq!(units(Some("gres/tmpdisk:10,gres/shard:13")), Some(13));
@@ -244,13 +254,13 @@ mod tests {
         );
         assert_eq!(units(None), Some(50));
         let nothing = asked("gres:tmpdisk:10", "");
-        assert_eq!(granted(Some(&nothing), None, &device), None);
+        assert_eq!(granted(Some(&nothing), None, &[device]), None);
         // A GPU for the whole job is a device; shares for the whole job are not those of one node.
-        assert_eq!(asked("", "gres:gpu:1").units(&device), Some(Units(50)));
-        assert_eq!(asked("", "gres:shard:50").units(&device), None);
+        assert_eq!(asked("", "gres:gpu:1").units(&[device]), Some(Units(50)));
+        assert_eq!(asked("", "gres:shard:50").units(&[device]), None);
         // One item that cannot be parsed does not hide the others.
         assert_eq!(
-            asked("gres:gpufrac:x,gres:shard:25", "").units(&device),
+            asked("gres:gpufrac:x,gres:shard:25", "").units(&[device]),
             Some(Units(25))
         );
     }
@@ -330,7 +340,15 @@ mod tests {
         let config = config("whole");
         let device = config.devices_of_node("n1", 1)[0];
         for tres in ["gres:gpu:whole:1,gres:gpufrac:100", "gres/gpu:whole:1"] {
-            assert_eq!(units_of_tres(tres, &device), Some(Units(100)), "{tres}");
+            assert_eq!(units_of_tres(tres, &[device]), Some(Units(100)), "{tres}");
+        }
+        let devices = config.devices_of_node("n1", 4);
+        for tres in [
+            "gres:gpu:whole:4,gres:gpufrac:400",
+            "gres/gpu:whole:4",
+            "gres:gpu:4",
+        ] {
+            assert_eq!(units_of_tres(tres, &devices), Some(Units(400)), "{tres}");
         }
         assert_eq!(
             menu_entry(&device, Units(100)).map(|entry| entry.units),

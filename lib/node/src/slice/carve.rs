@@ -1,4 +1,5 @@
-//! The prolog's work: makes a slice for a job, or for each of its tasks on this node, before the job starts.
+//! The prolog's work: makes a slice for a job, or for each of its tasks on this node, or several whole GPUs, before
+//! the job starts.
 
 mod attempt;
 mod error;
@@ -102,29 +103,93 @@ pub fn carve(
     }
     let order = word.order(job, node, &record, &devices, log)?;
     let old = store.of_job(job.job_id)?;
-    if old
-        .iter()
-        .any(|old| old.slice.gpu_index != order.device.gpu_index)
-    {
+    if old.iter().any(|old| !order.has_place_of(old)) {
         // The slices of an earlier run of the job, whose epilog did not run, on a GPU whose lock the attempts below
-        // do not take.
+        // do not take, or with the number of a slice on another GPU, which names the file.
         release::release(node, job.job_id, log)?;
     }
-    let attempt = Attempt {
+    let attempts = order.parts.iter().map(|part| Attempt {
         job,
         node,
         store: &store,
         record: &record,
-        device: order.device,
-        menu: order.menu,
-        count: order.count,
-        number: 0,
+        device: part.device,
+        menu: part.menu,
+        count: part.count,
+        number: part.first,
         confirmed: word.said.is_some(),
         whole_device: order.whole_device,
         slurm,
         log,
+    });
+    let attempts: Vec<Attempt<'_>> = attempts.collect();
+    carve_each(&attempts, session.and_then(Result::ok), waiting)
+}
+
+/// Carves on one GPU after the other, in the order of their indexes. The program holds the lock of one GPU at a time, so
+/// that no two jobs wait for each other. A job gets all of its GPUs or none.
+fn carve_each(
+    attempts: &[Attempt<'_>],
+    mut session: Option<Session>,
+    mut waiting: Waiting<'_>,
+) -> Result<Carved, CarveError> {
+    let (mut leases, mut is_new) = (Vec::new(), false);
+    for (done, attempt) in attempts.iter().enumerate() {
+        match try_for_a_while(attempt, &mut session, &mut waiting) {
+            Ok(Carved::NotConcerned) => {}
+            Ok(Carved::Kept(kept)) => leases.extend(kept),
+            Ok(Carved::Made(made)) => {
+                leases.extend(made);
+                is_new = true;
+            }
+            Err(mut error) => {
+                for other in attempts[..done].iter().rev() {
+                    error = give_back_gpu(other, &mut session, &mut waiting, error);
+                }
+                return Err(error);
+            }
+        }
+    }
+    match is_new {
+        true => Ok(Carved::Made(leases)),
+        false => Ok(Carved::Kept(leases)),
+    }
+}
+
+/// Removes the slice of a GPU after an attempt failed on another GPU of the job. A slice that cannot be removed is marked,
+/// and the job's epilog or the next prolog on the GPU removes it.
+fn give_back_gpu(
+    attempt: &Attempt<'_>,
+    session: &mut Option<Session>,
+    waiting: &mut Waiting<'_>,
+    error: CarveError,
+) -> CarveError {
+    let opened = opened(session, attempt.node).map_err(CarveError::from);
+    let given_back = opened.and_then(|session| {
+        let locks = attempt.node.locks()?;
+        attempt.give_back(session, &mut locks.line(attempt.device.gpu_index)?, waiting)
+    });
+    if let Err(failed) = given_back {
+        attempt.log.warning(format!(
+            "taking back GPU {} failed: {failed}; the job's epilog does it",
+            attempt.device.gpu_index
+        ));
+        if let Err(failed) = release::mark_all(attempt.node, attempt.job.job_id, attempt.log) {
+            attempt
+                .log
+                .warning(format!("marking the job's slices failed: {failed}"));
+        }
+    }
+    error
+}
+
+/// The open session, or a new one.
+fn opened<'s>(session: &'s mut Option<Session>, node: &Node) -> Result<&'s Session, NvmlError> {
+    let opened = match session.take() {
+        Some(opened) => opened,
+        None => node.nvml()?,
     };
-    try_for_a_while(&attempt, session, waiting)
+    Ok(session.insert(opened))
 }
 
 /// Starts NVML, unless the job may get a kept instance, about which the daemon's session can be asked.
@@ -161,26 +226,27 @@ fn go_without(
     Ok(())
 }
 
-/// Tries until it succeeds, an error is permanent, or [`PATIENCE`] is over. `session`: one that was opened already. A
-/// failed attempt gives the GPU to others until the next attempt, and keeps its place in the queue.
+/// Tries until it succeeds, an error is permanent, or [`PATIENCE`] is over. `session`: one that was opened already; it
+/// stays open after a success. A failed attempt gives the GPU to others until the next attempt, and keeps its place in
+/// the queue.
 fn try_for_a_while(
     attempt: &Attempt<'_>,
-    mut session: Option<Result<Session, NvmlError>>,
-    mut waiting: Waiting<'_>,
+    session: &mut Option<Session>,
+    waiting: &mut Waiting<'_>,
 ) -> Result<Carved, CarveError> {
     let locks = attempt.node.locks()?;
     let mut line = locks.line(attempt.device.gpu_index)?;
     let mut pause = Pause::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut said = String::new();
     loop {
-        let session = session.take().unwrap_or_else(|| attempt.node.nvml());
-        let carved = session
+        let carved = opened(session, attempt.node)
             .map_err(CarveError::from)
-            .and_then(|session| attempt.run(&session, &mut line, &mut waiting));
+            .and_then(|session| attempt.run(session, &mut line, waiting));
         let error = match carved {
             Err(error) if error.reaction() == Reaction::Wait => error,
             other => return other,
         };
+        *session = None;
         // The wait for a turn that did not come was long enough.
         let left = match error {
             CarveError::Lock(LockError::Timeout { .. }) => Duration::ZERO,

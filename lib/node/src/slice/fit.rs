@@ -118,39 +118,65 @@ impl Comparison<'_> {
         let Given::Devices { indexes, shards } = self.given else {
             return None;
         };
-        let mut given = self
+        let given = self
             .devices
             .iter()
             .filter(|device| indexes.contains(&device.index));
-        let Some(lease) = leases.first() else {
-            let needs_none = self.is_to_have_none || given.next().is_none();
+        let given: Vec<&Device<'_>> = given.collect();
+        let Some(first) = leases.first() else {
+            let needs_none = self.is_to_have_none || given.is_empty();
             return (!needs_none).then_some(Unfit::NoLease { job_id });
         };
-        let index = lease.slice.device_index;
-        let Some(device) = given.find(|device| device.index == index) else {
-            let device = index;
-            return Some(Unfit::OtherDevice { job_id, device });
+        let is_given = |lease: &&Lease| {
+            let index = lease.slice.device_index;
+            given.iter().any(|device| device.index == index)
         };
-        self.differs(leases, lease, device, *shards)
+        // A step may have some of the devices of its job.
+        let is_partial = !self.is_whole_job && first.confirmed;
+        let is_strange = match is_partial {
+            true => !leases.iter().any(|lease| is_given(&lease)),
+            false => !leases.iter().all(|lease| is_given(&lease)),
+        };
+        if is_strange {
+            let strange = leases.iter().find(|lease| !is_given(lease));
+            let device = strange.unwrap_or(first).slice.device_index;
+            return Some(Unfit::OtherDevice { job_id, device });
+        }
+        let held: Vec<&Lease> = leases.iter().filter(is_given).collect();
+        self.differs(&held, &given, *shards)
     }
 
     /// The whole job must have exactly Slurm's allocation. Another step may have less than its job, if Slurm
-    /// confirmed how much the job holds.
+    /// confirmed how much the job holds. `held`: the leases of devices that Slurm gave; at least one.
     fn differs(
         &self,
-        leases: &[Lease],
-        lease: &Lease,
-        device: &Device<'_>,
+        held: &[&Lease],
+        given: &[&Device<'_>],
         shards: Option<u32>,
     ) -> Option<Unfit> {
-        let slice: u32 = leases.iter().map(|lease| lease.units.0).sum();
+        let lease = held.first()?;
+        let slice: u32 = held.iter().map(|lease| lease.units.0).sum();
+        let of_lease = |device: &&&Device<'_>| device.index == lease.slice.device_index;
+        let device = given.iter().find(of_lease)?;
         let capacity = device.pool.layout.capacity.0;
+        let are_gpus = lease.units == Units::WHOLE && (lease.whole_device || held.len() > 1);
         let allocated = match lease.confirmed && lease.whole_device {
-            // The variable is the user's own then.
+            // With devices the variable is the user's own. Devices of other pools come with `--exclusive`.
+            _ if are_gpus => {
+                let is_due = |device: &&&Device<'_>| {
+                    let mut held = held.iter();
+                    held.any(|lease| {
+                        lease.slice.device_index == device.index || lease.pool == device.pool.name
+                    })
+                };
+                let due = given.iter().filter(is_due);
+                due.map(|device| device.pool.layout.capacity.0).sum()
+            }
             true => capacity,
             false => shards.unwrap_or(capacity),
         };
-        let due = match leases.len() {
+        let due = match held.len() {
+            _ if are_gpus => allocated,
             // Whatever sizes the pool has now.
             1 if slice == allocated => allocated,
             // As the prolog rounds a size that is not on the menu.
@@ -330,7 +356,79 @@ mod tests {
         assert_eq!(comparison.unfit(&[]), None);
     }
 
+    /// In a pool of whole GPUs, `n1` with four of them.
+    fn unfit_of_gpus(leases: &[Lease], given: &Given, is_whole_job: bool) -> Option<Unfit> {
+        let config = config("whole");
+        let comparison = Comparison {
+            job_id: JobId(7),
+            is_whole_job,
+            given,
+            devices: &config.devices_of_node("n1", 4),
+            is_to_have_none: false,
+        };
+        comparison.unfit(leases)
+    }
+
+    fn gpus(indexes: &[u32]) -> Vec<Lease> {
+        let gpu = |(number, index): (u32, &u32)| {
+            let mut gpu = Lease {
+                number,
+                whole_device: true,
+                ..lease(100)
+            };
+            gpu.slice.device_index = DeviceIndex(*index);
+            gpu
+        };
+        (0..).zip(indexes).map(gpu).collect()
+    }
+
+    #[test]
+    fn several_gpus_are_those_that_slurm_gave() {
+        for shards in [None, Some(1), Some(100), Some(1000)] {
+            let fits = |leases: &[u32], devices: &[u32], is_whole_job| {
+                let given = given(devices, shards);
+                unfit_of_gpus(&gpus(leases), &given, is_whole_job).is_none()
+            };
+            for is_whole_job in [true, false] {
+                assert!(fits(&[0, 2, 3], &[0, 2, 3], is_whole_job));
+                // And a GPU of no pool.
+                assert!(fits(&[0, 1], &[0, 1, 7], is_whole_job));
+                // Slurm gave one more, or another one: the prolog was killed.
+                assert!(!fits(&[0, 1], &[0, 1, 2], is_whole_job));
+                assert!(!fits(&[0, 1], &[2, 3], is_whole_job));
+                assert!(!fits(&[0], &[0, 1], is_whole_job));
+            }
+            // A step may have some of the GPUs of its job.
+            assert!(fits(&[0, 1, 2, 3], &[1, 3], false));
+            assert!(!fits(&[0, 1, 2, 3], &[1, 3], true));
+            assert!(!fits(&[0, 1], &[1, 3], false));
+        }
+        let mut unconfirmed = gpus(&[0, 1]);
+        for lease in &mut unconfirmed {
+            (lease.confirmed, lease.whole_device) = (false, false);
+        }
+        for is_whole_job in [true, false] {
+            let unfit = |devices: &[u32]| {
+                unfit_of_gpus(&unconfirmed, &given(devices, Some(1)), is_whole_job)
+            };
+            assert_eq!(unfit(&[0, 1]), None);
+            assert!(unfit(&[0]).is_some() && unfit(&[0, 1, 2]).is_some());
+        }
+    }
+
     proptest! {
+        /// No step has GPUs without a slice, and no script less than Slurm gave.
+        #[test]
+        fn no_step_has_a_gpu_that_the_job_has_not(
+            held in prop::sample::subsequence(vec![0, 1, 2, 3], 1..=4),
+            shown in prop::sample::subsequence(vec![0, 1, 2, 3], 1..=4),
+            is_whole_job: bool,
+        ) {
+            let is_none = unfit_of_gpus(&gpus(&held), &given(&shown, None), is_whole_job).is_none();
+            let are_held = shown.iter().all(|index| held.contains(index));
+            prop_assert_eq!(is_none, are_held && (!is_whole_job || shown == held));
+        }
+
         /// Whatever was confirmed: no script has more than Slurm counted in shares.
         #[test]
         fn no_script_has_more_than_its_shares(

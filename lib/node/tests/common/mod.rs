@@ -111,6 +111,15 @@ pub struct Job {
     pub tasks: u32,
     /// The ceiling that its entry grants, in percent of a GPU; 0 for none.
     pub burst: u32,
+    /// How many whole GPUs it has here, from `device` on; 0 for a job with one device.
+    pub gpus: u32,
+}
+
+impl Job {
+    /// How many slices it has here.
+    pub fn slices(self) -> usize {
+        self.tasks.max(self.gpus).max(1) as usize
+    }
 }
 
 pub fn job(id: u32, device: u32, units: u32) -> Job {
@@ -122,6 +131,15 @@ pub fn job(id: u32, device: u32, units: u32) -> Job {
         restarts: 0,
         tasks: 0,
         burst: 0,
+        gpus: 0,
+    }
+}
+
+/// A job with whole GPUs.
+pub fn job_of_gpus(id: u32, first: u32, gpus: u32) -> Job {
+    Job {
+        gpus,
+        ..job(id, first, gpus * 100)
     }
 }
 
@@ -257,6 +275,8 @@ impl World {
 
     pub fn job_command(&self, action: &str, job: Job) -> Command {
         let mut command = self.command(action);
+        let devices = job.device..job.device + job.gpus.max(1);
+        let devices: Vec<String> = devices.map(|device| device.to_string()).collect();
         command
             .env("SLURM_JOB_ID", job.id.to_string())
             .env("SLURM_JOB_UID", job.uid.to_string())
@@ -265,7 +285,7 @@ impl World {
             .env("SLURM_JOB_PARTITION", "gpu")
             .env("SLURM_JOB_ACCOUNT", "physics")
             .env("SLURM_JOB_RESTART_COUNT", job.restarts.to_string())
-            .env("SLURM_JOB_GPUS", job.device.to_string())
+            .env("SLURM_JOB_GPUS", devices.join(","))
             .env(
                 "SPANK_GPUFRAC",
                 format!(
@@ -350,9 +370,19 @@ impl World {
         fs::write(self.root().join("slurm/silent"), seconds.to_string()).unwrap();
     }
 
-    /// Sets Slurm's answer about a job with a slice for each task.
+    /// Sets Slurm's answer about a job with a slice for each task, or with several whole GPUs.
     pub fn slurm_counts(&self, job: Job) {
-        let Job { units, tasks, .. } = job;
+        let Job {
+            units, tasks, gpus, ..
+        } = job;
+        if gpus > 0 {
+            let name = match self.kind {
+                Kind::Mig => "uniform",
+                kind => kind.mechanism(),
+            };
+            let tres = format!("gres/gpu:{name}:{gpus},gres/gpufrac:{units}");
+            return self.slurm_says(job.id, &format!("running {tres} {}", job.restarts));
+        }
         let held = units * tasks;
         let text = format!(
             "running - {} gres/gpufrac:{units},gres/shard:{units} gpufrac(CNT:{held}),shard:half:{held}({held}/50,0/50)",
@@ -388,6 +418,13 @@ impl World {
 
     pub fn instances(&self, gpu: usize) -> Vec<sim::GpuInstance> {
         self.sim.node().unwrap().gpus[gpu].instances.clone()
+    }
+
+    /// Creates a small instance on a GPU outside of gpufrac.
+    pub fn foreign_on(&self, gpu: usize) {
+        self.sim
+            .update(|node| node.create_gpu_instance(gpu, 19, Some((0, 1))).map(drop))
+            .unwrap();
     }
 
     /// Changes the first GPU without NVML.

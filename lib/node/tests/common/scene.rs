@@ -1,7 +1,7 @@
 //! A node with a running job and a victim, and the events that may follow after the victim's prolog or epilog died.
 
 use super::shares::{Control, Kind, names};
-use super::{Job, World, job, job_of_tasks, may_run};
+use super::{Job, World, job, job_of_gpus, job_of_tasks, may_run};
 
 /// The job whose programs are killed.
 pub const VICTIM: u32 = 7;
@@ -92,6 +92,30 @@ pub fn tasks(kind: Kind) -> Option<Scene> {
     })
 }
 
+/// Four GPUs, of which the victim has three and the running job a piece of the last.
+pub fn gpus(kind: Kind) -> Option<Scene> {
+    let names = ["H100-80"; 4];
+    let world = match kind {
+        Kind::Mig => may_run().then(|| {
+            let world = World::with(&names, "uniform", true);
+            world.configure("uniform", "H100-80", "menu = [\"1/4\"]");
+            world
+        })?,
+        kind => World::shared_on(&names, kind, Control::Real)?,
+    };
+    world.setup().ok();
+    world.prolog(job(1, 3, 25)).ok();
+    let victim = job_of_gpus(VICTIM, 0, 3);
+    world.slurm_counts(victim);
+    Some(Scene {
+        world,
+        foreign: Vec::new(),
+        victim,
+        keeps: false,
+        mig: None,
+    })
+}
+
 /// A scene in which the running job is on the victim's device (`beside`), or on another one.
 pub fn shared(kind: Kind, beside: bool) -> Option<Scene> {
     let world = World::shared(kind, Control::Real)?;
@@ -171,7 +195,12 @@ impl Scene {
             Next::Again => {
                 world.prolog(victim).ok();
                 world.check(foreign);
-                assert_eq!(world.leases_of(victim).len(), victim.tasks.max(1) as usize);
+                assert_eq!(world.leases_of(victim).len(), victim.slices());
+            }
+            // Slurm gives no other job a GPU of the victim's.
+            Next::Another | Next::Other if victim.gpus > 0 => {
+                world.prolog(job(8, 3, 25)).ok();
+                world.epilog(job(8, 3, 25)).ok();
             }
             Next::Another | Next::Other => {
                 let device = u32::from(matches!(next, Next::Other));
@@ -184,7 +213,8 @@ impl Scene {
             }
             Next::Setup => drop(world.setup().ok()),
         }
-        if !matches!(next, Next::Other) || self.is_one_gpu() {
+        let is_elsewhere = victim.gpus > 0 && matches!(next, Next::Another | Next::Other);
+        if !is_elsewhere && (!matches!(next, Next::Other) || self.is_one_gpu()) {
             world.check(foreign);
         }
         world.epilog(victim).ok();

@@ -42,6 +42,7 @@ mod requests;
 mod requeue_and_cancel;
 mod restarts;
 mod settings;
+mod several_gpus;
 mod shared_devices;
 mod site_setups;
 mod soak;

@@ -11,6 +11,7 @@ use gpufrac_lab::{Instance, JobId, Lab, LabError};
 use test_seed::Dice;
 
 use crate::bare::BARE_HALVES;
+use crate::since;
 use crate::uniform::QUARTERS;
 
 /// A number from the environment.
@@ -66,11 +67,23 @@ fn place(instance: &Instance) -> (usize, u32, u32) {
     (instance.gpu, instance.start, instance.size)
 }
 
+/// A job and the number of a slice.
+type SliceId = (JobId, u32);
+
+/// The leases of `node`.
+fn slices(lab: &Lab, node: &str) -> Result<BTreeMap<SliceId, Lease>, LabError> {
+    Ok(lab
+        .leases(node)?
+        .into_iter()
+        .map(|lease| ((lease.job_id, lease.number), lease))
+        .collect())
+}
+
 /// One observation in the order queue, leases, simulator, leases, queue: facts that are the same in both readings
 /// were true at the moment of the simulator's reading.
 struct Look {
     queues: [BTreeMap<JobId, String>; 2],
-    leases: [BTreeMap<JobId, Lease>; 2],
+    leases: [BTreeMap<SliceId, Lease>; 2],
     /// MIG mode of each GPU.
     modes: Vec<bool>,
     instances: Vec<Instance>,
@@ -79,10 +92,10 @@ struct Look {
 impl Look {
     fn take(lab: &Lab, node: &str) -> Result<Self, LabError> {
         let first = queue(lab, &[])?;
-        let before = leases(lab, node)?;
+        let before = slices(lab, node)?;
         let instances = lab.instances(node)?;
         let modes = lab.mig_modes(node)?;
-        let after = leases(lab, node)?;
+        let after = slices(lab, node)?;
         let second = queue(lab, &[])?;
         Ok(Self {
             queues: [first, second],
@@ -96,7 +109,8 @@ impl Look {
     fn held(&self) -> impl Iterator<Item = &Lease> {
         let [before, after] = &self.leases;
         before.values().filter(|lease| {
-            lease.state == LeaseState::Active && after.get(&lease.job_id) == Some(lease)
+            lease.state == LeaseState::Active
+                && after.get(&(lease.job_id, lease.number)) == Some(lease)
         })
     }
 
@@ -160,7 +174,9 @@ impl Look {
         for (job, state) in &self.queues[0] {
             let runs = state == "RUNNING" && self.queues[1].get(job) == Some(state);
             if runs && !holders.contains(job) {
-                let seen = self.leases.each_ref().map(|leases| leases.get(job));
+                let own = |lease: &&Lease| lease.job_id == *job;
+                let leases = self.leases.each_ref();
+                let seen = leases.map(|leases| leases.values().filter(own).collect::<Vec<_>>());
                 found.push(format!("job {job} runs and has no slice: {seen:?}"));
             }
         }
@@ -177,10 +193,14 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
 
 #[test]
 fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
-    let builder = Lab::builder().gpus("H100-80", 2).latency(10);
+    let builder = Lab::builder().gpus("H100-80", 4).latency(10);
     let lab = builder.pools(QUARTERS).start()?;
-    let fractions = ["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"];
-    soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), &fractions)
+    // Slurm before 23.11 cannot count several whole GPUs of a pool that also lends pieces.
+    let fractions: &[&str] = match since(23, 11)? {
+        true => &["0.25", "0.25", "0.1", "0.25", "1", "2", "3", "4"],
+        false => &["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"],
+    };
+    soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), fractions)
 }
 
 #[test]
@@ -191,7 +211,7 @@ fn soak_of_pieces_and_bare_gpus() -> Result<(), LabError> {
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 60), &fractions)
 }
 
-/// Random jobs with these fractions; each must get its own instance.
+/// Random jobs with these fractions; each must get its own instances.
 fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     let seed = test_seed::seed();
     let node = &lab.nodes()[0];
@@ -227,7 +247,7 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
 
     let ended: BTreeMap<_, _> = lab.jobs()?.into_iter().map(|job| (job.id(), job)).collect();
     let (mut completed, mut cancelled) = (0, 0);
-    for (job, cancel) in &jobs {
+    for (job, cancel, _) in &jobs {
         let seen = &ended[job];
         assert_eq!(
             seen.field("Restarts"),
@@ -242,15 +262,27 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     }
     eprintln!("{completed} completed, {cancelled} cancelled");
     assert_eq!(completed + cancelled, jobs.len());
-    let mut uuids: Vec<_> = jobs
-        .iter()
-        .filter(|(job, _)| ended[job].state() == "COMPLETED")
-        .map(|(job, _)| lab.output(*job))
-        .collect::<Result<_, _>>()?;
-    // A whole GPU with MIG off goes to one job after the other.
-    uuids.retain(|output| !output.starts_with("GPU-"));
+    let (mut uuids, mut whole) = (Vec::new(), Vec::new());
+    for (job, _, fraction) in &jobs {
+        if ended[job].state() != "COMPLETED" {
+            continue;
+        }
+        let output = lab.output(*job)?;
+        let own: Vec<_> = output.trim().split(',').map(str::to_owned).collect();
+        let gpus = fraction.parse::<usize>().unwrap_or(1);
+        assert_eq!(
+            own.len(),
+            gpus,
+            "job {job} of {fraction}, seed {seed}: {output}"
+        );
+        // A whole GPU with MIG off goes to one job after the other.
+        match own[0].starts_with("GPU-") {
+            true => whole.extend(own),
+            false => uuids.extend(own),
+        }
+    }
     assert!(
-        uuids.iter().all(|output| output.starts_with("MIG-")),
+        uuids.iter().all(|uuid| uuid.starts_with("MIG-")),
         "seed {seed}"
     );
     let with_instance = uuids.len();
@@ -259,20 +291,23 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     assert_eq!(
         uuids.len(),
         with_instance,
-        "each of these jobs had an instance of its own"
+        "each completed job had instances of its own"
     );
     Ok(())
 }
 
-/// Submits `count` jobs and cancels some; returns them, with whether they were cancelled.
-fn submit(
+/// A job, whether it was cancelled, and its request.
+type Submitted<'f> = (JobId, bool, &'f str);
+
+/// Submits `count` jobs and cancels some.
+fn submit<'f>(
     lab: &Lab,
     count: u64,
     seed: u64,
-    fractions: &[&str],
-) -> Result<Vec<(JobId, bool)>, LabError> {
+    fractions: &[&'f str],
+) -> Result<Vec<Submitted<'f>>, LabError> {
     let mut dice = Dice::new(seed);
-    let mut jobs: Vec<(JobId, bool)> = Vec::new();
+    let mut jobs: Vec<Submitted<'f>> = Vec::new();
     for _ in 0..count {
         let user = &lab.users()[usize::try_from(dice.throw(2)).unwrap_or(0)];
         let fraction = fractions[dice.below(fractions.len())];
@@ -283,7 +318,7 @@ fn submit(
             length % 1000
         );
         let gres = format!("--gres=gpufrac:{fraction}");
-        jobs.push((lab.sbatch(user, &[&gres, &script])?, false));
+        jobs.push((lab.sbatch(user, &[&gres, &script])?, false, fraction));
         if dice.throw(6) == 0 {
             // Mostly one of the newest: pending, in its prolog, running or ended.
             let back = usize::try_from(dice.throw(30))

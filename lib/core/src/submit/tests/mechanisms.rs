@@ -217,6 +217,20 @@ fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
         given("mix", "gpufrac:1").0,
         "gres:gpu:whole:1,gres:gpufrac:100"
     );
+    // A job cannot have shares of several devices.
+    for partition in ["l40s", "t4", "few"] {
+        let request = JobRequest {
+            form: GresForm::Colon,
+            ..job(partition, "gpufrac:2")
+        };
+        let refusal = decide(cluster(), &request, Occasion::Submit).unwrap_err();
+        assert!(
+            refusal
+                .to_string()
+                .contains("write --gres=gpufrac:1, on several nodes"),
+            "{refusal}"
+        );
+    }
     for pair in [
         "gpufrac:100,shard:100",
         "gpufrac:100,shard:half:100",
@@ -235,6 +249,14 @@ fn a_whole_gpu_is_exclusive() {
             want(&whole, &format!("100:mech={name}"), "")
         );
         assert_eq!(on(partition, &whole).0, whole);
+        for gpus in [2, 8] {
+            let several = format!("gpu:{name}:{gpus},gpufrac:{gpus}00");
+            let entry = format!("{gpus}00:mech={name}");
+            let expected = want(&several, &entry, "");
+            assert_eq!(on(partition, &format!("gpufrac:{gpus}")), expected);
+            assert_eq!(on(partition, &several), expected);
+            assert_eq!(on(partition, &format!("gpufrac:{name}:{gpus}")), expected);
+        }
     }
     // A hundredth of a GPU is written like a whole one; the shards beside it decide.
     assert_eq!(
@@ -593,6 +615,7 @@ fn any_ask() -> impl Strategy<Value = String> {
     let amount = prop_oneof![
         3 => (1_u32..=1000).prop_map(|n| Fraction::new(n, 1000).unwrap().to_string()),
         1 => (1_u32..90).prop_map(|n| format!("{n}G")),
+        1 => (1_u32..10).prop_map(|n| n.to_string()),
     ];
     let pair = (
         1_u32..=100,
@@ -601,7 +624,7 @@ fn any_ask() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (mechanism, amount).prop_map(|(mechanism, amount)| format!("gpufrac:{mechanism}{amount}")),
         1 => pair.clone().prop_map(|(n, name)| format!("gpufrac:{n},shard:{name}{n}")),
-        1 => pair.prop_map(|(_, name)| format!("gpufrac:100,gpu:{name}1")),
+        1 => pair.prop_map(|(n, name)| format!("gpufrac:{n}00,gpu:{name}{n}")),
     ]
 }
 
@@ -669,12 +692,15 @@ proptest! {
                 prop_assert!(own, "{partition} gets {tres_per_node} of {pool}");
                 prop_assert!(entry.mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));
                 prop_assert!(mechanism.is_none_or(|mechanism| mechanism == pool.mechanism));
-                let size = pool.layout.entry(entry.units).unwrap();
+                let size = pool.layout.entry(entry.units.of_each_gpu()).unwrap();
                 match amount {
                     Amount::Fraction(Fraction::ONE) if text.contains("shard") => prop_assert_eq!(entry.units.0, 1),
                     Amount::Fraction(fraction) => prop_assert!(size.fraction.covers(fraction)),
                     Amount::Memory(memory) => prop_assert!(size.memory >= memory),
-                    Amount::Units(units) => prop_assert_eq!(units, u64::from(entry.units.0)),
+                    Amount::Integer(number) => {
+                        let units = u64::from(entry.units.0);
+                        prop_assert!(number == units || number * 100 == units);
+                    }
                 }
             }
         }

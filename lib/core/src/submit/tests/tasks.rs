@@ -147,11 +147,13 @@ fn options_that_exclude_a_fraction_for_each_task() {
 #[test]
 fn a_whole_gpu_is_no_slice_of_a_task() {
     for partition in ["full", "big"] {
-        let reason = no(&tasks(partition, "gres/gpufrac:1"));
-        assert!(
-            reason.contains("--gres=gpufrac:1 --ntasks-per-node=1"),
-            "{reason}"
-        );
+        for whole in ["gres/gpufrac:1", "gres/gpufrac:4"] {
+            let reason = no(&tasks(partition, whole));
+            assert!(
+                reason.contains("--gres=gpufrac:4 --ntasks-per-node=4"),
+                "{reason}"
+            );
+        }
     }
 }
 

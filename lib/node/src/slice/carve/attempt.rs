@@ -38,9 +38,9 @@ pub(super) struct Attempt<'a> {
     pub record: &'a NodeRecord,
     pub device: Device<'a>,
     pub menu: &'a MenuEntry,
-    /// The number of slices of the job.
+    /// The number of slices of the job on this device.
     pub count: u32,
-    /// The number of the slice that is being made.
+    /// The number of the first slice, or of the one that is being made.
     pub number: u32,
     /// Whether Slurm confirmed how much the job holds.
     pub confirmed: bool,
@@ -134,7 +134,7 @@ impl Attempt<'_> {
         let mut made = Vec::new();
         // One after the other, because a slice may share what the one before created. If this program dies in
         // between, the job does not start, and its next prolog or its epilog removes the slices.
-        for number in 0..self.count {
+        for number in self.number..self.number + self.count {
             let attempt = Attempt { number, ..*self };
             match attempt.slice(locked, &cut) {
                 Ok(lease) => made.push(lease),
@@ -254,6 +254,30 @@ impl Attempt<'_> {
             }
         }
         error
+    }
+
+    /// Removes the job's slices on this GPU, because the job does not get its other GPUs.
+    pub fn give_back(
+        &self,
+        session: &Session,
+        line: &mut Line<'_>,
+        waiting: &mut Waiting<'_>,
+    ) -> Result<(), CarveError> {
+        let gpu = self.gpu(session)?;
+        session.start()?;
+        let lock = waiting.turn(line)?;
+        let mut locked = LockedGpu::new(lock, self.node, self.store, gpu, self.log);
+        for lease in self.leases_here()?.iter_mut().rev() {
+            undo(&mut locked, lease)?;
+        }
+        Ok(())
+    }
+
+    /// The job's leases on this GPU.
+    fn leases_here(&self) -> Result<Vec<Lease>, CarveError> {
+        let mut leases = self.store.of_job(self.job.job_id)?;
+        leases.retain(|lease| lease.slice.gpu_index == self.device.gpu_index);
+        Ok(leases)
     }
 
     /// Searched before the lock is taken, because it can take long. Processes that hide by the number of their files
@@ -387,11 +411,12 @@ impl Attempt<'_> {
     /// The job's own leases, if all of its slices exist because Slurm ran the prolog again. Leases of an earlier run,
     /// and incomplete ones, are ended.
     fn own_leases(&self, locked: &mut LockedGpu<'_>) -> Result<Option<Vec<Lease>>, CarveError> {
-        let mut leases = self.store.of_job(self.job.job_id)?;
+        let mut leases = self.leases_here()?;
         if leases.is_empty() {
             return Ok(None);
         }
-        let mut kept = leases.len() == self.count as usize;
+        let numbers = leases.iter().map(|lease| lease.number);
+        let mut kept = numbers.eq(self.number..self.number + self.count);
         for lease in &leases {
             kept = kept && self.is_of_this_run(locked, lease) && self.stands(locked, lease)?;
         }

@@ -140,9 +140,9 @@ pub enum CarveError {
     /// This node has another series of Slurm than this build.
     #[error("gpufrac was built for another Slurm than the node's: {0}")]
     Foreign(SlurmError),
-    /// The job has several devices of pools.
+    /// The job has several devices of pools, and not all of them are whole GPUs.
     #[error(
-        "Slurm gave the job the devices {devices:?}; a job holds one slice per node: ask for one device, --gres=gpufrac:0.25 or --gres=gpufrac:1",
+        "Slurm gave the job the devices {devices:?}, and not all of them are whole GPUs; ask for one part of a GPU, --gres=gpufrac:0.25, or for whole GPUs where there are any, --gres=gpufrac:2",
         devices = numbers(devices)
     )]
     SeveralDevices {

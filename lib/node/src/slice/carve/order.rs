@@ -7,7 +7,9 @@ use gpufrac_core::config::Device;
 use gpufrac_core::count_name::CountName;
 use gpufrac_core::entry::Entry;
 use gpufrac_core::fraction::Units;
+use gpufrac_core::ids::DeviceIndex;
 use gpufrac_core::layout::MenuEntry;
+use gpufrac_core::lease::Lease;
 use gpufrac_host::log::JobLog;
 use slurm_sys::client::{JobInfo, JobState};
 
@@ -39,17 +41,41 @@ pub(super) struct Word {
 
 /// The slices to make.
 pub(super) struct Order<'a> {
+    /// The work on each GPU, in the order of their indexes.
+    pub(super) parts: Vec<Part<'a>>,
+    /// Whether Slurm allocated the devices themselves, and not shares of one.
+    pub(super) whole_device: bool,
+}
+
+/// The work on one GPU.
+pub(super) struct Part<'a> {
     pub(super) device: Device<'a>,
     /// The menu entry of each slice.
     pub(super) menu: &'a MenuEntry,
+    /// The number of the first slice among those of the job.
+    pub(super) first: u32,
     /// The number of slices.
     pub(super) count: u32,
-    /// Whether Slurm allocated the device itself, and not shares of it.
-    pub(super) whole_device: bool,
+}
+
+impl Order<'_> {
+    /// Whether an older lease of the job has the place and the number of one of these slices.
+    pub(super) fn has_place_of(&self, lease: &Lease) -> bool {
+        let on_its_gpu = |part: &&Part<'_>| part.device.gpu_index == lease.slice.gpu_index;
+        match self.parts.as_slice() {
+            [only] => on_its_gpu(&only),
+            // Each GPU has one slice, and the number of the slice names its file.
+            parts => parts
+                .iter()
+                .find(on_its_gpu)
+                .is_some_and(|part| part.first == lease.number),
+        }
+    }
 }
 
 /// slurmctld's counts for the job on this node.
 struct Counted {
+    /// The slices that the job gets of each device.
     slices: u32,
     whole_device: bool,
 }
@@ -114,7 +140,7 @@ impl Word {
         }
     }
 
-    /// The slices that the job gets of its device.
+    /// The slices that the job gets of its devices.
     pub(super) fn order<'a>(
         &self,
         job: &JobEnv,
@@ -132,18 +158,77 @@ impl Word {
                 source,
             })?;
         }
-        let device = device_of(job, devices)?;
-        check_record(record, &device)?;
-        let units = granted_units(asked, self.entry, &device, log)?;
-        let menu = grant::menu_entry(&device, units);
-        self.compare_pools(job, node, &device, units, menu, log)?;
+        let held = self.devices(job, devices)?;
+        let units = granted_units(asked, self.entry, &held, log)?;
+        let menus = held
+            .iter()
+            .map(|device| self.menu_entry(job, node, record, device, units, log));
+        let menus: Vec<&MenuEntry> = menus.collect::<Result<_, _>>()?;
+        let counted = self.counted(job, &held, units)?;
+        let parts = (0..).zip(held).zip(menus);
+        let parts = parts.map(|((number, device), menu)| Part {
+            device,
+            menu,
+            first: number,
+            count: counted.slices,
+        });
+        Ok(Order {
+            parts: parts.collect(),
+            whole_device: counted.whole_device,
+        })
+    }
+
+    /// The devices of pools that Slurm gave to the job, in the order of their GPUs: one, or several whole ones.
+    fn devices<'a>(
+        &self,
+        job: &JobEnv,
+        devices: &[Device<'a>],
+    ) -> Result<Vec<Device<'a>>, CarveError> {
+        let mut held = devices_of(job, devices)?;
+        // With `--exclusive` Slurm counts all devices of the node; the variables of Prolog may name fewer.
+        if let Some(info) = &self.said
+            && let Some(allocated) = Allocated::on(info, &job.node)
+        {
+            let is_lent = |device: &&Device<'_>| {
+                let pool = device.pool;
+                allocated.is_device(device) && pool.lends_whole() && pool.serves(&info.partition)
+            };
+            let lent: Vec<Device<'_>> = devices.iter().filter(is_lent).copied().collect();
+            if !lent.is_empty() {
+                held = lent;
+            }
+        }
+        held.sort_by_key(|device| device.gpu_index);
+        let are_whole = held.iter().all(|device| device.pool.lends_whole());
+        match held.len() > 1 && !are_whole {
+            true => Err(CarveError::SeveralDevices {
+                devices: job.devices.clone(),
+            }),
+            false => Ok(held),
+        }
+    }
+
+    /// The size that the job gets of one device. `units`: of all its devices.
+    fn menu_entry<'a>(
+        &self,
+        job: &JobEnv,
+        node: &Node,
+        record: &NodeRecord,
+        device: &Device<'a>,
+        units: Units,
+        log: &JobLog,
+    ) -> Result<&'a MenuEntry, CarveError> {
+        check_record(record, device)?;
+        let units = units.of_each_gpu();
+        let menu = grant::menu_entry(device, units);
+        self.compare_pools(job, node, device, units, menu, log)?;
         let menu = menu.ok_or_else(|| CarveError::TooSmall {
             pool: device.pool.name.clone(),
             units,
         })?;
-        if let (Some(info), Some(asked)) = (&self.said, asked)
+        if let (Some(info), Some(asked)) = (&self.said, &self.asked)
             && let Some(rule) =
-                asked.against_rules(&node.config, &info.partition, &device, units, menu)
+                asked.against_rules(&node.config, &info.partition, device, units, menu)
         {
             return Err(CarveError::Rule {
                 job_id: job.job_id,
@@ -151,13 +236,7 @@ impl Word {
                 rule,
             });
         }
-        let counted = self.counted(job, &device, units)?;
-        Ok(Order {
-            device,
-            menu,
-            count: counted.slices,
-            whole_device: counted.whole_device,
-        })
+        Ok(menu)
     }
 
     /// Checks that the counted units are exactly a size of the node's pool; otherwise slurmctld and the node have
@@ -177,7 +256,8 @@ impl Word {
         };
         let here = node.config.pools_sum();
         let is_fraction = self.asked.as_ref().is_none_or(Asked::names_fraction);
-        if (entry.units == units || is_fraction) && menu.is_none_or(|menu| menu.units != units) {
+        let same = entry.units.of_each_gpu() == units;
+        if (same || is_fraction) && menu.is_none_or(|menu| menu.units != units) {
             let sizes = device.pool.layout.menu.iter();
             return Err(CarveError::OtherPools(OtherPools {
                 job_id: job.job_id,
@@ -197,12 +277,12 @@ impl Word {
         Ok(())
     }
 
-    /// The number of slices of these units that the job holds on this node. slurmctld's allocation decides; it must
-    /// be as much of the device as the request asks for.
+    /// The number of slices of these units that the job holds on each device. slurmctld's allocation decides; it must be
+    /// as much of the devices as the request asks for. The job also gets the whole devices that `--exclusive` adds.
     fn counted(
         &self,
         job: &JobEnv,
-        device: &Device<'_>,
+        devices: &[Device<'_>],
         units: Units,
     ) -> Result<Counted, CarveError> {
         let (Some(info), Some(asked)) = (&self.said, &self.asked) else {
@@ -212,7 +292,7 @@ impl Word {
                     why: self.silence.clone().unwrap_or_else(unknown),
                 }),
                 // The SPANK plugin checks that Slurm allocated as much.
-                false => Ok(Counted {
+                false => check_gpus(job, devices, units).map(|()| Counted {
                     slices: 1,
                     whole_device: false,
                 }),
@@ -236,8 +316,15 @@ impl Word {
                 whole_device: false,
             });
         }
-        let (wanted, allocated) = (u64::from(units.0), held.units_of(device));
-        if allocated != wanted {
+        let whole_device = devices.iter().all(|device| held.is_device(device));
+        let wanted = u64::from(units.0);
+        // A job has shares of one device only.
+        let allocated = match devices.len() > 1 && !whole_device {
+            true => 0,
+            false => held.units_of(devices),
+        };
+        let more = whole_device && wanted < allocated && units.gpus().is_some();
+        if allocated != wanted && !more {
             return Err(CarveError::Allocated {
                 job_id: job.job_id,
                 name: SHARES,
@@ -245,10 +332,10 @@ impl Word {
                 allocated,
             });
         }
-        check_total(job, &held, asked, wanted)?;
+        check_total(job, &held, asked, allocated)?;
         Ok(Counted {
             slices: 1,
-            whole_device: held.is_device(device),
+            whole_device,
         })
     }
 }
@@ -339,20 +426,32 @@ fn lacks_count(info: &JobInfo, node: &str) -> bool {
     unread && info.state == JobState::Running && Asked::from(info).names_shares()
 }
 
-/// The device of a pool that Slurm gave to the job.
-fn device_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Device<'a>, CarveError> {
-    let mut ours = devices
+/// The devices of pools in the variables of Prolog; at least one.
+fn devices_of<'a>(job: &JobEnv, devices: &[Device<'a>]) -> Result<Vec<Device<'a>>, CarveError> {
+    let ours = devices
         .iter()
         .filter(|device| job.devices.contains(&device.index));
-    match (ours.next(), ours.next()) {
-        (Some(device), None) => Ok(*device),
-        (Some(_), Some(_)) => Err(CarveError::SeveralDevices {
-            devices: job.devices.clone(),
-        }),
-        (None, _) if job.devices.is_empty() => Err(CarveError::NoDevice),
-        (None, _) => Err(CarveError::UnknownDevice {
+    let ours: Vec<Device<'_>> = ours.copied().collect();
+    match (ours.is_empty(), job.devices.is_empty()) {
+        (false, _) => Ok(ours),
+        (true, true) => Err(CarveError::NoDevice),
+        (true, false) => Err(CarveError::UnknownDevice {
             devices: job.devices.clone(),
             count: devices.len(),
+        }),
+    }
+}
+
+/// Checks that the job has as many devices as the entry grants whole GPUs, if Slurm does not answer.
+fn check_gpus(job: &JobEnv, devices: &[Device<'_>], units: Units) -> Result<(), CarveError> {
+    let wanted = units.gpus().unwrap_or(1);
+    match usize::try_from(wanted).is_ok_and(|wanted| wanted == devices.len()) {
+        true => Ok(()),
+        false => Err(CarveError::Allocated {
+            job_id: job.job_id,
+            name: "whole GPUs",
+            wanted: wanted.into(),
+            allocated: u64::try_from(devices.len()).unwrap_or(u64::MAX),
         }),
     }
 }
@@ -372,19 +471,22 @@ fn check_record(record: &NodeRecord, device: &Device<'_>) -> Result<(), CarveErr
 fn granted_units(
     asked: Option<&Asked>,
     entry: Option<Entry>,
-    device: &Device<'_>,
+    devices: &[Device<'_>],
     log: &JobLog,
 ) -> Result<Units, CarveError> {
-    let offered = device.pool.mechanism;
-    if let Some(named) = entry.and_then(|entry| entry.mechanism)
-        && named != offered
-    {
+    let named = entry.and_then(|entry| entry.mechanism);
+    let other = devices
+        .iter()
+        .map(|device| device.pool)
+        .find(|pool| named.is_some_and(|named| named != pool.mechanism));
+    if let (Some(named), Some(pool)) = (named, other) {
+        let offered = pool.mechanism;
         // Slurm's own text keeps a mechanism that the user named, by the Type. The entry also has it if no other was
         // possible, and stays the same when the job is moved.
         if asked.is_none() {
             return Err(CarveError::Mechanism {
                 asked: named,
-                pool: device.pool.name.clone(),
+                pool: pool.name.clone(),
                 offered,
             });
         }
@@ -392,9 +494,11 @@ fn granted_units(
             "the job was changed while it was pending: a slice by {offered}, not {named}"
         ));
     }
-    let units = grant::granted(asked, entry, device);
+    let units = grant::granted(asked, entry, devices);
     let units = units.ok_or_else(|| CarveError::NoSize {
-        device: device.index,
+        device: devices
+            .first()
+            .map_or(DeviceIndex(0), |device| device.index),
         tres: asked.map_or(String::new(), |asked| asked.per_node.clone()),
     })?;
     if let Some(entry) = entry

@@ -1,0 +1,276 @@
+//! Jobs with several whole GPUs of a node.
+
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError, User};
+
+use crate::shared_devices::{Seen, finish, ready, release, run, start, submit};
+use crate::uniform::QUARTERS;
+use crate::{since, wait_until_put_back};
+
+/// Whole GPUs only: Slurm before 23.11 counts several of these.
+const WHOLE: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+
+[partition.gpu]
+allow_raw = true
+"#;
+
+/// Pools of which a job can have several GPUs, and the request for their smallest size.
+fn pools() -> Result<(&'static str, &'static str), LabError> {
+    Ok(match since(23, 11)? {
+        true => (QUARTERS, "--gres=gpufrac:0.25"),
+        false => (WHOLE, "--gres=gpufrac:1"),
+    })
+}
+
+fn waits(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    lab.wait("Slurm says why", Duration::from_secs(30), || {
+        let job = lab.job(job)?;
+        assert_eq!(job.state(), "PENDING");
+        let reasons = ["Resources", "Priority"];
+        Ok(reasons.contains(&job.field("Reason")).then_some(()))
+    })
+}
+
+/// The MIG UUIDs of a job's GPUs on a node, in the order of the indexes of the GPUs.
+fn held(lab: &Lab, node: &str, job: JobId) -> Result<Vec<String>, LabError> {
+    let mut leases = lab.leases_of(node, job)?;
+    leases.sort_by_key(|lease| lease.slice.gpu_index);
+    let uuid = |lease: &gpufrac_core::lease::Lease| {
+        assert!(lease.units.0 == 100 && lease.whole_device, "{lease:?}");
+        lease.slice.cuda_device().unwrap_or_default().to_owned()
+    };
+    Ok(leases.iter().map(uuid).collect())
+}
+
+/// Checks that the batch script saw the GPUs of the job's leases.
+fn expect_gpus(
+    lab: &Lab,
+    node: &str,
+    job: JobId,
+    seen: &Seen,
+    gpus: usize,
+) -> Result<(), LabError> {
+    let uuids = held(lab, node, job)?;
+    assert_eq!(uuids.len(), gpus);
+    assert_eq!(
+        seen.get("CUDA_VISIBLE_DEVICES"),
+        uuids.join(","),
+        "{seen:?}"
+    );
+    assert_eq!(seen.get("NVIDIA_VISIBLE_DEVICES"), uuids.join(","));
+    assert_eq!(seen.get("GPUFRAC_FRACTION"), gpus.to_string());
+    let nodes = seen.devices.iter().filter(|name| !name.contains("cap"));
+    assert_eq!(nodes.count(), gpus, "{seen:?}");
+    Ok(())
+}
+
+#[test]
+fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), LabError> {
+    let (pools, smallest) = pools()?;
+    let lab = start(Lab::builder().gpus("H100-80", 4).pools(pools))?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    let mut pieces = vec![run(&lab, &user, &[smallest])?.0];
+    let two = run(&lab, &user, &["--gres=gpufrac:2"])?;
+    expect_gpus(&lab, &node, two.0, &two.1, 2)?;
+    pieces.push(run(&lab, &user, &[smallest])?.0);
+
+    let four = submit(&lab, &user, &["--gres=gpufrac:4"])?;
+    waits(&lab, four)?;
+    let shown = lab.job(four)?;
+    assert!(
+        shown.field("TresPerNode").contains("gpufrac:400"),
+        "{shown:?}"
+    );
+    finish(&lab, two.0)?;
+    waits(&lab, four)?;
+    for piece in pieces {
+        waits(&lab, four)?;
+        finish(&lab, piece)?;
+    }
+    let seen = ready(&lab, four)?;
+    expect_gpus(&lab, &node, four, &seen, 4)?;
+    let status = lab.command("gpufrac").args(["status"]);
+    let map = status.env("SLURMD_NODENAME", &node).run()?.stdout;
+    let own = format!("job {four}");
+    let own = map
+        .lines()
+        .filter(|line| line.starts_with("GPU") && line.contains(&own));
+    assert_eq!(own.count(), 4, "{map}");
+
+    // The node is full for everybody.
+    let after = submit(&lab, &user, &[smallest])?;
+    waits(&lab, after)?;
+    // Another run of the same job.
+    lab.command("scontrol")
+        .args(["requeue", &four.to_string()])
+        .stdout()?;
+    wait_until_put_back(&lab, four)?;
+    std::fs::remove_file(lab.folder().work().join(format!("ready.{four}")))
+        .expect("of its first run");
+    ready(&lab, after)?;
+    begin_now(&lab, four)?;
+    finish(&lab, after)?;
+    let seen = ready(&lab, four)?;
+    expect_gpus(&lab, &node, four, &seen, 4)?;
+    finish(&lab, four)?;
+    let path = lab.folder().var(&node).join("usage.jsonl");
+    let records = std::fs::read_to_string(path).expect("usage records");
+    let own = format!("\"job\":{four},");
+    let own = records.lines().filter(|line| line.contains(&own));
+    assert_eq!(own.count(), 8, "four of each run: {records}");
+    run(&lab, &user, &[smallest]).and_then(|(job, _)| finish(&lab, job))?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+/// Slurm lets a requeued job wait for two minutes; this job may start now.
+fn begin_now(lab: &Lab, job: JobId) -> Result<(), LabError> {
+    let seen = lab.job(job)?;
+    assert_eq!(seen.state(), "PENDING", "{seen:?}");
+    lab.update(&[&format!("JobId={job}"), "StartTime=now"])
+        .map(drop)
+}
+
+#[test]
+fn steps_have_some_of_their_jobs_gpus() -> Result<(), LabError> {
+    let (pools, _) = pools()?;
+    let lab = start(Lab::builder().gpus("H100-80", 4).pools(pools))?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let step = |gres: &str, name: &str| {
+        format!(
+            "srun -n1 {gres} bash -c 'echo $CUDA_VISIBLE_DEVICES $GPUFRAC_FRACTION; bash reach.sh' > {name}; "
+        )
+    };
+    let script = format!(
+        "{}{}{}{}touch ready; while [ ! -e go ]; do sleep 0.05; done",
+        step("", "all"),
+        step("--gres=gpufrac:2", "two"),
+        step("--gres=gpufrac:1", "one"),
+        step("--gres=none", "none"),
+    );
+    let job = lab.sbatch(user, &["--gres=gpufrac:3", &format!("--wrap={script}")])?;
+    let work = lab.folder().work();
+    lab.wait("the steps ran", Duration::from_secs(90), || {
+        Ok(work.join("ready").exists().then_some(()))
+    })?;
+    let uuids = held(&lab, node, job)?;
+    let read = |name: &str| std::fs::read_to_string(work.join(name)).expect("what a step saw");
+    for (name, gpus) in [("all", 3), ("two", 2), ("one", 1)] {
+        let seen = read(name);
+        let first = seen.lines().next().unwrap_or_default();
+        let (devices, fraction) = first.split_once(' ').unwrap_or_default();
+        assert_eq!(fraction, gpus.to_string(), "{name}: {seen}");
+        let devices: Vec<&str> = devices.split(',').collect();
+        assert_eq!(devices.len(), gpus, "{name}: {seen}");
+        // Each once, in the order of the job's GPUs.
+        let places: Vec<_> = devices
+            .iter()
+            .map(|device| uuids.iter().position(|own| own == device))
+            .collect();
+        assert!(
+            places.iter().all(Option::is_some) && places.is_sorted(),
+            "{name}: {seen} of {uuids:?}"
+        );
+    }
+    assert_eq!(read("none").lines().next().map(str::trim), Some(""));
+    lab.write_work("go", "")?;
+    assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
+    // More than the job has.
+    let refused = lab.try_sbatch(user, &["--gres=gpufrac:17", "--wrap=true"])?;
+    assert!(
+        refused
+            .stderr
+            .contains("for 17% of a GPU write --gres=gpufrac:0.17"),
+        "{refused:?}"
+    );
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn two_nodes_with_all_their_gpus() -> Result<(), LabError> {
+    let (pools, smallest) = pools()?;
+    let builder = Lab::builder().nodes(2).gpus("H100-80", 8);
+    let lab = start(builder.pools(pools))?;
+    let (user, nodes) = (&lab.users()[0], lab.nodes().to_vec());
+    let piece = run(&lab, user, &[smallest])?.0;
+    for options in [
+        &["-N2", "--gres=gpufrac:8"][..],
+        &["-N2", "--gpus-per-node=gpufrac:8"],
+        // A raw request, which the partition allows.
+        &["-N2", "--gpus-per-node=8"],
+        // With nodes of its own: Slurm then counts all GPUs of the nodes.
+        &["-N2", "--exclusive", "--gres=gpufrac:8"],
+        &["-N2", "--exclusive", "--gres=gpufrac:2"],
+    ] {
+        let job = submit(&lab, user, options)?;
+        if options[1] == "--gres=gpufrac:8" {
+            waits(&lab, job)?;
+            finish(&lab, piece)?;
+        }
+        let seen = ready(&lab, job)?;
+        expect_gpus(&lab, &nodes[0], job, &seen, 8)?;
+        assert_eq!(held(&lab, &nodes[1], job)?.len(), 8, "{options:?}");
+        finish(&lab, job)?;
+        lab.wait_until_empty(Duration::from_secs(60))?;
+    }
+    lab.expect_nothing_left()
+}
+
+/// A request that Slurm cannot count correctly is refused, and the message says what to write.
+#[test]
+fn shared_gpus_of_an_old_slurm_come_one_at_a_time() -> Result<(), LabError> {
+    let lab = start(Lab::builder().gpus("H100-80", 2).pools(QUARTERS))?;
+    let user = &lab.users()[0];
+    let tried = lab.try_sbatch(user, &["--gres=gpufrac:2", "--wrap=true"])?;
+    assert!(!tried.status.success(), "{tried:?}");
+    assert!(
+        tried
+            .stderr
+            .contains("write --gres=gpufrac:1, on several nodes with --nodes"),
+        "{tried:?}"
+    );
+    let job = run(&lab, user, &["--gres=gpufrac:1"])?.0;
+    finish(&lab, job)?;
+    lab.expect_nothing_left()
+}
+
+/// A job of several GPUs is requeued for one of a higher tier, and runs again.
+#[test]
+fn a_job_of_several_gpus_makes_room() -> Result<(), LabError> {
+    let (pools, _) = pools()?;
+    let pools = pools
+        .replace("[\"gpu\"]", "[\"low\", \"high\"]")
+        .replace("partition.gpu", "partition.low");
+    let lab = start(
+        Lab::builder()
+            .gpus("H100-80", 4)
+            .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE")
+            .only_partitions(&[
+                ("low", "PriorityTier=2"),
+                ("high", "PriorityTier=10 PreemptMode=OFF"),
+            ])
+            .pools(&pools),
+    )?;
+    let (user, node): (&User, _) = (&lab.users()[0], &lab.nodes()[0]);
+    let low = run(&lab, user, &["-p", "low", "--gres=gpufrac:3"])?.0;
+    let (high, seen) = run(&lab, user, &["-p", "high", "--gres=gpufrac:4"])?;
+    expect_gpus(&lab, node, high, &seen, 4)?;
+    wait_until_put_back(&lab, low)?;
+    std::fs::remove_file(lab.folder().work().join(format!("ready.{low}")))
+        .expect("of its first run");
+    finish(&lab, high)?;
+    lab.update(&[&format!("JobId={low}"), "StartTime=now"])?;
+    let seen = ready(&lab, low)?;
+    expect_gpus(&lab, node, low, &seen, 3)?;
+    release(&lab, low)?;
+    assert_eq!(lab.wait_for_end(low)?.state(), "COMPLETED");
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
