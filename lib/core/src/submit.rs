@@ -21,6 +21,7 @@ mod offered;
 mod option;
 mod refusal;
 mod requested;
+mod several;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -108,7 +109,7 @@ fn decide_by_own_name(
     let Some(fraction) = fraction else {
         return Ok(Verdict::Untouched);
     };
-    let granted = granted::grant(config, &destination, &fraction, request.form, occasion)?;
+    let granted = granted::grant(config, &destination, &fraction, request, occasion)?;
     if !granted.is_counted_in_devices(request.form) {
         conflicts::refuse_shares_of_own_nodes(request)?;
     }

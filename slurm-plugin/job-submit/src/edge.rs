@@ -202,8 +202,8 @@ unsafe fn handle(
     let settings = settings::current();
     let known = settings.as_deref().and_then(|read| read.as_ref().ok());
     let config = known.map(|known| &known.config);
-    let gpu_types = known.and_then(|known| known.gpu_types.as_deref());
-    let mut request = texts.request(job, default_partition, gpu_types);
+    let nodes = known.and_then(|known| known.nodes.as_ref());
+    let mut request = texts.request(job, default_partition, nodes);
 
     // An update does not contain the options of the submission, and leaves them unchanged.
     let mut asked = None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use gpufrac_core::config::{self, Config, ConfigErrors};
-use gpufrac_core::gpu_types;
+use gpufrac_core::nodes_gres::NodesGres;
 use slurm_sys::{host, log};
 
 /// The interval at which the thread compares the time of slurmctld's last read of slurm.conf.
@@ -22,8 +22,8 @@ pub type NoConfig = host::ConfigurationError<ConfigErrors>;
 pub struct Known {
     /// gpufrac.toml.
     pub config: Config,
-    /// The Types of GPUs in slurm.conf; None if not all of them are known.
-    pub gpu_types: Option<Vec<String>>,
+    /// The GRES of nodes in slurm.conf; None if they are not all known.
+    pub nodes: Option<NodesGres>,
 }
 
 /// The current files, or the reason why there are none.
@@ -118,16 +118,14 @@ fn in_force() -> bool {
 
 fn read() -> Settings {
     let config = host::read_configuration(config::PATH_ENV, config::PATH, Config::parse)?;
-    Ok(Known {
-        config,
-        gpu_types: gpu_types(),
-    })
+    let nodes = nodes(&config);
+    Ok(Known { config, nodes })
 }
 
-fn gpu_types() -> Option<Vec<String>> {
+fn nodes(config: &Config) -> Option<NodesGres> {
     let slurm_conf = SLURM_CONF.get()?.as_ref()?;
     let text = std::fs::read_to_string(slurm_conf).ok()?;
-    gpu_types::of_slurm_conf(&text, &|name| {
+    NodesGres::of_slurm_conf(&text, &config.count_name, &|name| {
         std::fs::read_to_string(slurm_conf.parent()?.join(name)).ok()
     })
 }

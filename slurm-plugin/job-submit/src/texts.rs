@@ -1,5 +1,6 @@
 //! Converts Slurm's job description to the request of the decision.
 
+use gpufrac_core::nodes_gres::NodesGres;
 use gpufrac_core::pools_sum;
 use gpufrac_core::request::GresForm;
 use gpufrac_core::submit::JobRequest;
@@ -48,7 +49,7 @@ impl Texts {
         &'a self,
         job: &raw::job_desc_msg_t,
         default_partition: Option<&'a str>,
-        gpu_types: Option<&'a [String]>,
+        nodes: Option<&'a NodesGres>,
     ) -> JobRequest<'a> {
         let reservation = self.reservation.as_ref();
         JobRequest {
@@ -57,7 +58,7 @@ impl Texts {
             reserved: reservation.is_some_and(|name| !name.is_empty()),
             form: form(),
             marked: true,
-            gpu_types,
+            nodes,
             updates_take_counts: slurm_sys::updates_take_counts(),
             tres_per_node: self.tres_per_node.as_deref(),
             tres_per_job: self.tres_per_job.as_deref(),

@@ -141,8 +141,7 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     occasion: Occasion,
     mut items: impl Iterator<Item = &'i Item<'t>>,
 ) -> Result<(), Refusal> {
-    let (Some(types), Occasion::Submit, true) = (request.gpu_types, occasion, destination.named)
-    else {
+    let (Some(nodes), Occasion::Submit, true) = (request.nodes, occasion, destination.named) else {
         return Ok(());
     };
     let allowed = |partition: &&str| config.rules(partition).is_some_and(|rules| rules.allow_raw);
@@ -152,8 +151,7 @@ pub(super) fn refuse_unknown_type<'i, 't: 'i>(
     let unknown = items.find_map(|item| match &item.kind {
         Kind::Gpu(count) if count.count != Some(0) && is_of_no_pool(count, config) => {
             let name = count.type_name?;
-            let known = types.iter().any(|known| known.eq_ignore_ascii_case(name));
-            (!known).then_some(name)
+            (!nodes.has_type(name)).then_some(name)
         }
         _ => None,
     });

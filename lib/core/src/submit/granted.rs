@@ -1,13 +1,13 @@
 //! The grant for a fraction.
 
 use super::destination::Destination;
-use super::job::Occasion;
+use super::job::{JobRequest, Occasion};
 use super::offered::{allowed, broken_rule, fractions, partitions_with};
 use super::refusal::{FractionOption, Refusal};
 use super::requested::RequestedFraction;
-use super::types;
+use super::{several, types};
 use crate::config::Config;
-use crate::fraction::Fraction;
+use crate::fraction::{Fraction, Units};
 use crate::layout::LayoutKind;
 use crate::mechanism::Mechanism;
 use crate::pool::Pool;
@@ -26,15 +26,18 @@ impl Granted<'_> {
     ///
     /// Slurm before 23.11.5 forgets that shares of a device are in use when the first of their jobs ends (`_job_dealloc`
     /// in `gres_ctld.c`), and then gives the device whole to another job. Slurm counts correctly if a whole GPU is
-    /// requested as all shares of a device. A job cannot have shares of two devices there.
+    /// requested as all shares of a device. A job cannot have shares of two devices there; [`several`] limits the jobs
+    /// that can have two.
     pub(super) fn is_counted_in_devices(&self, form: GresForm) -> bool {
         let is_never_shared = self.grant.pools.iter().any(|pool| is_never_shared(pool));
-        self.grant.whole.is_some() && (form == GresForm::Slash || is_never_shared)
+        let is_several = self.grant.entry.units > Units::WHOLE;
+        let is_forgotten = form == GresForm::Colon && !is_never_shared && !is_several;
+        self.grant.whole.is_some() && !is_forgotten
     }
 }
 
 /// Whether the GPUs of a pool are only lent whole.
-fn is_never_shared(pool: &Pool) -> bool {
+pub(super) fn is_never_shared(pool: &Pool) -> bool {
     pool.layout.kind == LayoutKind::Whole
 }
 
@@ -46,13 +49,18 @@ pub(super) fn grant<'a>(
     config: &Config,
     destination: &Destination<'a>,
     requested: &RequestedFraction<'_>,
-    form: GresForm,
+    request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Result<Granted<'a>, Refusal> {
     let mut pools = candidates(destination, requested)?;
-    if form == GresForm::Colon && requested.demand.gpus() > Some(1) {
-        keep_never_shared(config, destination, requested.demand, &mut pools)?;
-    }
+    several::keep(
+        config,
+        destination,
+        request,
+        occasion,
+        requested.demand,
+        &mut pools,
+    )?;
     let granted = match occasion {
         // A step divides the slice of its job. Only the node knows the pool of the slice.
         Occasion::Step => rounding::least(&pools, requested.demand),
@@ -64,7 +72,7 @@ pub(super) fn grant<'a>(
             destination,
             &pools,
             requested,
-            form,
+            request,
             occasion,
             reason,
         )
@@ -106,31 +114,6 @@ fn candidates<'a>(
     Ok(pools)
 }
 
-/// Removes the pools of which this Slurm cannot count several whole GPUs.
-fn keep_never_shared(
-    config: &Config,
-    destination: &Destination<'_>,
-    demand: Demand,
-    pools: &mut Vec<&Pool>,
-) -> Result<(), Refusal> {
-    if !pools.iter().any(|pool| pool.lends_whole()) {
-        return Ok(());
-    }
-    pools.retain(|pool| is_never_shared(pool));
-    if !pools.is_empty() {
-        return Ok(());
-    }
-    let mut elsewhere = partitions_with(config, demand);
-    elsewhere.retain(|name| {
-        let there = config.pools_of_partition(name);
-        there.iter().any(|pool| is_never_shared(pool))
-    });
-    Err(Refusal::SeveralTooEarly {
-        destination: destination.title(),
-        elsewhere,
-    })
-}
-
 fn mechanisms(pools: &[&Pool]) -> Vec<Mechanism> {
     let mut found: Vec<Mechanism> = pools.iter().map(|pool| pool.mechanism).collect();
     found.sort_unstable();
@@ -162,7 +145,7 @@ fn no_grant(
     destination: &Destination<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
-    form: GresForm,
+    request: &JobRequest<'_>,
     occasion: Occasion,
     reason: NoGrant,
 ) -> Refusal {
@@ -206,7 +189,7 @@ fn no_grant(
             destination: title,
             pools: pools.iter().map(|pool| pool.name.clone()).collect(),
             sizes: fractions(&sizes),
-            by: single_mechanisms(config, destination, pools, requested, form, occasion),
+            by: single_mechanisms(config, destination, pools, requested, request, occasion),
             named: destination.named,
             one: destination.partitions.len() == 1,
         },
@@ -219,7 +202,7 @@ fn single_mechanisms(
     destination: &Destination<'_>,
     pools: &[&Pool],
     requested: &RequestedFraction<'_>,
-    form: GresForm,
+    request: &JobRequest<'_>,
     occasion: Occasion,
 ) -> Vec<Mechanism> {
     let mut found = mechanisms(pools);
@@ -233,7 +216,7 @@ fn single_mechanisms(
             text: String::new(),
             ..*requested
         };
-        grant(config, destination, &requested, form, occasion).is_ok()
+        grant(config, destination, &requested, request, occasion).is_ok()
     });
     found
 }

@@ -2,6 +2,7 @@
 
 use crate::entry::Entry;
 use crate::fraction::Units;
+use crate::nodes_gres::NodesGres;
 use crate::request::{self, GresForm};
 
 /// The event for which a decision is made.
@@ -37,8 +38,8 @@ pub struct JobRequest<'a> {
     pub updates_take_counts: bool,
     /// `--gres` and `--gpus-per-node`.
     pub tres_per_node: Option<&'a str>,
-    /// The Types of GPUs in the cluster; None if not all of them are known.
-    pub gpu_types: Option<&'a [String]>,
+    /// The GRES of the cluster's nodes; None if they are not all known, as in clients.
+    pub nodes: Option<&'a NodesGres>,
     /// `--gpus`.
     pub tres_per_job: Option<&'a str>,
     /// `--gpus-per-socket`.

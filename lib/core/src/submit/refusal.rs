@@ -55,12 +55,15 @@ pub enum Refusal {
     },
     /// The request is for several whole GPUs of a pool that also lends parts of them, and Slurm could give GPUs that are in use.
     #[error(
-        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}",
+        "gpufrac: this Slurm (before 23.11) cannot count several whole GPUs of {destination}, whose GPUs are shared too: it gives a GPU whole while jobs still have parts of it; write --gres=gpufrac:1, on several nodes with --nodes{}{}",
+        all.iter().map(|all| format!(", or --gres=gpufrac:{all} for all GPUs of a node")).collect::<String>(),
         partitions_of_gpus(elsewhere)
     )]
     SeveralTooEarly {
         /// Where the job may run.
         destination: String,
+        /// The number of GPUs that are all of a node.
+        all: Option<u32>,
         /// Partitions with GPUs that are only lent whole.
         elsewhere: Vec<String>,
     },

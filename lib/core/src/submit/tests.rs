@@ -3,9 +3,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::count_name::CountName;
 use crate::fraction::{Fraction, Units};
 use crate::layout::MenuEntry;
 use crate::mechanism::Mechanism;
+use crate::nodes_gres::NodesGres;
 use crate::request;
 use crate::request::tests::near;
 use crate::request::{Amount, GresForm, Kind};
@@ -358,6 +360,94 @@ fn several_gpus_by_an_integer() {
     }
 }
 
+fn decided(config: &Config, request: &JobRequest<'_>) -> Result<String, String> {
+    match decide(config, request, Occasion::Submit) {
+        Ok(Verdict::Rewritten { text, .. }) => Ok(text),
+        Ok(Verdict::Untouched) => panic!("{request:?}"),
+        Err(refusal) => Err(refusal.to_string()),
+    }
+}
+
+fn nodes_gres(slurm_conf: &str) -> NodesGres {
+    NodesGres::of_slurm_conf(slurm_conf, &CountName::default(), &|_| None).unwrap()
+}
+
+/// slurmctld's plugin knows the nodes.
+#[test]
+fn several_gpus_are_limited_by_the_nodes_of_slurm_conf() {
+    let config = Config::parse(
+        "version = 1\n[pool.p]\nmechanism = \"mps\"\ntenancy = \"private\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"n[1-9]\"\n",
+        "test",
+    );
+    let config = config.unwrap();
+    let with = |nodes: &str, tres: &str, form: GresForm, exclusive| {
+        let nodes = nodes_gres(nodes);
+        let tres = format!("{}{tres}", form.prefix());
+        let request = JobRequest {
+            form,
+            marked: true,
+            exclusive,
+            nodes: Some(&nodes),
+            ..job("gpu", &tres)
+        };
+        decided(&config, &request)
+    };
+    let four = "NodeName=n1 Gres=gpu:mps:4,shard:mps:400,gpufrac:400\n";
+    let eight = "NodeName=n2 Gres=gpu:mps:8,shard:mps:800,gpufrac:800\n";
+    // Another pool has GPUs of the node, too.
+    let more = "NodeName=n3 Gres=gpu:mps:4,gpu:half:8,shard:mps:400,shard:half:400,gpufrac:800\n";
+    let both = format!("{four}{eight}");
+    for form in [GresForm::Slash, GresForm::Colon] {
+        for (nodes, gpus, most) in [(four, 5, 4), (eight, 9, 8), (&both, 16, 8)] {
+            let said = with(nodes, &format!("gpufrac:{gpus}"), form, false).unwrap_err();
+            let reason = format!(
+                "gpufrac: \"gpufrac:{gpus}\" is more whole GPUs than a job can have of a node (at most {most}); for {gpus}% of a GPU"
+            );
+            assert!(said.starts_with(&reason), "{said}");
+            let pair = form.prefix().to_owned();
+            let pair = format!("gpu:mps:{gpus},{pair}gpufrac:{gpus}00");
+            assert_eq!(with(nodes, &pair, form, false), Err(said));
+        }
+    }
+    // Before 23.11 only a job that leaves no unit of its nodes to others is counted correctly.
+    let old = |nodes, gpus, exclusive| {
+        with(
+            nodes,
+            &format!("gpufrac:{gpus}"),
+            GresForm::Colon,
+            exclusive,
+        )
+    };
+    for (nodes, gpus) in [(four, 4), (eight, 8), (&both, 8)] {
+        let counted = Ok(format!("gres:gpu:mps:{gpus},gres:gpufrac:{gpus}00"));
+        assert_eq!(old(nodes, gpus, false), counted);
+        let pair = format!("gpu:mps:{gpus},gres:gpufrac:{gpus}00");
+        assert_eq!(with(nodes, &pair, GresForm::Colon, false), counted);
+    }
+    for (nodes, gpus, all) in [
+        (four, 2, Some(4)),
+        (&both, 4, Some(8)),
+        (more, 4, None),
+        (&format!("{more}{four}"), 4, None),
+    ] {
+        let said = old(nodes, gpus, false).unwrap_err();
+        assert!(
+            said.contains("write --gres=gpufrac:1, on several nodes with --nodes"),
+            "{said}"
+        );
+        let way = all.map(|all| format!("or --gres=gpufrac:{all} for all GPUs of a node"));
+        assert_eq!(
+            way.is_some(),
+            said.contains(" for all GPUs of a node"),
+            "{said}"
+        );
+        assert!(said.ends_with(&way.unwrap_or_default()), "{said}");
+        // Slurm starts it only where nobody else is.
+        assert!(old(nodes, gpus, true).is_ok());
+        assert!(with(nodes, &format!("gpufrac:{gpus}"), GresForm::Slash, false).is_ok());
+    }
+}
+
 /// `gpus` of a pool gives the number of its GPUs on a node.
 #[test]
 fn a_node_has_no_more_gpus_than_its_pool_names() {
@@ -369,16 +459,14 @@ fn a_node_has_no_more_gpus_than_its_pool_names() {
         )
     };
     let config = Config::parse(&text("gpus = [0, 1]\n"), "test").unwrap();
-    let decided = |partition: &str, tres: &str, form| {
+    let decided = |partition: &str, tres: &str, form: GresForm| {
+        let tres = format!("{}{tres}", form.prefix());
         let request = JobRequest {
             form,
-            ..job(partition, tres)
+            marked: true,
+            ..job(partition, &tres)
         };
-        match decide(&config, &request, Occasion::Submit) {
-            Ok(Verdict::Rewritten { text, .. }) => Ok(text),
-            Ok(Verdict::Untouched) => panic!("{tres}"),
-            Err(refusal) => Err(refusal.to_string()),
-        }
+        decided(&config, &request)
     };
     assert_eq!(
         decided("gpu", "gpufrac:4", GresForm::Slash).unwrap(),
@@ -747,10 +835,11 @@ fn advice_is_what_can_be_had_there() {
 
 #[test]
 fn a_type_that_nothing_in_the_cluster_has_is_refused_where_gpus_are_shared() {
-    let types = ["half", "slices", "whole", "t4"].map(str::to_owned);
-    let with = |request: JobRequest<'static>, types: &[String]| {
+    let types =
+        nodes_gres("Gres=gpu:half:16\nGres=gpu:slices:8\nGres=gpu:whole:8\nGres=gpu:t4:1\n");
+    let with = |request: JobRequest<'static>, nodes: &NodesGres| {
         let request = JobRequest {
-            gpu_types: Some(types),
+            nodes: Some(nodes),
             ..request
         };
         decide(shared_config(), &request, Occasion::Submit).map_err(|refusal| refusal.to_string())

@@ -8,7 +8,7 @@ use crate::shared_devices::{Seen, finish, ready, release, run, start, submit};
 use crate::uniform::QUARTERS;
 use crate::{since, wait_until_put_back};
 
-/// Whole GPUs only: Slurm before 23.11 counts several of these.
+/// Whole GPUs only: Slurm before 23.11 counts any number of these.
 const WHOLE: &str = r#"
 [pool.p]
 mechanism = "mig"
@@ -21,11 +21,11 @@ nodes = "@NODES@"
 allow_raw = true
 "#;
 
-/// Pools of which a job can have several GPUs, and the request for their smallest size.
-fn pools() -> Result<(&'static str, &'static str), LabError> {
+/// Pools of which a job can have some of the GPUs of a node.
+fn pools() -> Result<&'static str, LabError> {
     Ok(match since(23, 11)? {
-        true => (QUARTERS, "--gres=gpufrac:0.25"),
-        false => (WHOLE, "--gres=gpufrac:1"),
+        true => QUARTERS,
+        false => WHOLE,
     })
 }
 
@@ -73,13 +73,22 @@ fn expect_gpus(
 
 #[test]
 fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), LabError> {
-    let (pools, smallest) = pools()?;
-    let lab = start(Lab::builder().gpus("H100-80", 4).pools(pools))?;
+    let smallest = "--gres=gpufrac:0.25";
+    let lab = start(Lab::builder().gpus("H100-80", 4).pools(QUARTERS))?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
-    let mut pieces = vec![run(&lab, &user, &[smallest])?.0];
-    let two = run(&lab, &user, &["--gres=gpufrac:2"])?;
-    expect_gpus(&lab, &node, two.0, &two.1, 2)?;
-    pieces.push(run(&lab, &user, &[smallest])?.0);
+    // Slurm before 23.11 forgets the parts of a GPU that are in use when the first of them is returned.
+    let mut pieces = Vec::new();
+    for _ in 0..5 {
+        pieces.push(run(&lab, &user, &[smallest])?.0);
+    }
+    // There only all GPUs of a node are counted correctly, and a whole GPU as all parts of one.
+    let some = match since(23, 11)? {
+        true => run(&lab, &user, &["--gres=gpufrac:2"])?,
+        false => run(&lab, &user, &["--gres=gpufrac:1"])?,
+    };
+    if since(23, 11)? {
+        expect_gpus(&lab, &node, some.0, &some.1, 2)?;
+    }
 
     let four = submit(&lab, &user, &["--gres=gpufrac:4"])?;
     waits(&lab, four)?;
@@ -88,7 +97,7 @@ fn a_job_of_four_gpus_waits_for_pieces_and_returns_what_it_had() -> Result<(), L
         shown.field("TresPerNode").contains("gpufrac:400"),
         "{shown:?}"
     );
-    finish(&lab, two.0)?;
+    finish(&lab, some.0)?;
     waits(&lab, four)?;
     for piece in pieces {
         waits(&lab, four)?;
@@ -140,8 +149,7 @@ fn begin_now(lab: &Lab, job: JobId) -> Result<(), LabError> {
 
 #[test]
 fn steps_have_some_of_their_jobs_gpus() -> Result<(), LabError> {
-    let (pools, _) = pools()?;
-    let lab = start(Lab::builder().gpus("H100-80", 4).pools(pools))?;
+    let lab = start(Lab::builder().gpus("H100-80", 4).pools(pools()?))?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let step = |gres: &str, name: &str| {
         format!(
@@ -195,11 +203,13 @@ fn steps_have_some_of_their_jobs_gpus() -> Result<(), LabError> {
 
 #[test]
 fn two_nodes_with_all_their_gpus() -> Result<(), LabError> {
-    let (pools, smallest) = pools()?;
     let builder = Lab::builder().nodes(2).gpus("H100-80", 8);
-    let lab = start(builder.pools(pools))?;
+    let lab = start(builder.pools(QUARTERS))?;
     let (user, nodes) = (&lab.users()[0], lab.nodes().to_vec());
-    let piece = run(&lab, user, &[smallest])?.0;
+    let piece = run(&lab, user, &["--gres=gpufrac:0.25"])?.0;
+    let refused = lab.try_sbatch(user, &["--gres=gpufrac:9", "--wrap=true"])?;
+    let reason = "more whole GPUs than a job can have of a node (at most 8); for 9% of a GPU write --gres=gpufrac:0.09";
+    assert!(refused.stderr.contains(reason), "{refused:?}");
     for options in [
         &["-N2", "--gres=gpufrac:8"][..],
         &["-N2", "--gpus-per-node=gpufrac:8"],
@@ -225,17 +235,13 @@ fn two_nodes_with_all_their_gpus() -> Result<(), LabError> {
 
 /// A request that Slurm cannot count correctly is refused, and the message says what to write.
 #[test]
-fn shared_gpus_of_an_old_slurm_come_one_at_a_time() -> Result<(), LabError> {
-    let lab = start(Lab::builder().gpus("H100-80", 2).pools(QUARTERS))?;
+fn some_shared_gpus_of_a_node_are_refused_on_an_old_slurm() -> Result<(), LabError> {
+    let lab = start(Lab::builder().gpus("H100-80", 3).pools(QUARTERS))?;
     let user = &lab.users()[0];
     let tried = lab.try_sbatch(user, &["--gres=gpufrac:2", "--wrap=true"])?;
     assert!(!tried.status.success(), "{tried:?}");
-    assert!(
-        tried
-            .stderr
-            .contains("write --gres=gpufrac:1, on several nodes with --nodes"),
-        "{tried:?}"
-    );
+    let ways = "write --gres=gpufrac:1, on several nodes with --nodes, or --gres=gpufrac:3 for all GPUs of a node";
+    assert!(tried.stderr.contains(ways), "{tried:?}");
     let job = run(&lab, user, &["--gres=gpufrac:1"])?.0;
     finish(&lab, job)?;
     lab.expect_nothing_left()
@@ -244,8 +250,7 @@ fn shared_gpus_of_an_old_slurm_come_one_at_a_time() -> Result<(), LabError> {
 /// A job of several GPUs is requeued for one of a higher tier, and runs again.
 #[test]
 fn a_job_of_several_gpus_makes_room() -> Result<(), LabError> {
-    let (pools, _) = pools()?;
-    let pools = pools
+    let pools = QUARTERS
         .replace("[\"gpu\"]", "[\"low\", \"high\"]")
         .replace("partition.gpu", "partition.low");
     let lab = start(
@@ -259,7 +264,7 @@ fn a_job_of_several_gpus_makes_room() -> Result<(), LabError> {
             .pools(&pools),
     )?;
     let (user, node): (&User, _) = (&lab.users()[0], &lab.nodes()[0]);
-    let low = run(&lab, user, &["-p", "low", "--gres=gpufrac:3"])?.0;
+    let low = run(&lab, user, &["-p", "low", "--gres=gpufrac:4"])?.0;
     let (high, seen) = run(&lab, user, &["-p", "high", "--gres=gpufrac:4"])?;
     expect_gpus(&lab, node, high, &seen, 4)?;
     wait_until_put_back(&lab, low)?;
@@ -268,9 +273,56 @@ fn a_job_of_several_gpus_makes_room() -> Result<(), LabError> {
     finish(&lab, high)?;
     lab.update(&[&format!("JobId={low}"), "StartTime=now"])?;
     let seen = ready(&lab, low)?;
-    expect_gpus(&lab, node, low, &seen, 3)?;
+    expect_gpus(&lab, node, low, &seen, 4)?;
     release(&lab, low)?;
     assert_eq!(lab.wait_for_end(low)?.state(), "COMPLETED");
     assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
     lab.expect_nothing_left()
+}
+
+/// Pieces, and whole GPUs with MIG off.
+const BARE: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/4"]
+whole = "bare"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// GPUs that are shared without MIG.
+const TIMESLICE: &str = r#"
+[pool.p]
+mechanism = "timeslice"
+gpu = "L40S-48"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+/// The job has plain GPUs: all of them, and no capability.
+#[test]
+fn four_gpus_without_mig_come_from_gpus_of_pieces_or_shares() -> Result<(), LabError> {
+    for (model, pools) in [("H100-80", BARE), ("L40S-48", TIMESLICE)] {
+        let lab = start(Lab::builder().gpus(model, 4).pools(pools))?;
+        let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+        let piece = run(&lab, user, &["--gres=gpufrac:0.25"])?.0;
+        let four = submit(&lab, user, &["--gres=gpufrac:4"])?;
+        waits(&lab, four)?;
+        finish(&lab, piece)?;
+        let seen = ready(&lab, four)?;
+        expect_gpus(&lab, node, four, &seen, 4)?;
+        assert_eq!(
+            seen.get("CUDA_VISIBLE_DEVICES"),
+            lab.gpu_uuids(node)?.join(",")
+        );
+        assert_eq!(seen.devices.len(), 4, "{seen:?}");
+        assert_eq!(lab.mig_modes(node)?, [false; 4]);
+        finish(&lab, four)?;
+        let piece = run(&lab, user, &["--gres=gpufrac:0.25"])?.0;
+        finish(&lab, piece)?;
+        lab.expect_nothing_left()?;
+    }
+    Ok(())
 }

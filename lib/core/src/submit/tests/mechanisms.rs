@@ -221,7 +221,8 @@ fn before_23_11_a_whole_gpu_is_all_shares_of_a_device() {
     for partition in ["l40s", "t4", "few"] {
         let request = JobRequest {
             form: GresForm::Colon,
-            ..job(partition, "gpufrac:2")
+            marked: true,
+            ..job(partition, "gres:gpufrac:2")
         };
         let refusal = decide(cluster(), &request, Occasion::Submit).unwrap_err();
         assert!(

@@ -51,3 +51,35 @@ fn a_job_with_a_slice_for_each_task_is_judged_by_the_busiest() -> Result<(), Lab
     expect_spared(&lab, node, half)?;
     lab.expect_nothing_left()
 }
+
+/// GPUs that every Slurm counts by their number.
+const WHOLE: &str = r#"
+[pool.p]
+mechanism = "mig"
+layout = "whole"
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+"#;
+
+#[test]
+fn a_job_of_several_gpus_is_judged_by_the_busiest() -> Result<(), LabError> {
+    let lab = lab(&[], "").gpus("H100-80", 4).pools(WHOLE).start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let unused = submit(&lab, user, &["--gres=gpufrac:2"], "sleep 1000")?;
+    // The script's program is on one GPU, and no program is on the other one.
+    let half = submit(&lab, user, &["--gres=gpufrac:2"], "gpu busy")?;
+    wait_until_cancelled(&lab, node, unused)?;
+    assert_eq!(decisions(&lab, node, unused)?, ["warn", "cancel"]);
+    let why = lab
+        .command("gpufrac")
+        .args(["why", &unused.to_string(), "--node", node])
+        .stdout()?;
+    assert!(
+        why.contains("slice: 2 GPUs of pool p") && why.contains("cancelled"),
+        "{why}"
+    );
+    assert_eq!(decisions(&lab, node, half)?, Vec::<String>::new());
+    expect_spared(&lab, node, half)?;
+    lab.expect_nothing_left()
+}

@@ -1,0 +1,193 @@
+//! The GRES of nodes in slurm.conf.
+//!
+//! For an unknown Type Slurm says only that the node configuration is not available; with the list of Types gpufrac
+//! can say more. With the counts gpufrac knows which numbers of whole GPUs a node can give. slurmctld's own records of
+//! nodes are no interface, so gpufrac reads slurm.conf; if the file does not give all GRES, they are unknown.
+
+use crate::count_name::CountName;
+use crate::fraction::Units;
+
+/// The greatest depth of Include lines that are followed.
+const MAX_DEPTH: usize = 4;
+
+/// The GRES in the text of a slurm.conf and of the files that it includes: each list once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodesGres(Vec<List>);
+
+/// One list such as `gpu:uniform:8,shard:uniform:800,gpufrac:800`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct List {
+    /// The Types of its GPUs, each with the number of GPUs.
+    gpus: Vec<(String, u64)>,
+    /// The units that jobs can have together, or more where the text does not say how many.
+    units: u64,
+}
+
+impl NodesGres {
+    /// Reads the text of slurm.conf; `include` reads a file by the name in the text. `name` is the name of gpufrac's own
+    /// GRES.
+    ///
+    /// Returns None if a node can have other GRES: GPUs without a Type in slurm.conf (gres.conf gives them one),
+    /// dynamic nodes, or a file that cannot be read.
+    pub fn of_slurm_conf(
+        text: &str,
+        name: &CountName,
+        include: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Self> {
+        let mut found = Self::default();
+        found.collect(text, name, include, MAX_DEPTH)?;
+        Some(found)
+    }
+
+    /// Whether a node has GPUs of this Type; Slurm ignores the case.
+    pub fn has_type(&self, type_name: &str) -> bool {
+        self.numbers(type_name).next().is_some()
+    }
+
+    /// The most GPUs of this Type on a node.
+    pub fn most(&self, type_name: &str) -> u32 {
+        let most = self.numbers(type_name).map(|(gpus, _)| gpus).max();
+        most.map_or(0, |gpus| u32::try_from(gpus).unwrap_or(u32::MAX))
+    }
+
+    /// Whether this number of GPUs of a Type are all units of each node that has as many, so that no other job can have a
+    /// unit there at the same time.
+    pub fn are_all_of_a_node(&self, type_name: &str, gpus: u32) -> bool {
+        let enough = |(number, _): &(u64, u64)| *number >= gpus.into();
+        let units = u64::from(Units::of_gpus(gpus).0);
+        let mut nodes = self.numbers(type_name).filter(enough);
+        nodes.all(|(_, all)| all <= units)
+    }
+
+    /// The number of GPUs of this Type, and the number of all units, of each list with this Type.
+    fn numbers(&self, type_name: &str) -> impl Iterator<Item = (u64, u64)> {
+        self.0.iter().filter_map(move |list| {
+            let own = |(name, _): &&(String, u64)| name.eq_ignore_ascii_case(type_name);
+            let counts = list.gpus.iter().filter(own).map(|(_, count)| *count);
+            let count = counts.reduce(u64::saturating_add)?;
+            Some((count, list.units))
+        })
+    }
+
+    fn collect(
+        &mut self,
+        text: &str,
+        name: &CountName,
+        include: &dyn Fn(&str) -> Option<String>,
+        depth: usize,
+    ) -> Option<()> {
+        // A line that ends with a backslash goes on in the next one.
+        for line in text.replace("\\\n", " ").lines() {
+            let line = line.split('#').next().unwrap_or_default();
+            let mut words = line.split_whitespace();
+            let is_include = |word: &str| word.eq_ignore_ascii_case("include");
+            if words.clone().next().is_some_and(is_include) {
+                // A name with `%c` or `*` is a pattern, not a file.
+                let file = words.nth(1).filter(|file| !file.contains(['%', '*']))?;
+                self.collect(&include(file)?, name, include, depth.checked_sub(1)?)?;
+                continue;
+            }
+            for (key, value) in words.filter_map(|word| word.split_once('=')) {
+                if key.eq_ignore_ascii_case("MaxNodeCount") {
+                    return None;
+                }
+                if key.eq_ignore_ascii_case("Gres") {
+                    self.0.push(List::read(value, name)?);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+impl List {
+    /// Reads one list; None if a GPU has no Type.
+    fn read(text: &str, name: &CountName) -> Option<Self> {
+        let mut list = Self::default();
+        for item in text.trim_matches('"').split(',') {
+            // The part in brackets names sockets.
+            let item = item.split('(').next().unwrap_or_default();
+            let mut words = item.split(':');
+            let kind = words.next().unwrap_or_default();
+            // A count with a suffix such as 1K is rare, and the number is only a limit.
+            let number = |word: Option<&str>, unless: u64| match word {
+                None => unless,
+                Some(word) => word.parse().unwrap_or(u64::MAX),
+            };
+            if kind.eq_ignore_ascii_case("gpu") {
+                let type_name = words.next().filter(|word| is_type(word))?;
+                list.gpus
+                    .push((type_name.to_owned(), number(words.next(), 1)));
+            } else if kind.eq_ignore_ascii_case(name.as_str()) {
+                let units = number(words.next_back(), 1);
+                list.units = list.units.saturating_add(units);
+            }
+        }
+        Some(list)
+    }
+}
+
+fn is_type(word: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    word.starts_with(|first: char| first.is_ascii_alphabetic()) && word.bytes().all(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Option<NodesGres> {
+        NodesGres::of_slurm_conf(text, &CountName::default(), &|name| match name {
+            "more.conf" => Some("NodeName=b GRES=gpu:t4\nGresTypes=gpu,shard\n".to_owned()),
+            "round.conf" => Some("include round.conf\n".to_owned()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn types_are_read_from_the_lines_of_nodes() {
+        let text = "# Gres=gpu:v100:1\nNodeName=DEFAULT gres=\"gpu:h100:8,tmpdisk:5\"\n\
+             NodeName=a CPUs=1 \\\n  Gres=gpu:half:16,shard:half:800\nInclude more.conf # here\n";
+        let known = read(text).unwrap();
+        for (type_name, most) in [("h100", 8), ("HALF", 16), ("t4", 1), ("v100", 0)] {
+            assert_eq!(known.has_type(type_name), most > 0, "{type_name}");
+            assert_eq!(known.most(type_name), most, "{type_name}");
+        }
+        assert_eq!(read("NodeName=a CPUs=1\n"), Some(NodesGres::default()));
+    }
+
+    #[test]
+    fn missing_types_are_not_guessed() {
+        for text in [
+            "NodeName=a Gres=gpu:8",
+            "NodeName=a Gres=gpu",
+            "NodeName=a Gres=gpu(S0):2",
+            "NodeName=a Gres=gpu:half:2\nMaxNodeCount=20",
+            "Include missing.conf",
+            "include nodes-%c.conf",
+            "include round.conf",
+            "include",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn all_gpus_of_a_node_leave_no_unit_to_others() {
+        let known = read(
+            "NodeName=a Gres=gpu:uniform:4(S:0-1),shard:uniform:400,gpufrac:400\n\
+             NodeName=b Gres=gpu:uniform:8,gpu:half:4,shard:uniform:800,shard:half:200,gpufrac:1000\n\
+             NodeName=c gres=gpu:mps:2,shard:mps:200,gpufrac:200\n\
+             NodeName=d gres=gpu:hami:2,shard:hami:200,gpufrac:1K\n",
+        )
+        .unwrap();
+        let all = |type_name, gpus| known.are_all_of_a_node(type_name, gpus);
+        // Node b has more units.
+        assert!(!all("uniform", 4) && !all("uniform", 8));
+        assert!(!all("mps", 1) && all("mps", 2) && !all("hami", 2));
+        // No node has as many.
+        assert!(all("mps", 3) && known.most("mps") == 2);
+        let known = read("NodeName=a Gres=gpu:uniform:4,shard:uniform:400,gpufrac:400").unwrap();
+        assert!(known.are_all_of_a_node("uniform", 4) && !known.are_all_of_a_node("uniform", 3));
+    }
+}

@@ -1,0 +1,95 @@
+//! The pools of which Slurm can give several whole GPUs of a node.
+
+use super::destination::Destination;
+use super::granted::is_never_shared;
+use super::job::{JobRequest, Occasion};
+use super::offered::partitions_with;
+use super::refusal::Refusal;
+use crate::config::Config;
+use crate::fraction::Fraction;
+use crate::pool::Pool;
+use crate::request::GresForm;
+use crate::rounding::Demand;
+
+/// Removes the pools that have no node with as many GPUs, and those of which this Slurm cannot count several.
+pub(super) fn keep(
+    config: &Config,
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    occasion: Occasion,
+    demand: Demand,
+    pools: &mut Vec<&Pool>,
+) -> Result<(), Refusal> {
+    let Some(gpus) = demand.gpus().filter(|gpus| *gpus > 1) else {
+        return Ok(());
+    };
+    // A step has GPUs that Slurm gave to its job. Where no whole GPU is lent, that is the reason to give.
+    if occasion == Occasion::Step || !pools.iter().any(|pool| pool.lends_whole()) {
+        return Ok(());
+    }
+    pools.retain(|pool| pool.lends_whole());
+    keep_enough(request, gpus, pools)?;
+    // A client leaves this to the controller, which knows the nodes.
+    if request.form == GresForm::Colon && request.marked {
+        keep_countable(config, destination, request, demand, gpus, pools)?;
+    }
+    Ok(())
+}
+
+/// Removes the pools whose nodes all have fewer GPUs, as far as the nodes are known.
+fn keep_enough(request: &JobRequest<'_>, gpus: u32, pools: &mut Vec<&Pool>) -> Result<(), Refusal> {
+    let most = |pool: &Pool| {
+        let of_nodes = request.nodes.map(|nodes| nodes.most(pool.type_name()));
+        pool.most_gpus().min(of_nodes.unwrap_or(u32::MAX))
+    };
+    let limit = pools.iter().map(|pool| most(pool)).max();
+    pools.retain(|pool| most(pool) >= gpus);
+    match pools.is_empty() {
+        false => Ok(()),
+        true => Err(Refusal::TooManyGpus {
+            text: format!("gpufrac:{gpus}"),
+            most: limit.unwrap_or_default(),
+            meant: Fraction::new(gpus, 100).ok(),
+        }),
+    }
+}
+
+/// Removes the pools of which Slurm before 23.11 could give GPUs that are in use: it forgets that shares of a GPU are in
+/// use when the first of their jobs ends (`Granted::is_counted_in_devices`). Its counts are right for GPUs that are never
+/// shared, for a job that has its nodes alone, and for a job that has all units of its nodes: those are counted as
+/// `gres/gpufrac`, which has no devices.
+fn keep_countable(
+    config: &Config,
+    destination: &Destination<'_>,
+    request: &JobRequest<'_>,
+    demand: Demand,
+    gpus: u32,
+    pools: &mut Vec<&Pool>,
+) -> Result<(), Refusal> {
+    if request.exclusive || request.core_spec {
+        return Ok(());
+    }
+    let has_all = |pool: &Pool, gpus| {
+        let nodes = request.nodes;
+        nodes.is_some_and(|nodes| nodes.are_all_of_a_node(pool.type_name(), gpus))
+    };
+    let shared = pools.clone();
+    pools.retain(|pool| is_never_shared(pool) || has_all(pool, gpus));
+    if !pools.is_empty() {
+        return Ok(());
+    }
+    let all = shared.iter().filter_map(|pool| {
+        let most = request.nodes?.most(pool.type_name());
+        has_all(pool, most).then_some(most)
+    });
+    let mut elsewhere = partitions_with(config, demand);
+    elsewhere.retain(|name| {
+        let there = config.pools_of_partition(name);
+        there.iter().any(|pool| is_never_shared(pool))
+    });
+    Err(Refusal::SeveralTooEarly {
+        destination: destination.title(),
+        all: all.max(),
+        elsewhere,
+    })
+}
