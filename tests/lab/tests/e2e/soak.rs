@@ -3,6 +3,7 @@
 //! `GPUFRAC_SOAK_JOBS` and `GPUFRAC_TEST_SEED` set the number and the seed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -114,8 +115,9 @@ impl Look {
         })
     }
 
-    /// All contradictions.
-    fn contradictions(&self) -> Vec<String> {
+    /// All contradictions. `killed`: whether programs of root are killed. The lease of a killed epilog's job stays until the
+    /// next program of root on the GPU, and Slurm shows a job as running that it is about to put back.
+    fn contradictions(&self, killed: bool) -> Vec<String> {
         let mut found = Vec::new();
         for (index, a) in self.instances.iter().enumerate() {
             for b in &self.instances[index + 1..] {
@@ -163,7 +165,7 @@ impl Look {
             let idle = |state: Option<&String>| state.is_none_or(|s| s == "PENDING");
             // A job that was pending before and gone after ran its whole life in this observation.
             let skipped = states[0].is_some() && states[1].is_none();
-            if idle(states[0]) && idle(states[1]) && !skipped {
+            if idle(states[0]) && idle(states[1]) && !skipped && !killed {
                 found.push(format!(
                     "job {} is {states:?} and holds {lease:?}",
                     lease.job_id
@@ -173,7 +175,7 @@ impl Look {
         let holders: BTreeSet<_> = held.iter().map(|lease| lease.job_id).collect();
         for (job, state) in &self.queues[0] {
             let runs = state == "RUNNING" && self.queues[1].get(job) == Some(state);
-            if runs && !holders.contains(job) {
+            if runs && !holders.contains(job) && !killed {
                 let own = |lease: &&Lease| lease.job_id == *job;
                 let leases = self.leases.each_ref();
                 let seen = leases.map(|leases| leases.values().filter(own).collect::<Vec<_>>());
@@ -191,28 +193,168 @@ fn soak_of_random_jobs() -> Result<(), LabError> {
     soak(&lab, number("GPUFRAC_SOAK_JOBS", 200), &fractions)
 }
 
+/// Mostly pieces, and numbers of whole GPUs of a node of four that this Slurm can count.
+fn pieces_and_gpus(piece: &'static str) -> Result<Vec<&'static str>, LabError> {
+    let several: &[&str] = match since(23, 11)? {
+        true => &["1", "2", "3", "4"],
+        false => &["1", "1", "0.9", "4"],
+    };
+    Ok([&[piece; 5][..], &["0.1"], several].concat())
+}
+
 #[test]
 fn soak_of_pieces_and_whole_gpus() -> Result<(), LabError> {
     let builder = Lab::builder().gpus("H100-80", 4).latency(10);
     let lab = builder.pools(QUARTERS).start()?;
-    // Slurm before 23.11 cannot count several whole GPUs of a pool that also lends pieces.
-    let fractions: &[&str] = match since(23, 11)? {
-        true => &["0.25", "0.25", "0.1", "0.25", "1", "2", "3", "4"],
-        false => &["0.25", "0.25", "0.1", "0.25", "0.25", "1", "0.9"],
-    };
-    soak(&lab, number("GPUFRAC_SOAK_JOBS", 100), fractions)
+    let count = number("GPUFRAC_SOAK_JOBS", 100);
+    soak(&lab, count, &pieces_and_gpus("0.25")?)
 }
 
 #[test]
 fn soak_of_pieces_and_bare_gpus() -> Result<(), LabError> {
-    let builder = Lab::builder().gpus("H100-80", 2).latency(10);
+    let builder = Lab::builder().gpus("H100-80", 4).latency(10);
     let lab = builder.pools(BARE_HALVES).start()?;
-    let fractions = ["0.5", "0.5", "1", "0.5", "0.3", "1"];
-    soak(&lab, number("GPUFRAC_SOAK_JOBS", 60), &fractions)
+    let count = number("GPUFRAC_SOAK_JOBS", 60);
+    soak(&lab, count, &pieces_and_gpus("0.5")?)
 }
 
-/// Random jobs with these fractions; each must get its own instances.
+#[test]
+fn soak_of_pieces_and_whole_gpus_with_kills_and_faults() -> Result<(), LabError> {
+    let builder = Lab::builder().gpus("H100-80", 4).latency(10);
+    let lab = builder.pools(QUARTERS).start()?;
+    let count = number("GPUFRAC_SOAK_JOBS", 40);
+    soak_in_trouble(&lab, count, &pieces_and_gpus("0.25")?)
+}
+
+#[test]
+fn soak_of_pieces_and_bare_gpus_with_kills_and_faults() -> Result<(), LabError> {
+    let builder = Lab::builder().gpus("H100-80", 4).latency(10);
+    let lab = builder.pools(BARE_HALVES).start()?;
+    let count = number("GPUFRAC_SOAK_JOBS", 40);
+    soak_in_trouble(&lab, count, &pieces_and_gpus("0.5")?)
+}
+
+/// As [`soak`], while calls of the driver fail and programs of root are killed in them.
+fn soak_in_trouble(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
+    let node = &lab.nodes()[0];
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let trouble = scope.spawn(|| trouble(lab, &done));
+        // A scope ends only when its threads have ended, after a panic too.
+        let soaked = catch_unwind(AssertUnwindSafe(|| run_jobs(lab, count, fractions, true)));
+        done.store(true, Ordering::Release);
+        let ends = trouble.join().expect("the thread of faults");
+        soaked.unwrap_or_else(|panic| resume_unwind(panic))?;
+        eprintln!("{}", ends?);
+        // Leases that killed epilogs left are removed by the next programs on their GPUs.
+        let all = lab.sbatch(&lab.users()[0], &["--gres=gpufrac:4", "--wrap=true"])?;
+        assert_eq!(lab.wait_for_end(all)?.state(), "COMPLETED");
+        assert_eq!(lab.drained_nodes()?, Vec::<String>::new(), "{node}");
+        lab.expect_nothing_left()
+    })
+}
+
+/// Errors of the driver that pass.
+const CODES: [&str; 5] = ["TIMEOUT", "IN_USE", "NOT_READY", "UNKNOWN", "MEMORY"];
+
+/// Disturbs the driver until `done`; puts drained nodes and jobs that went back to work again, as an admin does.
+fn trouble(lab: &Lab, done: &AtomicBool) -> Result<String, LabError> {
+    let node = &lab.nodes()[0];
+    let mut dice = Dice::new(test_seed::seed() ^ 1);
+    let (mut kills, mut faults, mut drains, mut returns) = (0, 0, 0, 0);
+    while !done.load(Ordering::Acquire) {
+        let nth = (1 + dice.throw(60)).to_string();
+        let code = CODES[dice.below(CODES.len())];
+        let mut fault = vec!["fault", "--call", "any", "--nth", &nth];
+        match dice.one_in(4) {
+            true => {
+                fault.push("--kill");
+                kills += 1;
+            }
+            false => {
+                fault.extend(["--count", "2", "--code", code]);
+                faults += 1;
+            }
+        }
+        if dice.one_in(2) {
+            fault.push("--after");
+        }
+        lab.gpusim(node, &fault)?;
+        std::thread::sleep(Duration::from_millis(500 + dice.throw(2500)));
+        lab.gpusim(node, &["clear"])?;
+        (drains, returns) = (drains + resume(lab)?, returns + put_to_work(lab)?);
+    }
+    lab.wait("the node is in service", Duration::from_secs(60), || {
+        let drained = resume(lab)?;
+        drains += drained;
+        Ok((drained == 0).then_some(()))
+    })?;
+    Ok(format!(
+        "{faults} faults, {kills} kills, {drains} drains, {returns} jobs put to work again"
+    ))
+}
+
+/// Returns a drained node to service.
+fn resume(lab: &Lab) -> Result<u32, LabError> {
+    if lab.drained_nodes()?.is_empty() {
+        return Ok(0);
+    }
+    let name = format!("NodeName={}", lab.nodes()[0]);
+    // Slurm refuses this while the node still completes a job.
+    lab.command("scontrol")
+        .args(["update", &name, "State=RESUME"])
+        .run()?;
+    Ok(1)
+}
+
+/// Releases jobs that are held, and starts those that wait for Slurm's delay after a requeue.
+fn put_to_work(lab: &Lab) -> Result<u32, LabError> {
+    let pending = lab.command("squeue");
+    let pending = pending
+        .args(["-h", "-t", "PD", "-o", "%i %Q %r"])
+        .stdout()?;
+    let mut found = 0;
+    for line in pending.lines() {
+        let mut words = line.splitn(3, ' ');
+        let [id, priority, reason] =
+            [words.next(), words.next(), words.next()].map(Option::unwrap_or_default);
+        if priority == "0" {
+            lab.command("scontrol").args(["release", id]).run()?;
+            found += 1;
+        } else if reason == "BeginTime" {
+            let job = format!("JobId={id}");
+            lab.command("scontrol")
+                .args(["update", &job, "StartTime=now"])
+                .run()?;
+            found += 1;
+        }
+    }
+    Ok(found)
+}
+
+/// The lines of the daemons' logs that say that a job had no place.
+fn without_place(lab: &Lab) -> Vec<String> {
+    let logs = std::fs::read_dir(lab.folder().log()).expect("the folder of the logs");
+    let mut found = Vec::new();
+    for log in logs.flatten() {
+        let text = std::fs::read(log.path()).expect("a log");
+        let text = String::from_utf8_lossy(&text);
+        let lines = text
+            .lines()
+            .filter(|line| line.contains("no position is free"));
+        found.extend(lines.map(str::to_owned));
+    }
+    found
+}
+
+/// As [`run_jobs`], on a node without faults: each job starts at its first try.
 fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
+    run_jobs(lab, count, fractions, false)?;
+    lab.expect_nothing_left()
+}
+
+/// Random jobs with these fractions; each must get its own instances. `killed`: as in [`Look::contradictions`].
+fn run_jobs(lab: &Lab, count: u64, fractions: &[&str], killed: bool) -> Result<(), LabError> {
     let seed = test_seed::seed();
     let node = &lab.nodes()[0];
     let done = AtomicBool::new(false);
@@ -222,7 +364,7 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
             let (mut looks, mut most) = (0_u32, 0);
             while !done.load(Ordering::Acquire) {
                 let look = Look::take(lab, node)?;
-                let contradictions = look.contradictions();
+                let contradictions = look.contradictions(killed);
                 assert_eq!(contradictions, Vec::<String>::new(), "seed {seed}");
                 looks += 1;
                 most = most.max(look.instances.len());
@@ -231,7 +373,7 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
             Ok::<_, LabError>((looks, most))
         });
         let jobs = submit(lab, count, seed, fractions).and_then(|jobs| {
-            lab.wait_until_empty(Duration::from_secs(600))?;
+            lab.wait_until_empty(Duration::from_secs(600 + 4 * count))?;
             Ok(jobs)
         });
         // In any case: the watcher must end before the scope can end.
@@ -243,15 +385,14 @@ fn soak(lab: &Lab, count: u64, fractions: &[&str]) -> Result<(), LabError> {
     let (looks, most) = looks;
     eprintln!("{looks} looks, at most {most} instances at once");
     assert!(u64::from(looks) >= count / 10, "only {looks} looks");
-    lab.expect_nothing_left()?;
+    assert_eq!(without_place(lab), Vec::<String>::new(), "seed {seed}");
 
     let ended: BTreeMap<_, _> = lab.jobs()?.into_iter().map(|job| (job.id(), job)).collect();
     let (mut completed, mut cancelled) = (0, 0);
     for (job, cancel, _) in &jobs {
         let seen = &ended[job];
-        assert_eq!(
-            seen.field("Restarts"),
-            "0",
+        assert!(
+            killed || seen.field("Restarts") == "0",
             "job {job} could not be placed: {seen:?}"
         );
         match seen.state() {
