@@ -22,6 +22,9 @@ pub(crate) struct DemoArguments {
     /// Series of Slurm, such as 26.05; the machine's own unless given
     #[arg(long, value_name = "SERIES")]
     slurm: Option<String>,
+    /// Everything was built, as in tests
+    #[arg(long, hide = true)]
+    built: bool,
 }
 
 /// The GPUs are lent in pieces or whole.
@@ -30,16 +33,6 @@ const QUARTERS: &str = r#"
 mechanism = "mig"
 layout = "uniform"
 menu = ["1/4"]
-gpu = "H100-80"
-partitions = ["gpu"]
-nodes = "@NODES@"
-"#;
-
-/// The GPUs are only lent whole: Slurm before 23.11 counts several of these.
-const WHOLE: &str = r#"
-[pool.whole]
-mechanism = "mig"
-layout = "whole"
 gpu = "H100-80"
 partitions = ["gpu"]
 nodes = "@NODES@"
@@ -55,14 +48,18 @@ while [ ! -e go ]; do sleep 0.1; done
 
 /// Runs the demo.
 pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
-    setup::run()?;
-    println!("building gpufrac ...");
-    cargo::build()?;
+    if !arguments.built {
+        setup::run()?;
+        println!("building gpufrac ...");
+        cargo::build()?;
+    }
     let series = match &arguments.slurm {
         Some(name) => Series::prepare(name)?,
         None => Series::own()?,
     };
-    series.build()?;
+    if !arguments.built {
+        series.build()?;
+    }
     let before = Instant::now();
     let folders = Arc::new(Mutex::new(Vec::new()));
     let stopped = Arc::clone(&folders);
@@ -96,16 +93,8 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
     let story = start(2, None)?;
     story.tell()?;
     story.lab.stop()?;
-    // There a job can have several GPUs only if they are never shared.
-    let counts_several = series.slurm()?.since(23, 11);
-    if !counts_several {
-        let story = start(2, Some(QUARTERS))?;
-        story.several_are_refused()?;
-        story.lab.stop()?;
-    }
-    let pools = if counts_several { QUARTERS } else { WHOLE };
-    let story = start(4, Some(pools))?;
-    story.four_gpus(if counts_several { "0.25" } else { "1" })?;
+    let story = start(4, Some(QUARTERS))?;
+    story.four_gpus()?;
     story.lab.stop()?;
     println!(
         "\nThe clusters are stopped, their folders and control groups are removed. \
@@ -147,46 +136,43 @@ impl Story {
         self.end("5. Nothing is left")
     }
 
-    /// A job of four GPUs waits for GPUs that others use, gets them and returns them.
-    fn four_gpus(&self, smallest: &str) -> Result<()> {
-        chapter("6. Four GPUs for a job, which others used before");
-        say("Another cluster, whose node has four H100. What Slurm counts of them:");
+    /// A job of four GPUs waits for GPUs that pieces use, gets them and returns them.
+    fn four_gpus(&self) -> Result<()> {
+        chapter("6. Four GPUs for a job, which pieces used before");
+        say(
+            "Another cluster: a node with four H100 whose pool lends quarters and whole GPUs of the same GPUs, by demand.",
+        );
         self.show("sinfo", &["-o", "%N %T %G"])?;
         self.lab.write_work("job.sh", JOB)?;
         self.lab
             .write_work("sleep.sh", "#!/bin/sh\nsleep infinity\n")?;
-        let name = if smallest == "1" { "1" } else { "1/4" };
-        let mut jobs = Vec::new();
-        for _ in 0..3 {
-            jobs.push((self.submit(smallest, "sleep.sh")?, name));
+        let mut pieces = Vec::new();
+        for _ in 0..6 {
+            pieces.push((self.submit("0.25", "sleep.sh")?, "1/4"));
         }
-        for (job, _) in &jobs {
+        for (job, _) in &pieces {
             self.lab.wait_for_state(*job, &["RUNNING"])?;
         }
         let four = self.submit("4", "job.sh")?;
-        self.lab
-            .wait("Slurm says why", Duration::from_secs(60), || {
-                Ok((self.lab.job(four)?.field("Reason") == "Resources").then_some(()))
-            })?;
-        say("A job of four GPUs waits, as some of the GPUs are in use:");
+        self.waits(four)?;
+        say("A job of four GPUs waits, as six quarters are in use on two of them:");
         self.show("squeue", &["-o", "%.5i %.9T %.12r %b"])?;
-        self.draw(&jobs)?;
-        self.cancel(&jobs)?;
+        self.draw(&pieces)?;
+        let rest = pieces.split_off(4);
+        self.cancel(&pieces)?;
+        self.waits(four)?;
+        say("Four quarters have ended. One GPU still has two, so the job waits on:");
+        self.draw(&rest)?;
+        self.cancel(&rest)?;
         self.lab.wait_for_state(four, &["RUNNING"])?;
         say(
-            "The others have ended. The job has all four GPUs, each as an instance of the full size:",
+            "The last piece has ended. The job has all four GPUs, each as an instance of the full size:",
         );
         let mut jobs = vec![(four, "4 GPUs")];
         self.draw(&jobs)?;
-        let after = self.submit(smallest, "sleep.sh")?;
+        let after = self.submit("0.25", "sleep.sh")?;
+        self.waits(after)?;
         say("Nobody else gets a part of them now:");
-        self.lab
-            .wait("Slurm says why", Duration::from_secs(60), || {
-                let reason = self.lab.job(after)?;
-                Ok(["Resources", "Priority"]
-                    .contains(&reason.field("Reason"))
-                    .then_some(()))
-            })?;
         self.show("squeue", &["-o", "%.5i %.9T %.12r %b"])?;
         self.lab.write_work("go", "")?;
         self.lab.wait_for_end(four)?;
@@ -195,20 +181,22 @@ impl Story {
             println!("    | {line}");
         }
         self.lab.wait_for_state(after, &["RUNNING"])?;
-        jobs.push((after, name));
-        say("It returned its GPUs, and the next job has a part of one:");
+        jobs.push((after, "1/4"));
+        say("It returned its GPUs, and the next job has a quarter of one:");
         self.draw(&jobs)?;
         self.cancel(&jobs[1..])?;
         self.end("7. Nothing is left here either")
     }
 
-    fn several_are_refused(&self) -> Result<()> {
-        chapter("Several GPUs on this Slurm");
-        say(
-            "Before 23.11 Slurm gives a GPU whole while jobs still have parts of it. Where GPUs are shared, a job of several is refused:",
-        );
-        self.attempt("2")?;
-        say("Where GPUs are only given whole a job can have several, as the next act shows.");
+    /// Waits until Slurm says why a job waits.
+    fn waits(&self, job: JobId) -> Result<()> {
+        let reasons = ["Resources", "Priority"];
+        self.lab
+            .wait("Slurm says why", Duration::from_secs(60), || {
+                let job = self.lab.job(job)?;
+                let is_said = reasons.contains(&job.field("Reason"));
+                Ok((job.state() == "PENDING" && is_said).then_some(()))
+            })?;
         Ok(())
     }
 

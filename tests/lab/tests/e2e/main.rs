@@ -18,6 +18,7 @@ mod calls;
 mod check_host;
 mod check_slurm;
 mod counted;
+mod demo;
 mod exclusive_and_partitions;
 mod fence;
 mod gres_texts;

@@ -1,0 +1,57 @@
+//! `cargo xtask demo`, which shows the life of jobs to people.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use gpufrac_lab::{LabError, Slurm};
+
+/// The program `xtask`, beside the folder of the test programs.
+fn xtask() -> PathBuf {
+    let own = std::env::current_exe().expect("the path of this program");
+    let folder = own.ancestors().nth(2).expect("target/debug");
+    folder.join("xtask")
+}
+
+#[test]
+fn the_demo_shows_four_gpus_that_pieces_had() -> Result<(), LabError> {
+    let series = Slurm::of_environment()?.series().to_owned();
+    let ran = Command::new(xtask())
+        .args(["demo", "--built", "--slurm", &series])
+        .output()
+        .expect("cargo built xtask");
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&ran.stdout),
+        String::from_utf8_lossy(&ran.stderr),
+    );
+    assert!(ran.status.success(), "{stdout}\n{stderr}");
+    let moments = [
+        "Four GPUs for a job, which pieces used before",
+        "six quarters are in use",
+        "The last piece has ended",
+        "Nobody else gets a part of them",
+        "It returned its GPUs",
+        "Nothing is left here either",
+    ];
+    let mut rest = &*stdout;
+    let mut acts = Vec::new();
+    for moment in moments {
+        let (act, later) = rest
+            .split_once(moment)
+            .unwrap_or_else(|| panic!("no {moment:?} in {stdout}\n{stderr}"));
+        acts.push(act);
+        rest = later;
+    }
+    // The map of each moment.
+    let drawn = |act: &str, words: &str| {
+        let places = act.lines().filter(|line| line.contains('['));
+        places
+            .map(|line| line.matches(words).count())
+            .sum::<usize>()
+    };
+    // Behind "six quarters": six, then the two that are left.
+    assert_eq!(drawn(acts[2], ": 1/4"), 6 + 2, "{stdout}");
+    assert_eq!(drawn(acts[3], ": 4 GPUs 7g.80gb"), 4, "{stdout}");
+    assert_eq!(drawn(acts[5], ": 1/4"), 1, "{stdout}");
+    assert_eq!(drawn(rest, ":"), 0, "{stdout}");
+    Ok(())
+}
