@@ -1,7 +1,6 @@
 //! `--gpufrac-burst` from the command to the control daemon, the job's environment and HAMi-core's file.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -336,27 +335,29 @@ fn hami_core_limits_a_borrower_only_while_its_neighbour_computes() -> Result<(),
         .expect("a slice of HAMi-core")
         .cache
         .clone();
-    let switch = || {
-        let mut word = [9; 4];
+    // The file system of the file is mounted where the lab's programs run.
+    let switch = |lab: &Lab| -> Result<i32, LabError> {
+        let (at, length) = (format!("-j{SWITCH_AT}"), "-N4");
+        let read = lab
+            .command("od")
+            .args(["-An", "-td4", &at, length, &cache])
+            .run()?;
         // The job's program makes and writes it when it starts.
-        if let Ok(file) = File::open(&cache) {
-            let _ = file.read_exact_at(&mut word, SWITCH_AT);
-        }
-        i32::from_ne_bytes(word)
+        Ok(read.stdout.trim().parse().unwrap_or(-1))
     };
-    let becomes = |wanted: i32, what: &str| {
+    let becomes = |lab: &Lab, wanted: i32, what: &str| {
         lab.wait(what, Duration::from_secs(60), || {
-            Ok((switch() == wanted).then_some(()))
+            Ok((switch(lab)? == wanted).then_some(()))
         })
     };
-    becomes(0, "the limit is lifted while the neighbour is idle")?;
+    becomes(&lab, 0, "the limit is lifted while the neighbour is idle")?;
     lab.write_work("busy", "")?;
-    becomes(1, "the limit holds while the neighbour computes")?;
+    becomes(&lab, 1, "the limit holds while the neighbour computes")?;
     lab.write_work("idle", "")?;
-    becomes(0, "the limit is lifted again")?;
+    becomes(&lab, 0, "the limit is lifted again")?;
     // The daemon ends: nobody would see the neighbour.
     lab.stop_reaper(&node, Signal::SIGTERM)?;
-    assert_eq!(switch(), 1);
+    assert_eq!(switch(&lab)?, 1);
     go(&lab)?;
     for job in [owner, borrower] {
         assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
