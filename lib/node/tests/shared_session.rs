@@ -211,7 +211,7 @@ fn the_session_ends_where_the_driver_refuses_to_destroy_an_instance() {
     assert!(!world.calls_of(last).is_empty());
 }
 
-/// Whoever dies and whatever the driver answers, each job has its own instance and nothing stays behind.
+/// After the death of any process and any answer of the driver each job has its own instance, and nothing stays behind.
 #[test]
 fn a_daemon_that_comes_and_goes_changes_no_outcome() {
     let Some(world) = ready() else { return };
