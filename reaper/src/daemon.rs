@@ -10,6 +10,7 @@ use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 use gpufrac_usage::{GpuTime, Tallies};
 
+use self::ends::EndedSlice;
 use self::watched::{RecordSize, WatchedJob};
 use crate::act::mail_queue::MailQueue;
 use crate::act::overdue::Cleanup;
@@ -28,6 +29,7 @@ mod books;
 mod breakers;
 mod carry_out;
 mod decide;
+mod ends;
 mod jobs;
 mod leases;
 mod lend;
@@ -60,6 +62,10 @@ pub struct Daemon {
     meter: Meter,
     /// The GPUs of pools, whose time is not recorded yet.
     gpus: Vec<GpuTime>,
+    /// Slices that ended, of which Slurm is to be asked.
+    ended: Vec<EndedSlice>,
+    /// The round from which on Slurm is asked about them.
+    next_question_of_ends: u64,
     breakers: Breakers,
     snapshot: Arc<Mutex<Snapshot>>,
     round: u64,
@@ -98,6 +104,8 @@ impl Daemon {
             leases_known: None,
             meter: Meter::resume(tallies, now),
             gpus: Vec::new(),
+            ended: Vec::new(),
+            next_question_of_ends: 0,
             breakers: Breakers::default(),
             round: 0,
             cleanup: Cleanup::default(),
@@ -159,6 +167,7 @@ impl Daemon {
         self.leases_known = Some(self.outside.clock.now());
         self.reports
             .report_once(&self.outside.log, Topic::Leases, None::<String>);
+        self.learn_ends(self.outside.clock.now());
         self.look(&mut observe);
         let now = self.outside.clock.now();
         self.lend(now);
@@ -202,7 +211,9 @@ impl Daemon {
             watched.written = None;
         }
         self.save();
+        self.close_gpus();
         self.save_running();
+        self.ship_records();
         self.mail_queue.finish();
     }
 

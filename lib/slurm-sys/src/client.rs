@@ -104,6 +104,15 @@ pub enum JobState {
     Finished,
 }
 
+/// Why Slurm ended a run of a job that did not end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndedBy {
+    /// Another job took its place.
+    Preemption,
+    /// A node failed, or did not boot.
+    NodeFailure,
+}
+
 /// slurmctld's record of a job. A missing text is empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobInfo {
@@ -151,6 +160,9 @@ pub struct JobInfo {
     pub end_unix: u64,
     /// The time of the last suspension or resumption, in seconds since 1970; 0 if there was none.
     pub suspend_unix: u64,
+    /// Why Slurm ended the last run; None while it runs, and where it ended by itself. After a requeue this is known only until
+    /// the epilogs of all nodes have ended.
+    pub ended_by: Option<EndedBy>,
     /// Whether the job is a batch job whose user allows a requeue.
     pub can_requeue: bool,
     /// The recipient of Slurm's mail. If the user names none, slurmctld sets the user's name, with `MailDomain`; it
@@ -499,6 +511,7 @@ unsafe fn read_record(job_id: u32, job: &raw::slurm_job_info_t) -> JobInfo {
         start_unix: time(job.start_time),
         end_unix: time(job.end_time),
         suspend_unix: time(job.suspend_time),
+        ended_by: ended_by(job.job_state, job.preempt_time),
         can_requeue: job.batch_flag != 0 && job.requeue != 0,
         mail_user: text(job.mail_user),
         admin_comment: text(job.admin_comment),
@@ -529,6 +542,17 @@ fn record_id(job: &raw::slurm_job_info_t) -> u32 {
 #[cfg(records_by_step_id)]
 fn record_id(job: &raw::slurm_job_info_t) -> u32 {
     job.step_id.job_id
+}
+
+/// A job that is requeued has another state than its accounting at once, and keeps the time of its preemption until its epilogs
+/// have ended (`_job_requeue_op` and `batch_requeue_fini` of 22.05 to 26.05).
+fn ended_by(word: u32, preempt_time: i64) -> Option<EndedBy> {
+    match word & raw::GPUFRAC_JOB_STATE_BASE {
+        raw::JOB_PREEMPTED => Some(EndedBy::Preemption),
+        raw::JOB_NODE_FAIL | raw::JOB_BOOT_FAIL => Some(EndedBy::NodeFailure),
+        raw::JOB_PENDING if preempt_time != 0 => Some(EndedBy::Preemption),
+        _ => None,
+    }
 }
 
 fn state_of(word: u32) -> JobState {

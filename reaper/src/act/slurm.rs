@@ -57,24 +57,36 @@ pub enum SlurmAction {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Call {
-    job_id: JobId,
-    /// The run of the job that is meant; no other run is changed.
-    restart_count: Option<u32>,
-    actions: Vec<SlurmAction>,
+enum Call {
+    /// Reads Slurm's records of jobs.
+    Look(Vec<JobId>),
+    /// Carries out actions on a run of a job; no other run is changed.
+    Act {
+        job_id: JobId,
+        restart_count: u32,
+        actions: Vec<SlurmAction>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]
-struct Reply {
-    job: Option<JobInfo>,
+enum Reply {
+    /// The records, in the order of the question.
+    Seen(Vec<Option<JobInfo>>),
     /// The results of the actions, in their order.
-    results: Vec<Result<(), ActionError>>,
+    Done(Vec<Result<(), ActionError>>),
 }
 
 /// The daemon's access to Slurm.
 pub trait JobControl {
     /// The job with this id; None if Slurm knows none.
-    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError>;
+    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
+        let jobs = self.jobs(&[job_id])?;
+        Ok(jobs.into_iter().next().flatten())
+    }
+
+    /// The jobs with these ids, in their order.
+    fn jobs(&self, jobs: &[JobId]) -> Result<Vec<Option<JobInfo>>, SlurmError>;
+
     /// Carries out actions on a run of a job; returns the result of each.
     fn act(
         &self,
@@ -112,13 +124,11 @@ impl SlurmProcess {
 }
 
 impl JobControl for SlurmProcess {
-    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
-        let call = Call {
-            job_id,
-            restart_count: None,
-            actions: Vec::new(),
-        };
-        Ok(SlurmProcess::call(&call)?.job)
+    fn jobs(&self, jobs: &[JobId]) -> Result<Vec<Option<JobInfo>>, SlurmError> {
+        match SlurmProcess::call(&Call::Look(jobs.to_vec()))? {
+            Reply::Seen(seen) => Ok(seen),
+            Reply::Done(_) => Err(SlurmError::Ended("with another answer".to_owned())),
+        }
     }
 
     fn act(
@@ -127,12 +137,15 @@ impl JobControl for SlurmProcess {
         restart_count: u32,
         actions: Vec<SlurmAction>,
     ) -> Result<Vec<Result<(), ActionError>>, SlurmError> {
-        let call = Call {
+        let call = Call::Act {
             job_id,
-            restart_count: Some(restart_count),
+            restart_count,
             actions,
         };
-        Ok(SlurmProcess::call(&call)?.results)
+        match SlurmProcess::call(&call)? {
+            Reply::Done(results) => Ok(results),
+            Reply::Seen(_) => Err(SlurmError::Ended("with another answer".to_owned())),
+        }
     }
 }
 
@@ -151,25 +164,29 @@ pub fn serve() -> std::io::Result<()> {
 
 fn reply(call: Call) -> Result<Reply, ClientError> {
     let client = Client::connect()?;
-    let none = |job: Option<JobInfo>, why: &str| Reply {
-        job,
-        results: vec![Err(ActionError(why.to_owned())); call.actions.len()],
+    let (job_id, restart_count, actions) = match call {
+        Call::Look(jobs) => {
+            let seen = jobs.iter().map(|job| client.job(job.0));
+            return Ok(Reply::Seen(seen.collect::<Result<_, _>>()?));
+        }
+        Call::Act {
+            job_id,
+            restart_count,
+            actions,
+        } => (job_id, restart_count, actions),
     };
-    let Some(info) = client.job(call.job_id.0)? else {
-        return Ok(none(None, "there is no such job"));
+    let none = |why: &str| Reply::Done(vec![Err(ActionError(why.to_owned())); actions.len()]);
+    let Some(info) = client.job(job_id.0)? else {
+        return Ok(none("there is no such job"));
     };
-    let mut runs = call.restart_count.into_iter();
-    if runs.any(|run| run != info.restart_count) {
-        return Ok(none(Some(info), "it was requeued meanwhile"));
+    if restart_count != info.restart_count {
+        return Ok(none("it was requeued meanwhile"));
     }
-    let results = call.actions.into_iter().map(|action| {
+    let results = actions.into_iter().map(|action| {
         let done = perform(&client, &info, action);
         done.map_err(|error| ActionError(error.to_string()))
     });
-    Ok(Reply {
-        results: results.collect(),
-        job: Some(info),
-    })
+    Ok(Reply::Done(results.collect()))
 }
 
 fn perform(client: &Client, job: &JobInfo, action: SlurmAction) -> Result<(), ClientError> {

@@ -122,7 +122,22 @@ impl Daemon {
             .report_once(&self.outside.log, Topic::Gpus, recorded.err());
     }
 
-    fn ship_records(&mut self) {
+    /// Records the time of the GPUs up to now, as the daemon ends; the next one goes on from here.
+    pub(super) fn close_gpus(&mut self) {
+        self.count_gpus();
+        let recorded = self.outside.books.record_gpus(&self.gpus);
+        if recorded.is_ok() {
+            for gpu in &mut self.gpus {
+                gpu.from = gpu.until;
+                gpu.boot.from = gpu.boot.until;
+            }
+        }
+        self.reports
+            .report_once(&self.outside.log, Topic::Gpus, recorded.err());
+    }
+
+    /// Copies records to the folder that the nodes share.
+    pub(super) fn ship_records(&mut self) {
         let Some(shared) = &self.node.shared else {
             return;
         };

@@ -24,6 +24,7 @@ impl Daemon {
     /// leases.
     pub(super) fn sync_leases(&mut self, leases: Vec<Lease>) {
         let now = self.outside.clock.now();
+        self.note_ends(&leases, now);
         self.leases = leases;
         self.meter.sync(&self.leases, now);
         let mut active = active_jobs(&self.leases);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::usage::{self, UsageError};
-use gpufrac_usage::{Ended, GpuTime, Tallies, UsageRecord};
+use gpufrac_usage::{Ended, GpuTime, SliceKey, Tallies, UsageRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::boot_id;
@@ -53,6 +53,12 @@ pub trait Books {
     /// # Errors
     /// The file cannot be written.
     fn record_gpus(&self, gpus: &[GpuTime]) -> Result<(), UsageError>;
+
+    /// Records why a slice ended. `unix`: when.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError>;
 
     /// Copies records to the folder that nodes share.
     ///
@@ -149,6 +155,10 @@ impl Books for NodeBooks {
             usage::record_gpu(&self.state_path, gpu)?;
         }
         Ok(())
+    }
+
+    fn record_end(&self, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError> {
+        usage::record_end(&self.state_path, key, ended, unix)
     }
 
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError> {

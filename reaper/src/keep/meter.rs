@@ -158,6 +158,12 @@ impl Meter {
         found.for_each(|(_, metered)| change(&mut metered.tally));
     }
 
+    /// Whether the reaper ended a slice.
+    pub fn is_reclaimed(&self, key: &SliceKey) -> bool {
+        let metered = self.slices.get(key);
+        metered.is_some_and(|metered| metered.tally.ended == Some(Ended::Reclaimed))
+    }
+
     /// The sums.
     pub fn tallies(&self) -> Tallies {
         Tallies {

@@ -30,6 +30,8 @@ pub(crate) enum Topic {
     Running,
     /// The records of the time of GPUs.
     Gpus,
+    /// The records of why slices ended.
+    Ends,
     /// The copies of usage records for all nodes.
     Shipping,
     /// Leases in carving or releasing whose program died.
@@ -61,6 +63,7 @@ impl Topic {
             Topic::Books => "use of slices",
             Topic::Running => "records of running slices",
             Topic::Gpus => "time of GPUs",
+            Topic::Ends => "ends of slices",
             Topic::Shipping => "usage records of all nodes",
             Topic::Overdue => "overdue",
             Topic::Kept => "kept instances",

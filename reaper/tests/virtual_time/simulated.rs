@@ -28,7 +28,7 @@ use gpufrac_reaper::key::{Key, SliceId};
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
 use gpufrac_reaper::outside::Outside;
-use gpufrac_usage::{GpuTime, Tallies};
+use gpufrac_usage::{Ended, GpuTime, SliceKey, Tallies};
 use slurm_sys::client::JobInfo;
 
 use crate::world::{Fault, How, World};
@@ -220,6 +220,10 @@ impl Books for Simulated {
         Ok(())
     }
 
+    fn record_end(&self, _: &SliceKey, _: Ended, _: u64) -> Result<(), UsageError> {
+        Ok(())
+    }
+
     fn ship(&self, _: &Path, _: &str) -> Result<(), ShippingError> {
         Ok(())
     }
@@ -296,10 +300,11 @@ impl Simulated {
 }
 
 impl JobControl for Simulated {
-    fn job(&self, job_id: JobId) -> Result<Option<JobInfo>, SlurmError> {
+    fn jobs(&self, jobs: &[JobId]) -> Result<Vec<Option<JobInfo>>, SlurmError> {
         self.reach_slurm()?;
         self.end_of_patience()?;
-        Ok(self.0.borrow().slurm_job(job_id.0))
+        let world = self.0.borrow();
+        Ok(jobs.iter().map(|job| world.slurm_job(job.0)).collect())
     }
 
     fn act(

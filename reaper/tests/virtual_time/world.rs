@@ -570,6 +570,7 @@ impl World {
             start_unix: 0,
             end_unix: 0,
             suspend_unix: 0,
+            ended_by: None,
             mail_user: String::new(),
             admin_comment: job.comment.clone(),
         })

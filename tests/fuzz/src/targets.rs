@@ -225,6 +225,7 @@ fn running() -> JobInfo {
         start_unix: 0,
         end_unix: 0,
         suspend_unix: 0,
+        ended_by: None,
         can_requeue: true,
         mail_user: String::new(),
         admin_comment: String::new(),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_usage::{GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
+use gpufrac_usage::{Ended, GpuTime, Line, SliceKey, Tallies, Tally, UsageRecord};
 
 /// The file in the state folder.
 pub const FILE: &str = "usage.jsonl";
@@ -101,6 +101,22 @@ pub fn record_gpu(state: &Path, gpu: &GpuTime) -> Result<(), UsageError> {
         .map_err(|source| UsageError::Json { job_id, source })?;
     let line = text.trim_end().to_owned();
     append(state, text, Some(&|earlier| earlier == line))
+}
+
+/// Appends why a slice ended, once. `unix`: when.
+///
+/// # Errors
+/// The file cannot be opened, read or written.
+pub fn record_end(state: &Path, key: &SliceKey, ended: Ended, unix: u64) -> Result<(), UsageError> {
+    let job_id = key.job;
+    let text = Line::End(key.clone(), ended, unix)
+        .to_text()
+        .map_err(|source| UsageError::Json { job_id, source })?;
+    let is_same = |earlier: &str| {
+        earlier.contains(&job_id.to_string())
+            && matches!(Line::parse(earlier), Ok(Line::End(earlier, ..)) if earlier == *key)
+    };
+    append(state, text, Some(&is_same))
 }
 
 /// Appends a line that [`Line::to_text`] made, unless a line of the last hours is the same by `is_same`.

@@ -862,6 +862,7 @@ impl Slurm for Files {
             start_unix: 0,
             end_unix: 0,
             suspend_unix: 0,
+            ended_by: None,
             can_requeue: true,
             mail_user: String::new(),
             admin_comment: String::new(),
