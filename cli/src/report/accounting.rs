@@ -28,7 +28,7 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
     if args.no_sacct {
         return Ok(unknown);
     }
-    let arguments = sacct::arguments(&in_utc(period.since), &in_utc(period.until));
+    let arguments = sacct::arguments(&in_utc(period.since), &in_utc(period.until), has_restarts());
     let spawned = Command::new("sacct")
         .args(arguments)
         .env("TZ", "UTC")
@@ -75,4 +75,19 @@ pub fn runs(args: &ReportArgs, count_name: &CountName, period: Period) -> Result
         // Accounting without slurmdbd, or none.
         false => Ok(unknown),
     }
+}
+
+/// Whether this sacct numbers the runs of a job; 22.05 does not.
+fn has_restarts() -> bool {
+    let fields = Command::new("sacct")
+        .arg("--helpformat")
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    fields.is_ok_and(|fields| {
+        let fields = String::from_utf8_lossy(&fields.stdout);
+        fields
+            .split_whitespace()
+            .any(|name| name == sacct::RESTARTS)
+    })
 }

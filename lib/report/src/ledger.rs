@@ -6,10 +6,10 @@ use std::hash::{BuildHasher, RandomState};
 use gpufrac_usage::{Ended, Line, SliceKey, UsageRecord};
 
 use crate::period::Period;
-use crate::sacct::{Run, Runs};
+use crate::sacct::{Match, Run, Runs};
 
 /// A slice that a job held in the period. Times are in unit-seconds, and of the period alone.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Held {
     /// Slurm's id of the job.
     pub job: u32,
@@ -25,6 +25,10 @@ pub struct Held {
     pub pool: String,
     /// The node.
     pub node: String,
+    /// Slurm's index of the device on its node, where it is known.
+    pub device: Option<u32>,
+    /// Number of the slice among the slices of the job on its node.
+    pub slice: u32,
     /// The part of a GPU, as a decimal.
     pub size: String,
     /// Units of the slice.
@@ -135,7 +139,14 @@ impl Ledger {
     }
 
     fn held(&mut self, record: &UsageRecord, sign: (u64, u64)) -> Option<Held> {
-        let run = self.runs.of(record);
+        let run = match self.runs.of(record) {
+            Match::Run(run) => Some(run),
+            Match::Unknown => None,
+            Match::Counted => {
+                self.skipped.repeated += 1;
+                return None;
+            }
+        };
         let (from, to) = match run {
             // Accounting counts without prolog and epilog.
             Some(run) => (run.start, run.start + run.elapsed),
@@ -151,7 +162,7 @@ impl Ledger {
             None => [0, 0, 0, record.seconds.max(1)],
         };
         let [busy, idle, suspended, unknown] = gpufrac_usage::apportion(seconds * units, parts);
-        let ended = record.ended.or_else(|| self.ends.get(&sign).copied());
+        let ended = self.ends.get(&sign).copied().or(record.ended);
         let text = |text: Option<&String>| text.cloned().unwrap_or_default();
         let is_reclaimed = ended == Some(Ended::Reclaimed)
             && record.end < self.period.until
@@ -168,6 +179,8 @@ impl Ledger {
             partition: record.partition.clone(),
             pool: record.pool.clone(),
             node: record.node.clone(),
+            device: record.device,
+            slice: record.slice,
             size: record.fraction.clone(),
             units,
             from,
@@ -181,7 +194,10 @@ impl Ledger {
                 false => 0,
             },
             is_reclaimed,
-            ended: ended.or_else(|| run.and_then(|run| run.ended)),
+            // Where the reaper ran it would have learned of another reason.
+            ended: ended
+                .or_else(|| run.and_then(|run| run.ended))
+                .or(record.used.as_ref().map(|_| Ended::Done)),
             energy_j: used.and_then(|used| used.energy_j).unwrap_or(0),
             memory_mib: record.memory_mib,
             peak_memory_mib: used.and_then(|used| used.peak_memory_mib),
@@ -189,15 +205,17 @@ impl Ledger {
         })
     }
 
-    /// Jobs of which accounting has a run and no node has a record. To be called after all lines.
+    /// What accounting has of jobs and no record has. To be called after all lines.
     #[must_use]
     pub fn without_records(&self) -> Vec<Held> {
         let runs = self.runs.without_records();
-        let held = runs.into_iter().filter_map(|run| self.unrecorded(run));
+        let held = runs
+            .into_iter()
+            .filter_map(|(run, units)| self.unrecorded(run, units));
         held.collect()
     }
 
-    fn unrecorded(&self, run: &Run) -> Option<Held> {
+    fn unrecorded(&self, run: &Run, units: u64) -> Option<Held> {
         let (from, to) = (run.start, run.start + run.elapsed);
         let seconds = self.period.overlap(from, to);
         (seconds > 0).then(|| Held {
@@ -208,13 +226,15 @@ impl Ledger {
             partition: run.partition.clone(),
             pool: String::new(),
             node: run.nodes.clone(),
-            size: format!("{}.{:02}", run.units / 100, run.units % 100),
-            units: run.units,
+            device: None,
+            slice: 0,
+            size: format!("{}.{:02}", units / 100, units % 100),
+            units,
             from,
             to,
             busy: 0,
             idle: 0,
-            unknown: seconds * run.units,
+            unknown: seconds * units,
             suspended: 0,
             reclaimed: 0,
             is_reclaimed: false,

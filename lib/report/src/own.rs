@@ -23,6 +23,8 @@ pub struct Size {
 pub enum Enough {
     /// The job was not measured, or not long enough.
     Unmeasured,
+    /// The sizes of the pool are not known here.
+    NoSizes,
     /// The size that it had; no smaller one would have been enough.
     Same,
     /// This size.
@@ -42,6 +44,9 @@ pub fn enough(held: &Held, menu: &[Size]) -> Enough {
     let (Some(peak), Some(activity)) = (held.peak_memory_mib, held.activity) else {
         return Enough::Unmeasured;
     };
+    if menu.is_empty() {
+        return Enough::NoSizes;
+    }
     let memory = peak * MARGIN_PERCENT / 100;
     let work = activity * held.units as f64;
     let is_enough = |size: &&Size| size.memory.0 >= memory && size.units as f64 >= work;
@@ -80,26 +85,17 @@ mod tests {
         Held {
             job: 7,
             user: "ann".to_owned(),
-            account: String::new(),
-            qos: String::new(),
-            partition: String::new(),
             pool: "p".to_owned(),
             node: "n1".to_owned(),
             size: "0.5".to_owned(),
             units: 50,
-            from: 0,
             to: 100,
             busy: 50 * 40,
             idle: 50 * 60,
-            unknown: 0,
-            suspended: 0,
-            reclaimed: 0,
-            is_reclaimed: false,
-            ended: None,
-            energy_j: 0,
             memory_mib: Some(40_000),
             peak_memory_mib: peak,
             activity,
+            ..Held::default()
         }
     }
 
@@ -116,6 +112,11 @@ mod tests {
         assert_eq!(of(5_000, 0.4), smaller("0.25", 25));
         assert_eq!(of(5_000, 0.6), Enough::Same);
         assert_eq!(of(30_000, 0.1), Enough::Same);
+    }
+
+    #[test]
+    fn a_pool_that_is_not_known_here_has_no_size_that_would_have_been_enough() {
+        assert_eq!(enough(&held(Some(1), Some(0.1)), &[]), Enough::NoSizes);
     }
 
     #[test]

@@ -1,11 +1,16 @@
 //! Rows of sacct: what Slurm's accounting knows of jobs, to be joined with usage records.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 
 use gpufrac_core::count_name::CountName;
 use gpufrac_usage::{Ended, UsageRecord};
 
-/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series.
+/// The field of newer series that says how often a job had been requeued before.
+pub const RESTARTS: &str = "Restarts";
+
+/// The fields that are asked for, as `--format` of sacct takes them. All of them are in every series; [`RESTARTS`] comes last
+/// where sacct has it.
 pub const FIELDS: [&str; 11] = [
     "JobIDRaw",
     "User",
@@ -21,9 +26,12 @@ pub const FIELDS: [&str; 11] = [
 ];
 
 /// The arguments of sacct for all runs of all jobs in a period, in UTC when `TZ` says so: `since` and `until` as sacct reads them.
+/// `has_restarts`: whether sacct has [`RESTARTS`].
 #[must_use]
-pub fn arguments(since: &str, until: &str) -> Vec<String> {
-    let format = format!("--format={}", FIELDS.join(","));
+pub fn arguments(since: &str, until: &str, has_restarts: bool) -> Vec<String> {
+    let mut fields = FIELDS.to_vec();
+    fields.extend(has_restarts.then_some(RESTARTS));
+    let format = format!("--format={}", fields.join(","));
     let fixed = [
         "--allocations",
         "--duplicates",
@@ -66,13 +74,15 @@ pub struct Run {
     pub units: u64,
     /// Its nodes, as Slurm's hostlist.
     pub nodes: String,
+    /// How often the job had been requeued before; None where sacct does not say.
+    pub restarts: Option<u32>,
 }
 
 /// Why a row cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RowError {
     /// Another number of fields.
-    #[error("the row has {found} fields instead of {}", FIELDS.len())]
+    #[error("the row has {found} fields instead of {} or one more", FIELDS.len())]
     Fields {
         /// How many there are.
         found: usize,
@@ -96,6 +106,16 @@ impl Run {
     /// When it has other fields, or a field cannot be read.
     pub fn parse(row: &str, count_name: &CountName) -> Result<Option<Run>, RowError> {
         let fields: Vec<&str> = row.split('|').collect();
+        let (known, more) = fields.split_at(FIELDS.len().min(fields.len()));
+        let restarts = match more {
+            [] => None,
+            [restarts] => Some(number(RESTARTS, restarts)?),
+            _ => {
+                return Err(RowError::Fields {
+                    found: fields.len(),
+                });
+            }
+        };
         let Ok(
             [
                 job,
@@ -110,7 +130,7 @@ impl Run {
                 tres,
                 nodes,
             ],
-        ) = <[&str; 11]>::try_from(fields.as_slice())
+        ) = <[&str; 11]>::try_from(known)
         else {
             return Err(RowError::Fields {
                 found: fields.len(),
@@ -130,6 +150,7 @@ impl Run {
             start,
             units: units(tres, count_name)?,
             nodes: nodes.to_owned(),
+            restarts,
         }))
     }
 }
@@ -179,51 +200,104 @@ fn units(tres: &str, count_name: &CountName) -> Result<u64, RowError> {
 #[derive(Debug, Default)]
 pub struct Runs {
     by_job: HashMap<u32, Vec<Known>>,
+    hasher: RandomState,
 }
 
 #[derive(Debug)]
 struct Known {
     run: Run,
-    has_records: bool,
+    /// Units of the records that belong to it.
+    recorded: u64,
+    /// Signs of their nodes and slices.
+    slices: Vec<u64>,
+}
+
+/// What accounting says of a record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Match<'a> {
+    /// The run of the record.
+    Run(&'a Run),
+    /// A run of which this slice already has a record: a prolog that was started twice.
+    Counted,
+    /// None.
+    Unknown,
 }
 
 /// A prolog may take this long, and clocks of nodes may differ by some of it: seconds between the start of a run and the
 /// lease of it.
 const LONGEST_PROLOG_S: u64 = 300;
+/// A step of a node's clock that is not taken for another life of the job's id.
+const LONGEST_STEP_S: u64 = 86_400;
 
 impl Runs {
     /// Adds a run.
     pub fn add(&mut self, run: Run) {
-        self.by_job.entry(run.job).or_default().push(Known {
+        let known = Known {
             run,
-            has_records: false,
-        });
+            recorded: 0,
+            slices: Vec::new(),
+        };
+        let runs = self.by_job.entry(known.run.job).or_default();
+        let place = runs.partition_point(|other| other.run.start <= known.run.start);
+        runs.insert(place, known);
     }
 
-    /// The run of a record: that of its job whose start is the nearest to the beginning of the lease. Slurm does not say in
-    /// all series how often a job had been requeued.
-    pub fn of(&mut self, record: &UsageRecord) -> Option<&Run> {
-        let begin = record.end.saturating_sub(record.seconds);
-        let runs = self.by_job.get_mut(&record.job.0)?;
-        let near = runs
-            .iter_mut()
-            .min_by_key(|known| known.run.start.abs_diff(begin))?;
-        if near.run.start.abs_diff(begin) > LONGEST_PROLOG_S {
-            return None;
+    /// The run of a record.
+    pub fn of(&mut self, record: &UsageRecord) -> Match<'_> {
+        let slice = self.hasher.hash_one((&record.node, record.slice));
+        let Some(runs) = self.by_job.get_mut(&record.job.0) else {
+            return Match::Unknown;
+        };
+        let Some(place) = place(runs, record) else {
+            return Match::Unknown;
+        };
+        let known = &mut runs[place];
+        if known.slices.contains(&slice) {
+            return Match::Counted;
         }
-        near.has_records = true;
-        Some(&near.run)
+        known.slices.push(slice);
+        known.recorded += u64::from(record.units);
+        Match::Run(&known.run)
     }
 
-    /// Runs with fractions of which no record was found, by job and start.
+    /// Runs with fractions that records do not have or not have whole, as on a node whose disk was lost, by job and start; and
+    /// their units that are in no record.
     #[must_use]
-    pub fn without_records(&self) -> Vec<&Run> {
+    pub fn without_records(&self) -> Vec<(&Run, u64)> {
         let all = self.by_job.values().flatten();
-        let missing = all.filter(|known| !known.has_records && known.run.units > 0);
-        let mut missing: Vec<&Run> = missing.map(|known| &known.run).collect();
-        missing.sort_by_key(|run| (run.job, run.start));
+        let missing = all.map(|known| (&known.run, known.run.units.saturating_sub(known.recorded)));
+        let mut missing: Vec<(&Run, u64)> = missing.filter(|&(_, units)| units > 0).collect();
+        missing.sort_by_key(|(run, _)| (run.job, run.start));
         missing
     }
+}
+
+/// The place of a record's run among the runs of its job, which are in the order of their starts.
+///
+/// Times alone do not tell: a node's clock may have been stepped, and a job that was requeued starts again soon. The number of
+/// requeues alone does not tell either: ids of jobs begin again where Slurm lost its state.
+fn place(runs: &[Known], record: &UsageRecord) -> Option<usize> {
+    let begin = record.end.saturating_sub(record.seconds);
+    let far = |known: &Known| known.run.start.abs_diff(begin);
+    let has_number = |known: &Known| known.run.restarts == Some(record.restart_count);
+    let nearest = |wanted: &dyn Fn(&Known) -> bool| {
+        let found = runs.iter().enumerate().filter(|(_, known)| wanted(known));
+        let nearest = found.min_by_key(|(_, known)| far(known));
+        nearest.map(|(place, _)| place)
+    };
+    let within = |place: &usize, longest| {
+        let known = &runs[*place];
+        far(known) <= longest && known.run.user == record.user
+    };
+    if let Some(place) = nearest(&has_number) {
+        return Some(place).filter(|place| within(place, LONGEST_STEP_S));
+    }
+    // 22.05 does not number runs. The period may have cut off the first ones.
+    let near = nearest(&|_| true).filter(|place| within(place, LONGEST_PROLOG_S));
+    let by_order = Some(record.restart_count as usize).filter(|&place| {
+        place < runs.len() && runs[place].run.restarts.is_none() && within(&place, LONGEST_STEP_S)
+    });
+    near.or(by_order)
 }
 
 #[cfg(test)]
@@ -266,6 +340,8 @@ mod tests {
         assert_eq!(parse(&row).unwrap(), None);
         for (row, part) in [
             (ROW.replace("|gn01", ""), "10 fields"),
+            (format!("{ROW}|0|0"), "13 fields"),
+            (format!("{ROW}|x"), "Restarts"),
             (ROW.replace("|60|", "|1:00|"), "ElapsedRaw"),
             (ROW.replace("=25,node", "=x,node"), "AllocTRES"),
             (ROW.replace("2026-11-23T08:00:00", "yesterday"), "Start"),
@@ -273,5 +349,77 @@ mod tests {
             let error = parse(&row).unwrap_err().to_string();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    fn record(restart_count: u32, node: &str, start: u64) -> UsageRecord {
+        let text = format!(
+            r#"{{"version":2,"job":12,"restart_count":{restart_count},"user":"ann","uid":1001,"account":null,"partition":"gpu","node":"{node}","pool":"p","fraction":"0.25","units":25,"profile":"2g.20gb","gpu_uuid":"GPU-1","start":{start},"end":{},"seconds":60}}"#,
+            start + 60
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Three runs of a job, two minutes apart, as a series that numbers them says it, or as one that does not.
+    fn three(are_numbered: bool) -> (Runs, u64) {
+        let mut runs = Runs::default();
+        let first = parse(ROW).unwrap().unwrap();
+        for number in [2, 0, 1] {
+            runs.add(Run {
+                start: first.start + 120 * u64::from(number),
+                restarts: are_numbered.then_some(number),
+                ..first.clone()
+            });
+        }
+        (runs, first.start)
+    }
+
+    #[test]
+    fn a_run_is_found_by_its_number_where_the_clock_of_a_node_was_stepped() {
+        for are_numbered in [true, false] {
+            let (mut runs, start) = three(are_numbered);
+            for number in [1, 2, 0] {
+                let stepped = start + 120 * u64::from(number) - 3600;
+                let found = runs.of(&record(number, "gn01", stepped));
+                let Match::Run(run) = found else {
+                    panic!("{number}: {found:?}")
+                };
+                assert_eq!(run.start, start + 120 * u64::from(number));
+            }
+            assert_eq!(runs.without_records(), []);
+        }
+    }
+
+    #[test]
+    fn a_run_counts_a_slice_once_and_another_life_of_the_id_not_at_all() {
+        let (mut runs, start) = three(true);
+        assert!(matches!(
+            runs.of(&record(0, "gn01", start + 2)),
+            Match::Run(_)
+        ));
+        assert_eq!(runs.of(&record(0, "gn01", start + 3)), Match::Counted);
+        let long_before = start - 30 * 86_400;
+        assert_eq!(runs.of(&record(0, "gn01", long_before)), Match::Unknown);
+        let other = UsageRecord {
+            user: "bob".to_owned(),
+            ..record(1, "gn01", start)
+        };
+        assert_eq!(runs.of(&other), Match::Unknown);
+    }
+
+    #[test]
+    fn a_node_without_records_leaves_units_of_its_run() {
+        let mut runs = Runs::default();
+        let run = parse(ROW).unwrap().unwrap();
+        let start = run.start;
+        runs.add(Run { units: 50, ..run });
+        runs.of(&record(0, "gn01", start));
+        let missing: Vec<u64> = runs
+            .without_records()
+            .iter()
+            .map(|missing| missing.1)
+            .collect();
+        assert_eq!(missing, [25]);
+        runs.of(&record(0, "gn02", start));
+        assert_eq!(runs.without_records(), []);
     }
 }
