@@ -125,6 +125,19 @@ pub struct ReportArgs {
     /// Do not ask sacct
     #[arg(long)]
     pub no_sacct: bool,
+    /// Write summaries of ended jobs into AdminComment of slurmdbd, where tools of others read them
+    #[arg(long, value_name = "TOOL", value_enum, conflicts_with_all = ["by", "me", "audit", "no_sacct", "format"])]
+    pub export: Option<Export>,
+    /// With --export: print what would be written
+    #[arg(long, requires = "export")]
+    pub dry_run: bool,
+}
+
+/// The form of exported summaries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Export {
+    /// For jobstats, reportseff and job_defense_shield
+    Jobstats,
 }
 
 /// What rows are made by.

@@ -55,6 +55,11 @@ pub enum CliError {
         "reading the output of sacct failed: {0}; repeat the command, or leave sacct out with --no-sacct"
     )]
     Sacct(std::io::Error),
+    /// An export needs accounting.
+    #[error(
+        "writing summaries failed: sacct has no accounting; they are stored in slurmdbd, so run this where sacct shows jobs"
+    )]
+    NoAccounting,
     /// The user has no name here.
     #[error(
         "finding the name of the user failed: this host does not know the user id; use --by user on a host that does"

@@ -1,6 +1,7 @@
 //! `gpufrac report`: who held what, how it was used, what it costs, and whether the books balance.
 
 mod accounting;
+mod export;
 mod files;
 
 use std::path::PathBuf;
@@ -31,7 +32,13 @@ pub fn run(args: &ReportArgs) -> Result<Exit, CliError> {
     let period = Period::read(&args.since, &args.until, &now)?;
     let files = files(args, &config, period)?;
     let runs = accounting::runs(args, &config.count_name, period)?;
-    let report = Collected::read(args, &config, period, &files, runs, &now)?;
+    if args.export.is_some() && !runs.is_known {
+        return Err(CliError::NoAccounting);
+    }
+    let (report, exported) = Collected::read(args, &config, period, &files, runs, &now)?;
+    if args.export.is_some() {
+        return export::run(&exported, period, args.dry_run);
+    }
     let text = match args.format {
         ReportFormat::Table => render::text::text(&report),
         ReportFormat::Csv => render::csv::text(&report)?,
@@ -39,7 +46,7 @@ pub fn run(args: &ReportArgs) -> Result<Exit, CliError> {
         ReportFormat::Html => render::html::text(&report),
     };
     print!("{text}");
-    let balances = report.audit.is_none_or(|balance| balance.residual() == 0);
+    let balances = report.audit.is_none_or(|audited| audited.balances());
     Ok(match balances {
         true => Exit::Done,
         false => Exit::Broken,
@@ -79,6 +86,8 @@ struct Collected<'a> {
     days: Days,
     audit: Option<Audit>,
     own: Vec<Own>,
+    /// All of it, for an export.
+    exported: Option<Vec<Held>>,
 }
 
 impl Collected<'_> {
@@ -89,7 +98,7 @@ impl Collected<'_> {
         files: &[PathBuf],
         runs: accounting::Known,
         now: &Zoned,
-    ) -> Result<Report, CliError> {
+    ) -> Result<(Report, Vec<Held>), CliError> {
         let zone = now.time_zone();
         let mut ledger = Ledger::new(period, runs.runs);
         let by: Vec<By> = args.by.iter().map(|by| by.by()).collect();
@@ -101,6 +110,7 @@ impl Collected<'_> {
             days: Days::new(period, zone),
             audit: args.audit.then(Audit::default),
             own: Vec::new(),
+            exported: args.export.map(|_| Vec::new()),
         };
         for file in files {
             files::lines(file, |_, text| {
@@ -122,7 +132,7 @@ impl Collected<'_> {
             collected.held(held);
         }
         let rates = &config.rates;
-        Ok(Report {
+        let report = Report {
             period: period.text(zone),
             table: collected.table,
             currency: rates.are_set().then(|| rates.currency.clone()),
@@ -131,8 +141,9 @@ impl Collected<'_> {
             skipped: ledger.skipped,
             without_records: runs.is_known.then_some(unrecorded.len() as u64),
             own: collected.user.is_some().then_some(collected.own),
-            audit: collected.audit.map(|audit| audit.balance(period).1),
-        })
+            audit: collected.audit.map(|audit| audit.balance(period)),
+        };
+        Ok((report, collected.exported.unwrap_or_default()))
     }
 
     fn line(&mut self, line: Line, ledger: &mut Ledger) {
@@ -159,6 +170,9 @@ impl Collected<'_> {
         let rates = &self.config.rates;
         if self.user.as_ref().is_some_and(|user| held.user != *user) {
             return;
+        }
+        if let Some(exported) = &mut self.exported {
+            exported.push(held.clone());
         }
         self.table.add(held, rates);
         self.hints.add(held);

@@ -55,6 +55,12 @@ impl Balance {
         i128::from(self.capacity) - parts
     }
 
+    /// Whether nothing is left over, and nothing was given twice.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.residual() == 0 && self.beyond == 0
+    }
+
     fn merge(&mut self, other: &Balance) {
         self.capacity += other.capacity;
         self.busy += other.busy;
@@ -72,7 +78,16 @@ impl Balance {
 }
 
 /// A GPU by its node and UUID.
-type Gpu = (String, String);
+pub type Gpu = (String, String);
+
+/// The balance of each GPU, and of all of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Audited {
+    /// Of each GPU, by node and UUID.
+    pub each: Vec<(Gpu, Balance)>,
+    /// The sum of them.
+    pub all: Balance,
+}
 
 /// Collects records.
 #[derive(Debug, Default)]
@@ -125,18 +140,26 @@ impl Audit {
 
     /// The balance of each GPU in a period, and of all of them.
     #[must_use]
-    pub fn balance(&self, period: Period) -> (BTreeMap<&Gpu, Balance>, Balance) {
+    pub fn balance(self, period: Period) -> Audited {
         let mut all = Balance {
             records_of_version_1: self.without_boot,
             ..Balance::default()
         };
-        let mut each = BTreeMap::new();
-        for (gpu, known) in &self.gpus {
+        let mut each = Vec::with_capacity(self.gpus.len());
+        for (gpu, known) in self.gpus {
             let balance = known.balance(period);
             all.merge(&balance);
-            each.insert(gpu, balance);
+            each.push((gpu, balance));
         }
-        (each, all)
+        Audited { each, all }
+    }
+}
+
+impl Audited {
+    /// Whether the books of each GPU balance: a second too much on one GPU does not make up for one that another GPU lacks.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.each.iter().all(|(_, balance)| balance.is_right())
     }
 }
 
@@ -158,7 +181,7 @@ impl Known {
         for times in boots.values_mut() {
             times.sort_by_key(|time| time.boot.from);
             let mut end = 0;
-            for time in times.iter() {
+            for time in &joined(times) {
                 // Recorded twice by a daemon that died in between: the second one begins where the first one ended.
                 let from = time.boot.from.max(end);
                 end = end.max(time.boot.until);
@@ -253,6 +276,28 @@ impl Known {
     }
 }
 
+/// Times that follow each other without a change become one: each is compared with all slices of the GPU.
+fn joined(times: &[&GpuTime]) -> Vec<GpuTime> {
+    // The boot began at this second of the wall clock; both clocks are cut to whole seconds.
+    let began = |time: &GpuTime| time.until.saturating_sub(time.boot.until);
+    let mut joined: Vec<GpuTime> = Vec::new();
+    for &time in times {
+        match joined.last_mut() {
+            Some(last)
+                if time.boot.from <= last.boot.until
+                    && time.boot.until >= last.boot.until
+                    && (&time.devices, &time.menu) == (&last.devices, &last.menu)
+                    && began(time).abs_diff(began(last)) <= 1 =>
+            {
+                last.until = time.until;
+                last.boot.until = time.boot.until;
+            }
+            _ => joined.push(time.clone()),
+        }
+    }
+    joined
+}
+
 /// The part of a GPU's time, from a second of its boot on, that lies in a period of the wall clock: seconds of the boot.
 fn clip(time: &GpuTime, from: u64, period: Period) -> Option<(u64, u64)> {
     // The boot began at this second of the wall clock, by what it showed at the end.
@@ -329,7 +374,7 @@ mod tests {
         // A half for 200 s, beside it an eighth for 100 s.
         slice(&mut audit, 0, 50, 200, 400, [150, 30, 20, 0]);
         slice(&mut audit, 1, 13, 250, 350, [0, 0, 0, 100]);
-        let (_, all) = audit.balance(PERIOD);
+        let all = audit.balance(PERIOD).all;
         assert_eq!(all.residual(), 0);
         assert_eq!((all.busy, all.idle, all.suspended), (7500, 1500, 1000));
         assert_eq!(all.unknown, 1300);
@@ -340,12 +385,23 @@ mod tests {
     }
 
     #[test]
+    fn a_slice_is_one_record_however_many_hours_it_has() {
+        let mut audit = Audit::default();
+        for hour in 0..8 {
+            audit.gpu(gpu(100 + 100 * hour, 200 + 100 * hour));
+        }
+        slice(&mut audit, 0, 50, 150, 850, [700, 0, 0, 0]);
+        let all = audit.balance(PERIOD).all;
+        assert_eq!((all.residual(), all.records), (0, 1));
+    }
+
+    #[test]
     fn two_jobs_at_one_place_are_seen() {
         let mut audit = Audit::default();
         audit.gpu(gpu(100, 1_100));
         slice(&mut audit, 0, 50, 200, 400, [200, 0, 0, 0]);
         slice(&mut audit, 0, 25, 300, 500, [200, 0, 0, 0]);
-        let (_, all) = audit.balance(PERIOD);
+        let all = audit.balance(PERIOD).all;
         assert_eq!(all.beyond, 100 * 25);
         assert_eq!(all.residual(), -100 * 25);
     }
@@ -355,7 +411,28 @@ mod tests {
         let mut audit = Audit::default();
         audit.gpu(gpu(100, 1_100));
         slice(&mut audit, 0, 50, 200, 400, [150, 0, 0, 0]);
-        assert_eq!(audit.balance(PERIOD).1.residual(), 50 * 50);
+        assert_eq!(audit.balance(PERIOD).all.residual(), 50 * 50);
+    }
+
+    #[test]
+    fn a_gpu_does_not_make_up_for_another() {
+        let mut audit = Audit::default();
+        audit.gpu(gpu(100, 1_100));
+        audit.gpu(GpuTime {
+            gpu_uuid: "GPU-1".to_owned(),
+            ..gpu(100, 1_100)
+        });
+        slice(&mut audit, 0, 50, 200, 400, [150, 0, 0, 0]);
+        let other = ("n1".to_owned(), "GPU-1".to_owned());
+        audit.gpus.entry(other).or_default().slices.push(Slice {
+            boot: span(200, 400),
+            device: 0,
+            units: 50,
+            parts: [250, 0, 0, 0],
+        });
+        let audited = audit.balance(PERIOD);
+        assert_eq!(audited.all.residual(), 0);
+        assert!(!audited.balances());
     }
 
     #[test]
@@ -363,7 +440,7 @@ mod tests {
         let mut audit = Audit::default();
         audit.gpu(gpu(100, 300));
         slice(&mut audit, 0, 50, 200, 400, [200, 0, 0, 0]);
-        let (_, all) = audit.balance(PERIOD);
+        let all = audit.balance(PERIOD).all;
         assert_eq!((all.residual(), all.uncovered), (0, 100 * 50));
     }
 
@@ -388,7 +465,7 @@ mod tests {
                 next[device as usize] = until;
             }
             let period = Period { since, until: since + length };
-            let (_, all) = audit.balance(period);
+            let all = audit.balance(period).all;
             prop_assert_eq!(all.residual(), 0);
             prop_assert_eq!(all.beyond, 0);
             prop_assert_eq!(all.capacity, length * 100);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use gpufrac_usage::Ended;
+
 use crate::ledger::Held;
 use crate::sums::Sums;
 
@@ -13,6 +15,7 @@ const MOST_HOLDERS: usize = 10;
 pub struct Hints {
     holders: BTreeMap<String, Sums>,
     sizes: BTreeMap<(u64, String), Filling>,
+    ends: BTreeMap<Option<Ended>, u64>,
 }
 
 /// How much of the slices of a size is in use.
@@ -40,6 +43,7 @@ impl Filling {
 impl Hints {
     /// Adds what a job held.
     pub fn add(&mut self, held: &Held) {
+        *self.ends.entry(held.ended).or_default() += 1;
         let sums = self.holders.entry(held.user.clone()).or_default();
         sums.slices += 1;
         sums.idle += held.idle;
@@ -66,6 +70,14 @@ impl Hints {
         holders.sort_by_key(|(user, sums)| (std::cmp::Reverse(sums.idle), *user));
         holders.truncate(MOST_HOLDERS);
         holders
+    }
+
+    /// How many slices ended for each reason; `unknown` where no reaper ran.
+    #[must_use]
+    pub fn ends(&self) -> Vec<(&'static str, u64)> {
+        let ends = self.ends.iter();
+        ends.map(|(why, &count)| (why.map_or("unknown", Ended::name), count))
+            .collect()
     }
 
     /// The sizes, the smallest first.

@@ -14,6 +14,7 @@
 pub mod audit;
 pub mod days;
 pub mod hints;
+pub mod jobstats;
 pub mod ledger;
 pub mod money;
 pub mod own;

@@ -4,9 +4,10 @@ pub mod chart;
 pub mod csv;
 pub mod html;
 pub mod json;
+mod own;
 pub mod text;
 
-use crate::audit::Balance;
+use crate::audit::Audited;
 use crate::hints::Hints;
 use crate::ledger::Skipped;
 use crate::money;
@@ -32,7 +33,7 @@ pub struct Report {
     /// A user's own jobs; None in a report of all.
     pub own: Option<Vec<Own>>,
     /// The balance of the books, if it is wanted.
-    pub audit: Option<Balance>,
+    pub audit: Option<Audited>,
 }
 
 /// A slice of a user's own job.

@@ -17,9 +17,11 @@ pub const PARTS: [(&str, RGBColor); 4] = [
 /// The page gives text of this colour its own.
 pub const INK: RGBColor = RGBColor(1, 2, 3);
 
-const WIDTH: u32 = 480;
+const WIDTH: u32 = 520;
 const ROW: i32 = 26;
-const LABEL: i32 = 118;
+/// Width of a letter of a label, and of the widest label.
+const LETTER: i32 = 8;
+const LONGEST: usize = 24;
 const VALUE: i32 = 62;
 
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
@@ -49,17 +51,19 @@ fn draw_bars<'a>(text: &'a mut String, rows: &[(String, &Sums)]) -> Result<(), F
         .map(|(_, sums)| sums.allocated)
         .max()
         .unwrap_or(0);
-    let wide = f64::from(WIDTH as i32 - LABEL - VALUE);
+    let longest = rows.iter().map(|(name, _)| name.chars().count()).max();
+    let label = 8 + LETTER * longest.unwrap_or(0).clamp(5, LONGEST) as i32;
+    let wide = f64::from(WIDTH as i32 - label - VALUE);
     for (place, (name, sums)) in rows.iter().enumerate() {
         let top = place as i32 * ROW + 4;
         let middle = top + ROW / 2 - 2;
         let left = Pos::new(HPos::Right, VPos::Center);
         root.draw(&Text::new(
-            clipped(name, 15),
-            (LABEL - 8, middle),
+            clipped(name, LONGEST),
+            (label - 8, middle),
             style(left),
         ))?;
-        let mut from = f64::from(LABEL);
+        let mut from = f64::from(label);
         for (part, (_, color)) in parts(sums).into_iter().zip(PARTS) {
             let to = from + wide * part as f64 / most.max(1) as f64;
             if part > 0 {

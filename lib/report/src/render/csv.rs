@@ -2,8 +2,11 @@
 
 pub use ::csv::Error;
 
-use super::{Report, hours};
+use super::{Own, Report, hours};
 use crate::money;
+use crate::own::Enough;
+
+type Writer = ::csv::Writer<Vec<u8>>;
 
 /// The text of a report.
 ///
@@ -11,6 +14,54 @@ use crate::money;
 /// When a row cannot be written.
 pub fn text(report: &Report) -> Result<String, Error> {
     let mut writer = ::csv::Writer::from_writer(Vec::new());
+    match &report.own {
+        Some(own) => own_jobs(&mut writer, own)?,
+        None => sums(&mut writer, report)?,
+    }
+    let bytes = writer
+        .into_inner()
+        .map_err(|error| Error::from(error.into_error()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// A row for each of a user's own jobs.
+fn own_jobs(writer: &mut Writer, own: &[Own]) -> Result<(), Error> {
+    writer.write_record([
+        "job",
+        "size",
+        "allocated_gpu_hours",
+        "activity",
+        "peak_memory_mib",
+        "memory_mib",
+        "enough",
+        "saved_gpu_hours",
+    ])?;
+    for job in own {
+        let number =
+            |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
+        let (enough, saved) = match &job.enough {
+            Enough::Unmeasured | Enough::NoSizes => (String::new(), String::new()),
+            Enough::Same => (job.size.clone(), "0.0000".to_owned()),
+            Enough::Smaller { fraction, saved } => {
+                (fraction.clone(), format!("{:.4}", hours(*saved)))
+            }
+        };
+        writer.write_record([
+            job.job.to_string(),
+            job.size.clone(),
+            format!("{:.4}", hours(job.allocated)),
+            job.activity
+                .map_or(String::new(), |share| share.to_string()),
+            number(job.memory.0),
+            number(job.memory.1),
+            enough,
+            saved,
+        ])?;
+    }
+    Ok(())
+}
+
+fn sums(writer: &mut Writer, report: &Report) -> Result<(), Error> {
     let by = report.table.by.iter().map(|by| by.name());
     let fixed = [
         "slices",
@@ -43,8 +94,5 @@ pub fn text(report: &Report) -> Result<String, Error> {
         let cells = cells.chain([sums.energy_j.to_string(), cost]);
         writer.write_record(cells)?;
     }
-    let bytes = writer
-        .into_inner()
-        .map_err(|error| Error::from(error.into_error()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(())
 }

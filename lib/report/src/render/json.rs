@@ -1,8 +1,11 @@
 //! A report as JSON: `{"version":1,...}`. Hours are those of a GPU; money is a text with two decimals.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::{Report, hours};
+use crate::audit::Balance;
 use crate::money;
 use crate::own::Enough;
 use crate::sums::Sums;
@@ -24,10 +27,11 @@ struct Document<'a> {
     days: Vec<Day<'a>>,
     idle_holders: Vec<Holder<'a>>,
     sizes: Vec<Size<'a>>,
+    ends: BTreeMap<&'static str, u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     own: Option<Vec<Job<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    audit: Option<Audit>,
+    audit: Option<Audit<'a>>,
     damaged_lines: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     runs_without_records: Option<u64>,
@@ -89,9 +93,25 @@ struct Job<'a> {
     saved: f64,
 }
 
+#[derive(Serialize)]
+struct Audit<'a> {
+    #[serde(flatten)]
+    all: Balanced,
+    balances: bool,
+    gpus: Vec<Gpu<'a>>,
+}
+
+#[derive(Serialize)]
+struct Gpu<'a> {
+    node: &'a str,
+    uuid: &'a str,
+    #[serde(flatten)]
+    balance: Balanced,
+}
+
 /// Seconds of whole GPUs.
 #[derive(Serialize)]
-struct Audit {
+struct Balanced {
     capacity_s: f64,
     busy_s: f64,
     idle_s: f64,
@@ -104,6 +124,26 @@ struct Audit {
     beyond_s: f64,
     uncovered_s: f64,
     records: u64,
+}
+
+impl Balanced {
+    fn of(balance: &Balance) -> Balanced {
+        let seconds = |unit_seconds: u64| unit_seconds as f64 / 100.0;
+        Balanced {
+            capacity_s: seconds(balance.capacity),
+            busy_s: seconds(balance.busy),
+            idle_s: seconds(balance.idle),
+            unknown_s: seconds(balance.unknown),
+            suspended_s: seconds(balance.suspended),
+            free_s: seconds(balance.free),
+            unplaceable_s: seconds(balance.unplaceable),
+            down_s: seconds(balance.down),
+            residual_s: balance.residual() as f64 / 100.0,
+            beyond_s: seconds(balance.beyond),
+            uncovered_s: seconds(balance.uncovered),
+            records: balance.records,
+        }
+    }
 }
 
 impl Hours {
@@ -133,7 +173,6 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
         hours: Hours::of(sums),
         cost: cents.map(money::text),
     });
-    let seconds = |unit_seconds: u64| unit_seconds as f64 / 100.0;
     let document = Document {
         version: VERSION,
         period: &report.period,
@@ -174,6 +213,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
                 mean_filling: filling.mean(),
             })
             .collect(),
+        ends: report.hints.ends().into_iter().collect(),
         own: report.own.as_ref().map(|own| {
             let jobs = own.iter().map(|job| Job {
                 job: job.job,
@@ -183,7 +223,7 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
                 peak_memory_mib: job.memory.0,
                 memory_mib: job.memory.1,
                 enough: match &job.enough {
-                    Enough::Unmeasured => None,
+                    Enough::Unmeasured | Enough::NoSizes => None,
                     Enough::Same => Some(job.size.as_str()),
                     Enough::Smaller { fraction, .. } => Some(fraction),
                 },
@@ -194,19 +234,18 @@ pub fn text(report: &Report) -> Result<String, serde_json::Error> {
             });
             jobs.collect()
         }),
-        audit: report.audit.map(|balance| Audit {
-            capacity_s: seconds(balance.capacity),
-            busy_s: seconds(balance.busy),
-            idle_s: seconds(balance.idle),
-            unknown_s: seconds(balance.unknown),
-            suspended_s: seconds(balance.suspended),
-            free_s: seconds(balance.free),
-            unplaceable_s: seconds(balance.unplaceable),
-            down_s: seconds(balance.down),
-            residual_s: balance.residual() as f64 / 100.0,
-            beyond_s: seconds(balance.beyond),
-            uncovered_s: seconds(balance.uncovered),
-            records: balance.records,
+        audit: report.audit.as_ref().map(|audited| Audit {
+            all: Balanced::of(&audited.all),
+            balances: audited.balances(),
+            gpus: audited
+                .each
+                .iter()
+                .map(|((node, uuid), balance)| Gpu {
+                    node,
+                    uuid,
+                    balance: Balanced::of(balance),
+                })
+                .collect(),
         }),
         damaged_lines: report.skipped.damaged,
         runs_without_records: report.without_records,

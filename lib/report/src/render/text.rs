@@ -2,10 +2,9 @@
 
 use std::fmt::Write;
 
-use super::{Own, Report, hours, percent};
-use crate::audit::Balance;
+use super::{Own, Report, hours, own, percent};
+use crate::audit::{Audited, Balance};
 use crate::money;
-use crate::own::Enough;
 use crate::sums::Sums;
 
 /// The text of a report.
@@ -19,8 +18,8 @@ pub fn text(report: &Report) -> String {
             hints(&mut text, report);
         }
     }
-    if let Some(balance) = &report.audit {
-        audit(&mut text, balance);
+    if let Some(audited) = &report.audit {
+        audit(&mut text, audited);
     }
     remarks(&mut text, report);
     text
@@ -135,6 +134,15 @@ fn hints(text: &mut String, report: &Report) {
             .collect();
         columns(text, 1, &rows);
     }
+    let ends = report.hints.ends();
+    if !ends.is_empty() {
+        let ends = ends.iter().map(|(why, count)| format!("{count} {why}"));
+        let _ = writeln!(
+            text,
+            "\nEnds of slices: {}.",
+            ends.collect::<Vec<_>>().join(", ")
+        );
+    }
     let total = &report.table.total;
     if total.reclaims > 0 {
         let _ = writeln!(
@@ -151,47 +159,15 @@ fn own_jobs(text: &mut String, own: &[Own]) {
         text.push_str("You held no slice in this period.\n");
         return;
     }
-    let head = [
-        "job",
-        "size",
-        "GPU-hours",
-        "active",
-        "memory used",
-        "of",
-        "enough",
-        "saved",
-    ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let gib = |mib: Option<u64>| {
-        mib.map_or("-".to_owned(), |mib| {
-            format!("{:.1} GiB", mib as f64 / 1024.0)
-        })
-    };
-    for job in own {
-        let (enough, saved) = match &job.enough {
-            Enough::Unmeasured => ("not measured".to_owned(), String::new()),
-            Enough::Same => (job.size.clone(), String::new()),
-            Enough::Smaller { fraction, saved } => {
-                (fraction.clone(), format!("{:.2}", hours(*saved)))
-            }
-        };
-        rows.push(vec![
-            job.job.to_string(),
-            job.size.clone(),
-            format!("{:.2}", hours(job.allocated)),
-            job.activity
-                .map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part)),
-            gib(job.memory.0),
-            gib(job.memory.1),
-            enough,
-            saved,
-        ]);
-    }
+    let mut rows = vec![own::HEADS.map(str::to_owned).to_vec()];
+    rows.extend(own.iter().map(own::cells));
+    rows.push(own::total(own));
     columns(text, 2, &rows);
     text.push_str("\n`enough` is the smallest size with 1.1 times the greatest memory in use, and with the mean activity.\n");
 }
 
-fn audit(text: &mut String, balance: &Balance) {
+fn audit(text: &mut String, audited: &Audited) {
+    let balance = &audited.all;
     text.push_str("\nBalance of the books, in GPU-hours\n");
     let hour = |part: u64| format!("{:.4}", hours(part));
     let rows: Vec<Vec<String>> = [
@@ -211,10 +187,20 @@ fn audit(text: &mut String, balance: &Balance) {
     let residual = balance.residual();
     let _ = writeln!(
         text,
-        "residual: {} s of a GPU ({} records)",
+        "residual: {} s of a GPU ({} records, {} GPUs)",
         residual as f64 / 100.0,
-        balance.records
+        balance.records,
+        audited.each.len()
     );
+    let wrong = |(_, balance): &&(_, Balance)| !balance.is_right();
+    for ((node, uuid), balance) in audited.each.iter().filter(wrong) {
+        let _ = writeln!(
+            text,
+            "  {node} {uuid}: residual {} s, two slices at one place for {} s",
+            balance.residual() as f64 / 100.0,
+            balance.beyond as f64 / 100.0
+        );
+    }
     if balance.beyond > 0 {
         let _ = writeln!(
             text,

@@ -1,0 +1,269 @@
+//! Writes job summaries where jobstats' readers look for them: into `AdminComment` of slurmdbd.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use gpufrac_host::exit::Exit;
+use gpufrac_report::jobstats::{self, Host, Owner};
+use gpufrac_report::ledger::Held;
+use gpufrac_report::period::{Period, in_utc};
+
+use crate::error::CliError;
+
+/// `AdminComment` is the last one, as it may contain any character.
+const FIELDS: &str =
+    "JobIDRaw,JobID,State,NNodes,ElapsedRaw,AllocCPUS,TotalCPU,MaxRSS,AllocTRES,Start,AdminComment";
+const FIELD_COUNT: usize = 11;
+
+/// The last run of a job.
+#[derive(Debug, Clone)]
+struct Job {
+    /// The id by which sacctmgr means this job alone: `ARRAY_TASK` for a task of an array.
+    id: String,
+    has_ended: bool,
+    nodes: u64,
+    elapsed: u64,
+    cpus: u64,
+    cpu_seconds: f64,
+    memory: u64,
+    /// Of its steps.
+    peak: Option<u64>,
+    start: u64,
+    comment: String,
+}
+
+/// What became of jobs.
+#[derive(Debug, Default)]
+struct Told {
+    written: u32,
+    same: u32,
+    unmeasured: u32,
+    of_jobstats: u32,
+    of_others: u32,
+    failed: u32,
+}
+
+/// Writes a summary for each job that has ended and whose slices were measured, unless another program or a person has written
+/// something there.
+pub fn run(held: &[Held], period: Period, is_dry: bool) -> Result<Exit, CliError> {
+    let jobs = jobs(period)?;
+    let mut slices: BTreeMap<u32, Vec<Held>> = BTreeMap::new();
+    for held in held {
+        // Only the last run of a job has its comment.
+        if jobs
+            .get(&held.job)
+            .is_some_and(|job| job.has_ended && job.start == held.from)
+        {
+            slices.entry(held.job).or_default().push(held.clone());
+        }
+    }
+    let mut told = Told::default();
+    for (raw, slices) in slices {
+        let Some(job) = jobs.get(&raw) else { continue };
+        let Some(summary) = jobstats::summary(&job.run(), &slices) else {
+            told.unmeasured += 1;
+            continue;
+        };
+        match Owner::of(&job.comment) {
+            _ if job.comment == summary => told.same += 1,
+            Owner::Jobstats => told.of_jobstats += 1,
+            Owner::Others => told.of_others += 1,
+            Owner::Nobody | Owner::Gpufrac if is_dry => {
+                println!("{} {summary}", job.id);
+                told.written += 1;
+            }
+            Owner::Nobody | Owner::Gpufrac => match write(&job.id, &summary) {
+                Ok(()) => told.written += 1,
+                Err(why) => {
+                    eprintln!(
+                        "gpufrac: writing the summary of job {} failed: {why}",
+                        job.id
+                    );
+                    told.failed += 1;
+                }
+            },
+        }
+    }
+    eprintln!("{}", told.text(is_dry));
+    Ok(match told.failed {
+        0 => Exit::Done,
+        _ => Exit::Broken,
+    })
+}
+
+impl Told {
+    fn text(&self, is_dry: bool) -> String {
+        let verb = match is_dry {
+            true => "would be written",
+            false => "written",
+        };
+        format!(
+            "{} summaries {verb}, {} are there already; left as they are: {} of jobstats, {} comments of others; {} jobs were not measured",
+            self.written, self.same, self.of_jobstats, self.of_others, self.unmeasured
+        )
+    }
+}
+
+impl Job {
+    fn run(&self) -> jobstats::Run {
+        let host = self.peak.filter(|_| self.nodes == 1).map(|peak| Host {
+            cpus: self.cpus,
+            cpu_seconds: self.cpu_seconds,
+            memory: self.memory,
+            peak,
+        });
+        jobstats::Run {
+            elapsed: self.elapsed,
+            host: host.filter(|host| host.memory > 0),
+        }
+    }
+}
+
+/// The last runs of all jobs in a period, by the raw id.
+fn jobs(period: Period) -> Result<BTreeMap<u32, Job>, CliError> {
+    let output = Command::new("sacct")
+        .args(["--allusers", "--parsable2", "--noheader"])
+        .arg(format!("--starttime={}", in_utc(period.since)))
+        .arg(format!("--endtime={}", in_utc(period.until)))
+        .arg(format!("--format={FIELDS}"))
+        .env("TZ", "UTC")
+        .env("SLURM_TIME_FORMAT", "%s")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(CliError::Sacct)?;
+    if !output.status.success() {
+        return Err(CliError::NoAccounting);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut jobs: BTreeMap<u32, Job> = BTreeMap::new();
+    for row in text.lines() {
+        let fields: Vec<&str> = row.splitn(FIELD_COUNT, '|').collect();
+        let Ok(
+            [
+                raw,
+                id,
+                state,
+                nodes,
+                elapsed,
+                cpus,
+                cpu,
+                peak,
+                tres,
+                start,
+                comment,
+            ],
+        ) = <[&str; FIELD_COUNT]>::try_from(fields)
+        else {
+            continue;
+        };
+        if let Some((job, _)) = raw.split_once('.') {
+            // Steps follow their job.
+            let job = job.parse().ok().and_then(|job| jobs.get_mut(&job));
+            if let (Some(job), Some(peak)) = (job, bytes(peak)) {
+                job.peak = job.peak.max(Some(peak));
+            }
+            continue;
+        }
+        let Ok(raw) = raw.parse::<u32>() else {
+            continue;
+        };
+        let number = |text: &str| text.parse().unwrap_or(0);
+        let memory = tres.split(',').find_map(|item| item.strip_prefix("mem="));
+        let job = Job {
+            id: match id.contains('_') {
+                true => id.to_owned(),
+                false => raw.to_string(),
+            },
+            has_ended: !["RUNNING", "SUSPENDED", "PENDING", "COMPLETING", "REQUEUED"]
+                .iter()
+                .any(|open| state.starts_with(open)),
+            nodes: number(nodes),
+            elapsed: number(elapsed),
+            cpus: number(cpus),
+            cpu_seconds: seconds(cpu).unwrap_or(0.0),
+            memory: memory.and_then(bytes).unwrap_or(0),
+            peak: None,
+            start: number(start),
+            comment: comment.to_owned(),
+        };
+        jobs.insert(raw, job);
+    }
+    Ok(jobs)
+}
+
+fn write(id: &str, summary: &str) -> Result<(), String> {
+    let output = Command::new("sacctmgr")
+        .args(["-i", "modify", "job", "where"])
+        .arg(format!("jobid={id}"))
+        .arg("set")
+        .arg(format!("AdminComment={summary}"))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = [output.stdout, output.stderr].concat();
+            Err(String::from_utf8_lossy(&said).trim().to_owned())
+        }
+    }
+}
+
+/// `1-02:03:04`, `02:03:04` or `03:04.567`.
+fn seconds(text: &str) -> Option<f64> {
+    let (days, rest) = match text.split_once('-') {
+        Some((days, rest)) => (days.parse::<f64>().ok()?, rest),
+        None => (0.0, text),
+    };
+    let mut seconds = days * 24.0;
+    let parts: Vec<&str> = rest.split(':').collect();
+    if parts.len() < 2 || parts.len() > 3 {
+        return None;
+    }
+    if parts.len() == 2 {
+        seconds *= 60.0;
+    }
+    for part in parts {
+        seconds = seconds * 60.0 + part.parse::<f64>().ok()?;
+    }
+    Some(seconds)
+}
+
+/// `4G`, `1024K`, `12.5M`.
+fn bytes(text: &str) -> Option<u64> {
+    let last = text.chars().last()?;
+    let shift = "KMGTP".find(last).map(|place| 10 * (place + 1));
+    let number = match shift {
+        Some(_) => text.strip_suffix(last)?,
+        None => text,
+    };
+    let number: f64 = number.parse().ok()?;
+    Some((number * (1_u64 << shift.unwrap_or(0)) as f64) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_and_sizes_of_sacct_are_read() {
+        for (text, expected) in [
+            ("00:00:00", Some(0.0)),
+            ("01:30.500", Some(90.5)),
+            ("02:03:04", Some(7384.0)),
+            ("1-00:00:01", Some(86_401.0)),
+            ("", None),
+        ] {
+            assert_eq!(seconds(text), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("4G", Some(4 << 30)),
+            ("512", Some(512)),
+            ("1.50M", Some(3 << 19)),
+            ("4832K", Some(4832 << 10)),
+            ("", None),
+        ] {
+            assert_eq!(bytes(text), expected, "{text}");
+        }
+    }
+}
