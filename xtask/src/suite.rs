@@ -43,7 +43,8 @@ const NO_SKIP: &str = "GPUFRAC_NO_SKIP";
 const MAY_SKIP: &str = "GPUFRAC_MAY_SKIP";
 
 /// The sizes of random tests in the tier `--full`, unless the environment sets them: numbers of jobs and cases.
-const FULL: [(&str, &str); 6] = [
+const FULL: [(&str, &str); 7] = [
+    ("GPUFRAC_BOOKS_JOBS", "3000"),
     // More than all system calls.
     ("GPUFRAC_KILLED_CALLS", "1000000"),
     ("GPUFRAC_PATTERN_JOBS", "1000"),

@@ -12,14 +12,17 @@ macro_rules! not_here {
 mod accounting;
 mod attack;
 mod bare;
+mod books;
 mod burst;
 mod burst_option;
 mod calls;
 mod check_host;
 mod check_slurm;
+mod clock;
 mod counted;
 mod demo;
 mod exclusive_and_partitions;
+mod export;
 mod fence;
 mod gres_texts;
 mod idle_option;

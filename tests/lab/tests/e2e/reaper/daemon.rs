@@ -4,13 +4,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::lease::LeaseState;
 use gpufrac_lab::{JobId, Lab, LabError};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+
+use crate::clock;
 
 use super::{
     Decided, STOOD_STILL, configure, decisions, expect_spared, failed, kept, kept_once, lab, quick,
@@ -407,27 +409,6 @@ fn instances_without_a_lease_are_not_touched() -> Result<(), LabError> {
     lab.expect_nothing_left()
 }
 
-/// A library that shows a program another wall clock; None if it is not available.
-fn other_clock() -> Option<PathBuf> {
-    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients");
-    let library = debian::Release::open(&cache, "bookworm").and_then(|release| {
-        let folder = cache.join("libfaketime");
-        debian::extract(&release.package("libfaketime")?, &folder)?;
-        Ok(folder)
-    });
-    let folder = match library {
-        Ok(folder) => folder.join("usr/lib"),
-        Err(reason) => {
-            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-            eprintln!("skipped: {reason}");
-            return None;
-        }
-    };
-    let machines = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths = machines.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));
-    paths.find(|path| path.exists())
-}
-
 /// A MIG instance, and a GPU whose activity the driver reports by the wall clock.
 const CLOCKED: &str = r#"
 [pool.halves]
@@ -448,7 +429,7 @@ nodes = "@NODES@"
 
 #[test]
 fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
-    let Some(library) = other_clock() else {
+    let Some(library) = clock::library() else {
         return Ok(());
     };
     let warned = [
@@ -463,17 +444,13 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
         .pools(CLOCKED)
         .start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
-    let clock = lab.write_work("clock", "+0\n")?;
+    let file = lab.write_work("clock", "+0\n")?;
     wait_for_log(&lab, &node, BEGINS)?;
     lab.stop_reaper(&node, Signal::SIGTERM)?;
-    let path = |path: &Path| path.display().to_string();
-    let (library, file) = (path(&library), path(&clock));
-    let environment = [
-        ("LD_PRELOAD", &*library),
-        ("FAKETIME_TIMESTAMP_FILE", &file),
-        ("FAKETIME_NO_CACHE", "1"),
-        ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-    ];
+    let environment = clock::environment(&library, &file.display().to_string());
+    let environment = environment
+        .each_ref()
+        .map(|(name, value)| (*name, &**value));
     lab.set_daemon_environment(&environment);
     lab.start_reaper(&node)?;
     wait_for_count(&lab, &node, BEGINS, 2)?;
@@ -483,7 +460,7 @@ fn the_wall_clock_ends_nothing() -> Result<(), LabError> {
     let unused = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
     wait_for_decision(&lab, &node, unused, "warn")?;
     for shift in [3600, 0, -3600, 0] {
-        fs::write(&clock, format!("{shift:+}\n")).map_err(failed(&clock))?;
+        clock::set(&file, shift);
         let shown = environment
             .iter()
             .fold(lab.command("date"), |date, (name, value)| {

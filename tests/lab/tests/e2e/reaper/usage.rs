@@ -169,3 +169,112 @@ fn records_say_how_slices_were_used_and_a_report_adds_them_up() -> Result<(), La
     assert_eq!(own["own"].as_array().expect("jobs").len(), 2, "{own}");
     lab.expect_nothing_left()
 }
+
+/// Partitions whose jobs are requeued or cancelled for those of another one, on one GPU.
+const PREEMPTION: &str = r#"
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["low", "cheap", "high"]
+nodes = "@NODES@"
+"#;
+
+/// What the records say of the end of a job's slice, when they say anything.
+fn ends(lab: &Lab, job: JobId) -> Vec<(u64, String)> {
+    let path = lab.folder().root().join("var").join(&lab.nodes()[0]);
+    let text = std::fs::read_to_string(path.join("usage.jsonl")).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let job: u64 = job.to_string().parse().unwrap_or(0);
+    let own = lines.filter(|line: &serde_json::Value| line["job"] == job);
+    let said = own.filter_map(|line| {
+        let why = line["ended"].as_str()?.to_owned();
+        Some((line["restart_count"].as_u64()?, why))
+    });
+    said.collect()
+}
+
+#[test]
+fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
+    let windows = [("never_used", "\"1h\""), ("idle", "\"1h\"")];
+    let lab = lab(&windows, "")
+        .gpus("H100-80", 1)
+        // An epilog takes as long as on a real GPU: Slurm knows only so long that it preempted a job which it requeued.
+        .latency(100)
+        .pools(PREEMPTION)
+        .slurm_conf_extra("PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE")
+        .only_partitions(&[
+            ("low", "PriorityTier=2"),
+            ("cheap", "PriorityTier=1 PreemptMode=CANCEL"),
+            ("high", "PriorityTier=10 PreemptMode=OFF"),
+        ])
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let half = |partition: &str, script: &str| {
+        submit(
+            &lab,
+            user,
+            &["-p", partition, "--no-requeue", "--gres=gpufrac:0.5"],
+            script,
+        )
+    };
+    let done = half("high", "sleep 3")?;
+    assert_eq!(lab.wait_for_end(done)?.state(), "COMPLETED");
+    let cheap = half("cheap", "sleep 1000")?;
+    let low = submit(
+        &lab,
+        user,
+        &["-p", "low", "--requeue", "--gres=gpufrac:0.5"],
+        "sleep 1000",
+    )?;
+    for job in [cheap, low] {
+        lab.wait_for_state(job, &["RUNNING"])?;
+        lab.slice(node, job)?;
+    }
+    // The daemon has seen both slices.
+    std::thread::sleep(Duration::from_secs(3));
+    let high = [half("high", "sleep 1000")?, half("high", "sleep 1000")?];
+    for job in high {
+        lab.wait_for_state(job, &["RUNNING"])?;
+        lab.slice(node, job)?;
+    }
+    assert_eq!(lab.job(cheap)?.state(), "PREEMPTED");
+    assert_eq!(lab.job(low)?.field("Restarts"), "1");
+    let limit = Duration::from_secs(60);
+    for job in [cheap, low] {
+        lab.wait("the end in the records", limit, || {
+            let said = ends(&lab, job);
+            Ok((said == [(0, "preempted".to_owned())]).then_some(()))
+        })?;
+    }
+    lab.command("scancel").args([low.to_string()]).stdout()?;
+    // An admin sets the node down; the job is lost with it.
+    let control = |state: &str| {
+        let name = format!("nodename={node}");
+        lab.command("scontrol")
+            .args(["update", &name, state, "reason=test"])
+            .stdout()
+    };
+    std::thread::sleep(Duration::from_secs(3));
+    control("state=down")?;
+    assert_eq!(lab.wait_for_end(high[0])?.state(), "NODE_FAIL");
+    for job in high {
+        lab.wait("the end in the records", limit, || {
+            let said = ends(&lab, job);
+            Ok((said == [(0, "node-failure".to_owned())]).then_some(()))
+        })?;
+    }
+    control("state=resume")?;
+    // A job that ended by itself needs no further line.
+    assert_eq!(ends(&lab, done), []);
+    record(&lab, node, done)?;
+    let folder = lab.folder().root().join("var").join(node);
+    let place = folder.display().to_string();
+    let report = report(&lab, &["--no-sacct", "--records", &place])?;
+    assert_eq!(report["ends"]["preempted"], 2, "{report:#}");
+    assert_eq!(report["ends"]["node-failure"], 2, "{report:#}");
+    assert_eq!(report["ends"]["done"], 1, "{report:#}");
+    lab.expect_nothing_left()
+}

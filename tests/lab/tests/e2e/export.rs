@@ -1,0 +1,318 @@
+//! `gpufrac report --export jobstats`: the summaries, as reportseff and job_defense_shield from PyPI read them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use gpufrac_lab::{JobId, Lab, LabError};
+use serde_json::Value;
+
+const READERS: [&str; 2] = ["reportseff==2.10.3", "job_defense_shield==1.3.4"];
+
+/// The reaper measures, and ends no job.
+const REAPER: &str = "\
+[reaper]
+mode = \"dry-run\"
+interval = \"1s\"
+metrics = \"off\"
+never_used = \"1h\"
+idle = \"1h\"
+finished = \"off\"
+over_share = \"off\"
+";
+
+fn run(command: &mut Command) -> Result<Output, String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    match output.status.success() {
+        true => Ok(output),
+        false => Err(format!(
+            "{command:?}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        )),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A folder with the programs of the readers; None if PyPI cannot be reached.
+fn readers() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients/jobstats-readers");
+    let python = folder.join("bin/python");
+    let install = || {
+        let import = "import job_defense_shield, reportseff";
+        if run(Command::new(&python).args(["-c", import])).is_ok() {
+            return Ok(());
+        }
+        let venv = ["-m", "venv", "--clear"];
+        run(Command::new("python3").args(venv).arg(&folder))?;
+        let pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check"];
+        run(Command::new(&python).args(pip).args(READERS)).map(drop)
+    };
+    match install() {
+        Ok(()) => Some(folder.join("bin")),
+        Err(reason) => {
+            assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
+            eprintln!("skipped: {reason}");
+            None
+        }
+    }
+}
+
+/// A folder with a `sacct` that is the lab's: the readers run on the machine, outside of a lab with another series.
+fn with_sacct(lab: &Lab) -> PathBuf {
+    let folder = lab.folder().work().join("programs");
+    fs::create_dir_all(&folder).expect("a folder");
+    let enter = match lab.folder().namespace().exists() {
+        true => format!("nsenter --mount={} --", lab.folder().namespace().display()),
+        false => String::new(),
+    };
+    let conf = lab.folder().slurm_conf();
+    let conf = conf.display();
+    let script = format!(
+        "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF={conf} exec {enter} sacct \"$@\"\n"
+    );
+    let path = folder.join("sacct");
+    fs::write(&path, script).expect("the program");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    folder
+}
+
+fn comments(lab: &Lab) -> Result<BTreeMap<String, String>, LabError> {
+    let args = ["-X", "-a", "-n", "-P", "--format=JobID,AdminComment"];
+    let rows = lab.command("sacct").args(args).stdout()?;
+    let pairs = rows.lines().filter_map(|row| row.split_once('|'));
+    Ok(pairs
+        .map(|(job, comment)| (job.to_owned(), comment.to_owned()))
+        .collect())
+}
+
+fn export(lab: &Lab, more: &[&str]) -> Result<(String, String), LabError> {
+    let args = ["report", "--since", "1h", "--export", "jobstats"];
+    let outcome = lab
+        .command("gpufrac")
+        .args([&args, more].concat())
+        .run()?
+        .success()?;
+    Ok((outcome.stdout, outcome.stderr))
+}
+
+/// Mean activity of the job's slice in percent, as its record has it.
+fn activity(lab: &Lab, job: JobId) -> Result<f64, LabError> {
+    let path = lab
+        .folder()
+        .root()
+        .join("var")
+        .join(&lab.nodes()[0])
+        .join("usage.jsonl");
+    let job: u64 = job.to_string().parse().unwrap_or(0);
+    lab.wait("the usage record", Duration::from_secs(30), || {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let mut lines = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let record = lines.find(|line| line["job"] == job && line["kind"].is_null());
+        Ok(record
+            .and_then(|record| record["used"]["activity"].as_f64())
+            .map(|share| 100.0 * share))
+    })
+}
+
+#[test]
+fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result<(), LabError> {
+    let Some(readers) = readers() else {
+        return Ok(());
+    };
+    let lab = Lab::builder()
+        .gpus("H100-80", 1)
+        .accounting()
+        .reaper(REAPER)
+        .start()?;
+    let user = &lab.users()[0];
+    let gpus = lab.folder().root().join("gpus");
+    let program = |pattern: &str| {
+        format!(
+            "--wrap=gpusim --root {}/$SLURMD_NODENAME run --pattern {pattern} --seconds 6 --memory 3G",
+            gpus.display()
+        )
+    };
+    let submit = |args: &[&str], pattern: &str| {
+        let script = program(pattern);
+        lab.sbatch(user, &[args, &["--gres=gpufrac:0.25", &script]].concat())
+    };
+    let half_busy = submit(&[], "steps:0.5@1000")?;
+    let busy = submit(&[], "busy")?;
+    let tasks = submit(&["--array=1-2"], "steps:0.2@1000")?;
+    for job in [half_busy, busy] {
+        lab.wait_for_end(job)?;
+    }
+    let [waited, ticket, of_jobstats] = [
+        submit(&[], "busy")?,
+        submit(&[], "busy")?,
+        submit(&[], "busy")?,
+    ];
+    // Texts of gpufrac and of a person, as they are set while a job is there.
+    for (job, comment) in [
+        (waited, "gpufrac: job is idle: requeued"),
+        (ticket, "ticket 7"),
+    ] {
+        lab.update(&[&format!("JobId={job}"), &format!("AdminComment={comment}")])?;
+    }
+    lab.wait_until_empty(Duration::from_secs(60))?;
+    let known = lab.wait("slurmdbd has all ends", Duration::from_secs(60), || {
+        let rows = lab
+            .command("sacct")
+            .args(["-X", "-a", "-n", "-P", "--format=JobID,State"])
+            .stdout()?;
+        Ok((rows.matches("COMPLETED").count() == 7).then_some(rows))
+    })?;
+    let tasks: Vec<String> = known
+        .lines()
+        .filter_map(|row| row.split_once('|').map(|(id, _)| id.to_owned()))
+        .filter(|id| id.starts_with(&format!("{tasks}_")))
+        .collect();
+    assert_eq!(tasks.len(), 2, "{known}");
+    let short = "AdminComment=JS1:Short";
+    lab.sacctmgr(&[
+        "modify",
+        "job",
+        "where",
+        &format!("jobid={of_jobstats}"),
+        "set",
+        short,
+    ])?;
+    let before = comments(&lab)?;
+    let own = before
+        .iter()
+        .filter(|(_, comment)| comment.starts_with("gpufrac: "));
+    assert_eq!(own.count(), 1, "{before:?}");
+
+    let (printed, said) = export(&lab, &["--dry-run"])?;
+    assert_eq!(printed.lines().count(), 5, "{printed}{said}");
+    assert!(
+        said.contains("1 of jobstats, 1 comments of others"),
+        "{said}"
+    );
+    assert_eq!(comments(&lab)?, before, "nothing is written");
+    let (_, said) = export(&lab, &[])?;
+    assert!(said.starts_with("5 summaries written"), "{said}");
+    let after = comments(&lab)?;
+    let (ticket, of_jobstats) = (ticket.to_string(), of_jobstats.to_string());
+    assert_eq!(after[&ticket], "ticket 7", "{after:?}");
+    assert_eq!(after[&of_jobstats], "JS1:Short", "{after:?}");
+    let written = after
+        .values()
+        .filter(|comment| comment.starts_with("JS1:H4s"));
+    assert_eq!(written.count(), 5, "{after:?}");
+    let (_, said) = export(&lab, &[])?;
+    assert!(
+        said.starts_with("0 summaries written, 5 are there already"),
+        "{said}"
+    );
+    assert_eq!(comments(&lab)?, after);
+
+    // reportseff asks sacct itself.
+    let path = format!("{}:/usr/bin:/bin", with_sacct(&lab).display());
+    let expected = [
+        (half_busy, activity(&lab, half_busy)?),
+        (busy, activity(&lab, busy)?),
+    ];
+    let ids = [
+        half_busy.to_string(),
+        busy.to_string(),
+        ticket.clone(),
+        of_jobstats,
+    ];
+    let shown = run(Command::new(readers.join("reportseff"))
+        .args(["--no-color", "--format", "JobID,GPUEff,GPUMem"])
+        .args(&ids)
+        .env("PATH", &path))
+    .expect("reportseff reads the summaries");
+    let shown = text(&shown.stdout);
+    let cell = |job: &str, column: usize| {
+        let rows = shown
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let mut own = rows.filter(|row| row.first() == Some(&job));
+        let row = own.next().unwrap_or_else(|| panic!("{job}: {shown}"));
+        row[column].trim_end_matches('%').to_owned()
+    };
+    for (job, percent) in expected {
+        let read: f64 = cell(&job.to_string(), 1)
+            .parse()
+            .unwrap_or_else(|_| panic!("{shown}"));
+        assert!((read - percent).abs() < 0.1, "{job}: {percent}\n{shown}");
+        // 3 GiB of a quarter of 80 GB.
+        let memory: f64 = cell(&job.to_string(), 2)
+            .parse()
+            .unwrap_or_else(|_| panic!("{shown}"));
+        assert!((14.0..17.0).contains(&memory), "{shown}");
+    }
+    assert_eq!(cell(&ticket, 1), "---", "{shown}");
+
+    // So do the functions of job_defense_shield, and its own report ends without an error.
+    let rows = lab
+        .command("sacct")
+        .args([
+            "-X",
+            "-a",
+            "-n",
+            "-P",
+            "--format=JobID,ElapsedRaw,AdminComment",
+        ])
+        .stdout()?;
+    let file = lab.write_work("rows", &rows)?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/books/readers.py");
+    let read = run(Command::new(readers.join("python")).arg(script).arg(file))
+        .expect("job_defense_shield reads them");
+    let read: Value = serde_json::from_slice(&read.stdout).expect("JSON");
+    for (job, percent) in expected {
+        let own = &read[job.to_string()];
+        assert_eq!(own["gpu"][1], 0, "{own}");
+        assert!(
+            (own["gpu"][0].as_f64().expect("a number") - percent).abs() < 0.1,
+            "{own} {percent}"
+        );
+        assert_eq!(own["memory"][1], 0, "{own}");
+        assert_eq!(own["cpu"][1], 0, "{own}");
+    }
+    for task in &tasks {
+        assert_eq!(
+            read[task]["gpu"][1], 0,
+            "each task of an array has its own summary: {read}"
+        );
+    }
+    lab.command("sacctmgr")
+        .args([
+            "-i",
+            "modify",
+            "job",
+            "where",
+            &format!("jobid={ticket}"),
+            "set",
+            "AdminComment=",
+        ])
+        .run()?;
+    let conf = lab.write_work(
+        "shield.yaml",
+        &format!(
+            "violation-logs-path: {}\njobs-overview-1:\n  cluster: lab\n  partitions: [\"*\"]\n",
+            lab.folder().work().join("violations").display()
+        ),
+    )?;
+    let shield = run(Command::new(readers.join("job_defense_shield"))
+        .args(["--jobs-overview", "--days", "1", "--config-file"])
+        .arg(conf)
+        .env("PATH", &path))
+    .expect("job_defense_shield ends well");
+    let shield = text(&shield.stdout);
+    assert!(shield.contains(&user.name), "{shield}");
+    lab.expect_nothing_left()
+}
