@@ -30,6 +30,9 @@ pub struct Balance {
     pub down: u64,
     /// Unit-seconds of slices beyond what the device has: two jobs at one place.
     pub beyond: u64,
+    /// Unit-seconds beyond what the device has that are the rounding of sizes to units alone: four eighths of 13 units fill a half
+    /// of 50. Slurm gives three, and a fourth is there as long as the slice of a job whose epilog died.
+    pub rounded: u64,
     /// Unit-seconds of slices while no record says that the GPU was there: gpufrac-reaperd did not run.
     pub uncovered: u64,
     /// Records without a time of the boot's clock (version 1), which cannot be compared.
@@ -52,7 +55,7 @@ impl Balance {
             self.down,
         ];
         let parts: i128 = parts.iter().map(|&part| i128::from(part)).sum();
-        i128::from(self.capacity) - parts
+        i128::from(self.capacity) + i128::from(self.rounded) - parts
     }
 
     /// Whether nothing is left over, and nothing was given twice.
@@ -71,6 +74,7 @@ impl Balance {
         self.unplaceable += other.unplaceable;
         self.down += other.down;
         self.beyond += other.beyond;
+        self.rounded += other.rounded;
         self.uncovered += other.uncovered;
         self.records_of_version_1 += other.records_of_version_1;
         self.records += other.records;
@@ -108,6 +112,8 @@ struct Slice {
     boot: BootSpan,
     device: u32,
     units: u64,
+    /// Its part of the GPU, exact: hundredths of a unit.
+    exact: u64,
     /// Busy, idle, suspended, unknown seconds.
     parts: [u64; 4],
 }
@@ -134,6 +140,7 @@ impl Audit {
             boot: boot.clone(),
             device,
             units: u64::from(record.units),
+            exact: exact(record),
             parts,
         });
     }
@@ -236,8 +243,9 @@ impl Known {
         until: u64,
     ) {
         let here = |slice: &&Slice| slice.boot.id == boot && slice.device == device.index;
-        // Changes of what is held: at a second, by units.
-        let mut changes: BTreeMap<u64, i64> = BTreeMap::from([(from, 0), (until, 0)]);
+        // Changes of what is held: at a second, by units and by their exact part.
+        let mut changes: BTreeMap<u64, [i64; 2]> =
+            BTreeMap::from([(from, [0; 2]), (until, [0; 2])]);
         for slice in self.slices.iter().filter(here) {
             let begin = slice.boot.from.clamp(from, until);
             let end = slice.boot.until.clamp(from, until);
@@ -256,24 +264,42 @@ impl Known {
             balance.idle += idle;
             balance.suspended += suspended;
             balance.unknown += unknown;
-            let units = i64::try_from(slice.units).unwrap_or(i64::MAX);
-            *changes.entry(begin).or_default() += units;
-            *changes.entry(end).or_default() -= units;
+            for (place, size) in [slice.units, slice.exact].into_iter().enumerate() {
+                let size = i64::try_from(size).unwrap_or(0);
+                changes.entry(begin).or_default()[place] += size;
+                changes.entry(end).or_default()[place] -= size;
+            }
         }
-        let mut held = 0_i64;
+        let mut held = [0_i64; 2];
         let mut last = from;
         for (at, change) in changes {
             let seconds = at - last;
-            let used = u64::try_from(held).unwrap_or(0);
+            let [used, exact] = held.map(|held| u64::try_from(held).unwrap_or(0));
             let left = device.units.saturating_sub(used);
             let fits = fits(left, &device.menu);
             balance.free += fits * seconds;
             balance.unplaceable += (left - fits) * seconds;
-            balance.beyond += used.saturating_sub(device.units) * seconds;
-            held += change;
+            let over = used.saturating_sub(device.units) * seconds;
+            match exact > device.units * 100 {
+                true => balance.beyond += over,
+                false => balance.rounded += over,
+            }
+            for (held, change) in held.iter_mut().zip(change) {
+                *held += change;
+            }
             last = at;
         }
     }
+}
+
+/// The size of a slice in hundredths of a unit, before it was rounded up to whole ones.
+fn exact(record: &UsageRecord) -> u64 {
+    let units = f64::from(record.units);
+    let part = record
+        .fraction
+        .parse::<f64>()
+        .map_or(units, |part| 100.0 * part);
+    (100.0 * part.min(units)).floor() as u64
 }
 
 /// Times that follow each other without a change become one: each is compared with all slices of the GPU.
@@ -362,8 +388,22 @@ mod tests {
             boot: span(from, until),
             device,
             units,
+            // Eighths cost 13 units.
+            exact: if units == 13 { 1_250 } else { 100 * units },
             parts,
         });
+    }
+
+    #[test]
+    fn the_slice_of_a_dead_epilog_beside_its_successor_is_rounding() {
+        let mut audit = Audit::default();
+        audit.gpu(gpu(100, 1_100));
+        slice(&mut audit, 0, 13, 200, 400, [200, 0, 0, 0]);
+        slice(&mut audit, 0, 13, 200, 400, [200, 0, 0, 0]);
+        slice(&mut audit, 0, 25, 300, 500, [200, 0, 0, 0]);
+        let audited = audit.balance(PERIOD);
+        assert_eq!((audited.all.rounded, audited.all.beyond), (100, 0));
+        assert!(audited.balances());
     }
 
     #[test]
@@ -428,6 +468,7 @@ mod tests {
             boot: span(200, 400),
             device: 0,
             units: 50,
+            exact: 5_000,
             parts: [250, 0, 0, 0],
         });
         let audited = audit.balance(PERIOD);

@@ -122,6 +122,7 @@ struct Balanced {
     down_s: f64,
     residual_s: f64,
     beyond_s: f64,
+    rounded_s: f64,
     uncovered_s: f64,
     records: u64,
 }
@@ -140,6 +141,7 @@ impl Balanced {
             down_s: seconds(balance.down),
             residual_s: balance.residual() as f64 / 100.0,
             beyond_s: seconds(balance.beyond),
+            rounded_s: seconds(balance.rounded),
             uncovered_s: seconds(balance.uncovered),
             records: balance.records,
         }

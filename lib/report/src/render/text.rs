@@ -208,6 +208,13 @@ fn audit(text: &mut String, audited: &Audited) {
             hours(balance.beyond)
         );
     }
+    if balance.rounded > 0 {
+        let _ = writeln!(
+            text,
+            "{} s of a GPU are in two parts: where an epilog had died, its slice was still there as Slurm gave its units to the next job",
+            balance.rounded as f64 / 100.0
+        );
+    }
     if balance.uncovered > 0 {
         let _ = writeln!(
             text,
