@@ -391,6 +391,14 @@ fn table() -> String {
         )
     };
     let _ = write!(text, "\n{}\n{}\n", line("gpufrac"), line("frac"));
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for wrong in &judged("frac").1 {
+        *reasons.entry(reason(wrong).unwrap_or("?")).or_default() += 1;
+    }
+    let _ = writeln!(text, "\nWrong with `frac`, and why:\n");
+    for (reason, count) in reasons {
+        let _ = writeln!(text, "- {count}: {reason}");
+    }
     text
 }
 
