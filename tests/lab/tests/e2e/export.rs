@@ -95,7 +95,17 @@ fn comments(lab: &Lab) -> Result<BTreeMap<String, String>, LabError> {
 }
 
 fn export(lab: &Lab, more: &[&str]) -> Result<(String, String), LabError> {
-    let args = ["report", "--since", "1h", "--export", "jobstats"];
+    let records = lab.folder().root().join("var").join(&lab.nodes()[0]);
+    let records = records.display().to_string();
+    let args = [
+        "report",
+        "--since",
+        "1h",
+        "--export",
+        "jobstats",
+        "--records",
+        &records,
+    ];
     let outcome = lab
         .command("gpufrac")
         .args([&args, more].concat())
