@@ -66,8 +66,8 @@ fn readers() -> Option<PathBuf> {
     }
 }
 
-/// A folder with a `sacct` that is the lab's: the readers run on the machine, outside of a lab with another series.
-fn with_sacct(lab: &Lab) -> PathBuf {
+/// A folder with the lab's `sacct` and `scontrol`: the readers run on the machine, outside of a lab with another series.
+fn programs(lab: &Lab) -> PathBuf {
     let folder = lab.folder().work().join("programs");
     fs::create_dir_all(&folder).expect("a folder");
     let enter = match lab.folder().namespace().exists() {
@@ -76,12 +76,14 @@ fn with_sacct(lab: &Lab) -> PathBuf {
     };
     let conf = lab.folder().slurm_conf();
     let conf = conf.display();
-    let script = format!(
-        "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF={conf} exec {enter} sacct \"$@\"\n"
-    );
-    let path = folder.join("sacct");
-    fs::write(&path, script).expect("the program");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    for name in ["sacct", "scontrol"] {
+        let script = format!(
+            "#!/bin/sh\nPATH=/usr/sbin:/usr/bin:/sbin:/bin SLURM_CONF={conf} exec {enter} {name} \"$@\"\n"
+        );
+        let path = folder.join(name);
+        fs::write(&path, script).expect("the program");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("its mode");
+    }
     folder
 }
 
@@ -228,8 +230,8 @@ fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result
     );
     assert_eq!(comments(&lab)?, after);
 
-    // reportseff asks sacct itself.
-    let path = format!("{}:/usr/bin:/bin", with_sacct(&lab).display());
+    // reportseff asks sacct and scontrol itself.
+    let path = format!("{}:/usr/bin:/bin", programs(&lab).display());
     let expected = [
         (half_busy, activity(&lab, half_busy)?),
         (busy, activity(&lab, busy)?),
