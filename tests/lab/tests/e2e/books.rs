@@ -319,6 +319,17 @@ impl Storm {
         Ok(())
     }
 
+    /// slurmctld waits without a limit for the prolog of a slurmd that was killed in it; an admin cancels the job.
+    fn cancel_lost_starts(&self) -> Result<(), LabError> {
+        let args = ["-h", "-t", "R", "-o", "%i %r"];
+        let text = self.lab.command("squeue").args(args).stdout()?;
+        for line in text.lines().filter(|line| line.ends_with(" Prolog")) {
+            let job = line.split(' ').next().unwrap_or_default();
+            self.lab.command("scancel").args([job]).run()?;
+        }
+        Ok(())
+    }
+
     fn settle(&mut self) -> Result<(), LabError> {
         for node in self.lab.nodes().to_vec() {
             self.lab.gpusim(&node, &["clear"])?;
@@ -328,6 +339,9 @@ impl Storm {
             self.repair()?;
             let jobs = self.lab.jobs()?;
             self.release_held(&jobs)?;
+            if begun.elapsed() > Duration::from_secs(60) {
+                self.cancel_lost_starts()?;
+            }
             let active = jobs.iter().filter(|job| job.is_active()).count();
             if active == 0 {
                 return self.lab.wait_until_empty(Duration::from_secs(60));
