@@ -18,8 +18,8 @@ with open(sys.argv[1], encoding="utf-8") as rows:
             continue
         summary = get_stats_dict(comment)
         read[job] = {
-            "gpu": gpu_efficiency(summary, int(elapsed), job, "lab", single=True),
-            "memory": gpu_memory_usage_eff_tuples(summary, job, "lab"),
-            "cpu": cpu_efficiency(summary, int(elapsed), job, "lab", single=True),
+            "gpu": gpu_efficiency(summary, int(elapsed), job, "lab", single=True, verbose=False),
+            "memory": gpu_memory_usage_eff_tuples(summary, job, "lab", verbose=False),
+            "cpu": cpu_efficiency(summary, int(elapsed), job, "lab", single=True, verbose=False),
         }
 json.dump(read, sys.stdout)

@@ -273,6 +273,8 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     // A job that ended by itself needs no further line.
     assert_eq!(ends(&lab, done), []);
     record(&lab, node, done)?;
+    // The line about an end may come before the epilog's record.
+    lab.wait_until_empty(limit)?;
     let folder = lab.folder().root().join("var").join(node);
     let place = folder.display().to_string();
     let report = report(&lab, &["--no-sacct", "--records", &place])?;
