@@ -1,5 +1,5 @@
-"""Prints what job_defense_shield makes of the summaries of jobs: JSON of job id to [GPU efficiency, GPU memory in
-percent, CPU efficiency], each with the error code of job_defense_shield.
+"""Prints what job_defense_shield makes of the summaries of jobs: JSON of job id to GPU efficiency and GPU memory,
+each with the error code of job_defense_shield.
 
 Usage: readers.py FILE ; FILE has rows of `sacct -X -P -n -o JobID,ElapsedRaw,AdminComment`.
 """
@@ -7,8 +7,7 @@ Usage: readers.py FILE ; FILE has rows of `sacct -X -P -n -o JobID,ElapsedRaw,Ad
 import json
 import sys
 
-from job_defense_shield.efficiency import (
-    cpu_efficiency, get_stats_dict, gpu_efficiency, gpu_memory_usage_eff_tuples)
+from job_defense_shield.efficiency import get_stats_dict, gpu_efficiency, gpu_memory_usage_eff_tuples
 
 read = {}
 with open(sys.argv[1], encoding="utf-8") as rows:
@@ -20,6 +19,5 @@ with open(sys.argv[1], encoding="utf-8") as rows:
         read[job] = {
             "gpu": gpu_efficiency(summary, int(elapsed), job, "lab", single=True, verbose=False),
             "memory": gpu_memory_usage_eff_tuples(summary, job, "lab", verbose=False),
-            "cpu": cpu_efficiency(summary, int(elapsed), job, "lab", single=True, verbose=False),
         }
 json.dump(read, sys.stdout)
