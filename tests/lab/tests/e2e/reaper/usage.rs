@@ -273,11 +273,13 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     // A job that ended by itself needs no further line.
     assert_eq!(ends(&lab, done), []);
     record(&lab, node, done)?;
-    // The line about an end may come before the epilog's record.
-    lab.wait_until_empty(limit)?;
     let folder = lab.folder().root().join("var").join(node);
     let place = folder.display().to_string();
-    let report = report(&lab, &["--no-sacct", "--records", &place])?;
+    // The line about an end may come before the epilog's record.
+    let report = lab.wait("the records of five slices", limit, || {
+        let report = report(&lab, &["--no-sacct", "--records", &place])?;
+        Ok((report["total"]["slices"] == 5).then_some(report))
+    })?;
     assert_eq!(
         report["ends"]["preempted"],
         1 + u64::from(tells),
