@@ -18,6 +18,7 @@ use gpufrac_core::request::names_fraction;
 use gpufrac_core::submit::{Refusal, burst};
 use gpufrac_fence::{self as fence, Closed, DevCgroupError};
 use gpufrac_node::job::allocated::Allocated;
+use gpufrac_node::job::grant::Asked;
 use gpufrac_node::job::own_name::by_own_name;
 use gpufrac_node::job::slurmctld::{explained_in, is_explained};
 use gpufrac_node::node::Node;
@@ -197,7 +198,7 @@ unsafe fn slurm_spank_init_post_opt(
             _ => Err(ReadError::NotTold),
         };
         if let Ok(slice) = &mut slice
-            && slice.has_shares_of_no_pool()
+            && slice.may_count_in_no_pool()
             && let Some(unfit) = counted_in_no_pool(spank, &node, &slice.count_name)
         {
             slice.refuse(unfit);
@@ -413,12 +414,15 @@ fn give_back(spank: Spank, unfit: Unfit) {
 }
 
 /// The fault of a job for which slurmctld counts gpufrac on this node, though the node has no pool: its prolog did
-/// not run, or its failure was ignored. Shares alone may be the site's own, and count as such if Slurm does not
-/// answer.
+/// not run, or its failure was ignored. Shares and devices alone may be the site's own, and count as such if Slurm does
+/// not answer.
 fn counted_in_no_pool(spank: Spank, node: &str, name: &CountName) -> Option<Unfit> {
     let job_id = spank.job_id()?;
     let info = Client::of_host().and_then(|client| client.known_job(job_id));
-    let held = Allocated::on(&by_own_name(info.ok()?, name), node)?;
+    let info = by_own_name(info.ok()?, name);
+    let held = Allocated::on(&info, node)?;
+    // A job with `--exclusive` holds every GRES of the node except shares, whether it asks for a GPU or not.
+    let is_asked = held.shards() > 0 || Asked::from(&info).names_fraction();
     let job_id = JobId(job_id);
-    (held.gpufrac() > 0).then_some(Unfit::NoPool { job_id })
+    (held.gpufrac() > 0 && is_asked).then_some(Unfit::NoPool { job_id })
 }

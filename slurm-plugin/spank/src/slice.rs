@@ -50,6 +50,8 @@ pub struct JobSlice {
     claims: Option<Claims>,
     /// The findings of `gpufrac node-setup`; None on a node without pools.
     record: Option<NodeRecord>,
+    /// Whether a node without pools has the folder of placeholders.
+    has_placeholders: bool,
     /// The name that counts fractions in Slurm.
     pub count_name: CountName,
     /// Libraries that pools preload, on this node or on the one where the job was submitted.
@@ -120,6 +122,7 @@ impl JobSlice {
                 own: Vec::new(),
                 claims: None,
                 record: None,
+                has_placeholders: node.devices.exists(),
                 count_name: node.config.count_name,
                 libraries,
                 nvidia_smi: node.nvidia_smi,
@@ -156,6 +159,7 @@ impl JobSlice {
             leases,
             claims,
             record: Some(record),
+            has_placeholders: true,
             count_name: node.config.count_name,
             libraries,
             nvidia_smi: node.nvidia_smi,
@@ -167,16 +171,14 @@ impl JobSlice {
         self.unfit
     }
 
-    /// Whether the node has no pool, but Slurm gave the step shares of a device.
-    pub fn has_shares_of_no_pool(&self) -> bool {
-        let has_shares = matches!(
-            self.step.given,
-            Given::Devices {
-                shards: Some(_),
-                ..
-            }
-        );
-        self.record.is_none() && has_shares
+    /// Whether the node has no pool, but Slurm may have given the step a part of gpufrac: shares, or a device where
+    /// placeholders are. A placeholder that Slurm gives whole is no GPU. Nodes with the site's GPUs alone have no
+    /// placeholders, so their jobs ask slurmctld nothing.
+    pub fn may_count_in_no_pool(&self) -> bool {
+        let Given::Devices { shards, .. } = &self.step.given else {
+            return false;
+        };
+        self.record.is_none() && (shards.is_some() || self.has_placeholders)
     }
 
     /// Forbids that tasks of this step start.

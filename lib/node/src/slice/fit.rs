@@ -43,7 +43,7 @@ pub enum Unfit {
     },
     /// slurmd started the job without its prolog, or the prolog could neither make a slice nor reach slurmctld.
     #[error(
-        "job {job_id}: Slurm allocated a part of a GPU, but no prolog created a slice; submit the job again"
+        "job {job_id}: Slurm allocated a GPU or a part of one, but no prolog created a slice; submit the job again"
     )]
     NoLease {
         /// Slurm's id of the job.
@@ -51,7 +51,7 @@ pub enum Unfit {
     },
     /// Slurm counts gpufrac on a node without a pool.
     #[error(
-        "job {job_id}: Slurm allocated a part of a GPU, but gpufrac.toml has no pool on this node; add the node to a pool"
+        "job {job_id}: Slurm allocated a GPU or a part of one, but gpufrac.toml has no pool on this node; add the node to a pool"
     )]
     NoPool {
         /// Slurm's id of the job.

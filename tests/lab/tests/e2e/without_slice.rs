@@ -195,6 +195,47 @@ fn a_job_without_its_slice_does_not_run() -> Result<(), LabError> {
 }
 
 #[test]
+fn a_whole_gpu_of_no_pool_does_not_run_without_its_prolog() -> Result<(), LabError> {
+    let lab = Lab::builder()
+        .gpus("H100-80", 1)
+        .pools(crate::uniform::QUARTERS)
+        .start()?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    // The node's file does not name the node, slurmctld's does, and nothing calls the prolog.
+    let (shared, own) = (
+        lab.folder().gpufrac_conf(),
+        lab.folder().etc().join("own.toml"),
+    );
+    let text = fs::read_to_string(shared).expect("a file of the lab");
+    let other = text.replace(&format!("\"{node}\""), "\"elsewhere\"");
+    assert_ne!(other, text);
+    fs::write(own, other).expect("root may");
+    let plugstack = Changed::of(lab.folder().etc().join("plugstack.conf"));
+    plugstack.replace("gpufrac.toml", "own.toml");
+    let prolog = Changed::of(lab.folder().bin().join("prolog"));
+    prolog.write("#!/bin/sh\nexit 0\n");
+    let whole = lab.sbatch(user, &["--gres=gpufrac:1", TRACE])?;
+    wait_until_held(&lab, whole, "gpufrac.toml has no pool on this node")?;
+    let srun = lab
+        .command("srun")
+        .user(user)
+        .args(["--gres=gpufrac:1", "true"])
+        .run()?;
+    assert!(!srun.status.success(), "{srun:?}");
+    never_ran(&lab);
+    // A job that asks for no GPU runs, and with `--exclusive` it holds every device.
+    for more in ["--exclusive", "--ntasks=1"] {
+        let other = lab.sbatch(user, &[more, "--wrap=srun true"])?;
+        assert_eq!(lab.wait_for_end(other)?.state(), "COMPLETED", "{more}");
+    }
+    plugstack.back();
+    prolog.back();
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    release_and_run(&lab, whole)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
 fn a_prolog_that_fails_says_why_on_node_and_job() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("A100-80", 1).start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
