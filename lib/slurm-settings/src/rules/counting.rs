@@ -2,13 +2,13 @@
 
 use gpufrac_core::finding::Severity;
 
-use super::words::{has, is, list, words};
+use super::words::{has, list, names, without_spellings, words};
 use super::{Context, Fault, Fix, fault};
 
 pub(super) fn select_type(_: &Context, value: Option<&str>) -> Option<Fault> {
     let right = Fix::Value("select/cons_tres".into());
     match value {
-        Some(value) if is(value, "select/cons_tres") => None,
+        Some(value) if value.trim() == "select/cons_tres" => None,
         Some(_) => fault(
             Severity::Error,
             "only select/cons_tres counts shares of a GPU",
@@ -54,10 +54,13 @@ fn without(words: &[&str], name: &str) -> Fix {
 
 pub(super) fn gres_types(context: &Context, value: Option<&str>) -> Option<Fault> {
     let needed = context.count_name.gres_types();
-    let words = words(value);
+    let mut words = words(value);
+    for name in needed {
+        words = without_spellings(&words, name);
+    }
     let missing: Vec<&str> = needed
         .into_iter()
-        .filter(|name| !has(&words, name))
+        .filter(|name| !names(&words, name))
         .collect();
     if missing.is_empty() {
         return None;
@@ -80,7 +83,7 @@ pub(super) fn accounting_tres(context: &Context, value: Option<&str>) -> Option<
         "cpu", "mem", "energy", "node", "billing", "fs/disk", "vmem", "pages",
     ];
     fault(
-        Severity::Note,
+        Severity::Warning,
         "sacct, sreport and limits do not see fractions",
         Fix::Value(list(&words, &[&tres], &own)),
     )

@@ -3,12 +3,12 @@
 use gpufrac_core::finding::{Finding, Severity};
 
 use super::super::Settings;
-use super::words::{has, is, list, words};
+use super::words::{is, list, names, without_spellings, words};
 use super::{Context, Fault, Fix, fault};
 
 pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = words(value);
-    match has(&words, "task/cgroup") || has(&words, "cgroup") {
+    let words = without_spellings(&words(value), "task/cgroup");
+    match names(&words, "task/cgroup") || names(&words, "cgroup") {
         true => None,
         false => fault(
             Severity::Error,
@@ -21,7 +21,7 @@ pub(super) fn task_plugin(_: &Context, value: Option<&str>) -> Option<Fault> {
 pub(super) fn proctrack(_: &Context, value: Option<&str>) -> Option<Fault> {
     // proctrack/cgroup is the default.
     let value = value.unwrap_or("proctrack/cgroup");
-    match is(value, "proctrack/cgroup") {
+    match value.trim() == "proctrack/cgroup" {
         true => None,
         false => fault(
             Severity::Warning,

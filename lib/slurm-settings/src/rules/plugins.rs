@@ -4,7 +4,7 @@ use gpufrac_core::finding::{Finding, Severity};
 
 use super::super::Settings;
 use super::super::conf::PluginLine;
-use super::words::{has, is, list, plugins};
+use super::words::{is, list, names, plugins, without_spellings};
 use super::{Context, Fault, Fix, fault};
 
 pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
@@ -13,7 +13,7 @@ pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
     order.retain(|word| !is(word, "gpufrac"));
     order.push("gpufrac");
     let right = || Fix::Value(order.join(","));
-    if !has(&words, "gpufrac") {
+    if !names(&words, "gpufrac") {
         return fault(
             Severity::Error,
             "slurmctld neither accepts `gpufrac:0.25` nor refuses raw shares",
@@ -34,8 +34,8 @@ pub(super) fn job_submit(_: &Context, value: Option<&str>) -> Option<Fault> {
 }
 
 pub(super) fn cli_filter(_: &Context, value: Option<&str>) -> Option<Fault> {
-    let words = plugins(value, "cli_filter");
-    match has(&words, "gpufrac") {
+    let words = without_spellings(&plugins(value, "cli_filter"), "gpufrac");
+    match names(&words, "gpufrac") {
         true => None,
         false => fault(
             Severity::Warning,

@@ -6,7 +6,7 @@ use gpufrac_core::slurm_release::SlurmSeries;
 use super::super::Settings;
 use super::super::gather::HOOKS;
 use super::super::running::Running;
-use super::words::{has, is, list, plugins, words};
+use super::words::{has, is, list, names, plugins, words};
 use super::{Context, Fault, Fix, fault};
 
 /// The seconds that gpufrac's prolog or epilog may need if a driver is slow: for a lock, nvidia-smi, a control
@@ -73,7 +73,7 @@ pub(super) fn prolog_flags(context: &Context, value: Option<&str>) -> Option<Fau
 
 pub(super) fn prep_plugins(_: &Context, value: Option<&str>) -> Option<Fault> {
     let named = plugins(value, "prep");
-    match named.is_empty() || has(&named, "script") {
+    match named.is_empty() || names(&named, "script") {
         true => None,
         false => fault(
             Severity::Error,
@@ -155,7 +155,8 @@ pub(in super::super) fn script(
     }
     if running.as_ref().is_some_and(Vec::is_empty) {
         let fix = format!("{place} has it: `scontrol reconfigure`");
-        found.push(error("scontrol show config".into(), unset, fix));
+        let place = "scontrol show config".to_owned();
+        found.push(error(place, unset, fix));
         return;
     }
     // Tested with 24.11: slurmctld sends the file as text, which ends at the first zero byte; that is the eighth byte

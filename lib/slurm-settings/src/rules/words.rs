@@ -16,10 +16,23 @@ pub(super) fn has(words: &[&str], name: &str) -> bool {
     words.iter().any(|word| is(word, name))
 }
 
+/// Whether a plugin or a GRES is in the list: Slurm distinguishes upper and lower case in their names.
+pub(super) fn names(words: &[&str], name: &str) -> bool {
+    words.contains(&name)
+}
+
+/// The list without other spellings of a name.
+pub(super) fn without_spellings<'a>(words: &[&'a str], name: &str) -> Vec<&'a str> {
+    let kept = words
+        .iter()
+        .filter(|word| **word == name || !is(word, name));
+    kept.copied().collect()
+}
+
 /// The list without the unwanted words, with the missing words added at the end.
 pub(super) fn list(words: &[&str], missing: &[&str], unwanted: &[&str]) -> String {
     let kept = words.iter().filter(|word| !has(unwanted, word)).copied();
-    let new = missing.iter().filter(|name| !has(words, name)).copied();
+    let new = missing.iter().filter(|name| !words.contains(name)).copied();
     kept.chain(new).collect::<Vec<_>>().join(",")
 }
 
