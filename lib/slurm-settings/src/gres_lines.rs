@@ -14,6 +14,15 @@ pub(super) struct Gpu {
     pub file: String,
 }
 
+/// Flags with which a job gets no device or variable of it, or all shares of a node come from one device
+/// (`_parse_gres_config2_flags` and `gres_flags_parse` of Slurm).
+const UNWANTED_FLAGS: [(&str, &str); 4] = [
+    ("gpu", "CountOnly"),
+    ("gpu", "no_gpu_env"),
+    ("shard", "CountOnly"),
+    ("shard", "one_sharing"),
+];
+
 /// The content of gres.conf for a node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeLines {
@@ -29,6 +38,8 @@ pub(super) struct NodeLines {
     pub vague: Option<Place>,
     /// The count of `Name=gpufrac`.
     pub fractions: u64,
+    /// A flag that takes devices from jobs: the name of its line, and the flag.
+    pub flag: Option<(&'static str, &'static str)>,
     /// The line that switches AutoDetect on.
     pub detect: Option<(Place, String)>,
     /// The first line of the node.
@@ -57,6 +68,11 @@ impl NodeLines {
             found.place.get_or_insert_with(|| line.place.clone());
             let files = line.get("File").map(files_of).unwrap_or_default();
             let count = line.get("Count").and_then(count);
+            let flags = line.get("Flags").unwrap_or_default().to_ascii_lowercase();
+            let unwanted = UNWANTED_FLAGS.into_iter().find(|(of, flag)| {
+                name.eq_ignore_ascii_case(of) && flags.contains(&flag.to_ascii_lowercase())
+            });
+            found.flag = found.flag.or(unwanted);
             match name.to_ascii_lowercase().as_str() {
                 "gpu" => found.add_gpus(line, files),
                 "shard" => found.add_shards(line, files, count.unwrap_or(0)),

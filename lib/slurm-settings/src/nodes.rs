@@ -320,6 +320,9 @@ fn devices(
     let on_lines = |why| (Severity::Error, place.clone(), why);
     let wrong = [
         wrong_cores(lines, release),
+        lines
+            .flag
+            .map(|(name, flag)| on_lines(WrongLine::Flag { name, flag })),
         wrong_gpu(lines, &right).map(on_lines),
         vague_shards(lines, &right),
         wrong_shards(lines, &right).map(on_lines),

@@ -48,6 +48,11 @@ pub(super) enum Wrong {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum WrongLine {
     Cores(String),
+    /// A flag of the lines of this name.
+    Flag {
+        name: &'static str,
+        flag: &'static str,
+    },
     Missing(Gpu),
     Other {
         is: Gpu,
@@ -159,6 +164,9 @@ impl WrongLine {
             WrongLine::Cores(cores) => format!(
                 "Cores={cores} on a line of gpus of {nodes}: before Slurm 23.11.5 a job of a whole GPU can then get one with fractions on it"
             ),
+            WrongLine::Flag { name, flag } => format!(
+                "Flags={flag} on a line with Name={name} of {nodes}: jobs then get no device of Slurm, or wait while devices are idle"
+            ),
             WrongLine::Missing(gpu) => format!("{nodes} lacks the device {}", show(gpu)),
             WrongLine::Other { is, right } => format!(
                 "{nodes} has {} where {} must stand: devices are known by their number",
@@ -169,6 +177,9 @@ impl WrongLine {
             WrongLine::Vague => format!(
                 "shards of {nodes} without Type= or File=: Slurm forgets the Type that a job asked for and refuses its steps, and divides shards among whole GPUs, too"
             ),
+            WrongLine::Shards { is, right } if is == right => {
+                format!("the shards of {nodes} are on other devices")
+            }
             WrongLine::Shards { is, right } => format!(
                 "{nodes} has {} shards on {} devices and must have {} on {}",
                 is.count, is.devices, right.count, right.devices
