@@ -3,6 +3,7 @@
 
 pub mod check;
 mod inspect;
+mod unit;
 
 use std::path::PathBuf;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
@@ -16,6 +17,7 @@ use crate::mps::tenants;
 use crate::mps::version;
 use crate::node::Node;
 use crate::setup::inspect::{self, Difference, Machine};
+use crate::setup::unit;
 use crate::slice::unleased::{self, CleanError};
 use crate::state::leases::{SETUP, StoreError};
 use crate::state::locks::Locks;
@@ -77,6 +79,7 @@ pub fn check(node: &Node) -> Vec<Finding> {
     if !node.has_pools() {
         return found;
     }
+    found.extend(unit::not_enabled(Path::new("/")));
     let record = match NodeRecord::read(&node.run) {
         Ok(record) => Some(record),
         Err(RecordError::File(error)) => {
