@@ -1,5 +1,6 @@
 //! The errors that end a command.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::status::StatusError;
@@ -278,6 +279,12 @@ impl CliError {
             )
         };
         let text = match self {
+            CliError::Read { path, source } if source.kind() == ErrorKind::InvalidData => {
+                let path = path.display();
+                return Some(format!(
+                    "save it as UTF-8, for example: `iconv -f latin1 -t utf-8 {path} > {path}.new`"
+                ));
+            }
             CliError::Read { .. } | CliError::Node(NodeError::NoConfig { .. }) => {
                 "name the file with `--config FILE` or `GPUFRAC_CONFIG`"
             }
