@@ -77,6 +77,9 @@ pub fn gather(sources: &Sources<'_>) -> Settings {
             settings.pools = pools;
             match running {
                 Ok(running) => settings.running = Some(running),
+                Err(error @ (AskError::Refused(..) | AskError::Silent(_))) => {
+                    settings.no_answer = Some(error.to_string());
+                }
                 Err(error) => {
                     let why = format!("{error}: the running Slurm is not judged");
                     settings.unknown.push(why);
@@ -335,8 +338,6 @@ fn kill_mode() -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -344,8 +345,13 @@ mod tests {
         let prefix = tempfile::tempdir().unwrap();
         let program = |name: &str| {
             let path = prefix.path().join(name);
-            fs::write(&path, format!("#!/bin/sh\necho {name} $*\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            // Another process writes it: a child of another test could keep a file open that this process writes, and
+            // the kernel does not start such a program.
+            let text = format!("#!/bin/sh\necho {name} $*\n");
+            let mut writer = Command::new("sh");
+            writer.args(["-c", "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\""]);
+            let wrote = writer.arg(&path).arg(text).status().unwrap();
+            assert!(wrote.success());
             path
         };
         let (own, other) = (program("own"), program("other"));

@@ -71,6 +71,8 @@ pub struct Settings {
     pub role: Option<Role>,
     /// The faults of gpufrac's files on this host.
     pub troubles: Vec<Trouble>,
+    /// The reason why slurmctld did not answer, though Slurm is installed here.
+    pub no_answer: Option<String>,
     /// The sources that could not be read, with the reason.
     pub unknown: Vec<String>,
 }
@@ -117,6 +119,7 @@ impl Settings {
 /// Judges the settings against the pools. The findings are sorted: errors, warnings, notes.
 pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
+    rules::no_answer(settings, &mut found);
     if settings.is_empty() {
         return found;
     }

@@ -11,6 +11,7 @@ use gpufrac_host::subprocess::{self, Outcome};
 
 use super::Settings;
 use super::gather::{LIMIT, of_prefix};
+use super::rules::of_slurmctld;
 
 /// Environment variables that would make sbatch ask another cluster.
 const OTHER_CLUSTERS: [&str; 2] = ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"];
@@ -68,8 +69,7 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         return;
     };
     let file = file.display();
-    let host = settings.value("SlurmctldHost").unwrap_or("slurmctld");
-    let host = host.split('(').next().unwrap_or(host);
+    let host = of_slurmctld(settings);
     let here = config.pools_sum();
     let (what, fix) = match answer {
         Answer::Sum(there) if *there == here => return,

@@ -3,6 +3,7 @@
 mod counting;
 mod fence;
 mod gpu_use;
+mod hosts;
 mod plugins;
 pub(super) mod prolog;
 mod words;
@@ -15,6 +16,7 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use super::conf::ConfFile;
 use super::{Running, Settings};
 pub(super) use gpu_use::{SUSPENDED, suspends};
+pub(super) use hosts::{no_answer, of_slurmctld};
 pub(super) use words::is;
 
 /// The names of plugins of this kind in a list.
@@ -174,9 +176,14 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
     // If no plugin reads cgroup.conf, slurmctld has no values of it.
     let running = running.filter(|running| running.get("ConstrainDevices").is_some());
     let cgroup = settings.files.as_ref().map(|files| &files.cgroup);
+    // slurmctld shows the cgroup.conf of its own host; slurmd reads that of its node.
+    let is_node = settings.role.is_some_and(|role| role.is_node);
     for (key, judge) in CGROUP_CONF {
+        let is_absent = cgroup.is_some_and(|file| file.last(key).is_none());
+        let running = running.filter(|_| !(is_node && is_absent));
         one(&context, running, cgroup, key, *judge, found);
     }
+    hosts::other_slurm_conf(settings, found);
     prolog::script(settings, "Prolog", "gpufrac-prolog", found);
     prolog::script(settings, "Epilog", "gpufrac-epilog", found);
     plugins::plugstack(settings, found);

@@ -504,3 +504,60 @@ fn control_daemons_need_a_unit_that_lets_them_live() {
     let found = ours(&settings("control-group", flags));
     assert_eq!(place(&found[0]), "slurmd.service", "{found:#?}");
 }
+
+#[test]
+fn a_node_whose_files_are_not_those_of_slurmctld_is_named() {
+    let role = |is_node: bool| Role {
+        is_node,
+        has_commands: true,
+    };
+    for release in RELEASES {
+        // The node has no cgroup.conf; scontrol prints that of slurmctld's host.
+        let mut world = World::right();
+        world.0.remove(Path::new("/etc/slurm/cgroup.conf"));
+        let settings = |is_node: bool, changes: &[(&str, &str)]| Settings {
+            files: Some(world.files()),
+            running: Some(recorded(release, &[&PLUGINS[..], changes].concat())),
+            role: Some(role(is_node)),
+            ..Settings::default()
+        };
+        let found = judge(&settings(true, &[]), &pools(POOLS));
+        assert!(
+            found[0].what.contains("ConstrainDevices is not set"),
+            "{release}: {found:#?}"
+        );
+        assert_eq!(found.len(), 1, "{release}: {found:#?}");
+        // slurmd alone reads it.
+        assert_eq!(judge(&settings(false, &[]), &pools(POOLS)), [], "{release}");
+        let other = [("= Match", "= Different Ours=0x1 Slurmctld=0x2")];
+        let found = judge(&settings(false, &other), &pools(POOLS));
+        assert!(
+            found[0]
+                .what
+                .contains("not the file by which slurmctld runs"),
+            "{found:#?}"
+        );
+        assert_eq!(
+            (found.len(), found[0].severity),
+            (1, Severity::Warning),
+            "{found:#?}"
+        );
+        assert_eq!(place(&found[0]), "/etc/slurm/slurm.conf");
+    }
+}
+
+#[test]
+fn a_slurmctld_that_does_not_answer_is_no_slurm_that_is_right() {
+    let settings = Settings {
+        files: Some(World::right().files()),
+        no_answer: Some("scontrol does not answer (Protocol authentication error)".to_owned()),
+        ..Settings::default()
+    };
+    let found = judge(&settings, &pools(POOLS));
+    assert_eq!(
+        (found.len(), found[0].severity),
+        (1, Severity::Warning),
+        "{found:#?}"
+    );
+    assert!(found[0].fix.contains("munge"), "{found:#?}");
+}
