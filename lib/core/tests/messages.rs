@@ -107,7 +107,9 @@ fn messages(code: &str, of_rules: bool) -> Vec<String> {
             .map(|(place, _)| &code[place + 1..])
             .filter(|rest| rest.trim_start().starts_with("Severity::"));
         found.extend(pairs.filter_map(message));
-        found.extend(code.split("what:").skip(1).filter_map(message));
+        for mark in ["what:", "error("] {
+            found.extend(code.split(mark).skip(1).filter_map(message));
+        }
     }
     found
 }

@@ -108,21 +108,31 @@ fn has_list(path: &Path) -> bool {
     getxattr(path, "system.posix_acl_access", &mut none).is_ok_and(|length| length > 0)
 }
 
-/// The file or folder whose mode keeps slurmctld (if it runs on this host) or users from gpufrac.toml.
-pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
-    let config = fs::canonicalize(config).ok()?;
-    let mut places: Vec<_> = config
-        .ancestors()
-        .skip(1)
+/// A file with the folders above it, each with the permission that its reader needs. None if it cannot be found.
+fn on_the_way(path: &Path) -> Option<Vec<(PathBuf, u32, char)>> {
+    let path = fs::canonicalize(path).ok()?;
+    let folders = path.ancestors().skip(1);
+    let mut places: Vec<_> = folders
         .map(|folder| (folder.to_owned(), 0o1, 'x'))
         .collect();
     places.reverse();
-    places.push((config, 0o4, 'r'));
-    let for_others = Reader::OTHER.stopped_at(&places)?;
+    places.push((path, 0o4, 'r'));
+    Some(places)
+}
+
+/// The user of this host's slurmctld, if that is not root.
+fn user_of_slurmctld(settings: &Settings) -> Option<&str> {
     let user = settings.value("SlurmUser").unwrap_or("root");
     // scontrol prints the number behind the name: `slurm(64030)`.
     let user = user.split('(').next();
-    let user = user.filter(|user| *user != "root" && controls(settings));
+    user.filter(|user| *user != "root" && controls(settings))
+}
+
+/// The file or folder whose mode keeps slurmctld (if it runs on this host) or users from gpufrac.toml.
+pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
+    let places = on_the_way(config)?;
+    let for_others = Reader::OTHER.stopped_at(&places)?;
+    let user = user_of_slurmctld(settings);
     let stopped = user.and_then(|user| Some((user, Reader::of(user).stopped_at(&places)?)));
     let (path, _, permission) = stopped.map_or(for_others, |(_, place)| place);
     Some(Closed {
@@ -130,6 +140,21 @@ pub(super) fn closed(config: &Path, settings: &Settings) -> Option<Closed> {
         permission: *permission,
         slurm_user: stopped.map(|(user, _)| user.to_owned()),
     })
+}
+
+/// The file or folder whose mode keeps users from a file, and the missing permission.
+pub(super) fn closed_to_users(path: &Path) -> Option<(PathBuf, char)> {
+    let places = on_the_way(path)?;
+    let (path, _, permission) = Reader::OTHER.stopped_at(&places)?;
+    Some((path.clone(), *permission))
+}
+
+/// As [`closed_to_users`], for the slurmctld of this host.
+pub(super) fn closed_to_slurmctld(path: &Path, settings: &Settings) -> Option<(PathBuf, char)> {
+    let reader = Reader::of(user_of_slurmctld(settings)?);
+    let places = on_the_way(path)?;
+    let (path, _, permission) = reader.stopped_at(&places)?;
+    Some((path.clone(), *permission))
 }
 
 /// Whether this host is one of slurmctld's hosts.

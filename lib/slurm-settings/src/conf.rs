@@ -117,6 +117,8 @@ pub struct PluginLine {
     pub required: bool,
     /// The plugin, by name or path.
     pub plugin: String,
+    /// The gpufrac.toml that the line names for gpufrac's plugin.
+    pub config: Option<PathBuf>,
 }
 
 /// The configuration files of a Slurm.
@@ -315,6 +317,7 @@ fn read_plugstack(
                 },
                 required: kind == "required",
                 plugin: plugin.to_owned(),
+                config: words.find_map(|word| Some(word.strip_prefix("config=")?.into())),
             }),
             _ => {}
         }

@@ -1,0 +1,333 @@
+//! Tests of the judgement of a host's files.
+
+use std::os::unix::fs::chown;
+
+use gpufrac_core::finding::Severity;
+
+use super::start::NoStart;
+
+use super::*;
+
+struct World {
+    keep: tempfile::TempDir,
+}
+
+impl World {
+    /// None if the test does not run as root.
+    fn new() -> Option<World> {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: only root has files of root");
+            return None;
+        }
+        let keep = tempfile::tempdir().unwrap();
+        let world = World { keep };
+        fs::set_permissions(world.keep.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        Some(world)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.keep.path().canonicalize().unwrap().join(name)
+    }
+
+    fn put(&self, name: &str, text: &str, mode: u32) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Makes a library with this version number.
+    fn plugin(&self, name: &str, version: u32) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let code = self.path("code.c");
+        fs::write(
+            &code,
+            format!("const unsigned int plugin_version = {version};\n"),
+        )
+        .unwrap();
+        let mut compiler = std::process::Command::new("cc");
+        let built = compiler
+            .args(["-shared", "-fPIC", "-o"])
+            .arg(&path)
+            .arg(&code);
+        assert!(built.status().unwrap().success());
+    }
+
+    fn look(&self, slurm_conf: &str, is_node: bool) -> Vec<Trouble> {
+        let role = Role {
+            is_node,
+            has_commands: has_commands(),
+        };
+        self.look_as(slurm_conf, role)
+    }
+
+    fn look_as(&self, slurm_conf: &str, role: Role) -> Vec<Trouble> {
+        let host = nix::unistd::gethostname().unwrap();
+        let text = format!(
+            "SlurmctldHost={}\nPluginDir={}\nPrologs=\n{slurm_conf}",
+            host.to_string_lossy(),
+            self.path("lib").display()
+        );
+        self.put("etc/slurm.conf", &text, 0o644);
+        let read = |path: &Path| fs::read_to_string(path);
+        let files = super::super::Files::read(&self.path("etc/slurm.conf"), &read, &gather::glob);
+        let settings = Settings {
+            files: Some(files.unwrap()),
+            ..Settings::default()
+        };
+        troubles(&settings, role)
+    }
+}
+
+fn wrong(found: &[Trouble]) -> Vec<&Wrong> {
+    found.iter().map(|trouble| &trouble.wrong).collect()
+}
+
+#[test]
+fn plugins_that_slurm_cannot_load_are_named() {
+    let Some(world) = World::new() else { return };
+    let names = "JobSubmitPlugins=lua,job_submit/gpufrac\n";
+    world.plugin("lib/hash_k12.so", 0x18_0b_05);
+    world.put("etc/plugstack.conf", "required spank_gpufrac.so\n", 0o644);
+    let found = world.look(names, true);
+    assert!(
+        matches!(
+            wrong(&found)[..],
+            [Wrong::NoPlugin { .. }, Wrong::NoPlugin { .. }]
+        ),
+        "{found:#?}"
+    );
+    assert!(found[0].place.ends_with("slurm.conf:4"), "{found:#?}");
+    // Another micro release is the same series.
+    world.plugin("lib/job_submit_gpufrac.so", 0x18_0b_01);
+    world.plugin("lib/spank_gpufrac.so", 0x16_05_08);
+    let found = world.look(names, true);
+    let Wrong::OtherSeries { built_for, host } = wrong(&found)[0] else {
+        panic!("{found:#?}");
+    };
+    assert_eq!(
+        (built_for.to_string(), host.to_string()),
+        ("22.05".into(), "24.11".into())
+    );
+    assert_eq!(found.len(), 1);
+    world.put("lib/spank_gpufrac.so", "half of", 0o644);
+    assert_eq!(wrong(&world.look(names, true)), [&Wrong::IsNoPlugin]);
+    world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
+    assert_eq!(world.look(names, true), []);
+    // A user could replace the plugin.
+    chown(world.path("lib"), Some(65534), None).unwrap();
+    let found = world.look(names, true);
+    assert_eq!(found.len(), 2, "{found:#?}");
+    let Wrong::Untrusted {
+        at, is_slurm_user, ..
+    } = wrong(&found)[0]
+    else {
+        panic!("{found:#?}");
+    };
+    assert_eq!((at.clone(), *is_slurm_user), (world.path("lib"), false));
+    let found = world.look(&format!("SlurmUser=nobody\n{names}"), true);
+    assert!(
+        found
+            .iter()
+            .all(|it| it.finding().severity == Severity::Warning),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn programs_that_slurmd_cannot_run_are_named_on_nodes() {
+    let Some(world) = World::new() else { return };
+    let hook = world.path("prolog.sh").display().to_string();
+    let ours = world.path("sbin/gpufrac-prolog").display().to_string();
+    let named = format!("Prolog={hook}\n");
+    assert_eq!(world.look(&named, false), []);
+    assert_eq!(wrong(&world.look(&named, true)), [&Wrong::NoProgram]);
+    let pattern = world.path("prolog.d/*").display().to_string();
+    let found = world.look(&format!("Prolog={pattern}\n"), true);
+    assert_eq!(wrong(&found), [&Wrong::NoFiles("gpufrac-prolog")]);
+    world.put(
+        "prolog.sh",
+        &format!("#!/bin/sh\n{ours} || exit $?\ntrue\n"),
+        0o644,
+    );
+    let found = world.look(&named, true);
+    assert_eq!(wrong(&found), [&Wrong::NotExecutable, &Wrong::NoProgram]);
+    assert_eq!(found[1].path, world.path("sbin/gpufrac-prolog"));
+    world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
+    world.put("prolog.sh", &format!("#!/bin/sh\n{ours}\ntrue\n"), 0o755);
+    let lost = Wrong::StatusLost("gpufrac-prolog", 3);
+    assert_eq!(wrong(&world.look(&named, true)), [&lost]);
+    world.put(
+        "prolog.sh",
+        &format!("#!/bin/sh\n{ours} || exit $?\ntrue\n"),
+        0o755,
+    );
+    assert_eq!(world.look(&named, true), []);
+    fs::set_permissions(world.path("sbin"), fs::Permissions::from_mode(0o777)).unwrap();
+    let found = world.look(&named, true);
+    assert!(
+        matches!(wrong(&found)[..], [Wrong::Untrusted { .. }]),
+        "{found:#?}"
+    );
+    // A pattern; one of its files has no execute permission.
+    fs::set_permissions(world.path("sbin"), fs::Permissions::from_mode(0o755)).unwrap();
+    world.put("prolog.d/10-site", "#!/bin/sh\n", 0o644);
+    world.put(
+        "prolog.d/20-gpufrac",
+        &format!("#!/bin/sh\nexec {ours}\n"),
+        0o755,
+    );
+    let pattern = format!("Prolog={}/*\n", world.path("prolog.d").display());
+    assert_eq!(wrong(&world.look(&pattern, true)), [&Wrong::NotExecutable]);
+}
+
+#[test]
+fn files_that_users_cannot_read_are_named_where_users_submit() {
+    let Some(world) = World::new() else { return };
+    let role = Role {
+        is_node: false,
+        has_commands: true,
+    };
+    world.plugin("lib/hash_k12.so", 0x18_0b_05);
+    for name in ["job_submit", "cli_filter", "spank"] {
+        world.plugin(&format!("lib/{name}_gpufrac.so"), 0x18_0b_05);
+    }
+    let stack = "required spank_gpufrac.so\n";
+    world.put("etc/plugstack.conf", stack, 0o644);
+    let names = "JobSubmitPlugins=gpufrac\nCliFilterPlugins=gpufrac\nSlurmUser=nobody\n";
+    assert_eq!(world.look_as(names, role), []);
+    let close = |name: &str, mode: u32| {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(world.path(name), mode).unwrap();
+    };
+    let closed = |reader: &'static str, name: &str, permission: char, then: &'static str| {
+        let at = world.path(name);
+        Wrong::Closed {
+            reader,
+            at,
+            permission,
+            then,
+        }
+    };
+    let users = |name: &str, permission: char| closed(USERS, name, permission, COMMANDS_FAIL);
+    // As under `umask 077`.
+    for name in [
+        "lib/cli_filter_gpufrac.so",
+        "lib/spank_gpufrac.so",
+        "etc/plugstack.conf",
+    ] {
+        close(name, 0o600);
+        assert_eq!(wrong(&world.look_as(names, role)), [&users(name, 'r')]);
+        close(name, 0o644);
+    }
+    close("lib/job_submit_gpufrac.so", 0o700);
+    let slurmctld = closed(
+        "slurmctld",
+        "lib/job_submit_gpufrac.so",
+        'r',
+        "slurmctld does not start again",
+    );
+    assert_eq!(wrong(&world.look_as(names, role)), [&slurmctld]);
+    // The slurmctld of root reads it.
+    let of_root = names.replace("SlurmUser=nobody\n", "SlurmUser=root\n");
+    assert_eq!(world.look_as(&of_root, role), []);
+    close("lib/job_submit_gpufrac.so", 0o755);
+    close("lib", 0o700);
+    let found = world.look_as(&of_root, role);
+    assert_eq!(wrong(&found), [&users("lib", 'x'), &users("lib", 'x')]);
+    let fix = format!("`chmod o+x {}`", world.path("lib").display());
+    assert_eq!(found[0].finding().fix, fix);
+    // No user submits jobs on this host.
+    let alone = Role {
+        has_commands: false,
+        ..role
+    };
+    assert_eq!(world.look_as(&of_root, alone), []);
+}
+
+#[test]
+fn files_that_name_roots_programs_belong_to_root_or_slurm() {
+    let Some(world) = World::new() else { return };
+    let role = Role {
+        is_node: true,
+        has_commands: false,
+    };
+    world.plugin("lib/spank_gpufrac.so", 0x18_0b_05);
+    let of_another = "required spank_gpufrac.so config=/nowhere/gpufrac.toml\n";
+    world.put("etc/plugstack.conf", of_another, 0o644);
+    assert_eq!(wrong(&world.look_as("", role)), [&Wrong::NoConfig]);
+    let names = "SlurmUser=nobody\n";
+    world.put("etc/plugstack.conf", "include stack.d/*.conf\n", 0o644);
+    world.put("etc/stack.d/gpufrac.conf", "required other.so\n", 0o664);
+    let found = world.look_as(names, role);
+    let [trouble] = &found[..] else {
+        panic!("{found:#?}");
+    };
+    let finding = trouble.finding();
+    assert_eq!(finding.severity, Severity::Error);
+    assert!(
+        finding
+            .what
+            .contains("gpufrac.conf` names programs of root"),
+        "{finding:?}"
+    );
+    assert!(finding.fix.contains("chmod go-w"), "{finding:?}");
+    world.put("etc/stack.d/gpufrac.conf", "required other.so\n", 0o644);
+    assert_eq!(world.look_as(names, role), []);
+    // slurmctld's user controls all jobs anyway; another user would gain root's rights.
+    chown(world.path("etc"), Some(65534), None).unwrap();
+    assert_eq!(world.look_as(names, role), []);
+    let found = world.look_as("SlurmUser=root\n", role);
+    assert!(
+        matches!(wrong(&found)[..], [Wrong::Untrusted { .. }, ..]),
+        "{found:#?}"
+    );
+}
+
+#[test]
+fn programs_that_the_kernel_does_not_start_are_named() {
+    let Some(world) = World::new() else { return };
+    let hook = world.path("prolog.sh");
+    let named = format!("Prolog={}\n", hook.display());
+    world.put("sbin/gpufrac-prolog", "#!/bin/sh\n", 0o755);
+    let call = format!(
+        "{} || exit $?\n",
+        world.path("sbin/gpufrac-prolog").display()
+    );
+    let none = PathBuf::from("/nowhere/sh");
+    let cases = [
+        (format!("#!/bin/sh\n{call}"), None),
+        (format!("#! /bin/sh -e\n{call}"), None),
+        (call.clone(), Some(NoStart::NoShebang)),
+        (
+            format!("\u{feff}#!/bin/sh\n{call}"),
+            Some(NoStart::NoShebang),
+        ),
+        (
+            format!("#!/bin/sh\r\n{}", call.replace('\n', "\r\n")),
+            Some(NoStart::CarriageReturn),
+        ),
+        (
+            format!("#!/nowhere/sh\n{call}"),
+            Some(NoStart::NoInterpreter(none)),
+        ),
+    ];
+    for (text, expected) in cases {
+        world.put("prolog.sh", &text, 0o755);
+        let found = world.look(&named, true);
+        let of_start = found.iter().find_map(|trouble| match &trouble.wrong {
+            Wrong::NoStart(why) => Some(why.clone()),
+            _ => None,
+        });
+        assert_eq!(of_start, expected, "{text:?}");
+    }
+    world.put("prolog.sh", &format!("#!/bin/sh\n{call}"), 0o755);
+    // Half of a program, as a full disk leaves it.
+    world.put("sbin/gpufrac-prolog", "", 0o755);
+    let found = world.look(&named, true);
+    assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoShebang)]);
+    let folder = format!("Prolog={}\n", world.path("sbin").display());
+    let found = world.look(&folder, true);
+    assert_eq!(wrong(&found), [&Wrong::NoStart(NoStart::NoFile)]);
+}

@@ -1,0 +1,189 @@
+//! The faults of a host's files, with their cures.
+
+use std::path::PathBuf;
+
+use gpufrac_core::finding::{Finding, Severity};
+use slurm_sys::release::Series;
+
+use super::start::NoStart;
+
+/// A file of gpufrac with a fault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The setting or line that names the file.
+    pub place: String,
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The fault.
+    pub wrong: Wrong,
+}
+
+/// The faults of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wrong {
+    /// The plugin is in none of the folders.
+    NoPlugin {
+        /// The effect.
+        then: &'static str,
+        /// The folders in which Slurm looks for plugins.
+        folders: Vec<PathBuf>,
+    },
+    /// The file has no version, as each plugin has.
+    IsNoPlugin,
+    /// The plugin is built for another series than this host's Slurm.
+    OtherSeries {
+        /// The series of the file.
+        built_for: Series,
+        /// The series of this host's Slurm.
+        host: Series,
+    },
+    /// Others than root can change the file.
+    Untrusted {
+        /// Who can change it, and where.
+        error: String,
+        /// Whether only the user of slurmctld can change it; this user controls all jobs anyway.
+        is_slurm_user: bool,
+        /// The folder or file that can be changed.
+        at: PathBuf,
+    },
+    /// Users, or the user of slurmctld, cannot read the file.
+    Closed {
+        /// Who cannot read it.
+        reader: &'static str,
+        /// The folder or file whose mode is the reason.
+        at: PathBuf,
+        /// The missing permission.
+        permission: char,
+        /// The effect.
+        then: &'static str,
+    },
+    /// The line names a gpufrac.toml that does not exist.
+    NoConfig,
+    /// The program does not exist.
+    NoProgram,
+    /// No file matches the pattern: Slurm does not run this program.
+    NoFiles(&'static str),
+    /// The program has no execute permission.
+    NotExecutable,
+    /// The program cannot start.
+    NoStart(NoStart),
+    /// A script runs this program, and ignores its exit status in this line.
+    StatusLost(&'static str, usize),
+    /// As above, if it is not certain that the status is ignored.
+    StatusUnsure(&'static str, usize),
+}
+
+impl Trouble {
+    pub(in super::super) fn finding(&self) -> Finding {
+        let path = self.path.display();
+        let error = |what: String, fix: String| (Severity::Error, what, fix);
+        let (severity, what, fix) = match &self.wrong {
+            Wrong::NoPlugin { then, folders } => {
+                let folders: Vec<String> =
+                    folders.iter().map(|it| format!("`{}`", it.display())).collect();
+                error(
+                    format!("{path} is named and not in {}: {then}", folders.join(" or ")),
+                    format!(
+                        "install {path} for this host's Slurm there, or take it out of this line until it is there"
+                    ),
+                )
+            }
+            Wrong::IsNoPlugin => error(
+                format!("`{path}` is no plugin of Slurm, or only a part of one"),
+                "install it again; to replace it while Slurm runs, write it beside and rename it (`install`, not `cp`)".to_owned(),
+            ),
+            Wrong::OtherSeries { built_for, host } => error(
+                format!("`{path}` is built for Slurm {built_for}, and this host has {host}: Slurm does not load it, or it does nothing there"),
+                format!("install gpufrac's plugins for Slurm {host} (`cargo xtask dist --slurm-include FOLDER` builds them)"),
+            ),
+            Wrong::Untrusted { error: why, is_slurm_user, at } => (
+                if *is_slurm_user { Severity::Warning } else { Severity::Error },
+                match self.path.extension().is_some_and(|end| end == "conf") {
+                    true => format!("`{path}` names programs of root, and {why}"),
+                    false => format!("`{path}` runs as root, and {why}"),
+                },
+                format!("`chown root:root {0}; chmod go-w {0}`", at.display()),
+            ),
+            Wrong::Closed { reader, at, permission, then } => error(
+                format!("{reader} cannot read `{path}`: {then}"),
+                format!("`chmod o+{permission} {}`", at.display()),
+            ),
+            Wrong::NoConfig => error(
+                format!("config={path} does not exist: no job with a GPU starts on this node"),
+                format!("take config={path} out of this line, or correct the path"),
+            ),
+            Wrong::NoProgram => error(
+                format!("`{path}` does not exist on this node: Slurm drains it with the next job"),
+                "install gpufrac's programs here, or correct the path".to_owned(),
+            ),
+            Wrong::NoFiles(program) => error(
+                format!("`{path}` names no file on this node: no slice is made and unmade without {program}"),
+                format!("put a script there that runs /usr/sbin/{program} and ends with its status, or correct the pattern"),
+            ),
+            Wrong::NotExecutable => error(
+                format!("`{path}` cannot be run: Slurm drains this node with the next job"),
+                format!("`chmod 755 {path}`"),
+            ),
+            Wrong::NoStart(why) => no_start(&path.to_string(), why),
+            Wrong::StatusLost(program, line) => error(
+                format!(
+                    "`{path}`, line {line}: the script goes on, or ends well, after {program} failed: {}",
+                    consequence(program)
+                ),
+                format!("write there: /usr/sbin/{program} || exit $?"),
+            ),
+            Wrong::StatusUnsure(program, line) => (
+                Severity::Warning,
+                format!(
+                    "`{path}`, line {line}: whether the script ends with the status of {program} cannot be seen; if not, {}",
+                    consequence(program)
+                ),
+                format!("write there: /usr/sbin/{program} || exit $?"),
+            ),
+        };
+        Finding {
+            severity,
+            place: Some(self.place.clone()),
+            what,
+            fix,
+        }
+    }
+}
+
+fn no_start(path: &str, why: &NoStart) -> (Severity, String, String) {
+    let error = |what: String, fix: String| (Severity::Error, what, fix);
+    match why {
+        NoStart::NoFile => error(
+            format!(
+                "`{path}` is a folder, which cannot start: Slurm drains this node with the next job"
+            ),
+            "name the program in this folder, or all of them by `*`".to_owned(),
+        ),
+        NoStart::NoShebang => error(
+            format!(
+                "`{path}` cannot start, because it is no program and does not begin with `#!`: Slurm drains this node with the next job"
+            ),
+            "begin its first line with #!/bin/sh; install it again if it is gpufrac's".to_owned(),
+        ),
+        NoStart::CarriageReturn => error(
+            format!(
+                "`{path}` cannot start, because it has the line ends of Windows: Slurm drains this node with the next job"
+            ),
+            format!("`sed -i 's/\\r$//' {path}`"),
+        ),
+        NoStart::NoInterpreter(interpreter) => error(
+            format!(
+                "`{path}` cannot start, because its interpreter `{}` does not exist: Slurm drains this node with the next job",
+                interpreter.display()
+            ),
+            "correct its first line, for example: #!/bin/sh".to_owned(),
+        ),
+    }
+}
+
+fn consequence(program: &str) -> &'static str {
+    match program {
+        "gpufrac-prolog" => "jobs start without their slice",
+        _ => "slices that were not taken down are told to nobody",
+    }
+}
