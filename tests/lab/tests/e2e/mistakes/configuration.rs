@@ -2,7 +2,7 @@
 
 use gpufrac_lab::LabError;
 
-use super::{Fate, Mistake, Site};
+use super::{Fate, Mistake, Site, replace};
 
 pub(super) const MISTAKES: &[Mistake] = &[
     Mistake::new(
@@ -75,6 +75,89 @@ pub(super) const MISTAKES: &[Mistake] = &[
         &["only root may be able to change it", "`chown root:root "],
         Fate::SliceOrNone,
     ),
+    Mistake::new(
+        "a gpufrac.toml that is a link",
+        |site| {
+            let text = std::fs::read_to_string(site.config()).expect("it is there");
+            let shared = site.etc("shared.toml");
+            site.write(&shared, &text);
+            site.remove(&site.config());
+            std::os::unix::fs::symlink(shared, site.config()).expect("root may");
+            Ok(())
+        },
+        &["link"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a gpufrac.toml as an editor of Windows writes it",
+        |site| {
+            let text = std::fs::read_to_string(site.config()).expect("it is there");
+            site.write(
+                &site.config(),
+                &format!("\u{feff}{}", text.replace('\n', "\r\n")),
+            );
+            Ok(())
+        },
+        &[],
+        Fate::Slice,
+    ),
+    Mistake::new(
+        "a gpufrac.toml with an umlaut of Latin-1",
+        |site| {
+            let mut bytes = std::fs::read(site.config()).expect("it is there");
+            site.keep(&site.config());
+            bytes.extend(b"# Gr\xfc\xdfe\n");
+            replace(&site.config(), &bytes, 0o644);
+            Ok(())
+        },
+        &["UTF-8", "`iconv -f latin1 "],
+        Fate::Slice,
+    ),
+    Mistake::new(
+        "a gpufrac.toml of no bytes",
+        |site| {
+            site.write(&site.config(), "");
+            Ok(())
+        },
+        &["version: missing"],
+        Fate::Slice,
+    ),
+    Mistake::new(
+        "a folder in the place of gpufrac.toml",
+        |site| {
+            site.remove(&site.config());
+            std::fs::create_dir(site.config()).expect("root may");
+            Ok(())
+        },
+        &["reading"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "two pools with the same GPUs",
+        |site| {
+            let text = std::fs::read_to_string(site.config()).expect("it is there");
+            let (_, pool) = text.split_once("[pool.halves]").expect("the pool");
+            site.change_everywhere(
+                "[pool.halves]",
+                &format!("[pool.more]{pool}\n[pool.halves]"),
+            );
+            site.reconfigure()
+        },
+        &["pool"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| site.reconfigure()),
+    Mistake::new(
+        "a gpufrac.toml that slurmctld's user cannot read",
+        |site| {
+            site.set_mode(&site.etc("gpufrac.toml"), 0o600);
+            site.set_mode(&site.config(), 0o600);
+            site.reconfigure()
+        },
+        &["gpufrac.toml"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| site.reconfigure()),
     Mistake::new(
         "another model in the pool",
         |site| {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use gpufrac_lab::LabError;
+use gpufrac_lab::{JobId, LabError};
 
 use super::{Fate, Mistake, Site, replace};
 use crate::upgrade::install_all;
@@ -13,6 +13,26 @@ const OF_ANOTHER_SERIES: &str = "const char plugin_name[] = \"gpufrac\";\n\
     const char plugin_type[] = \"spank\";\n\
     const unsigned int plugin_version = 0x190500;\n\
     const unsigned int spank_plugin_version = 1;\n";
+
+/// The leases of jobs whose epilog never came. They keep no job from its slice, and the admin need not wait for that.
+fn drop_leases_of_ended_jobs(site: &mut Site) -> Result<(), LabError> {
+    let leases = site.lab.folder().run(site.node()).join("leases");
+    for entry in fs::read_dir(leases).expect("the node's leases").flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let job = JobId(name.parse().expect("a job's number"));
+        if site.lab.job(job)?.is_active() {
+            continue;
+        }
+        let drop = site
+            .lab
+            .command("gpufrac")
+            .args(["lease", "drop", "--yes", &name]);
+        drop.env("SLURMD_NODENAME", site.node())
+            .env("GPUFRAC_CONFIG", site.config())
+            .stdout()?;
+    }
+    Ok(())
+}
 
 pub(super) const MISTAKES: &[Mistake] = &[
     Mistake::new(
@@ -75,6 +95,154 @@ pub(super) const MISTAKES: &[Mistake] = &[
         Fate::SliceOrNone,
     )
     .quick(),
+    Mistake::new(
+        "a site's epilog that does not call gpufrac's",
+        |site| {
+            site.write(&site.program("epilog"), "#!/bin/sh\nexit 0\n");
+            Ok(())
+        },
+        &["it does not name gpufrac-epilog"],
+        Fate::SliceOrNone,
+    )
+    .mended(drop_leases_of_ended_jobs),
+    Mistake::new(
+        "the prolog's program as the epilog",
+        |site| {
+            let text = std::fs::read_to_string(site.program("prolog")).expect("the lab's wrapper");
+            site.write(&site.program("epilog"), &text);
+            Ok(())
+        },
+        &["it does not name gpufrac-epilog"],
+        Fate::SliceOrNone,
+    )
+    .mended(drop_leases_of_ended_jobs),
+    Mistake::new(
+        "an epilog of an ordinary user",
+        |site| {
+            site.give_to_user(&site.program("epilog"));
+            Ok(())
+        },
+        &["bin/epilog` runs as root, and ", "`chown root:root "],
+        Fate::NotTried,
+    ),
+    Mistake::new(
+        "the plugin twice in plugstack.conf",
+        |site| {
+            let path = site.etc("plugstack.conf");
+            let text = fs::read_to_string(&path).expect("the lab's file");
+            site.write(&path, &format!("{text}\n{text}"));
+            Ok(())
+        },
+        // Slurm loads it twice, and the job finds its slice.
+        &[],
+        Fate::Slice,
+    ),
+    Mistake::new(
+        "a prolog with the line ends of Windows",
+        |site| {
+            let prolog = site.program("prolog");
+            let text = fs::read_to_string(&prolog).expect("the lab's wrapper");
+            site.write(&prolog, &text.replace('\n', "\r\n"));
+            Ok(())
+        },
+        &["it has the line ends of Windows", "`sed -i "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a prolog without its first line",
+        |site| {
+            let prolog = site.program("prolog");
+            let text = fs::read_to_string(&prolog).expect("the lab's wrapper");
+            let (_, rest) = text.split_once('\n').expect("a script");
+            site.write(&prolog, rest);
+            Ok(())
+        },
+        &["does not begin with `#!`"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a prolog whose interpreter does not exist",
+        |site| {
+            let prolog = site.program("prolog");
+            site.change(&prolog, "#!/bin/sh", "#!/opt/site/bin/bash");
+            Ok(())
+        },
+        &["its interpreter `/opt/site/bin/bash` does not exist"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "gpufrac-prolog of no bytes, as a full disk leaves it",
+        |site| {
+            site.write(&site.program("gpufrac-prolog"), "");
+            Ok(())
+        },
+        &["it is no program", "install it again"],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a plugin for the commands that users cannot read",
+        |site| {
+            site.set_mode(&site.plugin("cli_filter_gpufrac.so"), 0o600);
+            Ok(())
+        },
+        &["users cannot read `", "`chmod o+r "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a plugin for slurmstepd that users cannot read",
+        |site| {
+            site.set_mode(&site.plugin("spank_gpufrac.so"), 0o700);
+            Ok(())
+        },
+        &["users cannot read `", "`chmod o+r "],
+        Fate::SliceOrNone,
+    )
+    .quick(),
+    Mistake::new(
+        "plugstack.conf that users cannot read",
+        |site| {
+            site.set_mode(&site.etc("plugstack.conf"), 0o600);
+            Ok(())
+        },
+        &["users cannot read `", "plugstack.conf`", "`chmod o+r "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "a plugin that the user of slurmctld cannot read",
+        |site| {
+            site.set_mode(&site.plugin("job_submit_gpufrac.so"), 0o600);
+            Ok(())
+        },
+        &["slurmctld cannot read `", "`chmod o+r "],
+        Fate::NotTried,
+    ),
+    Mistake::new(
+        "plugstack.conf of an ordinary user",
+        |site| {
+            site.give_to_user(&site.etc("plugstack.conf"));
+            Ok(())
+        },
+        &[
+            "plugstack.conf` names programs of root",
+            "`chown root:root ",
+        ],
+        Fate::NotTried,
+    ),
+    Mistake::new(
+        "the plugins twice in slurm.conf",
+        |site| {
+            let conf = site.etc("slurm.conf");
+            for key in ["JobSubmitPlugins", "CliFilterPlugins"] {
+                let line = format!("{key}=gpufrac");
+                site.change(&conf, &line, &format!("{line},gpufrac"));
+            }
+            site.restart()
+        },
+        // Slurm calls each twice, and the second call changes nothing.
+        &[],
+        Fate::Slice,
+    )
+    .mended(|site| site.restart()),
     Mistake::new(
         "no line in plugstack.conf",
         |site| {

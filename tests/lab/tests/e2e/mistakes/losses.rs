@@ -67,6 +67,21 @@ fn state_of_slurmctld(site: &Site) -> (PathBuf, PathBuf) {
     (root.join("state"), root.join("earlier-state"))
 }
 
+/// The name of a job that comes back with slurmctld's earlier state.
+const COMES_BACK: &str = "comes-back";
+
+/// Waits until slurmctld has saved this job: its file of jobs has their names as text.
+fn is_saved(site: &Site) -> Result<(), LabError> {
+    let (state, _) = state_of_slurmctld(site);
+    let name = COMES_BACK.as_bytes();
+    site.lab
+        .wait("the job is saved", Duration::from_secs(60), || {
+            let saved = fs::read(state.join("job_state")).unwrap_or_default();
+            let found = saved.windows(name.len()).any(|part| part == name);
+            Ok(found.then_some(()))
+        })
+}
+
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let args = ["-a".as_ref(), from.as_os_str(), to.as_os_str()];
     let copied = std::process::Command::new("cp").args(args).status();
@@ -119,7 +134,7 @@ pub(super) const MISTAKES: &[Mistake] = &[
             fs::remove_dir_all(locks).expect("root may");
             Ok(())
         },
-        &["locks`: No such file", "run `gpufrac node-setup`"],
+        &["locks` failed: No such file", "run `gpufrac node-setup`"],
         Fate::SliceOrNone,
     )
     .mended(node_setup),
@@ -134,6 +149,57 @@ pub(super) const MISTAKES: &[Mistake] = &[
         Fate::SliceOrNone,
     )
     .mended(node_setup),
+    Mistake::new(
+        "no /var/lib/gpufrac",
+        |site| {
+            let state = site.lab.folder().var(site.node());
+            fs::remove_dir_all(state).expect("root may");
+            Ok(())
+        },
+        // The next job creates it.
+        &[],
+        Fate::Slice,
+    ),
+    Mistake::new(
+        "/var/lib/gpufrac of an ordinary user",
+        |site| {
+            let state = site.lab.folder().var(site.node());
+            site.give_to_user(&state);
+            Ok(())
+        },
+        &["only root may be able to change it", "`chown root:root "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "locks that everybody may take",
+        |site| {
+            let locks = site.lab.folder().run(site.node()).join("locks");
+            site.set_mode(&locks, 0o755);
+            Ok(())
+        },
+        &["keeping a lock in ", "`chmod 700 "],
+        Fate::SliceOrNone,
+    ),
+    Mistake::new(
+        "placeholders of another driver",
+        |site| {
+            let half = site.lab.folder().devices(site.node()).join("half1");
+            fs::remove_file(&half).expect("it is there");
+            let made = std::process::Command::new("mknod")
+                .arg(&half)
+                .args(["c", "1", "3"])
+                .status();
+            assert!(made.is_ok_and(|status| status.success()));
+            Ok(())
+        },
+        &["half1", "run `gpufrac node-setup`"],
+        Fate::SliceOrNone,
+    )
+    .mended(|site| {
+        let half = site.lab.folder().devices(site.node()).join("half1");
+        fs::remove_file(half).expect("it is there");
+        node_setup(site)
+    }),
     Mistake::new(
         "leases that everybody may write",
         |site| {
@@ -220,16 +286,40 @@ pub(super) const MISTAKES: &[Mistake] = &[
     )
     .mended(calm),
     Mistake::new(
+        "a slurmctld that does not run",
+        |site| site.lab.stop_daemon("slurmctld", Signal::SIGTERM),
+        &["the running Slurm was not judged", "`scontrol ping`"],
+        Fate::NotTried,
+    )
+    .warned()
+    .mended(|site| {
+        site.lab.start_slurmctld()?;
+        site.wait_until_right()
+    }),
+    Mistake::new(
         "slurmctld killed, with the files of some seconds before",
         |site| {
             let (state, before) = state_of_slurmctld(site);
+            // slurmctld saves its state up to 5 s late, so an older state has jobs that ended since.
+            let args = ["--hold", "-J", COMES_BACK, QUARTER, "--wrap=true"];
+            let held = site.lab.sbatch(&site.lab.users()[0], &args)?;
+            is_saved(site)?;
             copy(&state, &before);
+            let number = held.to_string();
+            site.lab.command("scancel").args([number]).stdout()?;
             let job = start_job(site)?;
             site.jobs.retain(|known| *known != job);
             site.lab.stop_daemon("slurmctld", Signal::SIGKILL)?;
             fs::remove_dir_all(&state).expect("root may");
             fs::rename(&before, &state).expect("root may");
-            site.lab.start_slurmctld()
+            site.lab.start_slurmctld()?;
+            let back = site.lab.job(held)?;
+            assert_eq!(
+                back.state(),
+                "PENDING",
+                "the job that was cancelled is not back"
+            );
+            Ok(())
         },
         // Slurm no longer knows the job, and ends it. The next job gets its id.
         &[],
@@ -238,11 +328,16 @@ pub(super) const MISTAKES: &[Mistake] = &[
     // The slurmd of 22.05 runs no prolog for an id that it had before; such a job is requeued, with the advice to
     // submit it again.
     .mended(|site| {
+        // The way out for jobs that came back, and for those that their prolog held.
+        let user = format!("--user={}", site.lab.users()[0].name);
+        site.lab.command("scancel").args([user]).stdout()?;
         // 22.05 accepts no job for a node that has not registered since slurmctld's start.
         let limit = Duration::from_secs(120);
         site.lab.wait("a job gets its slice again", limit, || {
             Ok((site.try_job(QUARTER)? == Seen::Slice).then_some(()))
-        })
+        })?;
+        let user = format!("--user={}", site.lab.users()[0].name);
+        site.lab.command("scancel").args([user]).stdout().map(drop)
     }),
 ];
 
@@ -261,11 +356,7 @@ const OF_THE_REAPER: &[Mistake] = &[Mistake::new(
 .mended(|site| {
     let node = site.node().to_owned();
     site.lab.start_reaper(&node)?;
-    let limit = Duration::from_secs(30);
-    site.lab.wait("the reaper serves", limit, || {
-        let said = site.check()?;
-        Ok(said.status.success().then_some(()))
-    })
+    site.wait_until_right()
 })];
 
 #[test]

@@ -46,6 +46,17 @@ pub(super) const MISTAKES: &[Mistake] = &[
         Fate::SliceOrNone,
     ),
     Mistake::new(
+        "a note of the admin among the leases",
+        |site| {
+            let leases = site.lab.folder().run(site.node()).join("leases");
+            site.write(&leases.join("README"), "do not touch\n");
+            Ok(())
+        },
+        // Only names that are numbers are leases.
+        &[],
+        Fate::Slice,
+    ),
+    Mistake::new(
         "a small instance of a site's static MIG",
         |site| {
             site.lab

@@ -43,6 +43,69 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "Epilog"
     ),
     in_file!(
+        "the prolog in the place of the epilog",
+        "slurm.conf",
+        "bin/epilog\n",
+        "bin/prolog\n",
+        "gpufrac-epilog"
+    ),
+    in_file!(
+        "the prolog as that of tasks",
+        "slurm.conf",
+        "\nProlog=",
+        "\nTaskProlog=",
+        "Prolog"
+    ),
+    in_file!(
+        "a prolog beside others in a folder that has none",
+        "slurm.conf",
+        "bin/prolog\n",
+        "bin/prolog.d/*\n",
+        "Prolog"
+    ),
+    in_file!(
+        "another plugstack.conf than the one that is written",
+        "slurm.conf",
+        "PluginDir=",
+        "PlugStackConfig=/nowhere/plugstack.conf\nPluginDir=",
+        "spank_gpufrac.so"
+    ),
+    in_file!(
+        "plugstack.conf with a folder that has no files",
+        "plugstack.conf",
+        "required ",
+        "include /etc/slurm-of-nobody/plugstack.conf.d/*\n#",
+        "spank_gpufrac.so"
+    ),
+    in_file!(
+        "a partition without the nodes of its pool",
+        "slurm.conf",
+        "PartitionName=gpu Nodes=ALL",
+        "PartitionName=gpu Nodes=nobody\nNodeName=nobody CPUs=1 State=FUTURE\n#",
+        "partition gpu"
+    ),
+    in_file!(
+        "the controller's prolog in the place of that of nodes",
+        "slurm.conf",
+        "\nProlog=",
+        "\nPrologSlurmctld=",
+        "Prolog"
+    ),
+    in_file!(
+        "a node that was renamed",
+        "slurm.conf",
+        "\nNodeName=",
+        "\nNodeName=new",
+        "no pool"
+    ),
+    in_file!(
+        "gres.conf of another node",
+        "gres.conf",
+        "NodeName=",
+        "NodeName=other",
+        "gres.conf"
+    ),
+    in_file!(
         "GPUs that Slurm detects by itself",
         "gres.conf",
         "Name=gpu Type=half",
@@ -98,6 +161,76 @@ pub(super) const MISTAKES: &[Mistake] = &[
         "Name=gpu Type=h100",
         "Type half"
     ),
+    in_file!(
+        "the devices of other GPUs in gres.conf",
+        "gres.conf",
+        "half[0-3]",
+        "half[4-7]",
+        "half4"
+    ),
+    in_file!(
+        "shares of one device alone in gres.conf",
+        "gres.conf",
+        "Name=shard",
+        "Flags=one_sharing Name=shard",
+        "Flags=one_sharing on a line with Name=shard"
+    ),
+    in_file!(
+        "another gpufrac.toml in plugstack.conf",
+        "plugstack.conf",
+        "config=",
+        "config=/nowhere",
+        "does not exist: no job with a GPU starts on this node"
+    ),
+    in_file!(
+        "a plugin in upper case",
+        "slurm.conf",
+        "JobSubmitPlugins=gpufrac",
+        "JobSubmitPlugins=GpuFrac",
+        "write instead: JobSubmitPlugins=gpufrac"
+    ),
+    Mistake::new(
+        "no cgroup.conf on a node",
+        |site| {
+            site.remove(&site.etc("cgroup.conf"));
+            Ok(())
+        },
+        &[
+            "ConstrainDevices is not set",
+            "add the line: ConstrainDevices=yes",
+        ],
+        Fate::NotTried,
+    )
+    .quick(),
+    Mistake::new(
+        "an older slurm.conf on a node",
+        |site| {
+            site.change(
+                &site.etc("slurm.conf"),
+                "ClusterName=",
+                "MaxJobCount=9000\nClusterName=",
+            );
+            Ok(())
+        },
+        &[
+            "this is not the file by which slurmctld runs",
+            "restart slurm",
+        ],
+        Fate::NotTried,
+    )
+    .warned()
+    .quick(),
+    Mistake::new(
+        "no DeferBatch in PrologFlags",
+        |site| {
+            let conf = site.etc("slurm.conf");
+            site.change(&conf, "Alloc,Contain,DeferBatch", "Alloc,Contain");
+            Ok(())
+        },
+        &["write instead: PrologFlags=Alloc,Contain,DeferBatch"],
+        Fate::NotTried,
+    )
+    .warned(),
     in_file!(
         "a node with fewer GPUs than it has in gres.conf",
         "gres.conf",
