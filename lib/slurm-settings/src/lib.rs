@@ -119,8 +119,8 @@ impl Settings {
 /// Judges the settings against the pools. The findings are sorted: errors, warnings, notes.
 pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
-    rules::no_answer(settings, &mut found);
     if settings.is_empty() {
+        rules::no_answer(settings, &mut found);
         return found;
     }
     rules::judge(settings, config, &mut found);
@@ -131,6 +131,14 @@ pub fn judge(settings: &Settings, config: &Config) -> Vec<Finding> {
     if settings.only.is_none() {
         partitions::judge(settings, config, &mut found);
         comments::judge(settings, &mut found);
+    }
+    // A wrong line explains both, and a correct one ends both.
+    let slurm_conf = settings.slurm_conf();
+    let is_of_file = |place: &String| place.starts_with(&slurm_conf);
+    let mut places = found.iter().filter_map(|finding| finding.place.as_ref());
+    if !places.any(is_of_file) {
+        rules::no_answer(settings, &mut found);
+        rules::other_slurm_conf(settings, &mut found);
     }
     found.sort_by_key(|finding| finding.severity);
     found

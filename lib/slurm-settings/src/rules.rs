@@ -16,7 +16,7 @@ use gpufrac_core::slurm_release::{SlurmRelease, SlurmSeries};
 use super::conf::ConfFile;
 use super::{Running, Settings};
 pub(super) use gpu_use::{SUSPENDED, suspends};
-pub(super) use hosts::{no_answer, of_slurmctld};
+pub(super) use hosts::{no_answer, of_slurmctld, other_slurm_conf};
 pub(super) use words::is;
 
 /// The names of plugins of this kind in a list.
@@ -183,7 +183,6 @@ pub(super) fn judge(settings: &Settings, config: &Config, found: &mut Vec<Findin
         let running = running.filter(|_| !(is_node && is_absent));
         one(&context, running, cgroup, key, *judge, found);
     }
-    hosts::other_slurm_conf(settings, found);
     prolog::script(settings, "Prolog", "gpufrac-prolog", found);
     prolog::script(settings, "Epilog", "gpufrac-epilog", found);
     plugins::plugstack(settings, found);

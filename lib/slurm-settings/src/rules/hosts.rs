@@ -12,7 +12,7 @@ pub(in super::super) fn of_slurmctld(settings: &Settings) -> &str {
 }
 
 /// A warning if slurm.conf is not the one by which slurmctld runs. scontrol compares the checksums of both.
-pub(super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Finding>) {
+pub(in super::super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Finding>) {
     let Some(running) = &settings.running else {
         return;
     };
