@@ -33,8 +33,7 @@ pub(in super::super) fn other_slurm_conf(settings: &Settings, found: &mut Vec<Fi
     found.push(Finding {
         severity: Severity::Warning,
         place: Some(file),
-        what: "this is not the file by which slurmctld runs: each daemon goes by its own"
-            .to_owned(),
+        what: "this is not the file by which slurmctld runs: each daemon uses its own".to_owned(),
         fix,
     });
 }
