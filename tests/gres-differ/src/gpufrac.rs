@@ -139,7 +139,7 @@ fn items(text: &str) -> Vec<(&'static str, Vec<u8>, Option<u64>)> {
 }
 
 /// A contradiction between the entry for a node and the text for Slurm: the text must have the units and as many
-/// shares, or a whole device.
+/// shares, or 100 for each of its whole devices.
 fn contradiction(counts: &Counts, entry: &Entry) -> Option<String> {
     let field = field_of(entry);
     let sum = |wanted: &str| -> Option<u64> {
@@ -152,7 +152,9 @@ fn contradiction(counts: &Counts, entry: &Entry) -> Option<String> {
     let sums = (sum("gpufrac"), sum("shard"), sum("gpu"));
     let right = match sums {
         (Some(fraction), Some(shards), Some(0)) => fraction == units && shards == units,
-        (Some(fraction), Some(0), Some(1)) => fraction == units && units == 100,
+        (Some(fraction), Some(0), Some(gpus)) => {
+            gpus > 0 && fraction == units && units == 100 * gpus
+        }
         _ => false,
     };
     (!right).then(|| {

@@ -23,7 +23,7 @@ pub fn is_header(line: &str) -> bool {
         && fields.any(|field| ["jobid", "jobidraw"].contains(&field.to_ascii_lowercase().as_str()))
 }
 
-/// Whether a line has as many fields as [`BARE`].
+/// Whether a line has as many fields as a line of sacct without a header.
 pub fn is_bare(line: &str) -> bool {
     line.split('|').count() == BARE.split(',').count()
 }

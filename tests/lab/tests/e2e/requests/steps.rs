@@ -101,7 +101,7 @@ fn steps_do_not_divide_a_whole_gpu() -> Result<(), LabError> {
     let job = lab.sbatch(&lab.users()[0], &["-n2", "--gres=gpufrac:1", &script])?;
     assert_eq!(lab.wait_for_end(job)?.state(), "COMPLETED");
     let output = lab.output(job)?;
-    let said = "the job has a whole GPU, which Slurm does not divide among steps; leave --gres out";
+    let said = "the job has whole GPUs, which Slurm does not divide among steps; leave --gres out";
     // Slurm before 23.11 counts the whole GPU in shares.
     let refused = lab.slurm().since(23, 11);
     assert_eq!(output.contains("taken"), !refused, "{output}");
