@@ -215,18 +215,15 @@ fn seconds(text: &str) -> Option<f64> {
         Some((days, rest)) => (days.parse::<f64>().ok()?, rest),
         None => (0.0, text),
     };
-    let mut seconds = days * 24.0;
     let parts: Vec<&str> = rest.split(':').collect();
     if parts.len() < 2 || parts.len() > 3 {
         return None;
     }
-    if parts.len() == 2 {
-        seconds *= 60.0;
-    }
+    let mut seconds = 0.0;
     for part in parts {
         seconds = seconds * 60.0 + part.parse::<f64>().ok()?;
     }
-    Some(seconds)
+    Some(days * 86_400.0 + seconds)
 }
 
 /// `4G`, `1024K`, `12.5M`.
