@@ -81,16 +81,19 @@ fn never_ran(lab: &Lab) {
     assert!(!lab.folder().work().join("ran").exists(), "the job ran");
 }
 
-/// The cure: the mistake is corrected, and the job runs.
+/// The cure: the mistake is corrected, and the job runs. slurmd of 22.05 runs no prolog for a job that starts again
+/// within seconds of its requeue; the job is then held again.
 fn release_and_run(lab: &Lab, job: JobId) -> Result<(), LabError> {
-    let release = lab.command("scontrol").args(["release", &job.to_string()]);
-    release.stdout()?;
-    assert_eq!(
-        lab.wait_for_end(job)?.state(),
-        "COMPLETED",
-        "{}",
-        show(lab, job)?
-    );
+    let ended = lab.wait("the released job ends", Duration::from_secs(120), || {
+        let shown = show(lab, job)?;
+        if shown.contains("JobState=PENDING") && shown.contains("Priority=0") {
+            let release = lab.command("scontrol").args(["release", &job.to_string()]);
+            release.stdout()?;
+        }
+        let now = lab.job(job)?;
+        Ok((!now.is_active()).then_some(now))
+    })?;
+    assert_eq!(ended.state(), "COMPLETED", "{}", show(lab, job)?);
     let trace = lab.folder().work().join("ran");
     fs::remove_file(trace).expect("it ran");
     Ok(())
