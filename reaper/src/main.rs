@@ -156,7 +156,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
 /// do they.
 fn answer_questions(node: &Node, log: &JobLog) {
     match shared_session::Server::bind(&node.run, &node.nvml) {
-        Ok(server) => {
+        Ok(mut server) => {
             std::thread::spawn(move || server.serve());
         }
         Err(error) => log.error(format!(

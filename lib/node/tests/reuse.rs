@@ -8,6 +8,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::reuse::{device, eventually, job_of, run};
 use common::{Ended, Job, World, at_once, job};
 use gpufrac_core::ids::GpuIndex;
 use gpufrac_core::lease::{Lease, LeaseState};
@@ -26,34 +27,10 @@ fn ready(more: &str) -> Option<World> {
     common::ready_with(&["H100-80", "H100-80"], more)
 }
 
-/// A quarter on the first half, for a user.
-fn job_of(id: u32, uid: u32) -> Job {
-    Job {
-        uid,
-        ..job(id, 0, 25)
-    }
-}
-
-/// The MIG device of a job's lease, in any state.
-fn device(world: &World, job: Job) -> String {
-    let lease = world.lease(job).unwrap();
-    lease.slice.cuda_device().unwrap().to_owned()
-}
-
 fn kept(world: &World) -> Vec<Lease> {
     let mut leases = world.leases();
     leases.retain(|lease| lease.state == LeaseState::Kept);
     leases
-}
-
-/// Runs a job; returns its MIG device.
-fn run(world: &World, job: Job) -> String {
-    world.prolog(job).ok();
-    world.check(&[]);
-    let device = device(world, job);
-    world.epilog(job).ok();
-    world.check(&[]);
-    device
 }
 
 #[test]
@@ -237,15 +214,6 @@ fn kept_instances_never_take_a_jobs_place() {
     }
     assert_eq!(world.usage().len(), ended);
     assert_eq!(world.slurm_was_told(), [""; 0]);
-}
-
-/// Waits for a condition that becomes true within moments.
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never {what}");
-        sleep(Duration::from_millis(2));
-    }
 }
 
 /// The tickets in the queue of the first GPU, without the test's own.

@@ -9,6 +9,7 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use common::reuse::{device, eventually, job_of, run};
 use common::{Job, World, at_once, job};
 use gpufrac_core::lease::LeaseState;
 use gpufrac_node::gpu::shared_session;
@@ -28,7 +29,7 @@ struct Daemon(Child);
 impl Daemon {
     fn start(world: &World) -> Daemon {
         let daemon = Daemon(world.command("answer").spawn().unwrap());
-        eventually("it answers", || shared_session::is_there(&world.node().run));
+        eventually("an answer", || shared_session::is_there(&world.node().run));
         daemon
     }
 
@@ -44,38 +45,8 @@ impl Drop for Daemon {
     }
 }
 
-fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "never: {what}");
-        sleep(Duration::from_millis(2));
-    }
-}
-
 fn ready() -> Option<World> {
     common::ready_with(&["H100-80", "H100-80"], "reuse = \"1h\"")
-}
-
-fn job_of(id: u32, uid: u32) -> Job {
-    Job {
-        uid,
-        ..job(id, 0, 25)
-    }
-}
-
-fn device(world: &World, job: Job) -> String {
-    let lease = world.lease(job).unwrap();
-    lease.slice.cuda_device().unwrap().to_owned()
-}
-
-/// Runs a job; returns its MIG device.
-fn run(world: &World, job: Job) -> String {
-    world.prolog(job).ok();
-    world.check(&[]);
-    let device = device(world, job);
-    world.epilog(job).ok();
-    world.check(&[]);
-    device
 }
 
 /// The calls of the daemon since the journal was cleared.

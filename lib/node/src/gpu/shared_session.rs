@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use gpufrac_core::ids::{DeviceMinor, GpuIndex};
@@ -31,8 +32,10 @@ const SOCKET: &str = "socket";
 /// How long a program that holds a GPU waits for an answer. A driver that takes its time takes it for a session of the
 /// program's own as well, so the limit is for a daemon that is stopped.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the daemon waits for the rest of a question.
+/// How long the daemon waits for the rest of a question, and a program for an answer that it can do without.
 const QUESTION_TIME: Duration = Duration::from_secs(1);
+/// How long the daemon waits if the process has no file descriptor or memory for the next question.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the session stays open after the last question.
 const IDLE: Duration = Duration::from_secs(30);
 /// How long the daemon opens no session after one was in the way.
@@ -77,7 +80,7 @@ pub fn instance_use(run: &Path, gpu: &Gpu<'_>, instance: &Instance) -> Option<Op
         gpu_minor: gpu.minor,
         instance: instance.clone(),
     });
-    match ask(run, &question) {
+    match ask(run, &question, PATIENCE) {
         Ok(Answer::Use(found)) => Some(found),
         Ok(Answer::Nothing) | Err(_) => None,
     }
@@ -85,12 +88,12 @@ pub fn instance_use(run: &Path, gpu: &Gpu<'_>, instance: &Instance) -> Option<Op
 
 /// Tells the daemon that its session may keep an instance from being destroyed. Without a daemon nothing happens.
 pub fn end(run: &Path) {
-    let _ = ask(run, &Question::End);
+    let _ = ask(run, &Question::End, QUESTION_TIME);
 }
 
-fn ask(run: &Path, question: &Question) -> io::Result<Answer> {
+fn ask(run: &Path, question: &Question, patience: Duration) -> io::Result<Answer> {
     let mut stream = call(run)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(QUESTION_TIME))?;
     send(&mut stream, question)?;
     receive(&mut stream)
@@ -134,6 +137,9 @@ fn receive<T: for<'a> Deserialize<'a>>(stream: &mut UnixStream) -> io::Result<T>
 pub struct Server {
     listener: UnixListener,
     nvml: PathBuf,
+    session: Option<Session>,
+    /// Until then no session is opened.
+    rests_until: Option<Instant>,
 }
 
 impl Server {
@@ -164,59 +170,53 @@ impl Server {
         Ok(Server {
             listener,
             nvml: nvml.to_owned(),
+            session: None,
+            rests_until: None,
         })
     }
 
     /// Answers one question after the other, without an end.
-    pub fn serve(&self) -> ! {
-        let mut session = None;
-        let mut rests_until = None;
+    pub fn serve(&mut self) -> ! {
         loop {
             match self.listener.accept() {
-                Ok((mut stream, _)) => {
-                    let _ = self.answer(&mut stream, &mut session, &mut rests_until);
+                // A program that gets no answer asks NVML itself.
+                Ok((mut stream, _)) => drop(self.answer(&mut stream)),
+                Err(error) => {
+                    self.session = None;
+                    // Otherwise nobody asked for a while.
+                    if error.kind() != io::ErrorKind::WouldBlock {
+                        sleep(SHORTAGE_PAUSE);
+                    }
                 }
-                // Nobody asked for a while, or the process has no file descriptor to spare.
-                Err(_) => session = None,
             }
         }
     }
 
-    fn answer(
-        &self,
-        stream: &mut UnixStream,
-        session: &mut Option<Session>,
-        rests_until: &mut Option<Instant>,
-    ) -> io::Result<()> {
+    fn answer(&mut self, stream: &mut UnixStream) -> io::Result<()> {
         stream.set_read_timeout(Some(QUESTION_TIME))?;
         stream.set_write_timeout(Some(QUESTION_TIME))?;
         let answer = match receive(stream)? {
             Question::End => {
-                *session = None;
-                *rests_until = Some(Instant::now() + REST);
+                self.session = None;
+                self.rests_until = Some(Instant::now() + REST);
                 Answer::Nothing
             }
-            Question::Use(_) if rests_until.is_some_and(|until| Instant::now() < until) => {
+            Question::Use(_) if self.rests() => Answer::Nothing,
+            Question::Use(subject) => self.use_of(&subject).unwrap_or_else(|_| {
+                // The driver may have been loaded again since the session began.
+                self.session = None;
                 Answer::Nothing
-            }
-            Question::Use(subject) => match self.use_of(&subject, session) {
-                Ok(answer) => answer,
-                Err(_) => {
-                    // The driver may have been loaded again since the session began.
-                    *session = None;
-                    Answer::Nothing
-                }
-            },
+            }),
         };
         send(stream, &answer)
     }
 
-    fn use_of(
-        &self,
-        subject: &Subject,
-        session: &mut Option<Session>,
-    ) -> Result<Answer, NvmlError> {
-        let session = match session {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn use_of(&mut self, subject: &Subject) -> Result<Answer, NvmlError> {
+        let session = match &mut self.session {
             Some(session) => session,
             none => none.insert(Session::open(&self.nvml)?),
         };

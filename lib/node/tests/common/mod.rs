@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where it fails")]
 
 pub mod program;
+pub mod reuse;
 pub mod scene;
 pub mod shares;
 
@@ -672,7 +673,7 @@ pub fn child() {
             }
         },
         Ok(node) if action == "answer" => {
-            let server = shared_session::Server::bind(&node.run, &node.nvml).unwrap();
+            let mut server = shared_session::Server::bind(&node.run, &node.nvml).unwrap();
             server.serve();
         }
         Ok(node) if action == "reap" => {

@@ -1,0 +1,39 @@
+//! Jobs that follow each other in a pool with `reuse`.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Job, World, job};
+
+/// A quarter on the first half, for a user.
+pub fn job_of(id: u32, uid: u32) -> Job {
+    Job {
+        uid,
+        ..job(id, 0, 25)
+    }
+}
+
+/// The MIG device of a job's lease, in any state.
+pub fn device(world: &World, job: Job) -> String {
+    let lease = world.lease(job).unwrap();
+    lease.slice.cuda_device().unwrap().to_owned()
+}
+
+/// Runs a job; returns its MIG device.
+pub fn run(world: &World, job: Job) -> String {
+    world.prolog(job).ok();
+    world.check(&[]);
+    let device = device(world, job);
+    world.epilog(job).ok();
+    world.check(&[]);
+    device
+}
+
+/// Waits for a condition that becomes true within moments.
+pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "never {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
