@@ -92,7 +92,11 @@ impl NodesGres {
                     return None;
                 }
                 if key.eq_ignore_ascii_case("Gres") {
-                    self.0.push(List::read(value, name)?);
+                    let list = List::read(value, name)?;
+                    // A thousand nodes have few lists, and each submission goes through them.
+                    if !self.0.contains(&list) {
+                        self.0.push(list);
+                    }
                 }
             }
         }
@@ -154,6 +158,8 @@ mod tests {
             assert_eq!(known.most(type_name), most, "{type_name}");
         }
         assert_eq!(read("NodeName=a CPUs=1\n"), Some(NodesGres::default()));
+        let alike = "NodeName=a Gres=gpu:t4:1\nNodeName=b Gres=gpu:t4:1\n";
+        assert_eq!(read(alike).unwrap().0.len(), 1);
     }
 
     #[test]
