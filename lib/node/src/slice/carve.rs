@@ -142,9 +142,9 @@ fn carve_each(
                 leases.extend(made);
                 is_new = true;
             }
-            Err(mut error) => {
+            Err(error) => {
                 for other in attempts[..done].iter().rev() {
-                    error = give_back_gpu(other, &mut session, &mut waiting, error);
+                    give_back_gpu(other, &mut session, &mut waiting);
                 }
                 return Err(error);
             }
@@ -158,12 +158,7 @@ fn carve_each(
 
 /// Removes the slice of a GPU after an attempt failed on another GPU of the job. A slice that cannot be removed is marked,
 /// and the job's epilog or the next prolog on the GPU removes it.
-fn give_back_gpu(
-    attempt: &Attempt<'_>,
-    session: &mut Option<Session>,
-    waiting: &mut Waiting<'_>,
-    error: CarveError,
-) -> CarveError {
+fn give_back_gpu(attempt: &Attempt<'_>, session: &mut Option<Session>, waiting: &mut Waiting<'_>) {
     let opened = opened(session, attempt.node).map_err(CarveError::from);
     let given_back = opened.and_then(|session| {
         let locks = attempt.node.locks()?;
@@ -171,7 +166,7 @@ fn give_back_gpu(
     });
     if let Err(failed) = given_back {
         attempt.log.warning(format!(
-            "taking back GPU {} failed: {failed}; the job's epilog does it",
+            "taking back GPU {} failed: {failed}; the job's epilog removes its slice",
             attempt.device.gpu_index
         ));
         if let Err(failed) = release::mark_all(attempt.node, attempt.job.job_id, attempt.log) {
@@ -180,7 +175,6 @@ fn give_back_gpu(
                 .warning(format!("marking the job's slices failed: {failed}"));
         }
     }
-    error
 }
 
 /// The open session, or a new one.
