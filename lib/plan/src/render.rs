@@ -86,6 +86,33 @@ impl<'a> Page<'a> {
         all.filter_map(|judged| Some((judged, judged.bands.as_ref()?)))
     }
 
+    /// The columns of the table of figures: what each candidate is called, and its figures with their bands.
+    fn figures(&self) -> impl Iterator<Item = Vec<String>> {
+        let today = self.plan.today.bands.as_ref();
+        let today = today.map_or(self.gpus, |bands| bands.needed.gpus);
+        self.shown().map(move |(judged, bands)| {
+            let needed = bands.needed;
+            let mut cells = vec![
+                judged.candidate.to_string(),
+                format!("{} ({} to {})", needed.gpus, needed.low, needed.high),
+                times(bands.wait_mean),
+                times(bands.wait_p95),
+                band(bands.allocated, 0),
+                band(bands.utilisation, 1),
+                band(bands.slowed, 1),
+                band(bands.gain, 1),
+            ];
+            cells.extend(self.money(needed.gpus, today));
+            cells
+        })
+    }
+
+    /// The head of the column of jobs that run longer.
+    fn slowed_head(&self) -> String {
+        let percent = 100.0 * (self.options.slow - 1.0);
+        format!("jobs slowed by over {percent:.0} %, %")
+    }
+
     /// The answer in a sentence.
     pub fn answer(&self) -> String {
         let figure = match self.plan.by_wait {
@@ -188,7 +215,7 @@ impl<'a> Page<'a> {
 }
 
 /// `12 (10 to 15)`.
-pub fn band(band: Band, decimals: usize) -> String {
+fn band(band: Band, decimals: usize) -> String {
     let [value, low, high] = [band.value, band.low, band.high].map(|value| number(value, decimals));
     format!("{value} ({low} to {high})")
 }
@@ -213,7 +240,7 @@ pub fn time(seconds: f64) -> String {
 }
 
 /// Times with their band.
-pub fn times(band: Band) -> String {
+fn times(band: Band) -> String {
     format!(
         "{} ({} to {})",
         time(band.value),

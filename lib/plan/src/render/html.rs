@@ -5,7 +5,7 @@ use std::fmt::Write;
 use plotters::style::RGBColor;
 
 use super::chart::{self, COLORS, INK};
-use super::{Page, band, size, time, times};
+use super::{Page, size, time};
 use crate::search::Bands;
 use crate::sums::Band;
 
@@ -119,10 +119,7 @@ fn course(html: &mut String, page: &Page<'_>) {
 
 fn table(html: &mut String, page: &Page<'_>) {
     html.push_str("<h2>Figures</h2>\n<div class=\"wide\"><table><thead><tr>");
-    let slowed = format!(
-        "jobs slowed by over {:.0} %, %",
-        100.0 * (page.options.slow - 1.0)
-    );
+    let slowed = page.slowed_head();
     let mut heads = vec![
         "",
         "GPUs",
@@ -140,25 +137,7 @@ fn table(html: &mut String, page: &Page<'_>) {
         let _ = write!(html, "<th>{head}</th>");
     }
     html.push_str("</tr></thead><tbody>\n");
-    let today = page
-        .plan
-        .today
-        .bands
-        .as_ref()
-        .map_or(page.gpus, |bands| bands.needed.gpus);
-    for (judged, bands) in page.shown() {
-        let needed = bands.needed;
-        let mut cells = vec![
-            judged.candidate.to_string(),
-            format!("{} ({} to {})", needed.gpus, needed.low, needed.high),
-            times(bands.wait_mean),
-            times(bands.wait_p95),
-            band(bands.allocated, 0),
-            band(bands.utilisation, 1),
-            band(bands.slowed, 1),
-            band(bands.gain, 1),
-        ];
-        cells.extend(page.money(needed.gpus, today));
+    for cells in page.figures() {
         row(html, &cells);
     }
     html.push_str("</tbody></table></div>\n");

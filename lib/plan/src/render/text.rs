@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Page, band, size, time, times};
+use super::{Page, size, time};
 
 /// One page.
 pub fn text(page: &Page<'_>) -> String {
@@ -49,34 +49,11 @@ fn table(text: &mut String, page: &Page<'_>) {
         .map(str::to_owned)
         .to_vec(),
     ];
-    columns[0][6] = format!(
-        "jobs slowed by over {:.0} %, %",
-        100.0 * (page.options.slow - 1.0)
-    );
+    columns[0][6] = page.slowed_head();
     if page.rate.is_some() {
         columns[0].push("saved".to_owned());
     }
-    let today = page
-        .plan
-        .today
-        .bands
-        .as_ref()
-        .map_or(page.gpus, |bands| bands.needed.gpus);
-    for (judged, bands) in page.shown() {
-        let needed = bands.needed;
-        let mut column = vec![
-            judged.candidate.to_string(),
-            format!("{} ({} to {})", needed.gpus, needed.low, needed.high),
-            times(bands.wait_mean),
-            times(bands.wait_p95),
-            band(bands.allocated, 0),
-            band(bands.utilisation, 1),
-            band(bands.slowed, 1),
-            band(bands.gain, 1),
-        ];
-        column.extend(page.money(needed.gpus, today));
-        columns.push(column);
-    }
+    columns.extend(page.figures());
     let rows = columns.iter().map(Vec::len).min().unwrap_or(0);
     let widths: Vec<usize> = columns
         .iter()
