@@ -79,12 +79,6 @@ impl Owner {
             false => Owner::Others,
         }
     }
-
-    /// Whether a summary of gpufrac may take the place of the text.
-    #[must_use]
-    pub fn may_be_replaced(self) -> bool {
-        matches!(self, Owner::Nobody | Owner::Gpufrac)
-    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
