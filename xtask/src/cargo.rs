@@ -26,7 +26,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     let line = line(command);
     let status = command
         .status()
-        .with_context(|| format!("cannot start `{line}`"))?;
+        .with_context(|| format!("starting `{line}` failed"))?;
     if !status.success() {
         bail!("`{line}` failed ({status})");
     }

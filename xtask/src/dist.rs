@@ -167,7 +167,7 @@ fn multiarch() -> Result<String> {
     let output = Command::new("gcc")
         .arg("-print-multiarch")
         .output()
-        .context("cannot start gcc; give --plugin-dir")?;
+        .context("starting gcc failed; give --plugin-dir")?;
     let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     if name.is_empty() {
         bail!("gcc knows no multiarch name here; give --plugin-dir");
@@ -182,7 +182,7 @@ impl Tree<'_> {
         let to = self.0.join(to.strip_prefix("/").unwrap_or(to));
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
+                .with_context(|| format!("creating {} failed", folder.display()))?;
         }
         // The tree may be that of a running Slurm.
         Ok(gpufrac_lab::install(from, &to, mode)?)
@@ -196,7 +196,7 @@ pub(crate) fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
         return Ok(files);
     }
     let entries =
-        fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+        fs::read_dir(folder).with_context(|| format!("reading {} failed", folder.display()))?;
     for entry in entries {
         let path = entry?.path();
         if path.is_dir() {

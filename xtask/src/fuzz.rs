@@ -112,7 +112,7 @@ fn host() -> Result<String> {
     let said = Command::new("rustc")
         .arg("-vV")
         .output()
-        .context("cannot start rustc")?;
+        .context("starting rustc failed")?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     let line = said.lines().find_map(|line| line.strip_prefix("host: "));
     line.map(str::to_owned).context("`rustc -vV` says no host")
@@ -138,7 +138,7 @@ fn fuzz(program: &Path, target: &str, seconds: u32) -> Result<Outcome> {
         .args([&corpus, &root().join("tests/fuzz/seeds").join(target)])
         .stdin(Stdio::null())
         .output()
-        .with_context(|| format!("cannot start {}", program.display()))?;
+        .with_context(|| format!("starting {} failed", program.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     let found = files(&findings)?;
     if !output.status.success() {

@@ -215,10 +215,10 @@ fn release_of(name: &str) -> Result<&'static str> {
 fn folder(release: &str, suffix: &str, packages: &str) -> Result<PathBuf> {
     let cache = cache()?;
     let name = format!("{release}{suffix}");
-    fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    fs::create_dir_all(&cache).with_context(|| format!("creating {} failed", cache.display()))?;
     let lock = cache.join(format!("{name}.lock"));
     let file =
-        fs::File::create(&lock).with_context(|| format!("cannot make {}", lock.display()))?;
+        fs::File::create(&lock).with_context(|| format!("creating {} failed", lock.display()))?;
     let _lock = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
     let (ready, partial) = (cache.join(&name), cache.join(format!("{name}.partial")));
     let has = fs::read_to_string(ready.join(STAMP)).unwrap_or_default();
@@ -226,7 +226,7 @@ fn folder(release: &str, suffix: &str, packages: &str) -> Result<PathBuf> {
         return Ok(ready);
     }
     for old in [&ready, &partial].into_iter().filter(|old| old.exists()) {
-        fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        fs::remove_dir_all(old).with_context(|| format!("removing {} failed", old.display()))?;
     }
     println!(
         "downloading Debian {release} with Slurm into {}",

@@ -78,7 +78,7 @@ fn is_root() -> Result<bool> {
     let output = Command::new("id")
         .arg("-u")
         .output()
-        .context("cannot start `id`")?;
+        .context("starting `id` failed")?;
     Ok(output.stdout.trim_ascii() == b"0")
 }
 
@@ -92,9 +92,9 @@ impl Policy {
         let ours = !Path::new(POLICY).exists();
         if ours {
             fs::write(POLICY, "#!/bin/sh\nexit 101\n")
-                .with_context(|| format!("cannot write {POLICY}"))?;
+                .with_context(|| format!("writing {POLICY} failed"))?;
             fs::set_permissions(POLICY, fs::Permissions::from_mode(0o755))
-                .with_context(|| format!("cannot set the mode of {POLICY}"))?;
+                .with_context(|| format!("setting the mode of {POLICY} failed"))?;
         }
         Ok(Self { ours })
     }
@@ -105,7 +105,7 @@ impl Drop for Policy {
         if self.ours
             && let Err(error) = fs::remove_file(POLICY)
         {
-            eprintln!("cannot remove {POLICY}: {error}");
+            eprintln!("removing {POLICY} failed: {error}");
         }
     }
 }

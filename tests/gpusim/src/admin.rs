@@ -16,7 +16,7 @@ use nvidia_ml::store::{Store, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// A device node that cannot be held.
-    #[error("cannot hold `{}`: {source}", path.display())]
+    #[error("holding `{}` failed: {source}", path.display())]
     Hold {
         /// The node.
         path: PathBuf,

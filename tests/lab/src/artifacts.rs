@@ -38,7 +38,7 @@ pub(crate) fn build_folder() -> Result<PathBuf, LabError> {
         return Ok(folder.into());
     }
     let program = std::env::current_exe().map_err(LabError::file(
-        "cannot find the running program",
+        "finding the running program",
         "/proc/self/exe",
     ))?;
     program
@@ -82,7 +82,7 @@ pub(crate) fn install_plugins(build: &Path, folder: &Folder) -> Result<(), LabEr
 pub(crate) fn install_mps_standin(build: &Path, folder: &Folder) -> Result<(), LabError> {
     let program = folder.mps_standin();
     if let Some(place) = program.parent() {
-        fs::create_dir_all(place).map_err(LabError::file("cannot make", place))?;
+        fs::create_dir_all(place).map_err(LabError::file("creating", place))?;
     }
     place(&build.join("mps-standin"), &program)
 }
@@ -123,7 +123,7 @@ fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     let from = built(from.to_path_buf())?;
     match fs::remove_file(to) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(LabError::file("cannot replace", to)(error));
+            return Err(LabError::file("replacing", to)(error));
         }
         _ => {}
     }

@@ -69,7 +69,7 @@ impl CgroupVersion {
                 })?;
                 // systemd creates it if it runs. The slice stays, because another lab may be about to use it.
                 let slice = mount.join("system.slice");
-                fs::create_dir_all(&slice).map_err(LabError::file("cannot make", &slice))
+                fs::create_dir_all(&slice).map_err(LabError::file("creating", &slice))
             }
         }
     }
@@ -181,7 +181,7 @@ pub(crate) fn remove(node: &str) -> Result<(), LabError> {
                 && group.exists()
             {
                 problem = Some(LabError::File {
-                    action: "cannot remove",
+                    action: "removing",
                     path: group,
                     reason,
                 });
@@ -234,7 +234,7 @@ impl Lab {
             });
         };
         let path = group.join("cgroup.procs");
-        fs::write(&path, pid.to_string()).map_err(LabError::file("cannot write", &path))
+        fs::write(&path, pid.to_string()).map_err(LabError::file("writing", &path))
     }
 }
 

@@ -74,10 +74,8 @@ fn start_as(
         .create(true)
         .append(true)
         .open(&path)
-        .map_err(LabError::file("cannot open", &path))?;
-    let errors = log
-        .try_clone()
-        .map_err(LabError::file("cannot open", &path))?;
+        .map_err(LabError::file("opening", &path))?;
+    let errors = log.try_clone().map_err(LabError::file("opening", &path))?;
     let failed = |reason| LabError::Start {
         program: program.into(),
         reason,
@@ -119,7 +117,7 @@ pub(crate) fn munged(folder: &Folder) -> Result<Daemon, LabError> {
         let mut bytes = [0_u8; 128];
         read_random(&mut bytes)?;
         write(&key, "", 0o400)?;
-        fs::write(&key, bytes).map_err(LabError::file("cannot write", &key))?;
+        fs::write(&key, bytes).map_err(LabError::file("writing", &key))?;
     }
     let option = |name: &str, file: &str| format!("--{name}={}", place.join(file).display());
     let socket = place.join("socket");
@@ -168,7 +166,7 @@ fn read_random(bytes: &mut [u8]) -> Result<(), LabError> {
     let path = Path::new("/dev/urandom");
     fs::File::open(path)
         .and_then(|mut file| file.read_exact(bytes))
-        .map_err(LabError::file("cannot read", path))
+        .map_err(LabError::file("reading", path))
 }
 
 /// Starts slurmctld, which recovers the state of an earlier one.

@@ -11,9 +11,9 @@ use crate::patience::Patience;
 #[derive(thiserror::Error)]
 pub enum LabError {
     /// A file or folder could not be read or written.
-    #[error("{action} {}: {reason}", path.display())]
+    #[error("{action} {} failed: {reason}", path.display())]
     File {
-        /// The operation, as a verb.
+        /// The operation: `reading`.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -22,7 +22,7 @@ pub enum LabError {
     },
     /// A program could not be started.
     #[error(
-        "cannot start `{program}`: {reason}\nhint: `cargo xtask setup` installs what is missing"
+        "starting `{program}` failed: {reason}\nhint: `cargo xtask setup` installs what is missing"
     )]
     Start {
         /// The program.

@@ -154,9 +154,9 @@ impl Folder {
             ]);
         }
         for (path, mode) in places {
-            fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
+            fs::create_dir_all(&path).map_err(LabError::file("creating", &path))?;
             fs::set_permissions(&path, fs::Permissions::from_mode(mode))
-                .map_err(LabError::file("cannot set the mode of", &path))?;
+                .map_err(LabError::file("setting the mode of", &path))?;
         }
         Ok(())
     }
@@ -205,9 +205,9 @@ fn read_lossy(path: &Path) -> Option<String> {
 
 /// Writes `text` to `path` with `mode`.
 pub(crate) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
-    fs::write(path, text).map_err(LabError::file("cannot write", path))?;
+    fs::write(path, text).map_err(LabError::file("writing", path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
-        .map_err(LabError::file("cannot set the mode of", path))
+        .map_err(LabError::file("setting the mode of", path))
 }
 
 #[cfg(test)]

@@ -79,8 +79,8 @@ struct ComputeState {
 impl Lab {
     fn simulator(&self, node: &str) -> Result<NodeState, LabError> {
         let path = self.folder().gpus(node).join("state/node.json");
-        let text = fs::read(&path).map_err(LabError::file("cannot read", &path))?;
-        serde_json::from_slice(&text).map_err(|e| LabError::file("cannot read", &path)(e.into()))
+        let text = fs::read(&path).map_err(LabError::file("reading", &path))?;
+        serde_json::from_slice(&text).map_err(|e| LabError::file("reading", &path)(e.into()))
     }
 
     /// The MIG instances of a node, sorted by position.
@@ -157,7 +157,7 @@ impl Lab {
         let entries = match fs::read_dir(&place) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(leases),
-            Err(error) => return Err(LabError::file("cannot read", place)(error)),
+            Err(error) => return Err(LabError::file("reading", place)(error)),
         };
         for entry in entries.flatten() {
             // Only complete files: a file that is being written has a name that is not a lease's.
@@ -210,7 +210,7 @@ fn read_lease(path: &Path) -> Result<Option<Lease>, LabError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(LabError::file("cannot read", path)(error)),
+        Err(error) => return Err(LabError::file("reading", path)(error)),
     };
     Lease::parse(&text)
         .map(Some)

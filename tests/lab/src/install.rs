@@ -19,7 +19,7 @@ pub fn install(from: &Path, to: &Path, mode: u32) -> Result<(), LabError> {
     name.push(".new");
     let new = to.with_file_name(name);
     let written = write(from, &new, mode)
-        .and_then(|()| fs::rename(&new, to).map_err(LabError::file("cannot replace", to)));
+        .and_then(|()| fs::rename(&new, to).map_err(LabError::file("replacing", to)));
     if written.is_err() {
         // A file that a killed run left is removed by the next run.
         let _ = fs::remove_file(&new);
@@ -30,17 +30,17 @@ pub fn install(from: &Path, to: &Path, mode: u32) -> Result<(), LabError> {
 fn write(from: &Path, new: &Path, mode: u32) -> Result<(), LabError> {
     match fs::remove_file(new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(LabError::file("cannot remove", new)(error));
+            return Err(LabError::file("removing", new)(error));
         }
         _ => {}
     }
-    let mut source = File::open(from).map_err(LabError::file("cannot read", from))?;
-    let mut file = File::create_new(new).map_err(LabError::file("cannot make", new))?;
+    let mut source = File::open(from).map_err(LabError::file("reading", from))?;
+    let mut file = File::create_new(new).map_err(LabError::file("creating", new))?;
     std::io::copy(&mut source, &mut file)
         .and_then(|_| file.set_permissions(fs::Permissions::from_mode(mode)))
         // A crash of the machine must not leave an empty plugin under the final name.
         .and_then(|()| file.sync_all())
-        .map_err(LabError::file("cannot write", new))
+        .map_err(LabError::file("writing", new))
 }
 
 #[cfg(test)]

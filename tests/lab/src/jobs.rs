@@ -285,7 +285,7 @@ impl Lab {
     /// There is no such file.
     pub fn output(&self, job: JobId) -> Result<String, LabError> {
         let path = self.folder().work().join(format!("slurm-{job}.out"));
-        std::fs::read_to_string(&path).map_err(LabError::file("cannot read", path))
+        std::fs::read_to_string(&path).map_err(LabError::file("reading", path))
     }
 }
 

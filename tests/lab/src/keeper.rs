@@ -62,7 +62,7 @@ pub fn keep(mut pipe: impl Read, root: &Path) -> Result<(), LabError> {
     match pipe.read_to_end(&mut words) {
         Ok(_) if words == GOODBYE => return Ok(()),
         Ok(_) => {}
-        Err(reason) => return Err(LabError::file("cannot read the pipe of", root)(reason)),
+        Err(reason) => return Err(LabError::file("reading the pipe of", root)(reason)),
     }
     let mut failure = None;
     // Processes that the lab's program started just before may still write to the folder.
@@ -88,7 +88,7 @@ fn stop(root: &Path) -> Result<(), LabError> {
     // The program was killed before the lab had written or started anything; only an empty folder can be its own.
     match std::fs::remove_dir(root) {
         Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-            Err(LabError::file("cannot remove", root)(error))
+            Err(LabError::file("removing", root)(error))
         }
         _ => Ok(()),
     }

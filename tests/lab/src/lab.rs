@@ -44,9 +44,8 @@ impl Record {
     pub fn read(folder: &Folder) -> Result<Self, LabError> {
         let path = folder.record();
         let text =
-            fs::read_to_string(&path).map_err(LabError::file("no lab here: cannot read", &path))?;
-        serde_json::from_str(&text)
-            .map_err(|error| LabError::file("cannot read", &path)(error.into()))
+            fs::read_to_string(&path).map_err(LabError::file("no lab here: reading", &path))?;
+        serde_json::from_str(&text).map_err(|error| LabError::file("reading", &path)(error.into()))
     }
 }
 
@@ -117,7 +116,7 @@ impl Lab {
             up: true,
         };
         fs::create_dir_all(lab.folder.root())
-            .map_err(LabError::file("cannot make", lab.folder.root()))?;
+            .map_err(LabError::file("creating", lab.folder.root()))?;
         lab.save()?;
         lab.folder.create(&[])?;
         Ok(lab)
@@ -186,7 +185,7 @@ impl Lab {
 
     /// Mounts a tmpfs until the lab's end.
     pub(crate) fn mount_tmpfs(&mut self, path: PathBuf) -> Result<(), LabError> {
-        fs::create_dir_all(&path).map_err(LabError::file("cannot make", &path))?;
+        fs::create_dir_all(&path).map_err(LabError::file("creating", &path))?;
         // The record is written first, because an absent mount can be recognised later.
         self.record.mounts.push(path.clone());
         self.save()?;
@@ -198,16 +197,16 @@ impl Lab {
             flags,
             Some("mode=0755"),
         )
-        .map_err(|error| LabError::file("cannot mount a tmpfs on", &path)(error.into()))
+        .map_err(|error| LabError::file("mounting a tmpfs on", &path)(error.into()))
     }
 
     fn save(&self) -> Result<(), LabError> {
         let text = serde_json::to_string_pretty(&self.record)
-            .map_err(|error| LabError::file("cannot write", self.folder.record())(error.into()))?;
+            .map_err(|error| LabError::file("writing", self.folder.record())(error.into()))?;
         // Replaced as a whole, because the keeper may read it at any moment.
         let next = self.folder.record().with_extension("next");
         write(&next, &text, 0o644)?;
-        fs::rename(&next, self.folder.record()).map_err(LabError::file("cannot rename", &next))
+        fs::rename(&next, self.folder.record()).map_err(LabError::file("renaming", &next))
     }
 
     /// Names of daemons that ended unexpectedly.
@@ -323,7 +322,7 @@ impl Lab {
             .folder
             .log()
             .join(format!("{}.out", daemons::reaper_name(node)));
-        fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))
+        fs::read_to_string(&path).map_err(LabError::file("reading", &path))
     }
 
     /// The process id of a daemon that the lab started.
@@ -440,7 +439,7 @@ fn remove(root: &Path) -> Result<(), LabError> {
         failure.is_none() || !root.exists()
     });
     match failure {
-        Some(error) if root.exists() => Err(LabError::file("cannot remove", root)(error)),
+        Some(error) if root.exists() => Err(LabError::file("removing", root)(error)),
         _ => Ok(()),
     }
 }
@@ -466,7 +465,7 @@ fn end(folder: &Folder, record: &Record) -> Result<(), LabError> {
         match umount2(path, MntFlags::MNT_DETACH) {
             // Nothing is mounted there, or the folder does not exist.
             Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => {}
-            Err(error) => return Err(LabError::file("cannot unmount", path)(error.into())),
+            Err(error) => return Err(LabError::file("unmounting", path)(error.into())),
         }
     }
     for node in &record.nodes {

@@ -25,7 +25,7 @@ pub struct Listed {
 /// # Errors
 /// `place` cannot be read.
 pub fn list(place: &Path) -> Result<Vec<Listed>, LabError> {
-    let entries = fs::read_dir(place).map_err(LabError::file("cannot read", place))?;
+    let entries = fs::read_dir(place).map_err(LabError::file("reading", place))?;
     let listed = |entry: fs::DirEntry| {
         let folder = Folder::new(entry.path());
         let record = Record::read(&folder).ok()?;

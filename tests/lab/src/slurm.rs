@@ -48,7 +48,7 @@ impl Release {
     /// They do not exist, or have no version number.
     pub fn read(include: &Path) -> Result<Self, LabError> {
         let path = include.join("slurm/slurm_version.h");
-        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
+        let text = fs::read_to_string(&path).map_err(LabError::file("reading", &path))?;
         text.lines()
             .find_map(|line| line.strip_prefix("#define SLURM_VERSION_NUMBER"))
             .and_then(|value| u32::from_str_radix(value.trim().trim_start_matches("0x"), 16).ok())
@@ -169,7 +169,7 @@ impl Slurm {
             Place::Root(root) => root.join("usr/lib"),
             Place::Prefix(prefix) => return Ok(prefix.join("lib/slurm")),
         };
-        let entries = fs::read_dir(&place).map_err(LabError::file("cannot read", &place))?;
+        let entries = fs::read_dir(&place).map_err(LabError::file("reading", &place))?;
         entries
             .flatten()
             .find(|entry| entry.path().join("slurm-wlm/select_cons_tres.so").exists())
@@ -195,7 +195,7 @@ impl Slurm {
             Place::Prefix(prefix) => {
                 let link = folder.prefix();
                 std::os::unix::fs::symlink(prefix, &link)
-                    .map_err(LabError::file("cannot make", &link))?;
+                    .map_err(LabError::file("creating", &link))?;
                 return Ok(None);
             }
         };
@@ -220,8 +220,7 @@ impl Slurm {
         })?;
         let link = folder.namespace();
         let namespace = format!("/proc/{}/ns/mnt", daemon.process.pid);
-        std::os::unix::fs::symlink(namespace, &link)
-            .map_err(LabError::file("cannot make", &link))?;
+        std::os::unix::fs::symlink(namespace, &link).map_err(LabError::file("creating", &link))?;
         Ok(Some(daemon))
     }
 }

@@ -92,10 +92,7 @@ impl LabBuilder {
         let temporary = tempfile::Builder::new()
             .prefix("gpufrac-lab-")
             .tempdir()
-            .map_err(LabError::file(
-                "cannot make a folder in",
-                std::env::temp_dir(),
-            ))?;
+            .map_err(LabError::file("creating a folder in", std::env::temp_dir()))?;
         // The lab itself decides whether the folder is removed; it is kept after a failure.
         Ok((Folder::new(temporary.keep()), Keeping::AfterPanic))
     }
@@ -149,7 +146,7 @@ impl LabBuilder {
         }
         if self.shared {
             let shared = folder.shared();
-            fs::create_dir_all(&shared).map_err(LabError::file("cannot make", &shared))?;
+            fs::create_dir_all(&shared).map_err(LabError::file("creating", &shared))?;
             paths.push(("shared", shared));
         }
         let mut pools = match &self.pools {
@@ -233,7 +230,7 @@ impl LabBuilder {
             write(&folder.bin().join(name), &text, 0o755)?;
         }
         let host = nix::unistd::gethostname()
-            .map_err(|e| LabError::file("cannot get the name of", "this host")(e.into()))?;
+            .map_err(|e| LabError::file("reading the name of", "this host")(e.into()))?;
         let mut partitions = self.partitions.clone();
         for (_, options) in &mut partitions {
             *options = with_nodes(options, nodes);
@@ -276,7 +273,7 @@ impl LabBuilder {
         write(&log, "", 0o644)?;
         for path in [&state, &log] {
             chown(path, Some(user.uid), Some(user.gid))
-                .map_err(LabError::file("cannot give away", path))?;
+                .map_err(LabError::file("giving away", path))?;
         }
         let lines = format!(
             "SlurmUser={}\nSlurmctldPidFile={}\n",
@@ -307,7 +304,7 @@ impl LabBuilder {
             return Ok(None);
         }
         let path = folder.gpufrac_conf();
-        let text = fs::read_to_string(&path).map_err(LabError::file("cannot read", &path))?;
+        let text = fs::read_to_string(&path).map_err(LabError::file("reading", &path))?;
         Config::parse(&text, &path.display().to_string())
             .map(Some)
             .map_err(|errors| LabError::Unexpected {
@@ -369,7 +366,7 @@ impl LabBuilder {
                 let path = lab.folder().devices(node).join(format!("half{minor}"));
                 let id = makedev(PLACEHOLDER_MAJOR, minor);
                 mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), id)
-                    .map_err(|e| LabError::file("cannot make", &path)(e.into()))?;
+                    .map_err(|e| LabError::file("creating", &path)(e.into()))?;
             }
         }
         Ok(())

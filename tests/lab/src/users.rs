@@ -32,7 +32,7 @@ const CANDIDATES: [&str; 6] = ["games", "news", "mail", "lp", "uucp", "backup"];
 /// At least two users of the machine that are not root.
 pub(crate) fn unprivileged() -> Result<Vec<User>, LabError> {
     let passwd =
-        fs::read_to_string("/etc/passwd").map_err(LabError::file("cannot read", "/etc/passwd"))?;
+        fs::read_to_string("/etc/passwd").map_err(LabError::file("reading", "/etc/passwd"))?;
     let entry = |wanted: &str| {
         passwd.lines().find_map(|line| {
             let fields: Vec<_> = line.split(':').collect();

@@ -24,7 +24,8 @@ impl Meter {
         };
         let own = Path::new(ACCOUNTS).join(own);
         let meter = Meter(own.join(format!("gpufrac-bench-{}-{name}", std::process::id())));
-        fs::create_dir(&meter.0).with_context(|| format!("cannot make {}", meter.0.display()))?;
+        fs::create_dir(&meter.0)
+            .with_context(|| format!("creating {} failed", meter.0.display()))?;
         enter(&meter.0)?;
         let started = start();
         enter(&own)?;
@@ -49,7 +50,7 @@ impl Drop for Meter {
 fn enter(group: &Path) -> Result<()> {
     let path = group.join("cgroup.procs");
     fs::write(&path, std::process::id().to_string())
-        .with_context(|| format!("cannot write {}", path.display()))
+        .with_context(|| format!("writing {} failed", path.display()))
 }
 
 /// This process's group in the text of /proc/self/cgroup, below the mount.

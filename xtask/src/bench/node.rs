@@ -117,7 +117,7 @@ fn version_of(nvidia_smi: &Path) -> Result<String> {
     let output = Command::new(nvidia_smi)
         .arg("--help")
         .output()
-        .with_context(|| format!("cannot start {}", nvidia_smi.display()))?;
+        .with_context(|| format!("starting {} failed", nvidia_smi.display()))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let version = text
         .lines()
@@ -194,7 +194,7 @@ pub(super) fn run(command: &mut Command) -> Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .and_then(std::process::Child::wait_with_output)
-        .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        .with_context(|| format!("starting {:?} failed", command.get_program()))?;
     if !output.status.success() {
         bail!(
             "{:?} ended with {}\n{}",
