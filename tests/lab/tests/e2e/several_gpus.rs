@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, User};
 
-use crate::shared_devices::{Seen, finish, ready, release, run, start, submit};
+use crate::shared_devices::{
+    SEE, Seen, control, finish, ready, release, run, start, start_with_control, submit,
+};
 use crate::uniform::QUARTERS;
 use crate::{since, wait_until_put_back};
 
@@ -304,8 +306,27 @@ nodes = "@NODES@"
 /// The job has plain GPUs: all of them, and no capability.
 #[test]
 fn four_gpus_without_mig_come_from_gpus_of_pieces_or_shares() -> Result<(), LabError> {
-    for (model, pools) in [("H100-80", BARE), ("L40S-48", TIMESLICE)] {
-        let lab = start(Lab::builder().gpus(model, 4).pools(pools))?;
+    let shares = |lines: &str| TIMESLICE.replace("mechanism = \"timeslice\"", lines);
+    let place = crate::timeslice_and_hami::folder();
+    let library = crate::timeslice_and_hami::build(place.path(), "vgpu");
+    let hami = format!("mechanism = \"hami\"\nlibrary = \"{library}\"");
+    let mut kinds = vec![
+        ("H100-80", BARE.to_owned(), None),
+        ("L40S-48", TIMESLICE.to_owned(), None),
+        ("L40S-48", shares(&hami), None),
+    ];
+    if let Some(control) = control() {
+        for tenancy in ["shared", "private"] {
+            let mps = format!("mechanism = \"mps\"\ntenancy = \"{tenancy}\"");
+            kinds.push(("L40S-48", shares(&mps), Some(control.clone())));
+        }
+    }
+    for (model, pools, control) in kinds {
+        let builder = Lab::builder().gpus(model, 4).pools(&pools);
+        let lab = match control {
+            Some(control) => start_with_control(builder, &control)?,
+            None => start(builder)?,
+        };
         let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
         let piece = run(&lab, user, &["--gres=gpufrac:0.25"])?.0;
         let four = submit(&lab, user, &["--gres=gpufrac:4"])?;
@@ -325,4 +346,134 @@ fn four_gpus_without_mig_come_from_gpus_of_pieces_or_shares() -> Result<(), LabE
         lab.expect_nothing_left()?;
     }
     Ok(())
+}
+
+/// GPU 0 is nobody's, GPUs 1 and 2 are lent whole or in pieces, GPU 3 is halves for another partition.
+const MIXED: &str = r#"
+[pool.change]
+mechanism = "mig"
+layout = "uniform"
+menu = ["1/2"]
+gpu = "H100-80"
+partitions = ["gpu"]
+nodes = "@NODES@"
+gpus = [1, 2]
+
+[pool.halves]
+mechanism = "mig"
+layout = "halves"
+gpu = "H100-80"
+partitions = ["small"]
+nodes = "@NODES@"
+gpus = [3]
+"#;
+
+#[test]
+fn only_the_pools_gpus_of_a_mixed_node_are_lent() -> Result<(), LabError> {
+    let builder = Lab::builder()
+        .gpu_list(&["H100-80", "H100-80:mig", "H100-80:mig", "H100-80:mig"])
+        .partition("small", "")
+        .plain_gpu("own", 0);
+    let lab = start(builder.pools(MIXED))?;
+    let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
+    let gpus = |job| -> Result<Vec<usize>, LabError> {
+        let mut leases = lab.leases_of(node, job)?;
+        leases.sort_by_key(|lease| lease.slice.gpu_index);
+        let gpus = leases.iter().map(|lease| lease.slice.gpu_index.position());
+        Ok(gpus.collect())
+    };
+    let quarter = run(&lab, user, &["-p", "small", "--gres=gpufrac:0.25"])?.0;
+    let half = run(&lab, user, &["-p", "gpu", "--gres=gpufrac:0.5"])?.0;
+    // Slurm before 23.11 cannot count two of the GPUs: others of the node have units, too.
+    if since(23, 11)? {
+        let two = submit(&lab, user, &["-p", "gpu", "--gres=gpufrac:2"])?;
+        waits(&lab, two)?;
+        finish(&lab, half)?;
+        let seen = ready(&lab, two)?;
+        assert_eq!(gpus(two)?, [1, 2]);
+        let nodes = seen.devices.iter().filter(|name| !name.contains("cap"));
+        let nodes: Vec<&String> = nodes.collect();
+        assert_eq!(nodes, ["nvidia1", "nvidia2"], "{seen:?}");
+        finish(&lab, two)?;
+    } else {
+        finish(&lab, half)?;
+    }
+    // Alone on the node, beside GPUs that are not for this partition.
+    let alone = submit(
+        &lab,
+        user,
+        &["-p", "gpu", "--exclusive", "--gres=gpufrac:2"],
+    )?;
+    waits(&lab, alone)?;
+    finish(&lab, quarter)?;
+    let seen = ready(&lab, alone)?;
+    assert_eq!(gpus(alone)?, [1, 2]);
+    assert!(!seen.devices.contains(&"nvidia3".to_owned()), "{seen:?}");
+    assert_eq!(seen.get("GPUFRAC_FRACTION"), "2");
+    finish(&lab, alone)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
+}
+
+/// Each task of an array, each component of a het job and a suspended job has its own GPUs.
+#[test]
+fn arrays_het_jobs_and_suspended_jobs_have_several_gpus() -> Result<(), LabError> {
+    let builder = Lab::builder().nodes(2).gpus("H100-80", 2);
+    let lab = start(builder.pools(pools()?))?;
+    let (user, nodes) = (&lab.users()[0], lab.nodes().to_vec());
+
+    let devices = "echo $CUDA_VISIBLE_DEVICES > devices-$SLURM_ARRAY_TASK_ID";
+    let wrap = format!("--wrap={devices}");
+    let array = lab.sbatch(user, &["--array=0-5", "--gres=gpufrac:2", &wrap])?;
+    let tasks = lab.wait("the array ended", Duration::from_secs(120), || {
+        let tasks = lab.show_job(array)?;
+        let over = !tasks.iter().any(gpufrac_lab::Job::is_active);
+        Ok(over.then_some(tasks))
+    })?;
+    assert_eq!(tasks.len(), 6);
+    let mut uuids = Vec::new();
+    for (index, task) in tasks.iter().enumerate() {
+        assert_eq!(task.state(), "COMPLETED", "{task:?}");
+        let path = lab.folder().work().join(format!("devices-{index}"));
+        let seen = std::fs::read_to_string(path).expect("what the task saw");
+        uuids.extend(seen.trim().split(',').map(str::to_owned));
+    }
+    uuids.sort();
+    uuids.dedup();
+    assert_eq!(uuids.len(), 12, "two instances of its own for each task");
+
+    let script = format!(
+        "#!/bin/sh\n#SBATCH -N1 -n1 --gres=gpufrac:2\n#SBATCH hetjob\n#SBATCH -N1 -n1 --gres=gpufrac:1\n\
+         srun --het-group=0,1 sh -c 'echo $GPUFRAC_FRACTION $CUDA_VISIBLE_DEVICES'\n{SEE}\n"
+    );
+    let script = lab.write_work("het.sh", &script)?;
+    let first = lab.sbatch(user, &[&script.display().to_string()])?;
+    let second = JobId(first.0 + 1);
+    let seen = ready(&lab, first)?;
+    let mut expected = Vec::new();
+    for (component, gpus) in [(first, 2), (second, 1)] {
+        let node = lab.job(component)?.field("NodeList").to_owned();
+        let devices = held(&lab, &node, component)?;
+        assert_eq!(devices.len(), gpus);
+        expected.push(format!("{gpus} {}", devices.join(",")));
+    }
+    assert_eq!(seen.get("GPUFRAC_FRACTION"), "2");
+    finish(&lab, first)?;
+    let output = lab.output(first)?;
+    let mut seen: Vec<&str> = output.lines().collect();
+    seen.sort_by(|a, b| b.cmp(a));
+    assert_eq!(seen, expected);
+    lab.wait_until_empty(Duration::from_secs(60))?;
+
+    let job = run(&lab, user, &["-w", &nodes[0], "--gres=gpufrac:2"])?.0;
+    let gpus = held(&lab, &nodes[0], job)?;
+    for (word, state) in [("suspend", "SUSPENDED"), ("resume", "RUNNING")] {
+        let done = lab.command("scontrol").args([word, &job.to_string()]);
+        done.stdout()?;
+        lab.wait_for_state(job, &[state])?;
+        assert_eq!(held(&lab, &nodes[0], job)?, gpus, "{state}");
+    }
+    finish(&lab, job)?;
+    assert_eq!(lab.drained_nodes()?, Vec::<String>::new());
+    lab.expect_nothing_left()
 }
