@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Ended, at_once, job, job_of_tasks, ready};
+use common::{Ended, at_once, job, job_of_tasks, ready, ready_with};
 use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_node::state::without;
 use proptest::prelude::*;
@@ -67,6 +67,20 @@ fn a_job_gets_no_more_than_slurm_allocated() {
         assert!(lease.confirmed && !lease.whole_device);
         world.epilog(job(9, 0, 50)).ok();
     }
+}
+
+/// The message has the name that an admin sees in Slurm.
+#[test]
+fn a_wrong_count_is_told_by_the_name_that_slurm_counts() {
+    let more = "[gres]\nname = \"frac\"\n";
+    let Some(world) = ready_with(&["H100-80"], more) else {
+        return;
+    };
+    let tres = "gres/frac:50,gres/shard:50";
+    let held = "shard:half:50(50/50,0/50),frac(CNT:1)";
+    world.slurm_says(9, &format!("running {tres} 0 - {held}"));
+    let ended = world.prolog(job(9, 0, 50)).ok();
+    ended.says("the job asks for 50 units of gres/frac, and Slurm allocated 1 of them");
 }
 
 /// The slices of tasks are counted by node as well.

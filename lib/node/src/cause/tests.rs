@@ -286,7 +286,7 @@ fn plain() -> Vec<CarveError> {
         },
         CarveError::Allocated {
             job_id,
-            name: "units",
+            name: "units".to_owned(),
             wanted: 50,
             allocated: 1,
         },

@@ -223,7 +223,7 @@ pub enum CarveError {
         /// Slurm's id of the job.
         job_id: JobId,
         /// The counted resource.
-        name: &'static str,
+        name: String,
         /// The count in the request.
         wanted: u64,
         /// The count that slurmctld allocated.

@@ -37,6 +37,8 @@ pub(super) struct Word {
     entry: Option<Entry>,
     /// The reason why Slurm did not answer.
     silence: Option<String>,
+    /// The name under which Slurm counts fractions.
+    count_name: CountName,
 }
 
 /// The slices to make.
@@ -97,6 +99,7 @@ impl Word {
                     said,
                     entry,
                     silence: None,
+                    count_name: name.clone(),
                 });
             }
             Err(error) => error,
@@ -114,6 +117,7 @@ impl Word {
             asked: None,
             entry: entry.filter(|_| !error.is_of_other_series()),
             silence: Some(error.to_string()),
+            count_name: name.clone(),
         })
     }
 
@@ -133,7 +137,7 @@ impl Word {
             0 => Ok(()),
             allocated => Err(CarveError::Allocated {
                 job_id: job.job_id,
-                name: SHARES,
+                name: SHARES.to_owned(),
                 wanted: 0,
                 allocated,
             }),
@@ -310,7 +314,8 @@ impl Word {
         let held = Allocated::on(info, &job.node).ok_or_else(uncounted)?;
         if asked.is_per_task() {
             let slices = held.slices(units).ok_or_else(uncounted)?;
-            check_total(job, &held, asked, u64::from(units.0) * u64::from(slices))?;
+            let wanted = u64::from(units.0) * u64::from(slices);
+            self.check_total(job, &held, asked, wanted)?;
             return Ok(Counted {
                 slices,
                 whole_device: false,
@@ -327,15 +332,35 @@ impl Word {
         if allocated != wanted && !more {
             return Err(CarveError::Allocated {
                 job_id: job.job_id,
-                name: SHARES,
+                name: SHARES.to_owned(),
                 wanted,
                 allocated,
             });
         }
-        check_total(job, &held, asked, allocated)?;
+        self.check_total(job, &held, asked, allocated)?;
         Ok(Counted {
             slices: 1,
             whole_device,
+        })
+    }
+
+    /// Checks that `gres/gpufrac`, to which limits and bills apply, counts at least what the job gets.
+    fn check_total(
+        &self,
+        job: &JobEnv,
+        held: &Allocated,
+        asked: &Asked,
+        wanted: u64,
+    ) -> Result<(), CarveError> {
+        let allocated = held.gpufrac();
+        if allocated >= wanted || !asked.names_fraction() {
+            return Ok(());
+        }
+        Err(CarveError::Allocated {
+            job_id: job.job_id,
+            name: format!("units of gres/{}", self.count_name),
+            wanted,
+            allocated,
         })
     }
 }
@@ -367,25 +392,6 @@ pub(super) fn without_pools(
     }
     Err(CarveError::NoPool {
         node: job.node.clone(),
-    })
-}
-
-/// Checks that `gres/gpufrac`, to which limits and bills apply, counts at least what the job gets.
-fn check_total(
-    job: &JobEnv,
-    held: &Allocated,
-    asked: &Asked,
-    wanted: u64,
-) -> Result<(), CarveError> {
-    let allocated = held.gpufrac();
-    if allocated >= wanted || !asked.names_fraction() {
-        return Ok(());
-    }
-    Err(CarveError::Allocated {
-        job_id: job.job_id,
-        name: "units of gres/gpufrac",
-        wanted,
-        allocated,
     })
 }
 
@@ -449,7 +455,7 @@ fn check_gpus(job: &JobEnv, devices: &[Device<'_>], units: Units) -> Result<(), 
         true => Ok(()),
         false => Err(CarveError::Allocated {
             job_id: job.job_id,
-            name: "whole GPUs",
+            name: "whole GPUs".to_owned(),
             wanted: wanted.into(),
             allocated: u64::try_from(devices.len()).unwrap_or(u64::MAX),
         }),
