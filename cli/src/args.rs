@@ -10,7 +10,7 @@ use gpufrac_node::version;
 #[derive(Debug, Parser)]
 #[command(name = "gpufrac", version = version::TEXT.as_str(), about = "Fractional GPUs for Slurm")]
 pub struct Args {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -95,7 +95,7 @@ pub struct DoctorArgs {
     pub job: String,
 }
 
-/// What to report.
+/// Arguments of `report`.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// Which configuration, which node.
@@ -140,7 +140,7 @@ pub enum Export {
     Jobstats,
 }
 
-/// What rows are made by.
+/// The key of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReportBy {
     /// The user

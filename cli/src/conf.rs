@@ -129,7 +129,7 @@ fn print(args: &ConfArgs) -> Result<Exit, CliError> {
     Ok(Exit::Done)
 }
 
-/// What the layouts of these nodes' GPU models serve, in comments.
+/// The sizes that the layouts of these nodes' GPU models serve, as comments.
 fn served(config: &Config, nodes: &[String]) -> String {
     let mut pools: Vec<&Pool> = Vec::new();
     for pool in nodes.iter().flat_map(|node| config.pools_of_node(node)) {

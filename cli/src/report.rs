@@ -77,7 +77,7 @@ fn files(args: &ReportArgs, config: &Config, period: Period) -> Result<Vec<PathB
     }
 }
 
-/// What a report is made of.
+/// The input of a report.
 struct Collected<'a> {
     config: &'a Config,
     user: Option<String>,

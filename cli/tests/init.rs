@@ -159,7 +159,7 @@ fn a_proposal_is_printed_as_a_diff_and_nothing_is_written() {
 }
 
 #[test]
-fn what_is_written_is_the_diff_with_a_copy_and_a_second_run_finds_nothing() {
+fn the_diff_is_written_with_a_copy_and_a_second_run_proposes_nothing() {
     let world = World::new(&["H100-80", "H100-80"]);
     fs::set_permissions(world.path("slurm.conf"), fs::Permissions::from_mode(0o640)).unwrap();
     let diff = world.run(&["init"]).out;

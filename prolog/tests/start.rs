@@ -39,7 +39,7 @@ fn a_fraction_without_configuration_is_a_broken_node() {
 }
 
 #[test]
-fn what_slurmd_did_not_start_is_usage() {
+fn processes_that_slurmd_did_not_start_count_as_use() {
     let (code, text) = prolog(&[("SLURM_JOB_GPUS", "0"), ("SLURM_JOB_ID", "x")]);
     assert_eq!(code, Some(2));
     assert!(text.contains("SLURM_JOB_ID=x"));

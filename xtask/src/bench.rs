@@ -36,9 +36,9 @@ enum Part {
     Mps,
     /// The prolog of a whole GPU with MIG off
     Whole,
-    /// What the reaper costs a node
+    /// The cost of the reaper on a node
     Reaper,
-    /// What many nodes and jobs cost the controller; only when it is named, as it takes long
+    /// The cost of many nodes and jobs in the controller; only when it is named, as it takes long
     Scale,
     /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
     Burst,
@@ -56,7 +56,7 @@ impl Part {
 
 #[derive(Args)]
 pub(crate) struct BenchArguments {
-    /// What to measure; all of it unless said
+    /// The comparison; all short ones unless one is named
     only: Option<Part>,
     /// How often each side of a comparison on a node runs
     #[arg(long, default_value_t = 200)]

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_build_needs_is_read_from_it() {
+    fn dependencies_of_a_package_are_read_from_its_build() {
         let place = tempfile::tempdir().unwrap();
         let package = contents::series(&fake(place.path()), &[]).unwrap();
         assert_eq!(package.name, "gpufrac-plugins-24.11");

@@ -1,4 +1,4 @@
-//! What Slurm's accounting knows of the jobs of a report.
+//! The jobs of a report in Slurm's accounting.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use gpufrac_report::sacct::{self, Run, Runs};
 use crate::args::ReportArgs;
 use crate::error::CliError;
 
-/// What is known.
+/// The jobs that accounting knows.
 pub struct Known {
     /// The runs of jobs.
     pub runs: Runs,

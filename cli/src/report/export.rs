@@ -32,7 +32,7 @@ struct Job {
     comment: String,
 }
 
-/// What became of jobs.
+/// The outcome for each job.
 #[derive(Debug, Default)]
 struct Told {
     written: u32,

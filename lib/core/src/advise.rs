@@ -13,7 +13,7 @@ mod tests;
 /// refuses the option).
 const SHARED_MPS_DRIVER: u32 = 555;
 
-/// What no mechanism limits, on any GPU that jobs share (NVIDIA's guides for MIG and MPS).
+/// Resources that no mechanism limits, on any GPU that jobs share (NVIDIA's guides for MIG and MPS).
 pub const NOT_LIMITED: [&str; 4] = [
     "managed memory beyond the share (cudaMallocManaged): without MIG it counts against no limit",
     "copy engines, without MIG",

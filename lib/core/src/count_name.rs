@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// What users write, and Slurm counts unless another name is configured.
+/// The name that users write, and that Slurm counts unless another name is configured.
 const DEFAULT: &str = "gpufrac";
 
 /// Names that mean something else to Slurm, to gpufrac or in a list of GRES.
@@ -190,7 +190,7 @@ mod tests {
                 "gpu:half:2(IDX:0-1),frac:(CNT:25)",
                 "gpu:half:2(IDX:0-1),gpufrac:(CNT:25)",
             ),
-            // What users write stays.
+            // The text of the user stays.
             ("gpufrac:0.25", "gpufrac:0.25"),
             (
                 "fractal:3,my_frac:2,x-frac:1,frac2:1",
@@ -217,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(text in crate::request::tests::near()) {
+        fn written_names_are_read_back(text in crate::request::tests::near()) {
             let name = frac();
             let own = name.read(&text).to_lowercase();
             let back = name.read(&name.written(&own)).into_owned();

@@ -85,7 +85,7 @@ pub struct Lease {
     pub created_boot_ms: Option<u64>,
     /// The time since when the instance is kept, in seconds since 1970; the usage of its job was recorded then.
     pub kept_unix: Option<u64>,
-    /// What the job holds of the GPU.
+    /// The part of the GPU that the job holds.
     pub slice: Slice,
 }
 

@@ -78,7 +78,7 @@ pub enum Tenancy {
     Private,
 }
 
-/// What a whole GPU of a pool of MIG is.
+/// The form of a whole GPU in a pool of MIG.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WholeGpu {
     /// The largest MIG instance.

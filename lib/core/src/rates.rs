@@ -1,4 +1,4 @@
-//! What allocations cost: `[report]` of gpufrac.toml.
+//! Prices of allocations: `[report]` of gpufrac.toml.
 
 /// A number with six decimals, exact: 1.25 is 1,250,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

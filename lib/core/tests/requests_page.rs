@@ -44,7 +44,7 @@ fn outcome(option: &str) -> Result<(String, String), String> {
 }
 
 #[test]
-fn what_users_write_becomes_what_the_page_says() {
+fn requests_become_the_counts_in_the_manual() {
     let rows = table("What you write");
     assert!(rows.len() > 5, "{rows:?}");
     for row in rows {

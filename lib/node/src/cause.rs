@@ -1,4 +1,4 @@
-//! Who can cause an error. The rule: after an error that a user can cause, the job waits, is held or is refused; a
+//! The cause of an error: a user, root or the hardware. The rule: after an error that a user can cause, the job waits, is held or is refused; a
 //! node is drained only for errors that only root or hardware can cause.
 
 use std::io;
@@ -16,7 +16,7 @@ use crate::state::leases::StoreError;
 use crate::state::locks::LockError;
 use crate::state::record::RecordError;
 
-/// Who can cause an error.
+/// The cause of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// A user who may submit jobs: by a request, by processes, by using up resources that all users share.
@@ -29,7 +29,7 @@ pub enum Cause {
 
 /// An error with a known cause.
 pub trait Caused {
-    /// Who can cause it; the user, if users are among several.
+    /// The cause; the user, if users are among several.
     fn cause(&self) -> Cause;
 }
 

@@ -22,7 +22,7 @@ const SWITCH_AT: u64 = 2_008_900;
 /// Of `shared_region_t`. HAMi-core makes the file longer by a byte.
 const SIZE: u64 = 2_008_952;
 
-/// What the file was found to be.
+/// The kind of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Region {
     /// It has the word now.

@@ -238,7 +238,7 @@ fn prepare(
             return Ok(());
         }
         report.done.push(format!("switched MIG on for {gpu}"));
-        // What the model offers is seen in MIG mode alone.
+        // NVML reports the profiles of a model in MIG mode only.
         differences = inspect::differences(gpu, device, known)?;
     }
     let stays = differences.into_iter().map(|difference| match difference {
@@ -359,7 +359,7 @@ fn switch_mig_on(node: &Node, gpu: &Gpu<'_>) -> Result<Result<bool, SwitchError>
     Ok(slice::mig_mode::switch_on(&mut locked))
 }
 
-/// What an admin does where MIG stays off.
+/// The cure for an admin where MIG stays off.
 fn stays_off(gpu: &Gpu<'_>, device: &Device<'_>, why: &SwitchError) -> Finding {
     let index = gpu.index;
     let fix = match why {

@@ -242,7 +242,7 @@ fn a_process_that_computes_is_named() {
 }
 
 #[test]
-fn what_frees_the_gpu_in_time_is_waited_for() {
+fn a_prolog_waits_for_an_epilog_that_frees_the_gpu_in_time() {
     let Some(world) = ready() else { return };
     let mut agent = agent(&world, "nv-hostengine");
     let one = whole(1);

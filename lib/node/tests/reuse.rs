@@ -133,7 +133,7 @@ fn reuse_works_with_each_way_to_find_the_mig_device() {
 }
 
 #[test]
-fn it_is_kept_for_its_time_and_as_long_as_the_pool_says_so() {
+fn an_instance_is_kept_for_the_time_of_its_pool() {
     let Some(world) = ready("reuse = \"1s\"") else {
         return;
     };

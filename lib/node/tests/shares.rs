@@ -212,7 +212,7 @@ fn a_burst_in_a_half_is_one_of_the_half() {
 }
 
 #[test]
-fn what_the_pool_lends_when_the_job_starts_holds() {
+fn the_ceiling_of_the_pool_at_the_start_of_the_job_holds() {
     let Some(world) = ready_to_lend(Kind::MpsShared, Control::Real, "burst_max = 1") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What a plan costs: seconds of one core and memory, as jobs and GPUs grow, and to read the output of sacct.
+//! The cost of a plan: seconds of one core and memory, as jobs and GPUs grow, and to read the output of sacct.
 //!
 //! `cargo run --release -p gpufrac-plan --example scale`, and with `--read 1000000`
 #![allow(clippy::print_stdout, reason = "it prints a table")]

@@ -15,7 +15,7 @@ use crate::read::{self, ReadError};
 use crate::render::{self, Page};
 use crate::search;
 
-/// What to plan.
+/// Arguments of `plan`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PlanArgs {
     /// The history: output of sacct -P with a header, usage records, or a trace (openb, philly); `-` is stdin

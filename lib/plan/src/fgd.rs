@@ -100,7 +100,7 @@ pub struct Experiment {
     pub tasks: Vec<Task>,
 }
 
-/// What a node has left.
+/// The free resources of a node.
 #[derive(Clone, Debug)]
 struct Left {
     cpu: u32,

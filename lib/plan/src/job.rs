@@ -35,7 +35,7 @@ impl Names {
     }
 }
 
-/// What is known of a job's use of its GPU. Nothing is known where all are None.
+/// The telemetry of a job. A job without telemetry has None everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Need {
     /// Greatest memory in use on one GPU: MiB.
@@ -76,7 +76,7 @@ pub struct Job {
     pub gpus: u32,
     /// Slurm's priority; 0 where it is not known.
     pub priority: u64,
-    /// What it used.
+    /// The use of the GPU.
     pub need: Need,
     /// When it began to be idle for each span of idleness, and how long: seconds since its start.
     pub idle: Vec<(u32, u32)>,
@@ -94,7 +94,7 @@ impl Job {
     }
 }
 
-/// What a line without a job was.
+/// The kind of a line without a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Lines that cannot be read.

@@ -81,7 +81,7 @@ pub struct Run {
     pub factor: f64,
 }
 
-/// What happened.
+/// The event.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The run of each job; None where the cluster can never start it.

@@ -11,12 +11,12 @@ use crate::proposal;
 use crate::search::{Bands, Judged, Options, Plan};
 use crate::sums::Band;
 
-/// What a page shows.
+/// The content of a page.
 #[derive(Debug)]
 pub struct Page<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// What it was made with.
+    /// The input of the plan.
     pub options: &'a Options,
     /// Names of the files.
     pub source: String,
@@ -154,7 +154,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// What the figures rest on, a line each.
+    /// The basis of the figures, a line each.
     pub fn grounds(&self) -> Vec<String> {
         let (single, unmeasured) = self.unmeasured;
         let percent = 100.0 * unmeasured as f64 / single.max(1) as f64;

@@ -16,7 +16,7 @@ use crate::sums::{Band, Sums};
 pub use needed::Needed;
 pub use replay::{Played, Replay, SizeCount, Windows};
 
-/// What a plan is made with.
+/// The input of a plan.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The GPUs.
@@ -200,7 +200,7 @@ fn if_measured(
     Ok(Some(gain(&own, &today, by_wait)))
 }
 
-/// What a candidate wins, in percent of today's figure.
+/// The gain of a candidate, in percent of today's figure.
 fn gain(own: &Sums, today: &Sums, by_wait: bool) -> f64 {
     match by_wait {
         true => percent_less(own.turnaround, today.turnaround),

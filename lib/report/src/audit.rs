@@ -42,7 +42,7 @@ pub struct Balance {
 }
 
 impl Balance {
-    /// What is left over, in seconds of a unit: 0 where the books balance.
+    /// The residual, in seconds of a unit: 0 where the books balance.
     #[must_use]
     pub fn residual(&self) -> i128 {
         let parts = [

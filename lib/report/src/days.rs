@@ -53,7 +53,7 @@ impl Days {
             if length == 0 {
                 break;
             }
-            // What is left is split between this day and the days after it: nothing is lost by rounding.
+            // The rest is split between this day and the days after it: nothing is lost by rounding.
             let parts = left.map(|part| apportion(part, [length, time - length])[0]);
             let of_day = Held {
                 busy: parts[0],

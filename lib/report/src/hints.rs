@@ -1,4 +1,4 @@
-//! What an admin looks for beside the sums: who holds idle slices, and which sizes are never filled.
+//! Hints for an admin: the largest holders of idle slices, and sizes that jobs never fill.
 
 use std::collections::BTreeMap;
 

@@ -17,7 +17,7 @@ use crate::ledger::Held;
 const HEAD: &str = "JS1:";
 /// How a part of an `AdminComment` begins that gpufrac wrote.
 const OURS: &str = "gpufrac: ";
-/// What stands between such parts.
+/// The text between such parts.
 const PARTS: &str = " | ";
 /// The version of summaries that gpufrac writes. jobstats' own have no such key, and its readers ignore it.
 const VERSION: u32 = 1;

@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-/// What was wrong with lines.
+/// The errors of lines.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Lines that are no record, and the first of them: where and why.
@@ -87,7 +87,7 @@ pub struct Ledger {
     hashers: [RandomState; 2],
     seen: HashSet<(u64, u64)>,
     ends: HashMap<(u64, u64), Ended>,
-    /// What was wrong.
+    /// The error.
     pub skipped: Skipped,
 }
 
@@ -205,7 +205,7 @@ impl Ledger {
         })
     }
 
-    /// What accounting has of jobs and no record has. To be called after all lines.
+    /// Adds the fields that only accounting has. To be called after all lines.
     #[must_use]
     pub fn without_records(&self) -> Vec<Held> {
         let runs = self.runs.without_records();

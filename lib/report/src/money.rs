@@ -1,4 +1,4 @@
-//! What allocations cost. Everything is exact until it is printed, so that each grouping has the same total to the cent.
+//! Prices of allocations. Everything is exact until it is printed, so that each grouping has the same total to the cent.
 
 use gpufrac_core::rates::Rates;
 
@@ -8,7 +8,7 @@ pub struct Money(i128);
 
 /// Unit-seconds in an hour of a GPU.
 pub const GPU_HOUR: u64 = 100 * 3600;
-/// What [`Money`] counts in a cent.
+/// Units of [`Money`] in a cent.
 const CENT: i128 = 10_000 * GPU_HOUR as i128 * 1_000_000;
 
 impl Money {

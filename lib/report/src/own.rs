@@ -18,7 +18,7 @@ pub struct Size {
     pub memory: MemoryMib,
 }
 
-/// What would have been enough for a slice.
+/// The size that would have been enough for a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enough {
     /// The job was not measured, or not long enough.

@@ -26,9 +26,9 @@ pub enum PeriodError {
         "the period is empty: {since} is not before {until}; write an earlier --since or a later --until"
     )]
     Empty {
-        /// What was written for its beginning.
+        /// The text for its beginning.
         since: String,
-        /// What was written for its end.
+        /// The text for its end.
         until: String,
     },
 }

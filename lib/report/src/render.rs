@@ -26,7 +26,7 @@ pub struct Report {
     pub hints: Hints,
     /// Name and sums of each day.
     pub days: Vec<(String, Sums)>,
-    /// What was wrong with lines.
+    /// The errors of lines.
     pub skipped: Skipped,
     /// Jobs that accounting knows and no record does; None where accounting was not asked.
     pub without_records: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Report {
 pub struct Own {
     /// Slurm's id of the job.
     pub job: u32,
-    /// What the job asked for.
+    /// The requested size.
     pub size: String,
     /// Unit-seconds.
     pub allocated: u64,

@@ -94,7 +94,7 @@ pub enum RowError {
         name: &'static str,
         /// Its text.
         value: String,
-        /// What it must be.
+        /// The expected form.
         expected: &'static str,
     },
 }
@@ -212,7 +212,7 @@ struct Known {
     slices: Vec<u64>,
 }
 
-/// What accounting says of a record.
+/// The fields of accounting for a record.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Match<'a> {
     /// The run of the record.

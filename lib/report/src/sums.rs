@@ -7,7 +7,7 @@ use gpufrac_core::rates::Rates;
 use crate::ledger::Held;
 use crate::money::Money;
 
-/// What rows are made by.
+/// The key of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
     /// The user of the job.
@@ -52,7 +52,7 @@ impl By {
         }
     }
 
-    /// What stands in a row of it.
+    /// The name of a row.
     fn of(self, held: &Held) -> String {
         let text = match self {
             By::User => &held.user,
@@ -129,7 +129,7 @@ impl Sums {
 /// Rows of sums.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// What the rows are made by.
+    /// The key of the rows.
     pub by: Vec<By>,
     rows: BTreeMap<Vec<String>, Sums>,
     /// The sum of all rows.

@@ -1,4 +1,4 @@
-//! Who can read gpufrac.toml. Root's programs always can; slurmctld and the users' commands only if the modes of the
+//! Readers of gpufrac.toml. Root's programs can always read it; slurmctld and the users' commands only if the modes of the
 //! file and its folders allow it.
 
 use std::fs;

@@ -117,7 +117,7 @@ struct Plugin {
     file: PathBuf,
     /// The effect if Slurm cannot load it.
     then: &'static str,
-    /// Who loads it.
+    /// The program that loads it.
     reader: Reader,
 }
 

@@ -1,4 +1,4 @@
-//! What the samples of a slice add up to while the slice exists.
+//! Sums of the samples of a slice while the slice exists.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Tallies {
     pub slices: Vec<Tally>,
 }
 
-/// What was measured of a slice so far.
+/// The measurements of a slice so far.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     /// Which slice.
@@ -70,7 +70,7 @@ impl Mean {
     }
 }
 
-/// What is said of a time.
+/// The kind of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The slice was used.
@@ -88,7 +88,7 @@ pub enum Kind {
 pub struct Elapsed<'a> {
     /// Its length.
     pub time: Duration,
-    /// What the slice did.
+    /// The use of the slice.
     pub kind: Kind,
     /// Activity, 0 to 1, where the source has a figure.
     pub activity: Option<f64>,

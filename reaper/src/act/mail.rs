@@ -175,7 +175,7 @@ fn announcement(record: &Record, event: &Event, notice: &Notice<'_>) -> Vec<Stri
     vec![paragraphs.join("\n\n")]
 }
 
-/// What the user can do: the remedies, the checkpoint, and the contact for an exemption.
+/// Advice for the user: the remedies, the checkpoint, and the contact for an exemption.
 fn options(record: &Record, event: &Event, notice: &Notice<'_>, mail: &Mail) -> Vec<String> {
     let mut options = remedies(Some(record.job), event.stall);
     if let Some((signal, before)) = notice.policy.signal {

@@ -97,7 +97,7 @@ enum Why {
     NotYet,
 }
 
-/// What Slurm's record of a job says of a slice.
+/// The end of a slice by Slurm's record of its job.
 fn why(key: &SliceKey, state: JobState, restart_count: u32, ended_by: Option<EndedBy>) -> Why {
     let is_last = restart_count == key.restart_count;
     // Slurm counts a requeue before the epilog begins.

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_above_the_share_and_not_for_a_few() {
+    fn a_breaker_opens_above_its_share_and_not_for_few_slices() {
         let alone = |scope, stalled, leases| open(scope, &[(stalled, leases)]);
         assert!(!alone(BreakerScope::Node, 2, 2));
         assert!(!alone(BreakerScope::Node, 3, 6));
@@ -255,7 +255,7 @@ mod tests {
 
         /// Faulty telemetry, by which every slice looks idle, opens the breaker for any distribution of users.
         #[test]
-        fn it_opens_when_all_slices_look_idle(users in proptest::collection::vec(3_u32..50, 1..6), node in any::<bool>()) {
+        fn the_breaker_opens_when_all_slices_look_idle(users in proptest::collection::vec(3_u32..50, 1..6), node in any::<bool>()) {
             let scope = if node { BreakerScope::Node } else { BreakerScope::Cluster };
             let users: Vec<_> = users.iter().map(|leases| (*leases, *leases)).collect();
             prop_assert!(open(scope, &users));

@@ -74,7 +74,7 @@ pub struct NodeBooks {
     state_path: PathBuf,
 }
 
-/// What is not recorded yet, as if it ended now.
+/// Slices that are not recorded yet, as if they ended now.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Running {
     /// Names the boot.
@@ -86,7 +86,7 @@ pub struct Running {
     pub gpus: Vec<GpuTime>,
 }
 
-/// What an earlier run left.
+/// The state of an earlier run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TakenUp {
     /// GPUs whose time was not recorded yet, of this boot.

@@ -28,7 +28,7 @@ impl Records {
     /// Opens the folders, or creates them.
     ///
     /// # Errors
-    /// Others than root can change a folder.
+    /// Users other than root can change a folder.
     pub fn open(run: &Path, state: &Path) -> Result<Records, FileError> {
         let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         let (living, _) = RootDir::create(&run.join("reaper/jobs"), FOLDER_MODE)?;

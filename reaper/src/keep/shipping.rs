@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 /// The folder in the shared one.
 pub const FOLDER: &str = "usage";
-/// What has been copied.
+/// The records that have been copied.
 const POSITION: &str = "shipped.json";
 /// Bytes of one copy: a round of the daemon must not take long. Several follow where more is left.
 const MOST_BYTES: u64 = 1 << 20;
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_cut_is_written_again() {
+    fn a_line_cut_by_a_full_disk_is_written_again() {
         let node = Node::new();
         node.write(&(line(1, 100) + &line(2, 200)));
         // The first line went into the copy, and a part of the second one.
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_not_copied() {
+    fn lines_that_are_no_records_are_not_copied() {
         let node = Node::new();
         node.write(&("{\"version\":2,\"jo\n".to_owned() + &line(1, 100)));
         node.ship();

@@ -108,7 +108,7 @@ pub(crate) fn rule(event: &Event) -> String {
     }
 }
 
-/// What a user can do about a stalled slice; `job` is None if the job has ended.
+/// Advice for the user of a stalled slice; `job` is None if the job has ended.
 pub(crate) fn remedies(job: Option<JobId>, stall: Stall) -> Vec<String> {
     let end = |rest: &str| job.map(|job| format!("{rest}: `scancel {job}`."));
     let mut said: Vec<String> = Vec::new();

@@ -271,7 +271,7 @@ unsafe fn handle(
     })
 }
 
-/// What the user of options for slices is told whose job has none.
+/// The message for a job that has options for slices and no slice.
 fn without_effect(idle: Option<IdleWish>, burst: Option<Units>) -> Option<String> {
     let notes = [
         idle.map(|_| idle::NO_EFFECT),

@@ -22,7 +22,7 @@ pub enum SubmitError {
     /// The job may not use its value of `--gpufrac-idle`.
     #[error(transparent)]
     Idle(#[from] IdleRefusal),
-    /// What it says with `--gpufrac-burst` is no part of a GPU.
+    /// The value of `--gpufrac-burst` is no part of a GPU.
     #[error(transparent)]
     Burst(#[from] UnknownBurst),
     /// The job asks for a fraction, and the configuration is wrong or cannot be read.

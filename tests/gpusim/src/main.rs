@@ -44,7 +44,7 @@ enum Command {
         /// Driver version that NVML reports.
         #[arg(long, default_value = "570.172.08")]
         driver: String,
-        /// What leads from a compute instance to its MIG device: `info`, nvmlComputeInstanceGetInfo_v2; `name`, the
+        /// The way from a compute instance to its MIG device: `info`, nvmlComputeInstanceGetInfo_v2; `name`, the
         /// name MIG-GPU-UUID/GI/CI; `walk`, nothing but a walk over all.
         #[arg(long, default_value = "info", value_parser = ["info", "name", "walk"])]
         mig_device_by: String,
@@ -69,7 +69,7 @@ enum Command {
         /// How many calls fail; 0: all that follow.
         #[arg(long, default_value_t = 1)]
         count: u64,
-        /// What they answer: a name such as IN_USE, or a number.
+        /// Their answer: a name such as IN_USE, or a number.
         #[arg(long, required_unless_present = "kill")]
         code: Option<String>,
         /// Kill the caller with SIGKILL instead.

@@ -132,7 +132,7 @@ fn compute_mode_name(mode: u32) -> &'static str {
 /// Looks at a node.
 ///
 /// # Errors
-/// What the file system answers.
+/// The answer of the file system.
 pub fn view(store: &Store) -> Result<NodeView, ShowError> {
     let node = store.node()?;
     let present = processes::present(store.root())?;

@@ -182,7 +182,7 @@ fn partitions() {
 }
 
 #[test]
-fn what_a_program_cannot_do_and_where_it_hangs() {
+fn programs_that_fail_or_hang_are_named() {
     let mps = Mps::standin(r#"{"version": 12040, "multiuser": false, "partitions": false}"#);
     assert_eq!(mps.run(&["-v"], "").stdout, b"12040\n");
     for flag in ["-multiuser-server", "-S"] {

@@ -18,7 +18,7 @@ fn signal(child: &Child, name: &str) {
 }
 
 #[test]
-fn it_takes_the_device_that_cuda_would() {
+fn the_program_takes_the_device_that_cuda_would_take() {
     let node = SimNode::new(&["H100-80:2"], &["--mig"]);
     node.ok(&["mig", "1", "off"]);
     let view: serde_json::Value = serde_json::from_str(&node.ok(&["show", "--json"])).unwrap();
@@ -122,7 +122,7 @@ fn nvml_sees_it_on_its_instance_and_will_not_destroy_that() {
 }
 
 #[test]
-fn others_reach_what_the_nodes_let_them() {
+fn other_users_reach_devices_by_the_modes_of_the_nodes() {
     let node = SimNode::new(&["H100-80"], &["--mig"]);
     let uuid = node.create("1g.10gb");
     let as_nobody = |arguments: &[&str]| {

@@ -42,7 +42,7 @@ impl Texts {
     }
 }
 
-/// What a user asks for.
+/// The request of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     /// The earlier request of a pending job, if this is an update.

@@ -230,9 +230,9 @@ pub struct Outcome {
     command: String,
     /// Its exit status.
     pub status: ExitStatus,
-    /// What it wrote to stdout.
+    /// Its standard output.
     pub stdout: String,
-    /// What it wrote to stderr.
+    /// Its standard error.
     pub stderr: String,
 }
 

@@ -37,9 +37,9 @@ pub enum LabError {
         command: String,
         /// Exit status in words.
         status: String,
-        /// What it wrote to stdout.
+        /// Its standard output.
         stdout: String,
-        /// What it wrote to stderr.
+        /// Its standard error.
         stderr: String,
     },
     /// The state of the lab is not as expected.
@@ -71,7 +71,7 @@ pub enum LabError {
     /// The machine lacks something that a lab needs.
     #[error("{what}\nhint: {hint}")]
     Machine {
-        /// What is missing.
+        /// The missing thing.
         what: String,
         /// The cure.
         hint: String,

@@ -222,7 +222,7 @@ const AGENTS: &str = "agents";
 /// Lets a process hold a GPU for as long as it lives: it is on no list of processes, and keeps MIG mode as it is.
 ///
 /// # Errors
-/// What the file system answers.
+/// The answer of the file system.
 pub fn hold(root: &Path, pid: u32, gpu_uuid: &str) -> Result<(), StoreError> {
     let folder = root.join(AGENTS);
     fs::create_dir_all(&folder).map_err(StoreError::io(&folder))?;

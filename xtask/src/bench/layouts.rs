@@ -48,7 +48,7 @@ nodes = "@NODES@"
 
 /// How long a job runs, in seconds: from, to.
 const LENGTHS: (u64, u64) = (15, 45);
-/// What the jobs that come in a phase would fill of the node: those of its own kind, and of the other.
+/// The part of the node that the jobs of a phase would fill: those of its own kind, and of the other.
 const DEMAND: (f64, f64) = (0.85, 0.1);
 /// How long all jobs may take to end after the last one came.
 const PATIENCE: Duration = Duration::from_secs(1200);

@@ -158,7 +158,7 @@ Submitted batch job ...
     }
 
     #[test]
-    fn what_is_printed_is_compared_in_order() {
+    fn printed_lines_are_compared_in_order() {
         assert!(is_printed(
             "Submitted batch job ...\n",
             "Submitted batch job 7\n"

@@ -298,7 +298,7 @@ pub enum Problem {
     BurstMax {
         /// The value.
         value: String,
-        /// What can be.
+        /// The possible values.
         write: &'static str,
         /// Of what.
         of: &'static str,

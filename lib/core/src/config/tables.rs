@@ -25,7 +25,7 @@ pub struct Config {
     pub partitions: Vec<PartitionRules>,
     /// `[reaper]`.
     pub reaper: Reaper,
-    /// What allocations cost.
+    /// Prices of allocations.
     pub rates: Rates,
 }
 

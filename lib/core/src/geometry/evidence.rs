@@ -1,4 +1,4 @@
-//! What each row of the built-in tables rests on.
+//! The evidence for each row of the built-in tables.
 //!
 //! NVIDIA's Go mock of NVML (go-nvml, pkg/nvml/mock) agrees with the counts of multiprocessors of B200 (18, 36, 54, 72 and 126)
 //! and with its most instances (7/1/4/3/2/1/1). That is no evidence: its figures are multiples of one slice, and its
@@ -156,7 +156,7 @@ fn rows(model: &str) -> Option<&'static Rows> {
 }
 
 impl Geometry {
-    /// What memory and multiprocessors of a plain profile of a built-in model rest on.
+    /// The evidence for memory and multiprocessors of a plain profile of a built-in model.
     pub fn evidence_of_figures(model: &str, profile: &str) -> Option<Evidence> {
         let mut figures = rows(model)?.figures.iter();
         figures
@@ -164,7 +164,7 @@ impl Geometry {
             .map(|(_, evidence)| *evidence)
     }
 
-    /// What the positions of a built-in model rest on.
+    /// The evidence for the positions of a built-in model.
     pub fn evidence_of_positions(model: &str) -> Option<Evidence> {
         Some(rows(model)?.positions)
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_measured_has_its_file() {
+    fn each_measured_fact_has_its_file() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measured");
         let all = ROWS.iter().flat_map(|rows| {
             let figures = rows.figures.iter().map(|(_, evidence)| *evidence);

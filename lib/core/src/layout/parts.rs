@@ -154,7 +154,7 @@ impl Shape {
     }
 }
 
-/// What limits the number of instances of a profile on a GPU.
+/// The limit of the number of instances of a profile on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) id: u32,

@@ -1,4 +1,4 @@
-//! What each layout of a GPU model serves, in figures: for `gpufrac conf` and the manual.
+//! The sizes that each layout of a GPU model serves, in figures: for `gpufrac conf` and the manual.
 
 use std::fmt::Write as _;
 

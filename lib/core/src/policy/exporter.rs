@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_taken_is_this_machine(text in "(http://)?[\\[\\]:./%@a1270l]{0,24}") {
+        fn accepted_addresses_are_of_this_machine(text in "(http://)?[\\[\\]:./%@a1270l]{0,24}") {
             if let Ok(url) = text.parse::<ExporterUrl>() {
                 prop_assert!(url.address().ip().is_loopback());
                 prop_assert_eq!(url.to_string().parse(), Ok(url));

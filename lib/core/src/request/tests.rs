@@ -166,7 +166,7 @@ fn a_part_of_gpu_is_a_fraction_and_can_be_spelled_out() {
 }
 
 #[test]
-fn others_are_left_alone() {
+fn other_requests_are_left_unchanged() {
     for text in [
         "",
         "tmpdisk:10",

@@ -1,4 +1,4 @@
-//! What a job says with `--gpufrac-burst`, and whether the pools that may serve it lend so much.
+//! Reads `--gpufrac-burst` of a job, and checks that the pools of the job lend so much.
 //!
 //! A burst is a ceiling of compute above the job's share. Slurm knows nothing of it: it counts, bills and limits the share.
 
@@ -10,7 +10,7 @@ use crate::pool::{Pool, Tenancy};
 /// The option, as the plugin registers it, with `_`.
 const OPTION: &str = "gpufrac_burst";
 
-/// What a user is told who has the option where there is no share to exceed.
+/// The message for a job that has the option and no share.
 pub const NO_EFFECT: &str =
     "gpufrac: --gpufrac-burst has no effect here: this job asks for no fraction of a GPU";
 
@@ -33,7 +33,7 @@ pub enum BurstRefusal {
         ways(*share, *max)
     )]
     BelowShare {
-        /// What was asked for.
+        /// The requested ceiling.
         burst: Fraction,
         /// The share.
         share: Fraction,
@@ -46,7 +46,7 @@ pub enum BurstRefusal {
         ways(*share, *max)
     )]
     AboveMax {
-        /// What was asked for.
+        /// The requested ceiling.
         burst: Fraction,
         /// The pool.
         pool: String,
@@ -60,7 +60,7 @@ pub enum BurstRefusal {
         "gpufrac: --gpufrac-burst={burst} cannot be set in pool {pool}: HAMi-core can only lift its limit of compute; write --gpufrac-burst=1, or leave it out"
     )]
     OnlyWhole {
-        /// What was asked for.
+        /// The requested ceiling.
         burst: Fraction,
         /// The pool.
         pool: String,

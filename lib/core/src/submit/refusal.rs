@@ -191,7 +191,7 @@ pub enum Refusal {
         destination: String,
         /// A pool that must not serve the job.
         other: String,
-        /// What the user can do.
+        /// The cure for the user.
         way: &'static str,
     },
     /// One unit, where pools have different Types.

@@ -27,7 +27,7 @@ pub enum FileError {
         /// The component.
         path: PathBuf,
     },
-    /// Others than root could change the file or directory.
+    /// Users other than root could change the file or directory.
     #[error("`{}` belongs to uid {owner} with mode {mode:04o}: only root may be able to change it", path.display())]
     Untrusted {
         /// The file or directory.
@@ -37,7 +37,7 @@ pub enum FileError {
         /// Its permission bits.
         mode: u32,
     },
-    /// Others than root can enter the folder of a lock, so they could open the lock and hold it.
+    /// Users other than root can enter the folder of a lock, so they could open the lock and hold it.
     #[error("keeping a lock in `{}` failed: users can enter it (mode {mode:04o}) and could hold the lock; run `chmod 700 {}`", path.display(), path.display())]
     NotPrivate {
         /// The folder.

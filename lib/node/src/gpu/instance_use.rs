@@ -1,4 +1,4 @@
-//! What uses a MIG instance that no job has.
+//! Processes and memory on a MIG instance that no job has.
 
 use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::lease::Instance;

@@ -60,7 +60,7 @@ impl<'a> LockedGpu<'a> {
         self.store.of_gpu(&self.gpu.uuid)
     }
 
-    /// What uses an instance; None if the instance does not exist any more. While NVML is not started here, the daemon's
+    /// The use of an instance; None if the instance does not exist any more. While NVML is not started here, the daemon's
     /// session is asked first.
     ///
     /// # Errors

@@ -109,7 +109,7 @@ pub enum SwitchError {
         gpu: String,
         /// The wanted mode.
         on: bool,
-        /// What may use it.
+        /// Processes that may use the GPU.
         users: Vec<GpuUser>,
     },
     /// The change gave the GPU another device number.
@@ -117,14 +117,14 @@ pub enum SwitchError {
     Renumbered {
         /// The GPU.
         gpu: String,
-        /// What it was.
+        /// The mode before.
         before: DeviceMinor,
-        /// What it is.
+        /// The mode now.
         now: DeviceMinor,
     },
 }
 
-/// What stands before and behind `in MIG mode`, where the wanted mode is not there yet.
+/// The words before and behind `in MIG mode`, where the wanted mode is not there yet.
 fn words(on: bool) -> (&'static str, &'static str) {
     match on {
         true => ("is not", " yet"),
@@ -161,7 +161,7 @@ impl SwitchError {
         }
     }
 
-    /// What an admin can do.
+    /// The cure for an admin.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             SwitchError::NoMig { .. } | SwitchError::NeedsReset { on: true, .. } => {

@@ -45,7 +45,7 @@ const MAX_TEXT: u64 = 64 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Question {
-    /// What uses this instance?
+    /// Which processes use this instance?
     Use(Subject),
     /// An instance cannot be destroyed; end the session.
     End,

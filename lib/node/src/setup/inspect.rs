@@ -56,7 +56,7 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// What node-setup saw in MIG mode of a GPU whose mode changes for jobs, if the same driver is loaded: while a job has
+    /// The findings of node-setup in MIG mode for a GPU whose mode changes for jobs, if the same driver is loaded: while a job has
     /// the GPU without MIG the driver does not tell it.
     pub fn known_geometry(&self, gpu: &Gpu<'_>) -> Option<&Geometry> {
         let (record, driver) = self.known.as_ref()?;

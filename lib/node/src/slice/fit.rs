@@ -177,7 +177,7 @@ impl Comparison<'_> {
         };
         let due = match held.len() {
             _ if are_gpus => allocated,
-            // Whatever sizes the pool has now.
+            // The sizes that the pool has now do not matter.
             1 if slice == allocated => allocated,
             // As the prolog rounds a size that is not on the menu.
             1 if lease.pool == device.pool.name => {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_user_says_does_not_count_with_a_whole_device() {
+    fn the_entry_of_a_user_does_not_count_with_a_whole_device() {
         let whole = Lease {
             whole_device: true,
             ..lease(50)
@@ -429,7 +429,7 @@ mod tests {
             prop_assert_eq!(is_none, are_held && (!is_whole_job || shown == held));
         }
 
-        /// Whatever was confirmed: no script has more than Slurm counted in shares.
+        /// No script has more than Slurm counted in shares, whether its lease was confirmed or not.
         #[test]
         fn no_script_has_more_than_its_shares(
             units in prop::collection::vec(1..101_u32, 1..4),

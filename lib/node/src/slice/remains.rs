@@ -36,7 +36,7 @@ pub enum Effort {
     /// No program waits: up to seconds, if a user causes it. A user with more open files than the limit may hide a
     /// device.
     Thorough,
-    /// Others wait for the GPU's lock.
+    /// Other programs wait for the GPU's lock.
     Quick,
 }
 

@@ -14,7 +14,7 @@ use crate::gpu::locked::LockedGpu;
 use crate::node::Node;
 use crate::state::leases::{LeaseStore, StoreError};
 
-/// What an admin does about such an instance.
+/// The cure for such an instance.
 pub const FIX: &str = "`gpufrac clean` shows it and destroys it if nothing uses it; no slice is made in its place until then";
 
 /// An instance without a lease.

@@ -56,7 +56,7 @@ impl StoreError {
         }
     }
 
-    /// What an admin does about it.
+    /// The cure for an admin.
     #[must_use]
     pub fn fix(&self) -> String {
         let Some(path) = self.path() else {

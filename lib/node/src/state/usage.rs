@@ -50,7 +50,7 @@ pub enum UsageError {
     },
 }
 
-/// What gpufrac-reaperd measured of a slice; None if it did not watch the slice.
+/// The measurements of gpufrac-reaperd for a slice; None if it did not watch the slice.
 ///
 /// # Errors
 /// The file cannot be read, or is damaged.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_reaper_measured_is_found_by_the_slice() {
+    fn measurements_of_the_reaper_are_found_by_slice() {
         let keep = tempfile::tempdir().unwrap();
         let run = keep.path().canonicalize().unwrap();
         let key = SliceKey::of(&lease(7));

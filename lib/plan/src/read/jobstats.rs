@@ -29,7 +29,7 @@ struct Node {
     gpu_utilization: HashMap<String, f64>,
 }
 
-/// What a comment says; nothing where it is none of jobstats.
+/// The summary in a comment; None where the comment is not of jobstats.
 pub fn need(comment: &str) -> Need {
     parse(comment).unwrap_or_default()
 }

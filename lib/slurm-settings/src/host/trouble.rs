@@ -37,9 +37,9 @@ pub enum Wrong {
         /// The series of this host's Slurm.
         host: Series,
     },
-    /// Others than root can change the file.
+    /// Users other than root can change the file.
     Untrusted {
-        /// Who can change it, and where.
+        /// The users who can change it, and the place.
         error: String,
         /// Whether only the user of slurmctld can change it; this user controls all jobs anyway.
         is_slurm_user: bool,
@@ -48,7 +48,7 @@ pub enum Wrong {
     },
     /// Users, or the user of slurmctld, cannot read the file.
     Closed {
-        /// Who cannot read it.
+        /// The users who cannot read it.
         reader: &'static str,
         /// The folder or file whose mode is the reason.
         at: PathBuf,

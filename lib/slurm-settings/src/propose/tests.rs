@@ -287,7 +287,7 @@ fn where_nothing_counts_gpus_their_number_is_told() {
 
 /// Each mistake in the cases of `gpufrac check`, in gpufrac's own lines or in others.
 #[test]
-fn whatever_is_wrong_a_second_run_changes_nothing() {
+fn a_second_run_changes_nothing_after_any_mistake() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cases");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -317,7 +317,7 @@ fn whatever_is_wrong_a_second_run_changes_nothing() {
 }
 
 #[test]
-fn what_slurmctld_runs_with_is_compared_by_itself() {
+fn settings_of_the_running_slurmctld_are_compared_separately() {
     let mut world = World::new(SITE, "");
     world.follow();
     let config = "GresTypes = gpu\nSelectType = select/cons_tres\nJobSubmitPlugins = lua,gpufrac\nCliFilterPlugins = gpufrac\n\

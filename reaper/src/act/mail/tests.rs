@@ -129,7 +129,7 @@ fn a_warning_says_what_when_why_and_what_to_do() {
 }
 
 #[test]
-fn what_may_be_asked_for_depends_on_rules_and_wish() {
+fn allowed_windows_depend_on_rules_and_option() {
     let said = |wish: IdleWish, stall: Stall, allowed: &[IdleWish]| {
         let policy = Policy {
             idle_option: allowed.to_vec(),

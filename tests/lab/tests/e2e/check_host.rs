@@ -200,7 +200,7 @@ fn mistakes_on_hosts_are_named_with_their_cure() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_no_lease_names_is_shown_and_destroyed_and_never_a_jobs() -> Result<(), LabError> {
+fn unleased_instances_are_shown_and_destroyed_and_those_of_jobs_stay() -> Result<(), LabError> {
     let lab = Lab::builder().gpus("H100-80", 1).slurm_user().start()?;
     let (user, node) = (&lab.users()[0], lab.nodes()[0].clone());
     let run = |args: &[&str]| said(&lab, args, &node);

@@ -171,7 +171,7 @@ fn a_wrong_line_of_a_file_is_named() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_runs_and_what_is_written_are_told_apart() -> Result<(), LabError> {
+fn running_and_written_settings_are_told_apart() -> Result<(), LabError> {
     let lab = Lab::builder()
         .slurm_conf_extra("PrologEpilogTimeout=5\nPrologFlags=Alloc")
         .start()?;

@@ -173,7 +173,7 @@ fn unconfirmed(lab: &Lab, user: &User, units: u32) -> Result<JobId, LabError> {
 }
 
 /// The extern step does not get Slurm's counts.
-fn who_comes_in_by_ssh(version: CgroupVersion) -> Result<(), LabError> {
+fn ssh_sessions(version: CgroupVersion) -> Result<(), LabError> {
     if !version.is_mounted() {
         eprintln!("left out: the machine has no control groups {version:?}");
         return Ok(());
@@ -228,13 +228,13 @@ fn who_comes_in_by_ssh(version: CgroupVersion) -> Result<(), LabError> {
 }
 
 #[test]
-fn who_comes_in_by_ssh_reaches_no_more_than_slurm_counted() -> Result<(), LabError> {
-    who_comes_in_by_ssh(CgroupVersion::V1)
+fn an_ssh_session_reaches_no_more_than_slurm_counted() -> Result<(), LabError> {
+    ssh_sessions(CgroupVersion::V1)
 }
 
 #[test]
-fn who_comes_in_by_ssh_reaches_no_more_than_slurm_counted_on_version_2() -> Result<(), LabError> {
-    who_comes_in_by_ssh(CgroupVersion::V2)
+fn an_ssh_session_reaches_no_more_than_slurm_counted_on_version_2() -> Result<(), LabError> {
+    ssh_sessions(CgroupVersion::V2)
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn an_update_keeps_the_wish() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_the_rules_do_not_allow_is_refused() -> Result<(), LabError> {
+fn requests_that_the_rules_forbid_are_refused() -> Result<(), LabError> {
     let lab = lab()?;
     let user = &lab.users()[0];
     let off = "--gpufrac-idle=off";

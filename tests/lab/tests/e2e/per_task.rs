@@ -303,7 +303,7 @@ fn shares_of_a_gpu_by_task() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_cannot_be_is_refused_with_what_to_write() -> Result<(), LabError> {
+fn impossible_requests_are_refused_with_an_alternative() -> Result<(), LabError> {
     let Some(lab) = lab(Lab::builder().nodes(2))? else {
         return not_here!();
     };

@@ -162,7 +162,7 @@ fn give(lab: &Lab, text: Option<&str>, mode: u32, group: u32) {
 }
 
 #[test]
-fn who_cannot_read_the_configuration_is_named() -> Result<(), LabError> {
+fn users_who_cannot_read_the_configuration_are_named() -> Result<(), LabError> {
     let mut lab = Lab::builder().gpus("H100-80", 1).slurm_user().start()?;
     let text = fs::read_to_string(lab.folder().gpufrac_conf()).expect("a file of the lab");
     let owner = lab.slurm_user().expect("this lab has one").clone();

@@ -456,7 +456,7 @@ impl CarveError {
         }
     }
 
-    /// What an admin can do.
+    /// The cure for an admin.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             CarveError::Foreign(_) => Some(

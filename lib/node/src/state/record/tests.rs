@@ -161,7 +161,7 @@ fn each_capability_that_can_be_of_use_has_a_rule_and_all_are_closed_in_rows() {
 }
 
 #[test]
-fn it_is_read_back_and_refused_after_a_reboot() {
+fn a_record_is_read_back_and_refused_after_a_reboot() {
     let keep = tempfile::tempdir().unwrap();
     let run = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
     assert!(matches!(
@@ -186,7 +186,7 @@ fn it_is_read_back_and_refused_after_a_reboot() {
 }
 
 #[test]
-fn what_a_driver_said_holds_for_that_driver() {
+fn a_record_of_the_driver_holds_for_that_driver_only() {
     let keep = tempfile::tempdir().unwrap();
     let run = RootDir::open(&keep.path().canonicalize().unwrap()).unwrap();
     let geometry = Geometry::unsliced("H100");

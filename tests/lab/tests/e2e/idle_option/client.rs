@@ -77,7 +77,7 @@ fn a_job_is_described_in_full() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_is_done_to_an_arrays_task_is_done_to_it_alone() -> Result<(), LabError> {
+fn an_action_on_an_array_task_affects_this_task_alone() -> Result<(), LabError> {
     let lab = lab()?;
     let user = &lab.users()[0];
     lab.write_work(

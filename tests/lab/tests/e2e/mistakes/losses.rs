@@ -361,7 +361,7 @@ const OF_THE_REAPER: &[Mistake] = &[Mistake::new(
 
 #[test]
 #[ignore = "full: each mistake takes seconds"]
-fn what_is_lost_with_a_node_is_named_and_comes_back() -> Result<(), LabError> {
+fn lost_nodes_are_named_and_come_back() -> Result<(), LabError> {
     Site::start(false)?.make_all(MISTAKES, 0)
 }
 

@@ -98,6 +98,6 @@ pub(super) const MISTAKES: &[Mistake] = &[
 
 #[test]
 #[ignore = "full: each mistake takes seconds"]
-fn what_a_node_has_lost_or_kept_is_named_and_loses_nothing() -> Result<(), LabError> {
+fn lost_and_left_over_state_of_a_node_is_named_and_loses_nothing() -> Result<(), LabError> {
     Site::start(false)?.make_all(MISTAKES, 1)
 }

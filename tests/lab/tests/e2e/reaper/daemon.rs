@@ -90,7 +90,7 @@ fn a_warning_outlives_the_daemon() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_a_daemon_that_did_not_run_cannot_know_counts_as_use() -> Result<(), LabError> {
+fn time_without_a_daemon_counts_as_use() -> Result<(), LabError> {
     let mut lab = lab(&[], "").start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
     let job = submit(&lab, &user, &[QUARTER], "sleep 1000")?;
@@ -224,7 +224,7 @@ fn many_slices_that_look_idle_at_once_are_left_alone() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_was_measured_before_a_breaker_closed_does_not_count() -> Result<(), LabError> {
+fn samples_from_before_a_breaker_closed_do_not_count() -> Result<(), LabError> {
     let lab = lab(&[BREAKER], "").start()?;
     let (user, node) = (&lab.users()[0], &lab.nodes()[0]);
     let jobs = (0..4).map(|_| submit(&lab, user, &[QUARTER], "sleep 1000"));

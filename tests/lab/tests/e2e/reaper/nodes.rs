@@ -146,7 +146,7 @@ fn a_node_that_says_nothing_spares_the_job() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_a_node_said_is_taken_back_when_its_slice_is_used() -> Result<(), LabError> {
+fn a_report_of_idleness_is_withdrawn_when_the_slice_is_used() -> Result<(), LabError> {
     // A slice that was used once is no longer judged.
     let changes = [("idle", "\"off\""), ("interval", "\"1s\"")];
     let windows = [("never_used", "\"12s\""), ("warn", "[\"5s\"]")];

@@ -180,7 +180,7 @@ fn rules_of_qos_and_account() -> Result<(), LabError> {
 }
 
 #[test]
-fn what_the_user_asked_for_holds_as_long_as_a_rule_allows_it() -> Result<(), LabError> {
+fn the_option_of_the_user_holds_while_a_rule_allows_it() -> Result<(), LabError> {
     let physics = |allowed: &str| {
         let rule =
             format!("[reaper.rule.physics]\naccounts = [\"phys\"]\nidle_option = {allowed}\n");
