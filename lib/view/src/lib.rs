@@ -9,6 +9,16 @@
 use gpufrac_core::ids::{GpuIndex, JobId, UserId};
 use serde::{Deserialize, Serialize};
 
+pub mod bar;
+pub mod cluster;
+mod of_pool;
+mod read;
+pub mod slurm;
+pub mod words;
+
+pub use of_pool::Seen;
+pub use read::ViewError;
+
 /// The version of the file that this build writes.
 pub const VERSION: u32 = 1;
 

@@ -1,6 +1,10 @@
 //! Examples for unit tests of several crates.
 #![forbid(unsafe_code)]
 
+mod nodes;
+
+pub use nodes::{CONFIG, NOW, nodes};
+
 use gpufrac_core::fraction::{Fraction, MemoryMib, Units};
 use gpufrac_core::geometry::Placement;
 use gpufrac_core::ids::{DeviceIndex, DeviceMinor, GpuIndex, GroupId, JobId, UserId};
