@@ -30,6 +30,8 @@ pub enum Command {
     Status(ConfigArgs),
     /// List the leases of this node
     Leases(ConfigArgs),
+    /// Watch the slices of this node, or of all nodes that share a folder
+    Top(TopArgs),
     /// Tell why a job was warned or ended for an idle slice
     Why(WhyArgs),
     /// Sum up usage records: who held what, how it was used, what it costs
@@ -256,6 +258,32 @@ pub struct InitArgs {
     /// Driver, memory, users.
     #[command(flatten)]
     pub site: SiteArgs,
+}
+
+/// Arguments of `top`.
+#[derive(Debug, clap::Args)]
+pub struct TopArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Show slices of users whose name contains this text, or of jobs whose id begins with it
+    #[arg(long, value_name = "TEXT")]
+    pub user: Option<String>,
+    /// Show own slices only
+    #[arg(long)]
+    pub me: bool,
+    /// The order of slices
+    #[arg(long, value_enum, default_value_t = crate::top::Sort::Place)]
+    pub sort: crate::top::Sort,
+    /// Seconds between two readings of the files
+    #[arg(short, long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    pub delay: u16,
+    /// Print the slices once, and end; also without a terminal that can show a screen
+    #[arg(long)]
+    pub once: bool,
+    /// Read these files or folders of files, not those of gpufrac.toml
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub from: Vec<PathBuf>,
 }
 
 /// Arguments of `why`.

@@ -224,6 +224,12 @@ pub enum CliError {
         /// The path of the file.
         path: PathBuf,
     },
+    /// gpufrac-reaperd wrote no file that this host sees.
+    #[error("finding the files of nodes failed: there is none")]
+    NoNodeFile,
+    /// The terminal cannot be used.
+    #[error("using the terminal failed: {0}; print the slices once with `--once`")]
+    Terminal(std::io::Error),
     /// There is no record of the job.
     #[error("no record of job {job} for node `{node}` in {places}")]
     NoRecord {
@@ -290,6 +296,10 @@ impl CliError {
             }
             CliError::NoPool { one, .. } => return Some(there(one)),
             CliError::Elsewhere { node, .. } => return Some(there(node)),
+            CliError::NoNodeFile => {
+                "gpufrac-reaperd writes them: run this on a node with fractional GPUs, or set `[paths] shared` in gpufrac.toml so \
+                 that every host sees the files of all nodes, or name them with `--from`"
+            }
             CliError::GpuCount { .. } => "say it with `--gpus N`",
             CliError::NoGpu { .. } | CliError::NoGpus => {
                 "run it on a node with GPUs whose driver is loaded, or say what they are: `--gpu MODEL --gpus N`"

@@ -17,6 +17,7 @@ mod error;
 mod finding;
 mod init;
 mod lease;
+mod node_files;
 mod patch;
 mod plan;
 mod report;
@@ -24,6 +25,7 @@ mod sizes;
 mod slurm;
 mod status;
 mod steps;
+mod top;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -55,6 +57,7 @@ fn run(args: Args) -> ExitCode {
         Command::Conf(conf) => conf::run(&conf),
         Command::Status(config) => show_status(&config),
         Command::Leases(config) => show_leases(&config),
+        Command::Top(top) => top::run(&top),
         Command::Why(why) => why::run(&why),
         Command::Report(report) => report::run(&report),
         Command::Advise(advise) => advise::run(&advise),
