@@ -36,6 +36,7 @@ mod lend;
 mod look;
 mod parts;
 mod reap;
+mod status;
 mod steps;
 mod tell;
 mod watched;
@@ -194,6 +195,7 @@ impl Daemon {
                 .report_once(&self.outside.log, Topic::Purge, purged.err());
         }
         self.publish();
+        self.show();
         self.save();
         self.save_books();
     }

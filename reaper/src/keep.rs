@@ -7,4 +7,5 @@ pub mod meter;
 pub mod records;
 pub mod shipping;
 pub mod state;
+pub mod status;
 pub mod totals;

@@ -10,6 +10,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::keep::books::{Books, NodeBooks};
 use crate::keep::records::Records;
 use crate::keep::state::Memory;
+use crate::keep::status::{Board, StatusFiles};
 use crate::measure::sample::Sampler;
 use crate::measure::telemetry::Telemetry;
 
@@ -27,6 +28,8 @@ pub struct Outside {
     pub memory: Box<dyn Memory>,
     /// Where use is recorded.
     pub books: Box<dyn Books>,
+    /// Where users see the state of the node.
+    pub board: Box<dyn Board>,
     /// The log for admins.
     pub log: JobLog,
 }
@@ -44,6 +47,7 @@ impl Outside {
             slurm: Box::new(SlurmProcess),
             memory: Box::new(Records::open(&node.run, &node.state)?),
             books: Box::new(NodeBooks::open(&node.run, &node.state)?),
+            board: Box::new(StatusFiles::open(&node.run)?),
             log: JobLog::reaper(),
         })
     }

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::node::Node;
+use gpufrac_view::{Place, Seen};
 use slurm_sys::client::{JobInfo, JobState};
 
-use crate::act::slices::SliceError;
+use crate::act::slices::{SliceError, Unleased};
 use crate::act::slurm::SlurmError;
 use crate::measure::sample::Sampler;
 use crate::outside::Outside;
@@ -32,8 +33,10 @@ pub enum OverdueError {
 /// The state of the clean-up.
 #[derive(Default)]
 pub(crate) struct Cleanup {
-    /// Descriptions of instances without a lease.
-    unleased: Vec<String>,
+    /// Instances without a lease.
+    unleased: Vec<Unleased>,
+    /// For each GPU its MIG mode, or why it cannot be used.
+    modes: BTreeMap<GpuIndex, Result<bool, String>>,
     /// Descriptions of processes that compute although their job has no lease.
     strangers: Vec<String>,
     /// The number of leases that are being released, or whose job has ended.
@@ -46,6 +49,22 @@ impl Cleanup {
     /// The number of instances without a lease.
     pub(crate) fn unleased(&self) -> u32 {
         self.unleased.len() as u32
+    }
+
+    /// What the driver says of a GPU.
+    pub(crate) fn seen(&self, gpu: GpuIndex) -> Seen {
+        let mode = self.modes.get(&gpu);
+        let unleased = self.unleased.iter().filter(|it| it.gpu_index == gpu);
+        Seen {
+            mig: mode.and_then(|mode| mode.as_ref().ok().copied()),
+            fault: mode.and_then(|mode| mode.as_ref().err().cloned()),
+            unleased: unleased
+                .map(|it| Place {
+                    start: it.place.start,
+                    size: it.place.size,
+                })
+                .collect(),
+        }
     }
 
     /// The number of processes that compute although their job has no lease.
@@ -102,6 +121,9 @@ impl Cleanup {
         }
         self.find_unleased(outside, node, reports);
         self.find_strangers(outside, node, reports);
+        let modes = outside.slices.modes(node).into_iter();
+        let modes = modes.map(|(gpu, mode)| (gpu, mode.map_err(|error| error.to_string())));
+        self.modes = modes.collect();
     }
 
     /// Reports such processes to the admin; it takes no action, because the cause is not known.

@@ -1,7 +1,9 @@
 //! Lists the slices of a node, and removes those that earlier jobs left.
 
+use std::fmt;
 use std::time::Duration;
 
+use gpufrac_core::geometry::Placement;
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_host::files::FileError;
@@ -14,6 +16,7 @@ use gpufrac_node::slice::teardown::{self, TeardownError};
 use gpufrac_node::slice::{keep, reconcile};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::locks::LockError;
+use gpufrac_node::state::record::NodeRecord;
 use gpufrac_nvml::{MigMode, NvmlError};
 
 use crate::key::Key;
@@ -53,6 +56,32 @@ pub enum SliceError {
     },
 }
 
+/// A GPU instance that no lease names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unleased {
+    /// NVML's index of its GPU.
+    pub gpu_index: GpuIndex,
+    /// The name of the GPU in messages.
+    gpu: String,
+    /// NVML's id of the instance.
+    gi_id: u32,
+    /// Its position.
+    pub place: Placement,
+}
+
+impl fmt::Display for Unleased {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Unleased {
+            gpu, gi_id, place, ..
+        } = self;
+        write!(
+            f,
+            "{gpu}, GPU instance {gi_id} at {}:{}",
+            place.start, place.size
+        )
+    }
+}
+
 /// Access to the slices of a node.
 pub trait Slices {
     /// All leases of the node.
@@ -90,7 +119,13 @@ pub trait Slices {
     ///
     /// # Errors
     /// The driver refused a call, or a file could not be read.
-    fn unleased(&self, node: &Node) -> Result<Option<Vec<String>>, SliceError>;
+    fn unleased(&self, node: &Node) -> Result<Option<Vec<Unleased>>, SliceError>;
+
+    /// The GPUs of the node by index and UUID, with those that no pool has; none if node-setup has not run.
+    fn gpus(&self, node: &Node) -> Vec<(GpuIndex, String)>;
+
+    /// For each GPU of the pools: whether it is in MIG mode, or why the driver does not say it.
+    fn modes(&self, node: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)>;
 
     /// Users' processes on slices and GPUs of pools whose jobs have no lease there.
     ///
@@ -191,7 +226,7 @@ impl Slices for NodeSlices {
         }
     }
 
-    fn unleased(&self, node: &Node) -> Result<Option<Vec<String>>, SliceError> {
+    fn unleased(&self, node: &Node) -> Result<Option<Vec<Unleased>>, SliceError> {
         let session = node.nvml()?;
         let count = session.gpu_count()?;
         let mut found = Vec::new();
@@ -221,14 +256,37 @@ impl Slices for NodeSlices {
                     mig.is_some_and(|mig| mig.placement == instance.placement)
                 };
                 if !leases.iter().any(named) {
-                    found.push(format!(
-                        "{gpu}, GPU instance {} at {}:{}",
-                        instance.gi_id, instance.placement.start, instance.placement.size
-                    ));
+                    found.push(Unleased {
+                        gpu_index: index,
+                        gpu: gpu.to_string(),
+                        gi_id: instance.gi_id,
+                        place: instance.placement,
+                    });
                 }
             }
         }
         Ok(Some(found))
+    }
+
+    fn gpus(&self, node: &Node) -> Vec<(GpuIndex, String)> {
+        // An old record is better than none.
+        let record = NodeRecord::read_any(&node.run);
+        let gpus = record.map_or_else(|_| Vec::new(), |record| record.gpus);
+        gpus.into_iter().map(|gpu| (gpu.index, gpu.uuid)).collect()
+    }
+
+    fn modes(&self, node: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)> {
+        let session = node.nvml_later();
+        let count = u32::try_from(self.gpus(node).len()).unwrap_or(u32::MAX);
+        let devices = node.config.devices_of_node(&node.name, count);
+        let mut gpus: Vec<GpuIndex> = devices.iter().map(|device| device.gpu_index).collect();
+        gpus.sort_unstable();
+        gpus.dedup();
+        let mode = |index| {
+            let mode = session.gpu(index)?.mig_mode()?;
+            Ok(mode == MigMode::On)
+        };
+        gpus.into_iter().map(|index| (index, mode(index))).collect()
     }
 
     fn strangers(&self, node: &Node) -> Result<Vec<String>, SliceError> {

@@ -152,6 +152,11 @@ impl WatchedJob {
         leases.filter(move |_| is_fresh)
     }
 
+    /// Its slices with their last samples; none before the first.
+    pub(super) fn last_samples(&self) -> impl Iterator<Item = (&Lease, &Sample)> {
+        self.leases().zip(&self.samples)
+    }
+
     /// The metrics of the slices.
     pub(super) fn metrics(&self, now: BootTime) -> impl Iterator<Item = SliceMetrics> {
         let leases = self.leases().enumerate();

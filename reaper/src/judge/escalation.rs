@@ -59,6 +59,22 @@ impl Escalation {
         !self.warned.is_empty()
     }
 
+    /// The number of warnings that are in force.
+    pub fn warnings(&self) -> u32 {
+        u32::try_from(self.warned.len()).unwrap_or(u32::MAX)
+    }
+
+    /// When the job ends if the stall goes on; None before a warning and after the end.
+    pub fn announced_end(&self, stalled: &Stalled, policy: &Policy) -> Option<BootTime> {
+        if !self.is_warned() || self.ended {
+            return None;
+        }
+        Some(match self.signalled {
+            None => self.end(stalled) + grace(policy),
+            Some(sent) => sent + grace(policy),
+        })
+    }
+
     /// The time of the first warning.
     pub fn first_warning(&self) -> Option<BootTime> {
         self.warned.first().copied()

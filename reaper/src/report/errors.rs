@@ -46,6 +46,8 @@ pub(crate) enum Topic {
     Unleased,
     /// Processes that compute without a lease.
     Strangers,
+    /// The state of the node for its users.
+    Status,
 }
 
 impl Topic {
@@ -71,6 +73,7 @@ impl Topic {
             Topic::Burst => "burst",
             Topic::Unleased => "unleased",
             Topic::Strangers => "strangers",
+            Topic::Status => "state for users",
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use gpufrac_core::ids::JobId;
 use gpufrac_core::policy::{Action, Stall};
+pub(crate) use gpufrac_view::words::plain;
 
 use crate::keep::evidence::{Decision, Event, Record};
 
@@ -44,17 +45,6 @@ pub(crate) fn amount(fraction: &str) -> String {
         Ok(gpus @ 2..) => format!("{gpus} GPUs"),
         _ => format!("{} of a GPU", plain(fraction)),
     }
-}
-
-/// A text of others on one line. Characters that would move a terminal's cursor, end a header, or are not allowed in
-/// XML become `?`.
-pub(crate) fn plain(text: &str) -> String {
-    let odd = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
-    };
-    let safe = text.chars().map(|c| if odd(c) { '?' } else { c });
-    safe.collect()
 }
 
 /// The first `most` characters of a text that is too long.

@@ -85,6 +85,53 @@ fn a_pause_of_the_machine_counts_as_use() {
     }
 }
 
+/// Users see how long a slice has been idle, the warning, and the end that then comes.
+#[test]
+fn users_see_the_idle_time_the_warning_and_the_end() {
+    let mut world = World::new(
+        site(),
+        vec![job(WINDOW * 2, Duration::ZERO)],
+        Rng::with_seed(1),
+    );
+    world.kept.shown = Some(Vec::new());
+    let mut world = play(world).world;
+    let shown = world.kept.shown.take().unwrap_or_default();
+    assert!(
+        world.jobs[0].runs[0].decided.is_some(),
+        "an idle job is ended"
+    );
+    let step = INTERVAL.as_secs();
+    let (mut busy, mut idle, mut warned) = (0, 0, 0);
+    for node in &shown {
+        assert_eq!((node.node.as_str(), node.interval), ("n1", 10));
+        let Some(slice) = node.gpus[0].slices.first() else {
+            continue;
+        };
+        let Some(usage) = &slice.usage else { continue };
+        busy += u32::from(usage.activity > Some(0.9) && usage.idle <= step);
+        assert_eq!(usage.window, Some(WINDOW.as_secs()));
+        match usage.warnings {
+            0 => {
+                assert!(usage.ends.is_none() && usage.idle <= WINDOW.as_secs() - 4 * step);
+                idle += u32::from(usage.idle > 3 * step);
+            }
+            1 => {
+                // None from the end on, until the lease is gone.
+                let Some(ends) = usage.ends else { continue };
+                // The end is due when the window is over.
+                let due = node.written + WINDOW.as_secs() - usage.idle;
+                assert!(ends.abs_diff(due) <= 2 * step, "{ends} is not {due}");
+                warned += 1;
+            }
+            more => panic!("{more} warnings"),
+        }
+    }
+    assert!(
+        busy >= 2 && idle >= 10 && warned >= 3,
+        "{busy} {idle} {warned}"
+    );
+}
+
 /// Slurm needs most of an interval for each answer, and the job becomes active again meanwhile.
 #[test]
 fn a_job_that_becomes_active_while_slurm_answers_is_not_ended() {

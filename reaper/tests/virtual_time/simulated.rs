@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use gpufrac_core::fraction::MemoryMib;
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
 use gpufrac_host::files::FileError;
@@ -16,7 +16,7 @@ use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::usage::UsageError;
-use gpufrac_reaper::act::slices::{SliceError, Slices};
+use gpufrac_reaper::act::slices::{SliceError, Slices, Unleased};
 use gpufrac_reaper::act::slurm::{ActionError, JobControl, SlurmAction, SlurmError};
 use gpufrac_reaper::clock::{BootTime, Clock};
 use gpufrac_reaper::judge::peers::{PeerError, Peers};
@@ -24,6 +24,7 @@ use gpufrac_reaper::keep::books::{Books, Running, TakenUp};
 use gpufrac_reaper::keep::evidence::Record;
 use gpufrac_reaper::keep::shipping::ShippingError;
 use gpufrac_reaper::keep::state::{Memory, State, UnusableState};
+use gpufrac_reaper::keep::status::{Board, StatusError};
 use gpufrac_reaper::key::{Key, SliceId};
 use gpufrac_reaper::measure::sample::{Activity, Look, Sample, Sampler, Source};
 use gpufrac_reaper::measure::telemetry::SHORTEST_LOOK;
@@ -54,6 +55,7 @@ impl Simulated {
             slurm: Box::new(self.clone()),
             memory: Box::new(self.clone()),
             books: Box::new(self.clone()),
+            board: Box::new(self.clone()),
             log: JobLog::to("reaper", log.clone()),
         }
     }
@@ -229,6 +231,15 @@ impl Books for Simulated {
     }
 }
 
+impl Board for Simulated {
+    fn show(&mut self, node: gpufrac_view::Node, _: Option<&Path>) -> Result<(), StatusError> {
+        if let Some(shown) = &mut self.0.borrow_mut().kept.shown {
+            shown.push(node);
+        }
+        Ok(())
+    }
+}
+
 impl Slices for Simulated {
     fn list(&self, _: &Node) -> Result<Vec<Lease>, SliceError> {
         let mut world = self.0.borrow_mut();
@@ -259,8 +270,18 @@ impl Slices for Simulated {
         Ok(false)
     }
 
-    fn unleased(&self, _: &Node) -> Result<Option<Vec<String>>, SliceError> {
+    fn unleased(&self, _: &Node) -> Result<Option<Vec<Unleased>>, SliceError> {
         Ok(Some(Vec::new()))
+    }
+
+    fn gpus(&self, _: &Node) -> Vec<(GpuIndex, String)> {
+        let count = self.0.borrow().site.gpus.len() as u32;
+        let gpus = (0..count).map(|index| (GpuIndex(index), format!("GPU-{index}")));
+        gpus.collect()
+    }
+
+    fn modes(&self, _: &Node) -> Vec<(GpuIndex, Result<bool, SliceError>)> {
+        Vec::new()
     }
 
     fn strangers(&self, _: &Node) -> Result<Vec<String>, SliceError> {

@@ -143,6 +143,8 @@ pub struct Kept {
     pub tallies: Tallies,
     /// Usage records that epilogs wrote.
     pub usage: Vec<UsageRecord>,
+    /// What users were shown, in a test of it.
+    pub shown: Option<Vec<gpufrac_view::Node>>,
     /// When the state was lost, with the ends of the last hour.
     pub lost: Vec<Duration>,
 }

@@ -1,0 +1,95 @@
+//! Describes the node for `gpufrac status`, `top` and `web`.
+
+use gpufrac_core::config::Device;
+use gpufrac_core::lease::{Held, Lease};
+use gpufrac_core::policy::Mode;
+use gpufrac_node::version;
+use gpufrac_view::{Gpu, Node, Usage, VERSION};
+
+use super::Daemon;
+use super::watched::WatchedJob;
+use crate::report::errors::Topic;
+
+impl Daemon {
+    /// Writes the state of the node for its users.
+    pub(super) fn show(&mut self) {
+        let node = self.describe();
+        let shared = self.node.shared.as_deref();
+        let shown = self.outside.board.show(node, shared);
+        self.reports
+            .report_once(&self.outside.log, Topic::Status, shown.err());
+    }
+
+    fn describe(&self) -> Node {
+        let interval = self.node.config.reaper.interval.as_secs().max(1);
+        Node {
+            version: VERSION,
+            node: self.node.name.clone(),
+            written: self.outside.clock.unix_now(),
+            interval: u32::try_from(interval).unwrap_or(u32::MAX),
+            build: version::TEXT.clone(),
+            gpus: self.gpus_of_pools(),
+        }
+    }
+
+    /// The GPUs that node-setup found; none if it has not run.
+    fn gpus_of_pools(&self) -> Vec<Gpu> {
+        let gpus = self.outside.slices.gpus(&self.node);
+        let count = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
+        let config = &self.node.config;
+        let devices = config.devices_of_node(&self.node.name, count);
+        let gpus = gpus.iter().filter_map(|(index, uuid)| {
+            let device = devices.iter().find(|it| it.gpu_index == *index)?;
+            Some(self.gpu(uuid, device))
+        });
+        gpus.collect()
+    }
+
+    fn gpu(&self, uuid: &str, device: &Device<'_>) -> Gpu {
+        let leases = self.leases.iter();
+        let leases = leases.filter(|lease| lease.slice.gpu_uuid == uuid);
+        let leases: Vec<&Lease> = leases.collect();
+        let mut seen = self.cleanup.seen(device.gpu_index);
+        // A lease is newer than the last question to the driver.
+        seen.mig = mode_of(&leases).or(seen.mig);
+        let mut described = Gpu::of(device, uuid, &leases, seen);
+        for slice in &mut described.slices {
+            let owner = slice.owner.as_ref();
+            slice.usage = owner.and_then(|owner| {
+                let watched = self.watched.get(&owner.job)?;
+                self.usage(watched, owner.slice)
+            });
+        }
+        described
+    }
+
+    /// How a slice of a job was used; None if no sample was taken.
+    fn usage(&self, watched: &WatchedJob, number: u32) -> Option<Usage> {
+        let (_, sample) = watched.last_samples().find(|(it, _)| it.number == number)?;
+        let now = self.outside.clock.now();
+        let policy = self.policy(watched);
+        let watch = &watched.watch;
+        // A dry run ends no job.
+        let acts = policy.mode == Mode::On;
+        let stalled = watched.stalled(policy).filter(|_| acts);
+        let end = stalled.and_then(|stalled| watch.escalation.announced_end(&stalled, policy));
+        Some(Usage {
+            activity: sample.busy_share,
+            memory_mib: sample.memory.map(|memory| memory.0),
+            source: sample.source.name().to_owned(),
+            idle: now.since(watch.last_active).as_secs(),
+            window: stalled.map(|stalled| stalled.window.as_secs()),
+            warnings: match acts {
+                true => watch.escalation.warnings(),
+                false => 0,
+            },
+            ends: end.map(|end| self.outside.clock.unix(end)),
+        })
+    }
+}
+
+/// Whether the GPU is in MIG mode, by the leases on it.
+fn mode_of(leases: &[&Lease]) -> Option<bool> {
+    let lease = leases.first()?;
+    Some(!matches!(lease.slice.held, Held::Bare))
+}
