@@ -67,11 +67,18 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     Ok(())
 }
 
-/// Jobs that follow each other in the history, with their order and the proportions of their times.
+/// Jobs that follow each other in the history, with their order and the proportions of their times. A history of fewer jobs
+/// gives random ones of its jobs, some of them more than once.
 fn shortened(history: &History, count: usize, window: Duration) -> Vec<Planned<'_>> {
     let mut random = Rng::with_seed(1);
-    let first = random.usize(..=history.jobs.len().saturating_sub(count));
-    let jobs: Vec<&Job> = history.jobs.iter().skip(first).take(count).collect();
+    let all = &history.jobs;
+    let jobs: Vec<&Job> = match all.len() < count {
+        true => (0..count).filter_map(|_| random.choice(all)).collect(),
+        false => {
+            let first = random.usize(..=all.len() - count);
+            all.iter().skip(first).take(count).collect()
+        }
+    };
     let wanted = LOAD * f64::from(NODES * GPUS) * window.as_secs_f64();
     let length = |job: &Job, scale: f64| (job.ran as f64 * scale).clamp(LENGTHS.0, LENGTHS.1);
     // The sum of the lengths grows with the scale: found by halving.
