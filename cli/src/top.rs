@@ -9,6 +9,7 @@ mod view;
 mod tests;
 
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -16,6 +17,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use gpufrac_core::ids::UserId;
 use gpufrac_host::exit::Exit;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal;
 
@@ -30,6 +33,8 @@ pub use view::Sort;
 
 /// The time after which ages on the screen are drawn again, and a signal is seen.
 const TICK: Duration = Duration::from_millis(500);
+/// The time in which the loop restores the terminal and ends.
+const GRACE: Duration = Duration::from_secs(2);
 /// The width of a terminal that does not tell its own.
 const WIDTH: u16 = 80;
 
@@ -142,7 +147,12 @@ fn live(files: NodeFiles, mut view: View, delay: u16) -> Result<Exit, CliError> 
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
     // SIGTERM and SIGHUP end the loop, so that the terminal is restored. Without them only a kill leaves it as it is.
-    let _ = ctrlc::set_handler(move || flag.store(true, Ordering::Relaxed));
+    let _ = ctrlc::set_handler(move || end(&flag));
+    let flag = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        wait_for_hang_up();
+        end(&flag);
+    });
     let (to, found) = mpsc::channel();
     let (ask, wanted) = mpsc::channel();
     // A shared folder may be slow; the keys must not wait for it.
@@ -156,6 +166,24 @@ fn live(files: NodeFiles, mut view: View, delay: u16) -> Result<Exit, CliError> 
     }
     done.and(restored).map_err(CliError::Terminal)?;
     Ok(Exit::Done)
+}
+
+/// Ends the loop, and then the program: crossterm reads a terminal that is gone again and again, and does not return.
+fn end(ended: &AtomicBool) {
+    ended.store(true, Ordering::Relaxed);
+    std::thread::sleep(GRACE);
+    let _ = ratatui::try_restore();
+    std::process::exit(0);
+}
+
+/// Returns when the terminal is gone, such as that of a closed ssh session.
+fn wait_for_hang_up() {
+    let stdin = io::stdin();
+    let mut terminal = [PollFd::new(stdin.as_fd(), PollFlags::empty())];
+    while matches!(
+        poll(&mut terminal, PollTimeout::NONE),
+        Err(Errno::EINTR) | Ok(0)
+    ) {}
 }
 
 fn turn(

@@ -161,6 +161,30 @@ impl Drop for Terminal<'_> {
     }
 }
 
+/// The pid of the program that the shell of the terminal runs.
+fn program(terminal: &Terminal<'_>) -> i32 {
+    let shell = terminal.ask(&["display-message", "-p", "#{pane_pid}"]);
+    let shell = String::from_utf8(shell.stdout).unwrap();
+    let children =
+        fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.trim())).unwrap();
+    children.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// As at the end of an ssh session. A program that reads its lost terminal for ever would need a core.
+#[test]
+fn the_program_ends_with_its_terminal() {
+    let tmux = or_skip!(tmux());
+    let terminal = Terminal::start(&tmux, (80, 24), "", "");
+    terminal.wait(&["q quit"]);
+    let program = format!("/proc/{}", program(&terminal));
+    drop(terminal);
+    let began = Instant::now();
+    while Path::new(&program).exists() {
+        assert!(began.elapsed() < PATIENCE, "it still runs");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Each line of the screen fits, and its first and last lines are there.
 fn is_whole(screen: &str, (width, height): (usize, usize)) {
     let lines: Vec<&str> = screen.lines().collect();
@@ -265,13 +289,8 @@ fn a_signal_leaves_the_terminal_as_it_was() {
     let tmux = or_skip!(tmux());
     let terminal = Terminal::start(&tmux, (80, 24), "", "");
     terminal.wait(&["q quit"]);
-    let shell = terminal.ask(&["display-message", "-p", "#{pane_pid}"]);
-    let shell = String::from_utf8(shell.stdout).unwrap();
-    let children =
-        fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.trim())).unwrap();
-    let program: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
     nix::sys::signal::kill(
-        nix::unistd::Pid::from_raw(program),
+        nix::unistd::Pid::from_raw(program(&terminal)),
         nix::sys::signal::SIGTERM,
     )
     .unwrap();
