@@ -26,8 +26,8 @@ pub enum Command {
     Init(InitArgs),
     /// Print the lines that belong in gres.conf and slurm.conf
     Conf(ConfArgs),
-    /// Draw the GPUs of this node and list who holds what
-    Status(ConfigArgs),
+    /// Show what is shared, free, idle and waited for: on this node, or with --cluster on all
+    Status(StatusArgs),
     /// List the leases of this node
     Leases(ConfigArgs),
     /// Watch the slices of this node, or of all nodes that share a folder
@@ -73,6 +73,20 @@ pub struct LeaseDropArgs {
     /// Do not ask
     #[arg(long)]
     pub yes: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Show all nodes of the pools
+    #[arg(long, conflicts_with = "node")]
+    pub cluster: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `clean`.

@@ -55,7 +55,7 @@ fn run(args: Args) -> ExitCode {
         Command::Check(check) => return check::run(&check).into(),
         Command::Init(init) => init::run(&init),
         Command::Conf(conf) => conf::run(&conf),
-        Command::Status(config) => show_status(&config),
+        Command::Status(status) => status::command::run(&status),
         Command::Leases(config) => show_leases(&config),
         Command::Top(top) => top::run(&top),
         Command::Why(why) => why::run(&why),
@@ -187,21 +187,6 @@ fn local(args: &ConfigArgs) -> Result<Node, CliError> {
         return Err(CliError::elsewhere(&node));
     }
     Ok(node)
-}
-
-fn show_status(args: &ConfigArgs) -> Result<Exit, CliError> {
-    let node = local(args)?;
-    let status = status::status(&node)?;
-    for line in status.map() {
-        println!("{line}");
-    }
-    if !status.leases.is_empty() {
-        println!();
-        for line in status.table() {
-            println!("{line}");
-        }
-    }
-    Ok(told(&status.damaged))
 }
 
 fn show_leases(args: &ConfigArgs) -> Result<Exit, CliError> {

@@ -1,18 +1,21 @@
-//! The state of a node for people: a map of each GPU, and the leases.
+//! `gpufrac status`: the state of a node, of the cluster, and of the user's own jobs.
 
 use gpufrac_core::config::Device;
-use gpufrac_core::geometry::Placement;
-use gpufrac_core::ids::GpuIndex;
-use gpufrac_core::lease::{Held, Lease, LeaseState};
-
-use gpufrac_node::node::Node;
+use gpufrac_core::lease::Lease;
+use gpufrac_node::node::{Node, now_unix};
 use gpufrac_node::state::leases::StoreError;
 use gpufrac_node::state::record::{NodeRecord, RecordError};
+use gpufrac_node::version;
 use gpufrac_nvml::{Instance, MigMode, NvmlError, Session};
+use gpufrac_view::cluster::{NodeState, Source};
+use gpufrac_view::{Gpu, Place, Seen, Usage, VERSION};
 
+mod ask;
+pub mod command;
+mod files;
 mod map;
-
-use map::Segment;
+mod own;
+mod text;
 
 /// The reasons why the state cannot be shown.
 #[derive(Debug, thiserror::Error)]
@@ -25,71 +28,114 @@ pub enum StatusError {
     Store(#[from] StoreError),
 }
 
-/// A GPU of a pool.
-#[derive(Debug)]
-pub struct GpuStatus {
-    /// NVML's index.
-    pub index: GpuIndex,
-    /// `GPU-...`
-    pub uuid: String,
-    /// The model in the configuration.
-    pub model: String,
-    /// Memory slices of the GPU; 0 without MIG.
-    pub memory_slices: u8,
-    /// Whether it is in MIG mode now, where the mode changes for jobs.
-    pub mig: Option<bool>,
-    /// The instances on the GPU, or the driver's error.
-    pub instances: Result<Vec<Instance>, NvmlError>,
-}
-
-/// The state of a node.
+/// The state of this node, by the driver and the leases.
 #[derive(Debug)]
 pub struct Status {
-    /// The GPUs of its pools.
-    pub gpus: Vec<GpuStatus>,
+    /// The node.
+    pub node: NodeState,
     /// The leases, by job.
     pub leases: Vec<Lease>,
     /// Leases that cannot be read.
     pub damaged: Vec<StoreError>,
 }
 
-/// Reads the state of a node; any user may do so.
+/// Reads the state of a node, and the use of its slices in the file of its daemon.
 pub fn status(node: &Node) -> Result<Status, StatusError> {
     // An old record is better than none.
     let record = NodeRecord::read_any(&node.run)?;
     let count = u32::try_from(record.gpus.len()).unwrap_or(u32::MAX);
     let devices = node.config.devices_of_node(&node.name, count);
     let session = node.nvml();
-    let mut gpus: Vec<GpuStatus> = Vec::new();
+    let mut answers = Vec::new();
     for gpu in &record.gpus {
-        let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) else {
-            continue;
-        };
-        let mode = match &session {
-            Ok(session) if device.pool.switches_mig() => mode(session, device).ok(),
-            _ => None,
-        };
-        gpus.push(GpuStatus {
-            index: gpu.index,
-            uuid: gpu.uuid.clone(),
-            mig: mode,
-            model: device.pool.geometry.model.clone(),
-            memory_slices: match device.pool.mechanism.uses_mig() {
-                true => device.pool.geometry.memory_slices,
-                false => 0,
-            },
-            instances: match &session {
-                Ok(session) => instances(session, device),
-                Err(_) => node.nvml().map(|_| Vec::new()),
-            },
-        });
+        if let Some(device) = devices.iter().find(|device| device.gpu_index == gpu.index) {
+            let answer = match &session {
+                Ok(session) => Answer::of(session, device),
+                Err(error) => Answer::fault(error),
+            };
+            answers.push((gpu, device, answer));
+        }
     }
+    // After the instances: a lease exists before its instance.
     let (leases, damaged) = node.leases()?.readable()?;
-    Ok(Status {
+    let gpus = answers.into_iter().map(|(gpu, device, answer)| {
+        let on_it = leases.iter();
+        let on_it = on_it.filter(|lease| lease.slice.gpu_uuid == gpu.uuid);
+        let on_it: Vec<&Lease> = on_it.collect();
+        let seen = answer.seen(&on_it);
+        Gpu::of(device, &gpu.uuid, &on_it, seen)
+    });
+    let gpus = gpus.collect();
+    let now = now_unix();
+    let described = gpufrac_view::Node {
+        version: VERSION,
+        node: node.name.clone(),
+        written: now,
+        interval: 1,
+        build: version::TEXT.clone(),
         gpus,
+    };
+    let mut state = NodeState::of(described, Source::Node);
+    if let Some(file) = files::own(node).filter(|file| !file.is_stale(now)) {
+        state.written = Some(file.written);
+        files::add_use(&mut state, &file);
+    }
+    Ok(Status {
+        node: state,
         leases,
         damaged,
     })
+}
+
+/// What the driver says of a GPU.
+struct Answer {
+    mig: Option<bool>,
+    instances: Result<Vec<Instance>, String>,
+}
+
+impl Answer {
+    fn of(session: &Session, device: &Device<'_>) -> Answer {
+        Answer {
+            mig: match device.pool.switches_mig() {
+                true => mode(session, device).ok(),
+                false => None,
+            },
+            instances: instances(session, device).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn fault(error: &NvmlError) -> Answer {
+        Answer {
+            mig: None,
+            instances: Err(error.to_string()),
+        }
+    }
+
+    fn seen(self, leases: &[&Lease]) -> Seen {
+        let (fault, unleased) = match self.instances {
+            Ok(instances) => (None, unleased(&instances, leases)),
+            Err(error) => (Some(error), Vec::new()),
+        };
+        Seen {
+            mig: self.mig,
+            fault,
+            unleased,
+        }
+    }
+}
+
+/// The positions of instances that no lease names.
+fn unleased(instances: &[Instance], leases: &[&Lease]) -> Vec<Place> {
+    let leased = |instance: &&Instance| {
+        let mut placements = leases.iter().filter_map(|lease| lease.slice.mig());
+        placements.any(|mig| mig.placement == instance.placement)
+    };
+    let unleased = instances.iter().filter(|instance| !leased(instance));
+    let places = unleased.map(|instance| Place {
+        start: instance.placement.start,
+        size: instance.placement.size,
+    });
+    places.collect()
 }
 
 /// Whether a GPU is in MIG mode.
@@ -109,102 +155,38 @@ fn instances(session: &Session, device: &Device<'_>) -> Result<Vec<Instance>, Nv
 }
 
 impl Status {
-    /// One line for each GPU, with its memory slices: `GPU 0 H100-80  [job 12 4g.40gb ...][free ]`.
-    pub fn map(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        for gpu in &self.gpus {
-            let head = format!("GPU {} {}", gpu.index, gpu.model);
-            let drawn = match gpu.memory_slices {
-                0 => vec![map::draw_shares(100, &self.shares(gpu))],
-                slices => map::draw(slices, &self.segments(gpu)),
-            };
-            for (row, drawn) in drawn.into_iter().enumerate() {
-                let head = if row == 0 { head.as_str() } else { "" };
-                let mode = match gpu.mig.filter(|_| row == 0) {
-                    None => "",
-                    Some(true) => "  MIG on",
-                    Some(false) => "  MIG off",
-                };
-                lines.push(format!("{head:<16}{drawn}{mode}"));
-            }
-            if let Err(error) = &gpu.instances {
-                lines.push(format!("{:<16}(by the leases only: {error})", ""));
-            }
-        }
-        lines
-    }
-
-    fn leases_of<'a>(&'a self, gpu: &GpuStatus) -> impl Iterator<Item = &'a Lease> + use<'a> {
-        let uuid = gpu.uuid.clone();
-        self.leases
-            .iter()
-            .filter(move |lease| lease.slice.gpu_uuid == uuid)
-    }
-
-    fn shares(&self, gpu: &GpuStatus) -> Vec<(u32, String)> {
-        self.leases_of(gpu)
-            .map(|lease| {
-                let label = format!("job {} {}", lease.name(), lease.fraction);
-                (lease.units.0, label)
-            })
-            .collect()
-    }
-
-    fn segments(&self, gpu: &GpuStatus) -> Vec<Segment> {
-        let mut segments: Vec<Segment> = Vec::new();
-        for lease in self.leases_of(gpu) {
-            if lease.slice.held == Held::Bare {
-                let (start, size) = (0, gpu.memory_slices);
-                segments.push(Segment {
-                    placement: Placement { start, size },
-                    label: format!("job {} whole GPU", lease.name()),
-                });
-            }
-            let Some(mig) = lease.slice.mig() else {
-                continue;
-            };
-            let standing = segments.iter_mut().find(|s| s.placement == mig.placement);
-            match (standing, lease.slice.mps()) {
-                (Some(shared), Some(_)) => {
-                    let more = format!(", {} {}", lease.name(), lease.fraction);
-                    shared.label.push_str(&more);
-                }
-                (_, mps) => segments.push(Segment {
-                    placement: mig.placement,
-                    label: match mps {
-                        None if lease.state == LeaseState::Kept => {
-                            format!("kept for {} {}", lease.user, short(&mig.profile_name))
-                        }
-                        Some(_) => format!("job {} {}", lease.name(), lease.fraction),
-                        None => format!("job {} {}", lease.name(), short(&mig.profile_name)),
-                    },
-                }),
-            }
-        }
-        for instance in gpu.instances.iter().flatten() {
-            let leased = segments.iter().any(|s| s.placement == instance.placement);
-            if !leased {
-                segments.push(Segment {
-                    placement: instance.placement,
-                    label: format!("not ours {}", instance.gi_id),
-                });
-            }
-        }
-        segments
-    }
-
-    /// The leases as a table with a header.
+    /// The leases as a table with a header, with the use of their slices where the daemon measured it.
     pub fn table(&self) -> Vec<String> {
-        table(&self.leases)
+        let mut rows = rows(&self.leases);
+        let uses = self.leases.iter().map(|lease| self.use_of(lease));
+        let uses: Vec<Option<&Usage>> = uses.collect();
+        if uses.iter().any(Option::is_some) {
+            let now = now_unix();
+            let cells = uses.iter().map(|usage| text::use_cells(*usage, now));
+            let cells = std::iter::once(text::USE_TITLES.map(str::to_owned)).chain(cells);
+            for (row, cells) in rows.iter_mut().zip(cells) {
+                row.extend(cells);
+            }
+        }
+        columns(&rows)
     }
-}
 
-fn short(profile: &str) -> &str {
-    profile.split('.').next().unwrap_or(profile)
+    fn use_of(&self, lease: &Lease) -> Option<&Usage> {
+        let mut slices = self.node.gpus.iter().flat_map(|state| &state.gpu.slices);
+        let slice = slices.find(|slice| {
+            let owner = slice.owner.as_ref();
+            owner.is_some_and(|it| (it.job, it.slice) == (lease.job_id, lease.number))
+        });
+        slice?.usage.as_ref()
+    }
 }
 
 /// Leases as a table with a header.
 pub fn table(leases: &[Lease]) -> Vec<String> {
+    columns(&rows(leases))
+}
+
+fn rows(leases: &[Lease]) -> Vec<Vec<String>> {
     let titles = [
         "JOB", "USER", "ACCOUNT", "FRACTION", "PROFILE", "MEMORY", "GPU", "AT", "STATE", "DEVICE",
     ];
@@ -227,7 +209,7 @@ pub fn table(leases: &[Lease]) -> Vec<String> {
             slice.cuda_device().unwrap_or("-").to_owned(),
         ]);
     }
-    columns(&rows)
+    rows
 }
 
 /// Rows with columns as wide as their widest cell.
@@ -253,76 +235,46 @@ pub fn columns(rows: &[Vec<String>]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::geometry::Placement;
+    use gpufrac_core::ids::GpuIndex;
+
     use super::*;
     use test_examples::lease;
 
     #[test]
-    fn leases_and_foreign_instances_are_drawn_over_the_slices() {
-        let status = Status {
-            gpus: vec![GpuStatus {
-                index: GpuIndex(0),
-                uuid: "GPU-0".into(),
-                mig: None,
-                model: "H100-80".into(),
-                memory_slices: 8,
-                instances: Ok(vec![
-                    Instance {
-                        gi_id: 3,
-                        profile_id: 14,
-                        placement: Placement { start: 2, size: 2 },
-                    },
-                    Instance {
-                        gi_id: 9,
-                        profile_id: 19,
-                        placement: Placement { start: 6, size: 1 },
-                    },
-                ]),
-            }],
-            leases: vec![lease(12)],
-            damaged: Vec::new(),
+    fn an_instance_is_without_a_lease_if_none_has_its_place() {
+        let instance = |gi_id, start, size| Instance {
+            gi_id,
+            profile_id: 14,
+            placement: Placement { start, size },
         };
-        assert_eq!(
-            status.map(),
-            [
-                "GPU 0 H100-80   [free     ][free     ][job 12 2g           ][free     ][free     ][not ours ][free     ]"
-            ]
-        );
-        let table = status.table();
-        assert_eq!(table.len(), 2);
-        assert!(table[1].starts_with("12   ada"), "{}", table[1]);
-        assert!(table[1].ends_with("MIG-3"));
+        let lease = lease(12);
+        let found = unleased(&[instance(3, 2, 2), instance(9, 6, 1)], &[&lease]);
+        assert_eq!(found, [Place { start: 6, size: 1 }]);
     }
 
     #[test]
-    fn a_gpu_whose_mode_changes_shows_its_mode_and_a_whole_job() {
-        let mut whole = lease(12);
-        whole.slice.held = Held::Bare;
-        let gpu = |index, mig| GpuStatus {
-            index: GpuIndex(index),
-            uuid: format!("GPU-{index}"),
-            mig,
-            model: "H100-80".into(),
-            memory_slices: 8,
-            instances: Ok(Vec::new()),
-        };
-        whole.slice.gpu_uuid = "GPU-0".into();
-        let status = Status {
-            gpus: vec![gpu(0, Some(false)), gpu(1, Some(true)), gpu(2, None)],
-            leases: vec![whole],
+    fn the_table_has_the_use_of_slices_where_it_was_measured() {
+        let mut node = test_examples::nodes(1, 3).remove(0);
+        node.gpus.truncate(1);
+        let mut slice = node.gpus[0].slices[0].clone();
+        let owner = slice.owner.as_mut().unwrap();
+        (owner.job, owner.slice) = (lease(12).job_id, 0);
+        node.gpus[0].slices = vec![slice];
+        node.gpus[0].index = GpuIndex(0);
+        let mut status = Status {
+            node: NodeState::of(node, Source::Node),
+            leases: vec![lease(12)],
             damaged: Vec::new(),
         };
-        let map = status.map();
+        let with = status.table();
         assert!(
-            map[0].starts_with("GPU 0 H100-80   [job 12 whole GPU  "),
-            "{map:?}"
+            with[0].ends_with("DEVICE  BUSY  USED  IDLE  NOTE"),
+            "{with:?}"
         );
-        assert!(map[0].ends_with("]  MIG off"), "{map:?}");
-        assert!(map[1].ends_with("[free     ]  MIG on"), "{map:?}");
-        assert!(map[2].ends_with("[free     ]"), "{map:?}");
-        let table = status.table();
-        assert!(
-            table[1].contains("bare") && table[1].ends_with("GPU-0"),
-            "{table:?}"
-        );
+        status.node.gpus[0].gpu.slices[0].usage = None;
+        let without = status.table();
+        assert!(without[0].ends_with("STATE   DEVICE"), "{without:?}");
+        assert!(without[1].starts_with("12   ada") && without[1].ends_with("MIG-3"));
     }
 }

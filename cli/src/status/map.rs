@@ -1,6 +1,10 @@
 //! A GPU drawn as text: the owner of each memory slice.
 
 use gpufrac_core::geometry::Placement;
+use gpufrac_view::cluster::GpuState;
+use gpufrac_view::{Gpu, Slice};
+
+use super::text::plain;
 
 /// A segment of the map: an instance on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,6 +13,106 @@ pub struct Segment {
     pub placement: Placement,
     /// The label, e.g. `job 12 2g.20gb`.
     pub label: String,
+}
+
+/// The lines of a GPU, with its memory slices or shares: `GPU 0 H100-80  [job 12 4g      ][free ]`.
+pub fn lines(state: &GpuState) -> Vec<String> {
+    let gpu = &state.gpu;
+    let head = format!("GPU {} {}", gpu.index, gpu.model);
+    let drawn = match (state.counted.is_empty(), gpu.memory_slices) {
+        (false, _) => {
+            let taken: u32 = state.counted.iter().map(|device| device.taken).sum();
+            let taken = (taken > 0).then(|| (taken, format!("{taken} % taken, by Slurm's count")));
+            let taken: Vec<_> = taken.into_iter().collect();
+            vec![draw_shares(100, &taken)]
+        }
+        (true, 0) => vec![draw_shares(100, &shares(gpu))],
+        (true, slices) => draw(slices, &segments(gpu)),
+    };
+    let mut lines = Vec::new();
+    for (row, drawn) in drawn.into_iter().enumerate() {
+        let head = if row == 0 { head.as_str() } else { "" };
+        let mode = match gpu.mig.filter(|_| row == 0) {
+            None => "",
+            Some(true) => "  MIG on",
+            Some(false) => "  MIG off",
+        };
+        lines.push(format!("{head:<16}{drawn}{mode}"));
+    }
+    if let Some(fault) = &gpu.fault {
+        let fault = plain(fault);
+        lines.push(format!("{:<16}(by the leases only: {fault})", ""));
+    }
+    lines
+}
+
+/// `job 12`, or `job 12.1` for a further slice of a job; without the owner, `a job`.
+fn job(slice: &Slice) -> String {
+    match &slice.owner {
+        None => "a job".to_owned(),
+        Some(owner) => format!("job {}", name(owner)),
+    }
+}
+
+/// The name of a lease.
+pub fn name(owner: &gpufrac_view::Owner) -> String {
+    gpufrac_core::lease::name(owner.job, owner.slice)
+}
+
+fn shares(gpu: &Gpu) -> Vec<(u32, String)> {
+    let slices = gpu.slices.iter();
+    let shares = slices.map(|slice| {
+        let label = format!("{} {}", job(slice), slice.fraction);
+        (slice.units, label)
+    });
+    shares.collect()
+}
+
+fn segments(gpu: &Gpu) -> Vec<Segment> {
+    let mut segments: Vec<Segment> = Vec::new();
+    for slice in &gpu.slices {
+        let Some(place) = slice.place else { continue };
+        let placement = Placement {
+            start: place.start,
+            size: place.size,
+        };
+        let is_shared = slice.kind.ends_with("+mps");
+        let standing = segments.iter_mut().find(|it| it.placement == placement);
+        match standing.filter(|_| is_shared) {
+            Some(shared) => {
+                let owner = slice.owner.as_ref().map_or("a job".to_owned(), name);
+                let more = format!(", {owner} {}", slice.fraction);
+                shared.label.push_str(&more);
+            }
+            None => segments.push(Segment {
+                placement,
+                label: label(slice, is_shared),
+            }),
+        }
+    }
+    for place in &gpu.unleased {
+        segments.push(Segment {
+            placement: Placement {
+                start: place.start,
+                size: place.size,
+            },
+            label: "not ours".to_owned(),
+        });
+    }
+    segments
+}
+
+fn label(slice: &Slice, is_shared: bool) -> String {
+    let profile = slice.kind.split('.').next().unwrap_or(&slice.kind);
+    match (slice.state.as_str(), slice.kind.as_str()) {
+        ("kept", _) => {
+            let user = slice.owner.as_ref().map_or("a user", |owner| &owner.user);
+            format!("kept for {} {profile}", plain(user))
+        }
+        (_, "bare") => format!("{} whole GPU", job(slice)),
+        _ if is_shared => format!("{} {}", job(slice), slice.fraction),
+        _ => format!("{} {profile}", job(slice)),
+    }
 }
 
 /// Columns for each memory slice.
@@ -86,6 +190,11 @@ fn boxed(line: &mut String, width: usize, label: &str) {
 
 #[cfg(test)]
 mod tests {
+    use gpufrac_core::config::Config;
+    use gpufrac_core::lease::{Held, Lease, LeaseState};
+    use gpufrac_view::{Place, Seen};
+    use test_examples::lease;
+
     use super::*;
 
     fn segment(start: u8, size: u8, label: &str) -> Segment {
@@ -93,6 +202,62 @@ mod tests {
             placement: Placement { start, size },
             label: label.into(),
         }
+    }
+
+    /// GPU 0 of a made-up node, with the slices of these leases.
+    fn state(leases: &[Lease], unleased: &[Place], mig: Option<bool>) -> GpuState {
+        let config = Config::parse(test_examples::CONFIG, "gpufrac.toml").unwrap();
+        let devices = config.devices_of_node("gn0001", 8);
+        let leases: Vec<&Lease> = leases.iter().collect();
+        let seen = Seen {
+            unleased: unleased.to_vec(),
+            ..Seen::default()
+        };
+        let mut gpu = Gpu::of(&devices[0], "GPU-0", &leases, seen);
+        gpu.mig = mig;
+        GpuState {
+            gpu,
+            counted: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn leases_and_foreign_instances_are_drawn_over_the_slices() {
+        let foreign = Place { start: 6, size: 1 };
+        assert_eq!(
+            lines(&state(&[lease(12)], &[foreign], None)),
+            [
+                "GPU 0 H100-80   [free     ][free     ][job 12 2g           ][free     ][free     ][not ours ][free     ]"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_gpu_whose_mode_changes_shows_its_mode_and_a_whole_job() {
+        let mut whole = lease(12);
+        whole.slice.held = Held::Bare;
+        let first = |leases: &[Lease], mig| lines(&state(leases, &[], mig)).remove(0);
+        let off = first(&[whole], Some(false));
+        assert!(
+            off.starts_with("GPU 0 H100-80   [job 12 whole GPU  "),
+            "{off}"
+        );
+        assert!(off.ends_with("]  MIG off"), "{off}");
+        assert!(first(&[], Some(true)).ends_with("[free     ]  MIG on"));
+        assert!(first(&[], None).ends_with("[free     ]"));
+    }
+
+    #[test]
+    fn a_kept_instance_and_a_hidden_owner_are_named() {
+        let mut kept = lease(12);
+        kept.state = LeaseState::Kept;
+        let mut state = state(&[kept], &[], None);
+        assert!(lines(&state)[0].contains("[kept for ada 2g "));
+        state.gpu.slices[0].owner = None;
+        state.gpu.slices[0].state = "active".to_owned();
+        assert!(lines(&state)[0].contains("[a job 2g "));
+        state.gpu.fault = Some("it fell off\u{1b}[2J".to_owned());
+        assert!(lines(&state)[1].ends_with("(by the leases only: it fell off?[2J)"));
     }
 
     #[test]

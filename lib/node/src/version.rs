@@ -1,5 +1,6 @@
 //! The text of `--version` of each program: the build, and its series of Slurm.
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 
@@ -24,7 +25,8 @@ pub fn answer(program: &str) -> Option<ExitCode> {
         .nth(1)
         .is_some_and(|word| word == "--version");
     asked.then(|| {
-        println!("{program} {}", *TEXT);
+        // A reader that has gone is no failure.
+        let _ = writeln!(std::io::stdout(), "{program} {}", *TEXT);
         Exit::Done.into()
     })
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
-use gpufrac_host::subprocess::{self, Outcome};
+use gpufrac_host::subprocess::{self, Ended, Outcome};
 
 use super::conf::Files;
 use super::running::Running;
@@ -188,10 +188,22 @@ pub(super) fn of_prefix(name: &str) -> Option<PathBuf> {
 /// # Errors
 /// The program is not installed, fails (without slurmctld it says so on stderr), or does not end in time.
 pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, AskError> {
+    Ok(slurm_says(program, arguments, &[])?.stdout)
+}
+
+/// The output of a program of Slurm, with that on stderr. `environment`: variables for it.
+///
+/// # Errors
+/// As [`ask_slurm`].
+pub fn slurm_says(
+    program: &'static str,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Ended, AskError> {
     let programs = [Some(program.into()), of_prefix(&format!("bin/{program}"))];
     let programs: Vec<PathBuf> = programs.into_iter().flatten().collect();
-    match first(&programs, arguments) {
-        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended.stdout),
+    match first(&programs, arguments, environment) {
+        Ok(Outcome::Ended(ended)) if ended.status.success() => Ok(ended),
         Ok(Outcome::Ended(ended)) => {
             let last = ended.stderr.lines().last().unwrap_or("no reason");
             Err(AskError::Refused(program, last.trim().to_owned()))
@@ -205,10 +217,14 @@ pub fn ask_slurm(program: &'static str, arguments: &[&str]) -> Result<String, As
 }
 
 /// The output of the first of these programs that exists.
-fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Outcome> {
+fn first(
+    programs: &[PathBuf],
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> std::io::Result<Outcome> {
     let mut absent = std::io::ErrorKind::NotFound.into();
     for program in programs {
-        match ask(program, arguments) {
+        match ask(program, arguments, environment) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => absent = error,
             said => return said,
         }
@@ -216,9 +232,15 @@ fn first(programs: &[PathBuf], arguments: &[&str]) -> std::io::Result<Outcome> {
     Err(absent)
 }
 
-fn ask(program: &Path, arguments: &[&str]) -> std::io::Result<Outcome> {
+fn ask(
+    program: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> std::io::Result<Outcome> {
     let mut command = Command::new(program);
-    subprocess::run(command.env("LC_ALL", "C").args(arguments), b"", LIMIT)
+    command.env("LC_ALL", "C").args(arguments);
+    command.envs(environment.iter().copied());
+    subprocess::run(&mut command, b"", LIMIT)
 }
 
 /// The values of `Prolog` or `Epilog`, each with the line of the file, or with the command that prints it.
@@ -326,7 +348,7 @@ pub(super) fn glob(path: &Path) -> Vec<PathBuf> {
 /// `KillMode=` of slurmd's unit on this host. MPS control daemons must outlive slurmd.
 fn kill_mode() -> Option<String> {
     let arguments = ["show", "--property=LoadState,KillMode", "slurmd.service"];
-    let Ok(Outcome::Ended(ended)) = ask(Path::new("systemctl"), &arguments) else {
+    let Ok(Outcome::Ended(ended)) = ask(Path::new("systemctl"), &arguments, &[]) else {
         return None;
     };
     let mut lines = ended.stdout.lines();
@@ -358,7 +380,7 @@ mod tests {
         let absent = prefix.path().join("absent");
         let said = |programs: &[&PathBuf]| -> std::io::Result<String> {
             let programs: Vec<PathBuf> = programs.iter().copied().cloned().collect();
-            match first(&programs, &["show", "config"])? {
+            match first(&programs, &["show", "config"], &[])? {
                 Outcome::Ended(ended) => Ok(ended.stdout),
                 Outcome::Silent => Err(std::io::ErrorKind::TimedOut.into()),
             }

@@ -28,7 +28,7 @@ use gpufrac_core::hostlist::Hostlist;
 
 pub use access::Closed;
 pub use conf::{Files, Place};
-pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather};
+pub use gather::{AskError, Here, Sources, ask_slurm, files_named, gather, slurm_says};
 pub use host::{Role, Trouble};
 pub use running::Running;
 

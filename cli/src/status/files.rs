@@ -1,0 +1,57 @@
+//! The files that the nodes' daemons write.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gpufrac_core::config::Config;
+use gpufrac_core::ids::JobId;
+use gpufrac_node::node;
+use gpufrac_view::cluster::NodeState;
+use gpufrac_view::{Node, Usage};
+
+use crate::node_files::{NodeFiles, Place, places};
+
+/// The files that this host can read, and what could not be read.
+pub fn all(config: &Config, here: &str) -> (Vec<Node>, Vec<String>) {
+    read(places(config, here))
+}
+
+/// The file of this node; None where there is none that can be read.
+pub fn own(node: &node::Node) -> Option<Node> {
+    one(node.run.join("reaper/status.json"))
+}
+
+/// The file of a node in the folder that the nodes share.
+pub fn shared(node: &node::Node) -> Option<Node> {
+    let folder = node.shared.as_ref()?.join("status");
+    one(folder.join(format!("{}.json", node.name)))
+}
+
+fn one(path: PathBuf) -> Option<Node> {
+    let (mut nodes, _) = read(vec![Place::File(path)]);
+    nodes.pop()
+}
+
+fn read(places: Vec<Place>) -> (Vec<Node>, Vec<String>) {
+    let found = NodeFiles::new(places).read();
+    let nodes = found.nodes.into_iter().map(Arc::unwrap_or_clone);
+    (nodes.collect(), found.problems)
+}
+
+/// Adds the use of slices that a node's file has.
+pub fn add_use(state: &mut NodeState, file: &Node) {
+    let slices = file.gpus.iter().flat_map(|gpu| &gpu.slices);
+    let uses: HashMap<(JobId, u32), &Usage> = slices
+        .filter_map(|slice| {
+            let owner = slice.owner.as_ref()?;
+            Some(((owner.job, owner.slice), slice.usage.as_ref()?))
+        })
+        .collect();
+    let slices = state.gpus.iter_mut().flat_map(|it| &mut it.gpu.slices);
+    for slice in slices {
+        let owner = slice.owner.as_ref();
+        let usage = owner.and_then(|owner| uses.get(&(owner.job, owner.slice)));
+        slice.usage = usage.map(|usage| Usage::clone(usage));
+    }
+}
