@@ -188,20 +188,10 @@ impl Word {
         job: &JobEnv,
         devices: &[Device<'a>],
     ) -> Result<Vec<Device<'a>>, CarveError> {
-        let mut held = devices_of(job, devices)?;
-        // With `--exclusive` Slurm counts all devices of the node; the variables of Prolog may name fewer.
-        if let Some(info) = &self.said
-            && let Some(allocated) = Allocated::on(info, &job.node)
-        {
-            let is_lent = |device: &&Device<'_>| {
-                let pool = device.pool;
-                allocated.is_device(device) && pool.lends_whole() && pool.serves(&info.partition)
-            };
-            let lent: Vec<Device<'_>> = devices.iter().filter(is_lent).copied().collect();
-            if !lent.is_empty() {
-                held = lent;
-            }
-        }
+        let mut held = match self.lent_whole(job, devices) {
+            lent if lent.is_empty() => devices_of(job, devices)?,
+            lent => lent,
+        };
         held.sort_by_key(|device| device.gpu_index);
         let are_whole = held.iter().all(|device| device.pool.lends_whole());
         match held.len() > 1 && !are_whole {
@@ -210,6 +200,22 @@ impl Word {
             }),
             false => Ok(held),
         }
+    }
+
+    /// The whole GPUs for the job's partition among those that slurmctld allocated. With `--exclusive` it allocates all devices of
+    /// the node, those of other pools and of no pool too; the variables of Prolog may name fewer.
+    fn lent_whole<'a>(&self, job: &JobEnv, devices: &[Device<'a>]) -> Vec<Device<'a>> {
+        let Some(info) = &self.said else {
+            return Vec::new();
+        };
+        let Some(allocated) = Allocated::on(info, &job.node) else {
+            return Vec::new();
+        };
+        let is_lent = |device: &&Device<'_>| {
+            let pool = device.pool;
+            allocated.is_device(device) && pool.lends_whole() && pool.serves(&info.partition)
+        };
+        devices.iter().filter(is_lent).copied().collect()
     }
 
     /// The size that the job gets of one device. `units`: of all its devices.
