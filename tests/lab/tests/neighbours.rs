@@ -390,7 +390,14 @@ fn table() -> String {
             "`{name}`: {wrong} of {of} readings of whole GPUs are wrong, {wrong_fractions} of {of_fractions} of fractions."
         )
     };
-    let _ = write!(text, "\n{}\n{}\n", line("gpufrac"), line("frac"));
+    let _ = write!(
+        text,
+        "\n{}\n{}\n{} {}\n",
+        line("gpufrac"),
+        line("frac"),
+        line("types"),
+        other_readings("frac", "types")
+    );
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     for wrong in &judged("frac").1 {
         *reasons.entry(reason(wrong).unwrap_or("?")).or_default() += 1;
@@ -400,6 +407,34 @@ fn table() -> String {
         let _ = writeln!(text, "- {count}: {reason}");
     }
     text
+}
+
+/// The readings that differ between two records.
+fn other_readings(one: &str, other: &str) -> String {
+    let mut differ: BTreeMap<&str, usize> = BTreeMap::new();
+    for series in SERIES {
+        let (one, other) = (record(series, one), record(series, other));
+        for tool in TOOLS.iter().chain([&METRICS]) {
+            for (pool, subject) in cells() {
+                let read = |record| reading(tool, record, pool, subject);
+                if read(&one) != read(&other) {
+                    *differ.entry(tool.name).or_default() += 1;
+                }
+            }
+        }
+    }
+    match differ.is_empty() {
+        true => format!("Each reading is that of `{one}`."),
+        false => {
+            let tools = differ
+                .iter()
+                .map(|(tool, count)| format!("{tool} ({count})"));
+            format!(
+                "Other readings than of `{one}`: {}.",
+                tools.collect::<Vec<_>>().join(", ")
+            )
+        }
+    }
 }
 
 #[test]

@@ -281,6 +281,12 @@ fn slurm_shows_what_is_recorded_by_another_name() -> Result<(), LabError> {
 }
 
 #[test]
+fn slurm_shows_what_is_recorded_with_types() -> Result<(), LabError> {
+    let types = "gres/gpu,gres/gpu:half,gres/gpu:uniform,gres/gpu:mps,gres/gpu:whole,gres/frac";
+    shown("types", "[gres]\nname = \"frac\"\n", types)
+}
+
+#[test]
 fn another_name_serves_steps_tasks_and_updates() -> Result<(), LabError> {
     let pools = "[gres]\nname = \"frac\"\n\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\n\
                  partitions = [\"gpu\"]\nnodes = \"@NODES@\"\n";
