@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use gpufrac_view::Node;
 use serde_json::{Value, json};
@@ -315,6 +315,34 @@ fn another_node_is_shown_by_its_file() {
     );
     let report = world.json(0, &["status", "--node", "gn0002", "--json"]);
     assert_eq!(report["nodes"][0]["node"], "gn0002");
+}
+
+/// On a busy machine single runs take longer.
+#[test]
+fn a_thousand_nodes_are_shown_within_a_second() {
+    let world = World::new(&fresh(1000));
+    let pools = fs::read_to_string(world.folder.path().join("gpufrac.toml")).unwrap();
+    let (head, _) = pools.split_once("[pool.h100]").unwrap();
+    let pool = "[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\npartitions = [\"gpu\"]\nnodes = \"gn[0001-1000]\"\n";
+    let config = world.folder.path().join("gpufrac.toml");
+    fs::write(config, format!("{head}{pool}")).unwrap();
+    world.slurm();
+    for args in [
+        &["status", "--cluster"][..],
+        &["status", "--cluster", "--json"],
+    ] {
+        let began = Instant::now();
+        let mut best = Duration::MAX;
+        while best > Duration::from_secs(1) && began.elapsed() < Duration::from_secs(60) {
+            let one = Instant::now();
+            let said = world.run(0, args);
+            best = best.min(one.elapsed());
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            assert!(said.status.success() && text.contains("gn1000"));
+        }
+        println!("{args:?}: {best:?}");
+        assert!(best <= Duration::from_secs(1), "{args:?}: {best:?}");
+    }
 }
 
 #[test]

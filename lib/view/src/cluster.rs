@@ -200,7 +200,7 @@ pub struct Later {
     pub starts: Option<u64>,
 }
 
-/// States of nodes that take no new jobs, as the beginning of Slurm's word.
+/// States of nodes that take no new jobs, by the beginning of Slurm's text.
 const CLOSED: [&str; 12] = [
     "down",
     "drain",

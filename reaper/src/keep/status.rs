@@ -105,7 +105,8 @@ struct Copies {
 
 impl Copies {
     fn start() -> Copies {
-        let (out, inbox) = sync_channel(0);
+        // One copy may wait while the thread writes another.
+        let (out, inbox) = sync_channel(1);
         let failed = Arc::default();
         let outcome = Arc::clone(&failed);
         // The thread ends with the sender. The daemon does not wait for it, because a write may never end.
@@ -113,14 +114,14 @@ impl Copies {
         Copies { out, failed }
     }
 
-    /// Hands a copy over, unless the one before is still being written. Returns the outcome of the last one.
+    /// Hands a copy over, unless an earlier one still waits. Returns the outcome of the last one.
     fn send(&self, copy: Copy) -> Result<(), StatusError> {
         match self.out.try_send(copy) {
             Ok(()) => {}
             Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy)) => {
                 let at = copy.shared.join(SHARED).join(copy.name);
                 let slow = format!(
-                    "writing `{}` failed: the write before it has not ended after a round; check the file system",
+                    "writing `{}` failed: an earlier write has not ended after a round; check the file system",
                     at.display()
                 );
                 return Err(StatusError::Shared(slow));
