@@ -303,7 +303,7 @@ fn picture(buffer: &Buffer) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"gpufrac top in a terminal\">\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#0d1117\"/>\n\
-         <g font-family=\"ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\" font-size=\"13\" xml:space=\"preserve\">\n",
+         <g font-family=\"ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace\" font-size=\"13\">\n",
         width * CELL.0 + 20,
         height * CELL.1 + 20
     );
@@ -343,23 +343,25 @@ fn run_of_cells(svg: &mut String, text: &str, style: Style, (x, y): (u32, u32), 
             cell.1
         );
     }
-    if text.trim().is_empty() {
-        return;
-    }
     let bold = match style.add_modifier.contains(Modifier::BOLD) {
         true => " font-weight=\"bold\"",
         false => "",
     };
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x}\" y=\"{}\" textLength=\"{}\" fill=\"{ink}\"{bold}>{text}</text>",
-        y + 14,
-        letters * cell.0
-    );
+    // Each word has its place: readers of SVG differ in spaces.
+    let mut at = x;
+    for word in text.split(' ') {
+        let letters = word.chars().count() as u32;
+        if letters > 0 {
+            let word = word.replace('&', "&amp;").replace('<', "&lt;");
+            let _ = writeln!(
+                svg,
+                "<text x=\"{at}\" y=\"{}\" textLength=\"{}\" fill=\"{ink}\"{bold}>{word}</text>",
+                y + 14,
+                letters * cell.0
+            );
+        }
+        at += (letters + 1) * cell.0;
+    }
 }
 
 #[test]
