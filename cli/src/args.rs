@@ -32,6 +32,8 @@ pub enum Command {
     Leases(ConfigArgs),
     /// Watch the slices of this node, or of all nodes that share a folder
     Top(TopArgs),
+    /// Write static pages and JSON of the cluster into a folder
+    Web(WebArgs),
     /// Tell why a job was warned or ended for an idle slice
     Why(WhyArgs),
     /// Sum up usage records: who held what, how it was used, what it costs
@@ -298,6 +300,23 @@ pub struct TopArgs {
     /// Read these files or folders of files, not those of gpufrac.toml
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub from: Vec<PathBuf>,
+}
+
+/// Arguments of `web`.
+#[derive(Debug, clap::Args)]
+pub struct WebArgs {
+    /// Which configuration, which node.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The folder of the pages: a new one, an empty one, or one of an earlier export
+    #[arg(long, value_name = "DIR")]
+    pub export: PathBuf,
+    /// Read these files or folders of files of nodes, not those of gpufrac.toml
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub from: Vec<PathBuf>,
+    /// Do not ask squeue for waiting requests
+    #[arg(long)]
+    pub no_slurm: bool,
 }
 
 /// Arguments of `why`.

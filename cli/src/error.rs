@@ -227,6 +227,12 @@ pub enum CliError {
     /// gpufrac-reaperd wrote no file that this host sees.
     #[error("finding the files of nodes failed: there is none")]
     NoNodeFile,
+    /// The folder for pages is used for something else.
+    #[error("writing pages to `{}` failed: the folder has files of others; name a new folder or an empty one", path.display())]
+    NotPages {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The terminal cannot be used.
     #[error("using the terminal failed: {0}; print the slices once with `--once`")]
     Terminal(std::io::Error),

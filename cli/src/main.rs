@@ -26,6 +26,7 @@ mod slurm;
 mod status;
 mod steps;
 mod top;
+mod web;
 mod why;
 
 use std::path::{Path, PathBuf};
@@ -58,6 +59,7 @@ fn run(args: Args) -> ExitCode {
         Command::Status(status) => status::command::run(&status),
         Command::Leases(config) => show_leases(&config),
         Command::Top(top) => top::run(&top),
+        Command::Web(web) => web::run(&web),
         Command::Why(why) => why::run(&why),
         Command::Report(report) => report::run(&report),
         Command::Advise(advise) => advise::run(&advise),

@@ -2,7 +2,7 @@
 
 mod accounting;
 mod export;
-mod files;
+pub mod files;
 
 use std::path::PathBuf;
 use std::time::SystemTime;

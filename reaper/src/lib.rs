@@ -12,6 +12,7 @@ pub mod keep;
 pub mod key;
 pub mod measure;
 pub mod outside;
+pub mod pages;
 pub mod report;
 pub mod rhythm;
 pub mod wait;

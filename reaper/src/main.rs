@@ -21,8 +21,10 @@ use gpufrac_node::version;
 use gpufrac_reaper::act::slurm;
 use gpufrac_reaper::daemon::Daemon;
 use gpufrac_reaper::outside::Outside;
+use gpufrac_reaper::pages::{Pages, Settings};
 use gpufrac_reaper::report::metrics::{Server, Snapshot};
 use gpufrac_reaper::wait::{self, Waiter, Wake};
+use nix::sys::signal::{SigSet, Signal};
 
 /// Finds stalled jobs that hold slices of GPUs, warns their users, reclaims
 #[derive(Debug, Parser)]
@@ -38,6 +40,9 @@ struct Args {
 
 /// How long a child process of a killed daemon, started just before, may still hold the daemon's lock.
 const LONGEST_LOCK_RELEASE: Duration = Duration::from_secs(2);
+
+/// The time between two notes to systemd's watchdog while no rounds take place.
+const PERIOD_OF_WATCHDOG: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     if std::env::args_os()
@@ -65,12 +70,14 @@ fn main() -> ExitCode {
 }
 
 impl Args {
+    fn path(&self) -> PathBuf {
+        let default = || environment::config_path(|name| std::env::var_os(name));
+        self.config.clone().unwrap_or_else(default)
+    }
+
     fn load(&self) -> Result<Node, StartError> {
         let lookup = |name: &str| std::env::var_os(name);
-        let path = self
-            .config
-            .clone()
-            .unwrap_or_else(|| environment::config_path(lookup));
+        let path = self.path();
         let name = self
             .node
             .clone()
@@ -99,6 +106,10 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     // Before anything else: a SIGHUP must not end the daemon. Threads that start later inherit the mask.
     let signals = wait::block_signals()?;
     let node = args.load()?;
+    let mut pages = Pages::follow(None, pages_of(args, &node));
+    if !node.has_pools() && pages.is_some() {
+        return only_pages(args, pages, signals, log);
+    }
     if !node.has_pools() {
         // The unit may be enabled on every node of a cluster, so a node without pools is no error.
         log.info(format!(
@@ -133,6 +144,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
                 match reloaded(args, &run) {
                     Ok(node) => {
                         endpoint = endpoint.follow(&node, &snapshot, log);
+                        pages = Pages::follow(pages, pages_of(args, &node));
                         set_watchdog(node.config.reaper.interval);
                         daemon.reload(node);
                         log.info("the daemon read its configuration again");
@@ -148,7 +160,45 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     notify(&[sd_notify::NotifyState::Stopping]);
     daemon.stop();
     drop(endpoint);
+    drop(pages);
     log.info("ends");
+    Ok(())
+}
+
+/// With what the pages of the cluster are written; None without `[web]`.
+fn pages_of(args: &Args, node: &Node) -> Option<Settings> {
+    let web = node.config.web.clone()?;
+    Some(Settings {
+        web,
+        config: args.path(),
+        node: node.name.clone(),
+    })
+}
+
+/// On a host without GPUs the daemon only writes the pages of the cluster.
+fn only_pages(
+    args: &Args,
+    mut pages: Option<Pages>,
+    signals: SigSet,
+    log: &JobLog,
+) -> Result<(), StartError> {
+    log.info("no pool has GPUs on this host: the daemon only writes the pages of the cluster");
+    notify(&[sd_notify::NotifyState::Ready]);
+    while wait::signal(&signals, PERIOD_OF_WATCHDOG, || {
+        notify(&[sd_notify::NotifyState::Watchdog]);
+    })? == Signal::SIGHUP
+    {
+        notify(&[sd_notify::NotifyState::Reloading]);
+        match args.load() {
+            Ok(node) => pages = Pages::follow(pages, pages_of(args, &node)),
+            Err(why) => log.error(format!(
+                "reading the configuration failed, the daemon keeps the old one: {why}"
+            )),
+        }
+        notify(&[sd_notify::NotifyState::Ready]);
+    }
+    notify(&[sd_notify::NotifyState::Stopping]);
+    drop(pages);
     Ok(())
 }
 

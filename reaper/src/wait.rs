@@ -39,6 +39,30 @@ pub fn block_signals() -> io::Result<SigSet> {
     Ok(signals)
 }
 
+/// Waits for one of the blocked signals; `each` is called at each `period` of waiting.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn signal(signals: &SigSet, period: Duration, mut each: impl FnMut()) -> io::Result<Signal> {
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let signals = SignalFd::with_flags(signals, flags)?;
+    let period = PollTimeout::try_from(period).unwrap_or(PollTimeout::MAX);
+    loop {
+        if let Some(found) = signals.read_signal()? {
+            let number = i32::try_from(found.ssi_signo).unwrap_or_default();
+            return Ok(Signal::try_from(number)?);
+        }
+        match poll(
+            &mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)],
+            period,
+        ) {
+            Ok(0) => each(),
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// The clock of the rounds.
 pub struct Waiter {
     signals: SignalFd,

@@ -13,12 +13,13 @@ mod sections;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod web;
 
 use crate::crc64::crc64;
 pub use crate::mechanism::Mechanism;
 pub use crate::pool::{Burst, Device, Pool, PoolOptions, Tenancy, TimesliceLength, WholeGpu};
 pub use error::{ConfigError, ConfigErrors, Problem};
-pub use tables::{Config, PartitionRules, Paths, VERSION};
+pub use tables::{Config, PartitionRules, Paths, VERSION, Web};
 
 /// The path of the configuration on every host.
 pub const PATH: &str = "/etc/gpufrac/gpufrac.toml";

@@ -147,16 +147,16 @@ impl Audit {
 
     /// The balance of each GPU in a period, and of all of them.
     #[must_use]
-    pub fn balance(self, period: Period) -> Audited {
+    pub fn balance(&self, period: Period) -> Audited {
         let mut all = Balance {
             records_of_version_1: self.without_boot,
             ..Balance::default()
         };
         let mut each = Vec::with_capacity(self.gpus.len());
-        for (gpu, known) in self.gpus {
+        for (gpu, known) in &self.gpus {
             let balance = known.balance(period);
             all.merge(&balance);
-            each.push((gpu, balance));
+            each.push((gpu.clone(), balance));
         }
         Audited { each, all }
     }

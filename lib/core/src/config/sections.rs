@@ -8,7 +8,7 @@ use super::error::{ConfigError, ConfigErrors, Problem};
 use super::options;
 use super::read::{Field, Section, Source};
 use super::tables::{Config, PartitionRules, Paths, VERSION};
-use super::{reaper, report};
+use super::{reaper, report, web};
 use crate::count_name::CountName;
 use crate::fraction::{Fraction, MemoryMib};
 use crate::geometry::Geometry;
@@ -19,6 +19,19 @@ use crate::mechanism::Mechanism;
 use crate::policy::Reaper;
 use crate::pool::{Pool, WholeGpu};
 use crate::rates::Rates;
+
+/// The tables of the file, and its version.
+const TABLES: [&str; 9] = [
+    "version",
+    "paths",
+    "gres",
+    "pool",
+    "partition",
+    "geometry",
+    "reaper",
+    "report",
+    "web",
+];
 
 impl Config {
     /// Reads the text of a file. `path` is used in messages only.
@@ -32,12 +45,12 @@ impl Config {
         }
     }
 
-    /// Reads all tables but `[reaper]` and `[report]`, for the programs that make slices: a mistake there must not stop
+    /// Reads all tables but `[reaper]`, `[report]` and `[web]`, for the programs that make slices: a mistake there must not stop
     /// them. The second value has the mistakes there; if there are any, the configuration has the defaults of
     /// `[reaper]`.
     ///
     /// # Errors
-    /// All other mistakes of the file together with those of `[reaper]` and `[report]`, in the order of lines.
+    /// All other mistakes of the file together with those of these tables, in the order of lines.
     pub fn parse_pools(
         text: &str,
         path: &str,
@@ -61,17 +74,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         }
     };
     let root = Section::root(table.get_ref());
-    let known = [
-        "version",
-        "paths",
-        "gres",
-        "pool",
-        "partition",
-        "geometry",
-        "reaper",
-        "report",
-    ];
-    root.only(&mut source, &known);
+    root.only(&mut source, &TABLES);
     if !version(&mut source, &root) {
         // Another version may give the other keys another meaning, so they are not checked.
         return Err(by_line(source));
@@ -111,7 +114,9 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
         Some(section) => report::read(&mut source, &section),
         None => Rates::default(),
     };
-    // No slice depends on either of them.
+    let web = root.get("web").and_then(|item| item.table(&mut source));
+    let web = web.and_then(|section| web::read(&mut source, &section));
+    // No slice depends on these tables.
     let aside = std::mem::replace(&mut source.errors, elsewhere);
     let config = Config {
         paths,
@@ -123,6 +128,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
             false => Reaper::default(),
         },
         rates,
+        web,
     };
     // Contradictions between tables are only looked for if all pools could be read. Otherwise a mistake in a pool
     // would be reported again at its partitions.
@@ -132,7 +138,7 @@ fn config(text: &str, path: &str) -> Result<(Config, Option<ConfigErrors>), Conf
     judged(source, aside, config)
 }
 
-/// The configuration, if only `[reaper]` and `[report]` have mistakes, which are `aside`.
+/// The configuration, if only `[reaper]`, `[report]` and `[web]` have mistakes, which are `aside`.
 fn judged(
     mut source: Source<'_>,
     aside: Vec<ConfigError>,

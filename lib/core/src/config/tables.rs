@@ -27,6 +27,17 @@ pub struct Config {
     pub reaper: Reaper,
     /// Prices of allocations.
     pub rates: Rates,
+    /// `[web]`; None where no pages are written.
+    pub web: Option<Web>,
+}
+
+/// `[web]`: pages of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Web {
+    /// Name of the host whose gpufrac-reaperd writes them, as Slurm or the host itself names it.
+    pub host: String,
+    /// The folder.
+    pub folder: String,
 }
 
 /// Folders, programs and libraries on a node. `%n` stands for the name of the node, as in Slurm's own files.
@@ -119,6 +130,7 @@ impl Config {
             partitions: Vec::new(),
             reaper: Reaper::default(),
             rates: Rates::default(),
+            web: None,
         }
     }
 

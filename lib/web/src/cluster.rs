@@ -1,0 +1,310 @@
+//! The map of the cluster, and the list of jobs.
+
+use std::collections::BTreeMap;
+
+use gpufrac_view::{Gpu, Node};
+
+use crate::html::{Cell, Html};
+use crate::{Day, Held, JOBS, NODES, Site, Sums, Use, file_name, text};
+
+pub fn page(site: &Site) -> String {
+    let mut page = Html::new(site, "GPUs of the cluster", 0);
+    let mut sums = Sums::default();
+    for node in &site.nodes {
+        sums.add(node);
+    }
+    let nodes = if site.nodes.len() == 1 {
+        "node"
+    } else {
+        "nodes"
+    };
+    page.paragraph(format!("{} {nodes}, {}.", site.nodes.len(), sums.text()));
+    page.title("Nodes");
+    key(&mut page);
+    page.raw("<ul class=\"map\">\n");
+    for node in &site.nodes {
+        card(&mut page, site, node);
+    }
+    page.raw("</ul>\n");
+    free(&mut page, site);
+    waiting(&mut page, site);
+    week(&mut page, site);
+    page.end()
+}
+
+/// Explains the colours.
+pub fn key(page: &mut Html) {
+    page.raw("<ul class=\"key\">");
+    for kind in Use::ALL {
+        page.raw("<li><span style=\"background:var(--")
+            .raw(kind.name())
+            .raw(")\"></span>");
+        page.text(kind.words()).raw("</li>");
+    }
+    page.raw("<li><span style=\"background:var(--free)\"></span>free</li>");
+    page.raw("<li><span class=\"out\"></span>cannot be used, or no news</li></ul>\n");
+}
+
+fn card(page: &mut Html, site: &Site, node: &Node) {
+    let sums = Sums::of(node);
+    page.raw("<li><a href=\"")
+        .raw(NODES)
+        .raw("/")
+        .text(file_name(&node.node))
+        .raw(".html\">");
+    page.text(&node.node).raw("</a><br><span class=\"pale\">");
+    let free = (100 * sums.gpus).saturating_sub(sums.used_units);
+    page.text(format!(
+        "{} of {} GPUs used, {} free",
+        text::gpus(sums.used_units),
+        sums.gpus,
+        text::gpus(free)
+    ));
+    if sums.idle > 0 {
+        page.text(format!(", {} idle", sums.idle));
+    }
+    page.raw("</span>");
+    problems(page, site, node);
+    for gpu in &node.gpus {
+        bar(page, gpu, site.is_stale(node));
+    }
+    page.raw("</li>\n");
+}
+
+/// What keeps a node or its GPUs from being used.
+pub fn problems(page: &mut Html, site: &Site, node: &Node) {
+    if site.is_stale(node) {
+        let age = text::span(site.now.saturating_sub(node.written));
+        page.raw("<p class=\"bad\">")
+            .text(format!("No news for {age}"))
+            .raw("</p>");
+    }
+    let faults = Sums::of(node).faults;
+    if faults > 0 {
+        let gpus = if faults == 1 { "GPU" } else { "GPUs" };
+        page.raw("<p class=\"bad\">")
+            .text(format!("{faults} {gpus} cannot be used"))
+            .raw("</p>");
+    }
+}
+
+/// A GPU as a bar. The page says the same in words.
+pub fn bar(page: &mut Html, gpu: &Gpu, is_stale: bool) {
+    if is_stale || gpu.fault.is_some() {
+        page.raw("<span class=\"bar out\" aria-hidden=\"true\"></span>");
+        return;
+    }
+    page.raw("<span class=\"bar\" aria-hidden=\"true\" style=\"background:linear-gradient(90deg");
+    let mut at = 0.0;
+    let mut units = 0;
+    for slice in &gpu.slices {
+        let (from, to) = match slice.place.filter(|_| gpu.memory_slices > 0) {
+            Some(place) => {
+                let percent =
+                    |slices: u32| 100.0 * f64::from(slices) / f64::from(gpu.memory_slices);
+                let start = u32::from(place.start);
+                (percent(start), percent(start + u32::from(place.size)))
+            }
+            None => {
+                units += slice.units;
+                (f64::from(units - slice.units), f64::from(units))
+            }
+        };
+        let (from, to) = (from.max(at).min(100.0), to.min(100.0));
+        page.raw(",var(--free) ")
+            .text(format!("{at:.2}% {from:.2}%"));
+        // A line of the background separates slices.
+        let end = (to - 0.6).max(from);
+        page.raw(",var(--")
+            .raw(Use::of(slice).name())
+            .raw(") ")
+            .text(format!("{from:.2}% {end:.2}%"));
+        page.raw(",var(--paper) ")
+            .text(format!("{end:.2}% {to:.2}%"));
+        at = to.max(from);
+    }
+    page.raw(",var(--free) ")
+        .text(format!("{at:.2}% 100%"))
+        .raw(")\"></span>");
+}
+
+/// What is free, by partition and size.
+fn free(page: &mut Html, site: &Site) {
+    let mut room: BTreeMap<(&str, u32), (&str, u32)> = BTreeMap::new();
+    for node in site.nodes.iter().filter(|node| !site.is_stale(node)) {
+        for gpu in node.gpus.iter().filter(|gpu| gpu.fault.is_none()) {
+            for (partition, one) in gpu
+                .partitions
+                .iter()
+                .flat_map(|name| gpu.room.iter().map(move |one| (name, one)))
+            {
+                let sum = room
+                    .entry((partition, one.units))
+                    .or_insert((&one.fraction, 0));
+                sum.1 += one.jobs;
+            }
+        }
+    }
+    page.title("Free now, by size");
+    let mut rows: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    // The largest size first.
+    for ((partition, _), (fraction, jobs)) in room.iter().rev() {
+        let sizes = rows.entry(partition).or_default();
+        if *jobs > 0 {
+            sizes.push(format!("{jobs} of {fraction}"));
+        }
+    }
+    let rows = rows.into_iter().map(|(partition, sizes)| {
+        let sizes = match sizes.is_empty() {
+            true => "none".to_owned(),
+            false => sizes.join(", "),
+        };
+        vec![partition.into(), sizes.into()]
+    });
+    let caption = "Jobs of each size that have room if no other job starts";
+    page.table(caption, &["Partition", "Jobs"], rows);
+}
+
+fn waiting(page: &mut Html, site: &Site) {
+    page.title("Waiting requests");
+    let Some(waiting) = &site.waiting else {
+        page.paragraph("Slurm gave no answer.");
+        return;
+    };
+    if waiting.is_empty() {
+        page.paragraph("No job waits for a part of a GPU.");
+        return;
+    }
+    let rows = waiting.iter().map(|one| {
+        let starts = one.starts.map_or("unknown".to_owned(), text::utc);
+        vec![
+            one.partition.as_str().into(),
+            one.size.as_str().into(),
+            one.jobs.to_string().into(),
+            one.reason.as_str().into(),
+            starts.into(),
+        ]
+    });
+    let heads = [
+        "Partition",
+        "Request",
+        "Jobs",
+        "Reason",
+        "First start, as Slurm expects",
+    ];
+    page.table("Waiting requests by partition and size", &heads, rows);
+}
+
+fn week(page: &mut Html, site: &Site) {
+    page.title("The last days");
+    let Some(week) = site.week.as_deref().filter(|week| !week.is_empty()) else {
+        page.paragraph("There are no usage records of these days.");
+        return;
+    };
+    page.raw("<ul class=\"key\">");
+    for (name, words) in PARTS {
+        page.raw("<li><span style=\"background:var(--")
+            .raw(name)
+            .raw(")\"></span>")
+            .raw(words)
+            .raw("</li>");
+    }
+    page.raw("<li><span class=\"out\"></span>down</li></ul>\n");
+    for day in week {
+        day_bar(page, day);
+    }
+    let rows = week.iter().map(|day| {
+        let hours = parts(day).into_iter().chain([day.down]);
+        let hours = hours.map(|hours| format!("{hours:.1}").into());
+        [day.name.as_str().into()]
+            .into_iter()
+            .chain(hours)
+            .collect()
+    });
+    let heads = ["Day", "Used", "Idle", "Not measured", "Free", "Down"];
+    page.table(
+        "GPU-hours of each day, of slices that have ended",
+        &heads,
+        rows,
+    );
+}
+
+/// Parts of a day: the colour and its meaning.
+const PARTS: [(&str, &str); 4] = [
+    ("busy", "used"),
+    ("idle", "idle"),
+    ("unknown", "not measured"),
+    ("free", "free"),
+];
+
+fn parts(day: &Day) -> [f64; 4] {
+    [day.busy, day.idle, day.unknown, day.free]
+}
+
+fn day_bar(page: &mut Html, day: &Day) {
+    let whole = parts(day).iter().sum::<f64>() + day.down;
+    page.raw("<div class=\"day\" aria-hidden=\"true\"><span>")
+        .text(&day.name);
+    page.raw("</span><span class=\"bar out\" style=\"background:linear-gradient(90deg");
+    let mut at = 0.0;
+    for (hours, (name, _)) in parts(day).into_iter().zip(PARTS) {
+        let to = at + 100.0 * hours / whole.max(f64::MIN_POSITIVE);
+        page.raw(",var(--")
+            .raw(name)
+            .raw(") ")
+            .text(format!("{at:.2}% {to:.2}%"));
+        at = to;
+    }
+    page.raw(",transparent ").text(format!("{at:.2}%"));
+    page.raw("),repeating-linear-gradient(135deg,var(--free) 0 4px,var(--unknown) 4px 6px)\"></span></div>\n");
+}
+
+/// The list of jobs.
+pub fn jobs_page(site: &Site, jobs: &BTreeMap<u32, Vec<Held<'_>>>) -> String {
+    let mut page = Html::new(site, "Jobs with slices", 0);
+    let all = crate::slices(&site.nodes);
+    let hidden = all.filter(|held| held.slice.owner.is_none()).count();
+    if hidden > 0 {
+        page.paragraph(format!("Slurm hides the jobs of {hidden} slices."));
+    }
+    let rows = jobs.iter().map(|(job, held)| {
+        let owner = held.first().and_then(|held| held.slice.owner.as_ref());
+        let units: u32 = held.iter().map(|held| held.slice.units).sum();
+        let mut nodes: Vec<&str> = held.iter().map(|held| held.node.node.as_str()).collect();
+        nodes.dedup();
+        let worst = held
+            .iter()
+            .map(|held| Use::of(held.slice))
+            .max_by_key(|kind| kind.rank());
+        let idle = held
+            .iter()
+            .filter_map(|held| held.slice.usage.as_ref())
+            .map(|usage| usage.idle)
+            .min();
+        vec![
+            Cell::Link(format!("{JOBS}/{job}.html"), job.to_string()),
+            owner.map_or("", |owner| &owner.user).into(),
+            owner
+                .and_then(|owner| owner.account.as_deref())
+                .unwrap_or("")
+                .into(),
+            owner.map_or("", |owner| &owner.partition).into(),
+            nodes.join(" ").into(),
+            text::gpus(units).into(),
+            worst.map_or("", Use::words).into(),
+            idle.map_or(String::new(), text::span).into(),
+        ]
+    });
+    let heads = [
+        "Job",
+        "User",
+        "Account",
+        "Partition",
+        "Nodes",
+        "GPUs",
+        "Use",
+        "Idle for",
+    ];
+    page.table("Jobs", &heads, rows);
+    page.end()
+}

@@ -1,0 +1,138 @@
+//! The page of a node.
+
+use gpufrac_view::{Gpu, Node, Slice};
+
+use crate::html::{Cell, Html};
+use crate::{JOBS, Site, Sums, Use, cluster, text};
+
+pub fn page(site: &Site, node: &Node) -> String {
+    let mut page = Html::new(site, &format!("Node {}", node.node), 1);
+    page.paragraph(format!("{}.", Sums::of(node).text()));
+    let age = text::span(site.now.saturating_sub(node.written));
+    page.paragraph(format!(
+        "gpufrac-reaperd of the node wrote this {age} before."
+    ));
+    cluster::problems(&mut page, site, node);
+    cluster::key(&mut page);
+    for gpu in &node.gpus {
+        show(&mut page, site, node, gpu);
+    }
+    page.end()
+}
+
+fn show(page: &mut Html, site: &Site, node: &Node, gpu: &Gpu) {
+    page.title(&format!("GPU {}: {}", gpu.index, gpu.model));
+    let mode = match gpu.mig {
+        None => "",
+        Some(true) => ", MIG mode on",
+        Some(false) => ", MIG mode off",
+    };
+    page.paragraph(format!(
+        "Pool {} ({}{mode}), partitions {}.",
+        gpu.pool,
+        gpu.mechanism,
+        gpu.partitions.join(", ")
+    ));
+    cluster::bar(page, gpu, site.is_stale(node));
+    if let Some(fault) = &gpu.fault {
+        page.raw("<p class=\"bad\">").text(fault).raw("</p>\n");
+    }
+    let room = gpu.room.iter().filter(|room| room.jobs > 0);
+    let room: Vec<String> = room
+        .map(|room| format!("{} of {}", room.jobs, room.fraction))
+        .collect();
+    page.paragraph(match room.is_empty() {
+        true => "No size has room.".to_owned(),
+        false => format!("Room for jobs: {}.", room.join(", or ")),
+    });
+    if !gpu.unleased.is_empty() {
+        page.paragraph(format!(
+            "MIG instances without a job: {}.",
+            gpu.unleased.len()
+        ));
+    }
+    if gpu.slices.is_empty() {
+        return;
+    }
+    let rows = gpu.slices.iter().map(|slice| row(site, slice));
+    let caption = format!("Slices of GPU {}", gpu.index);
+    page.table(&caption, &HEADS, rows);
+}
+
+const HEADS: [&str; 9] = [
+    "Job",
+    "User",
+    "Size",
+    "Kind",
+    "Memory slices",
+    "Busy",
+    "Memory, GiB",
+    "Idle for",
+    "Policy",
+];
+
+fn row(site: &Site, slice: &Slice) -> Vec<Cell> {
+    let owner = slice.owner.as_ref();
+    let job = owner.map(|owner| owner.job.to_string());
+    let place = match slice.place {
+        Some(place) if place.size > 1 => {
+            format!(
+                "{} to {}",
+                place.start,
+                u32::from(place.start) + u32::from(place.size) - 1
+            )
+        }
+        Some(place) => place.start.to_string(),
+        None => String::new(),
+    };
+    let usage = slice.usage.as_ref();
+    let activity = usage.and_then(|usage| usage.activity);
+    let used = usage.and_then(|usage| usage.memory_mib);
+    let limit = text::gib(slice.memory_limit_mib);
+    vec![
+        job.map_or("hidden".into(), |job| {
+            Cell::Link(format!("../{JOBS}/{job}.html"), job)
+        }),
+        owner.map_or("hidden", |owner| &owner.user).into(),
+        slice.fraction.as_str().into(),
+        slice.kind.as_str().into(),
+        place.into(),
+        activity
+            .map_or("unknown".to_owned(), |part| {
+                format!("{:.0} %", 100.0 * part)
+            })
+            .into(),
+        used.map_or(format!("unknown of {limit}"), |mib| {
+            format!("{} of {limit}", text::gib(mib))
+        })
+        .into(),
+        usage
+            .map_or("unknown".to_owned(), |usage| text::span(usage.idle))
+            .into(),
+        policy(site, slice).into(),
+    ]
+}
+
+/// What the policy of the site does with a slice.
+pub fn policy(site: &Site, slice: &Slice) -> String {
+    if Use::of(slice) == Use::Changing {
+        return slice.state.clone();
+    }
+    let Some(usage) = &slice.usage else {
+        return String::new();
+    };
+    let warnings = match usage.warnings {
+        0 => String::new(),
+        1 => "1 warning; ".to_owned(),
+        many => format!("{many} warnings; "),
+    };
+    let end = match (usage.ends, usage.window) {
+        (Some(ends), _) => format!(
+            "ends in {} if it stays idle",
+            text::span(ends.saturating_sub(site.now))
+        ),
+        (None, Some(window)) => format!("ends after {} of idleness", text::span(window)),
+        (None, None) => "never ends as idle".to_owned(),
+    };
+    warnings + &end
+}
