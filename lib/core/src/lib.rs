@@ -31,6 +31,7 @@ pub mod nodes_gres;
 pub mod policy;
 mod pool;
 pub mod pools_sum;
+pub mod private_data;
 pub mod rates;
 pub mod request;
 mod rounding;

@@ -19,7 +19,7 @@ use crate::{raw, text};
 mod conf;
 mod node;
 
-pub use conf::{HookLimits, SpankFiles};
+pub use conf::{HookLimits, PrivateValues, SpankFiles};
 pub use node::Drained;
 
 #[allow(

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Client;
 use crate::{raw, text};
 
@@ -24,7 +26,30 @@ pub struct SpankFiles {
     pub folders: Vec<PathBuf>,
 }
 
+/// The values of `PrivateData`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivateValues {
+    /// `jobs`.
+    pub jobs: bool,
+    /// `nodes`.
+    pub nodes: bool,
+    /// `usage`.
+    pub usage: bool,
+}
+
 impl Client {
+    /// The values of `PrivateData`. None if this release does not export its configuration.
+    #[must_use]
+    pub fn private_data(&self) -> Option<PrivateValues> {
+        let set = self.slurm_conf()?.private_data;
+        let has = |value| set & value != 0;
+        Some(PrivateValues {
+            jobs: has(raw::GPUFRAC_PRIVATE_JOBS),
+            nodes: has(raw::GPUFRAC_PRIVATE_NODES),
+            usage: has(raw::GPUFRAC_PRIVATE_USAGE),
+        })
+    }
+
     /// The time limits of Prolog and Epilog. None if this release does not export its configuration.
     #[must_use]
     pub fn hook_limits(&self) -> Option<HookLimits> {
