@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::syscalls::set_attribute;
+use crate::syscalls::{attribute_length, set_attribute};
 use gpufrac_core::ids::UserId;
 
 const ATTRIBUTE: &str = "system.posix_acl_access";
@@ -22,6 +22,15 @@ const OTHER: u16 = 0x20;
 /// execute), nothing for others. The mode of the file changes with it.
 pub(crate) fn set(path: &Path, owner: u16, permission: u16, users: &[UserId]) -> io::Result<()> {
     set_attribute(path, ATTRIBUTE, &list(owner, permission, users))
+}
+
+/// Whether the file system of `path` keeps access control lists.
+pub(crate) fn are_kept(path: &Path) -> bool {
+    match attribute_length(path, ATTRIBUTE) {
+        Ok(_) => true,
+        // The file has none, and could have one.
+        Err(error) => error.raw_os_error() == Some(libc::ENODATA),
+    }
 }
 
 fn list(owner: u16, permission: u16, users: &[UserId]) -> Vec<u8> {
@@ -65,6 +74,8 @@ mod tests {
         set(keep.path(), 7, 1, &[UserId(1000)]).unwrap();
         let mode = std::fs::metadata(keep.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o710);
+        assert!(are_kept(keep.path()));
+        assert!(!are_kept(Path::new("/proc/self")));
         set(keep.path(), 7, 1, &[]).unwrap();
         let mode = std::fs::metadata(keep.path()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);

@@ -16,12 +16,12 @@ use nix::sys::stat::{
 };
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, geteuid, unlinkat};
 
+mod access;
 mod confined;
 mod error;
 #[cfg(test)]
 mod tests;
 
-use crate::acl;
 pub use crate::device::{DeviceNumber, DeviceRule};
 pub use error::FileError;
 use error::MAX_TEXT_BYTES;
@@ -224,9 +224,10 @@ impl RootDir {
             .map_err(|e| FileError::io("writing", &self.at(name), e))
     }
 
-    /// Opens a file for appending; creates it with mode 0644 if it does not exist.
+    /// Opens a file for appending; creates it if it does not exist, readable for those who can list the directory.
     pub fn append(&self, name: &str) -> Result<File, FileError> {
-        self.open_file(name, OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT)
+        let flags = OFlag::O_RDWR | OFlag::O_APPEND | OFlag::O_CREAT;
+        self.open_with(name, flags, self.mode()? & 0o644)
     }
 
     /// Opens a file for locking; creates it with mode 0600 if it does not exist.
@@ -323,26 +324,6 @@ impl RootDir {
         }
     }
 
-    /// Lets these users, and no others but root, pass through this directory: they can open files whose name they
-    /// know, if the mode of the file allows it.
-    pub fn let_pass(&self, users: &[UserId]) -> Result<(), FileError> {
-        acl::set(&self.place("."), 7, 1, users)
-            .map_err(|e| FileError::io("setting the access list of", &self.path, e))
-    }
-
-    /// Whether others than root can pass through, by [`RootDir::let_pass`].
-    pub fn is_passable(&self) -> Result<bool, FileError> {
-        let stat = fstat(&self.fd)
-            .map_err(|e| FileError::io("reading the attributes of", &self.path, e))?;
-        Ok(stat.st_mode & 0o011 != 0)
-    }
-
-    /// Lets these users, and no others but root, read the file or device `name`.
-    pub fn let_read(&self, name: &str, users: &[UserId]) -> Result<(), FileError> {
-        acl::set(&self.place(name), 4, 4, users)
-            .map_err(|e| FileError::io("setting the access list of", &self.at(name), e))
-    }
-
     /// A path to `name` through the open descriptor, so that no other process can redirect it.
     fn place(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
@@ -419,14 +400,7 @@ impl RootDir {
 
     /// Removes all permissions of a file but the owner's. A missing file is no error.
     pub fn close(&self, name: &str) -> Result<(), FileError> {
-        let (mode, flags) = (
-            Mode::from_bits_truncate(0o600),
-            FchmodatFlags::NoFollowSymlink,
-        );
-        match fchmodat(self.fd.as_fd(), name, mode, flags) {
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(error) => Err(FileError::io("setting the mode of", &self.at(name), error)),
-        }
+        self.set_file_mode(name, 0o600)
     }
 
     /// Opens a named pipe without waiting for writers; None if it does not exist.
@@ -516,13 +490,14 @@ impl RootDir {
 }
 
 fn open_dir(parent: BorrowedFd<'_>, name: &Path, path: &Path) -> Result<OwnedFd, FileError> {
-    let fd = openat(
-        parent,
-        name,
-        OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )
-    .map_err(|error| match error {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let open = |how| openat(parent, name, flags | how, Mode::empty());
+    let opened = match open(OFlag::O_RDONLY) {
+        // A user may pass through a folder that only root can list.
+        Err(Errno::EACCES) => open(OFlag::O_PATH),
+        other => other,
+    };
+    let fd = opened.map_err(|error| match error {
         // Opening a link as a directory with O_NOFOLLOW gives ENOTDIR.
         Errno::ELOOP | Errno::ENOTDIR if is_link(parent, name) => FileError::Link {
             path: path.to_owned(),

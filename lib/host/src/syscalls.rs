@@ -121,6 +121,17 @@ pub(crate) fn set_attribute(path: &Path, name: &str, value: &[u8]) -> io::Result
     }
 }
 
+/// The length of an extended attribute of a file: lgetxattr(2).
+pub(crate) fn attribute_length(path: &Path, name: &str) -> io::Result<usize> {
+    let (path, name) = (
+        CString::new(path.as_os_str().as_bytes())?,
+        CString::new(name)?,
+    );
+    // SAFETY: both names end with a zero byte; with the size 0 the kernel writes nothing.
+    let length = unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
+    usize::try_from(length).map_err(|_| io::Error::last_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::process::ExitStatusExt;

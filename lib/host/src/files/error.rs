@@ -81,6 +81,11 @@ impl FileError {
         matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// Whether the caller lacks the permission.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, FileError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied)
+    }
+
     /// The command that cures the error, if others than root can change the file or enter the folder.
     pub fn cure(&self) -> Option<String> {
         match self {
