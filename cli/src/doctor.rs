@@ -11,13 +11,12 @@ use gpufrac_core::lease::read_name;
 use gpufrac_host::exit::Exit;
 use gpufrac_host::subprocess::{self, Outcome};
 use gpufrac_node::node::Node;
-use gpufrac_node::state::usage;
 use gpufrac_reaper::report::why;
 use gpufrac_slurm_settings::ask_slurm;
 
 use crate::args::DoctorArgs;
 use crate::error::CliError;
-use crate::{slurm, status, why as records};
+use crate::{own, slurm, status, why as records};
 
 /// Fields of `scontrol show job` about the state and end of a job.
 const OF_JOB: [&str; 15] = [
@@ -142,7 +141,7 @@ fn of_nodes(nodes: &[String]) {
 }
 
 fn lease(job: JobId, node: &Node) {
-    let (leases, damaged) = match node.leases().and_then(|store| store.readable()) {
+    let (leases, damaged) = match own::leases(node) {
         Ok(found) => found,
         Err(error) => {
             println!("  {error}");
@@ -168,7 +167,7 @@ fn lease(job: JobId, node: &Node) {
 }
 
 fn used(job: JobId, node: &Node) {
-    let path = node.state.join(usage::FILE);
+    let path = own::usage_file(node);
     match tail(&path) {
         Ok(text) => {
             let wanted = format!("\"job\":{job},");

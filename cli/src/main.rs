@@ -18,6 +18,7 @@ mod finding;
 mod init;
 mod lease;
 mod node_files;
+mod own;
 mod patch;
 mod plan;
 mod report;
@@ -35,17 +36,33 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 use gpufrac_core::config::{Config, LAST_GOOD};
+use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::exit::Exit;
 use gpufrac_node::job::environment;
 use gpufrac_node::node::{Node, Served};
 use gpufrac_node::setup;
 use gpufrac_node::state::last_good;
 use gpufrac_node::state::leases::StoreError;
+use gpufrac_node::state::private;
+use gpufrac_reaper::act::slurm as slurm_call;
+use gpufrac_reaper::keep::private::private_data;
 
 use args::{Args, Command, ConfigArgs, LeaseCommand};
 use error::CliError;
 
 fn main() -> ExitCode {
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == slurm_call::CALL_ARGUMENT)
+    {
+        return match slurm_call::serve() {
+            Ok(()) => Exit::Done.into(),
+            Err(error) => {
+                eprintln!("{error}");
+                Exit::Broken.into()
+            }
+        };
+    }
     // clap ends with 2 on a wrong command line, which is Exit::Usage.
     output::end(run(Args::parse()))
 }
@@ -143,6 +160,9 @@ fn node_setup(args: &ConfigArgs) -> Result<Exit, CliError> {
         keep_copy(args, &node, &text);
     }
     let report = setup::setup(&node)?;
+    if node.has_pools() {
+        hide(&node)?;
+    }
     for line in &report.done {
         println!("{line}");
     }
@@ -191,8 +211,24 @@ fn local(args: &ConfigArgs) -> Result<Node, CliError> {
     Ok(node)
 }
 
+/// Opens the node's folders to users, as far as Slurm's `PrivateData` allows.
+fn hide(node: &Node) -> Result<(), CliError> {
+    match private_data() {
+        Ok(private) => {
+            if private != PrivateData::default() {
+                println!("Slurm's PrivateData is {private} (of jobs, usage and nodes)");
+            }
+            Ok(private::apply(node, private)?)
+        }
+        Err(error) => {
+            eprintln!("hint: {error}");
+            Ok(())
+        }
+    }
+}
+
 fn show_leases(args: &ConfigArgs) -> Result<Exit, CliError> {
-    let (leases, damaged) = local(args)?.leases()?.readable()?;
+    let (leases, damaged) = own::leases(&local(args)?)?;
     for line in status::table(&leases) {
         println!("{line}");
     }

@@ -6,11 +6,12 @@ use gpufrac_core::config::Config;
 use gpufrac_core::ids::JobId;
 use gpufrac_host::exit::Exit;
 use gpufrac_reaper::keep::evidence::Record;
+use gpufrac_reaper::keep::own as copies;
 use gpufrac_reaper::report::{chart, why};
 
 use crate::args::WhyArgs;
 use crate::error::CliError;
-use crate::slurm;
+use crate::{own, slurm};
 
 /// The width of a line in characters.
 const WIDTH: usize = 80;
@@ -58,14 +59,19 @@ pub fn run(args: &WhyArgs) -> Result<Exit, CliError> {
 /// The folders of records: of running jobs on this node, of ended ones, and of all nodes.
 pub fn places(config: &Config, node: &str) -> Vec<PathBuf> {
     let paths = config.paths.for_node(node);
-    let own = [
-        PathBuf::from(paths.run).join("reaper/jobs"),
-        PathBuf::from(paths.state).join("reaper"),
+    let (run, state) = (PathBuf::from(paths.run), PathBuf::from(paths.state));
+    let mut places = vec![
+        own::readable(run.join("reaper/jobs"), &run, copies::JOBS),
+        own::readable(state.join("reaper"), &state, copies::RECORDS),
     ];
-    let shared = paths
-        .shared
-        .map(|shared| PathBuf::from(shared).join("records"));
-    own.into_iter().chain(shared).collect()
+    if let Some(shared) = paths.shared.map(PathBuf::from) {
+        places.push(own::readable(
+            shared.join("records"),
+            &shared,
+            copies::RECORDS,
+        ));
+    }
+    places
 }
 
 /// The nodes of the job, if this node is not one of them. The answer is only a hint; empty without one.

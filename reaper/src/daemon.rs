@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gpufrac_core::ids::JobId;
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::{Mode, Policy};
+use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_node::node::Node;
 use gpufrac_usage::{GpuTime, Tallies};
@@ -16,7 +17,7 @@ use crate::act::mail_queue::MailQueue;
 use crate::act::overdue::Cleanup;
 use crate::clock::BootTime;
 use crate::judge::breaker::Breakers;
-use crate::judge::peers::Peers;
+use crate::judge::peers::{PeerError, Peers};
 use crate::keep::meter::Meter;
 use crate::keep::state::State;
 use crate::key::SliceId;
@@ -35,6 +36,7 @@ mod leases;
 mod lend;
 mod look;
 mod parts;
+mod private;
 mod reap;
 mod status;
 mod steps;
@@ -74,6 +76,10 @@ pub struct Daemon {
     reports: ErrorReports,
     /// Where HAMi-core's limit is lifted.
     lifted: BTreeSet<SliceId>,
+    /// Slurm's `PrivateData`; None while it is not known.
+    private: Option<PrivateData>,
+    /// The leases that were copied for their users.
+    copied: Option<Vec<Lease>>,
 }
 
 impl Daemon {
@@ -112,6 +118,8 @@ impl Daemon {
             cleanup: Cleanup::default(),
             reports: ErrorReports::default(),
             lifted: BTreeSet::new(),
+            private: None,
+            copied: None,
             node,
             outside,
             state,
@@ -151,6 +159,7 @@ impl Daemon {
     pub fn round(&mut self, changed: bool, mut observe: impl FnMut(LookScope) -> bool) {
         self.round += 1;
         self.state.totals.rounds += 1;
+        self.follow_private_data();
         // inotify can lose events, so leases are also read at intervals; and again after an error.
         let read = changed
             || self.reports.has_error(Topic::Leases)
@@ -166,6 +175,7 @@ impl Daemon {
             }
         }
         self.leases_known = Some(self.outside.clock.now());
+        self.copy_leases();
         self.reports
             .report_once(&self.outside.log, Topic::Leases, None::<String>);
         self.learn_ends(self.outside.clock.now());
@@ -190,7 +200,8 @@ impl Daemon {
             let purged = self
                 .outside
                 .memory
-                .purge(keep, now_unix, &self.node.name, &self.peers);
+                .purge(keep, now_unix, &self.node.name, &self.peers)
+                .and(self.purge_own(keep).map_err(PeerError::from));
             self.reports
                 .report_once(&self.outside.log, Topic::Purge, purged.err());
         }
@@ -246,6 +257,7 @@ impl Daemon {
             cluster_breaker: self.breakers.cluster,
             unleased_instances: self.cleanup.unleased(),
             overdue_leases: self.cleanup.overdue(),
+            hides_jobs: self.hides_jobs(),
             strangers: self.cleanup.strangers(),
         };
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = snapshot;
@@ -257,15 +269,31 @@ impl Daemon {
         let saved = self.outside.memory.save(&self.state);
         self.reports
             .report_once(&self.outside.log, Topic::State, saved.err());
-        for watched in self.watched.values_mut() {
+        let mut copied = None;
+        let jobs: Vec<JobId> = self.watched.keys().copied().collect();
+        for job in jobs {
+            let Some(watched) = self.watched.get(&job) else {
+                continue;
+            };
             let size = Some(RecordSize::of(&watched.record));
             if size == watched.written {
                 continue;
             }
-            match self.outside.memory.write(&watched.record) {
-                Ok(()) => watched.written = size,
-                Err(error) => self.outside.log.warning(error),
+            if let Err(error) = self.outside.memory.write(&watched.record) {
+                self.outside.log.warning(error);
+                continue;
             }
+            let copy = self.copy_record(&watched.record);
+            if copy.is_ok()
+                && let Some(watched) = self.watched.get_mut(&job)
+            {
+                watched.written = size;
+            }
+            copied = Some(copied.unwrap_or(Ok(())).and(copy));
+        }
+        if let Some(copied) = copied {
+            self.reports
+                .report_once(&self.outside.log, Topic::OwnRecords, copied.err());
         }
     }
 }

@@ -4,6 +4,8 @@ pub mod books;
 pub mod evidence;
 pub mod gpus;
 pub mod meter;
+pub mod own;
+pub mod private;
 pub mod records;
 pub mod shipping;
 pub mod state;

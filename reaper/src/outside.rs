@@ -8,6 +8,7 @@ use crate::act::slices::{NodeSlices, Slices};
 use crate::act::slurm::{JobControl, SlurmProcess};
 use crate::clock::{Clock, SystemClock};
 use crate::keep::books::{Books, NodeBooks};
+use crate::keep::private::Privacy;
 use crate::keep::records::Records;
 use crate::keep::state::Memory;
 use crate::keep::status::{Board, StatusFiles};
@@ -30,6 +31,8 @@ pub struct Outside {
     pub books: Box<dyn Books>,
     /// Where users see the state of the node.
     pub board: Box<dyn Board>,
+    /// Slurm's `PrivateData`; None where nothing is followed.
+    pub privacy: Option<Privacy>,
     /// The log for admins.
     pub log: JobLog,
 }
@@ -48,6 +51,7 @@ impl Outside {
             memory: Box::new(Records::open(&node.run, &node.state)?),
             books: Box::new(NodeBooks::open(&node.run, &node.state)?),
             board: Box::new(StatusFiles::open(&node.run)?),
+            privacy: Some(Privacy::default()),
             log: JobLog::reaper(),
         })
     }

@@ -76,6 +76,7 @@ fn snapshot() -> Snapshot {
         unleased_instances: 15,
         overdue_leases: 16,
         strangers: 17,
+        hides_jobs: false,
     }
 }
 
@@ -97,6 +98,34 @@ fn a_slice_with_two_entries_is_exported_once() {
     let once: BTreeSet<&str> = names.iter().copied().collect();
     assert_eq!(names.len(), once.len(), "{text}");
     assert!(!names.is_empty());
+}
+
+#[test]
+fn where_jobs_are_private_no_label_tells_of_one() {
+    let shared = |job| SliceMetrics {
+        device: "GPU-5a".to_owned(),
+        ..slice(job)
+    };
+    let hidden = Snapshot {
+        slices: vec![slice(17), shared(18), shared(19)],
+        hides_jobs: true,
+        ..Snapshot::default()
+    };
+    let text = render(&hidden, "gn01");
+    for word in ["ada", "physics", "jobid=\"1", "partition=\"gpu\""] {
+        assert!(!text.contains(word), "{word}: {text}");
+    }
+    for (job, device) in [
+        ("hidden", "MIG-17"),
+        ("hidden", "GPU-5a"),
+        ("hidden-2", "GPU-5a"),
+    ] {
+        let line = format!(
+            "gpufrac_slice_activity_ratio{{node=\"gn01\",jobid=\"{job}\",device=\"{device}\"}} 0.25"
+        );
+        assert!(text.contains(&line), "{line}: {text}");
+    }
+    assert!(text.contains("gpufrac_leases{node=\"gn01\"} 3"), "{text}");
 }
 
 /// How long a client is served: `LONGEST_SERVICE` of the server.

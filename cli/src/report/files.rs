@@ -11,6 +11,7 @@ use gpufrac_reaper::keep::shipping;
 use gpufrac_report::period::Period;
 
 use crate::error::CliError;
+use crate::own;
 
 /// Folders below which nothing is looked for.
 const DEEPEST: u32 = 3;
@@ -29,17 +30,22 @@ pub fn of(paths: &Paths, period: Period) -> Result<Vec<PathBuf>, CliError> {
     let mut files = Vec::new();
     match &paths.shared {
         Some(shared) => {
-            let folder = Path::new(shared).join(shipping::FOLDER);
+            let shared = Path::new(shared);
+            let folder = shared.join(shipping::FOLDER);
+            let folder = own::readable(folder, shared, shipping::FOLDER);
             // A slice is in the folder of the day on which it ended: one that ended before the period has none of it.
             let first = shipping::day(period.since);
             if folder.is_dir() {
                 add(&folder, 0, &mut files, &|day| day >= first.as_str())?;
             }
         }
-        None if Path::new(&paths.state).is_dir() => {
-            add(Path::new(&paths.state), DEEPEST - 1, &mut files, &|_| true)?
+        None => {
+            let state = Path::new(&paths.state);
+            let folder = own::readable(state.to_owned(), state, shipping::FOLDER);
+            if folder.is_dir() {
+                add(&folder, DEEPEST - 1, &mut files, &|_| true)?;
+            }
         }
-        None => {}
     }
     Ok(files)
 }

@@ -26,11 +26,11 @@ use crate::slice::unleased::{self, CleanError};
 use crate::slice::{self, keep, reconcile};
 use crate::state::leases::StoreError;
 use crate::state::locks::{self, LockError};
-use crate::state::pools;
 use crate::state::record::{
     GpuFacts, NodeRecord, RecordError, RecordedGpu, boot_id, further, ranges,
 };
 use crate::state::without;
+use crate::state::{pools, private};
 use gpufrac_host::files::{FileError, Made, RootDir};
 use gpufrac_host::log::JobLog;
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
@@ -177,7 +177,8 @@ fn folders(node: &Node, report: &mut Report) -> Result<RootDir, SetupError> {
         Ok(dir)
     };
     let run = folder(node.run.clone(), 0o755)?;
-    folder(node.run.join("leases"), 0o755)?;
+    // Closed until Slurm's PrivateData is known.
+    folder(node.run.join("leases"), private::CLOSED)?;
     folder(node.run.join("locks"), locks::FOLDER_MODE)?;
     folder(node.state.clone(), 0o755)?;
     Ok(run)

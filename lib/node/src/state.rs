@@ -5,6 +5,7 @@ pub mod leases;
 pub mod line;
 pub mod locks;
 pub mod pools;
+pub mod private;
 pub mod record;
 pub mod usage;
 pub mod without;

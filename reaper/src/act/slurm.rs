@@ -9,7 +9,7 @@ use std::time::Duration;
 use gpufrac_core::ids::JobId;
 use gpufrac_host::subprocess::{self, Outcome};
 use serde::{Deserialize, Serialize};
-use slurm_sys::client::{Client, ClientError, JobInfo};
+use slurm_sys::client::{Client, ClientError, JobInfo, PrivateValues};
 
 /// The argument with which the daemon's program becomes this process.
 pub const CALL_ARGUMENT: &str = "slurm-call";
@@ -28,9 +28,18 @@ pub enum SlurmError {
     /// The process ended without a reply; with its output.
     #[error("libslurm ended: {0}")]
     Ended(String),
+    /// This libslurm has no symbol for its configuration.
+    #[error("libslurm does not show its configuration")]
+    Hidden,
     /// slurmctld refused, or could not be reached.
     #[error("{0}")]
     Refused(String),
+}
+
+impl SlurmError {
+    fn other_answer() -> SlurmError {
+        SlurmError::Ended("with another answer".to_owned())
+    }
 }
 
 /// The reason why Slurm did not carry out an action.
@@ -66,6 +75,8 @@ enum Call {
         restart_count: u32,
         actions: Vec<SlurmAction>,
     },
+    /// Reads `PrivateData` in this host's slurm.conf; slurmctld is not asked.
+    PrivateData,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,6 +85,8 @@ enum Reply {
     Seen(Vec<Option<JobInfo>>),
     /// The results of the actions, in their order.
     Done(Vec<Result<(), ActionError>>),
+    /// The values; None if libslurm does not show them.
+    Private(Option<PrivateValues>),
 }
 
 /// The daemon's access to Slurm.
@@ -123,11 +136,23 @@ impl SlurmProcess {
     }
 }
 
+/// The values of `PrivateData` in this host's slurm.conf.
+///
+/// # Errors
+/// libslurm is not there, or cannot read the file.
+pub fn private_data() -> Result<PrivateValues, SlurmError> {
+    match SlurmProcess::call(&Call::PrivateData)? {
+        Reply::Private(Some(values)) => Ok(values),
+        Reply::Private(None) => Err(SlurmError::Hidden),
+        Reply::Seen(_) | Reply::Done(_) => Err(SlurmError::other_answer()),
+    }
+}
+
 impl JobControl for SlurmProcess {
     fn jobs(&self, jobs: &[JobId]) -> Result<Vec<Option<JobInfo>>, SlurmError> {
         match SlurmProcess::call(&Call::Look(jobs.to_vec()))? {
             Reply::Seen(seen) => Ok(seen),
-            Reply::Done(_) => Err(SlurmError::Ended("with another answer".to_owned())),
+            Reply::Done(_) | Reply::Private(_) => Err(SlurmError::other_answer()),
         }
     }
 
@@ -144,7 +169,7 @@ impl JobControl for SlurmProcess {
         };
         match SlurmProcess::call(&call)? {
             Reply::Done(results) => Ok(results),
-            Reply::Seen(_) => Err(SlurmError::Ended("with another answer".to_owned())),
+            Reply::Seen(_) | Reply::Private(_) => Err(SlurmError::other_answer()),
         }
     }
 }
@@ -169,6 +194,7 @@ fn reply(call: Call) -> Result<Reply, ClientError> {
             let seen = jobs.iter().map(|job| client.job(job.0));
             return Ok(Reply::Seen(seen.collect::<Result<_, _>>()?));
         }
+        Call::PrivateData => return Ok(Reply::Private(client.private_data())),
         Call::Act {
             job_id,
             restart_count,

@@ -136,12 +136,13 @@ impl Daemon {
             .report_once(&self.outside.log, Topic::Gpus, recorded.err());
     }
 
-    /// Copies records to the folder that the nodes share.
+    /// Copies records to the folder that the nodes share, and to those of users.
     pub(super) fn ship_records(&mut self) {
-        let Some(shared) = &self.node.shared else {
-            return;
+        let shipped = match &self.node.shared {
+            Some(shared) => self.outside.books.ship(shared, &self.node.name),
+            None => Ok(()),
         };
-        let shipped = self.outside.books.ship(shared, &self.node.name);
+        let shipped = shipped.and(self.ship_own());
         self.reports
             .report_once(&self.outside.log, Topic::Shipping, shipped.err());
     }

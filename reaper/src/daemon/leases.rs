@@ -115,6 +115,7 @@ impl Daemon {
             let kept = self.outside.memory.keep(&watched.record, &self.peers);
             self.reports
                 .report_once(&self.outside.log, Topic::Records, kept.err());
+            self.keep_for_user(&watched.record);
         }
         if let Err(error) = self.outside.memory.end(job) {
             self.outside.log.warning(error);

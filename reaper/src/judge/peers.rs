@@ -15,6 +15,7 @@ use std::time::Duration;
 use gpufrac_core::hostlist::Hostlist;
 use gpufrac_core::ids::JobId;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_node::state::private;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootTime, Clock};
@@ -27,7 +28,6 @@ const VERSION: u32 = 1;
 const COUNT_VERSION: u32 = 2;
 /// The mode of the files.
 const FILE_MODE: u32 = 0o644;
-const FOLDER_MODE: u32 = 0o755;
 
 /// A claim: the node's part of a job is stalled.
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,6 +101,8 @@ pub struct Peers {
     /// The last number of each claim, and the time of its last change.
     seen: HashMap<String, (u64, BootTime)>,
     counted: Option<(LeaseCount, BootTime)>,
+    /// Whether root alone may enter the folders.
+    hides_jobs: bool,
 }
 
 impl Peers {
@@ -111,14 +113,21 @@ impl Peers {
             node: node.to_owned(),
             seen: HashMap::new(),
             counted: None,
+            hides_jobs: false,
         }
+    }
+
+    /// Whether new folders are only for root. Those that exist keep their modes.
+    pub fn hide_jobs(&mut self, hides_jobs: bool) {
+        self.hides_jobs = hides_jobs;
     }
 
     fn open(&self, name: &str) -> Result<RootDir, PeerError> {
         let folder = self.folder.as_ref().ok_or(PeerError::NoFolder)?;
         // An admin creates the folder: if its file system is not mounted, it must not be created on another one.
         RootDir::open(folder)?;
-        Ok(RootDir::create(&folder.join(name), FOLDER_MODE)?.0)
+        let mode = private::mode(self.hides_jobs);
+        Ok(RootDir::create(&folder.join(name), mode)?.0)
     }
 
     fn name(job: JobId, node: &str) -> String {

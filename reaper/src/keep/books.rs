@@ -18,8 +18,6 @@ use crate::keep::shipping::{self, ShippingError};
 
 /// The records of running slices.
 const RUNNING: &str = "running.json";
-/// Copies of a minute: after a long failure the rest has time.
-const MOST_COPIES: usize = 8;
 
 /// Where the books are.
 pub trait Books {
@@ -162,12 +160,7 @@ impl Books for NodeBooks {
     }
 
     fn ship(&self, shared: &Path, node: &str) -> Result<(), ShippingError> {
-        for _ in 0..MOST_COPIES {
-            if !shipping::ship(&self.state_path, shared, node)? {
-                break;
-            }
-        }
-        Ok(())
+        shipping::all(|| shipping::ship(&self.state_path, shared, node))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::keep::evidence::{Record, VERSION};
 use crate::keep::state::{Memory, State, UnusableState};
 use crate::key::Key;
 
-/// All users may read why a job ended.
+/// All users may read why a job ended, where the folder is open to them ([`gpufrac_node::state::private`]).
 const RECORD_MODE: u32 = 0o644;
 const FOLDER_MODE: u32 = 0o755;
 
@@ -58,12 +58,10 @@ impl Memory for Records {
     }
 
     fn keep(&self, record: &Record, peers: &Peers) -> Result<(), PeerError> {
-        let (job, created) = (record.job, record.created_unix);
         self.kept
-            .write(&format!("{job}-{created}.json"), &text(record), RECORD_MODE)?;
+            .write(&kept_name(record), &text(record), RECORD_MODE)?;
         if let Some(shared) = peers.records()? {
-            let name = format!("{job}-{}-{created}.json", record.node);
-            shared.write(&name, &text(record), RECORD_MODE)?;
+            shared.write(&shared_name(record), &text(record), RECORD_MODE)?;
         }
         Ok(())
     }
@@ -73,13 +71,7 @@ impl Memory for Records {
     }
 
     fn tidy(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
-        for name in self.living.names()? {
-            let job = name.strip_suffix(".json").and_then(|job| job.parse().ok());
-            if job.is_none_or(|job| !is_here(job)) {
-                self.living.remove(&name)?;
-            }
-        }
-        Ok(())
+        tidy(&self.living, is_here)
     }
 
     fn purge(
@@ -99,8 +91,23 @@ impl Memory for Records {
     }
 }
 
+/// Removes the records of jobs for which `is_here` is false.
+pub(super) fn tidy(dir: &RootDir, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
+    for name in dir.names()? {
+        let job = name.strip_suffix(".json").and_then(|job| job.parse().ok());
+        if job.is_none_or(|job| !is_here(job)) {
+            dir.remove(&name)?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes files that were last changed before `before`, a time since 1970.
-fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
+pub(super) fn purge(
+    dir: &RootDir,
+    before: Duration,
+    mine: impl Fn(&str) -> bool,
+) -> Result<(), FileError> {
     for name in dir.names()?.iter().filter(|name| mine(name)) {
         let changed = std::fs::symlink_metadata(dir.path().join(name)).and_then(|m| m.modified());
         let changed = changed
@@ -113,11 +120,24 @@ fn purge(dir: &RootDir, before: Duration, mine: impl Fn(&str) -> bool) -> Result
     Ok(())
 }
 
-fn name(job: JobId) -> String {
+pub(super) fn name(job: JobId) -> String {
     format!("{job}.json")
 }
 
-fn text(record: &Record) -> String {
+/// The name of a kept record.
+pub(super) fn kept_name(record: &Record) -> String {
+    format!("{}-{}.json", record.job, record.created_unix)
+}
+
+/// The name of a kept record in the shared folder.
+pub(super) fn shared_name(record: &Record) -> String {
+    format!(
+        "{}-{}-{}.json",
+        record.job, record.node, record.created_unix
+    )
+}
+
+pub(super) fn text(record: &Record) -> String {
     serde_json::to_string(record).unwrap_or_default()
 }
 

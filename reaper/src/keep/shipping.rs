@@ -6,23 +6,28 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use gpufrac_core::ids::UserId;
 use gpufrac_host::files::{FileError, RootDir};
-use gpufrac_node::state::usage;
-use gpufrac_usage::Line;
+use gpufrac_node::state::{private, usage};
+use gpufrac_usage::{Line, SliceKey};
 use serde::{Deserialize, Serialize};
 
 /// The folder in the shared one.
 pub const FOLDER: &str = "usage";
 /// The records that have been copied.
 const POSITION: &str = "shipped.json";
+/// What has been copied to the folders of users.
+const OWN_POSITION: &str = "shipped-own.json";
 /// Bytes of one copy: a round of the daemon must not take long. Several follow where more is left.
 const MOST_BYTES: u64 = 1 << 20;
 /// Bytes at the end of a copy where lines are looked for that were copied before: all of one copy.
 const TAIL_BYTES: u64 = 2 * MOST_BYTES;
+/// Copies of a minute: after a long failure the rest has time.
+const MOST_COPIES: usize = 8;
 const SECONDS_OF_A_DAY: u64 = 24 * 3600;
 
 /// Why records could not be copied.
@@ -43,6 +48,16 @@ pub enum ShippingError {
     },
 }
 
+impl ShippingError {
+    fn read(path: &Path, source: std::io::Error) -> ShippingError {
+        ShippingError::Io {
+            action: "read",
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
 /// How far the records were copied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Position {
@@ -60,47 +75,102 @@ pub fn ship(state: &Path, shared: &Path, node: &str) -> Result<bool, ShippingErr
     let state = RootDir::open(state)?;
     // A file system that is not mounted must not get a folder.
     RootDir::open(shared)?;
-    let position = state.read(POSITION)?;
-    let position = position.and_then(|text| serde_json::from_str::<Position>(&text).ok());
-    let Some((name, from)) = next(&state, position)? else {
+    let Some(batch) = Batch::read(&state, POSITION)? else {
         return Ok(false);
     };
-    let path = state.path().join(&name);
-    let io = |action: &'static str, path: &Path| {
-        let path = path.to_owned();
-        move |source| ShippingError::Io {
-            action,
-            path,
-            source,
-        }
-    };
-    let mut file = File::open(&path).map_err(io("read", &path))?;
-    file.seek(SeekFrom::Start(from.offset))
-        .map_err(io("read", &path))?;
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(io("read", &path))?;
-    // The last line may be in the making.
-    let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
-        Some(last) => last + 1,
-        // No line is that long: it is no record.
-        None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
-        None => return Ok(false),
-    };
-    let text = String::from_utf8_lossy(&bytes[..whole]);
-    for (day, lines) in by_day(&text) {
+    for (day, lines) in by_day(&batch.text) {
         let folder = shared.join(FOLDER).join(&day);
         let (dir, _) = RootDir::create(&folder, 0o755)?;
-        append(&dir, &format!("{node}.jsonl"), &lines).map_err(io("write", &folder))??;
+        append(&dir, &format!("{node}.jsonl"), &lines)?;
     }
-    let position = Position {
-        offset: from.offset + whole as u64,
-        ..from
+    batch.done(&state, POSITION)
+}
+
+/// As [`ship`], into the folders of users ([`private::own`]): of each user only the user's own lines, in `<shared>/own/UID/usage/DAY`,
+/// or in `<state>/own/UID/usage` on a node without a shared folder.
+///
+/// # Errors
+/// As [`ship`].
+pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool, ShippingError> {
+    let folder = state;
+    let state = RootDir::open(folder)?;
+    let Some(batch) = Batch::read(&state, OWN_POSITION)? else {
+        return Ok(false);
     };
-    let text = serde_json::to_string(&position).unwrap_or_default();
-    state.write(POSITION, &text, 0o600)?;
-    Ok(bytes.len() as u64 == MOST_BYTES || name != usage::FILE)
+    for ((user, day), lines) in by_user(&state, &batch.text)? {
+        let (dir, name) = match shared {
+            Some(shared) => {
+                let own = private::make_own(shared, user, FOLDER)?;
+                let (dir, _) = RootDir::create(&own.path().join(day), 0o755)?;
+                (dir, format!("{node}.jsonl"))
+            }
+            None => {
+                let own = private::make_own(folder, user, FOLDER)?;
+                (own, usage::FILE.to_owned())
+            }
+        };
+        append(&dir, &name, &lines)?;
+    }
+    batch.done(&state, OWN_POSITION)
+}
+
+/// Copies what is left, but not for long.
+///
+/// # Errors
+/// Those of `copy`, which says whether more is left.
+pub fn all(copy: impl Fn() -> Result<bool, ShippingError>) -> Result<(), ShippingError> {
+    for _ in 0..MOST_COPIES {
+        if !copy()? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Lines that were not copied yet.
+struct Batch {
+    text: String,
+    next: Position,
+    is_more: bool,
+}
+
+impl Batch {
+    /// Reads the lines after the position in a file of `state`; None where there is none.
+    fn read(state: &RootDir, position: &str) -> Result<Option<Batch>, ShippingError> {
+        let position = state.read(position)?;
+        let position = position.and_then(|text| serde_json::from_str::<Position>(&text).ok());
+        let Some((name, from)) = next(state, position)? else {
+            return Ok(None);
+        };
+        let path = state.path().join(&name);
+        let io = |source| ShippingError::read(&path, source);
+        let mut file = File::open(&path).map_err(io)?;
+        file.seek(SeekFrom::Start(from.offset)).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(io)?;
+        // The last line may be in the making.
+        let whole = match bytes.iter().rposition(|&byte| byte == b'\n') {
+            Some(last) => last + 1,
+            // No line is that long: it is no record.
+            None if bytes.len() as u64 == MOST_BYTES => bytes.len(),
+            None => return Ok(None),
+        };
+        Ok(Some(Batch {
+            text: String::from_utf8_lossy(&bytes[..whole]).into_owned(),
+            next: Position {
+                offset: from.offset + whole as u64,
+                ..from
+            },
+            is_more: bytes.len() as u64 == MOST_BYTES || name != usage::FILE,
+        }))
+    }
+
+    /// Notes that the lines were copied. Says whether more is left.
+    fn done(self, state: &RootDir, position: &str) -> Result<bool, ShippingError> {
+        let text = serde_json::to_string(&self.next).unwrap_or_default();
+        state.write(position, &text, 0o600)?;
+        Ok(self.is_more)
+    }
 }
 
 /// The file that is next, and where to go on in it. A file that logrotate renamed is finished first.
@@ -158,6 +228,43 @@ fn by_day(text: &str) -> BTreeMap<String, Vec<&str>> {
     days
 }
 
+/// Lines by user and day. The time of GPUs belongs to no user.
+fn by_user<'t>(
+    state: &RootDir,
+    text: &'t str,
+) -> Result<BTreeMap<(UserId, String), Vec<&'t str>>, ShippingError> {
+    let mut users: BTreeMap<(UserId, String), Vec<&str>> = BTreeMap::new();
+    for line in text.lines() {
+        let (user, end) = match Line::parse(line) {
+            Ok(Line::Slice(record)) => (Some(record.uid), record.end),
+            Ok(Line::End(key, _, at)) => (user_of(state, &key)?, at),
+            Ok(Line::Gpu(_)) | Err(_) => continue,
+        };
+        if let Some(user) = user {
+            users.entry((user, day(end))).or_default().push(line);
+        }
+    }
+    Ok(users)
+}
+
+/// The user of a slice whose record stands in the node's file, as a line about its end has none. Such lines are rare.
+fn user_of(state: &RootDir, key: &SliceKey) -> Result<Option<UserId>, ShippingError> {
+    let path = state.path().join(usage::FILE);
+    let file = File::open(&path).map_err(|source| ShippingError::read(&path, source))?;
+    let number = key.job.to_string();
+    let mut user = None;
+    for line in BufReader::new(file).lines() {
+        let line = line.map_err(|source| ShippingError::read(&path, source))?;
+        if line.contains(&number)
+            && let Ok(Line::Slice(record)) = Line::parse(&line)
+            && record.key() == *key
+        {
+            user = Some(record.uid);
+        }
+    }
+    Ok(user)
+}
+
 /// `2026-11-23`, of a time in seconds since 1970, in UTC.
 pub fn day(unix: u64) -> String {
     let midnight = std::time::UNIX_EPOCH
@@ -167,33 +274,32 @@ pub fn day(unix: u64) -> String {
 }
 
 /// Appends the lines that are not there yet.
-fn append(
-    dir: &RootDir,
-    name: &str,
-    lines: &[&str],
-) -> Result<Result<(), FileError>, std::io::Error> {
-    let mut file = match dir.append(name) {
-        Ok(file) => file,
-        Err(error) => return Ok(Err(error)),
+fn append(dir: &RootDir, name: &str, lines: &[&str]) -> Result<(), ShippingError> {
+    let mut file = dir.append(name)?;
+    let mut add = || -> std::io::Result<()> {
+        let length = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
+        let mut tail = Vec::new();
+        file.read_to_end(&mut tail)?;
+        let tail = String::from_utf8_lossy(&tail);
+        let known: HashSet<&str> = tail.lines().collect();
+        let mut text = String::new();
+        if !tail.is_empty() && !tail.ends_with('\n') {
+            // A full disk cut the last line; it is written again below.
+            text.push('\n');
+        }
+        for line in lines.iter().filter(|line| !known.contains(**line)) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        file.write_all(text.as_bytes())?;
+        file.sync_data()
     };
-    let length = file.seek(SeekFrom::End(0))?;
-    file.seek(SeekFrom::Start(length.saturating_sub(TAIL_BYTES)))?;
-    let mut tail = Vec::new();
-    file.read_to_end(&mut tail)?;
-    let tail = String::from_utf8_lossy(&tail);
-    let known: HashSet<&str> = tail.lines().collect();
-    let mut text = String::new();
-    if !tail.is_empty() && !tail.ends_with('\n') {
-        // A full disk cut the last line; it is written again below.
-        text.push('\n');
-    }
-    for line in lines.iter().filter(|line| !known.contains(**line)) {
-        text.push_str(line);
-        text.push('\n');
-    }
-    file.write_all(text.as_bytes())?;
-    file.sync_data()?;
-    Ok(Ok(()))
+    add().map_err(|source| ShippingError::Io {
+        action: "write",
+        path: dir.path().join(name),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -351,5 +457,45 @@ mod tests {
         node.write(&("{\"version\":2,\"jo\n".to_owned() + &line(1, 100)));
         node.ship();
         assert_eq!(node.copy("1970-01-01"), line(1, 100));
+    }
+
+    #[test]
+    fn each_user_gets_the_own_lines_once() {
+        let node = Node::new();
+        let bob = |job| line(job, 200).replace("ann", "bob").replace("1001", "1002");
+        let end = Line::End(
+            SliceKey {
+                job: gpufrac_core::ids::JobId(2),
+                slice: 0,
+                restart_count: 0,
+                start: 140,
+                node: "n1".to_owned(),
+            },
+            gpufrac_usage::Ended::NodeFailure,
+            260,
+        );
+        let end = end.to_text().unwrap();
+        node.write(&(line(1, 100) + &bob(2) + &line(3, DAY + 5)));
+        let ship = || while ship_own(&node.state, Some(&node.shared), "n1").unwrap() {};
+        ship();
+        node.write(&end);
+        ship();
+        ship();
+        let own = |user: u32, day: &str| {
+            let path = node.shared.join(format!("own/{user}/usage/{day}/n1.jsonl"));
+            fs::read_to_string(path).unwrap_or_default()
+        };
+        assert_eq!(own(1001, "1970-01-01"), line(1, 100));
+        assert_eq!(own(1001, "1970-01-02"), line(3, DAY + 5));
+        assert_eq!(own(1002, "1970-01-01"), bob(2) + &end);
+        // The copies for root go on where they were.
+        node.ship();
+        assert_eq!(node.copy("1970-01-01"), line(1, 100) + &bob(2) + &end);
+        // Without a shared folder.
+        fs::remove_file(node.state.join(OWN_POSITION)).unwrap();
+        while ship_own(&node.state, None, "n1").unwrap() {}
+        let path = node.state.join("own/1001/usage/usage.jsonl");
+        let text = fs::read_to_string(path).unwrap();
+        assert_eq!(text, line(1, 100) + &line(3, DAY + 5));
     }
 }

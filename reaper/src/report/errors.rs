@@ -48,6 +48,12 @@ pub(crate) enum Topic {
     Strangers,
     /// The state of the node for its users.
     Status,
+    /// Slurm's `PrivateData`, and the folders that it closes.
+    Private,
+    /// The copies of leases for their users.
+    Own,
+    /// The copies of records for the users of their jobs.
+    OwnRecords,
 }
 
 impl Topic {
@@ -74,6 +80,9 @@ impl Topic {
             Topic::Unleased => "unleased",
             Topic::Strangers => "strangers",
             Topic::Status => "state for users",
+            Topic::Private => "private data",
+            Topic::Own => "copies of leases for users",
+            Topic::OwnRecords => "copies of records for users",
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct Snapshot {
     pub overdue_leases: u32,
     /// Processes that compute although their job has no lease.
     pub strangers: u32,
+    /// Whether the labels of jobs are hidden, as Slurm's `PrivateData` has `jobs`.
+    pub hides_jobs: bool,
 }
 
 /// The metrics of a slice.

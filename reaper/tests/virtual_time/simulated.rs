@@ -56,6 +56,7 @@ impl Simulated {
             memory: Box::new(self.clone()),
             books: Box::new(self.clone()),
             board: Box::new(self.clone()),
+            privacy: None,
             log: JobLog::to("reaper", log.clone()),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use gpufrac_core::config::{Device, Pool, Tenancy};
 use gpufrac_core::finding::Finding;
@@ -22,7 +22,7 @@ use crate::slice::unleased::{self, CleanError};
 use crate::state::leases::{SETUP, StoreError};
 use crate::state::locks::Locks;
 use crate::state::record::{NodeRecord, RecordError};
-use crate::state::usage;
+use crate::state::{private, usage};
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_nvml::{Gpu, MigMode, NvmlError, Session};
 
@@ -91,16 +91,13 @@ pub fn check(node: &Node) -> Vec<Finding> {
             None
         }
     };
-    match node.leases().and_then(|store| store.readable()) {
-        Ok((_, errors)) => {
-            let damaged = errors.into_iter();
-            found.extend(damaged.map(|error| Finding::of_machine(&error, error.fix())));
-        }
-        Err(StoreError::File(error)) => of_file(&error, &mut found),
-        Err(error) => found.push(Finding::of_machine(&error, error.fix())),
+    // Where Slurm hides jobs, only root can read them.
+    let is_root = nix::unistd::geteuid().is_root();
+    if is_root || !private::hides_jobs(&node.run) {
+        leases(node, &mut found);
     }
-    // Only root can read it.
-    if nix::unistd::geteuid().is_root() {
+    if is_root {
+        found.extend(without_lists(node));
         match node.locks() {
             Ok(locks) => {
                 if let Err(error) = locks.check_private() {
@@ -112,9 +109,12 @@ pub fn check(node: &Node) -> Vec<Finding> {
         }
     }
     // The next job creates a missing folder.
-    match RootDir::open(&node.state).and_then(|dir| dir.has_file(usage::FILE)) {
-        Err(error) if !error.is_not_found() => of_file(&error, &mut found),
-        _ => {}
+    let records = RootDir::open(&node.state).and_then(|dir| dir.has_file(usage::FILE));
+    if let Err(error) = records
+        && !error.is_not_found()
+        && (is_root || !error.is_denied())
+    {
+        of_file(&error, &mut found);
     }
     if let Err(error) = gpus(node, record.as_ref(), &mut found) {
         found.push(Finding::of_machine(
@@ -123,6 +123,40 @@ pub fn check(node: &Node) -> Vec<Finding> {
         ));
     }
     found
+}
+
+/// The findings about leases that cannot be read.
+fn leases(node: &Node, found: &mut Vec<Finding>) {
+    match node.leases().and_then(|store| store.readable()) {
+        Ok((_, errors)) => {
+            let damaged = errors.into_iter();
+            found.extend(damaged.map(|error| Finding::of_machine(&error, error.fix())));
+        }
+        Err(StoreError::File(error)) => of_file(&error, found),
+        Err(error) => found.push(Finding::of_machine(&error, error.fix())),
+    }
+}
+
+/// The findings about folders in which users cannot get what is their own, where Slurm hides the jobs of others.
+fn without_lists(node: &Node) -> Vec<Finding> {
+    if !private::hides_jobs(&node.run) {
+        return Vec::new();
+    }
+    let folders = [&node.run, &node.state].into_iter().chain(&node.shared);
+    let refused = folders.filter(|folder| {
+        let dir = RootDir::open(folder);
+        dir.is_ok_and(|dir| !dir.keeps_lists())
+    });
+    let finding = |folder: &PathBuf| {
+        Finding::of_machine(
+            format!(
+                "PrivateData hides jobs, and the file system of `{}` keeps no access lists (acl(5)): users cannot read about their own jobs there, only root can",
+                folder.display()
+            ),
+            "put the folder on a file system with POSIX access lists, such as ext4, xfs, tmpfs or NFS 3",
+        )
+    };
+    refused.map(finding).collect()
 }
 
 /// The finding that the configured daemon does not run.

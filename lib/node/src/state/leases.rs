@@ -1,9 +1,9 @@
-//! The leases of a node: `<run>/leases/<jobid>`, one file per slice, written by root, readable by all. The second and
-//! further slices of a job have a number after the job's: `<jobid>.1`.
+//! The leases of a node: `<run>/leases/<jobid>`, one file per slice, written by root, readable by those who may enter
+//! the folder ([`private`]). The second and further slices of a job have a number after the job's: `<jobid>.1`.
 
 use std::path::{Path, PathBuf};
 
-use gpufrac_core::ids::JobId;
+use gpufrac_core::ids::{JobId, UserId};
 use gpufrac_core::lease::{self, Lease, LeaseError, LeaseState};
 
 use gpufrac_host::files::{FileError, RootDir};
@@ -11,6 +11,7 @@ use gpufrac_nvml::ErrorClass;
 
 use crate::node::class_of_file;
 use crate::state::locks::GpuLock;
+use crate::state::private;
 
 /// The cure if a file of node-setup is missing.
 pub(crate) const SETUP: &str =
@@ -96,6 +97,15 @@ impl LeaseStore {
         match RootDir::open(&path) {
             Ok(dir) => Ok(LeaseStore { dir }),
             Err(error) if error.is_not_found() => Err(StoreError::Absent { path }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The copies of a user's own leases, where jobs are hidden ([`private`]); None if there are none.
+    pub fn of_user(run: &Path, user: UserId) -> Result<Option<LeaseStore>, StoreError> {
+        match RootDir::open(&private::own(run, user).join("leases")) {
+            Ok(dir) => Ok(Some(LeaseStore { dir })),
+            Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -1,7 +1,7 @@
 //! A [`Snapshot`] in the text format of OpenMetrics.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use gpufrac_core::policy::Stall;
@@ -21,6 +21,8 @@ use crate::keep::totals::Totals;
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The prefix of every name.
 const PREFIX: &str = "gpufrac";
+/// The value of labels that `PrivateData` hides.
+const HIDDEN: &str = "hidden";
 /// The labels of a metric without labels.
 const NO_LABELS: [(&str, &str); 0] = [];
 
@@ -44,7 +46,7 @@ struct SnapshotCollector(Snapshot);
 impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut metrics = Metrics(&mut encoder);
-        metrics.slices(&self.0.slices)?;
+        metrics.slices(&self.0)?;
         metrics.node(&self.0)?;
         metrics.totals(&self.0.totals)
     }
@@ -78,9 +80,12 @@ fn ratio() -> Unit {
 struct Metrics<'e, 'w>(&'e mut DescriptorEncoder<'w>);
 
 impl Metrics<'_, '_> {
-    fn slices(&mut self, all: &[SliceMetrics]) -> fmt::Result {
-        let slices = distinct(all);
-        self.info(&slices)?;
+    fn slices(&mut self, snapshot: &Snapshot) -> fmt::Result {
+        let slices = match snapshot.hides_jobs {
+            true => hidden(&snapshot.slices),
+            false => distinct(&snapshot.slices),
+        };
+        self.info(&slices, snapshot.hides_jobs)?;
         let head = Head::new("slice_fraction", "Part of the GPU that the job holds");
         self.of_slices(head.with(ratio()), &slices, |slice| Some(slice.fraction))?;
         let head = Head::new(
@@ -103,7 +108,11 @@ impl Metrics<'_, '_> {
         })
     }
 
-    fn info(&mut self, slices: &[(String, &SliceMetrics)]) -> fmt::Result {
+    fn info(&mut self, slices: &[(String, &SliceMetrics)], is_hidden: bool) -> fmt::Result {
+        let of_job = |label| match is_hidden {
+            true => HIDDEN,
+            false => label,
+        };
         let help = "Whose slice it is; source is where its last sample comes from";
         let kind = MetricType::Info;
         let mut lines = self.0.encode_descriptor("slice", help, None, kind)?;
@@ -111,9 +120,9 @@ impl Metrics<'_, '_> {
             lines.encode_info(&[
                 ("jobid", job.as_str()),
                 ("device", &slice.device),
-                ("user", &slice.user),
-                ("account", &slice.account),
-                ("partition", &slice.partition),
+                ("user", of_job(&slice.user)),
+                ("account", of_job(&slice.account)),
+                ("partition", of_job(&slice.partition)),
                 ("pool", &slice.pool),
                 ("gpu", &slice.gpu),
                 ("source", slice.source.name()),
@@ -268,4 +277,19 @@ fn distinct(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
     let slices = slices.iter();
     let once = slices.filter(|slice| seen.insert((slice.job, &slice.device)));
     once.map(|slice| (slice.job.to_string(), slice)).collect()
+}
+
+/// Each slice, with a text in place of its job's id. Slices of one device are told apart by their order.
+fn hidden(slices: &[SliceMetrics]) -> Vec<(String, &SliceMetrics)> {
+    let mut on_device: HashMap<&str, u32> = HashMap::new();
+    let slices = slices.iter().map(|slice| {
+        let number = on_device.entry(&slice.device).or_default();
+        *number += 1;
+        let job = match number {
+            1 => HIDDEN.to_owned(),
+            number => format!("{HIDDEN}-{number}"),
+        };
+        (job, slice)
+    });
+    slices.collect()
 }

@@ -141,7 +141,7 @@ fn nobody_is_warned_while_slurmctld_is_silent() -> Result<(), LabError> {
 }
 
 /// The metrics for Prometheus.
-fn metrics(lab: &Lab, node: &str) -> Result<String, LabError> {
+pub(super) fn metrics(lab: &Lab, node: &str) -> Result<String, LabError> {
     let log = lab.reaper_log(node)?;
     let address = log.split("metrics at http://").nth(1).unwrap_or_default();
     let address = address.split('/').next().unwrap_or_default();

@@ -11,6 +11,7 @@ mod escalation;
 mod nodes;
 mod patterns;
 mod policy;
+mod private;
 mod reclaim;
 mod replay;
 mod spared;

@@ -1,0 +1,182 @@
+//! Copies for the users of jobs, where Slurm's `PrivateData` hides what others may not see
+//! ([`gpufrac_node::state::private`]).
+//!
+//! | file | what |
+//! |---|---|
+//! | `<run>/own/UID/leases/JOB` | the user's leases on this node |
+//! | `<run>/own/UID/jobs/JOB.json` | the records of the user's running jobs |
+//! | `<state>/own/UID/records/`, `<shared>/own/UID/records/` | kept records |
+//! | `<state>/own/UID/usage/`, `<shared>/own/UID/usage/DAY/` | usage records ([`crate::keep::shipping`]) |
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use gpufrac_core::ids::{JobId, UserId};
+use gpufrac_core::lease::Lease;
+use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_node::node::Node;
+use gpufrac_node::state::private;
+use serde::Deserialize;
+
+use crate::keep::evidence::Record;
+use crate::keep::records;
+
+/// The folder of leases.
+pub const LEASES: &str = "leases";
+/// The folder of records of running jobs.
+pub const JOBS: &str = "jobs";
+/// The folder of kept records.
+pub const RECORDS: &str = "records";
+const FILE_MODE: u32 = 0o644;
+
+/// The folders of users.
+pub(crate) struct Own<'a> {
+    node: &'a Node,
+}
+
+impl<'a> Own<'a> {
+    /// Those of a node.
+    pub(crate) fn of(node: &'a Node) -> Own<'a> {
+        Own { node }
+    }
+
+    /// Writes the leases of each user, and removes those that are over.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn leases(&self, leases: &[Lease]) -> Result<(), FileError> {
+        let mut of_users: BTreeMap<UserId, BTreeMap<String, String>> = BTreeMap::new();
+        for user in private::users(&self.node.run)? {
+            of_users.insert(user, BTreeMap::new());
+        }
+        for lease in leases {
+            // A lease that has no text cannot have been read.
+            let text = lease.to_text().unwrap_or_default();
+            let own = of_users.entry(lease.user_id).or_default();
+            own.insert(lease.name(), text);
+        }
+        for (user, own) in of_users {
+            let dir = private::make_own(&self.node.run, user, LEASES)?;
+            for name in dir.names()? {
+                if !own.contains_key(&name) {
+                    dir.remove(&name)?;
+                }
+            }
+            for (name, text) in own {
+                if dir.read(&name)?.as_ref() != Some(&text) {
+                    dir.write(&name, &text, FILE_MODE)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the record of a running job.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn running(&self, record: &Record) -> Result<(), FileError> {
+        let dir = private::make_own(&self.node.run, record.uid, JOBS)?;
+        dir.write(
+            &records::name(record.job),
+            &records::text(record),
+            FILE_MODE,
+        )
+    }
+
+    /// Removes the records of running jobs for which `is_here` is false.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub(crate) fn ended(&self, is_here: &dyn Fn(JobId) -> bool) -> Result<(), FileError> {
+        for user in private::users(&self.node.run)? {
+            let dir = private::make_own(&self.node.run, user, JOBS)?;
+            records::tidy(&dir, is_here)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps a record beyond the end of the job.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn keep(&self, record: &Record) -> Result<(), FileError> {
+        let text = records::text(record);
+        let dir = private::make_own(&self.node.state, record.uid, RECORDS)?;
+        dir.write(&records::kept_name(record), &text, FILE_MODE)?;
+        if let Some(shared) = self.shared() {
+            let dir = private::make_own(shared, record.uid, RECORDS)?;
+            dir.write(&records::shared_name(record), &text, FILE_MODE)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the kept records of this node that have no copy yet.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub(crate) fn kept(&self) -> Result<(), FileError> {
+        copy(&self.node.state.join("reaper"), &self.node.state, |_| true)?;
+        if let Some(shared) = self.shared() {
+            let own = format!("-{}-", self.node.name);
+            copy(&shared.join("records"), shared, |name| name.contains(&own))?;
+        }
+        Ok(())
+    }
+
+    /// Removes copies of kept records that were last changed before `before`, a time since 1970. In the shared folder each node
+    /// removes its own.
+    ///
+    /// # Errors
+    /// A folder cannot be read or written.
+    pub(crate) fn purge(&self, before: Duration) -> Result<(), FileError> {
+        let own = format!("-{}-", self.node.name);
+        purge(&self.node.state, before, |_| true)?;
+        match self.shared() {
+            Some(shared) => purge(shared, before, |name| name.contains(&own)),
+            None => Ok(()),
+        }
+    }
+
+    fn shared(&self) -> Option<&'a PathBuf> {
+        self.node.shared.as_ref()
+    }
+}
+
+/// The user of a record.
+#[derive(Deserialize)]
+struct Of {
+    uid: UserId,
+}
+
+fn copy(from: &Path, above: &Path, mine: impl Fn(&str) -> bool) -> Result<(), FileError> {
+    let dir = match RootDir::open(from) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        other => other?,
+    };
+    for name in dir.names()?.iter().filter(|name| mine(name)) {
+        let text = dir.read(name)?.unwrap_or_default();
+        // What is no record has no user.
+        let Ok(Of { uid }) = serde_json::from_str(&text) else {
+            continue;
+        };
+        let own = private::make_own(above, uid, RECORDS)?;
+        if !own.exists(name)? {
+            own.write(name, &text, FILE_MODE)?;
+        }
+    }
+    Ok(())
+}
+
+fn purge(
+    above: &Path,
+    before: Duration,
+    mine: impl Fn(&str) -> bool + Copy,
+) -> Result<(), FileError> {
+    for user in private::users(above)? {
+        let dir = private::make_own(above, user, RECORDS)?;
+        records::purge(&dir, before, mine)?;
+    }
+    Ok(())
+}
