@@ -10,6 +10,8 @@ use std::sync::Arc;
 use gpufrac_core::config::Config;
 use gpufrac_view::Node;
 
+use crate::own;
+
 /// The file of a node in `<run>`.
 const OWN_FILE: &str = "reaper/status.json";
 /// The folder of the files of all nodes in the folder that nodes share.
@@ -38,13 +40,23 @@ impl Place {
     }
 }
 
-/// The files that a host can read: of the nodes that share a folder, and of the node that the host is.
+/// The files that a host can read: of the nodes that share a folder, and of the node that the host is. Where Slurm
+/// hides jobs they have no owners.
 pub fn places(config: &Config, node: &str) -> Vec<Place> {
     let paths = config.paths.for_node(node);
     let shared = paths.shared.map(|folder| Path::new(&folder).join(FOLDER));
     let own = Path::new(&paths.run).join(OWN_FILE);
     let shared = shared.map(Place::Folder).into_iter();
     shared.chain([Place::File(own)]).collect()
+}
+
+/// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all. They come before those of
+/// [`places`].
+pub fn own_places(config: &Config, node: &str) -> Vec<Place> {
+    let paths = config.paths.for_node(node);
+    let above = paths.shared.into_iter().chain([paths.run]);
+    let own = above.map(|above| own::folder(Path::new(&above)).join(FOLDER));
+    own.map(Place::Folder).collect()
 }
 
 /// What was found.

@@ -15,6 +15,11 @@ fn user() -> UserId {
     UserId(nix::unistd::geteuid().as_raw())
 }
 
+/// The folder of what is the user's own, in `<run>`, `<state>` or the shared folder.
+pub fn folder(above: &Path) -> PathBuf {
+    private::own(above, user())
+}
+
 /// Whether jobs of others are hidden from the user on a node.
 pub fn alone(node: &Node) -> bool {
     user() != UserId::ROOT && private::hides_jobs(&node.run)
@@ -37,9 +42,7 @@ pub fn leases(node: &Node) -> Result<(Vec<Lease>, Vec<StoreError>), StoreError> 
 /// The folder, or that of the user's own copies (`own/UID/NAME` in `above`) if the user may not list it.
 pub fn readable(folder: PathBuf, above: &Path, name: &str) -> PathBuf {
     match std::fs::read_dir(&folder) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            private::own(above, user()).join(name)
-        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => self::folder(above).join(name),
         _ => folder,
     }
 }

@@ -52,10 +52,10 @@ fn places(args: &TopArgs) -> Result<Vec<Place>, CliError> {
     if !args.from.is_empty() {
         return Ok(args.from.iter().cloned().map(Place::of).collect());
     }
-    Ok(node_files::places(
-        &args.config.read()?,
-        &args.config.node_name(),
-    ))
+    let (config, node) = (args.config.read()?, args.config.node_name());
+    let mut places = node_files::own_places(&config, &node);
+    places.extend(node_files::places(&config, &node));
+    Ok(places)
 }
 
 fn reader() -> Reader {

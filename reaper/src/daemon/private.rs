@@ -65,6 +65,15 @@ impl Daemon {
         }
     }
 
+    /// What is hidden from other users.
+    pub(super) fn hidden(&self) -> PrivateData {
+        let jobs = self.hides_jobs();
+        PrivateData {
+            jobs,
+            ..self.private.unwrap_or_default()
+        }
+    }
+
     /// Copies the leases for their users, if they changed.
     pub(super) fn copy_leases(&mut self) {
         if !self.hides_jobs() || self.copied.as_ref() == Some(&self.leases) {

@@ -15,7 +15,7 @@ impl Daemon {
     pub(super) fn show(&mut self) {
         let node = self.describe();
         let shared = self.node.shared.as_deref();
-        let shown = self.outside.board.show(node, shared);
+        let shown = self.outside.board.show(node, shared, self.hidden());
         self.reports
             .report_once(&self.outside.log, Topic::Status, shown.err());
     }

@@ -1,11 +1,18 @@
 //! The file that `gpufrac status`, `top` and `web` read: `<run>/reaper/status.json` of the node, and
 //! `<shared>/status/NODE.json` where the nodes share a folder.
+//!
+//! Where Slurm's `PrivateData` hides jobs or nodes, these files have no owners, or root alone may read them. Then each user finds
+//! what the user may see in `own/UID/status/NODE.json` of `<run>` and of the shared folder, and root finds all there (`own/0`).
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use gpufrac_core::ids::UserId;
+use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::{FileError, RootDir};
+use gpufrac_node::state::private;
 use gpufrac_view::Node;
 
 /// The file in `<run>/reaper`.
@@ -31,17 +38,101 @@ pub trait Board {
     ///
     /// # Errors
     /// One of the files could not be written; that of the shared folder perhaps in an earlier call.
-    fn show(&mut self, node: Node, shared: Option<&Path>) -> Result<(), StatusError>;
+    fn show(
+        &mut self,
+        node: Node,
+        shared: Option<&Path>,
+        private: PrivateData,
+    ) -> Result<(), StatusError>;
 }
 
 /// What all users may see of a node, and the mode of its file.
-fn for_all(node: Node) -> (Node, u32) {
-    (node, 0o644)
+fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
+    let mode = if private.nodes { 0o600 } else { 0o644 };
+    match private.jobs {
+        true => (without_others(node, None), mode),
+        false => (node.clone(), mode),
+    }
+}
+
+/// The node without the owners of slices, except `user`.
+fn without_others(node: &Node, user: Option<UserId>) -> Node {
+    let mut node = node.clone();
+    for slice in node.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
+        slice.owner = slice.owner.take().filter(|owner| Some(owner.uid) == user);
+    }
+    node
+}
+
+/// What users may see beyond that: root all, the others their own slices.
+fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
+    if !private.jobs && !private.nodes {
+        return BTreeMap::new();
+    }
+    let slices = node.gpus.iter().flat_map(|gpu| &gpu.slices);
+    let owners = slices.filter_map(|slice| Some(slice.owner.as_ref()?.uid));
+    let of_user = |user: UserId| {
+        let mut own = without_others(node, Some(user));
+        if private.nodes {
+            // Of a hidden node a user sees the own slices alone.
+            for gpu in &mut own.gpus {
+                gpu.slices.retain(|slice| slice.owner.is_some());
+                gpu.room.clear();
+                gpu.unleased.clear();
+            }
+            own.gpus.retain(|gpu| !gpu.slices.is_empty());
+        }
+        (user, own)
+    };
+    let mut views: BTreeMap<UserId, Node> = owners.map(of_user).collect();
+    views.insert(UserId::ROOT, node.clone());
+    views
+}
+
+fn text(node: &Node) -> String {
+    let mut text = serde_json::to_string(node).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// The files of users in `<run>` or the shared folder.
+#[derive(Default)]
+struct OwnFiles {
+    /// The users who have one; None before the first round.
+    users: Option<Vec<UserId>>,
+}
+
+impl OwnFiles {
+    /// Writes the files of these users, and removes those of others.
+    fn write(
+        &mut self,
+        above: &Path,
+        name: &str,
+        views: &BTreeMap<UserId, String>,
+    ) -> Result<(), FileError> {
+        let before = match self.users.take() {
+            Some(users) => users,
+            None => private::users(above)?,
+        };
+        for user in before.iter().filter(|user| !views.contains_key(user)) {
+            match RootDir::open(&private::own(above, *user).join(SHARED)) {
+                Err(error) if error.is_not_found() => {}
+                other => drop(other?.remove(name)?),
+            }
+        }
+        for (user, text) in views {
+            private::make_own(above, *user, SHARED)?.write(name, text, 0o644)?;
+        }
+        self.users = Some(views.keys().copied().collect());
+        Ok(())
+    }
 }
 
 /// The files of this node.
 pub struct StatusFiles {
     dir: RootDir,
+    run: PathBuf,
+    own: OwnFiles,
     copies: Copies,
 }
 
@@ -54,24 +145,37 @@ impl StatusFiles {
         let (dir, _) = RootDir::create(&run.join("reaper"), FOLDER_MODE)?;
         Ok(StatusFiles {
             dir,
+            run: run.to_owned(),
+            own: OwnFiles::default(),
             copies: Copies::start(),
         })
     }
 }
 
 impl Board for StatusFiles {
-    fn show(&mut self, node: Node, shared: Option<&Path>) -> Result<(), StatusError> {
-        let (node, mode) = for_all(node);
-        let mut text = serde_json::to_string(&node).unwrap_or_default();
-        text.push('\n');
-        let own = self.dir.write(FILE, &text, mode);
+    fn show(
+        &mut self,
+        node: Node,
+        shared: Option<&Path>,
+        private: PrivateData,
+    ) -> Result<(), StatusError> {
+        let name = format!("{}.json", node.node);
+        let views = for_each(&node, private);
+        let views = views.iter().map(|(user, node)| (*user, text(node)));
+        let views: BTreeMap<UserId, String> = views.collect();
+        let (node, mode) = for_all(&node, private);
+        let text = text(&node);
+        // Readers take the newer file of a node, so those of users come first.
+        let own = self.own.write(&self.run, &name, &views);
+        let own = own.and(self.dir.write(FILE, &text, mode));
         let copied = match shared {
             None => Ok(()),
             Some(shared) => self.copies.send(Copy {
                 shared: shared.to_owned(),
-                name: format!("{}.json", node.node),
+                name,
                 text,
-                mode,
+                views,
+                private,
             }),
         };
         own.map_err(|error| StatusError::Own(error.to_string()))?;
@@ -84,15 +188,18 @@ struct Copy {
     shared: PathBuf,
     name: String,
     text: String,
-    mode: u32,
+    views: BTreeMap<UserId, String>,
+    private: PrivateData,
 }
 
 impl Copy {
-    fn write(&self) -> Result<(), FileError> {
+    fn write(&self, own: &mut OwnFiles) -> Result<(), FileError> {
         // An admin creates the folder: if its file system is not mounted, it must not be created on another one.
         RootDir::open(&self.shared)?;
-        let (dir, _) = RootDir::create(&self.shared.join(SHARED), FOLDER_MODE)?;
-        dir.write(&self.name, &self.text, self.mode)
+        let copied = own.write(&self.shared, &self.name, &self.views);
+        let mode = private::mode(self.private.nodes);
+        let (dir, _) = RootDir::create(&self.shared.join(SHARED), mode)?;
+        copied.and(dir.write(&self.name, &self.text, 0o644))
     }
 }
 
@@ -133,8 +240,9 @@ impl Copies {
 }
 
 fn write_all(inbox: Receiver<Copy>, failed: &Mutex<Option<StatusError>>) {
+    let mut own = OwnFiles::default();
     for copy in inbox {
-        let error = copy.write().err();
+        let error = copy.write(&mut own).err();
         let error = error.map(|error| StatusError::Shared(error.to_string()));
         *failed.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
@@ -145,6 +253,12 @@ mod tests {
     use std::fs;
 
     use super::*;
+
+    const OPEN: PrivateData = PrivateData {
+        jobs: false,
+        usage: false,
+        nodes: false,
+    };
 
     fn node(written: u64) -> Node {
         let mut node = test_examples::nodes(1, 1).remove(0);
@@ -167,7 +281,7 @@ mod tests {
         let copy = shared.join("status/gn0001.json");
         for written in [1_000, 1_010] {
             // The copy of the round before may still be being written.
-            while files.show(node(written), Some(&shared)).is_err() {}
+            while files.show(node(written), Some(&shared), OPEN).is_err() {}
             assert_eq!(read(&run.join("reaper/status.json")), Some(node(written)));
             while read(&copy) != Some(node(written)) {
                 std::thread::yield_now();
@@ -182,7 +296,7 @@ mod tests {
         let mut files = StatusFiles::open(&folder.path().join("run")).unwrap();
         let mut told = None;
         while told.is_none() {
-            let shown = files.show(node(1_000), Some(&shared));
+            let shown = files.show(node(1_000), Some(&shared), OPEN);
             told = shown
                 .err()
                 .filter(|error| !error.to_string().contains("has not ended"));
@@ -194,6 +308,62 @@ mod tests {
         assert!(!shared.exists());
         // Mounted again.
         fs::create_dir(&shared).unwrap();
-        while files.show(node(1_010), Some(&shared)).is_err() {}
+        while files.show(node(1_010), Some(&shared), OPEN).is_err() {}
+    }
+
+    #[test]
+    fn where_jobs_or_nodes_are_hidden_each_user_sees_the_own_slices() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().canonicalize().unwrap();
+        let run = folder.join("run");
+        let mut files = StatusFiles::open(&run).unwrap();
+        let node = test_examples::nodes(50, 1)
+            .into_iter()
+            .find(|node| owners(node).len() > 1);
+        let node = node.unwrap();
+        let user = owners(&node)[0];
+        let own = |user: UserId| read(&run.join(format!("own/{user}/status/{}.json", node.node)));
+        let for_all = || read(&run.join("reaper/status.json")).unwrap();
+        let jobs = PrivateData { jobs: true, ..OPEN };
+        files.show(node.clone(), None, jobs).unwrap();
+        assert_eq!(owners(&for_all()), []);
+        assert_eq!(for_all().gpus.len(), node.gpus.len());
+        assert_eq!(own(UserId::ROOT), Some(node.clone()));
+        assert_eq!(owners(&own(user).unwrap()), [user]);
+        assert_eq!(own(user).unwrap().gpus.len(), node.gpus.len());
+
+        let nodes = PrivateData {
+            nodes: true,
+            ..jobs
+        };
+        files.show(node.clone(), None, nodes).unwrap();
+        let meta = fs::metadata(run.join("reaper/status.json")).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::mode(&meta.permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        let seen = own(user).unwrap();
+        assert_eq!(owners(&seen), [user]);
+        let gpus = &seen.gpus;
+        assert!(
+            gpus.iter()
+                .all(|gpu| gpu.room.is_empty() && !gpu.slices.is_empty())
+        );
+
+        // The user's jobs are over.
+        let mut idle = node.clone();
+        idle.gpus.iter_mut().for_each(|gpu| gpu.slices.clear());
+        files.show(idle.clone(), None, jobs).unwrap();
+        assert_eq!((own(user), own(UserId::ROOT)), (None, Some(idle)));
+        files.show(node.clone(), None, OPEN).unwrap();
+        assert_eq!((own(user), own(UserId::ROOT)), (None, None));
+        assert_eq!(for_all(), node);
+    }
+
+    fn owners(node: &Node) -> Vec<UserId> {
+        let slices = node.gpus.iter().flat_map(|gpu| &gpu.slices);
+        let owners = slices.filter_map(|slice| Some(slice.owner.as_ref()?.uid));
+        let mut owners: Vec<UserId> = owners.collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
     }
 }

@@ -11,6 +11,7 @@ use gpufrac_core::fraction::MemoryMib;
 use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::Lease;
 use gpufrac_core::policy::Policy;
+use gpufrac_core::private_data::PrivateData;
 use gpufrac_host::files::FileError;
 use gpufrac_host::log::JobLog;
 use gpufrac_node::node::Node;
@@ -233,7 +234,12 @@ impl Books for Simulated {
 }
 
 impl Board for Simulated {
-    fn show(&mut self, node: gpufrac_view::Node, _: Option<&Path>) -> Result<(), StatusError> {
+    fn show(
+        &mut self,
+        node: gpufrac_view::Node,
+        _: Option<&Path>,
+        _: PrivateData,
+    ) -> Result<(), StatusError> {
         if let Some(shown) = &mut self.0.borrow_mut().kept.shown {
             shown.push(node);
         }

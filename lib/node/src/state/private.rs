@@ -64,7 +64,7 @@ pub fn apply(node: &Node, private: PrivateData) -> Result<(), FileError> {
     }
     set(&node.state, "reaper", private.jobs)?;
     usage_files(&node.state, private.hides_usage())?;
-    if !private.jobs {
+    if !private.jobs && !private.nodes {
         match RootDir::open(&node.run) {
             Ok(run) => drop(run.remove_all(OWN)?),
             Err(error) if error.is_not_found() => {}
