@@ -23,7 +23,7 @@ use crate::keep::state::State;
 use crate::key::SliceId;
 use crate::outside::Outside;
 use crate::report::errors::{ErrorReports, Topic};
-use crate::report::metrics::Snapshot;
+use crate::report::metrics::{PoolMetrics, Snapshot};
 use crate::rhythm::{self, LookScope, Rhythm};
 
 mod books;
@@ -80,6 +80,8 @@ pub struct Daemon {
     private: Option<PrivateData>,
     /// The leases that were copied for their users.
     copied: Option<Vec<Lease>>,
+    /// The pools at the end of the last round.
+    pools: Vec<PoolMetrics>,
 }
 
 impl Daemon {
@@ -120,6 +122,7 @@ impl Daemon {
             lifted: BTreeSet::new(),
             private: None,
             copied: None,
+            pools: Vec::new(),
             node,
             outside,
             state,
@@ -205,8 +208,8 @@ impl Daemon {
             self.reports
                 .report_once(&self.outside.log, Topic::Purge, purged.err());
         }
-        self.publish();
         self.show();
+        self.publish();
         self.save();
         self.save_books();
     }
@@ -257,6 +260,7 @@ impl Daemon {
             cluster_breaker: self.breakers.cluster,
             unleased_instances: self.cleanup.unleased(),
             overdue_leases: self.cleanup.overdue(),
+            pools: self.pools.clone(),
             hides_jobs: self.hides_jobs(),
             strangers: self.cleanup.strangers(),
         };

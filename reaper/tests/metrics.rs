@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use gpufrac_core::ids::JobId;
 use gpufrac_reaper::keep::totals::Totals;
 use gpufrac_reaper::measure::sample::Source;
-use gpufrac_reaper::report::metrics::{Server, ServerError, SliceMetrics, Snapshot, render};
+use gpufrac_reaper::report::metrics::{
+    PoolMetrics, Server, ServerError, SliceMetrics, Snapshot, render,
+};
 use serde_json::Value;
 
 #[path = "metrics/tools.rs"]
@@ -76,6 +78,20 @@ fn snapshot() -> Snapshot {
         unleased_instances: 15,
         overdue_leases: 16,
         strangers: 17,
+        pools: vec![
+            PoolMetrics {
+                pool: "h100".to_owned(),
+                gpus: 4,
+                faulty: 1,
+                room: [("0.25".to_owned(), 9), ("0.5".to_owned(), 3)].into(),
+            },
+            PoolMetrics {
+                pool: "whole".to_owned(),
+                gpus: 2,
+                faulty: 0,
+                room: [("1".to_owned(), 2)].into(),
+            },
+        ],
         hides_jobs: false,
     }
 }
@@ -438,7 +454,10 @@ fn alerts_fire_when_they_should() {
     }
 }
 
-/// Every query of the dashboard, with values for its variables.
+/// The dashboards: of nodes and their slices, and of the cluster.
+const DASHBOARDS: [&str; 2] = ["grafana-dashboard.json", "grafana-cluster.json"];
+
+/// Every query of a dashboard, with values for its variables.
 fn queries(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels
@@ -448,37 +467,48 @@ fn queries(dashboard: &Value) -> Vec<String> {
         let query = target["expr"].as_str().unwrap();
         let query = query.replace("$__rate_interval", "5m");
         let query = query.replace("$__range", "1h");
-        let query = query.replace("$node", ".*").replace("$top", "10");
-        query.replace("$idle", "900")
+        let query = query.replace("$node", ".*").replace("$pool", ".*");
+        query.replace("$top", "10").replace("$idle", "900")
     });
     queries.collect()
 }
 
-fn dashboard() -> Value {
-    serde_json::from_str(&fs::read_to_string(etc("grafana-dashboard.json")).unwrap()).unwrap()
+fn dashboard(name: &str) -> Value {
+    serde_json::from_str(&fs::read_to_string(etc(name)).unwrap()).unwrap()
+}
+
+/// The names that recording rules give.
+fn recorded() -> BTreeSet<String> {
+    let rules = fs::read_to_string(etc("prometheus-rules.yml")).unwrap();
+    let rules = rules.lines();
+    let records = rules.filter_map(|line| line.trim().strip_prefix("- record: "));
+    records.map(str::to_owned).collect()
 }
 
 #[test]
-fn the_dashboard_asks_for_what_there_is() {
-    let dashboard = dashboard();
-    let mut asked = BTreeSet::new();
-    for query in queries(&dashboard) {
-        assert!(!query.contains('$'), "an unknown variable: {query}");
-        asked.extend(names(&query));
-    }
+fn the_dashboards_ask_for_what_there_is() {
     let rendered = rendered();
-    assert_eq!(asked.difference(&rendered).next(), None);
-    // The dashboard shows every metric.
-    assert_eq!(rendered.difference(&asked).next(), None);
-    let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
-    for variable in variables.filter(|variable| variable["type"] == "query") {
-        let names = names(variable["query"].as_str().unwrap());
-        assert!(!names.is_empty() && names.is_subset(&rendered));
+    let known: BTreeSet<String> = rendered.union(&recorded()).cloned().collect();
+    let mut asked = BTreeSet::new();
+    for name in DASHBOARDS {
+        let dashboard = dashboard(name);
+        for query in queries(&dashboard) {
+            assert!(!query.contains('$'), "an unknown variable: {query}");
+            asked.extend(names(&query));
+        }
+        assert_eq!(asked.difference(&known).next(), None, "{name}");
+        let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+        for variable in variables.filter(|variable| variable["type"] == "query") {
+            let names = names(variable["query"].as_str().unwrap());
+            assert!(!names.is_empty() && names.is_subset(&rendered));
+        }
     }
+    // The dashboards show every metric.
+    assert_eq!(rendered.difference(&asked).next(), None);
 }
 
 #[test]
-fn prometheus_answers_every_query_of_the_dashboard() {
+fn prometheus_answers_every_query_of_the_dashboards() {
     let mut idle = snapshot();
     // A value for the panels that only show idle slices.
     idle.slices[0].idle_seconds = 1000.0;
@@ -490,16 +520,31 @@ fn prometheus_answers_every_query_of_the_dashboard() {
         let read = prometheus.query("count_over_time(gpufrac_leases[1h]) > 1");
         !read.unwrap().is_empty()
     });
-    for query in queries(&dashboard()) {
-        let result = prometheus.query(&query).unwrap();
-        assert!(!result.is_empty(), "nothing to show: {query}");
+    for name in DASHBOARDS {
+        for query in queries(&dashboard(name)) {
+            // Recording rules are evaluated after a scrape, and so are alerts.
+            prometheus.wait(&format!("there is something to show: {query}"), |it| {
+                !it.query(&query).unwrap().is_empty()
+            });
+        }
     }
+    let value = |query: &str| -> f64 {
+        let result = prometheus.query(query).unwrap();
+        let text = result[0]["value"][1].as_str().unwrap().to_owned();
+        text.parse().unwrap()
+    };
+    assert_eq!(value("pool:gpufrac_gpus:sum{pool=\"h100\"}"), 4.0);
+    assert_eq!(value("pool:gpufrac_gpus_held:sum{pool=\"h100\"}"), 0.53);
+    assert_eq!(value("pool:gpufrac_gpus_held:sum{pool=\"whole\"}"), 0.0);
+    assert_eq!(value("sum(gpufrac_room_jobs{fraction=\"0.25\"})"), 9.0);
 }
 
 #[test]
-fn grafanas_own_types_take_the_dashboard() {
+fn grafanas_own_types_take_the_dashboards() {
     let python = or_skip!(tools::python());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/metrics/dashboard.py");
-    let mut command = Command::new(python);
-    tools::run(command.arg(script).arg(etc("grafana-dashboard.json"))).unwrap();
+    for name in DASHBOARDS {
+        let mut command = Command::new(&python);
+        tools::run(command.arg(&script).arg(etc(name))).unwrap();
+    }
 }

@@ -9,11 +9,13 @@ use gpufrac_view::{Gpu, Node, Usage, VERSION};
 use super::Daemon;
 use super::watched::WatchedJob;
 use crate::report::errors::Topic;
+use crate::report::metrics::PoolMetrics;
 
 impl Daemon {
     /// Writes the state of the node for its users.
     pub(super) fn show(&mut self) {
         let node = self.describe();
+        self.pools = PoolMetrics::of(&node.gpus);
         let shared = self.node.shared.as_deref();
         let shown = self.outside.board.show(node, shared, self.hidden());
         self.reports

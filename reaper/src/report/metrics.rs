@@ -4,9 +4,12 @@
     reason = "the server waits for its clients, beside the rounds"
 )]
 
+use std::collections::BTreeMap;
+
 use crate::keep::totals::Totals;
 use crate::measure::sample::Source;
 use gpufrac_core::ids::JobId;
+use gpufrac_view::Gpu;
 
 mod answer;
 mod client;
@@ -33,8 +36,42 @@ pub struct Snapshot {
     pub overdue_leases: u32,
     /// Processes that compute although their job has no lease.
     pub strangers: u32,
+    /// The pools of this node.
+    pub pools: Vec<PoolMetrics>,
     /// Whether the labels of jobs are hidden, as Slurm's `PrivateData` has `jobs`.
     pub hides_jobs: bool,
+}
+
+/// The metrics of a pool on this node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PoolMetrics {
+    /// The pool.
+    pub pool: String,
+    /// GPUs that node-setup found.
+    pub gpus: u32,
+    /// Of these, GPUs that cannot be used.
+    pub faulty: u32,
+    /// For each size of the menu, as users write it, the jobs of this size that have room.
+    pub room: BTreeMap<String, u32>,
+}
+
+impl PoolMetrics {
+    /// The pools of these GPUs.
+    pub(crate) fn of(gpus: &[Gpu]) -> Vec<PoolMetrics> {
+        let mut pools: BTreeMap<&str, PoolMetrics> = BTreeMap::new();
+        for gpu in gpus {
+            let pool = pools.entry(&gpu.pool).or_insert_with(|| PoolMetrics {
+                pool: gpu.pool.clone(),
+                ..PoolMetrics::default()
+            });
+            pool.gpus += 1;
+            pool.faulty += u32::from(gpu.fault.is_some());
+            for room in &gpu.room {
+                *pool.room.entry(room.fraction.clone()).or_default() += room.jobs;
+            }
+        }
+        pools.into_values().collect()
+    }
 }
 
 /// The metrics of a slice.

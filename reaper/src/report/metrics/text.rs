@@ -14,7 +14,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::{SliceMetrics, Snapshot};
+use super::{PoolMetrics, SliceMetrics, Snapshot};
 use crate::keep::totals::Totals;
 
 /// The `Content-Type` of the format.
@@ -47,6 +47,7 @@ impl Collector for SnapshotCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut metrics = Metrics(&mut encoder);
         metrics.slices(&self.0)?;
+        metrics.pools(&self.0.pools)?;
         metrics.node(&self.0)?;
         metrics.totals(&self.0.totals)
     }
@@ -129,6 +130,26 @@ impl Metrics<'_, '_> {
             ])?;
         }
         Ok(())
+    }
+
+    fn pools(&mut self, pools: &[PoolMetrics]) -> fmt::Result {
+        let each = |value: fn(&PoolMetrics) -> u32| {
+            let values = move |pool: &PoolMetrics| ([("pool", pool.pool.clone())], value(pool));
+            pools.iter().map(values)
+        };
+        let head = Head::new("gpus", "GPUs of the pool on the node");
+        self.gauge(head, each(|pool| pool.gpus))?;
+        let head = Head::new("faulty_gpus", "Of these, GPUs that cannot be used");
+        self.gauge(head, each(|pool| pool.faulty))?;
+        let help = "Jobs of one size that have room on the node, if no other job starts";
+        let room = pools.iter().flat_map(|pool| {
+            let sizes = pool.room.iter();
+            sizes.map(|(fraction, jobs)| {
+                let labels = [("pool", pool.pool.clone()), ("fraction", fraction.clone())];
+                (labels, *jobs)
+            })
+        });
+        self.gauge(Head::new("room_jobs", help), room)
     }
 
     fn node(&mut self, snapshot: &Snapshot) -> fmt::Result {
