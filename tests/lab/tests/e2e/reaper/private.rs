@@ -25,7 +25,8 @@ fn found(lab: &Lab, user: &User, word: &str) -> Result<String, LabError> {
 
 /// stdout and stderr of a command of a user.
 fn said(lab: &Lab, user: &User, args: &[&str]) -> Result<String, LabError> {
-    let outcome = lab.command("gpufrac").user(user).args(args).run()?;
+    let command = lab.command("gpufrac").user(user).args(args);
+    let outcome = command.env("SLURMD_NODENAME", &lab.nodes()[0]).run()?;
     Ok(format!("{}{}", outcome.stdout, outcome.stderr))
 }
 
@@ -108,7 +109,7 @@ fn jobs_of_others_are_hidden_as_private_data_says_and_own_ones_shown() -> Result
         assert!(!text.contains(&user.name), "{text}");
     }
     assert!(text.contains("jobid=\"hidden\""), "{text}");
-    let all = lab.command("gpufrac").args(["leases"]).stdout()?;
+    let all = said(&lab, &User::root(), &["leases"])?;
     for (user, job) in [(owner, job), (other, mine)] {
         for word in traces(user, job) {
             assert!(all.contains(&word), "{all}");
