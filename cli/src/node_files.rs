@@ -15,7 +15,7 @@ use crate::own;
 /// The file of a node in `<run>`.
 const OWN_FILE: &str = "reaper/status.json";
 /// The folder of the files of all nodes in the folder that nodes share.
-const FOLDER: &str = "status";
+pub const FOLDER: &str = "status";
 /// The end of a file's name; others are files in the making.
 const SUFFIX: &str = ".json";
 /// No node has a larger file; a larger one is not read.

@@ -1,7 +1,7 @@
 //! The files that the nodes' daemons write.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use gpufrac_core::config::Config;
@@ -10,27 +10,36 @@ use gpufrac_node::node;
 use gpufrac_view::cluster::NodeState;
 use gpufrac_view::{Node, Usage};
 
-use crate::node_files::{NodeFiles, Place, places};
+use crate::node_files::{FOLDER, NodeFiles, Place, own_places, places};
+use crate::own;
 
 /// The files that this host can read, and what could not be read.
 pub fn all(config: &Config, here: &str) -> (Vec<Node>, Vec<String>) {
-    read(places(config, here))
+    let mut all = own_places(config, here);
+    all.extend(places(config, here));
+    read(all)
 }
 
 /// The file of this node; None where there is none that can be read.
 pub fn own(node: &node::Node) -> Option<Node> {
-    one(node.run.join("reaper/status.json"))
+    one(node, &node.run, node.run.join("reaper/status.json"))
 }
 
 /// The file of a node in the folder that the nodes share.
 pub fn shared(node: &node::Node) -> Option<Node> {
-    let folder = node.shared.as_ref()?.join("status");
-    one(folder.join(format!("{}.json", node.name)))
+    let shared = node.shared.as_ref()?;
+    one(node, shared, shared.join(FOLDER).join(file_name(node)))
 }
 
-fn one(path: PathBuf) -> Option<Node> {
-    let (mut nodes, _) = read(vec![Place::File(path)]);
+/// The file for all, or that for this user, which has the owners that Slurm does not hide from the user.
+fn one(node: &node::Node, above: &Path, for_all: PathBuf) -> Option<Node> {
+    let own = own::folder(above).join(FOLDER).join(file_name(node));
+    let (mut nodes, _) = read(vec![Place::File(own), Place::File(for_all)]);
     nodes.pop()
+}
+
+fn file_name(node: &node::Node) -> String {
+    format!("{}.json", node.name)
 }
 
 fn read(places: Vec<Place>) -> (Vec<Node>, Vec<String>) {
