@@ -14,7 +14,7 @@ pub const SINFO: [&str; 4] = [
     "-h",
     "-N",
     "-O",
-    "NodeHost:0|,StateLong:0|,GresUsed:0|,Reason:0",
+    "NodeList:0|,StateLong:0|,GresUsed:0|,Reason:0",
 ];
 /// Options of squeue for [`jobs`], whose states follow.
 pub const SQUEUE: [&str; 4] = [
