@@ -227,6 +227,11 @@ pub enum CliError {
     /// gpufrac-reaperd wrote no file that this host sees.
     #[error("finding the files of nodes failed: there is none")]
     NoNodeFile,
+    /// Users may not read the files of nodes.
+    #[error(
+        "exporting pages failed: only root may read the files of the nodes, because Slurm's PrivateData hides nodes"
+    )]
+    HiddenNodes,
     /// The folder for pages is used for something else.
     #[error("writing pages to `{}` failed: the folder has files of others; name a new folder or an empty one", path.display())]
     NotPages {
@@ -305,6 +310,9 @@ impl CliError {
             CliError::NoNodeFile => {
                 "gpufrac-reaperd writes them: run this on a node with fractional GPUs, or set `[paths] shared` in gpufrac.toml so \
                  that every host sees the files of all nodes, or name them with `--from`"
+            }
+            CliError::HiddenNodes => {
+                "remove `nodes` from PrivateData in slurm.conf, or leave the pages out"
             }
             CliError::GpuCount { .. } => "say it with `--gpus N`",
             CliError::NoGpu { .. } | CliError::NoGpus => {

@@ -38,6 +38,18 @@ impl Place {
             false => Place::File(path),
         }
     }
+
+    /// Whether every user may read the file, or list the folder. A missing place is public.
+    pub fn is_public(&self) -> bool {
+        let (path, needed) = match self {
+            Place::File(path) => (path, 0o004),
+            Place::Folder(path) => (path, 0o005),
+        };
+        match fs::metadata(path) {
+            Ok(meta) => meta.mode() & needed == needed,
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+    }
 }
 
 /// The files that a host can read: of the nodes that share a folder, and of the node that the host is. Where Slurm
@@ -255,5 +267,25 @@ mod tests {
             assert!(problems.contains(wanted), "{problems}");
         }
         assert_eq!(found.problems.len(), 3, "{problems}");
+    }
+
+    #[test]
+    fn files_that_users_may_not_read_are_not_public() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let (file, shared) = (
+            folder.path().join("status.json"),
+            folder.path().join(FOLDER),
+        );
+        let places = [Place::File(file.clone()), Place::Folder(shared.clone())];
+        // A node that has not written yet.
+        assert!(places.iter().all(Place::is_public));
+        fs::write(&file, text("n1", 1)).unwrap();
+        fs::create_dir(&shared).unwrap();
+        for (mode, folder_mode, public) in [(0o644, 0o755, true), (0o600, 0o711, false)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(&shared, fs::Permissions::from_mode(folder_mode)).unwrap();
+            assert!(places.iter().all(|place| place.is_public() == public));
+        }
     }
 }

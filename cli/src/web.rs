@@ -26,10 +26,15 @@ pub fn run(args: &WebArgs) -> Result<Exit, CliError> {
         other => other?,
     };
     let node = args.config.node_name();
-    let places = match args.from.is_empty() {
+    let mut places: Vec<Place> = match args.from.is_empty() {
         true => node_files::places(&config, &node),
         false => args.from.iter().cloned().map(Place::of).collect(),
     };
+    // Root can read files of hidden nodes, and readers of the pages cannot.
+    places.retain(Place::is_public);
+    if places.is_empty() {
+        return Err(CliError::HiddenNodes);
+    }
     let found = NodeFiles::new(places).read();
     if found.nodes.is_empty() && found.problems.is_empty() {
         return Err(CliError::NoNodeFile);

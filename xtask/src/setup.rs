@@ -11,7 +11,7 @@ use crate::cargo::run as run_command;
 
 /// The packages: real Slurm, a database for its accounting, its headers, libclang for bindgen, a linker, tools for
 /// other releases of Slurm, valgrind, mandoc.
-const PACKAGES: [&str; 14] = [
+const PACKAGES: [&str; 15] = [
     "slurmctld",
     "slurmd",
     "slurm-client",
@@ -24,6 +24,7 @@ const PACKAGES: [&str; 14] = [
     "gcc",
     "libc6-dev",
     "debootstrap",
+    "chromium",
     "valgrind",
     "mandoc",
 ];

@@ -21,6 +21,10 @@ const FILE: &str = "status.json";
 const SHARED: &str = "status";
 const FOLDER_MODE: u32 = 0o755;
 
+/// The most seconds between two copies while no slice comes or goes: the file system of the nodes must not get a write of each node
+/// in each round.
+const PAUSE: u64 = 60;
+
 /// The reasons why a file was not written.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StatusError {
@@ -87,6 +91,11 @@ fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
     let mut views: BTreeMap<UserId, Node> = owners.map(of_user).collect();
     views.insert(UserId::ROOT, node.clone());
     views
+}
+
+fn texts_for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, String> {
+    let views = for_each(node, private).into_iter();
+    views.map(|(user, node)| (user, text(&node))).collect()
 }
 
 fn text(node: &Node) -> String {
@@ -160,23 +169,16 @@ impl Board for StatusFiles {
         private: PrivateData,
     ) -> Result<(), StatusError> {
         let name = format!("{}.json", node.node);
-        let views = for_each(&node, private);
-        let views = views.iter().map(|(user, node)| (*user, text(node)));
-        let views: BTreeMap<UserId, String> = views.collect();
-        let (node, mode) = for_all(&node, private);
-        let text = text(&node);
+        let views = texts_for_each(&node, private);
+        let (for_all, mode) = for_all(&node, private);
         // Readers take the newer file of a node, so those of users come first.
         let own = self.own.write(&self.run, &name, &views);
-        let own = own.and(self.dir.write(FILE, &text, mode));
+        let own = own.and(self.dir.write(FILE, &text(&for_all), mode));
         let copied = match shared {
-            None => Ok(()),
-            Some(shared) => self.copies.send(Copy {
-                shared: shared.to_owned(),
-                name,
-                text,
-                views,
-                private,
-            }),
+            Some(shared) if self.copies.are_due(&node, private) => {
+                self.copies.send(Copy::of(node, shared, private))
+            }
+            _ => Ok(()),
         };
         own.map_err(|error| StatusError::Own(error.to_string()))?;
         copied
@@ -193,6 +195,18 @@ struct Copy {
 }
 
 impl Copy {
+    fn of(mut node: Node, shared: &Path, private: PrivateData) -> Copy {
+        // Readers take a file of three intervals for stale.
+        node.interval = node.interval.max(PAUSE as u32);
+        Copy {
+            shared: shared.to_owned(),
+            name: format!("{}.json", node.node),
+            text: text(&for_all(&node, private).0),
+            views: texts_for_each(&node, private),
+            private,
+        }
+    }
+
     fn write(&self, own: &mut OwnFiles) -> Result<(), FileError> {
         // An admin creates the folder: if its file system is not mounted, it must not be created on another one.
         RootDir::open(&self.shared)?;
@@ -208,6 +222,8 @@ struct Copies {
     out: SyncSender<Copy>,
     /// Why the last copy was not written.
     failed: Arc<Mutex<Option<StatusError>>>,
+    /// The last node that was sent, without its use, and its flags.
+    last: Option<(Node, PrivateData)>,
 }
 
 impl Copies {
@@ -218,14 +234,45 @@ impl Copies {
         let outcome = Arc::clone(&failed);
         // The thread ends with the sender. The daemon does not wait for it, because a write may never end.
         std::thread::spawn(move || write_all(inbox, &outcome));
-        Copies { out, failed }
+        Copies {
+            out,
+            failed,
+            last: None,
+        }
+    }
+
+    /// Whether a copy is due: after a change of the GPUs, their slices or PrivateData, after a failure, and after a pause.
+    fn are_due(&mut self, node: &Node, private: PrivateData) -> bool {
+        let mut now = node.clone();
+        for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
+            slice.usage = None;
+        }
+        let has_failed = self.outcome().is_some();
+        let is_as_before = self.last.as_ref().is_some_and(|(last, flags)| {
+            let mut same = last.clone();
+            same.written = now.written;
+            // A clock that was set back must not keep the copy old.
+            let waited = now.written.checked_sub(last.written);
+            same == now && *flags == private && waited.is_some_and(|waited| waited < PAUSE)
+        });
+        if is_as_before && !has_failed {
+            return false;
+        }
+        self.last = Some((now, private));
+        true
+    }
+
+    fn outcome(&self) -> Option<StatusError> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.clone()
     }
 
     /// Hands a copy over, unless an earlier one still waits. Returns the outcome of the last one.
-    fn send(&self, copy: Copy) -> Result<(), StatusError> {
+    fn send(&mut self, copy: Copy) -> Result<(), StatusError> {
         match self.out.try_send(copy) {
             Ok(()) => {}
             Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy)) => {
+                self.last = None;
                 let at = copy.shared.join(SHARED).join(copy.name);
                 let slow = format!(
                     "writing `{}` failed: an earlier write has not ended after a round; check the file system",
@@ -234,8 +281,7 @@ impl Copies {
                 return Err(StatusError::Shared(slow));
             }
         }
-        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.clone().map_or(Ok(()), Err)
+        self.outcome().map_or(Ok(()), Err)
     }
 }
 
@@ -272,19 +318,47 @@ mod tests {
     }
 
     #[test]
-    fn the_file_and_its_copy_are_written_whole_in_each_round() {
+    fn the_file_is_written_in_each_round_and_its_copy_when_a_slice_changes_or_after_a_pause() {
         let folder = tempfile::tempdir().unwrap();
         let run = folder.path().join("run");
         let shared = folder.path().join("shared");
         fs::create_dir(&shared).unwrap();
         let mut files = StatusFiles::open(&run).unwrap();
-        let copy = shared.join("status/gn0001.json");
-        for written in [1_000, 1_010] {
-            // The copy of the round before may still be being written.
-            while files.show(node(written), Some(&shared), OPEN).is_err() {}
-            assert_eq!(read(&run.join("reaper/status.json")), Some(node(written)));
-            while read(&copy) != Some(node(written)) {
-                std::thread::yield_now();
+        let copy = || read(&shared.join("status/gn0001.json"));
+        let copied = |mut node: Node| {
+            node.interval = 60;
+            Some(node)
+        };
+        let mut other = node(1_070);
+        other.gpus[0].slices.clear();
+        let mut copies = Vec::new();
+        for (round, is_copied) in [
+            (node(1_000), true),
+            (node(1_010), false),
+            (node(1_060), true),
+            (other.clone(), true),
+            // The clock was set back.
+            (
+                Node {
+                    written: 900,
+                    ..other
+                },
+                true,
+            ),
+        ] {
+            files.show(round.clone(), Some(&shared), OPEN).unwrap();
+            assert_eq!(read(&run.join("reaper/status.json")).as_ref(), Some(&round));
+            if is_copied {
+                copies.push(round.written);
+                while copy() != copied(round.clone()) {
+                    std::thread::yield_now();
+                }
+            } else {
+                // The thread has nothing to write.
+                assert_eq!(
+                    files.copies.last.as_ref().map(|(last, _)| last.written),
+                    copies.last().copied()
+                );
             }
         }
     }
