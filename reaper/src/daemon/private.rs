@@ -44,7 +44,7 @@ impl Daemon {
             self.reports.report_once(log, Topic::Private, applied.err());
         }
         if changed {
-            // The copies are made anew.
+            // The copies are written again.
             self.copied = None;
             for watched in self.watched.values_mut() {
                 watched.written = None;

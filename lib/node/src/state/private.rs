@@ -1,7 +1,7 @@
 //! Folders that are closed to users where Slurm's `PrivateData` hides their content, and the folders in which a user finds what is
 //! the user's own.
 //!
-//! Files in a closed folder keep their modes: nobody but root reaches them, whoever wrote them and when. The modes of the folders
+//! Files in a closed folder keep their modes: only root reaches them, whichever program wrote them. The modes of the folders
 //! are the only note of what is private; every program on the node reads them.
 //!
 //! | folder | closed with |
