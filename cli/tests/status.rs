@@ -59,7 +59,7 @@ impl World {
         let at = now();
         self.slurm_says(
             "sinfo",
-            "gn0001|mixed|gpu:half:0(IDX:N/A),gpu:whole:0(IDX:N/A),shard:half:25(25/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50),shard:whole:0(0/1)|\ngn0002|drained||a fan",
+            "gn0001|mixed||gpu:half:0(IDX:N/A),gpu:whole:0(IDX:N/A),shard:half:25(25/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50),shard:whole:0(0/1)|\ngn0002|drained|||a fan",
             "",
             0,
         );
@@ -203,7 +203,7 @@ fn the_cluster_is_shown_by_the_files_of_its_nodes() {
         rooms.map(|room| room["jobs"].as_u64().unwrap()).sum()
     };
     let with_drained = free(&report);
-    world.slurm_says("sinfo", "gn0001|mixed||\ngn0002|mixed||", "", 0);
+    world.slurm_says("sinfo", "gn0001|mixed|||\ngn0002|mixed|||", "", 0);
     let report = world.json(0, &["status", "--cluster", "--json"]);
     assert!(free(&report) > with_drained);
 }

@@ -12,6 +12,7 @@ mod plain;
 mod plan;
 mod reaper;
 mod scale;
+mod status;
 mod table;
 mod whole;
 
@@ -38,6 +39,8 @@ enum Part {
     Whole,
     /// The cost of the reaper on a node
     Reaper,
+    /// `gpufrac status` on a full node, and for a thousand nodes
+    Status,
     /// The cost of many nodes and jobs in the controller; only when it is named, as it takes long
     Scale,
     /// Many jobs at once on a driver that takes its time; only when it is named, as it takes long
@@ -161,6 +164,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
         (Part::Mps, mps::measure),
         (Part::Whole, whole::measure),
         (Part::Reaper, reaper::measure),
+        (Part::Status, status::measure),
         (Part::Scale, scale::measure),
         (Part::Burst, burst::measure),
         (Part::Layouts, layouts::measure),

@@ -391,12 +391,12 @@ mod tests {
         let mut files = test_examples::nodes(8, 5);
         files[3].written = NOW - 5_000;
         files.truncate(8);
-        let sinfo = (1..=7).map(|number| format!("gn{number:04}|mixed||\n"));
+        let sinfo = (1..=7).map(|number| format!("gn{number:04}|mixed|||\n"));
         let mut sinfo: Vec<String> = sinfo.collect();
-        sinfo[1] = "gn0002|drained||GPU 3 is \u{1b}hot\n".to_owned();
-        sinfo[3] = "gn0004|down*|gpu:half:0(IDX:N/A),gpu:whole:1(IDX:14),shard:half:63(25/50,38/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50),shard:whole:1(1/1)|Not responding\n".to_owned();
+        sinfo[1] = "gn0002|drained|||GPU 3 is \u{1b}hot\n".to_owned();
+        sinfo[3] = "gn0004|down*||gpu:half:0(IDX:N/A),gpu:whole:1(IDX:14),shard:half:63(25/50,38/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50,0/50),shard:whole:1(1/1)|Not responding\n".to_owned();
         sinfo.push(
-            "gn0009|mixed|gpu:mps:0(IDX:N/A),shard:mps:62(37/100,25/100),gpufrac:62|\n".to_owned(),
+            "gn0009|mixed||gpu:mps:0(IDX:N/A),shard:mps:62(37/100,25/100),gpufrac:62|\n".to_owned(),
         );
         let counted = slurm::nodes(&sinfo.concat(), &config);
         let names = config.pools.iter().flat_map(|pool| pool.nodes.names());

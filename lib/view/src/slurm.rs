@@ -14,7 +14,7 @@ pub const SINFO: [&str; 4] = [
     "-h",
     "-N",
     "-O",
-    "NodeList:0|,StateLong:0|,GresUsed:0|,Reason:0",
+    "NodeList:0|,StateLong:0|,Gres:0|,GresUsed:0|,Reason:0",
 ];
 /// Options of squeue for [`jobs`], whose states follow.
 pub const SQUEUE: [&str; 4] = [
@@ -23,6 +23,8 @@ pub const SQUEUE: [&str; 4] = [
     "JobID:0|,JobArrayID:0|,Partition:0|,State:0|,NumNodes:0|,SubmitTime:0|,StartTime:0|,NodeList:0|,tres-per-node:0|,tres-per-task:0|,Reason:0|,UserName:0",
     "-t",
 ];
+/// No node has more devices.
+const MOST_DEVICES: usize = 1024;
 /// The environment in which squeue and sbatch print times as seconds since 1970.
 pub const TIMES: (&str, &str) = ("SLURM_TIME_FORMAT", "%s");
 
@@ -159,8 +161,9 @@ pub fn nodes(text: &str, config: &Config) -> Vec<NodeState> {
     let mut nodes: Vec<NodeState> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for line in text.lines() {
-        let mut fields = line.splitn(4, '|').map(str::trim);
-        let (Some(name), Some(state), Some(used)) = (fields.next(), fields.next(), fields.next())
+        let mut fields = line.splitn(5, '|').map(str::trim);
+        let mut next = || fields.next();
+        let (Some(name), Some(state), Some(all), Some(used)) = (next(), next(), next(), next())
         else {
             continue;
         };
@@ -175,7 +178,7 @@ pub fn nodes(text: &str, config: &Config) -> Vec<NodeState> {
             reason: fields.next().and_then(set),
             written: None,
             stale: false,
-            gpus: gpus(name, used, config),
+            gpus: gpus(name, all, used, config),
         });
     }
     nodes
@@ -209,21 +212,101 @@ fn used(list: &str) -> Vec<Used<'_>> {
     items.collect()
 }
 
-/// The devices that are given whole: `gpu:half:2(IDX:0,3-4)`.
-fn whole(list: &str) -> Vec<u32> {
-    let items = list.split("IDX:").skip(1);
-    let indexes = items.filter_map(|item| item.split_once(')'));
-    let ranges = indexes.flat_map(|(indexes, _)| indexes.split(','));
+/// The items of a list of GRES; commas in brackets divide none.
+fn items(list: &str) -> Vec<&str> {
+    let mut depth = 0_u32;
+    let is_end = |letter: char| {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    };
+    list.split(is_end).collect()
+}
+
+/// The devices in the items with a prefix: those that are given whole for `gpu:half:2(IDX:0,3-4)` and `gpu:`.
+fn indexes(list: &str, prefix: &str) -> Vec<u32> {
+    let items = items(list).into_iter();
+    let lists = items.filter_map(|item| {
+        let (_, indexes) = item.strip_prefix(prefix)?.split_once("IDX:")?;
+        indexes.split(')').next()
+    });
+    let ranges = lists.flat_map(|indexes| indexes.split(','));
     let ranges = ranges.filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?)
     });
     // More devices than a node can have are a damaged text.
-    ranges.flat_map(|range| range.take(1024)).collect()
+    ranges.flat_map(|range| range.take(MOST_DEVICES)).collect()
 }
 
-fn gpus(node: &str, list: &str, config: &Config) -> Vec<GpuState> {
-    let (used, whole) = (used(list), whole(list));
+/// The count after a name in a list of GRES: 800 of `shard:half:800(S:0-1)` for `shard:half`.
+fn count(list: &str, name: &str) -> u32 {
+    let counts = items(list).into_iter().filter_map(|item| {
+        let rest = item.strip_prefix(name)?.strip_prefix(':')?;
+        let digits = rest.split(|letter: char| !letter.is_ascii_digit());
+        digits.into_iter().next()?.parse::<u32>().ok()
+    });
+    counts.fold(0, u32::saturating_add)
+}
+
+/// The Types of GPUs with shares in a list of GRES, in its order.
+fn types(list: &str) -> Vec<&str> {
+    let names = items(list).into_iter();
+    let names = names.filter_map(|item| item.strip_prefix("shard:")?.split(':').next());
+    names.collect()
+}
+
+/// The counts of a Slurm before 23.11, whose `GresUsed` names the devices of which jobs have shares, and not how many:
+/// `shard:half:2(IDX:0-1),gpufrac:75`. The units of the node are spread over these devices in their order, because Slurm fills
+/// one device after the other.
+fn used_by_devices<'a>(all: &'a str, list: &str, name: &CountName) -> Vec<Used<'a>> {
+    let (given, shared) = (indexes(list, "gpu:"), indexes(list, "shard:"));
+    let mut devices = Vec::new();
+    for type_name in types(all) {
+        let count_of_type = count(all, &format!("gpu:{type_name}"));
+        let shares = count(all, &format!("shard:{type_name}")) / count_of_type.max(1);
+        let of_type = (0..count_of_type).map(|_| (type_name, shares));
+        devices.extend(of_type.take(MOST_DEVICES));
+    }
+    let units_of = |index: &u32| {
+        let device = usize::try_from(*index).ok().and_then(|at| devices.get(at));
+        // A device that is only lent whole has one share.
+        device.map_or(0, |(_, shares)| if *shares == 1 { 100 } else { *shares })
+    };
+    let mut left = count(list, name.as_str());
+    left = left.saturating_sub(given.iter().map(units_of).sum());
+    let mut others = u32::try_from(shared.len()).unwrap_or(u32::MAX);
+    let mut types: Vec<Used<'a>> = Vec::new();
+    for (index, (type_name, shares)) in (0..).zip(devices.iter().copied()) {
+        let taken = match (given.contains(&index), shared.contains(&index)) {
+            (true, _) => None,
+            (false, false) => Some(0),
+            (false, true) => {
+                others = others.saturating_sub(1);
+                let taken = left.saturating_sub(others).clamp(1, shares.max(1));
+                left = left.saturating_sub(taken);
+                Some(taken)
+            }
+        };
+        match types.last_mut().filter(|it| it.type_name == type_name) {
+            Some(of_type) => of_type.devices.push((taken, shares)),
+            None => types.push(Used {
+                type_name,
+                devices: vec![(taken, shares)],
+            }),
+        }
+    }
+    types
+}
+
+fn gpus(node: &str, all: &str, list: &str, config: &Config) -> Vec<GpuState> {
+    let (mut used, whole) = (used(list), indexes(list, "gpu:"));
+    if used.iter().all(|it| it.devices.is_empty()) {
+        used = used_by_devices(all, list, &config.count_name);
+    }
     let count_of = |type_name: &str| {
         let of_type = used.iter().find(|it| it.type_name == type_name);
         of_type.map_or(0, |it| it.devices.len())
@@ -308,11 +391,11 @@ nodes = "ln01"
     #[test]
     fn slurms_count_of_each_device_becomes_that_of_its_gpu() {
         // The second node of 26.05 has a half that is given whole, the first one of 22.05 too.
-        let text = "gn01|mixed|gpu:half:1(IDX:3),gpu:whole:0(IDX:N/A),shard:half:75(25/50,50/50,0/50,0/50),shard:whole:0(0/1),gpufrac:75|none\n\
-                    gn01|mixed|repeated for the next partition|\n\
-                    gn02|drained*|gpu:half:1(IDX:0),gpu:whole:1(IDX:4),shard:half:13(-/50,13/50,0/50,0/50),shard:whole:1(1/1),gpufrac:13|bad fan | of the GPU\n\
-                    ln01|idle|gpu:mps:0(IDX:N/A),shard:mps:37(37/100,0/100),gpufrac:37|none\n\
-                    cpu01|idle||none\n";
+        let text = "gn01|mixed|gpu:half:4,gpu:whole:1|gpu:half:1(IDX:3),gpu:whole:0(IDX:N/A),shard:half:75(25/50,50/50,0/50,0/50),shard:whole:0(0/1),gpufrac:75|none\n\
+                    gn01|mixed|repeated|for the next partition|\n\
+                    gn02|drained*|gpu:half:4,gpu:whole:1|gpu:half:1(IDX:0),gpu:whole:1(IDX:4),shard:half:13(-/50,13/50,0/50,0/50),shard:whole:1(1/1),gpufrac:13|bad fan | of the GPU\n\
+                    ln01|idle|gpu:mps:2|gpu:mps:0(IDX:N/A),shard:mps:37(37/100,0/100),gpufrac:37|none\n\
+                    cpu01|idle|||none\n";
         let nodes = nodes(text, &config());
         let said: Vec<String> = nodes
             .iter()
@@ -347,6 +430,39 @@ nodes = "ln01"
             ]
         );
         assert_eq!(nodes[1].reason.as_deref(), Some("bad fan | of the GPU"));
+    }
+
+    /// The texts of 22.05: tests/lab/tests/neighbours.
+    #[test]
+    fn before_23_11_units_are_spread_over_the_devices_in_use() {
+        let all = "gpu:half:4,gpu:whole:1,shard:half:200(S:0),shard:whole:1,gpufrac:300";
+        for (list, expected) in [
+            (
+                "gpu:half:0(IDX:N/A),shard:half:2(IDX:0-1),gpufrac:75",
+                "50+25, 0+0, 0",
+            ),
+            (
+                "gpu:half:0(IDX:N/A),gpu:whole:1(IDX:4),shard:half:2(IDX:0,3),gpufrac:126",
+                "25+0, 0+1, 100",
+            ),
+            (
+                "gpu:half:1(IDX:0,2),shard:half:0(IDX:N/A),gpufrac:0",
+                "50+0, 50+0, 0",
+            ),
+            ("", "0+0, 0+0, 0"),
+            (
+                "shard:half:9(IDX:0-4000000000),gpufrac:99999999999",
+                "1+1, 1+1, 100",
+            ),
+        ] {
+            let nodes = nodes(&format!("gn01|mixed|{all}|{list}|none\n"), &config());
+            let gpus = nodes[0].gpus.iter().map(|gpu| {
+                let taken = gpu.counted.iter().map(|it| it.taken.to_string());
+                taken.collect::<Vec<_>>().join("+")
+            });
+            let gpus: Vec<String> = gpus.collect();
+            assert_eq!(gpus.join(", "), expected, "{list}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Static pages and JSON of a cluster: the map, each node, each job, waiting requests, a week of use.
 //!
 //! A page loads nothing: no script, no font, no picture, no style of another file. Texts of users and admins are escaped by
-//! [`html::Html`], the only writer of pages.
+//! `html::Html`, the only writer of pages.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

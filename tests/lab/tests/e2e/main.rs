@@ -51,6 +51,7 @@ mod shared_devices;
 mod site_setups;
 mod soak;
 mod soak_tenants;
+mod status;
 mod submission;
 mod timeslice_and_hami;
 mod uniform;
