@@ -51,7 +51,11 @@ pub fn starts(config: &Config, report: &Report, now: u64) -> Result<Vec<Start>, 
             .into_iter()
             .map(|name| {
                 let sizes = sizes(config, report, name);
-                scope.spawn(move || of_partition(name, &sizes, now, ask::start))
+                let others_wait = report.waits_in(name);
+                scope.spawn(move || {
+                    let start = of_partition(name, &sizes, now, ask::start)?;
+                    Ok(with_backfill(start, &sizes, others_wait))
+                })
             })
             .collect();
         let joined = threads.into_iter().filter_map(|it| it.join().ok());
@@ -63,8 +67,8 @@ pub fn starts(config: &Config, report: &Report, now: u64) -> Result<Vec<Start>, 
 /// A size of a partition.
 struct Size {
     fraction: String,
-    /// Whether a GPU has room for it; true where that is not known.
-    has_room: bool,
+    /// Whether a GPU has room for it; None where that is not known.
+    has_room: Option<bool>,
 }
 
 /// The sizes to try, largest first.
@@ -83,7 +87,7 @@ fn sizes(config: &Config, report: &Report, partition: &str) -> Vec<Size> {
         !is_long || known || (room.is_empty() && SIZES.contains(&fraction.as_str()))
     });
     let sizes = listed.map(|fraction| Size {
-        has_room: room.get(fraction.as_str()).is_none_or(|jobs| *jobs > 0),
+        has_room: room.get(fraction.as_str()).map(|jobs| *jobs > 0),
         fraction,
     });
     sizes.collect()
@@ -99,10 +103,11 @@ fn of_partition(
     let mut start = Start {
         partition: partition.to_owned(),
         now: None,
+        backfill: None,
         more: None,
         refused: None,
     };
-    let first = sizes.iter().position(|size| size.has_room);
+    let first = sizes.iter().position(|size| size.has_room != Some(false));
     let first = first.unwrap_or(sizes.len().saturating_sub(1));
     for size in sizes.iter().skip(first).take(MOST_QUESTIONS - 1) {
         match ask(partition, &size.fraction) {
@@ -129,6 +134,15 @@ fn of_partition(
     Ok(start)
 }
 
+/// Adds the size that has room although Slurm plans it behind jobs that wait.
+fn with_backfill(mut start: Start, sizes: &[Size], others_wait: bool) -> Start {
+    if others_wait && start.now.is_none() && start.more.is_some() {
+        let with_room = sizes.iter().find(|size| size.has_room == Some(true));
+        start.backfill = with_room.map(|size| size.fraction.clone());
+    }
+    start
+}
+
 fn later(size: &Size, starts: Option<u64>) -> Later {
     Later {
         fraction: size.fraction.clone(),
@@ -146,7 +160,7 @@ mod tests {
     fn found(sizes: &[(&str, bool)], slurm: &[(&str, &str)]) -> (Start, Vec<String>) {
         let sizes = sizes.iter().map(|(fraction, has_room)| Size {
             fraction: (*fraction).to_owned(),
-            has_room: *has_room,
+            has_room: Some(*has_room),
         });
         let sizes: Vec<Size> = sizes.collect();
         let asked = RefCell::new(Vec::new());
@@ -193,7 +207,18 @@ mod tests {
         );
         let slurm = [("0.5", "9000"), ("0.25", "8000"), ("0.125", "7000")];
         let (start, _) = found(&sizes, &slurm);
-        assert_eq!((start.now, start.more), (None, more("0.125", Some(7000))));
+        assert_eq!(
+            (&start.now, &start.more),
+            (&None, &more("0.125", Some(7000)))
+        );
+        // A short job may be started before jobs that wait.
+        let known = [("0.5", Some(false)), ("0.25", Some(true)), ("0.125", None)];
+        let known = known.map(|(fraction, has_room)| Size {
+            fraction: fraction.to_owned(),
+            has_room,
+        });
+        let short = |waits| with_backfill(start.clone(), &known, waits).backfill;
+        assert_eq!((short(true), short(false)), (now("0.25"), None));
     }
 
     #[test]

@@ -364,9 +364,11 @@ pub fn starts(starts: &[Start], now: u64) -> Vec<String> {
             }
             None => format!("{} at a time that Slurm does not say", later.fraction),
         });
+        let short = start.backfill.as_ref();
+        let short = short.map(|fraction| format!("{fraction} if short"));
         rows.push(vec![
             plain(&start.partition),
-            start.now.clone().unwrap_or_else(none),
+            start.now.clone().or(short).unwrap_or_else(none),
             later
                 .or_else(|| start.refused.as_deref().map(plain))
                 .unwrap_or_default(),
@@ -471,6 +473,7 @@ mod tests {
         let start = |partition: &str, now: Option<&str>, more: Option<(&str, u64)>| Start {
             partition: partition.to_owned(),
             now: now.map(str::to_owned),
+            backfill: (now.is_none() && more.is_some()).then(|| "0.25".to_owned()),
             more: more.map(|(fraction, starts)| Later {
                 fraction: fraction.to_owned(),
                 starts: Some(starts),

@@ -182,6 +182,10 @@ pub struct Start {
     /// The largest size that would start now; None where none would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
+    /// The largest size that has room now, where Slurm plans it for later because jobs wait: a short job may start now, by
+    /// backfill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backfill: Option<String>,
     /// The next larger size, and when Slurm expects to start it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub more: Option<Later>,
@@ -270,6 +274,12 @@ pub struct Held<'a> {
 }
 
 impl Report {
+    /// Whether jobs wait for fractions in a partition, as far as the report knows.
+    pub fn waits_in(&self, partition: &str) -> bool {
+        let mut waiting = self.waiting.iter().flatten();
+        waiting.any(|job| job.partition.split(',').any(|name| name == partition))
+    }
+
     /// Nodes without jobs that wait.
     pub fn new(at: u64, nodes: Vec<NodeState>) -> Report {
         let free = free(&nodes);
