@@ -44,7 +44,7 @@ fn of_node(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
     let (node, user) = (&lab.nodes()[0], &lab.users()[0]);
     let mut jobs = Vec::new();
     for _ in 0..SLICES {
-        jobs.push(lab.sbatch(user, &["--gres=gpufrac:1/7", "--wrap=sleep 1000"])?);
+        jobs.push(lab.sbatch(user, &["--gres=gpufrac:0.143", "--wrap=sleep 1000"])?);
     }
     lab.wait("all slices", Duration::from_secs(300), || {
         Ok((lab.leases(node)?.len() == SLICES).then_some(()))
