@@ -37,7 +37,7 @@ fn of_node(rounds: usize, build: &Path, table: &mut Table) -> Result<()> {
         .quiet()
         .nodes(1)
         .gpus("H100-80", 8)
-        .pools(POOL)
+        .pools(&POOL.replace("NODES", "@NODES@"))
         .run_on_tmpfs(true)
         .build_folder(build)
         .start()?;
