@@ -292,20 +292,6 @@ impl Drop for Browser {
     }
 }
 
-/// The value; otherwise skips the test with the reason.
-macro_rules! or_skip {
-    ($got:expr) => {
-        match $got {
-            Ok(value) => value,
-            Err(reason) => {
-                assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-                eprintln!("skipped: {reason}");
-                return;
-            }
-        }
-    };
-}
-
 /// A page of each kind.
 fn kinds(site: &Site) -> Vec<String> {
     let has_chart = |name: &String| site.page(&format!("job/{name}")).contains("d=\"M");
@@ -324,7 +310,7 @@ fn kinds(site: &Site) -> Vec<String> {
 
 #[test]
 fn pages_are_readable_on_phones_and_desktops_light_and_dark() {
-    let mut browser = or_skip!(Browser::start());
+    let mut browser = debian::or_skip!(Browser::start());
     let mut all = nodes(12, 1);
     let site = Site::new(&all);
     site.with_slurm();
@@ -376,7 +362,7 @@ fn pages_are_readable_on_phones_and_desktops_light_and_dark() {
 
 #[test]
 fn keys_alone_lead_through_the_pages() {
-    let mut browser = or_skip!(Browser::start());
+    let mut browser = debian::or_skip!(Browser::start());
     let site = Site::new(&nodes(3, 2));
     site.exported();
     browser.open(&site.path("pages/index.html"), 1280, false);
@@ -566,7 +552,7 @@ fn every_text_is_escaped_and_leads_nowhere_else() {
             );
         }
     }
-    let mut browser = or_skip!(Browser::start());
+    let mut browser = debian::or_skip!(Browser::start());
     for page in &pages {
         browser.open(&site.path("pages").join(page), 390, false);
         let judged = browser.evaluate(JUDGE);

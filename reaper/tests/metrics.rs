@@ -23,7 +23,8 @@ use serde_json::Value;
 #[path = "metrics/tools.rs"]
 mod tools;
 
-use tools::{Prometheus, etc, or_skip};
+use debian::or_skip;
+use tools::{Prometheus, etc};
 
 fn slice(job: u32) -> SliceMetrics {
     SliceMetrics {

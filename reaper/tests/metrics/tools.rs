@@ -10,21 +10,6 @@ use std::time::{Duration, Instant};
 use debian::{DebianError, Release};
 use serde_json::Value;
 
-/// The value; otherwise skips the test with the reason.
-macro_rules! or_skip {
-    ($got:expr) => {
-        match $got {
-            Ok(value) => value,
-            Err(reason) => {
-                assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-                eprintln!("skipped: {reason}");
-                return;
-            }
-        }
-    };
-}
-pub(crate) use or_skip;
-
 /// A version with the schema of Grafana 10.1, the oldest that has every panel of the dashboard.
 const GRAFANA_TYPES: &str = "grafana-foundation-sdk==1769699998!10.1.0";
 /// The time limit for an answer on a busy machine.

@@ -16,20 +16,6 @@ fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("clients")
 }
 
-/// The value; otherwise skips the test with the reason.
-macro_rules! or_skip {
-    ($got:expr) => {
-        match $got {
-            Ok(value) => value,
-            Err(reason) => {
-                assert!(std::env::var_os("GPUFRAC_NO_SKIP").is_none(), "{reason}");
-                eprintln!("skipped: {reason}");
-                return;
-            }
-        }
-    };
-}
-
 /// A Python with nvidia-ml-py.
 fn python() -> Result<PathBuf, String> {
     let folder = cache().join("python");
@@ -55,7 +41,7 @@ fn python() -> Result<PathBuf, String> {
 
 #[test]
 fn nvidia_ml_py() {
-    let python = or_skip!(python());
+    let python = debian::or_skip!(python());
     let node = SimNode::new(&["H100-80", "A30-24", "T4-16"], &["--mig"]);
     let output = Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nvidia_ml_py.py"))
@@ -84,7 +70,7 @@ fn nvidia_smi(release: &str) -> Result<(PathBuf, String), DebianError> {
 }
 
 fn nvidia_smi_manages(release: &str) {
-    let (program, version) = or_skip!(nvidia_smi(release));
+    let (program, version) = debian::or_skip!(nvidia_smi(release));
     println!("nvidia-smi {version}");
     // `mig -lci` uses the index of a compute instance's `device` as that of its GPU.
     let more = ["--mig", "--driver", &version, "--mig-device-by", "name"];
@@ -209,9 +195,9 @@ fn nvidia_smi_of_trixie() {
 /// plugin reads both at fixed paths.
 #[test]
 fn slurms_gpu_nvml_plugin() {
-    let release = or_skip!(Release::open(&cache(), "trixie"));
+    let release = debian::or_skip!(Release::open(&cache(), "trixie"));
     let packages =
-        or_skip!(release.packages_with_dependencies(&["slurmd", "slurm-wlm-nvml-plugin"]));
+        debian::or_skip!(release.packages_with_dependencies(&["slurmd", "slurm-wlm-nvml-plugin"]));
     drop(release);
     let folder = tempfile::Builder::new()
         .prefix("gpusim-slurm-")
