@@ -49,18 +49,6 @@ gpu_hour = 2.5
 factor = 0.333333
 "#;
 
-/// The reaper measures, and ends no job.
-const REAPER: &str = "\
-[reaper]
-mode = \"dry-run\"
-interval = \"1s\"
-metrics = \"off\"
-never_used = \"1h\"
-idle = \"1h\"
-finished = \"off\"
-over_share = \"off\"
-";
-
 /// Jobs that wait while further ones are submitted.
 const MOST_PENDING: usize = 40;
 
@@ -651,7 +639,7 @@ fn the_books_balance_through_crashes_requeues_and_steps_of_clocks() -> Result<()
         .gpus("H100-80", 2)
         .only_partitions(&[("halves", ""), ("quarters", "")])
         .pools(POOLS)
-        .reaper(REAPER)
+        .reaper(crate::MEASURES_ONLY)
         .accounting()
         .shared()
         .slurm_conf_extra("MaxJobCount=20000")

@@ -12,18 +12,6 @@ use serde_json::Value;
 
 const READERS: [&str; 2] = ["reportseff==2.10.3", "job_defense_shield==1.3.4"];
 
-/// The reaper measures, and ends no job.
-const REAPER: &str = "\
-[reaper]
-mode = \"dry-run\"
-interval = \"1s\"
-metrics = \"off\"
-never_used = \"1h\"
-idle = \"1h\"
-finished = \"off\"
-over_share = \"off\"
-";
-
 fn run(command: &mut Command) -> Result<Output, String> {
     let output = command
         .output()
@@ -145,7 +133,7 @@ fn summaries_of_slices_are_read_by_reportseff_and_job_defense_shield() -> Result
     let lab = Lab::builder()
         .gpus("H100-80", 1)
         .accounting()
-        .reaper(REAPER)
+        .reaper(crate::MEASURES_ONLY)
         .start()?;
     let user = &lab.users()[0];
     let gpus = lab.folder().root().join("gpus");

@@ -63,6 +63,18 @@ use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, Slurm};
 
+/// The reaper measures, and ends no job.
+const MEASURES_ONLY: &str = "\
+[reaper]
+mode = \"dry-run\"
+interval = \"1s\"
+metrics = \"off\"
+never_used = \"1h\"
+idle = \"1h\"
+finished = \"off\"
+over_share = \"off\"
+";
+
 /// For a job's script: waits until the test calls [`go`].
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.05; done";
 

@@ -6,17 +6,6 @@ use std::time::Duration;
 use gpufrac_lab::{Lab, LabError, User};
 use serde_json::Value;
 
-/// The reaper measures, and ends no job.
-const REAPER: &str = "\
-[reaper]
-mode = \"dry-run\"
-interval = \"1s\"
-metrics = \"off\"
-never_used = \"1h\"
-idle = \"1h\"
-finished = \"off\"
-over_share = \"off\"
-";
 /// For one wait: the daemon writes each second.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,7 +93,7 @@ fn users_see_the_cluster_by_the_files_of_its_nodes() -> Result<(), LabError> {
     let lab = Lab::builder()
         .gpus("H100-80", 2)
         .shared()
-        .reaper(REAPER)
+        .reaper(crate::MEASURES_ONLY)
         .start()?;
     let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
     let jobs = fill(&lab)?;
