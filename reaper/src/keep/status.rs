@@ -23,7 +23,7 @@ const FOLDER_MODE: u32 = 0o755;
 
 /// The most seconds between two copies while no slice comes or goes: the file system of the nodes must not get a write of each node
 /// in each round.
-const PAUSE: u64 = 60;
+const PAUSE: u32 = 60;
 
 /// The reasons why a file was not written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub trait Board {
     ) -> Result<(), StatusError>;
 }
 
-/// What all users may see of a node, and the mode of its file.
+/// The part of a node that all users may see, and the mode of its file.
 fn for_all(node: &Node, private: PrivateData) -> (Node, u32) {
     let mode = if private.nodes { 0o600 } else { 0o644 };
     match private.jobs {
@@ -68,7 +68,7 @@ fn without_others(node: &Node, user: Option<UserId>) -> Node {
     node
 }
 
-/// What users may see beyond that: root all, the others their own slices.
+/// The view of each user: all for root, the own slices for the others.
 fn for_each(node: &Node, private: PrivateData) -> BTreeMap<UserId, Node> {
     if !private.jobs && !private.nodes {
         return BTreeMap::new();
@@ -197,7 +197,7 @@ struct Copy {
 impl Copy {
     fn of(mut node: Node, shared: &Path, private: PrivateData) -> Copy {
         // Readers take a file of three intervals for stale.
-        node.interval = node.interval.max(PAUSE as u32);
+        node.interval = node.interval.max(PAUSE);
         Copy {
             shared: shared.to_owned(),
             name: format!("{}.json", node.node),
@@ -222,8 +222,14 @@ struct Copies {
     out: SyncSender<Copy>,
     /// Why the last copy was not written.
     failed: Arc<Mutex<Option<StatusError>>>,
-    /// The last node that was sent, without its use, and its flags.
-    last: Option<(Node, PrivateData)>,
+    last: Option<Sent>,
+}
+
+/// The last copy that was sent.
+struct Sent {
+    /// The node without the use of its slices.
+    node: Node,
+    private: PrivateData,
 }
 
 impl Copies {
@@ -247,18 +253,17 @@ impl Copies {
         for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
             slice.usage = None;
         }
-        let has_failed = self.outcome().is_some();
-        let is_as_before = self.last.as_ref().is_some_and(|(last, flags)| {
-            let mut same = last.clone();
-            same.written = now.written;
+        let is_known = self.last.as_ref().is_some_and(|sent| {
             // A clock that was set back must not keep the copy old.
-            let waited = now.written.checked_sub(last.written);
-            same == now && *flags == private && waited.is_some_and(|waited| waited < PAUSE)
+            let waited = now.written.checked_sub(sent.node.written);
+            sent.node.gpus == now.gpus
+                && sent.private == private
+                && waited.is_some_and(|waited| waited < u64::from(PAUSE))
         });
-        if is_as_before && !has_failed {
+        if is_known && self.outcome().is_none() {
             return false;
         }
-        self.last = Some((now, private));
+        self.last = Some(Sent { node: now, private });
         true
     }
 
@@ -356,7 +361,7 @@ mod tests {
             } else {
                 // The thread has nothing to write.
                 assert_eq!(
-                    files.copies.last.as_ref().map(|(last, _)| last.written),
+                    files.copies.last.as_ref().map(|sent| sent.node.written),
                     copies.last().copied()
                 );
             }
