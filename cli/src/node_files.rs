@@ -41,14 +41,22 @@ impl Place {
 
     /// Whether every user may read the file, or list the folder. A missing place is public.
     pub fn is_public(&self) -> bool {
-        let (path, needed) = match self {
-            Place::File(path) => (path, 0o004),
-            Place::Folder(path) => (path, 0o005),
-        };
-        match fs::metadata(path) {
-            Ok(meta) => meta.mode() & needed == needed,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        match self {
+            Place::File(path) => has_mode(path, 0o004),
+            Place::Folder(path) => is_listed(path),
         }
+    }
+}
+
+/// Whether every user may list a folder. A missing one is listed.
+pub fn is_listed(folder: &Path) -> bool {
+    has_mode(folder, 0o005)
+}
+
+fn has_mode(path: &Path, needed: u32) -> bool {
+    match fs::metadata(path) {
+        Ok(meta) => meta.mode() & needed == needed,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,9 +15,7 @@ use gpufrac_web::{History, JOBS, JobFile, Point, VERSION};
 
 use super::export::Export;
 use crate::error::CliError;
-
-/// All users may read a file with this bit. The pages are for all: they say nothing of a record that Slurm's PrivateData hides.
-const OTHERS_READ: u32 = 0o004;
+use crate::node_files::is_listed;
 
 /// The history of each job that has a slice.
 pub fn of(
@@ -71,7 +68,9 @@ impl Records {
             .shared
             .as_ref()
             .map(|shared| Path::new(shared).join("records"));
-        let places: Vec<PathBuf> = own.into_iter().chain(shared).collect();
+        // The pages are for all users: they say nothing of records that Slurm's PrivateData hides.
+        let places = own.into_iter().chain(shared);
+        let places: Vec<PathBuf> = places.filter(|place| is_listed(place)).collect();
         let jobs = places.iter().flat_map(|place| jobs_in(place)).collect();
         Records { places, jobs }
     }
@@ -89,26 +88,18 @@ impl Records {
     }
 }
 
-/// The jobs with a record in a folder that all users may read.
+/// The jobs with a record in a folder.
 fn jobs_in(place: &Path) -> HashSet<u32> {
-    let mut jobs = HashSet::new();
-    let mut hidden = HashSet::new();
-    for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        let id = name.split(['-', '.']).next().and_then(|id| id.parse().ok());
-        let mode = entry.metadata().map_or(0, |meta| meta.permissions().mode());
-        match (id, mode & OTHERS_READ) {
-            (None, _) => {}
-            (Some(job), 0) => {
-                hidden.insert(job);
-            }
-            (Some(job), _) => {
-                jobs.insert(job);
-            }
-        }
-    }
-    &jobs - &hidden
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    let ids = names.filter_map(|name| {
+        name.to_string_lossy()
+            .split(['-', '.'])
+            .next()?
+            .parse()
+            .ok()
+    });
+    ids.collect()
 }
 
 fn points(record: &Record) -> impl Iterator<Item = Point> {
