@@ -1,4 +1,4 @@
-//! What a user may read where Slurm's `PrivateData` hides the jobs of others: the user's own.
+//! The files that a user may read where Slurm's `PrivateData` hides the jobs of others: the user's own.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

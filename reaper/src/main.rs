@@ -165,7 +165,7 @@ fn run(args: &Args, log: &JobLog) -> Result<(), StartError> {
     Ok(())
 }
 
-/// With what the pages of the cluster are written; None without `[web]`.
+/// The settings for the pages of the cluster; None without `[web]`.
 fn pages_of(args: &Args, node: &Node) -> Option<Settings> {
     let web = node.config.web.clone()?;
     Some(Settings {

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// The program, if it is not beside this one.
 const PROGRAM: &str = "/usr/bin/gpufrac";
 
-/// With what the program is started.
+/// The arguments of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The values of `[web]`.

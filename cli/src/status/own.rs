@@ -1,4 +1,4 @@
-//! What a user asks first: the own jobs, and what could start now.
+//! The first questions of a user: the own jobs, and the sizes that could start now.
 
 use std::collections::HashMap;
 use std::thread;

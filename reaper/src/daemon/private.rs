@@ -65,7 +65,7 @@ impl Daemon {
         }
     }
 
-    /// What is hidden from other users.
+    /// The data that is hidden from other users.
     pub(super) fn hidden(&self) -> PrivateData {
         let jobs = self.hides_jobs();
         PrivateData {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub const FOLDER: &str = "usage";
 /// The records that have been copied.
 const POSITION: &str = "shipped.json";
-/// What has been copied to the folders of users.
+/// The position of the records that have been copied to the folders of users.
 const OWN_POSITION: &str = "shipped-own.json";
 /// Bytes of one copy: a round of the daemon must not take long. Several follow where more is left.
 const MOST_BYTES: u64 = 1 << 20;

@@ -1,4 +1,4 @@
-//! Who else than root may read: modes and access lists.
+//! The readers other than root: modes and access lists.
 
 use std::os::fd::AsFd;
 
