@@ -24,6 +24,7 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use crate::cargo::{build as build_debug, build_release, root, run as run_command};
+use crate::series::Series;
 use crate::setup;
 use table::Table;
 
@@ -76,6 +77,10 @@ pub(crate) struct BenchArguments {
     /// Jobs that wait there
     #[arg(long, default_value_t = 5000)]
     scale_jobs: usize,
+    /// The series of Slurm (22.05, 24.11, 26.05) of `burst` and `plan`, with gpufrac's debug build for all but the machine's own; that
+    /// one unless said
+    #[arg(long)]
+    slurm: Option<String>,
     /// Jobs of a second each that come at once
     #[arg(long, default_value_t = 500)]
     burst_jobs: usize,
@@ -88,9 +93,6 @@ pub(crate) struct BenchArguments {
     /// How long the simulated driver takes there
     #[arg(long, value_enum, default_value_t = burst::DriverTimes::Seen)]
     burst_driver: burst::DriverTimes,
-    /// The series of Slurm there (22.05, 24.11, 26.05), with gpufrac's debug build for all but the machine's own; that one unless said
-    #[arg(long)]
-    burst_slurm: Option<String>,
     /// Give the plain cluster there a Prolog and an Epilog that do nothing: what any take Slurm itself
     #[arg(long)]
     burst_plain_hooks: bool,
@@ -126,6 +128,18 @@ pub(crate) struct BenchArguments {
     /// component (and not installed)
     #[arg(long)]
     nvidia_smi: Option<PathBuf>,
+}
+
+impl BenchArguments {
+    /// The series of `--slurm`, with what is built for it; None for the machine's own, which is part of each build.
+    fn other_series(&self) -> Result<Option<Series>> {
+        let series = self.slurm.as_deref().map(Series::prepare).transpose()?;
+        let series = series.filter(|series| !series.is_own());
+        if let Some(series) = &series {
+            series.build()?;
+        }
+        Ok(series)
+    }
 }
 
 /// Compiles a program or library of `bench/`; `options` are further options of gcc.

@@ -108,13 +108,7 @@ const NAMES: [&str; 3] = ["gpufrac", "gpufrac with reuse", "plain Slurm"];
 pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Table) -> Result<()> {
     let gpus = arguments.burst_gpus;
     println!("starting three clusters with {gpus} GPUs of {PLACES} places ...");
-    let series = arguments.burst_slurm.as_deref();
-    // The machine's own series is part of the build.
-    let series = series.map(Series::prepare).transpose()?;
-    let series = series.filter(|series| !series.is_own());
-    if let Some(series) = &series {
-        series.build()?;
-    }
+    let series = arguments.other_series()?;
     let series = series.as_ref();
     let (our_meters, ours) = [("ours", ""), ("reuse", REUSE)]
         .map(|(name, reuse)| Meter::around(name, || cluster(arguments, (build, series), reuse)))

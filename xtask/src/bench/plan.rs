@@ -1,7 +1,8 @@
 //! The forecast of `gpufrac plan` beside a real Slurm: the same jobs at the same times on the same nodes.
 //!
-//! The jobs are those of one GPU of a trace, with shorter times. They sleep; the forecast gets the times at which slurmctld took
-//! them, and what a start and an end cost on this machine in the mean.
+//! The jobs are those of a trace, with shorter times. They sleep; the forecast gets the times at which slurmctld took them, and what a
+//! start and an end cost on this machine in the mean. Jobs that a layout can never start are left out, and on Slurm before 23.11 jobs
+//! of several GPUs, too: it counts one whole GPU or all GPUs of a node.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -13,6 +14,7 @@ use gpufrac_lab::{JobId, Lab};
 use gpufrac_plan::candidate::{Candidate, Model};
 use gpufrac_plan::cluster::Cluster;
 use gpufrac_plan::job::{History, Job};
+use gpufrac_plan::place::{Fleet, Size};
 use gpufrac_plan::queue::{Outcome, Play, Run, Settings, Work};
 use gpufrac_plan::size::{self, Rule};
 use gpufrac_plan::speed::Curve;
@@ -21,6 +23,7 @@ use gpufrac_plan::{proposal, read};
 
 use super::BenchArguments;
 use super::table::Table;
+use crate::series::Series;
 
 const NODES: u32 = 8;
 const GPUS: u32 = 8;
@@ -50,21 +53,67 @@ pub(super) fn measure(arguments: &BenchArguments, build: &Path, table: &mut Tabl
     let mut history = History::default();
     read::history(path, None, &mut history, &mut |_| {})?;
     history.sort();
-    history.jobs.retain(Job::can_share);
+    let series = arguments.other_series()?;
+    let name = match &series {
+        Some(series) => series.name,
+        None => Series::own_name()?,
+    };
+    let counts_several = name >= "23.11";
+    history.jobs.retain(|job| match counts_several {
+        true => job.nodes <= NODES && job.gpus <= GPUS,
+        false => job.can_share(),
+    });
     let window = Duration::from_secs(arguments.plan_window);
     let jobs = shortened(&history, arguments.plan_jobs, window);
     for layout in &arguments.plan_layouts {
         let candidate = Candidate::parse(layout)?;
+        let model = Model::named(MODEL).context("no model")?;
+        let jobs = possible(candidate, &model, &jobs)?;
         println!(
-            "{layout}: {} jobs of {} in {} s ...",
+            "{layout}: {} jobs of {} in {} s on Slurm {name} ...",
             jobs.len(),
             path.display(),
             window.as_secs()
         );
-        let seen = on_slurm(candidate, &jobs, build)?;
+        let lab = Lab::builder()
+            .quiet()
+            .nodes(NODES as usize)
+            .cpus_per_node(64)
+            .gpus(MODEL, GPUS)
+            .pools(&pools(candidate, &model))
+            .build_folder(build);
+        let lab = match &series {
+            Some(series) => series.give(lab)?,
+            None => lab,
+        };
+        let seen = on_slurm(&lab.start()?, &jobs)?;
         table.note(compared(layout, path, &seen, candidate)?);
     }
     Ok(())
+}
+
+impl Planned<'_> {
+    /// Its time limit.
+    fn minutes(&self) -> u64 {
+        self.seconds / 60 + 2
+    }
+
+    fn work(&self, sizes: &[Size]) -> Work {
+        let (units, _) = size::choose(self.job, &self.job.need, sizes, Rule::default());
+        Work {
+            submit: self.arrival.as_secs(),
+            ran: self.seconds,
+            limit: Some(self.minutes() * 60),
+            partition: 0,
+            priority: 0,
+            units,
+            count: self.job.gpus,
+            nodes: self.job.nodes,
+            activity: 0.0,
+            share: 1.0,
+            quantile: 0.5,
+        }
+    }
 }
 
 /// Jobs that follow each other in the history, with their order and the proportions of their times. A history of fewer jobs
@@ -85,7 +134,8 @@ fn shortened(history: &History, count: usize, window: Duration) -> Vec<Planned<'
     let (mut low, mut high) = (1e-9, 1.0);
     for _ in 0..60 {
         let middle = f64::sqrt(low * high);
-        match jobs.iter().map(|job| length(job, middle)).sum::<f64>() < wanted {
+        let used = |job: &&Job| length(job, middle) * f64::from(job.all_gpus());
+        match jobs.iter().map(used).sum::<f64>() < wanted {
             true => low = middle,
             false => high = middle,
         }
@@ -111,50 +161,64 @@ struct Seen {
     end: u64,
 }
 
-fn on_slurm(candidate: Candidate, jobs: &[Planned<'_>], build: &Path) -> Result<Vec<Seen>> {
-    let model = Model::named(MODEL).context("no model")?;
-    let lab = Lab::builder()
-        .quiet()
-        .nodes(NODES as usize)
-        .cpus_per_node(64)
-        .gpus(MODEL, GPUS)
-        .pools(&pools(candidate, &model))
-        .build_folder(build)
-        .start()?;
-    let fleet = candidate.fleet(&model, &[GPUS])?;
+/// The jobs that the layout can start, each with what it asks for.
+fn possible<'a>(
+    candidate: Candidate,
+    model: &Model,
+    jobs: &'a [Planned<'a>],
+) -> Result<Vec<(&'a Planned<'a>, Work)>> {
+    let cluster = Cluster::uniform(NODES, GPUS);
+    let fleet = candidate.fleet(model, &cluster.gpus_by_node())?;
     let sizes = fleet
         .lendings()
         .get(1)
         .map(|cut| cut.sizes())
         .unwrap_or_default();
+    let work: Vec<Work> = jobs.iter().map(|planned| planned.work(&sizes)).collect();
+    let played = play(&work, &cluster, fleet);
+    let started = jobs.iter().zip(work).zip(&played.runs);
+    Ok(started
+        .filter_map(|(job, run)| run.as_ref().map(|_| job))
+        .collect())
+}
+
+fn play(work: &[Work], cluster: &Cluster, fleet: Fleet) -> Outcome {
+    let settings = Settings {
+        interval: INTERVAL,
+        ..Settings::default()
+    };
+    Play::run(
+        work,
+        &cluster.partitions,
+        fleet,
+        &Curve::default(),
+        settings,
+    )
+}
+
+/// The word of a request for the slices of a job on a node.
+fn request(work: &Work) -> String {
+    match (work.units, work.count) {
+        (100, count) => format!("--gres=gpufrac:{count}"),
+        (13, _) => "--gres=gpufrac:0.125".to_owned(),
+        (units, _) => format!("--gres=gpufrac:0.{units:02}"),
+    }
+}
+
+fn on_slurm(lab: &Lab, jobs: &[(&Planned<'_>, Work)]) -> Result<Vec<Seen>> {
     let begin = Instant::now();
-    let mut submitted: Vec<(JobId, Work)> = Vec::new();
-    for planned in jobs {
+    let mut submitted = Vec::new();
+    for (planned, work) in jobs {
         sleep(planned.arrival.saturating_sub(begin.elapsed()));
-        let (units, _) = size::choose(planned.job, &planned.job.need, &sizes, Rule::default());
-        let minutes = planned.seconds / 60 + 2;
-        let request = match units {
-            100 => "--gres=gpufrac:1".to_owned(),
-            13 => "--gres=gpufrac:0.125".to_owned(),
-            units => format!("--gres=gpufrac:0.{units:02}"),
-        };
-        let limit = format!("-t{minutes}");
-        let wrap = format!("--wrap=exec sleep {}", planned.seconds);
-        let id = lab.sbatch(&lab.users()[0], &[&limit, "-n1", &request, &wrap])?;
-        let work = Work {
-            submit: 0,
-            ran: planned.seconds,
-            limit: Some(minutes * 60),
-            partition: 0,
-            priority: 0,
-            units,
-            count: 1,
-            nodes: 1,
-            activity: 0.0,
-            share: 1.0,
-            quantile: 0.5,
-        };
-        submitted.push((id, work));
+        let options = [
+            format!("-t{}", planned.minutes()),
+            format!("-N{}", work.nodes),
+            "--ntasks-per-node=1".to_owned(),
+            request(work),
+            format!("--wrap=exec sleep {}", planned.seconds),
+        ];
+        let id = lab.sbatch(&lab.users()[0], &options.each_ref().map(String::as_str))?;
+        submitted.push((id, work.clone()));
     }
     println!("all submitted after {} s ...", begin.elapsed().as_secs());
     lab.wait("the end of all jobs", PATIENCE, || {
@@ -163,7 +227,7 @@ fn on_slurm(candidate: Candidate, jobs: &[Planned<'_>], build: &Path) -> Result<
     })?;
     submitted
         .into_iter()
-        .map(|(id, work)| seen(&lab, id, work))
+        .map(|(id, work)| seen(lab, id, work))
         .collect()
 }
 
@@ -223,18 +287,8 @@ fn compared(layout: &str, path: &Path, seen: &[Seen], candidate: Candidate) -> R
         .collect();
     let model = Model::named(MODEL).context("no model")?;
     let cluster = Cluster::uniform(NODES, GPUS);
-    let settings = Settings {
-        interval: INTERVAL,
-        ..Settings::default()
-    };
     let fleet = candidate.fleet(&model, &cluster.gpus_by_node())?;
-    let forecast = Play::run(
-        &work,
-        &cluster.partitions,
-        fleet,
-        &Curve::default(),
-        settings,
-    );
+    let forecast = play(&work, &cluster, fleet);
     let (from, until) = (
         seen.iter().map(|job| job.submit).min().unwrap_or(0),
         seen.iter().map(|job| job.submit).max().unwrap_or(0),
@@ -269,8 +323,9 @@ fn compared(layout: &str, path: &Path, seen: &[Seen], candidate: Candidate) -> R
 fn used(seen: &[Seen]) -> Vec<(u64, u64)> {
     let mut changes: Vec<(u64, i64)> = Vec::new();
     for job in seen {
-        changes.push((job.start, i64::from(job.work.units)));
-        changes.push((job.end, -i64::from(job.work.units)));
+        let units = i64::from(job.work.units * job.work.count * job.work.nodes);
+        changes.push((job.start, units));
+        changes.push((job.end, -units));
     }
     changes.sort_unstable();
     let mut now = 0;
