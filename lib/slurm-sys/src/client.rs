@@ -173,6 +173,18 @@ pub struct JobInfo {
 }
 
 impl JobInfo {
+    /// Whether the run of the job after this number of requeues has ended, with its epilogs. Slurm counts a requeue before the
+    /// epilogs of the run begin (`job_requeue` in `job_mgr.c`).
+    pub fn has_ended_run(&self, restart_count: u32) -> bool {
+        match self.state {
+            JobState::Finished => true,
+            JobState::Completing => self.restart_count > restart_count.saturating_add(1),
+            JobState::Pending | JobState::Running | JobState::Suspended => {
+                self.restart_count > restart_count
+            }
+        }
+    }
+
     /// The job id in the form that stands for this job only.
     ///
     /// The last task of an array that starts has the array's id, and this id alone stands for all tasks. The ids of

@@ -7,7 +7,7 @@ use gpufrac_core::ids::{GpuIndex, JobId};
 use gpufrac_core::lease::{Lease, LeaseState};
 use gpufrac_node::node::Node;
 use gpufrac_view::{Place, Seen};
-use slurm_sys::client::{JobInfo, JobState};
+use slurm_sys::client::JobInfo;
 
 use crate::act::slices::{SliceError, Unleased};
 use crate::act::slurm::SlurmError;
@@ -178,9 +178,7 @@ fn end_if_over(outside: &Outside, node: &Node, leases: &[&Lease]) -> Result<u32,
     // Asked without the lock, because an answer can take long.
     let job = outside.slurm.job(first.job_id)?;
     let is_over = |lease: &Lease| {
-        let over = |job: &JobInfo| {
-            job.state == JobState::Finished || job.restart_count > lease.restart_count
-        };
+        let over = |job: &JobInfo| job.has_ended_run(lease.restart_count);
         job.as_ref().is_none_or(over)
     };
     let (mut over, mut outcome) = (0, Ok(()));

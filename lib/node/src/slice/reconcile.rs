@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use gpufrac_core::ids::JobId;
 use gpufrac_core::layout::Side;
 use gpufrac_core::lease::{Lease, LeaseState};
-use slurm_sys::client::JobState;
 
 use crate::gpu::locked::LockedGpu;
 use crate::job::slurmctld::Slurm;
@@ -78,10 +77,7 @@ pub fn evict_finished(
         let job = lease.job_id;
         let over = match slurm.job(job) {
             Ok(None) => true,
-            // Completing: its epilog runs or will run.
-            Ok(Some(info)) => {
-                info.state == JobState::Finished || info.restart_count > lease.restart_count
-            }
+            Ok(Some(info)) => info.has_ended_run(lease.restart_count),
             Err(error) => {
                 log.warning(format!(
                     "asking Slurm whether job {job} on {} has ended failed: {error}",
