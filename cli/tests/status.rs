@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -47,11 +47,36 @@ impl World {
     fn slurm_says(&self, program: &str, out: &str, err: &str, status: u8) {
         let path = self.folder.path().join("bin").join(program);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let calls = self.calls_file();
         let code = format!(
-            "#!/bin/sh\ncat <<'END'\n{out}\nEND\ncat >&2 <<'END'\n{err}\nEND\nexit {status}\n"
+            "#!/bin/sh\necho \"$(basename $0) $*\" >>'{}'\ncat <<'END'\n{out}\nEND\ncat >&2 <<'END'\n{err}\nEND\nexit {status}\n",
+            calls.display()
         );
         fs::write(&path, code).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The file in which stand-ins note their calls. All users may write it.
+    fn calls_file(&self) -> PathBuf {
+        let file = self.folder.path().join("calls");
+        if !file.exists() {
+            fs::write(&file, "").unwrap();
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        file
+    }
+
+    /// The calls of a program since the last question, each with its arguments, sorted.
+    fn calls(&self, program: &str) -> Vec<String> {
+        let all = fs::read_to_string(self.calls_file()).unwrap();
+        let of_program = |line: &&str| line.split(' ').next() == Some(program);
+        let mut calls: Vec<String> = all.lines().filter(of_program).map(str::to_owned).collect();
+        calls.sort_unstable();
+        calls
+    }
+
+    fn forget_calls(&self) {
+        fs::write(self.calls_file(), "").unwrap();
     }
 
     /// A Slurm with one job of the user that runs and one that waits.
@@ -301,6 +326,42 @@ fn on_a_login_node_a_user_sees_own_jobs_what_could_start_and_what_to_type() {
     assert!(report["start"].as_array().unwrap().len() >= 4);
     let report = world.json(NOBODY, &["status", "--cluster", "--json"]);
     assert_eq!(report["own"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(&fresh(10));
+    world.slurm();
+    world.run(NOBODY, &["status"]);
+    let about_all = || {
+        let calls = world.calls("squeue");
+        calls.iter().filter(|call| !call.contains(" -u ")).count()
+    };
+    assert_eq!(about_all(), 0, "Slurm starts each size now");
+    let late = format!(
+        "sbatch: Job 5 to start at {} using 1 processors",
+        now() + 7_200
+    );
+    world.slurm_says("sbatch", "", &late, 0);
+    world.forget_calls();
+    let said = world.run(NOBODY, &["status"]);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    let row = |partition: &str| -> String {
+        let mut rows = text.lines().filter(|line| line.starts_with(partition));
+        rows.next_back()
+            .unwrap()
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    assert!(row("gpu ").starts_with("gpu 0.5 if short "), "{text}");
+    assert!(row("teaching ").starts_with("teaching nothing "), "{text}");
+    assert_eq!(about_all(), 1, "{:?}", world.calls("squeue"));
+    let report = world.json(NOBODY, &["status", "--json"]);
+    assert!(report.get("waiting").is_none(), "that is for --cluster");
 }
 
 #[test]

@@ -1,13 +1,14 @@
 //! The first questions of a user: the own jobs, and the sizes that could start now.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::thread;
 
 use gpufrac_core::config::Config;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::submit;
 use gpufrac_slurm_settings::AskError;
-use gpufrac_view::cluster::{Later, OwnJob, OwnSlice, Report, Start};
+use gpufrac_view::cluster::{Later, OwnJob, OwnSlice, Report, Start, Waiting};
 
 use super::ask;
 
@@ -46,15 +47,22 @@ pub fn starts(config: &Config, report: &Report, now: u64) -> Result<Vec<Start>, 
         }
     }
     names.truncate(MOST_PARTITIONS);
+    // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a squeue that fails.
+    let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
+    let ask_once = || asked.get_or_init(|| ask::waiting(config).unwrap_or_default());
+    let waits = |name: &str| {
+        let waiting = report.waiting.as_ref().unwrap_or_else(ask_once);
+        waiting.iter().any(|job| job.wants(name))
+    };
+    let waits = &waits;
     let asked = thread::scope(|scope| {
         let threads: Vec<_> = names
             .into_iter()
             .map(|name| {
                 let sizes = sizes(config, report, name);
-                let others_wait = report.waits_in(name);
                 scope.spawn(move || {
                     let start = of_partition(name, &sizes, now, ask::start)?;
-                    Ok(with_backfill(start, &sizes, others_wait))
+                    Ok(with_backfill(start, &sizes, || waits(name)))
                 })
             })
             .collect();
@@ -135,10 +143,14 @@ fn of_partition(
 }
 
 /// Adds the size that has room although Slurm plans it behind jobs that wait.
-fn with_backfill(mut start: Start, sizes: &[Size], others_wait: bool) -> Start {
-    if others_wait && start.now.is_none() && start.more.is_some() {
-        let with_room = sizes.iter().find(|size| size.has_room == Some(true));
-        start.backfill = with_room.map(|size| size.fraction.clone());
+fn with_backfill(mut start: Start, sizes: &[Size], others_wait: impl FnOnce() -> bool) -> Start {
+    let with_room = sizes.iter().find(|size| size.has_room == Some(true));
+    if let Some(size) = with_room
+        && start.now.is_none()
+        && start.more.is_some()
+        && others_wait()
+    {
+        start.backfill = Some(size.fraction.clone());
     }
     start
 }
@@ -217,7 +229,7 @@ mod tests {
             fraction: fraction.to_owned(),
             has_room,
         });
-        let short = |waits| with_backfill(start.clone(), &known, waits).backfill;
+        let short = |waits| with_backfill(start.clone(), &known, || waits).backfill;
         assert_eq!((short(true), short(false)), (now("0.25"), None));
     }
 

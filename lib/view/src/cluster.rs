@@ -273,13 +273,14 @@ pub struct Held<'a> {
     pub slice: &'a Slice,
 }
 
-impl Report {
-    /// Whether jobs wait for fractions in a partition, as far as the report knows.
-    pub fn waits_in(&self, partition: &str) -> bool {
-        let mut waiting = self.waiting.iter().flatten();
-        waiting.any(|job| job.partition.split(',').any(|name| name == partition))
+impl Waiting {
+    /// Whether the job may start in a partition.
+    pub fn wants(&self, partition: &str) -> bool {
+        self.partition.split(',').any(|name| name == partition)
     }
+}
 
+impl Report {
     /// Nodes without jobs that wait.
     pub fn new(at: u64, nodes: Vec<NodeState>) -> Report {
         let free = free(&nodes);
