@@ -364,6 +364,53 @@ fn on_a_login_node_a_size_with_room_behind_waiting_jobs_is_shown_for_short_ones(
     assert!(report.get("waiting").is_none(), "that is for --cluster");
 }
 
+/// Many users repeat the command: each question is work for slurmctld.
+#[test]
+fn status_asks_slurm_few_questions() {
+    if !is_root() {
+        return;
+    }
+    let world = World::new(&fresh(10));
+    world.slurm();
+    let questions = |args: &[&str]| -> Vec<String> {
+        world.forget_calls();
+        world.run(NOBODY, args);
+        ["sinfo", "squeue", "sbatch"]
+            .iter()
+            .map(|program| format!("{program} {}", world.calls(program).len()))
+            .collect()
+    };
+    // Five partitions, one question for each.
+    assert_eq!(questions(&["status"]), ["sinfo 1", "squeue 1", "sbatch 5"]);
+    let asked = world.calls("sbatch");
+    let expected = [
+        ("gpu", "0.5"),
+        ("inference", "1"),
+        ("interactive", "0.03"),
+        ("short", "0.5"),
+        ("teaching", "0.143"),
+    ];
+    for (call, (partition, size)) in asked.iter().zip(expected) {
+        let tail = format!("-p {partition} --gres=gpufrac:{size} --wrap=true");
+        assert!(call.ends_with(&tail), "{asked:?}");
+    }
+    let of_node = ["status", "--node", "gn0002"];
+    assert_eq!(questions(&of_node), ["sinfo 1", "squeue 1", "sbatch 5"]);
+    let cluster = ["status", "--cluster"];
+    assert_eq!(questions(&cluster), ["sinfo 1", "squeue 2", "sbatch 5"]);
+    // Two of these sizes have a larger one.
+    assert_eq!(questions(&["status", "--later"])[2], "sbatch 7");
+    // A Slurm that refuses each job is asked again, but not more than eight times.
+    world.slurm_says("sbatch", "", "sbatch: error: Invalid account", 1);
+    assert_eq!(questions(&["status"]), ["sinfo 1", "squeue 1", "sbatch 8"]);
+    let pools = fs::read_to_string(world.folder.path().join("gpufrac.toml")).unwrap();
+    let many: Vec<String> = (0..30).map(|number| format!("\"p{number}\"")).collect();
+    let pools = pools.replace("\"short\"", &many.join(", "));
+    fs::write(world.folder.path().join("gpufrac.toml"), pools).unwrap();
+    assert_eq!(questions(&["status"])[2], "sbatch 8");
+    assert_eq!(questions(&["status", "--later"])[2], "sbatch 8");
+}
+
 #[test]
 fn another_node_is_shown_by_its_file() {
     let world = World::new(&fresh(3));

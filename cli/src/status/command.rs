@@ -6,7 +6,7 @@ use gpufrac_core::config::Config;
 use gpufrac_host::exit::Exit;
 use gpufrac_node::node::{Node, now_unix};
 use gpufrac_slurm_settings::AskError;
-use gpufrac_view::cluster::{self, NodeState, Report};
+use gpufrac_view::cluster::{self, Free, NodeState, Report};
 use nix::unistd::{Uid, getuid};
 
 use super::{ask, files, map, own, status, text};
@@ -60,7 +60,7 @@ fn show_node(args: &StatusArgs, node: &Node) -> Result<Exit, CliError> {
             print_all(&state.table());
         }
     }
-    add_own(&mut report, &node.config);
+    add_own(args, &mut report, &node.config);
     finish(args, &report, told(&state.damaged))
 }
 
@@ -83,7 +83,7 @@ fn show_file(args: &StatusArgs, node: NodeState) -> Result<Exit, CliError> {
         );
     }
     let mut report = Report::new(now, vec![node]);
-    add_own(&mut report, &args.config.read()?);
+    add_own(args, &mut report, &args.config.read()?);
     finish(args, &report, Exit::Done)
 }
 
@@ -106,8 +106,8 @@ fn show_own(args: &StatusArgs, nodes: &str, one: &str) -> Result<Exit, CliError>
     let (known, problems) = known_nodes(&config, &args.config.node_name());
     let mut report = Report::new(now_unix(), known);
     report.problems = problems;
-    let uid = getuid().as_raw();
-    add_jobs(&mut report, &config, uid);
+    let free = report.free.clone();
+    add_jobs(args, &mut report, &config, getuid(), &free);
     if !args.json {
         print_own(&report);
         println!();
@@ -140,7 +140,10 @@ fn show_cluster(args: &StatusArgs, config: &Config, here: &str) -> Result<Exit, 
     if !args.json {
         print_all(&text::cluster(&report));
     }
-    add_own(&mut report, config);
+    if let Some(uid) = user() {
+        let free = report.free.clone();
+        add_jobs(args, &mut report, config, uid, &free);
+    }
     let is_known = report.nodes.iter().any(|node| !node.gpus.is_empty());
     let exit = match is_known {
         true => Exit::Done,
@@ -170,17 +173,34 @@ fn known_nodes(config: &Config, here: &str) -> (Vec<NodeState>, Vec<String>) {
     (nodes, problems)
 }
 
-/// Adds the jobs of an ordinary user, and what could start.
-fn add_own(report: &mut Report, config: &Config) {
-    if let Some(uid) = user() {
-        add_jobs(report, config, uid.as_raw());
-    }
+/// Adds the jobs of an ordinary user, and what could start, to the report about one node.
+fn add_own(args: &StatusArgs, report: &mut Report, config: &Config) {
+    let Some(uid) = user() else {
+        return;
+    };
+    // Other nodes of a partition may have room where this one has none.
+    let free = match ask::nodes(config) {
+        Ok(nodes) => Report::new(report.at, nodes).free,
+        Err(error) => {
+            report.problems.push(error.to_string());
+            Vec::new()
+        }
+    };
+    add_jobs(args, report, config, uid, &free);
 }
 
-fn add_jobs(report: &mut Report, config: &Config, uid: u32) {
+/// Adds the jobs of a user, and what could start where this room is free.
+fn add_jobs(args: &StatusArgs, report: &mut Report, config: &Config, uid: Uid, free: &[Free]) {
+    let known = own::Known {
+        config,
+        free,
+        waiting: report.waiting.as_deref(),
+        now: report.at,
+        larger: args.later,
+    };
     let answers = thread::scope(|scope| {
-        let jobs = scope.spawn(|| ask::own(config, uid));
-        let starts = own::starts(config, report, report.at);
+        let jobs = scope.spawn(|| ask::own(config, uid.as_raw()));
+        let starts = own::starts(&known);
         (jobs.join().ok(), starts)
     });
     let mut note = |error: AskError| {

@@ -1,5 +1,6 @@
 //! The first questions of a user: the own jobs, and the sizes that could start now.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 use std::thread;
@@ -8,16 +9,14 @@ use gpufrac_core::config::Config;
 use gpufrac_core::ids::JobId;
 use gpufrac_core::submit;
 use gpufrac_slurm_settings::AskError;
-use gpufrac_view::cluster::{Later, OwnJob, OwnSlice, Report, Start, Waiting};
+use gpufrac_view::cluster::{Free, Later, OwnJob, OwnSlice, Report, Start, Waiting};
 
 use super::ask;
 
 /// Seconds within which a job starts that starts now: Slurm plans in steps.
 const NOW: u64 = 60;
-/// The most questions to slurmctld about a partition; each plans a job.
-const MOST_QUESTIONS: usize = 4;
-/// The most partitions that are asked about.
-const MOST_PARTITIONS: usize = 8;
+/// The most questions to slurmctld about what could start: each plans a job under slurmctld's locks, and users repeat the command.
+const MOST_QUESTIONS: usize = 8;
 /// The most sizes of a partition that are tried, where its pools give each percent.
 const SIZES: [&str; 5] = ["1", "0.5", "0.25", "0.1", "0.05"];
 /// A longer menu is not tried size by size.
@@ -38,38 +37,85 @@ pub fn with_slices(mut jobs: Vec<OwnJob>, report: &Report) -> Vec<OwnJob> {
     jobs
 }
 
-/// For each partition the largest size that would start now, and when more is expected.
-pub fn starts(config: &Config, report: &Report, now: u64) -> Result<Vec<Start>, AskError> {
+/// The data by which the questions are chosen.
+pub struct Known<'a> {
+    /// The configuration.
+    pub config: &'a Config,
+    /// Room in the cluster; partitions without known room have no row.
+    pub free: &'a [Free],
+    /// The jobs that wait; None where Slurm was not asked.
+    pub waiting: Option<&'a [Waiting]>,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// Whether the user wants to know when the next larger size is expected: one more question for each partition.
+    pub larger: bool,
+}
+
+/// For each partition the largest size that would start now, or when one is expected.
+pub fn starts(known: &Known<'_>) -> Result<Vec<Start>, AskError> {
+    // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a squeue that fails.
+    let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
+    let ask_once = || asked.get_or_init(|| ask::waiting(known.config).unwrap_or_default());
+    let slurm = Slurm {
+        now: known.now,
+        ask: ask::start,
+        waits: |partition: &str| {
+            let waiting = known.waiting.unwrap_or_else(|| ask_once());
+            waiting.iter().any(|job| job.wants(partition))
+        },
+    };
+    let searches = partitions(known).into_iter();
+    let searches = searches.map(|name| Search::new(name, sizes(known, name)));
+    all(searches.collect(), &slurm, known.larger)
+}
+
+/// Asks the first question about each partition at the same time, then further ones while there may be any.
+fn all<A: Ask, W: Waits>(
+    mut searches: Vec<Search>,
+    slurm: &Slurm<A, W>,
+    larger: bool,
+) -> Result<Vec<Start>, AskError> {
+    let each = |step: &(dyn Fn(&mut Search) -> Result<(), AskError> + Sync),
+                searches: &mut [Search]| {
+        thread::scope(|scope| {
+            let searches = searches.iter_mut();
+            let threads: Vec<_> = searches.map(|it| scope.spawn(move || step(it))).collect();
+            let joined = threads.into_iter().filter_map(|it| it.join().ok());
+            joined.collect::<Result<Vec<()>, AskError>>()
+        })
+    };
+    each(&|search| search.ask(slurm), &mut searches)?;
+    let mut left = MOST_QUESTIONS.saturating_sub(searches.len());
+    for search in &mut searches {
+        while left > 0 && !search.is_over() {
+            search.ask(slurm)?;
+            left -= 1;
+        }
+    }
+    if larger {
+        each(&|search| search.ask_larger(slurm), &mut searches)?;
+    }
+    Ok(searches.into_iter().map(|search| search.start).collect())
+}
+
+/// The partitions to ask about, in the order of the configuration: where there are many, those with the largest free sizes.
+fn partitions<'a>(known: &Known<'a>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
-    for name in config.pools.iter().flat_map(|pool| &pool.partitions) {
+    for name in known.config.pools.iter().flat_map(|pool| &pool.partitions) {
         if !names.contains(&name.as_str()) {
             names.push(name);
         }
     }
-    names.truncate(MOST_PARTITIONS);
-    // squeue is asked where an answer needs it, and once for all partitions. The question about the own jobs reports a squeue that fails.
-    let asked: OnceLock<Vec<Waiting>> = OnceLock::new();
-    let ask_once = || asked.get_or_init(|| ask::waiting(config).unwrap_or_default());
-    let waits = |name: &str| {
-        let waiting = report.waiting.as_ref().unwrap_or_else(ask_once);
-        waiting.iter().any(|job| job.wants(name))
+    let largest_free = |name: &&str| {
+        let free = known.free.iter();
+        let free = free.filter(|free| free.partition == *name && free.jobs > 0);
+        free.map(|free| free.units).max()
     };
-    let waits = &waits;
-    let asked = thread::scope(|scope| {
-        let threads: Vec<_> = names
-            .into_iter()
-            .map(|name| {
-                let sizes = sizes(config, report, name);
-                scope.spawn(move || {
-                    let start = of_partition(name, &sizes, now, ask::start)?;
-                    Ok(with_backfill(start, &sizes, || waits(name)))
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().filter_map(|it| it.join().ok());
-        joined.collect::<Vec<_>>()
-    });
-    asked.into_iter().collect()
+    let mut useful = names.clone();
+    useful.sort_by_key(|name| Reverse(largest_free(name)));
+    useful.truncate(MOST_QUESTIONS);
+    names.retain(|name| useful.contains(name));
+    names
 }
 
 /// A size of a partition.
@@ -80,10 +126,10 @@ struct Size {
 }
 
 /// The sizes to try, largest first.
-fn sizes(config: &Config, report: &Report, partition: &str) -> Vec<Size> {
-    let allowed = submit::sizes(config, partition);
+fn sizes(known: &Known<'_>, partition: &str) -> Vec<Size> {
+    let allowed = submit::sizes(known.config, partition);
     let is_long = allowed.len() > MOST_SIZES;
-    let room: HashMap<&str, u32> = report
+    let room: HashMap<&str, u32> = known
         .free
         .iter()
         .filter(|free| free.partition == partition)
@@ -91,8 +137,8 @@ fn sizes(config: &Config, report: &Report, partition: &str) -> Vec<Size> {
         .collect();
     let sizes = allowed.iter().rev().map(|size| size.fraction.to_string());
     let listed = sizes.filter(|fraction| {
-        let known = room.contains_key(fraction.as_str());
-        !is_long || known || (room.is_empty() && SIZES.contains(&fraction.as_str()))
+        let is_counted = room.contains_key(fraction.as_str());
+        !is_long || is_counted || (room.is_empty() && SIZES.contains(&fraction.as_str()))
     });
     let sizes = listed.map(|fraction| Size {
         has_room: room.get(fraction.as_str()).map(|jobs| *jobs > 0),
@@ -101,58 +147,102 @@ fn sizes(config: &Config, report: &Report, partition: &str) -> Vec<Size> {
     sizes.collect()
 }
 
-/// Asks Slurm about a few sizes. `ask` says when a job of a size would start.
-fn of_partition(
-    partition: &str,
-    sizes: &[Size],
+/// Says when a job of a size would start in a partition.
+trait Ask: Fn(&str, &str) -> Result<Option<u64>, AskError> + Sync {}
+impl<F: Fn(&str, &str) -> Result<Option<u64>, AskError> + Sync> Ask for F {}
+
+/// Says whether jobs wait in a partition.
+trait Waits: Fn(&str) -> bool + Sync {}
+impl<F: Fn(&str) -> bool + Sync> Waits for F {}
+
+/// What answers the questions.
+struct Slurm<A, W> {
     now: u64,
-    ask: impl Fn(&str, &str) -> Result<Option<u64>, AskError>,
-) -> Result<Start, AskError> {
-    let mut start = Start {
-        partition: partition.to_owned(),
-        now: None,
-        backfill: None,
-        more: None,
-        refused: None,
-    };
-    let first = sizes.iter().position(|size| size.has_room != Some(false));
-    let first = first.unwrap_or(sizes.len().saturating_sub(1));
-    for size in sizes.iter().skip(first).take(MOST_QUESTIONS - 1) {
-        match ask(partition, &size.fraction) {
-            Ok(Some(at)) if at <= now + NOW => {
+    ask: A,
+    waits: W,
+}
+
+/// The search for the largest size that would start now in a partition.
+struct Search {
+    sizes: Vec<Size>,
+    /// The largest that may have room, or the smallest.
+    first: usize,
+    /// The sizes that are left to ask about, the next one last.
+    left: Vec<usize>,
+    start: Start,
+}
+
+impl Search {
+    fn new(partition: &str, sizes: Vec<Size>) -> Search {
+        let last = sizes.len().saturating_sub(1);
+        let with_room = sizes.iter().position(|size| size.has_room != Some(false));
+        let first = with_room.unwrap_or(last);
+        // If the smallest size has to wait, nothing would start now.
+        let mut left = vec![last, (first + 1).min(last), first];
+        left.dedup();
+        if sizes.is_empty() {
+            left.clear();
+        }
+        let start = Start {
+            partition: partition.to_owned(),
+            now: None,
+            backfill: None,
+            more: None,
+            refused: None,
+        };
+        Search {
+            sizes,
+            first,
+            left,
+            start,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// Asks about the next size.
+    fn ask<A: Ask, W: Waits>(&mut self, slurm: &Slurm<A, W>) -> Result<(), AskError> {
+        let Some(size) = self.left.pop().and_then(|at| self.sizes.get(at)) else {
+            return Ok(());
+        };
+        let start = &mut self.start;
+        match (slurm.ask)(&start.partition, &size.fraction) {
+            Ok(Some(at)) if at <= slurm.now + NOW => {
                 start.now = Some(size.fraction.clone());
-                break;
+                self.left.clear();
             }
             // The smallest size that has to wait is the next that becomes possible.
-            Ok(starts) => start.more = Some(later(size, starts)),
+            Ok(starts) => {
+                start.more = Some(later(size, starts));
+                if size.has_room == Some(true) && (slurm.waits)(&start.partition) {
+                    start.backfill = Some(size.fraction.clone());
+                    // Slurm plans smaller ones behind the same jobs.
+                    self.left.clear();
+                }
+            }
             Err(AskError::Refused(_, why)) => start.refused = Some(why),
             Err(error) => return Err(error),
         }
+        if start.now.is_some() || start.more.is_some() {
+            start.refused = None;
+        }
+        Ok(())
     }
-    if start.now.is_some() || start.more.is_some() {
-        start.refused = None;
-    }
-    let larger = first.checked_sub(1).and_then(|at| sizes.get(at));
-    if let (Some(larger), None, Some(_)) = (larger, &start.more, &start.now) {
-        // A size that Slurm refuses is not expected.
-        if let Ok(starts) = ask(partition, &larger.fraction) {
+
+    /// Asks when the next larger size is expected, where one would start now.
+    fn ask_larger<A: Ask, W>(&mut self, slurm: &Slurm<A, W>) -> Result<(), AskError> {
+        let larger = self.first.checked_sub(1).and_then(|at| self.sizes.get(at));
+        let start = &mut self.start;
+        if let (Some(larger), None, Some(_)) = (larger, &start.more, &start.now)
+            // A size that Slurm refuses is not expected.
+            && let Ok(starts) = (slurm.ask)(&start.partition, &larger.fraction)
+        {
             start.more = Some(later(larger, starts));
         }
+        Ok(())
     }
-    Ok(start)
-}
-
-/// Adds the size that has room although Slurm plans it behind jobs that wait.
-fn with_backfill(mut start: Start, sizes: &[Size], others_wait: impl FnOnce() -> bool) -> Start {
-    let with_room = sizes.iter().find(|size| size.has_room == Some(true));
-    if let Some(size) = with_room
-        && start.now.is_none()
-        && start.more.is_some()
-        && others_wait()
-    {
-        start.backfill = Some(size.fraction.clone());
-    }
-    start
 }
 
 fn later(size: &Size, starts: Option<u64>) -> Later {
@@ -164,27 +254,57 @@ fn later(size: &Size, starts: Option<u64>) -> Later {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::sync::Mutex;
 
     use super::*;
 
-    /// Sizes with a mark where a GPU has room, against a Slurm that starts each size at a time; `-` is a refusal.
-    fn found(sizes: &[(&str, bool)], slurm: &[(&str, &str)]) -> (Start, Vec<String>) {
-        let sizes = sizes.iter().map(|(fraction, has_room)| Size {
-            fraction: (*fraction).to_owned(),
-            has_room: Some(*has_room),
-        });
-        let sizes: Vec<Size> = sizes.collect();
-        let asked = RefCell::new(Vec::new());
-        let start = of_partition("gpu", &sizes, 1_000, |_, fraction| {
-            asked.borrow_mut().push(fraction.to_owned());
-            let (_, told) = slurm.iter().find(|(size, _)| *size == fraction).unwrap();
-            match *told {
-                "-" => Err(AskError::Refused("sbatch", "no account".to_owned())),
-                told => Ok(told.parse().ok()),
+    /// A Slurm that starts each size at a time; `-` is a refusal.
+    struct Told<'a> {
+        slurm: &'a [(&'a str, &'a str)],
+        waits: bool,
+        larger: bool,
+    }
+
+    impl<'a> Told<'a> {
+        fn new(slurm: &'a [(&'a str, &'a str)]) -> Told<'a> {
+            Told {
+                slurm,
+                waits: false,
+                larger: false,
             }
-        });
-        (start.unwrap(), asked.into_inner())
+        }
+
+        /// The answers for partitions with these sizes, each with a mark where a GPU has room, and the sizes that Slurm was asked about.
+        fn found_in(&self, partitions: usize, sizes: &[(&str, bool)]) -> (Vec<Start>, Vec<String>) {
+            let size = |(fraction, has_room): &(&str, bool)| Size {
+                fraction: (*fraction).to_owned(),
+                has_room: Some(*has_room),
+            };
+            let asked = Mutex::new(Vec::new());
+            let slurm = Slurm {
+                now: 1_000,
+                ask: |_: &str, fraction: &str| {
+                    asked.lock().unwrap().push(fraction.to_owned());
+                    let mut told = self.slurm.iter();
+                    match told.find(|(size, _)| *size == fraction).unwrap().1 {
+                        "-" => Err(AskError::Refused("sbatch", "no account".to_owned())),
+                        told => Ok(told.parse().ok()),
+                    }
+                },
+                waits: |_: &str| self.waits,
+            };
+            let searches = (0..partitions).map(|number| {
+                let sizes = sizes.iter().map(size);
+                Search::new(&format!("p{number}"), sizes.collect())
+            });
+            let starts = all(searches.collect(), &slurm, self.larger).unwrap();
+            (starts, asked.into_inner().unwrap())
+        }
+
+        fn found(&self, sizes: &[(&str, bool)]) -> (Start, Vec<String>) {
+            let (mut starts, asked) = self.found_in(1, sizes);
+            (starts.remove(0), asked)
+        }
     }
 
     fn now(fraction: &str) -> Option<String> {
@@ -197,10 +317,15 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_size_with_room_starts_now_and_the_next_one_later() {
+    fn one_question_finds_the_largest_size_and_a_further_one_the_next() {
         let sizes = [("0.5", false), ("0.25", true), ("0.125", true)];
         let slurm = [("0.5", "4600"), ("0.25", "1001"), ("0.125", "1000")];
-        let (start, asked) = found(&sizes, &slurm);
+        let mut told = Told::new(&slurm);
+        let (start, asked) = told.found(&sizes);
+        assert_eq!((start.now, start.more), (now("0.25"), None));
+        assert_eq!(asked, ["0.25"]);
+        told.larger = true;
+        let (start, asked) = told.found(&sizes);
         assert_eq!(
             (start.now, start.more),
             (now("0.25"), more("0.5", Some(4600)))
@@ -212,44 +337,100 @@ mod tests {
     fn room_that_slurm_does_not_give_is_expected_later() {
         let sizes = [("0.5", true), ("0.25", true), ("0.125", true)];
         let slurm = [("0.5", "9000"), ("0.25", "5000"), ("0.125", "1000")];
-        let (start, _) = found(&sizes, &slurm);
+        let (start, asked) = Told::new(&slurm).found(&sizes);
         assert_eq!(
             (start.now, start.more),
             (now("0.125"), more("0.25", Some(5000)))
         );
-        let slurm = [("0.5", "9000"), ("0.25", "8000"), ("0.125", "7000")];
-        let (start, _) = found(&sizes, &slurm);
+        assert_eq!(asked.len(), 3);
+        let late = [("0.5", "9000"), ("0.25", "8000"), ("0.125", "7000")];
+        let (start, _) = Told::new(&late).found(&sizes);
         assert_eq!(
-            (&start.now, &start.more),
-            (&None, &more("0.125", Some(7000)))
+            (&start.now, &start.backfill, &start.more),
+            (&None, &None, &more("0.125", Some(7000)))
         );
+    }
+
+    #[test]
+    fn behind_jobs_that_wait_one_question_suffices() {
+        let sizes = [("0.5", false), ("0.25", true), ("0.125", true)];
+        let slurm = [("0.25", "8000"), ("0.125", "7000")];
+        let mut told = Told::new(&slurm);
+        told.waits = true;
+        told.larger = true;
+        let (start, asked) = told.found(&sizes);
         // A short job may be started before jobs that wait.
-        let known = [("0.5", Some(false)), ("0.25", Some(true)), ("0.125", None)];
-        let known = known.map(|(fraction, has_room)| Size {
-            fraction: fraction.to_owned(),
-            has_room,
-        });
-        let short = |waits| with_backfill(start.clone(), &known, || waits).backfill;
-        assert_eq!((short(true), short(false)), (now("0.25"), None));
+        assert_eq!((&start.now, &start.backfill), (&None, &now("0.25")));
+        assert_eq!(start.more, more("0.25", Some(8000)));
+        assert_eq!(asked, ["0.25"]);
+        // In a full partition there is no room for a short one either.
+        let (start, asked) = told.found(&[("0.25", false), ("0.125", false)]);
+        assert_eq!(
+            (start.backfill, start.more),
+            (None, more("0.125", Some(7000)))
+        );
+        assert_eq!(asked, ["0.125"]);
     }
 
     #[test]
     fn a_full_partition_names_its_smallest_size_and_a_refusal_its_reason() {
         let sizes = [("0.5", false), ("0.25", false)];
-        let (start, asked) = found(&sizes, &[("0.5", "9"), ("0.25", "2000")]);
+        let (start, asked) = Told::new(&[("0.5", "9"), ("0.25", "2000")]).found(&sizes);
         assert_eq!((start.now, start.more), (None, more("0.25", Some(2000))));
         assert_eq!(asked, ["0.25"]);
-        let sizes = [("0.5", true), ("0.25", true)];
-        let (start, _) = found(&sizes, &[("0.5", "-"), ("0.25", "-")]);
+        let sizes = ["1", "0.5", "0.25", "0.125"].map(|size| (size, true));
+        let refusals = sizes.map(|(size, _)| (size, "-"));
+        let (start, asked) = Told::new(&refusals).found(&sizes);
         assert_eq!(
             (start.now, start.refused.as_deref()),
             (None, Some("no account"))
         );
+        assert_eq!(asked, ["1", "0.5", "0.125"]);
         // A limit of the user can forbid the larger size alone.
-        let (start, _) = found(&sizes, &[("0.5", "-"), ("0.25", "1000")]);
+        let limited = [("1", "-"), ("0.5", "1000")];
+        let (start, _) = Told::new(&limited).found(&sizes);
         assert_eq!(
             (start.now, start.more, start.refused),
-            (now("0.25"), None, None)
+            (now("0.5"), None, None)
         );
+    }
+
+    #[test]
+    fn many_partitions_share_the_questions() {
+        let sizes = [("0.5", true), ("0.25", true), ("0.125", true)];
+        let late = sizes.map(|(size, _)| (size, "9000"));
+        for (partitions, questions) in [(1, 3), (2, 6), (3, 8), (5, 8), (8, 8)] {
+            let (starts, asked) = Told::new(&late).found_in(partitions, &sizes);
+            assert_eq!((starts.len(), asked.len()), (partitions, questions));
+            assert!(starts.iter().all(|start| start.more.is_some()));
+        }
+        let (starts, asked) = Told::new(&late).found_in(1, &[]);
+        assert_eq!((starts.len(), asked.len()), (1, 0));
+    }
+
+    #[test]
+    fn of_many_partitions_those_with_the_largest_free_sizes_are_asked_about() {
+        let names: Vec<String> = (0..20).map(|number| format!("p{number}")).collect();
+        let text = format!(
+            "version = 1\n[pool.p]\nmechanism = \"mig\"\nlayout = \"halves\"\ngpu = \"H100-80\"\nnodes = \"n1\"\npartitions = {names:?}\n"
+        );
+        let config = Config::parse(&text, "gpufrac.toml").unwrap();
+        let free = |name: &str, units: u32, jobs: u32| Free {
+            partition: name.to_owned(),
+            fraction: units.to_string(),
+            units,
+            jobs,
+        };
+        let known = |free| Known {
+            config: &config,
+            free,
+            waiting: None,
+            now: 1_000,
+            larger: false,
+        };
+        let rows = [free("p3", 50, 0), free("p12", 25, 1), free("p18", 50, 2)];
+        let asked = partitions(&known(&rows));
+        assert_eq!(asked, ["p0", "p1", "p2", "p3", "p4", "p5", "p12", "p18"]);
+        assert_eq!(partitions(&known(&[])).len(), MOST_QUESTIONS);
     }
 }

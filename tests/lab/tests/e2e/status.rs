@@ -34,7 +34,7 @@ fn fill(lab: &Lab) -> Result<Vec<gpufrac_lab::JobId>, LabError> {
         lab.wait_for_state(job, &["RUNNING"])?;
         jobs.push(job);
     }
-    let report = status(lab, user, &["--cluster"])?;
+    let report = status(lab, user, &["--cluster", "--later"])?;
     let start = &report["start"][0];
     assert_eq!(start["now"], "0.25", "{report:#}");
     assert_eq!(start["more"]["fraction"], "0.5", "{report:#}");
@@ -160,6 +160,10 @@ fn without_files_users_see_the_cluster_by_slurms_count() -> Result<(), LabError>
     taken.sort_unstable();
     assert_eq!(taken, [25, 50, 50, 50], "{report:#}");
     expect_room(&report);
+    expect_own(&report, &jobs);
+    // The host of the test is a login node, where Slurm is asked about jobs that wait.
+    let report = status(&lab, &user, &[])?;
+    assert_eq!(report.get("waiting"), None, "{report:#}");
     expect_own(&report, &jobs);
     end(&lab, &jobs)
 }
