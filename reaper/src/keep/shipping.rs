@@ -4,7 +4,7 @@
 //! The copy goes on where the last one ended: at an offset of a file that its inode identifies, as logrotate renames the file.
 //! The offset is written after the lines. A daemon that dies in between finds its lines at the end of the copies and skips them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use gpufrac_core::ids::UserId;
 use gpufrac_host::files::{FileError, RootDir};
 use gpufrac_node::state::{private, usage};
-use gpufrac_usage::{Line, SliceKey};
+use gpufrac_usage::{Line, SliceKey, UsageRecord};
 use serde::{Deserialize, Serialize};
 
 /// The folder in the shared one.
@@ -26,6 +26,9 @@ const OWN_POSITION: &str = "shipped-own.json";
 const MOST_BYTES: u64 = 1 << 20;
 /// Bytes at the end of a copy where lines are looked for that were copied before: all of one copy.
 const TAIL_BYTES: u64 = 2 * MOST_BYTES;
+/// Bytes before and after the beginning of a copy where the records of slices are looked for. The line about the end of a slice is written
+/// within minutes of its record, before or after it.
+const NEAR_BYTES: u64 = 4 * MOST_BYTES;
 /// Copies of a minute: after a long failure the rest has time.
 const MOST_COPIES: usize = 8;
 const SECONDS_OF_A_DAY: u64 = 24 * 3600;
@@ -97,7 +100,7 @@ pub fn ship_own(state: &Path, shared: Option<&Path>, node: &str) -> Result<bool,
     let Some(batch) = Batch::read(&state, OWN_POSITION)? else {
         return Ok(false);
     };
-    for ((user, day), lines) in by_user(&state, &batch.text)? {
+    for ((user, day), lines) in batch.by_user()? {
         let (dir, name) = match shared {
             Some(shared) => {
                 let own = private::make_own(shared, user, FOLDER)?;
@@ -130,6 +133,8 @@ pub fn all(copy: impl Fn() -> Result<bool, ShippingError>) -> Result<(), Shippin
 /// Lines that were not copied yet.
 struct Batch {
     text: String,
+    path: PathBuf,
+    from: Position,
     next: Position,
     is_more: bool,
 }
@@ -162,7 +167,38 @@ impl Batch {
                 ..from
             },
             is_more: bytes.len() as u64 == MOST_BYTES || name != usage::FILE,
+            path,
+            from,
         }))
+    }
+
+    /// The lines by user and day. The time of GPUs belongs to no user.
+    fn by_user(&self) -> Result<BTreeMap<(UserId, String), Vec<&str>>, ShippingError> {
+        let lines = self.text.lines();
+        let parsed: Vec<_> = lines.map(|line| (line, Line::parse(line))).collect();
+        let mut owners = Owners::default();
+        for (_, line) in &parsed {
+            match line {
+                Ok(Line::Slice(record)) => owners.learn(record),
+                Ok(Line::End(key, ..)) => owners.want(key),
+                Ok(Line::Gpu(_)) | Err(_) => {}
+            }
+        }
+        owners
+            .look_for(&self.path, self.from.offset)
+            .map_err(|source| ShippingError::read(&self.path, source))?;
+        let mut users: BTreeMap<(UserId, String), Vec<&str>> = BTreeMap::new();
+        for (line, parsed) in parsed {
+            let (user, end) = match parsed {
+                Ok(Line::Slice(record)) => (Some(record.uid), record.end),
+                Ok(Line::End(key, _, at)) => (owners.of(&key), at),
+                Ok(Line::Gpu(_)) | Err(_) => continue,
+            };
+            if let Some(user) = user {
+                users.entry((user, day(end))).or_default().push(line);
+            }
+        }
+        Ok(users)
     }
 
     /// Notes that the lines were copied. Says whether more is left.
@@ -228,41 +264,46 @@ fn by_day(text: &str) -> BTreeMap<String, Vec<&str>> {
     days
 }
 
-/// Lines by user and day. The time of GPUs belongs to no user.
-fn by_user<'t>(
-    state: &RootDir,
-    text: &'t str,
-) -> Result<BTreeMap<(UserId, String), Vec<&'t str>>, ShippingError> {
-    let mut users: BTreeMap<(UserId, String), Vec<&str>> = BTreeMap::new();
-    for line in text.lines() {
-        let (user, end) = match Line::parse(line) {
-            Ok(Line::Slice(record)) => (Some(record.uid), record.end),
-            Ok(Line::End(key, _, at)) => (user_of(state, &key)?, at),
-            Ok(Line::Gpu(_)) | Err(_) => continue,
-        };
-        if let Some(user) = user {
-            users.entry((user, day(end))).or_default().push(line);
-        }
-    }
-    Ok(users)
+/// The users of slices, as a line about the end of a slice has none.
+#[derive(Default)]
+struct Owners {
+    known: HashMap<SliceKey, UserId>,
+    /// Slices with a line about their end.
+    wanted: HashSet<SliceKey>,
 }
 
-/// The user of a slice whose record stands in the node's file, as a line about its end has none. Such lines are rare.
-fn user_of(state: &RootDir, key: &SliceKey) -> Result<Option<UserId>, ShippingError> {
-    let path = state.path().join(usage::FILE);
-    let file = File::open(&path).map_err(|source| ShippingError::read(&path, source))?;
-    let number = key.job.to_string();
-    let mut user = None;
-    for line in BufReader::new(file).lines() {
-        let line = line.map_err(|source| ShippingError::read(&path, source))?;
-        if line.contains(&number)
-            && let Ok(Line::Slice(record)) = Line::parse(&line)
-            && record.key() == *key
-        {
-            user = Some(record.uid);
-        }
+impl Owners {
+    fn learn(&mut self, record: &UsageRecord) {
+        self.known.insert(record.key(), record.uid);
     }
-    Ok(user)
+
+    fn want(&mut self, key: &SliceKey) {
+        self.wanted.insert(key.clone());
+    }
+
+    fn of(&self, key: &SliceKey) -> Option<UserId> {
+        self.known.get(key).copied()
+    }
+
+    /// Looks for the slices of which the lines of a copy have no record, in one pass over the file near the beginning of the copy.
+    fn look_for(&mut self, path: &Path, offset: u64) -> std::io::Result<()> {
+        let known = &self.known;
+        self.wanted.retain(|key| !known.contains_key(key));
+        if self.wanted.is_empty() {
+            return Ok(());
+        }
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::Start(offset.saturating_sub(NEAR_BYTES)))?;
+        for line in BufReader::new(file.take(2 * NEAR_BYTES)).split(b'\n') {
+            // The first line and the last one may be parts of lines.
+            if let Ok(Line::Slice(record)) = Line::parse(&String::from_utf8_lossy(&line?))
+                && self.wanted.contains(&record.key())
+            {
+                self.learn(&record);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// `2026-11-23`, of a time in seconds since 1970, in UTC.
@@ -305,6 +346,7 @@ fn append(dir: &RootDir, name: &str, lines: &[&str]) -> Result<(), ShippingError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpufrac_usage::Ended;
     use std::fs;
 
     const DAY: u64 = 86_400;
@@ -459,22 +501,56 @@ mod tests {
         assert_eq!(node.copy("1970-01-01"), line(1, 100));
     }
 
+    fn end_of(job: u32, ended: Ended) -> String {
+        let key = SliceKey {
+            job: gpufrac_core::ids::JobId(job),
+            slice: 0,
+            restart_count: 0,
+            start: 140,
+            node: "n1".to_owned(),
+        };
+        Line::End(key, ended, 200).to_text().unwrap()
+    }
+
+    #[test]
+    fn ends_of_slices_reach_their_users_from_one_pass_over_the_lines_near_them() {
+        let node = Node::new();
+        let ship = || while ship_own(&node.state, Some(&node.shared), "n1").unwrap() {};
+        let own = || {
+            let path = node.shared.join("own/1001/usage/1970-01-01/n1.jsonl");
+            fs::read_to_string(path).unwrap_or_default()
+        };
+        // The daemon may see the end before the epilog has written the record.
+        let ends: String = (1..500)
+            .map(|job| end_of(job, Ended::NodeFailure))
+            .collect();
+        let records: String = (1..500).map(|job| line(job, 200)).collect();
+        node.write(&(ends.clone() + &records));
+        ship();
+        assert_eq!(own(), ends.clone() + &records);
+        // The records are in an earlier copy.
+        let more: String = (1..500).map(|job| end_of(job, Ended::Preempted)).collect();
+        node.write(&more);
+        ship();
+        assert_eq!(own(), ends.clone() + &records + &more);
+        // A record that is far away is not looked for.
+        let filler = "x".repeat(1023) + "\n";
+        node.write(&filler.repeat(2 * NEAR_BYTES as usize / 1024));
+        ship();
+        node.write(&end_of(1, Ended::Done));
+        ship();
+        assert_eq!(own(), ends + &records + &more);
+        let path = node.state.join(usage::FILE);
+        let position = fs::read_to_string(node.state.join(OWN_POSITION)).unwrap();
+        let length = fs::metadata(path).unwrap().len();
+        assert!(position.contains(&length.to_string()), "{position}");
+    }
+
     #[test]
     fn each_user_gets_the_own_lines_once() {
         let node = Node::new();
         let bob = |job| line(job, 200).replace("ann", "bob").replace("1001", "1002");
-        let end = Line::End(
-            SliceKey {
-                job: gpufrac_core::ids::JobId(2),
-                slice: 0,
-                restart_count: 0,
-                start: 140,
-                node: "n1".to_owned(),
-            },
-            gpufrac_usage::Ended::NodeFailure,
-            260,
-        );
-        let end = end.to_text().unwrap();
+        let end = end_of(2, Ended::NodeFailure);
         node.write(&(line(1, 100) + &bob(2) + &line(3, DAY + 5)));
         let ship = || while ship_own(&node.state, Some(&node.shared), "n1").unwrap() {};
         ship();
