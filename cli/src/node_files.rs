@@ -70,8 +70,7 @@ pub fn places(config: &Config, node: &str) -> Vec<Place> {
     shared.chain([Place::File(own)]).collect()
 }
 
-/// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all. They come before those of
-/// [`places`].
+/// The files for the user alone, where Slurm hides jobs: with the user's own slices, and for root with all ([`NodeFiles::with_own`]).
 pub fn own_places(config: &Config, node: &str) -> Vec<Place> {
     let paths = config.paths.for_node(node);
     let above = paths.shared.into_iter().chain([paths.run]);
@@ -110,7 +109,8 @@ impl Stamp {
 #[derive(Debug)]
 pub struct NodeFiles {
     places: Vec<Place>,
-    known: HashMap<PathBuf, (Stamp, Result<Arc<Node>, String>)>,
+    own: Vec<Place>,
+    known: HashMap<PathBuf, Known>,
 }
 
 impl NodeFiles {
@@ -118,16 +118,45 @@ impl NodeFiles {
     pub fn new(places: Vec<Place>) -> NodeFiles {
         NodeFiles {
             places,
+            own: Vec::new(),
             known: HashMap::new(),
         }
     }
 
-    /// The nodes as their files are now. Of several files of a node the one that was written last.
+    /// With files for the user alone. They are written less often than those for all, and count unless they are stale.
+    #[must_use]
+    pub fn with_own(self, own: Vec<Place>) -> NodeFiles {
+        NodeFiles { own, ..self }
+    }
+
+    /// The nodes as their files are now.
     pub fn read(&mut self) -> Found {
         let mut before = std::mem::take(&mut self.known);
         let mut problems = Vec::new();
+        let all = paths(&self.places, &mut problems);
+        let own = paths(&self.own, &mut problems);
+        let mut nodes = self.newest(all, &mut before, &mut problems);
+        for (name, own) in self.newest(own, &mut before, &mut problems) {
+            let newer = nodes.get(&name);
+            if !newer.is_some_and(|newer| own.is_stale(newer.written)) {
+                nodes.insert(name, own);
+            }
+        }
+        Found {
+            nodes: nodes.into_values().collect(),
+            problems,
+        }
+    }
+
+    /// The nodes of these files. Of several files of a node the one that was written last.
+    fn newest(
+        &mut self,
+        paths: Vec<PathBuf>,
+        before: &mut HashMap<PathBuf, Known>,
+        problems: &mut Vec<String>,
+    ) -> BTreeMap<String, Arc<Node>> {
         let mut nodes: BTreeMap<String, Arc<Node>> = BTreeMap::new();
-        for path in self.paths(&mut problems) {
+        for path in paths {
             let (stamp, found) = match look(&path, before.remove(&path)) {
                 Ok(Some(found)) => found,
                 // A node without the file, or removed since the folder was listed.
@@ -148,27 +177,24 @@ impl NodeFiles {
             }
             self.known.insert(path, (stamp, found));
         }
-        Found {
-            nodes: nodes.into_values().collect(),
-            problems,
-        }
+        nodes
     }
+}
 
-    fn paths(&self, problems: &mut Vec<String>) -> Vec<PathBuf> {
-        let mut paths = Vec::new();
-        for place in &self.places {
-            match place {
-                Place::File(path) => paths.push(path.clone()),
-                Place::Folder(folder) => match list(folder) {
-                    Ok(found) => paths.extend(found),
-                    // No node has written yet.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => problems.push(failed(folder, &error)),
-                },
-            }
+fn paths(places: &[Place], problems: &mut Vec<String>) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for place in places {
+        match place {
+            Place::File(path) => paths.push(path.clone()),
+            Place::Folder(folder) => match list(folder) {
+                Ok(found) => paths.extend(found),
+                // No node has written yet.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => problems.push(failed(folder, &error)),
+            },
         }
-        paths
     }
+    paths
 }
 
 fn failed(path: &Path, error: &io::Error) -> String {
@@ -254,6 +280,24 @@ mod tests {
         assert_eq!(names(&files.read()), [("n1", 160), ("n2", 1600)]);
         fs::remove_file(shared.join("n2.json")).unwrap();
         assert_eq!(names(&files.read()), [("n1", 160)]);
+    }
+
+    #[test]
+    fn the_file_of_the_user_counts_until_it_is_stale() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, all) = (folder.path().join("own.json"), folder.path().join("all"));
+        fs::create_dir(&all).unwrap();
+        fs::write(&own, text("n1", 1000)).unwrap();
+        let mut files = NodeFiles::new(vec![Place::Folder(all.clone())])
+            .with_own(vec![Place::File(own.clone())]);
+        assert_eq!(names(&files.read()), [("n1", 1000)]);
+        for (written, expected) in [(990, 1000), (1060, 1000), (1180, 1000), (1181, 1181)] {
+            fs::write(all.join("n1.json"), text("n1", written)).unwrap();
+            assert_eq!(names(&files.read()), [("n1", expected)]);
+        }
+        fs::remove_file(own).unwrap();
+        fs::write(all.join("n1.json"), text("n1", 1060)).unwrap();
+        assert_eq!(names(&files.read()), [("n1", 1060)]);
     }
 
     #[test]

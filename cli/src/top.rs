@@ -39,7 +39,7 @@ const GRACE: Duration = Duration::from_secs(2);
 const WIDTH: u16 = 80;
 
 pub fn run(args: &TopArgs) -> Result<Exit, CliError> {
-    let files = NodeFiles::new(places(args)?);
+    let files = files(args)?;
     let filter = args.user.clone().unwrap_or_default();
     let view = View::new(reader(), args.sort, filter, args.me);
     match args.once || !is_screen() {
@@ -48,14 +48,14 @@ pub fn run(args: &TopArgs) -> Result<Exit, CliError> {
     }
 }
 
-fn places(args: &TopArgs) -> Result<Vec<Place>, CliError> {
+fn files(args: &TopArgs) -> Result<NodeFiles, CliError> {
     if !args.from.is_empty() {
-        return Ok(args.from.iter().cloned().map(Place::of).collect());
+        let places = args.from.iter().cloned().map(Place::of);
+        return Ok(NodeFiles::new(places.collect()));
     }
     let (config, node) = (args.config.read()?, args.config.node_name());
-    let mut places = node_files::own_places(&config, &node);
-    places.extend(node_files::places(&config, &node));
-    Ok(places)
+    let own = node_files::own_places(&config, &node);
+    Ok(NodeFiles::new(node_files::places(&config, &node)).with_own(own))
 }
 
 fn reader() -> Reader {

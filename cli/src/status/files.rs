@@ -15,9 +15,7 @@ use crate::own;
 
 /// The files that this host can read, and what could not be read.
 pub fn all(config: &Config, here: &str) -> (Vec<Node>, Vec<String>) {
-    let mut all = own_places(config, here);
-    all.extend(places(config, here));
-    read(all)
+    read(NodeFiles::new(places(config, here)).with_own(own_places(config, here)))
 }
 
 /// The file of this node; None where there is none that can be read.
@@ -34,7 +32,8 @@ pub fn shared(node: &node::Node) -> Option<Node> {
 /// The file for all, or that for this user, which has the owners that Slurm does not hide from the user.
 fn one(node: &node::Node, above: &Path, for_all: PathBuf) -> Option<Node> {
     let own = own::folder(above).join(FOLDER).join(file_name(node));
-    let (mut nodes, _) = read(vec![Place::File(own), Place::File(for_all)]);
+    let files = NodeFiles::new(vec![Place::File(for_all)]).with_own(vec![Place::File(own)]);
+    let (mut nodes, _) = read(files);
     nodes.pop()
 }
 
@@ -42,8 +41,8 @@ fn file_name(node: &node::Node) -> String {
     format!("{}.json", node.name)
 }
 
-fn read(places: Vec<Place>) -> (Vec<Node>, Vec<String>) {
-    let found = NodeFiles::new(places).read();
+fn read(mut files: NodeFiles) -> (Vec<Node>, Vec<String>) {
+    let found = files.read();
     let nodes = found.nodes.into_iter().map(Arc::unwrap_or_clone);
     (nodes.collect(), found.problems)
 }

@@ -3,6 +3,8 @@
 //!
 //! Where Slurm's `PrivateData` hides jobs or nodes, these files have no owners, or root alone may read them. Then each user finds
 //! what the user may see in `own/UID/status/NODE.json` of `<run>` and of the shared folder, and root finds all there (`own/0`).
+//! A node may have as many users as slices: their files are written when a slice comes or goes, else as seldom as copies; those for
+//! all and for root in each round.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -135,6 +137,11 @@ impl OwnFiles {
         self.users = Some(views.keys().copied().collect());
         Ok(())
     }
+
+    /// Writes the file of root alone.
+    fn write_roots(&self, above: &Path, name: &str, text: &str) -> Result<(), FileError> {
+        private::make_own(above, UserId::ROOT, SHARED)?.write(name, text, 0o644)
+    }
 }
 
 /// The files of this node.
@@ -142,6 +149,7 @@ pub struct StatusFiles {
     dir: RootDir,
     run: PathBuf,
     own: OwnFiles,
+    own_pace: Pace,
     copies: Copies,
 }
 
@@ -156,8 +164,27 @@ impl StatusFiles {
             dir,
             run: run.to_owned(),
             own: OwnFiles::default(),
+            own_pace: Pace::default(),
             copies: Copies::start(),
         })
+    }
+
+    /// Writes the files of users if they are due, and that of root.
+    fn show_own(&mut self, node: &Node, name: &str, private: PrivateData) -> Result<(), FileError> {
+        if self.own_pace.is_due(node, private) {
+            let node = with_pause(node.clone());
+            let written = self
+                .own
+                .write(&self.run, name, &texts_for_each(&node, private));
+            if written.is_err() {
+                self.own_pace.last = None;
+            }
+            written
+        } else if private.jobs || private.nodes {
+            self.own.write_roots(&self.run, name, &text(node))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -169,10 +196,8 @@ impl Board for StatusFiles {
         private: PrivateData,
     ) -> Result<(), StatusError> {
         let name = format!("{}.json", node.node);
-        let views = texts_for_each(&node, private);
         let (for_all, mode) = for_all(&node, private);
-        // Readers take the newer file of a node, so those of users come first.
-        let own = self.own.write(&self.run, &name, &views);
+        let own = self.show_own(&node, &name, private);
         let own = own.and(self.dir.write(FILE, &text(&for_all), mode));
         let copied = match shared {
             Some(shared) if self.copies.are_due(&node, private) => {
@@ -182,6 +207,46 @@ impl Board for StatusFiles {
         };
         own.map_err(|error| StatusError::Own(error.to_string()))?;
         copied
+    }
+}
+
+/// A node for a file that is written less often than in each round: readers take a file of three intervals for stale.
+fn with_pause(mut node: Node) -> Node {
+    node.interval = node.interval.max(PAUSE);
+    node
+}
+
+/// Says when files are due that are not written in each round.
+#[derive(Default)]
+struct Pace {
+    last: Option<Written>,
+}
+
+/// What was written last.
+struct Written {
+    /// The node without the use of its slices.
+    node: Node,
+    private: PrivateData,
+}
+
+impl Pace {
+    /// Whether they are due: after a change of the GPUs, their slices or PrivateData, and after a pause.
+    fn is_due(&mut self, node: &Node, private: PrivateData) -> bool {
+        let mut now = node.clone();
+        for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
+            slice.usage = None;
+        }
+        let is_known = self.last.as_ref().is_some_and(|last| {
+            // A clock that was set back must not keep the files old.
+            let waited = now.written.checked_sub(last.node.written);
+            last.node.gpus == now.gpus
+                && last.private == private
+                && waited.is_some_and(|waited| waited < u64::from(PAUSE))
+        });
+        if !is_known {
+            self.last = Some(Written { node: now, private });
+        }
+        !is_known
     }
 }
 
@@ -195,9 +260,8 @@ struct Copy {
 }
 
 impl Copy {
-    fn of(mut node: Node, shared: &Path, private: PrivateData) -> Copy {
-        // Readers take a file of three intervals for stale.
-        node.interval = node.interval.max(PAUSE);
+    fn of(node: Node, shared: &Path, private: PrivateData) -> Copy {
+        let node = with_pause(node);
         Copy {
             shared: shared.to_owned(),
             name: format!("{}.json", node.node),
@@ -222,14 +286,7 @@ struct Copies {
     out: SyncSender<Copy>,
     /// Why the last copy was not written.
     failed: Arc<Mutex<Option<StatusError>>>,
-    last: Option<Sent>,
-}
-
-/// The last copy that was sent.
-struct Sent {
-    /// The node without the use of its slices.
-    node: Node,
-    private: PrivateData,
+    pace: Pace,
 }
 
 impl Copies {
@@ -243,28 +300,13 @@ impl Copies {
         Copies {
             out,
             failed,
-            last: None,
+            pace: Pace::default(),
         }
     }
 
-    /// Whether a copy is due: after a change of the GPUs, their slices or PrivateData, after a failure, and after a pause.
+    /// Whether a copy is due, also after a failure.
     fn are_due(&mut self, node: &Node, private: PrivateData) -> bool {
-        let mut now = node.clone();
-        for slice in now.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
-            slice.usage = None;
-        }
-        let is_known = self.last.as_ref().is_some_and(|sent| {
-            // A clock that was set back must not keep the copy old.
-            let waited = now.written.checked_sub(sent.node.written);
-            sent.node.gpus == now.gpus
-                && sent.private == private
-                && waited.is_some_and(|waited| waited < u64::from(PAUSE))
-        });
-        if is_known && self.outcome().is_none() {
-            return false;
-        }
-        self.last = Some(Sent { node: now, private });
-        true
+        self.pace.is_due(node, private) || self.outcome().is_some()
     }
 
     fn outcome(&self) -> Option<StatusError> {
@@ -277,7 +319,7 @@ impl Copies {
         match self.out.try_send(copy) {
             Ok(()) => {}
             Err(TrySendError::Full(copy) | TrySendError::Disconnected(copy)) => {
-                self.last = None;
+                self.pace.last = None;
                 let at = copy.shared.join(SHARED).join(copy.name);
                 let slow = format!(
                     "writing `{}` failed: an earlier write has not ended after a round; check the file system",
@@ -361,7 +403,12 @@ mod tests {
             } else {
                 // The thread has nothing to write.
                 assert_eq!(
-                    files.copies.last.as_ref().map(|sent| sent.node.written),
+                    files
+                        .copies
+                        .pace
+                        .last
+                        .as_ref()
+                        .map(|last| last.node.written),
                     copies.last().copied()
                 );
             }
@@ -407,7 +454,7 @@ mod tests {
         files.show(node.clone(), None, jobs).unwrap();
         assert_eq!(owners(&for_all()), []);
         assert_eq!(for_all().gpus.len(), node.gpus.len());
-        assert_eq!(own(UserId::ROOT), Some(node.clone()));
+        assert_eq!(own(UserId::ROOT), Some(with_pause(node.clone())));
         assert_eq!(owners(&own(user).unwrap()), [user]);
         assert_eq!(own(user).unwrap().gpus.len(), node.gpus.len());
 
@@ -431,10 +478,65 @@ mod tests {
         let mut idle = node.clone();
         idle.gpus.iter_mut().for_each(|gpu| gpu.slices.clear());
         files.show(idle.clone(), None, jobs).unwrap();
-        assert_eq!((own(user), own(UserId::ROOT)), (None, Some(idle)));
+        assert_eq!(
+            (own(user), own(UserId::ROOT)),
+            (None, Some(with_pause(idle)))
+        );
         files.show(node.clone(), None, OPEN).unwrap();
         assert_eq!((own(user), own(UserId::ROOT)), (None, None));
         assert_eq!(for_all(), node);
+    }
+
+    #[test]
+    fn files_of_users_are_written_when_a_slice_changes_or_after_a_pause() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().canonicalize().unwrap().join("run");
+        let mut files = StatusFiles::open(&run).unwrap();
+        let nodes = test_examples::nodes(50, 1).into_iter();
+        let mut node = nodes.max_by_key(|node| owners(node).len()).unwrap();
+        let users = owners(&node);
+        assert!(users.len() > 1);
+        let jobs = PrivateData { jobs: true, ..OPEN };
+        let name = node.node.clone();
+        // A file that is written is a new one, which is renamed.
+        let files_of = |users: &[UserId]| -> Vec<u64> {
+            let paths = users.iter().map(|user| {
+                let path = run.join(format!("own/{user}/status/{name}.json"));
+                std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap())
+            });
+            paths.collect()
+        };
+        let before = node.written;
+        let mut round = |node: &Node| {
+            let known = users
+                .iter()
+                .all(|user| run.join(format!("own/{user}")).exists());
+            let old = if known { files_of(&users) } else { Vec::new() };
+            files.show(node.clone(), None, jobs).unwrap();
+            let new = files_of(&users);
+            assert_eq!(
+                read(&run.join("reaper/status.json")).unwrap().written,
+                node.written
+            );
+            let root = run.join(format!("own/0/status/{}.json", node.node));
+            assert_eq!(read(&root).unwrap().written, node.written);
+            new != old
+        };
+        assert!(round(&node));
+        node.written = before + 10;
+        for slice in node.gpus.iter_mut().flat_map(|gpu| &mut gpu.slices) {
+            if let Some(usage) = &mut slice.usage {
+                usage.idle += 10;
+            }
+        }
+        assert!(!round(&node), "only the use of slices changed");
+        node.written = before + 60;
+        assert!(round(&node));
+        node.written = before + 70;
+        node.gpus[0].mig = Some(!node.gpus[0].mig.unwrap_or_default());
+        assert!(round(&node));
+        node.written = before + 80;
+        assert!(!round(&node));
     }
 
     fn owners(node: &Node) -> Vec<UserId> {
