@@ -114,3 +114,111 @@ fn points(record: &Record) -> impl Iterator<Item = Point> {
             memory_mib: Some(point.memory_mib.into()),
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use gpufrac_reaper::keep::evidence;
+    use gpufrac_reaper::measure::sample::Source;
+
+    use super::*;
+
+    const NOW: u64 = test_examples::NOW;
+
+    /// Four minutes of samples: busy at a third, unknown, none because the daemon did not run, idle.
+    fn record(job: u32) -> Record {
+        let mut record = Record::new(
+            &test_examples::lease(job),
+            NOW - 240,
+            Duration::from_secs(60),
+        );
+        let point = |samples, unknown, peak, memory_mib| evidence::Point {
+            samples,
+            unknown,
+            busy: 0,
+            peak,
+            memory_mib,
+            source: Source::Gpm,
+        };
+        record.series.points = vec![
+            point(6, 1, 0.25, 512),
+            point(6, 6, 0.0, 1024),
+            point(0, 0, 0.0, 0),
+            point(3, 0, 0.0, 2048),
+        ];
+        record
+    }
+
+    struct World {
+        folder: tempfile::TempDir,
+        paths: Paths,
+        nodes: Vec<Arc<Node>>,
+    }
+
+    impl World {
+        /// A node on which job 12 has a slice, and a record of the job.
+        fn new() -> World {
+            let folder = tempfile::tempdir().unwrap();
+            let path = |name: &str| folder.path().join(name).display().to_string();
+            let paths = Paths {
+                run: path("run"),
+                state: path("state"),
+                shared: None,
+                ..Paths::default()
+            };
+            let jobs = folder.path().join("run/reaper/jobs");
+            fs::create_dir_all(&jobs).unwrap();
+            let text = serde_json::to_string(&record(12)).unwrap();
+            fs::write(jobs.join("12.json"), text).unwrap();
+            let mut node = test_examples::nodes(1, 3).remove(0);
+            node.gpus.truncate(1);
+            let slices = &mut node.gpus[0].slices;
+            slices.retain(|slice| slice.owner.is_some() && slice.usage.is_some());
+            slices.truncate(1);
+            slices[0].owner.as_mut().unwrap().job = JobId(12);
+            slices[0].since = NOW - 250;
+            World {
+                folder,
+                paths,
+                nodes: vec![Arc::new(node)],
+            }
+        }
+
+        fn history(&self) -> History {
+            let export = Export::open(&self.folder.path().join("pages")).unwrap();
+            let mut histories = of(&export, &self.nodes, &self.paths).unwrap();
+            assert_eq!(histories.len(), 1);
+            histories.remove(&12).unwrap()
+        }
+    }
+
+    #[test]
+    fn the_chart_of_a_job_begins_with_the_samples_of_its_record() {
+        let world = World::new();
+        let point = |before: u64, activity, memory_mib| Point {
+            at: NOW - before,
+            activity,
+            memory_mib: Some(memory_mib),
+        };
+        let points = world.history().points;
+        let expected = [
+            point(240, Some(0.25), 512),
+            point(180, None, 1024),
+            point(60, Some(0.0), 2048),
+        ];
+        assert_eq!(points[..3], expected);
+        // Then the sample of the export.
+        assert_eq!(points.len(), 4);
+        assert_eq!(points[3].at, world.nodes[0].written);
+    }
+
+    #[test]
+    fn a_record_that_others_may_not_read_is_in_no_chart() {
+        use std::os::unix::fs::PermissionsExt;
+        let world = World::new();
+        let jobs = world.folder.path().join("run/reaper/jobs");
+        fs::set_permissions(jobs, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(world.history().points.len(), 1);
+    }
+}
