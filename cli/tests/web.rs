@@ -1,11 +1,13 @@
 //! The pages of `gpufrac web` in Debian's Chromium: without a window, on a phone and on a desktop, on a light and on a dark screen.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
@@ -275,13 +277,16 @@ impl Browser {
         }
     }
 
-    /// A picture of the whole page, as PNG in base64.
-    fn picture(&mut self) -> String {
+    /// A picture of the screen, as PNG.
+    fn png(&mut self) -> Vec<u8> {
         let said = self.call(
             "Page.captureScreenshot",
             json!({"captureBeyondViewport": false}),
         );
-        said["data"].as_str().unwrap().to_owned()
+        let text = said["data"].as_str().unwrap();
+        base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .unwrap()
     }
 }
 
@@ -351,13 +356,58 @@ fn pages_are_readable_on_phones_and_desktops_light_and_dark() {
                     "web-{name}-{width}-{}.png",
                     if dark { "dark" } else { "light" }
                 ));
-                let png = base64::engine::general_purpose::STANDARD
-                    .decode(browser.picture())
-                    .unwrap();
-                fs::write(path, png).unwrap();
+                fs::write(path, browser.png()).unwrap();
             }
         }
     }
+}
+
+/// The map of twelve nodes, at a fixed time.
+fn page_of_the_manual() -> String {
+    let waits = |size: &str, reason: &str, jobs: u32, starts: Option<u64>| gpufrac_web::Waiting {
+        partition: "gpu".to_owned(),
+        size: size.to_owned(),
+        reason: reason.to_owned(),
+        jobs,
+        starts,
+    };
+    let day = |number: u32| gpufrac_web::Day {
+        name: format!("09-{number}"),
+        busy: 310.0 + f64::from(number),
+        idle: 120.0,
+        unknown: 6.0,
+        free: 90.0,
+        down: 24.0,
+    };
+    let site = gpufrac_web::Site {
+        now: NOW + 20,
+        build: "0.1.0".to_owned(),
+        nodes: nodes(12, 1).into_iter().map(Arc::new).collect(),
+        histories: BTreeMap::new(),
+        waiting: Some(vec![
+            waits("0.25", "Priority", 2, Some(NOW + 3600)),
+            waits("0.5", "Resources", 1, None),
+        ]),
+        week: Some((14..21).map(day).collect()),
+    };
+    let mut files = gpufrac_web::files(&site).into_iter();
+    files.find(|file| file.name == "index.html").unwrap().text
+}
+
+/// Fonts differ by machine, so the page is compared, and not its picture. `UPDATE_EXPECT=1` writes both; it needs Chromium.
+#[test]
+fn the_picture_of_the_manual_is_of_this_page() {
+    let page = page_of_the_manual();
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("index.html");
+        fs::write(&path, &page).unwrap();
+        let mut browser = Browser::start().unwrap();
+        browser.open(&path, 1280, false);
+        let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/images");
+        fs::write(images.join("web-map.png"), browser.png()).unwrap();
+    }
+    expect_test::expect_file!["web/map.html"].assert_eq(&page);
 }
 
 #[test]
