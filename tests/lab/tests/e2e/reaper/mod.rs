@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 mod daemon;
 mod escalation;
 mod nodes;
+mod pages;
 mod patterns;
 mod policy;
 mod private;
