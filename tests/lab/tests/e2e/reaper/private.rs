@@ -1,9 +1,11 @@
 //! Slurm's `PrivateData`: what it hides, no file, command or metric of gpufrac shows to others; each user still sees the own jobs.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use gpufrac_lab::{JobId, Lab, LabError, User};
+use nix::sys::signal::Signal;
 
 use super::daemon::metrics;
 use super::{failed, lab, submit, wait_for_decision};
@@ -147,5 +149,34 @@ fn jobs_of_others_are_hidden_as_private_data_says_and_own_ones_shown() -> Result
     expect_hidden(&lab, owner, other, job)?;
     lab.command("scancel").args([mine.to_string()]).stdout()?;
     lab.wait_for_end(mine)?;
+    lab.expect_nothing_left()
+}
+
+#[test]
+fn without_a_slurm_conf_at_boot_leases_stay_closed_until_the_daemon_reads_it()
+-> Result<(), LabError> {
+    let mut lab = lab(&DRY_RUN, "").start()?;
+    let (user, node) = (lab.users()[0].clone(), lab.nodes()[0].clone());
+    lab.stop_reaper(&node, Signal::SIGTERM)?;
+    let leases = lab.folder().run(&node).join("leases");
+    fs::remove_dir(&leases).map_err(failed(&leases))?;
+    // A configless node before slurmd has started.
+    let setup = lab.command("gpufrac").args(["node-setup", "--node", &node]);
+    let setup = setup.env("SLURM_CONF", "/nowhere/slurm.conf").run()?;
+    let hint = "hint: learning `PrivateData` failed: this host has no slurm.conf";
+    assert!(setup.stderr.contains(hint), "{setup:?}");
+    let mode = || fs::metadata(&leases).map(|meta| meta.mode() & 0o777).ok();
+    assert_eq!(mode(), Some(0o700));
+    let told = said(&lab, &user, &["leases"])?;
+    assert!(
+        told.contains("Slurm hides the jobs of others here"),
+        "{told}"
+    );
+    lab.start_reaper(&node)?;
+    lab.wait("the folder for all users", PATIENCE, || {
+        Ok((mode() == Some(0o755)).then_some(()))
+    })?;
+    let told = said(&lab, &user, &["leases"])?;
+    assert!(!told.contains("hides"), "{told}");
     lab.expect_nothing_left()
 }
