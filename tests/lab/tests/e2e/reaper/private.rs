@@ -18,7 +18,7 @@ const DRY_RUN: [(&str, &str); 2] = [("mode", "\"dry-run\""), ("metrics", "\"127.
 /// The files below gpufrac's folders in which `user` can read `word`, and those whose name has it.
 fn found(lab: &Lab, user: &User, word: &str) -> Result<String, LabError> {
     let root = lab.folder().root().display().to_string();
-    let script = "cd \"$1\" && { grep -rlsw -e \"$2\" run var shared; find run var shared -name \"$2*\" 2>/dev/null; }; true";
+    let script = "cd \"$1\" && { grep -rlsw -e \"$2\" run var shared pages; find run var shared pages -name \"$2*\" 2>/dev/null; }; true";
     lab.command("sh")
         .user(user)
         .args(["-c", script, "sh", &root, word])
@@ -37,8 +37,21 @@ fn traces(user: &User, job: JobId) -> [String; 2] {
     [user.name.clone(), job.to_string()]
 }
 
+/// Root exports the pages, and other users read them.
+fn export(lab: &Lab) -> Result<(), LabError> {
+    let folder = lab.folder().root().join("pages");
+    let told = said(
+        lab,
+        &User::root(),
+        &["web", "--export", &folder.display().to_string()],
+    )?;
+    assert!(told.contains(" files of 1 nodes "), "{told}");
+    Ok(())
+}
+
 fn expect_hidden(lab: &Lab, owner: &User, other: &User, job: JobId) -> Result<(), LabError> {
     let number = job.to_string();
+    export(lab)?;
     for word in [owner.name.clone(), format!("\"job\":{number}")] {
         let found = found(lab, other, &word)?;
         assert_eq!(found, "", "{word} is seen by {}", other.name);
@@ -54,6 +67,10 @@ fn expect_hidden(lab: &Lab, owner: &User, other: &User, job: JobId) -> Result<()
     }
     for args in [
         &["status"][..],
+        &["status", "--json"],
+        &["status", "--cluster"],
+        &["status", "--cluster", "--json"],
+        &["top", "--once"],
         &["leases"],
         &["why", &number],
         &["report", "--since", "1h", "--no-sacct"],
@@ -142,9 +159,15 @@ fn jobs_of_others_are_hidden_as_private_data_says_and_own_ones_shown() -> Result
             .all(|text| text.contains(&other.name));
         Ok((all && told.contains(&owner.name)).then_some(()))
     })?;
-    set(&lab, "jobs")?;
+    export(&lab)?;
+    assert!(!found(&lab, other, &owner.name)?.is_empty());
+    set(&lab, "jobs,usage")?;
     lab.wait("what was shown is private again", PATIENCE, || {
-        Ok((!said(&lab, other, &["why", &number])?.contains(&owner.name)).then_some(()))
+        let told = said(&lab, other, &["why", &number])?;
+        // The copy in the shared folder is written last.
+        let shown = said(&lab, other, &["status", "--cluster", "--json"])?;
+        let all = [told, shown];
+        Ok((!all.iter().any(|text| text.contains(&owner.name))).then_some(()))
     })?;
     expect_hidden(&lab, owner, other, job)?;
     lab.command("scancel").args([mine.to_string()]).stdout()?;
