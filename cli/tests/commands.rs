@@ -397,6 +397,20 @@ fn plan_proposes_a_file_that_check_takes_and_says_what_it_left_out() {
     assert!(fs::read_to_string(&page).unwrap().contains("<svg "));
     let check = world.run(&["check", "--file-only"]);
     assert_eq!(check.code, Some(0), "{}", check.err);
+    let limits = world.config().with_file_name("limits.txt");
+    fs::write(&limits, "Name|MaxTRESPU\nnormal|gres/gpu=8\ntorn\nAccount|User|ParentName|GrpTRES|GrpJobs\nroot|||gres/gpu=100,cpu=8|\n").unwrap();
+    let limited = [&arguments[..], &["--limits", limits.to_str().unwrap()]].concat();
+    let limited = world.run(&limited);
+    for text in [
+        "limits: 1 QOS and 1 associations of ",
+        "200 of 200 jobs have no account: limits of accounts do not hold for them",
+        "200 of 200 jobs have no QOS: limits of the job's QOS do not hold for them",
+        "limits that are not counted: GrpTRES of cpu",
+        "write gres/gpufrac=100 for each GPU",
+        "limits.txt:3: the row has 1 fields instead of 2",
+    ] {
+        assert!(limited.out.contains(text), "{text}\n{}", limited.out);
+    }
     let why = world.run(&["plan", &file, "--explain", "7"]);
     assert!(
         why.out

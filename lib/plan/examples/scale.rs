@@ -1,6 +1,6 @@
 //! The cost of a plan: seconds of one core and memory, as jobs and GPUs grow, and to read the output of sacct.
 //!
-//! `cargo run --release -p gpufrac-plan --example scale`, and with `--read 1000000`
+//! `cargo run --release -p gpufrac-plan --example scale`, with `--user-gpus 8` for limits of users, and with `--read 1000000`
 #![allow(clippy::print_stdout, reason = "it prints a table")]
 
 use std::error::Error;
@@ -13,7 +13,8 @@ use clap::Parser;
 use fastrand::Rng;
 use gpufrac_plan::candidate::{Candidate, Model};
 use gpufrac_plan::cluster::Cluster;
-use gpufrac_plan::job::{History, Job, Need};
+use gpufrac_plan::job::{Charge, History, Job, Need};
+use gpufrac_plan::limits::{Assigned, Group, Kind, Limits, Qos};
 use gpufrac_plan::queue::Settings;
 use gpufrac_plan::search::{Options, Replay, Windows};
 use gpufrac_plan::size::Rule;
@@ -27,6 +28,9 @@ struct Arguments {
     /// GPUs that the jobs would use on average as whole GPUs, as a part of all
     #[arg(long, default_value_t = 1.1)]
     load: f64,
+    /// The most GPUs that each of 500 users may have at a time; no limit, unless said
+    #[arg(long)]
+    user_gpus: Option<u32>,
     /// Write and read so many jobs of sacct instead
     #[arg(long)]
     read: Option<u64>,
@@ -52,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     for (jobs, gpus) in rows {
         for layout in ["whole", "halves+2", "uniform:1/2", "mps"] {
-            row(jobs, gpus, layout, arguments.load)?;
+            row(jobs, gpus, layout, &arguments)?;
         }
     }
     Ok(())
@@ -63,12 +67,13 @@ fn pair(text: &str) -> Result<(u32, u32), Box<dyn Error>> {
     Ok((jobs.parse()?, gpus.parse()?))
 }
 
-fn row(jobs: u32, gpus: u32, layout: &str, load: f64) -> Result<(), Box<dyn Error>> {
-    let options = Options {
+fn row(jobs: u32, gpus: u32, layout: &str, arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let mut options = Options {
         model: Model::named("H100-80").ok_or("no model")?,
         rule: Rule::default(),
         curve: Curve::default(),
         queue: Settings::default(),
+        limits: Assigned::default(),
         slow: 1.25,
         samples: 0,
         seed: 1,
@@ -76,8 +81,23 @@ fn row(jobs: u32, gpus: u32, layout: &str, load: f64) -> Result<(), Box<dyn Erro
         candidates: Vec::new(),
         best: 1,
     };
-    let history = history(jobs, gpus, load);
+    let history = history(jobs, gpus, arguments.load);
     let cluster = Cluster::uniform(gpus / 8, 8);
+    if let Some(most) = arguments.user_gpus {
+        let by_user = Group {
+            tres: [(Kind::Gpus, u64::from(most) * 100)].into(),
+            jobs: None,
+        };
+        let qos = Qos {
+            by_user,
+            ..Qos::default()
+        };
+        let limits = Limits {
+            qos: [("normal".to_owned(), qos)].into(),
+            ..Limits::default()
+        };
+        options.limits = Assigned::new(&limits, "a table", &history, &cluster);
+    }
     let begin = Instant::now();
     let replay = Replay::new(&history, &options);
     let played = replay.play(Candidate::parse(layout)?, &replay.sample(None), &cluster)?;
@@ -95,6 +115,7 @@ fn history(jobs: u32, gpus: u32, load: f64) -> History {
     let mut random = Rng::with_seed(1);
     let mut history = History::default();
     history.partitions.number("gpu");
+    let qos = history.qos.number("normal");
     let mut seconds = 0.0;
     for number in 0..jobs {
         let ran = 10.0_f64.powf(1.5 + 3.5 * random.f64()) as u64;
@@ -102,7 +123,11 @@ fn history(jobs: u32, gpus: u32, load: f64) -> History {
         seconds += ran as f64 * f64::from(count);
         history.jobs.push(Job {
             id: number.to_string().into(),
-            user: 0,
+            user: history.users.number(&format!("user{}", number % 500)),
+            charge: Charge {
+                qos,
+                ..Charge::default()
+            },
             partition: 0,
             submit: 0,
             waited: 0,

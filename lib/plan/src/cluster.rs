@@ -17,6 +17,8 @@ pub struct Partition {
     pub limit: Option<u64>,
     /// Jobs of a partition with a higher tier start first.
     pub tier: u32,
+    /// Its QOS (`QoS=`), whose limits hold for all of its jobs.
+    pub qos: Option<String>,
 }
 
 /// A node.

@@ -11,6 +11,7 @@ use gpufrac_core::layout::LayoutError;
 use crate::candidate::UnknownCandidate;
 use crate::cluster::Cluster;
 use crate::job::History;
+use crate::limits::{Assigned, Limits};
 use crate::read::{self, ReadError};
 use crate::render::{self, Page};
 use crate::search;
@@ -30,6 +31,9 @@ pub struct PlanArgs {
     /// The nodes: slurm.conf, output of `scontrol -o show node` and `show partition`, or nodes of openb [default: those of the history]
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
+    /// Limits of accounts and QOS: output of `sacctmgr -P show qos` and `sacctmgr -P show assoc`, with the fields of gpufrac(1)
+    #[arg(long, value_name = "FILE")]
+    pub limits: Vec<PathBuf>,
     /// Number of nodes, in place of --cluster
     #[arg(
         long,
@@ -159,26 +163,23 @@ pub fn run(args: &PlanArgs, progress: &mut dyn FnMut(&str)) -> Result<String, Pl
         let names = &history.partitions;
         history.jobs.retain(|job| names.name(job.partition) == name);
     }
+    let limits = limits(args, &mut history, &cluster)?;
     if history.jobs.is_empty() {
         return Err(ReadError::Empty.into());
     }
-    let options = options::options(args)?;
+    let mut options = options::options(args)?;
     if let Some(id) = &args.explain {
         return explain::text(id, &history, &options);
     }
+    options.limits = limits;
     let plan = search::plan(&history, &cluster, &options, &mut say)?;
-    let files: Vec<String> = args
-        .history
-        .iter()
-        .map(|path| path.display().to_string())
-        .collect();
     let rate = args.rate.map(|rate| (rate, args.currency.clone()));
     let page = Page::new(
         &plan,
         &options,
         &history,
         (&cluster, from),
-        files.join(", "),
+        names(&args.history),
         rate,
     )?;
     for (path, text) in [
@@ -218,6 +219,36 @@ fn history(args: &PlanArgs, say: &mut dyn FnMut(&str)) -> Result<History, PlanEr
     }
     history.sort();
     Ok(history)
+}
+
+/// The limits of each job; none without a file of them.
+fn limits(
+    args: &PlanArgs,
+    history: &mut History,
+    cluster: &Cluster,
+) -> Result<Assigned, ReadError> {
+    if args.limits.is_empty() {
+        return Ok(Assigned::default());
+    }
+    let (mut limits, mut name) = (Limits::default(), None);
+    for path in &args.limits {
+        let file = read::open(path)?;
+        read::limits::read(path, file, &mut limits, &mut name, &mut history.skipped)?;
+    }
+    Ok(Assigned::new(
+        &limits,
+        &names(&args.limits),
+        history,
+        cluster,
+    ))
+}
+
+fn names(files: &[PathBuf]) -> String {
+    let names: Vec<String> = files
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    names.join(", ")
 }
 
 /// The cluster, and where it comes from.

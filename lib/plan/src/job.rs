@@ -53,6 +53,27 @@ impl Need {
     }
 }
 
+/// What limits count a job by, besides its user and partition. The default knows nothing: its names are empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Charge {
+    /// Its account, in [`History::accounts`].
+    pub account: u32,
+    /// Its QOS, in [`History::qos`].
+    pub qos: u32,
+    /// The type of its GPUs, in [`History::gpu_types`].
+    pub gpu_type: u32,
+}
+
+impl Default for Charge {
+    fn default() -> Charge {
+        Charge {
+            account: u32::MAX,
+            qos: u32::MAX,
+            gpu_type: u32::MAX,
+        }
+    }
+}
+
 /// A job that ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
@@ -60,6 +81,8 @@ pub struct Job {
     pub id: Box<str>,
     /// Its user, in [`History::users`].
     pub user: u32,
+    /// What limits count it by.
+    pub charge: Charge,
     /// Its partition, in [`History::partitions`].
     pub partition: u32,
     /// When it could start: seconds since 1970.
@@ -127,8 +150,14 @@ pub struct History {
     pub jobs: Vec<Job>,
     /// Names of users.
     pub users: Names,
+    /// Names of accounts.
+    pub accounts: Names,
+    /// Names of QOS.
+    pub qos: Names,
     /// Names of partitions.
     pub partitions: Names,
+    /// Names of the types of GPUs.
+    pub gpu_types: Names,
     /// Lines without a job.
     pub skipped: Skipped,
     /// Where and when jobs ran.

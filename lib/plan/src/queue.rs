@@ -2,9 +2,12 @@
 //! moment start at once; nodes are taken in Slurm's order.
 //!
 //! As in Slurm, a job that cannot start stops the jobs after it that share its nodes, and backfill starts those that do not
-//! delay the planned start of a job before them; such a plan holds a whole node, and counts with time limits.
+//! delay the planned start of a job before them; such a plan holds a whole node, and counts with time limits. A job that a limit
+//! of its account or QOS holds back stops no other job.
 
 mod backfill;
+mod limits;
+mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,6 +15,10 @@ use std::collections::BinaryHeap;
 use crate::cluster::Partition;
 use crate::place::{Fleet, Held};
 use crate::speed::Curve;
+use limits::Ledger;
+use waiting::{Waiting, Walk};
+
+pub use limits::{Class, Rule};
 
 /// A job to play.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +45,8 @@ pub struct Work {
     pub share: f64,
     /// Where its workload is on the curve of speeds.
     pub quantile: f64,
+    /// Its limits: an index into the classes of the play; without limits where there is no such class.
+    pub class: u32,
 }
 
 /// How Slurm is set.
@@ -88,8 +97,10 @@ pub struct Outcome {
     pub runs: Vec<Option<Run>>,
     /// Times, and the units that were in use from then on.
     pub used: Vec<(u64, u64)>,
-    /// Jobs that the cluster can never start.
+    /// Jobs that the cluster can never start, or their limits.
     pub refused: usize,
+    /// Those of them that their limits can never start.
+    pub barred: usize,
 }
 
 /// A slice that runs, for plans: when it ends at the latest.
@@ -118,24 +129,26 @@ pub struct Play<'a> {
     running: Vec<Vec<Running>>,
     /// Slices of each job.
     held: Vec<Vec<Held>>,
-    /// Waiting jobs, first the next one.
-    waiting: Vec<u32>,
+    waiting: Waiting,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     plans: backfill::Plans,
+    ledger: Ledger<'a>,
     outcome: Outcome,
     has_round: bool,
     changed: bool,
 }
 
 impl<'a> Play<'a> {
-    /// Plays all jobs to their end.
+    /// Plays all jobs to their end. `classes`: the limits of accounts and QOS.
     pub fn run(
         work: &'a [Work],
         partitions: &'a [Partition],
+        classes: &'a [Class],
         fleet: Fleet,
         curve: &'a Curve,
         settings: Settings,
     ) -> Outcome {
+        let ledger = Ledger::new(work, classes);
         let mut play = Play {
             work,
             partitions,
@@ -143,7 +156,8 @@ impl<'a> Play<'a> {
             settings,
             running: vec![Vec::new(); fleet.nodes()],
             held: vec![Vec::new(); work.len()],
-            waiting: Vec::new(),
+            waiting: Waiting::new(&ledger),
+            ledger,
             events: BinaryHeap::with_capacity(work.len() + 2),
             plans: backfill::Plans::new(work, fleet.nodes()),
             outcome: Outcome {
@@ -163,6 +177,11 @@ impl<'a> Play<'a> {
     fn admit(&mut self) {
         let mut known = std::collections::HashMap::new();
         for (number, job) in self.work.iter().enumerate() {
+            if self.ledger.bars(job) {
+                self.outcome.barred += 1;
+                self.outcome.refused += 1;
+                continue;
+            }
             let key = (job.partition, job.units, job.count, job.nodes);
             let can = *known.entry(key).or_insert_with(|| {
                 let nodes = &self.partitions[job.partition].nodes;
@@ -229,18 +248,15 @@ impl<'a> Play<'a> {
             self.fleet.give_back(&held);
             self.plans.node_changed(node);
         }
+        self.ledger.end(job);
         self.changed = true;
     }
 
     fn submit(&mut self, job: u32) {
-        let rank = |number: u32| {
-            let one = &self.work[number as usize];
-            let tier = self.partitions[one.partition].tier;
-            (Reverse(tier), Reverse(one.priority), one.submit, number)
-        };
-        let own = rank(job);
-        let at = self.waiting.partition_point(|other| rank(*other) < own);
-        self.waiting.insert(at, job);
+        let one = &self.work[job as usize];
+        let tier = self.partitions[one.partition].tier;
+        let rank = (Reverse(tier), Reverse(one.priority), one.submit, job);
+        self.waiting.insert(rank, self.ledger.claim(job));
         self.changed = true;
     }
 
@@ -248,20 +264,20 @@ impl<'a> Play<'a> {
     fn in_order(&mut self, now: u64) {
         let mut blocked_nodes: Vec<bool> = Vec::new();
         let mut blocked = vec![false; self.partitions.len()];
-        let mut at = 0;
-        let mut looked = 0;
-        while at < self.waiting.len() && looked < self.settings.first {
-            looked += 1;
-            let job = self.waiting[at];
+        let mut started = Vec::new();
+        let mut walk = Walk::new(&self.waiting, &mut self.ledger);
+        for _ in 0..self.settings.first {
+            let Some((job, place)) = walk.next(&self.waiting, &mut self.ledger) else {
+                break;
+            };
             let partition = self.work[job as usize].partition;
             if blocked[partition] {
-                at += 1;
                 continue;
             }
             let is_free = |node: usize| !blocked_nodes.get(node).copied().unwrap_or(false);
             if let Some(nodes) = self.choose(job, is_free) {
                 self.start(job, &nodes, now);
-                self.waiting.remove(at);
+                started.push(place);
                 continue;
             }
             blocked[partition] = true;
@@ -272,8 +288,8 @@ impl<'a> Play<'a> {
             if blocked.iter().all(|it| *it) || blocked_nodes.iter().all(|it| *it) {
                 break;
             }
-            at += 1;
         }
+        self.waiting.remove(started);
     }
 
     /// The first nodes of the job's partition with room.
@@ -312,6 +328,7 @@ impl<'a> Play<'a> {
             });
         }
         self.held[number as usize] = held;
+        self.ledger.start(number);
         self.outcome.runs[number as usize] = Some(Run {
             start: now,
             end,

@@ -1,6 +1,7 @@
 //! Readers: accounting, traces of others, telemetry, clusters. A broken line is named and skipped.
 
 pub mod jobstats;
+pub mod limits;
 pub mod nodes;
 pub mod openb;
 pub mod philly;
@@ -45,6 +46,24 @@ pub enum ReadError {
         path: PathBuf,
         /// The column.
         column: &'static str,
+    },
+    /// A file of limits without a header.
+    #[error(
+        "reading {} failed: its first line is no header of sacctmgr -P show qos or show assoc; print the fields of gpufrac(1), without -n",
+        path.display()
+    )]
+    Limits {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Associations of more than one cluster.
+    #[error(
+        "reading {} failed: it has the associations of several clusters; print those of one with `where cluster=NAME`",
+        path.display()
+    )]
+    Clusters {
+        /// The file.
+        path: PathBuf,
     },
     /// No line has a job.
     #[error(

@@ -194,12 +194,61 @@ impl<'a> Page<'a> {
                 time(self.plan.today.sums.wait_mean)
             ));
         }
+        lines.extend(self.limits());
         let skipped = self.skipped;
         lines.push(format!(
             "left out: {} jobs without GPU, {} that had not started, {} broken lines",
             skipped.without_gpu, skipped.not_started, skipped.broken
         ));
         lines.extend(skipped.first.iter().map(|line| format!("broken: {line}")));
+        lines
+    }
+
+    /// What the plan knows of limits, a line each; nothing without limits.
+    fn limits(&self) -> Vec<String> {
+        let limits = &self.options.limits;
+        if limits.classes.is_empty() {
+            return Vec::new();
+        }
+        let mut lines = vec![format!("limits: {}", limits.source)];
+        for (jobs, lack, of) in [
+            (limits.without_account, "no account", "accounts"),
+            (
+                limits.unknown_account,
+                "an account without an association",
+                "accounts",
+            ),
+            (limits.without_qos, "no QOS", "the job's QOS"),
+            (
+                limits.unknown_qos,
+                "a QOS that is not among the limits",
+                "the job's QOS",
+            ),
+        ] {
+            if jobs > 0 {
+                lines.push(format!(
+                    "{jobs} of {} jobs have {lack}: limits of {of} do not hold for them",
+                    self.jobs
+                ));
+            }
+        }
+        let barred = self.plan.today.sums.barred;
+        if barred > 0 {
+            lines.push(format!(
+                "{barred} jobs are larger than a limit and would never start: left out of the play"
+            ));
+        }
+        if !limits.uncounted.is_empty() {
+            lines.push(format!(
+                "limits that are not counted: {}",
+                limits.uncounted.join(", ")
+            ));
+        }
+        if limits.counts_gpus {
+            lines.push(
+                "limits on gres/gpu count pieces as parts of a GPU; Slurm does so for gres/gpufrac alone: write gres/gpufrac=100 for each GPU".to_owned(),
+            );
+        }
         lines
     }
 

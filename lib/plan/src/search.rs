@@ -8,6 +8,7 @@ use gpufrac_core::layout::LayoutError;
 use crate::candidate::{Candidate, Model};
 use crate::cluster::Cluster;
 use crate::job::History;
+use crate::limits::Assigned;
 use crate::queue;
 use crate::size::Rule;
 use crate::speed::Curve;
@@ -27,6 +28,8 @@ pub struct Options {
     pub curve: Curve,
     /// How Slurm is set.
     pub queue: queue::Settings,
+    /// The limits of accounts and QOS, which hold with each way of lending.
+    pub limits: Assigned,
     /// Jobs count as slowed whose time grows by more than this factor.
     pub slow: f64,
     /// How often the history is resampled.

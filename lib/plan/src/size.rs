@@ -83,6 +83,7 @@ impl fmt::Display for Reason {
 mod tests {
     use super::*;
     use crate::candidate::{Candidate, Model};
+    use crate::job::Charge;
 
     fn units(candidate: &str, need: Need) -> u32 {
         let model = Model::named("H100-80").unwrap();
@@ -93,6 +94,7 @@ mod tests {
         let job = Job {
             id: "1".into(),
             user: 0,
+            charge: Charge::default(),
             partition: 0,
             submit: 0,
             waited: 0,

@@ -7,8 +7,10 @@ use crate::queue::{Outcome, Work};
 pub struct Sums {
     /// Jobs that ran.
     pub jobs: usize,
-    /// Jobs that the cluster can never start.
+    /// Jobs that the cluster can never start, or their limits.
     pub refused: usize,
+    /// Those of them that their limits can never start.
+    pub barred: usize,
     /// Mean wait: seconds.
     pub wait_mean: f64,
     /// The wait in the middle: seconds.
@@ -62,6 +64,7 @@ impl Sums {
         Sums {
             jobs: waits.len(),
             refused: outcome.refused,
+            barred: outcome.barred,
             wait_mean: waits.iter().sum::<f64>() / count,
             wait_p50: quantile(&waits, 0.5),
             wait_p95: quantile(&waits, 0.95),

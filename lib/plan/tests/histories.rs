@@ -5,7 +5,8 @@
 use fastrand::Rng;
 use gpufrac_plan::candidate::{Candidate, Model};
 use gpufrac_plan::cluster::{Cluster, Partition};
-use gpufrac_plan::job::{History, Job, Need};
+use gpufrac_plan::job::{Charge, History, Job, Need};
+use gpufrac_plan::limits::Assigned;
 use gpufrac_plan::queue::{Outcome, Play, Settings, Work};
 use gpufrac_plan::search::{Options, Plan, Windows, plan};
 use gpufrac_plan::size::Rule;
@@ -17,6 +18,7 @@ fn options(candidates: &[&str]) -> Options {
         rule: Rule::default(),
         curve: Curve::proportional(),
         queue: Settings::default(),
+        limits: Assigned::default(),
         slow: 1.25,
         samples: 6,
         seed: 1,
@@ -33,6 +35,7 @@ fn job(number: u32, submit: u64, ran: u64, need: Need) -> Job {
     Job {
         id: number.to_string().into(),
         user: 0,
+        charge: Charge::default(),
         partition: 0,
         submit,
         waited: 0,
@@ -190,6 +193,7 @@ fn work(random: &mut Rng, jobs: u32, partitions: usize) -> Vec<Work> {
                 activity: random.f64(),
                 share: 1.0,
                 quantile: random.f64(),
+                class: 0,
             }
         })
         .collect()
@@ -214,6 +218,7 @@ fn played(work: &[Work], nodes: u32, candidate: &str) -> Outcome {
     Play::run(
         work,
         &[all, some],
+        &[],
         fleet,
         &Curve::default(),
         Settings::default(),
@@ -289,6 +294,7 @@ fn backfill_starts_small_jobs_and_delays_no_job_before_them() {
         activity: 0.0,
         share: 1.0,
         quantile: 0.5,
+        class: 0,
     };
     // 7 of 8 GPUs are in use until 1000; the second job needs all 8; the third fits before it, the fourth does not.
     let work = [

@@ -86,6 +86,7 @@ fn no_schedule_is_better_than_the_bound_and_ours_is_near_it() {
                 activity: 0.0,
                 share: 1.0,
                 quantile: 0.5,
+                class: 0,
             })
             .collect();
         let counts = SIZES.map(|size| work.iter().filter(|job| job.units == size).count());
@@ -100,6 +101,7 @@ fn no_schedule_is_better_than_the_bound_and_ours_is_near_it() {
         let outcome = Play::run(
             &work,
             &[partition],
+            &[],
             fleet,
             &Curve::default(),
             Settings::default(),

@@ -97,6 +97,24 @@ fn fields_may_be_missing_and_have_the_names_and_forms_of_old_versions() {
 }
 
 #[test]
+fn accounts_qos_and_types_of_gpus_are_read_where_they_are_there() {
+    let text = "JobID|Account|QOS|Start|ElapsedRaw|AllocTRES\n7|physics|high|1767225600|60|gres/gpu:a100=1,gres/gpu=1\n8|||1767225600|60|gres/gpu=1\n";
+    let names = |history: &History, job: usize| {
+        let charge = history.jobs[job].charge;
+        [
+            history.accounts.name(charge.account).to_owned(),
+            history.qos.name(charge.qos).to_owned(),
+            history.gpu_types.name(charge.gpu_type).to_owned(),
+        ]
+    };
+    let history = read(text.as_bytes()).unwrap();
+    assert_eq!(names(&history, 0), ["physics", "high", "a100"]);
+    assert_eq!(names(&history, 1), ["", "", ""]);
+    let without = read(format!("{HEAD}{}", line("7", START, TRES)).as_bytes()).unwrap();
+    assert_eq!(names(&without, 0), ["", "", "a100"]);
+}
+
+#[test]
 fn a_broken_line_is_named_and_skipped() {
     let mut text = HEAD.to_owned();
     for broken in [

@@ -112,6 +112,7 @@ impl Planned<'_> {
             activity: 0.0,
             share: 1.0,
             quantile: 0.5,
+            class: 0,
         }
     }
 }
@@ -190,6 +191,7 @@ fn play(work: &[Work], cluster: &Cluster, fleet: Fleet) -> Outcome {
     Play::run(
         work,
         &cluster.partitions,
+        &[],
         fleet,
         &Curve::default(),
         settings,
@@ -274,6 +276,7 @@ fn compared(layout: &str, path: &Path, seen: &[Seen], candidate: Candidate) -> R
             .collect(),
         used: used(seen),
         refused: 0,
+        barred: 0,
     };
     let cost = |job: &Seen| (job.end - job.start) as f64 - job.work.ran as f64;
     let mean = seen.iter().map(cost).sum::<f64>() / seen.len().max(1) as f64;

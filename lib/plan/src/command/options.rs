@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{PlanArgs, PlanError};
 use crate::candidate::{Candidate, Model};
+use crate::limits::Assigned;
 use crate::queue;
 use crate::read::{self, ReadError};
 use crate::search::{Options, Windows};
@@ -20,6 +21,7 @@ pub(super) fn options(args: &PlanArgs) -> Result<Options, PlanError> {
         },
         curve: curve(args)?,
         queue: queue::Settings::default(),
+        limits: Assigned::default(),
         slow: 1.0 + args.slow / 100.0,
         samples: args.samples,
         seed: args.seed,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{MOST_TESTS, Play, Work};
+use super::{MOST_TESTS, Play, Walk, Work};
 use crate::place::Held;
 
 /// When nodes are ready for each kind of request, and the plans of a round.
@@ -84,9 +84,11 @@ impl Play<'_> {
         // The shortest limit with which a request could not start in this round: a longer one cannot either.
         let mut failed: HashMap<(usize, u16, u32), u64> = HashMap::new();
         let mut started = Vec::new();
-        let depth = self.settings.depth.min(self.waiting.len());
-        for at in 0..depth {
-            let job = self.waiting[at];
+        let mut walk = Walk::new(&self.waiting, &mut self.ledger);
+        for _ in 0..self.settings.depth {
+            let Some((job, place)) = walk.next(&self.waiting, &mut self.ledger) else {
+                break;
+            };
             let own = &self.work[job as usize];
             let limit = self.limit(job);
             let key = (own.partition, self.plans.kinds[job as usize], own.nodes);
@@ -98,7 +100,7 @@ impl Play<'_> {
             };
             if let Some(nodes) = chosen {
                 self.start(job, &nodes, now);
-                started.push(job);
+                started.push(place);
                 continue;
             }
             failed
@@ -110,11 +112,7 @@ impl Play<'_> {
                 self.plan(job, now, limit);
             }
         }
-        if !started.is_empty() {
-            started.sort_unstable();
-            self.waiting
-                .retain(|job| started.binary_search(job).is_err());
-        }
+        self.waiting.remove(started);
     }
 
     /// Plans the earliest start of a job, and keeps its nodes for it.

@@ -43,6 +43,9 @@ pub fn read(text: &str) -> Option<Cluster> {
                 tier: value("PriorityTier")
                     .and_then(|text| text.parse().ok())
                     .unwrap_or(1),
+                qos: value("QoS")
+                    .filter(|name| !["", "N/A", "(null)"].contains(name))
+                    .map(str::to_owned),
             };
             parts.push((partition, value("Nodes").unwrap_or("ALL").to_owned()));
         }
@@ -72,7 +75,7 @@ mod tests {
     #[test]
     fn slurm_conf_has_nodes_with_gpus_and_their_partitions() {
         let text = "NodeName=gn[01-02] CPUs=8 Gres=gpu:a100:4 # four\nNodeName=c1 CPUs=4\n\
-            PartitionName=gpu Nodes=gn01 MaxTime=1-00:00:00 PriorityTier=5\nPartitionName=all Nodes=ALL\nPartitionName=cpu Nodes=c1\n";
+            PartitionName=gpu Nodes=gn01 MaxTime=1-00:00:00 PriorityTier=5 QOS=part\nPartitionName=all Nodes=ALL QoS=N/A\nPartitionName=cpu Nodes=c1\n";
         let cluster = read(text).unwrap();
         assert_eq!(cluster.gpus_by_node(), [4, 4]);
         let names: Vec<&str> = cluster
@@ -86,6 +89,12 @@ mod tests {
             (Some(86_400), 5)
         );
         assert_eq!(cluster.partitions[1].nodes, [0, 1]);
+        let qos: Vec<Option<&str>> = cluster
+            .partitions
+            .iter()
+            .map(|partition| partition.qos.as_deref())
+            .collect();
+        assert_eq!(qos, [Some("part"), None]);
     }
 
     #[test]

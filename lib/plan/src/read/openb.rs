@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::value;
 use crate::cluster::{self, Cluster, Partition};
 use crate::fgd::{Host, MILLI, Task};
-use crate::job::{History, Job, Need};
+use crate::job::{Charge, History, Job, Need};
 
 #[derive(Deserialize)]
 struct Pod {
@@ -69,6 +69,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
         history.jobs.push(Job {
             id: pod.name.into(),
             user,
+            charge: Charge::default(),
             partition,
             submit: value::seconds(created),
             waited: value::seconds(start - created),

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use serde::Deserialize;
 
 use super::value;
-use crate::job::{History, Job, Need};
+use crate::job::{Charge, History, Job, Need};
 
 /// GPUs of a node of Philly: jobs of more run on several.
 const GPUS_OF_A_NODE: u32 = 8;
@@ -60,6 +60,7 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
         history.jobs.push(Job {
             id: number.to_string().into(),
             user,
+            charge: Charge::default(),
             partition: history.partitions.number(&row.cluster),
             submit,
             waited: 0,

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use gpufrac_usage::Line;
 
 use super::value;
-use crate::job::{History, Job, Need};
+use crate::job::{Charge, History, Job, Need};
 
 /// Adds the slices of records. A job that ran on a slice needs no more than that slice.
 ///
@@ -36,6 +36,12 @@ pub fn read(place: &str, source: impl Read, history: &mut History) -> io::Result
         history.jobs.push(Job {
             id: record.job.to_string().into(),
             user: history.users.number(&record.user),
+            charge: Charge {
+                account: history
+                    .accounts
+                    .number(record.account.as_deref().unwrap_or_default()),
+                ..Charge::default()
+            },
             partition: history.partitions.number(&record.partition),
             submit: record.start.min(value::LONGEST),
             waited: 0,

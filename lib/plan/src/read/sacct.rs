@@ -6,7 +6,7 @@ use std::path::Path;
 use csv::{ByteRecord, ReaderBuilder};
 
 use super::{Progress, ReadError, STEP, jobstats, value};
-use crate::job::{History, Job, Need, Span};
+use crate::job::{Charge, History, Job, Need, Span};
 
 /// The fields of files without a header that are common: those of sonar's `sonar slurm`.
 const BARE: &str = "JobIDRaw,JobID,User,Account,State,Start,End,AveCPU,AveDiskRead,AveDiskWrite,AveRSS,AveVMSize,ElapsedRaw,\
@@ -14,7 +14,7 @@ ExitCode,Layout,MaxRSS,MaxVMSize,MinCPU,ReqCPUS,ReqMem,ReqNodes,Reservation,Subm
 NodeList,Partition,AllocTRES,Priority,JobName";
 
 /// The command that prints everything that a plan can use.
-pub const COMMAND: &str = "sacct -aPD --starttime=now-90days --format=JobID,User,Partition,State,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,NNodes,NodeList,Priority,AdminComment,TRESUsageInMax,TRESUsageInAve";
+pub const COMMAND: &str = "sacct -aPD --starttime=now-90days --format=JobID,User,Account,QOS,Partition,State,Submit,Eligible,Start,End,ElapsedRaw,TimelimitRaw,AllocTRES,NNodes,NodeList,Priority,AdminComment,TRESUsageInMax,TRESUsageInAve";
 
 /// Whether a line is a header.
 pub fn is_header(line: &str) -> bool {
@@ -33,6 +33,8 @@ pub fn is_bare(line: &str) -> bool {
 enum Field {
     Id,
     User,
+    Account,
+    Qos,
     Partition,
     Submit,
     Eligible,
@@ -52,9 +54,11 @@ enum Field {
     UsageMean,
 }
 
-const FIELDS: [(Field, &[&str]); 19] = [
+const FIELDS: [(Field, &[&str]); 21] = [
     (Field::Id, &["jobid", "jobidraw"]),
     (Field::User, &["user", "uid"]),
+    (Field::Account, &["account"]),
+    (Field::Qos, &["qos"]),
     (Field::Partition, &["partition"]),
     (Field::Submit, &["submit"]),
     (Field::Eligible, &["eligible"]),
@@ -261,7 +265,7 @@ fn job(
         let text = text(field)?;
         value::time(text).map_err(|()| wrong(name, text))
     };
-    let all_gpus = gpus(columns, row)?;
+    let (all_gpus, gpus_text) = gpus(columns, row)?;
     let start = time(Field::Start, "Start")?;
     if all_gpus == 0 {
         history.skipped.without_gpu += 1;
@@ -285,6 +289,11 @@ fn job(
     };
     let nodes = nodes.clamp(1, all_gpus);
     let user = history.users.number(text(Field::User)?);
+    let charge = Charge {
+        account: history.accounts.number(text(Field::Account)?),
+        qos: history.qos.number(text(Field::Qos)?),
+        gpu_type: history.gpu_types.number(value::gpu_type(gpus_text)),
+    };
     // A job that was submitted to several partitions shows all of them until it starts.
     let partition = text(Field::Partition)?
         .split(',')
@@ -308,6 +317,7 @@ fn job(
     Ok(Some(Job {
         id: text(Field::Id)?.into(),
         user,
+        charge,
         partition,
         submit,
         waited: start - submit,
@@ -325,9 +335,9 @@ fn wrong(name: &str, text: &str) -> String {
     format!("{name} is `{text}`")
 }
 
-/// GPUs of a row on all nodes: those that were allocated, else those that were asked for.
-fn gpus(columns: &Columns, row: &ByteRecord) -> Result<u32, String> {
-    let mut all_gpus = 0;
+/// GPUs of a row on all nodes, and the text that names them: those that were allocated, else those that were asked for.
+fn gpus<'a>(columns: &Columns, row: &'a ByteRecord) -> Result<(u32, &'a str), String> {
+    let mut all_gpus = (0, "");
     for field in [
         Field::Tres,
         Field::Gres,
@@ -335,8 +345,9 @@ fn gpus(columns: &Columns, row: &ByteRecord) -> Result<u32, String> {
         Field::RequestedGres,
     ] {
         let text = columns.text(row, field)?;
-        all_gpus = value::gpus(text).map_err(|()| wrong("the list of TRES", text))?;
-        if all_gpus > 0 || !text.is_empty() {
+        let count = value::gpus(text).map_err(|()| wrong("the list of TRES", text))?;
+        all_gpus = (count, text);
+        if count > 0 || !text.is_empty() {
             break;
         }
     }

@@ -151,6 +151,23 @@ pub fn gpus(text: &str) -> Result<u32, ()> {
     }
 }
 
+/// The first type of GPUs of such a text; empty without.
+pub fn gpu_type(text: &str) -> &str {
+    let of_item = |item| -> Option<&str> {
+        let item: &str = item;
+        let bare = item
+            .strip_prefix("gres/")
+            .or_else(|| item.strip_prefix("gres:"));
+        let rest = bare.unwrap_or(item).strip_prefix("gpu:")?;
+        match rest.split_once(['=', ':']) {
+            Some((name, _)) => Some(name),
+            // `gpu:2` has a number, `gpu:a100` a type.
+            None => Some(rest).filter(|rest| rest.parse::<u32>().is_err()),
+        }
+    };
+    split_items(text).find_map(of_item).unwrap_or_default()
+}
+
 /// Splits at commas outside of parentheses: `gpu:2(IDX:0,3),lustre:1`.
 fn split_items(text: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0_i32;
@@ -220,6 +237,22 @@ mod tests {
             assert_eq!(gpus(text), Ok(expected), "{text}");
         }
         assert_eq!(gpus("gres/gpu=many"), Err(()));
+    }
+
+    #[test]
+    fn the_type_of_gpus_is_read_from_the_texts_of_all_versions() {
+        for (text, expected) in [
+            ("cpu=32,gres/gpu:a100=2,gres/gpu=2", "a100"),
+            ("gres/gpu:2080ti=1", "2080ti"),
+            ("gpu:2080ti:1", "2080ti"),
+            ("gpu:a100:2(IDX:0,3),lustre:1", "a100"),
+            ("gpu:a100", "a100"),
+            ("gres:gpu:2", ""),
+            ("gpu", ""),
+            ("cpu=1,gres/gpu=1,gres/gpumem=1G", ""),
+        ] {
+            assert_eq!(gpu_type(text), expected, "{text}");
+        }
     }
 
     #[test]

@@ -171,6 +171,7 @@ impl<'a> Replay<'a> {
                 activity: drawn.need.activity.map_or(1.0, f64::from),
                 share: drawn.need.share.map_or(1.0, f64::from),
                 quantile: drawn.quantile,
+                class: self.options.limits.class(drawn.job),
             }
         };
         sample.iter().map(one).collect()
@@ -205,6 +206,7 @@ impl<'a> Replay<'a> {
         let outcome = Play::run(
             &work,
             &partitions,
+            &self.options.limits.classes,
             fleet,
             &self.options.curve,
             self.options.queue,

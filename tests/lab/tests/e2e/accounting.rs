@@ -432,6 +432,78 @@ fn limits_of_accounts_and_qos_hold_for_fractions() -> Result<(), LabError> {
 }
 
 #[test]
+fn a_plan_reads_the_limits_that_sacctmgr_prints_to_a_user() -> Result<(), LabError> {
+    let lab = Lab::builder().accounting().start()?;
+    let user = &lab.users()[0];
+    let limits = [
+        "GrpTRES=gres/gpufrac=400,cpu=64",
+        "GrpJobs=40",
+        "MaxTRESPerJob=gres/gpufrac=200,node=2",
+        "MaxTRESPerNode=gres/gpufrac=100",
+        "MaxTRESPerUser=gres/gpufrac=300",
+        "MaxJobsPerUser=2",
+        "MaxTRESPerAccount=gres/gpufrac=300",
+        "MaxJobsPerAccount=30",
+        "LimitFactor=1.5",
+        "Flags=DenyOnLimit,OverPartQOS",
+    ];
+    lab.sacctmgr(&[&["add", "qos", "few"][..], &limits].concat())?;
+    let account = ["GrpTRES=gres/gpufrac=100", "GrpJobs=9", "MaxJobs=8"];
+    lab.sacctmgr(&[&["add", "account", "team", "parent=lab"][..], &account].concat())?;
+    lab.sacctmgr(&["add", "user", &user.name, "account=team"])?;
+
+    // The commands of the manual, word by word.
+    let manual = include_str!("../../../../docs/planning.md");
+    let commands = manual
+        .lines()
+        .filter_map(|line| line.strip_prefix("$ sacctmgr "));
+    let mut tables = String::new();
+    for command in commands {
+        let (command, _) = command.split_once(" >").expect("a redirection");
+        let command = lab.command("sacctmgr").user(user).args(command.split(' '));
+        tables.push_str(&command.stdout()?);
+    }
+    let header = "Name|Flags|LimitFactor|GrpTRES|GrpJobs|MaxTRES|MaxTRESPerNode|MaxTRESPU|MaxJobsPU|MaxTRESPA|MaxJobsPA\n";
+    assert!(tables.starts_with(header), "{tables}");
+    let tables = lab.write_work("limits", &tables)?;
+    // Eight jobs of the user at once, an hour each: two run at a time, and the mean wait is an hour and a half.
+    let mut history = "JobID|User|Account|QOS|Partition|Start|ElapsedRaw|AllocTRES\n".to_owned();
+    for job in 1..=8 {
+        let name = &user.name;
+        history.push_str(&format!(
+            "{job}|{name}|team|few|gpu|1767225600|3600|gres/gpu=1\n"
+        ));
+    }
+    let history = lab.write_work("history", &history)?;
+    let plan = lab
+        .command("gpufrac")
+        .args(["plan", "--quiet", "--samples=1"]);
+    let plan = plan.args(["--nodes=1", "--gpus-per-node=8", "--layouts=mps"]);
+    let plan = plan.args([
+        history.display().to_string(),
+        format!("--limits={}", tables.display()),
+    ]);
+    let page = plan.stdout()?;
+    for line in [
+        "  limits: 2 QOS and ",
+        "  limits that are not counted: GrpTRES of cpu\n",
+        ", 0 broken lines\n",
+        "mean wait                    90 min ",
+    ] {
+        assert!(page.contains(line), "{line}\n{page}");
+    }
+    for word in [
+        "have no account",
+        "have no QOS",
+        "have an account",
+        "never start",
+    ] {
+        assert!(!page.contains(word), "{word}\n{page}");
+    }
+    lab.expect_nothing_left()
+}
+
+#[test]
 fn fractions_are_billed_and_lower_the_fair_share() -> Result<(), LabError> {
     let weights = "TRESBillingWeights=CPU=3.125,GRES/gpufrac=1.0";
     let lab = Lab::builder()
